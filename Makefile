@@ -1,0 +1,70 @@
+# Every target sets up .venv by itself, once; `make help` lists them.
+#
+#   PYTHON    interpreter that creates .venv (3.11 or newer)      make test PYTHON=python3.12
+#   PIP_ARGS  extra arguments for each `pip install`              make train PIP_ARGS="--no-cache-dir"
+#   ARGS      passed on to the command that the target runs       make train ARGS="seed=1"
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+PIP_ARGS ?=
+ARGS ?=
+
+VENV := .venv
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/.rlstack-stamp
+PIP_INSTALL := $(PY) -m pip --disable-pip-version-check install $(PIP_ARGS) -c constraints.txt
+
+.PHONY: help venv train test test-all lint format bench wheel pins clean
+
+help: ## list the targets
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+venv: $(STAMP) ## set up .venv (the other targets do so themselves)
+
+# One environment for everything. An existing .venv, whatever made it, is completed, not replaced.
+# torch goes first, alone and pinned, so that nothing that follows can move it.
+$(STAMP): pyproject.toml constraints.txt
+	@echo 'setting up $(VENV) (the first time takes a few minutes)'
+	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	@$(PY) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed: make PYTHON=...")'
+	@$(PY) -m pip --version >/dev/null 2>&1 || $(PY) -m ensurepip --upgrade
+	@$(PIP_INSTALL) torch
+	@$(PIP_INSTALL) --quiet -e '.[dev]'
+	@touch $@
+
+train: $(STAMP) ## train with the shipped defaults; ARGS="seed=1 ..." overrides
+	$(PY) -m rlstack.train agent=acqn env=marinenav $(ARGS)
+
+test: $(STAMP) ## the test suite, with coverage
+	$(PY) -m pytest --cov --cov-report=term $(ARGS)
+
+test-all: $(STAMP) ## the same and the slow proofs
+	$(PY) -m pytest --cov --cov-report=term -m "" $(ARGS)
+
+lint: $(STAMP) ## ruff check, ruff format --check, mypy
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+
+format: $(STAMP) ## apply ruff's fixes and format
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+bench: $(STAMP) ## speed benchmark
+	$(PY) -m experiments.benchmarks.speed $(ARGS)
+
+wheel: $(STAMP) ## build the wheel into dist/
+	$(PY) -m build --no-isolation --wheel --outdir dist .
+
+pins: $(STAMP) ## rewrite constraints.txt from what .venv holds
+	@{ grep '^#' constraints.txt; $(PY) -m pip freeze --all --exclude-editable --exclude pip --exclude rlstack \
+		| sed -E 's/^(torch==[^+]+)\+.*/\1/'; } > constraints.tmp
+	@mv constraints.tmp constraints.txt
+	@touch $(STAMP)
+
+clean: ## remove caches and build output; runs/ and .venv stay
+	rm -rf build dist htmlcov .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.*
+	find . \( -path ./$(VENV) -o -path ./runs -o -path ./.git \) -prune -o -type d -name __pycache__ -print0 | xargs -0 rm -rf

@@ -1,0 +1,154 @@
+"""What every command line shares: Hydra's composition, and errors a user can act on.
+
+A command's file ends with ``main = hydra_command("train")(run)``. What the user got wrong ends as one line
+``error: ...`` on stderr and exit status 2; what the code got wrong keeps its traceback. With
+``RLSTACK_FULL_ERROR=1`` the traceback of a user's error is shown too.
+"""
+
+import functools
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+import hydra
+from hydra.errors import (
+    ConfigCompositionException,
+    HydraException,
+    InstantiationException,
+    MissingConfigException,
+    OverrideParseException,
+)
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
+from yaml import MarkedYAMLError, YAMLError
+
+from rlstack.config import ConfigError, conf_dir
+from rlstack.config.errors import missing_option, unknown_key
+
+Task = Callable[[DictConfig], Any]
+Main = Callable[..., Any]
+
+USER_ERRORS = (ConfigError, HydraException, OmegaConfBaseException, YAMLError)
+USER_ERROR_STATUS = 2
+INTERRUPTED_STATUS = 130  # 128 + SIGINT, as shells count
+
+
+def hydra_command(config_name: str) -> Callable[[Task], Main]:
+    """Make a task into a command line that composes ``<conf_dir>/<config_name>.yaml``.
+
+    All of Hydra's own flags keep working (``--help``, ``--cfg job``, ``--config-dir``, ``-m``). The returned
+    function takes no argument, or an already composed configuration, which goes straight to the task.
+
+    Exits with status 2 on a user's error, 130 on Ctrl-C; any other exception passes through.
+    """
+
+    def decorate(task: Task) -> Main:
+        # Also around the task itself: an error that escapes a job makes Hydra print a line of its own.
+        @functools.wraps(task)
+        def guarded(cfg: DictConfig) -> Any:
+            with user_errors():
+                return task(cfg)
+
+        @functools.wraps(task)
+        def main(cfg: DictConfig | None = None) -> Any:
+            if cfg is not None:
+                return task(cfg)
+            with user_errors(), _hydra_environment():
+                command = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=config_name)
+                return command(guarded)()
+
+        return main
+
+    return decorate
+
+
+@contextmanager
+def user_errors() -> Iterator[None]:
+    """End the process on a user's error, with one line and no traceback; let real bugs pass."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        _exit("interrupted", INTERRUPTED_STATUS)
+    except USER_ERRORS as error:
+        culprit = _culprit(error)
+        if culprit is None:
+            raise
+        if os.environ.get("RLSTACK_FULL_ERROR") == "1":
+            traceback.print_exc()
+        _exit(f"error: {explain(culprit)}", USER_ERROR_STATUS)
+
+
+def explain(error: BaseException) -> str:
+    """One line that tells the user which key is wrong and what is allowed there."""
+    match error:
+        case MissingConfigException(missing_cfg_file=str(file), options=options) if options is not None:
+            group, _, name = file.removesuffix(".yaml").rpartition("/")
+            text = missing_option(group, name, options)
+        case MissingConfigException():
+            text = str(error).partition("\n")[0]
+        case OverrideParseException():
+            text = (
+                f"{error.override}: cannot read this override, {_first_line(error.message, 'Error parsing')}"
+            )
+        case ConfigCompositionException(__cause__=ConfigAttributeError() | ConfigKeyError() as cause):
+            text = unknown_key(*_key_and_siblings(cause)) if cause.full_key else _first_line(str(error))
+        case ConfigCompositionException(__cause__=OmegaConfBaseException() as cause):
+            text = explain(cause)
+        case ConfigAttributeError() | ConfigKeyError() if error.full_key:
+            key, siblings = _key_and_siblings(error)
+            text = f"{key}: missing from the configuration, which has: {', '.join(siblings)}"
+        case OmegaConfBaseException():
+            prefix = f"{error.full_key}: " if error.full_key else ""
+            text = prefix + _first_line(str(error))
+        case MarkedYAMLError(problem_mark=mark) if mark is not None:
+            text = f"{mark.name}:{mark.line + 1}: {error.problem}"
+        case _:
+            text = str(error)
+    return " ".join(text.split())
+
+
+def _culprit(error: BaseException) -> BaseException | None:
+    """The user's error inside ``error``: none when a component built from the configuration has a bug."""
+    while isinstance(error, InstantiationException) and error.__cause__ is not None:
+        error = error.__cause__
+    return error if isinstance(error, USER_ERRORS) else None
+
+
+def _key_and_siblings(error: OmegaConfBaseException) -> tuple[str, list[str]]:
+    parent = error.parent_node
+    keys = [str(key) for key in parent] if OmegaConf.is_dict(parent) else []
+    # At the root Hydra's own node is a sibling of ours, and no key of the command's.
+    return str(error.full_key), sorted(key for key in keys if key != "hydra")
+
+
+def _first_line(text: str, skip: str = "\0") -> str:
+    lines = (line.strip() for line in text.splitlines())
+    return next((line for line in lines if line and not line.startswith(skip)), text)
+
+
+@contextmanager
+def _hydra_environment() -> Iterator[None]:
+    """Let errors reach us instead of Hydra's own printing, and give a sweep a place for its files."""
+    with tempfile.TemporaryDirectory(prefix="rlstack-sweep-") as scratch:
+        added = {"HYDRA_FULL_ERROR": "1"}
+        if "RLSTACK_SWEEP_DIR" not in os.environ:
+            added["RLSTACK_SWEEP_DIR"] = scratch
+        saved = {name: os.environ.get(name) for name in added}
+        os.environ.update(added)
+        try:
+            yield
+        finally:
+            for name, value in saved.items():
+                os.environ.pop(name)
+                if value is not None:
+                    os.environ[name] = value
+
+
+def _exit(line: str, status: int) -> NoReturn:
+    sys.stdout.flush()
+    print(line, file=sys.stderr, flush=True)
+    raise SystemExit(status)

@@ -1,0 +1,65 @@
+"""Where the yaml files are, and reading one option of a Hydra group without a Hydra application."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from rlstack.config.errors import ConfigError, missing_option
+from rlstack.config.typed import resolve, to_plain
+
+
+def conf_dir() -> Path:
+    """The folder of yaml files: inside the installed package, or at the top of the source checkout.
+
+    Raises:
+        ConfigError: if neither exists.
+    """
+    package = Path(__file__).resolve().parents[1]
+    candidates = (package / "conf", package.parent / "conf")
+    for candidate in candidates:
+        if candidate.is_dir():
+            return candidate
+    raise ConfigError(f"no folder of configuration files, looked for {candidates[0]} and {candidates[1]}")
+
+
+def load_group(group: str, name: str, overrides: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Read one option of a Hydra group outside a Hydra application, inheriting as Hydra would.
+
+    Args:
+        group: a group, such as ``"agent"``.
+        name: an option of it, such as ``"sac"``; the file's ``defaults`` list is honoured.
+        overrides: values merged over the file's, nested mappings key by key.
+
+    Returns:
+        The option's content as a plain dict (no ``agent:`` level around it).
+
+    Raises:
+        ConfigError: if there is no such option (the message lists those there are), or the file is broken.
+    """
+    options = sorted(path.stem for path in (conf_dir() / group).glob("*.yaml"))
+    if name not in options:
+        raise ConfigError(missing_option(group, name, options))
+    root = _compose(group, name)
+    OmegaConf.set_struct(root, False)
+    package = group.replace("/", ".")
+    # A file with "@package _global_" puts its content at the root instead of under its group.
+    node = OmegaConf.select(root, package)
+    if node is None:
+        return to_plain(OmegaConf.merge(root, dict(overrides or {})))
+    OmegaConf.update(root, package, OmegaConf.merge(node, dict(overrides or {})), merge=False)
+    return resolve(OmegaConf.select(root, package), package)
+
+
+def _compose(group: str, name: str) -> DictConfig:
+    from hydra import compose, initialize_config_dir
+    from hydra.errors import HydraException
+    from yaml import YAMLError
+
+    try:
+        with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+            return compose(f"{group}/{name}")
+    except (HydraException, OmegaConfBaseException, YAMLError) as error:
+        raise ConfigError(f"{group}/{name}: {error}") from error

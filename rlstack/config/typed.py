@@ -1,0 +1,253 @@
+"""From a mapping to a typed dataclass, and back to what yaml can hold."""
+
+import dataclasses
+import math
+import reprlib
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from omegaconf import MISSING, DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from rlstack.config.errors import ConfigError, did_you_mean, unknown_key
+
+T = TypeVar("T")
+
+_SCALARS = (bool, int, float, str, types.NoneType)
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Bounds of a number, used as ``Annotated[float, Interval(low=0, high=1, open_high=True)]``.
+
+    A side without a bound is infinite, yet NaN and the infinities themselves are outside every interval.
+    """
+
+    low: float | None = None
+    high: float | None = None
+    open_low: bool = False
+    open_high: bool = False
+
+    def __contains__(self, value: float) -> bool:
+        if not math.isfinite(value):
+            return False
+        above = self.low is None or value > self.low or (value == self.low and not self.open_low)
+        below = self.high is None or value < self.high or (value == self.high and not self.open_high)
+        return above and below
+
+    def __str__(self) -> str:
+        left = "(-inf" if self.low is None else f"{'(' if self.open_low else '['}{self.low:g}"
+        right = "inf)" if self.high is None else f"{self.high:g}{')' if self.open_high else ']'}"
+        return f"{left}, {right}"
+
+
+def build(cls: type[T], mapping: Mapping[str, Any] | DictConfig, where: str = "") -> T:
+    """Build the dataclass ``cls`` from a mapping, checking every key, type and bound.
+
+    Nothing is coerced except int to float, and a float that is a whole number (``1e6``) to int.
+
+    Args:
+        cls: a dataclass; fields may be nested dataclasses, Optional, unions, Literal, lists, tuples, dicts,
+            scalars, and any of these inside ``Annotated`` with an :class:`Interval`.
+        mapping: a dict or a Hydra node; interpolations in a node are resolved.
+        where: the key under which the mapping stands, for messages (``"agent"``).
+
+    Raises:
+        ConfigError: one line naming the key, for anything that does not fit. A ValueError raised by a
+            dataclass's ``__post_init__`` is reported the same way.
+    """
+    if isinstance(mapping, DictConfig):
+        mapping = resolve(mapping, where)
+    if not isinstance(mapping, Mapping):
+        raise ConfigError(f"{where or cls.__name__}: expected a mapping, got {_show(mapping)}")
+    fields = {field.name: field for field in dataclasses.fields(cls) if field.init}  # type: ignore[arg-type]
+    hints = get_type_hints(cls, include_extras=True)
+    for key in mapping:
+        if key not in fields:
+            raise ConfigError(unknown_key(_join(where, key), fields))
+    values: dict[str, Any] = {}
+    for name, field in fields.items():
+        key, value = _join(where, name), mapping.get(name, MISSING)
+        if isinstance(value, str) and value == MISSING:
+            if name in mapping or _is_required(field):
+                raise ConfigError(f"{key}: missing, expected {_type_name(hints[name])}")
+            continue
+        values[name] = _convert(hints[name], value, key)
+    try:
+        return cls(**values)
+    except ConfigError:
+        raise
+    except ValueError as error:
+        raise ConfigError(f"{where}: {error}" if where else str(error)) from error
+
+
+def to_plain(obj: Any) -> Any:
+    """Turn a dataclass, a Hydra node or any nesting of them into dicts, lists and scalars that yaml can hold.
+
+    Raises:
+        ConfigError: for a value that yaml cannot hold, or an interpolation that does not resolve.
+    """
+    if isinstance(obj, DictConfig | ListConfig):
+        return resolve(obj, "")
+    if dataclasses.is_dataclass(obj) and not isinstance(obj, type):
+        return {field.name: to_plain(getattr(obj, field.name)) for field in dataclasses.fields(obj)}
+    if isinstance(obj, Mapping):
+        return {key: to_plain(value) for key, value in obj.items()}
+    if isinstance(obj, list | tuple):
+        return [to_plain(value) for value in obj]
+    if isinstance(obj, PurePath):
+        return str(obj)
+    if type(obj) in _SCALARS:
+        return obj
+    raise ConfigError(f"cannot write {_show(obj)} to yaml")
+
+
+def resolve(node: DictConfig | ListConfig, where: str) -> Any:
+    """A Hydra node as plain dicts and lists, with its interpolations filled in."""
+    try:
+        return OmegaConf.to_container(node, resolve=True)
+    except OmegaConfBaseException as error:
+        key = error.full_key or where
+        raise ConfigError(f"{key}: {str(error).splitlines()[0]}") from error
+
+
+def _convert(hint: Any, value: Any, key: str) -> Any:
+    """Return ``value`` as the type ``hint``, or raise a ConfigError that names ``key``."""
+    if isinstance(value, DictConfig | ListConfig):
+        value = resolve(value, key)
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return _convert_bounded(args[0], args[1:], value, key)
+    if hint is Any:
+        return value
+    if _is_union(origin):
+        chosen = _choose(args, value)
+        if chosen is None:
+            raise _wrong_type(hint, value, key)
+        return _convert(chosen, value, key)
+    if origin is Literal:
+        return _convert_literal(args, value, key)
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return value if isinstance(value, hint) else build(hint, value, key)
+    if not _fits(hint, value):
+        raise _wrong_type(hint, value, key)
+    if origin in _CONTAINERS:
+        return _CONTAINERS[origin](args, value, key)
+    return hint(value) if hint in (int, float) else value
+
+
+def _convert_bounded(hint: Any, metadata: tuple[Any, ...], value: Any, key: str) -> Any:
+    converted = _convert(hint, value, key)
+    if isinstance(converted, int | float) and not isinstance(converted, bool):
+        for interval in metadata:
+            if isinstance(interval, Interval) and converted not in interval:
+                raise ConfigError(f"{key}: {converted!r} is outside {interval}")
+    return converted
+
+
+def _convert_literal(choices: tuple[Any, ...], value: Any, key: str) -> Any:
+    for choice in choices:
+        if type(choice) is type(value) and choice == value:  # True == 1, yet it is no 1
+            return choice
+    guess = did_you_mean(value, [c for c in choices if isinstance(c, str)]) if isinstance(value, str) else ""
+    allowed = ", ".join(map(repr, choices))
+    raise ConfigError(f"{key}: {guess}expected one of {allowed}, got {_show(value)}")
+
+
+def _convert_tuple(args: tuple[Any, ...], value: Any, key: str) -> tuple[Any, ...]:
+    hints = [args[0]] * len(value) if args[-1] is Ellipsis else list(args)
+    if len(hints) != len(value):
+        raise ConfigError(f"{key}: expected {len(hints)} values, got {len(value)}")
+    return tuple(
+        _convert(h, item, f"{key}[{i}]") for i, (h, item) in enumerate(zip(hints, value, strict=True))
+    )
+
+
+def _convert_list(args: tuple[Any, ...], value: Any, key: str) -> list[Any]:
+    return [_convert(args[0], item, f"{key}[{i}]") for i, item in enumerate(value)]
+
+
+def _convert_dict(args: tuple[Any, ...], value: Any, key: str) -> dict[Any, Any]:
+    return {
+        _convert(args[0], k, f"key of {key}"): _convert(args[1], v, _join(key, k)) for k, v in value.items()
+    }
+
+
+_CONTAINERS: dict[Any, Callable[[tuple[Any, ...], Any, str], Any]] = {
+    tuple: _convert_tuple,
+    list: _convert_list,
+    Sequence: _convert_list,
+    dict: _convert_dict,
+    Mapping: _convert_dict,
+}
+
+
+def _choose(options: tuple[Any, ...], value: Any) -> Any:
+    """The member of a union that takes ``value``: an exact type first, so that 1.0 stays a float."""
+    exact = (option for option in options if _base(option) is type(value))
+    return next(exact, None) or next((option for option in options if _fits(option, value)), None)
+
+
+def _fits(hint: Any, value: Any) -> bool:
+    """Whether ``value`` has the outer shape of ``hint``; what is inside is checked during conversion."""
+    base = _base(hint)
+    if base is Literal:
+        return any(type(choice) is type(value) for choice in get_args(hint))
+    if base is float:
+        return type(value) in (int, float)
+    if base is int:
+        return type(value) is int or (type(value) is float and value.is_integer())
+    if base in _SCALARS:
+        return type(value) is base
+    if base is Any:
+        return True
+    if base in (tuple, list, Sequence):
+        return isinstance(value, list | tuple)
+    if dataclasses.is_dataclass(base) or base in (dict, Mapping):
+        return isinstance(value, Mapping | base)
+    raise TypeError(f"a configuration field cannot have the type {hint!r}")
+
+
+def _base(hint: Any) -> Any:
+    origin = get_origin(hint)
+    return _base(get_args(hint)[0]) if origin is Annotated else origin or hint
+
+
+def _is_union(origin: Any) -> bool:
+    return origin is Union or origin is types.UnionType
+
+
+def _is_required(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+def _wrong_type(hint: Any, value: Any, key: str) -> ConfigError:
+    return ConfigError(f"{key}: expected {_type_name(hint)}, got {_show(value)}")
+
+
+def _type_name(hint: Any) -> str:
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return _type_name(args[0])
+    if hint in (None, types.NoneType):
+        return "null"
+    if hint is Ellipsis:
+        return "..."
+    if _is_union(origin):
+        return " or ".join(map(_type_name, args))
+    if origin is Literal:
+        return "one of " + ", ".join(map(repr, args))
+    if origin is not None:
+        return f"{origin.__name__}[{', '.join(map(_type_name, args))}]"
+    return getattr(hint, "__name__", str(hint))
+
+
+def _show(value: Any) -> str:
+    return "null" if value is None else f"{reprlib.repr(value)} ({type(value).__name__})"
+
+
+def _join(where: str, key: Any) -> str:
+    return f"{where}.{key}" if where else str(key)

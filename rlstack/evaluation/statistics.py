@@ -1,0 +1,104 @@
+"""Intervals and aggregates for evaluation results.
+
+Wilson score interval for success rates: Wilson, "Probable inference, the law of succession, and statistical
+inference", JASA 22 (1927). Interquartile mean and stratified bootstrap: Agarwal et al., "Deep Reinforcement
+Learning at the Edge of the Statistical Precipice", NeurIPS 2021.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import stats
+
+
+def wilson_interval(successes: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
+    """Score interval of a success rate; it also holds for few trials and for rates near 0 or 1.
+
+    Args:
+        successes: number of successes, ``0 <= successes <= n``.
+        n: number of independent trials, at least 1.
+        confidence: coverage, between 0 and 1.
+
+    Returns:
+        Lower and upper bound, within [0, 1].
+
+    Raises:
+        ValueError: when an argument is outside its range.
+    """
+    _check_confidence(confidence)
+    if not (n >= 1 and 0 <= successes <= n):
+        raise ValueError(f"need 0 <= successes <= n and n >= 1, got successes={successes}, n={n}")
+    z = float(stats.norm.ppf(0.5 + confidence / 2))
+    rate, shrink = successes / n, 1 + z**2 / n
+    centre = (rate + z**2 / (2 * n)) / shrink
+    half = z * math.sqrt(rate * (1 - rate) / n + z**2 / (4 * n**2)) / shrink
+    # At the ends the bound is exact; rounding would leave 1e-17.
+    low = 0.0 if successes == 0 else centre - half
+    high = 1.0 if successes == n else centre + half
+    return low, high
+
+
+def iqm(values: ArrayLike) -> float:
+    """Interquartile mean of all values of any shape: the mean after dropping the lowest and highest quarter.
+
+    As in Agarwal et al. the number dropped at each end is ``floor(size / 4)``.
+
+    Raises:
+        ValueError: when there is no value, or one is not finite.
+    """
+    return float(stats.trim_mean(_finite(values), 0.25, axis=None))
+
+
+def bootstrap_interval(
+    values: ArrayLike,
+    statistic: Callable[[NDArray[np.float64]], float] = np.mean,
+    confidence: float = 0.95,
+    resamples: int = 2000,
+    seed: int = 0,
+) -> tuple[float, float]:
+    """Percentile bootstrap interval of ``statistic``.
+
+    Args:
+        values: [samples], or [seeds, tasks]. In two dimensions the bootstrap is stratified: each task
+            resamples its seeds independently of the other tasks.
+        statistic: maps an array of the shape of ``values`` to a number.
+        confidence: coverage, between 0 and 1.
+        resamples: number of bootstrap resamples, at least 1.
+        seed: of the resampling; the same arguments give the same interval.
+
+    Returns:
+        Lower and upper bound.
+
+    Raises:
+        ValueError: when an argument is outside its range.
+    """
+    _check_confidence(confidence)
+    samples = _finite(values)
+    if samples.ndim not in (1, 2):
+        raise ValueError(f"values must be [samples] or [seeds, tasks], got shape {samples.shape}")
+    if resamples < 1:
+        raise ValueError(f"resamples must be at least 1, got {resamples}")
+    rng = np.random.default_rng(seed)
+    estimates = [
+        statistic(np.take_along_axis(samples, rng.integers(len(samples), size=samples.shape), axis=0))
+        for _ in range(resamples)
+    ]
+    tail = (1 - confidence) / 2
+    low, high = np.quantile(estimates, (tail, 1 - tail))
+    return float(low), float(high)
+
+
+def _check_confidence(confidence: float) -> None:
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence must be between 0 and 1, got {confidence}")
+
+
+def _finite(values: ArrayLike) -> NDArray[np.float64]:
+    array = np.asarray(values, dtype=np.float64)
+    if array.size == 0 or not np.isfinite(array).all():
+        raise ValueError(f"values must be finite and at least one, got shape {array.shape}")
+    return array

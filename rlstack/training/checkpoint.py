@@ -1,0 +1,238 @@
+"""Checkpoints: atomic, rotated, checked, and free of code.
+
+A checkpoint is an ordinary file of ``torch.save`` (a zip, whose records carry a CRC-32) that holds nothing
+but tensors, numbers, strings and containers of them, so ``torch.load(path, weights_only=True)`` opens it
+anywhere. It is written beside its final name and moved into place once it is on disk: a killed run leaves the
+last complete checkpoint, never half of one.
+"""
+
+import os
+import re
+import shutil
+import warnings
+import zipfile
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import torch
+from torch import Tensor
+
+FORMAT = "rlstack-checkpoint"
+VERSION = 1
+BEST = "best.pt"
+
+_NAME = re.compile(r"checkpoint_(\d+)\.pt")  # a file of another name is the user's own: never removed
+_PLAIN = (bool, int, float, str, type(None))
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint that cannot be written or read, told in one line that names the file or the entry."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(" ".join(message.split()))
+
+
+class CheckpointStore:
+    """The checkpoints of one run, in one folder: ``checkpoint_<frames>.pt`` and ``best.pt``.
+
+    Args:
+        directory: the folder; created with the first save.
+        keep: how many of the latest checkpoints to keep. The best is kept besides, as ``best.pt``.
+    """
+
+    def __init__(self, directory: Path | str, keep: int = 3) -> None:
+        if keep < 1:
+            raise ValueError(f"keep must be at least 1, got {keep}")
+        self.directory = Path(directory)
+        self.keep = keep
+
+    def save(self, state: dict[str, Any], frames: int, best: bool = False) -> Path:
+        """Write a checkpoint; when this returns, it is on disk, not merely in the system's cache.
+
+        Args:
+            state: nested dicts, lists and tuples of tensors, numbers, strings, booleans and None.
+            frames: frames done so far, which name and order the checkpoint. Checkpoints of more frames are
+                removed: a run that was resumed from an earlier one has left that future behind.
+            best: also keep this one as ``best.pt``.
+
+        Raises:
+            ValueError: if ``frames`` is negative.
+            CheckpointError: for anything else in ``state``, naming where, before anything is written.
+            OSError, RuntimeError: if the disk fails; the earlier checkpoints are untouched.
+        """
+        if frames < 0:
+            raise ValueError(f"frames must not be negative, got {frames}")
+        payload = {"format": FORMAT, "version": VERSION, "frames": frames, "state": to_saveable(state)}
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._remove_leftovers()
+        path = self.directory / f"checkpoint_{frames:012d}.pt"
+        temporary = self.directory / f".{path.name}.tmp"
+        try:
+            torch.save(payload, temporary)
+            _move_into_place(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        if best:
+            self._keep_as_best(path)
+        self._rotate(path)
+        return path
+
+    def latest(self) -> Path | None:
+        """The checkpoint of the most frames, without looking inside; None when there is none."""
+        paths = self._newest_first()
+        return paths[0] if paths else None
+
+    def load(self, path: Path | str | None = None) -> dict[str, Any]:
+        """Read a state back, its tensors on the CPU.
+
+        Args:
+            path: a checkpoint file, or a directory whose newest checkpoint is meant (its own or those in its
+                ``checkpoints`` folder): that one is read or an error says why not. Without a path, the
+                newest one of this store that is sound; each one passed over is named in a warning.
+
+        Raises:
+            CheckpointError: there is nothing to read, or not what was asked for.
+        """
+        if path is not None:
+            return read_checkpoint(_resolve(Path(path)))
+        candidates = self._newest_first()
+        best = self.directory / BEST
+        if best.is_file():
+            candidates.append(best)
+        for candidate in candidates:
+            try:
+                return read_checkpoint(candidate)
+            except CheckpointError as error:
+                warnings.warn(f"{error}; trying an older checkpoint", stacklevel=2)
+        found = f"none of {len(candidates)} checkpoints is sound" if candidates else "no checkpoint"
+        raise CheckpointError(f"{self.directory}: {found}")
+
+    def _newest_first(self) -> list[Path]:
+        paths = (path for path in self.directory.glob("checkpoint_*.pt") if _NAME.fullmatch(path.name))
+        return sorted(paths, key=_frames_of, reverse=True)
+
+    def _keep_as_best(self, path: Path) -> None:
+        best = self.directory / BEST
+        temporary = self.directory / f".{BEST}.tmp"
+        try:
+            try:
+                os.link(path, temporary)  # one copy on disk under two names; rotation drops only the other
+            except OSError:  # a file system without hard links
+                shutil.copyfile(path, temporary)
+            _move_into_place(temporary, best)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def _rotate(self, newest: Path) -> None:
+        others = [path for path in self._newest_first() if path != newest]
+        abandoned = [path for path in others if _frames_of(path) > _frames_of(newest)]
+        earlier = [path for path in others if path not in abandoned]
+        for path in abandoned + earlier[self.keep - 1 :]:
+            path.unlink(missing_ok=True)
+
+    def _remove_leftovers(self) -> None:
+        for path in self.directory.glob(".*.pt.tmp"):
+            path.unlink(missing_ok=True)
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """Verify one checkpoint file, every byte of its records, and return its state with tensors on the CPU.
+
+    Raises:
+        CheckpointError: one line that says what is wrong with the file.
+    """
+    if not path.is_file():
+        raise CheckpointError(f"{path}: no such checkpoint")
+    _verify_records(path)
+    try:
+        payload = torch.load(path, map_location="cpu", weights_only=True)
+    except UnpicklingError as error:
+        raise CheckpointError(f"{path}: refused, it holds objects that are not plain data") from error
+    except Exception as error:  # torch raises all sorts for a zip that is not its own
+        raise CheckpointError(f"{path}: not a checkpoint of rlstack ({type(error).__name__})") from error
+    if not isinstance(payload, dict) or payload.get("format") != FORMAT:
+        raise CheckpointError(f"{path}: not a checkpoint of rlstack")
+    if payload.get("version") != VERSION:
+        raise CheckpointError(
+            f"{path}: format version {payload.get('version')}, this program reads version {VERSION}"
+        )
+    return payload["state"]
+
+
+def to_saveable(value: Any, where: str = "state") -> Any:
+    """Rebuild ``value`` from plain containers and plain tensors, or say which entry cannot be saved.
+
+    Tensors are not copied, except views of a larger storage: torch would write that storage whole.
+
+    Raises:
+        CheckpointError: naming the entry, such as ``state['agent']['optimizer'][0]``.
+    """
+    if isinstance(value, Tensor):
+        return _plain_tensor(value, where)
+    if isinstance(value, dict):
+        for key in value:
+            if type(key) not in (str, int):
+                raise CheckpointError(f"{where}: key {key!r} is neither a string nor an integer")
+        return {key: to_saveable(item, f"{where}[{key!r}]") for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        items = [to_saveable(item, f"{where}[{index}]") for index, item in enumerate(value)]
+        return items if isinstance(value, list) else tuple(items)
+    if type(value) in _PLAIN:
+        return value
+    kind = f"{type(value).__module__}.{type(value).__qualname__}"
+    raise CheckpointError(
+        f"{where}: cannot save a {kind}, only tensors, numbers, strings, booleans, None, and dicts, lists or "
+        "tuples of them"
+    )
+
+
+def _plain_tensor(tensor: Tensor, where: str) -> Tensor:
+    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
+        raise CheckpointError(f"{where}: cannot save this tensor, only dense ones with data")
+    # Parameters, buffers and memory-mapped tensors are subclasses, which weights_only would refuse.
+    plain = tensor.detach().as_subclass(Tensor)
+    is_partial_view = plain.untyped_storage().nbytes() > plain.numel() * plain.element_size()
+    return plain.clone() if is_partial_view else plain
+
+
+def _verify_records(path: Path) -> None:
+    """Compare every record of the zip with its CRC, in a stream; torch itself does not."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error})") from error
+    except Exception as error:  # zipfile raises all sorts for damaged bytes
+        raise CheckpointError(f"{path}: truncated, corrupted or not a checkpoint ({error})") from error
+    if damaged is not None:
+        raise CheckpointError(f"{path}: corrupted, record {damaged!r} does not match its checksum")
+
+
+def _resolve(path: Path) -> Path:
+    if not path.is_dir():
+        return path
+    for directory in (path, path / "checkpoints"):
+        newest = CheckpointStore(directory).latest()
+        if newest is not None:
+            return newest
+    raise CheckpointError(f"{path}: no checkpoint in this directory")
+
+
+def _frames_of(path: Path) -> int:
+    return int(path.stem.removeprefix("checkpoint_"))
+
+
+def _move_into_place(temporary: Path, path: Path) -> None:
+    """Rename once the content is on disk, and wait until the rename is, too."""
+    _sync(temporary)
+    os.replace(temporary, path)
+    _sync(path.parent)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

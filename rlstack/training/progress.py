@@ -1,0 +1,201 @@
+"""What a user sees while a run trains: a live panel on a terminal, plain lines everywhere else."""
+
+import math
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TextIO
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+RETURN = "train/return"
+SUCCESS = "train/success"  # a share in [0, 1]; its interval is in train/success_low and train/success_high
+LEVEL = "curriculum/level"
+UPDATES = "train/updates"  # gradient steps so far
+LOSS_GROUP = "loss/"
+
+_BAR_WIDTH = 30
+_REFRESH_SECONDS = 0.25
+_EVENTS_SHOWN = 4
+
+
+class Progress:
+    """Shows how far a run is, how fast it goes and how well it does.
+
+    Metrics that are shown: ``train/return``, ``train/success`` (with ``_low`` and ``_high``),
+    ``curriculum/level``, everything under ``loss/``, and ``train/updates`` as a rate. Others are ignored;
+    a metric keeps its last value until it is given again.
+
+    Args:
+        total_frames: length of the run.
+        stream: where to write; ``sys.stdout`` by default. Only ASCII is written unless its encoding is UTF-8.
+        start_frames: frames already done when this process began: rates and the time left count from there.
+        interval: least number of seconds between two plain lines.
+        clock: returns seconds; for tests.
+    """
+
+    def __init__(
+        self,
+        total_frames: int,
+        stream: TextIO | None = None,
+        start_frames: int = 0,
+        interval: float = 10.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        stream = sys.stdout if stream is None else stream
+        self._encoding = getattr(stream, "encoding", None) or "ascii"
+        self._unicode = self._encoding.lower().replace("-", "").replace("_", "") == "utf8"
+        self._status = _Status(total_frames, start_frames, clock)
+        self._stream, self._clock, self._interval = stream, clock, interval
+        self._events: deque[str] = deque(maxlen=_EVENTS_SHOWN)
+        self._shown_at, self._pending = -math.inf, False
+        self._live: Live | None = None
+        console = Console(file=stream)
+        if console.is_terminal and not console.is_dumb_terminal:
+            self._interval = _REFRESH_SECONDS
+            # Refreshed from update() alone: a thread of its own would read what update() is changing.
+            self._live = Live(console=console, auto_refresh=False)
+            self._live.start()
+
+    def update(self, frames: int, metrics: Mapping[str, float] | None = None) -> None:
+        """Take in the state of the run; shown at most every so often, so call it as often as you like."""
+        self._status.observe(frames, metrics or {})
+        self._pending = True
+        if self._clock() - self._shown_at >= self._interval:
+            self._show()
+
+    def event(self, text: str) -> None:
+        """Tell of something that happened once, such as a saved checkpoint. Shown immediately."""
+        text = self._encodable(" ".join(text.split()))
+        self._events.append(f"{_duration(self._status.elapsed)}  {text}")
+        if self._live is None:
+            self._print(text)
+        else:
+            self._show()
+
+    def close(self) -> None:
+        """Show the final state and give the terminal back. Closing again does nothing."""
+        if self._pending:
+            self._show()
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def _show(self) -> None:
+        self._shown_at, self._pending = self._clock(), False
+        if self._live is None:
+            self._print(self._encodable(" | ".join(f"{name} {text}" for name, text in self._status.rows())))
+        else:
+            self._live.update(self._panel(), refresh=True)
+
+    def _panel(self) -> Panel:
+        table = Table.grid(padding=(0, 2))
+        for name, text in self._status.rows():
+            # Text, not str: rich reads square brackets in a str as markup.
+            table.add_row(Text(name), Text(self._encodable(text)))
+        events = [Text(event, style="dim") for event in self._events]
+        # rich itself draws the border in ASCII where the encoding asks for it.
+        return Panel(Group(Text(self._bar()), table, *events), title="rlstack", expand=False)
+
+    def _bar(self) -> str:
+        filled = round(_BAR_WIDTH * self._status.fraction)
+        full, empty = ("█", "░") if self._unicode else ("#", "-")
+        return full * filled + empty * (_BAR_WIDTH - filled)
+
+    def _encodable(self, text: str) -> str:
+        encoding = self._encoding if self._unicode else "ascii"
+        return text.encode(encoding, "replace").decode(encoding)
+
+    def _print(self, line: str) -> None:
+        print(line, file=self._stream, flush=True)
+
+
+@dataclass
+class _Status:
+    """The numbers behind the display, and how they read."""
+
+    total_frames: int
+    start_frames: int
+    clock: Callable[[], float]
+    metrics: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.started_at = self.clock()
+        self.frames = self.start_frames
+        self.start_updates: float | None = None
+        self.updates_since = self.started_at
+
+    def observe(self, frames: int, metrics: Mapping[str, float]) -> None:
+        self.frames = frames
+        self.metrics.update(metrics)
+        if self.start_updates is None and UPDATES in metrics:
+            self.start_updates, self.updates_since = float(metrics[UPDATES]), self.clock()
+
+    @property
+    def elapsed(self) -> float:
+        return self.clock() - self.started_at
+
+    @property
+    def fraction(self) -> float:
+        return min(max(self.frames / self.total_frames, 0.0), 1.0) if self.total_frames > 0 else 1.0
+
+    @property
+    def frames_per_second(self) -> float:
+        return (self.frames - self.start_frames) / self.elapsed if self.elapsed > 0 else 0.0
+
+    @property
+    def updates_per_second(self) -> float | None:
+        """From the first count this process reported on: a resumed run does not start at zero."""
+        seconds = self.clock() - self.updates_since
+        if self.start_updates is None or seconds <= 0:
+            return None
+        return (self.metrics[UPDATES] - self.start_updates) / seconds
+
+    @property
+    def seconds_left(self) -> float | None:
+        rate = self.frames_per_second
+        return max(self.total_frames - self.frames, 0) / rate if rate > 0 else None
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Name and text of everything that is known by now."""
+        rows = [
+            ("frames", f"{self.frames:,} / {self.total_frames:,} ({100 * self.fraction:.1f}%)"),
+            ("frames/s", f"{self.frames_per_second:,.0f}"),
+        ]
+        if (updates := self.updates_per_second) is not None:
+            rows.append(("updates/s", f"{updates:,.1f}"))
+        rows += self._metric_rows()
+        rows.append(("elapsed", _duration(self.elapsed)))
+        if (left := self.seconds_left) is not None:
+            rows.append(("left", _duration(left)))
+        return rows
+
+    def _metric_rows(self) -> list[tuple[str, str]]:
+        rows = []
+        if RETURN in self.metrics:
+            rows.append(("return", f"{self.metrics[RETURN]:.4g}"))
+        if SUCCESS in self.metrics:
+            rows.append(("success", f"{self.metrics[SUCCESS]:.1%}{self._success_interval()}"))
+        if LEVEL in self.metrics:
+            rows.append(("level", f"{self.metrics[LEVEL]:g}"))
+        losses = {name: value for name, value in self.metrics.items() if name.startswith(LOSS_GROUP)}
+        if losses:
+            text = ", ".join(f"{name.removeprefix(LOSS_GROUP)} {value:.4g}" for name, value in losses.items())
+            rows.append(("loss", text))
+        return rows
+
+    def _success_interval(self) -> str:
+        low, high = self.metrics.get(f"{SUCCESS}_low"), self.metrics.get(f"{SUCCESS}_high")
+        return "" if low is None or high is None else f" [{low:.1%}, {high:.1%}]"
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}"

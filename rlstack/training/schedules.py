@@ -1,0 +1,118 @@
+"""Schedules: values as pure functions of the frames so far, so that a resumed run needs no state for them."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from omegaconf import DictConfig
+
+from rlstack.config import ConfigError, Interval, build
+
+Schedule = Callable[[int], float]
+
+Finite = Annotated[float, Interval()]
+FractionOrFrames = Annotated[int | float, Interval(low=0)]
+
+
+@dataclass(frozen=True)
+class ScheduleConfig:
+    """How a value moves from ``start`` to ``end``; see :func:`make_schedule` for the formulas.
+
+    Attributes:
+        kind: the shape of the curve.
+        start: the value after the warm-up.
+        end: the value from ``duration`` on; required unless the kind is constant, which takes none.
+        duration: when ``end`` is reached, warm-up included: up to 1 a fraction of the run, above 1 a number
+            of frames. None is the whole run.
+        warmup: how long the value first climbs from 0 to ``start``: up to 1 a fraction of the run, above 1 a
+            number of frames.
+    """
+
+    kind: Literal["constant", "linear", "cosine", "exponential"]
+    start: Finite
+    end: Finite | None = None
+    duration: Annotated[int | float | None, Interval(low=0, open_low=True)] = None
+    warmup: FractionOrFrames = 0
+
+    def __post_init__(self) -> None:
+        if self.kind == "constant" and (self.end, self.duration) != (None, None):
+            raise ValueError("kind 'constant' takes only start and warmup, no end and no duration")
+        if self.kind != "constant" and self.end is None:
+            raise ValueError(f"kind {self.kind!r} needs an end")
+        if self.kind == "exponential" and not (self.start > 0 and self.end is not None and self.end > 0):
+            raise ValueError("kind 'exponential' needs start and end above 0")
+
+
+def make_schedule(
+    config: float | Mapping[str, Any] | DictConfig | ScheduleConfig,
+    total_frames: int,
+    where: str = "schedule",
+) -> Schedule:
+    """Return ``value(frames)`` for a number (constant) or a mapping with the keys of :class:`ScheduleConfig`.
+
+    With ``f`` frames done, warm-up ``w`` and duration ``d`` in frames, and the progress
+    ``p = clip((f - w) / (d - w), 0, 1)``:
+
+    * warm-up (any kind, while ``f < w``): ``start * f / w``
+    * constant: ``start``
+    * linear: ``start + (end - start) * p``
+    * cosine: ``end + (start - end) * (1 + cos(pi * p)) / 2``
+    * exponential: ``start * (end / start) ** p``
+
+    Args:
+        config: the number or the mapping.
+        total_frames: length of the run in frames, for what is given as a fraction of it.
+        where: the key under which the schedule stands, for messages (``"agent.lr"``).
+
+    Raises:
+        ConfigError: one line, for a mapping that makes no schedule.
+    """
+    if total_frames <= 0:
+        raise ConfigError(f"{where}: total_frames must be above 0, got {total_frames}")
+    if isinstance(config, int | float) and not isinstance(config, bool):
+        config = {"kind": "constant", "start": config}
+    if not isinstance(config, ScheduleConfig):
+        if not isinstance(config, Mapping):
+            raise ConfigError(f"{where}: expected a number or a schedule, got {config!r}")
+        config = build(ScheduleConfig, config, where)
+    warmup = _frames(config.warmup, total_frames)
+    duration = math.inf if config.kind == "constant" else _frames(config.duration or 1.0, total_frames)
+    if warmup >= duration:
+        raise ConfigError(
+            f"{where}.warmup: {warmup:g} frames leave nothing of the duration, {duration:g} frames"
+        )
+    return _Curve(
+        config.kind, config.start, config.start if config.end is None else config.end, warmup, duration
+    )
+
+
+def _frames(length: int | float, total_frames: int) -> float:
+    return length * total_frames if length <= 1 else float(length)
+
+
+@dataclass(frozen=True)
+class _Curve:
+    """A schedule with its lengths in frames; an object rather than a closure so that it can be pickled."""
+
+    kind: str
+    start: float
+    end: float
+    warmup: float
+    duration: float
+
+    def __call__(self, frames: int) -> float:
+        if frames < self.warmup:
+            return self.start * max(frames, 0) / self.warmup
+        if self.kind == "constant":
+            return self.start
+        progress = min((frames - self.warmup) / (self.duration - self.warmup), 1.0)
+        if progress <= 0:
+            return self.start
+        if progress == 1.0:  # exactly, whatever the rounding of the formulas
+            return self.end
+        if self.kind == "linear":
+            return self.start + (self.end - self.start) * progress
+        if self.kind == "cosine":
+            return self.end + (self.start - self.end) * (1 + math.cos(math.pi * progress)) / 2
+        return self.start * (self.end / self.start) ** progress

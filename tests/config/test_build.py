@@ -1,0 +1,170 @@
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pytest
+from omegaconf import OmegaConf
+
+from rlstack.config import ConfigError, Interval, build, to_plain
+
+Fraction = Annotated[float, Interval(low=0, high=1, open_high=True)]
+
+
+@dataclass
+class Optimizer:
+    name: Literal["adam", "sgd"]
+    betas: tuple[float, float] = (0.9, 0.999)
+
+
+@dataclass
+class Agent:
+    lr: float
+    gamma: Fraction
+    batch_size: int = 256
+    amsgrad: bool = False
+    clip: Annotated[float | None, Interval(low=0, open_low=True)] = None
+    hidden: tuple[int, ...] = (64, 64)
+    optimizer: Optimizer | None = None
+    extra: dict[str, float] = field(default_factory=dict)
+    span: int | float | None = None
+    schedule: float | Optimizer = 1.0
+
+    def __post_init__(self) -> None:
+        if self.batch_size == 13:
+            raise ValueError("batch_size 13\nbrings bad luck")
+
+
+VALID: dict[str, Any] = {"lr": 1e-3, "gamma": 0.99}
+
+
+def test_builds_nested_values_of_the_declared_types() -> None:
+    agent = build(
+        Agent,
+        {
+            **VALID,
+            "lr": 1,
+            "batch_size": 1e3,
+            "hidden": [32, 16.0],
+            "optimizer": {"name": "sgd", "betas": [0, 0.5]},
+            "extra": {"a": 2},
+            "schedule": {"name": "adam"},
+        },
+        "agent",
+    )
+    assert (agent.lr, type(agent.lr)) == (1.0, float)
+    assert (agent.batch_size, type(agent.batch_size)) == (1000, int)
+    assert agent.hidden == (32, 16) and all(type(size) is int for size in agent.hidden)
+    assert agent.optimizer == Optimizer("sgd", (0.0, 0.5))
+    assert agent.extra == {"a": 2.0} and type(agent.extra["a"]) is float
+    assert agent.schedule == Optimizer("adam")
+
+
+@pytest.mark.parametrize("value", [3, 3.0, None])
+def test_a_union_keeps_an_exact_type(value: Any) -> None:
+    span = build(Agent, {**VALID, "span": value}).span
+    assert span == value and type(span) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"lrr": 1}, "agent.lrr: unknown key, did you mean 'lr'? allowed: amsgrad, batch_size, clip, extra, "
+         "gamma, hidden, lr, optimizer, schedule, span"),
+        ({"lr": "abc"}, "agent.lr: expected float, got 'abc' (str)"),
+        ({"lr": True}, "agent.lr: expected float, got True (bool)"),
+        ({"lr": None}, "agent.lr: expected float, got null"),
+        ({"lr": "???"}, "agent.lr: missing, expected float"),
+        ({"gamma": 1.5}, "agent.gamma: 1.5 is outside [0, 1)"),
+        ({"gamma": 1}, "agent.gamma: 1.0 is outside [0, 1)"),
+        ({"gamma": math.nan}, "agent.gamma: nan is outside [0, 1)"),
+        ({"clip": 0}, "agent.clip: 0.0 is outside (0, inf)"),
+        ({"clip": math.inf}, "agent.clip: inf is outside (0, inf)"),
+        ({"clip": "x"}, "agent.clip: expected float or null, got 'x' (str)"),
+        ({"batch_size": 2.5}, "agent.batch_size: expected int, got 2.5 (float)"),
+        ({"batch_size": math.inf}, "agent.batch_size: expected int, got inf (float)"),
+        ({"batch_size": True}, "agent.batch_size: expected int, got True (bool)"),
+        ({"batch_size": 13}, "agent: batch_size 13 brings bad luck"),
+        ({"amsgrad": 1}, "agent.amsgrad: expected bool, got 1 (int)"),
+        ({"hidden": "64"}, "agent.hidden: expected tuple[int, ...], got '64' (str)"),
+        ({"hidden": [64, "a"]}, "agent.hidden[1]: expected int, got 'a' (str)"),
+        ({"extra": {"a": "b"}}, "agent.extra.a: expected float, got 'b' (str)"),
+        ({"extra": {1: 2}}, "key of agent.extra: expected str, got 1 (int)"),
+        ({"optimizer": {"name": "adm"}}, "agent.optimizer.name: did you mean 'adam'? expected one of 'adam', "
+         "'sgd', got 'adm' (str)"),
+        ({"optimizer": {}}, "agent.optimizer.name: missing, expected one of 'adam', 'sgd'"),
+        ({"optimizer": {"name": "adam", "betas": [1]}}, "agent.optimizer.betas: expected 2 values, got 1"),
+        ({"schedule": {"nam": "adam"}}, "agent.schedule.nam: unknown key, did you mean 'name'? "
+         "allowed: betas, name"),
+        ({"schedule": "x"}, "agent.schedule: expected float or Optimizer, got 'x' (str)"),
+    ],
+)  # fmt: skip
+def test_every_mistake_is_one_line_that_names_the_key(change: Mapping[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        build(Agent, {**VALID, **change}, "agent")
+    assert str(caught.value) == message
+
+
+def test_missing_key() -> None:
+    with pytest.raises(ConfigError, match=r"^agent\.lr: missing, expected float$"):
+        build(Agent, {"gamma": 0.5}, "agent")
+
+
+def test_not_a_mapping() -> None:
+    with pytest.raises(ConfigError, match=r"^agent: expected a mapping, got \[1\] \(list\)$"):
+        build(Agent, [1], "agent")  # type: ignore[arg-type]
+
+
+def test_literal_tells_true_from_one() -> None:
+    @dataclass
+    class Mode:
+        level: Literal[1, "auto"]
+
+    assert build(Mode, {"level": 1}).level == 1
+    with pytest.raises(ConfigError, match="level: expected one of 1, 'auto', got True"):
+        build(Mode, {"level": True})
+
+
+def test_an_unsupported_field_type_is_a_bug_and_not_the_users() -> None:
+    @dataclass
+    class Odd:
+        value: set[int]
+
+    with pytest.raises(TypeError, match="set"):
+        build(Odd, {"value": [1]})
+
+
+def test_hydra_nodes_resolve_their_interpolations() -> None:
+    root = OmegaConf.create({"discount": 0.5, "agent": {"lr": 1e-3, "gamma": "${discount}"}})
+    assert build(Agent, root.agent, "agent").gamma == 0.5
+    broken = OmegaConf.create({"agent": {"lr": 1e-3, "gamma": "${nope}"}})
+    with pytest.raises(ConfigError, match=r"^agent\.gamma: Interpolation key 'nope' not found$"):
+        build(Agent, broken.agent, "agent")
+
+
+def test_to_plain_gives_what_yaml_can_hold() -> None:
+    agent = build(Agent, {**VALID, "optimizer": {"name": "sgd"}})
+    plain = to_plain({"agent": agent, "path": Path("a/b"), "node": OmegaConf.create({"x": [1], "y": "${x}"})})
+    assert plain["agent"]["optimizer"] == {"name": "sgd", "betas": [0.9, 0.999]}
+    assert plain["agent"]["hidden"] == [64, 64]
+    assert (plain["path"], plain["node"]) == ("a/b", {"x": [1], "y": [1]})
+    written = OmegaConf.to_yaml(OmegaConf.create(plain["agent"]))
+    assert build(Agent, OmegaConf.to_container(OmegaConf.create(written))) == agent  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="cannot write"):
+        to_plain({"x": object()})
+
+
+@pytest.mark.parametrize(
+    ("interval", "text", "inside", "outside"),
+    [
+        (Interval(), "(-inf, inf)", [0.0, -1e30], [math.inf, -math.inf, math.nan]),
+        (Interval(low=0, high=1), "[0, 1]", [0, 1, 0.5], [-1e-9, 1.1]),
+        (Interval(low=0, high=1, open_low=True, open_high=True), "(0, 1)", [0.5], [0, 1]),
+        (Interval(high=2), "(-inf, 2]", [2, -5], [2.1, -math.inf]),
+    ],
+)
+def test_interval(interval: Interval, text: str, inside: list[float], outside: list[float]) -> None:
+    assert str(interval) == text
+    assert all(value in interval for value in inside)
+    assert not any(value in interval for value in outside)

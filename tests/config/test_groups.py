@@ -1,0 +1,66 @@
+from pathlib import Path
+
+import pytest
+from hydra.core.global_hydra import GlobalHydra
+
+from rlstack.config import ConfigError, conf_dir, groups, load_group
+
+
+@pytest.fixture
+def conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "agent").mkdir()
+    (tmp_path / "agent" / "ddpg.yaml").write_text("lr: 1e-3\nfrac: 1e6\nnet: {hidden: [64, 64], act: relu}\n")
+    (tmp_path / "agent" / "td3.yaml").write_text(
+        "defaults: [ddpg, _self_]\nlr: 3e-4\nnet: {act: elu}\ndouble: ${agent.lr}\n"
+    )
+    (tmp_path / "agent" / "broken.yaml").write_text("a: [1\nb: 2\n")
+    monkeypatch.setattr(groups, "conf_dir", lambda: tmp_path)
+    return tmp_path
+
+
+def test_reads_plain_values(conf: Path) -> None:
+    agent = load_group("agent", "ddpg")
+    assert agent == {"lr": 0.001, "frac": 1e6, "net": {"hidden": [64, 64], "act": "relu"}}
+    assert type(agent) is dict and type(agent["net"]["hidden"]) is list
+    assert type(agent["lr"]) is type(agent["frac"]) is float
+
+
+def test_inherits_and_merges_overrides(conf: Path) -> None:
+    agent = load_group("agent", "td3", {"lr": 1.0, "net": {"hidden": [8]}, "frac": {"start": 1, "end": 0}})
+    assert agent == {
+        "lr": 1.0,
+        "frac": {"start": 1, "end": 0},
+        "net": {"hidden": [8], "act": "elu"},
+        "double": 1.0,  # interpolations see the overrides
+    }
+
+
+def test_unknown_option_lists_what_exists(conf: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_group("agent", "dpg")
+    assert str(caught.value) == "agent: no option 'dpg', did you mean 'ddpg'? available: broken, ddpg, td3"
+    with pytest.raises(ConfigError, match="available: none"):
+        load_group("nope", "x")
+
+
+def test_broken_yaml_is_one_line(conf: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_group("agent", "broken")
+    assert "broken.yaml" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_leaves_a_running_hydra_application_alone(conf: Path) -> None:
+    before = GlobalHydra.instance().hydra
+    load_group("agent", "ddpg")
+    assert GlobalHydra.instance().hydra is before
+
+
+def test_conf_dir_prefers_the_installed_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = tmp_path / "site" / "rlstack" / "config" / "groups.py"
+    monkeypatch.setattr(groups, "__file__", str(module))
+    with pytest.raises(ConfigError, match="no folder of configuration files"):
+        conf_dir()
+    (tmp_path / "site" / "conf").mkdir(parents=True)
+    assert conf_dir() == tmp_path.resolve() / "site" / "conf"
+    (tmp_path / "site" / "rlstack" / "conf").mkdir(parents=True)
+    assert conf_dir() == tmp_path.resolve() / "site" / "rlstack" / "conf"

@@ -1,0 +1,127 @@
+"""What is declared, pinned and shipped."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+REPO = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="module")
+def pyproject() -> dict[str, Any]:
+    return tomllib.loads((REPO / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def pins() -> dict[str, Version]:
+    found: dict[str, Version] = {}
+    for line in (REPO / "constraints.txt").read_text(encoding="utf-8").splitlines():
+        line = line.split("#")[0].strip()
+        if not line:
+            continue
+        name, sep, version = line.partition("==")
+        assert sep, f"not an exact pin: {line}"
+        key = canonicalize_name(name)
+        assert key not in found, f"pinned twice: {name}"
+        found[key] = Version(version)
+    return found
+
+
+def test_project_metadata(pyproject: dict[str, Any]) -> None:
+    project = pyproject["project"]
+    assert project["name"] == "rlstack"
+    assert project["license"] == "Apache-2.0"
+    assert project["requires-python"] == ">=3.11"
+    licence = (REPO / "LICENSE").read_text(encoding="utf-8")
+    assert "Apache License" in licence and "END OF TERMS AND CONDITIONS" in licence
+
+
+@pytest.mark.parametrize("group", ["dependencies", "dev"])
+def test_every_requirement_is_pinned_within_its_range(
+    group: str, pyproject: dict[str, Any], pins: dict[str, Version]
+) -> None:
+    project = pyproject["project"]
+    lines = project["dependencies"] if group == "dependencies" else project["optional-dependencies"][group]
+    for requirement in map(Requirement, lines):
+        pin = pins.get(canonicalize_name(requirement.name))
+        assert pin is not None, f"{requirement.name} has no pin in constraints.txt"
+        assert requirement.specifier.contains(pin, prereleases=True), f"{requirement}: pinned to {pin}"
+
+
+def test_pins_are_plain_and_leave_rlstack_out(pins: dict[str, Version]) -> None:
+    assert "rlstack" not in pins
+    # A local part such as +cpu would tie everyone to one build of torch.
+    assert [name for name, version in pins.items() if version.local] == []
+
+
+def test_version_is_the_declared_one(pyproject: dict[str, Any]) -> None:
+    version = getattr(importlib.import_module("rlstack"), "__version__", None)
+    if version is None:
+        pytest.skip("rlstack defines no __version__")
+    assert version == pyproject["project"]["version"]
+
+
+def _python(*args: str, cwd: Path, pythonpath: Path | None = None) -> subprocess.CompletedProcess[str]:
+    env = dict(os.environ)
+    env.pop("PYTHONPATH", None)
+    if pythonpath is not None:
+        env["PYTHONPATH"] = str(pythonpath)
+    done = subprocess.run(
+        [sys.executable, *args],
+        cwd=cwd,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    tail = f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+    assert done.returncode == 0, f"{args} exited {done.returncode}\n{tail}"
+    return done
+
+
+@pytest.mark.slow
+def test_wheel_is_complete_and_runs_from_anywhere(tmp_path: Path, pyproject: dict[str, Any]) -> None:
+    # Without options the source archive is built first and the wheel out of that: both must be complete.
+    dist = tmp_path / "dist"
+    _python("-m", "build", "--no-isolation", "--outdir", str(dist), str(REPO), cwd=tmp_path)
+    (wheel,) = dist.glob("*.whl")
+    version = pyproject["project"]["version"]
+    assert wheel.name == f"rlstack-{version}-py3-none-any.whl"
+
+    names = set(zipfile.ZipFile(wheel).namelist())
+    info = f"rlstack-{version}.dist-info"
+    wanted = {
+        "rlstack/conf/train.yaml",
+        "rlstack/py.typed",
+        "envs/py.typed",
+        f"{info}/licenses/LICENSE",
+    }
+    assert wanted <= names, f"missing from the wheel: {sorted(wanted - names)}"
+    assert {name.split("/")[0] for name in names} == {"rlstack", "envs", info}
+    in_tree = {f"rlstack/{path.relative_to(REPO).as_posix()}" for path in (REPO / "conf").rglob("*.yaml")}
+    assert in_tree <= names, f"missing from the wheel: {sorted(in_tree - names)}"
+    assert not [name for name in names if re.search(r"__pycache__|\.pyc$", name)]
+
+    target = tmp_path / "target"
+    install = ("-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--target", str(target))
+    _python(*install, str(wheel), cwd=tmp_path)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    where = _python("-c", "import rlstack; print(rlstack.__file__)", cwd=elsewhere, pythonpath=target)
+    assert Path(where.stdout.strip()).is_relative_to(target)
+    usage = _python("-m", "rlstack.train", "--help", cwd=elsewhere, pythonpath=target)
+    assert "agent" in usage.stdout

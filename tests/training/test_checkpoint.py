@@ -1,0 +1,307 @@
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from rlstack.training.checkpoint import CheckpointError, CheckpointStore, read_checkpoint
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def same(a: Any, b: Any) -> bool:
+    if isinstance(a, torch.Tensor):
+        return type(a) is type(b) and a.dtype == b.dtype and torch.equal(a, b)
+    if isinstance(a, dict):
+        return type(b) is dict and list(a) == list(b) and all(same(a[k], b[k]) for k in a)
+    if isinstance(a, list | tuple):
+        return type(a) is type(b) and len(a) == len(b) and all(map(same, a, b))
+    return type(a) is type(b) and a == b
+
+
+STATE: dict[str, Any] = {
+    "agent": {"weight": torch.arange(6.0).reshape(2, 3), "half": torch.ones(2, dtype=torch.bfloat16)},
+    "optimizer": {"state": {0: {"step": torch.tensor(3)}}, "groups": [{"lr": 1e-3, "betas": (0.9, 0.99)}]},
+    "rng": torch.arange(8, dtype=torch.uint8),
+    "numpy_rng": 2**127 + 1,
+    "mask": torch.tensor([True, False]),
+    "empty": torch.zeros(0, 4),
+    "flags": [True, None, "§"],
+}
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+def test_a_state_comes_back_as_it_was(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path / "checkpoints")
+    path = store.save(STATE, 1_000)
+    assert path.name == "checkpoint_000000001000.pt" and names(path.parent) == [path.name]
+    for loaded in (store.load(), store.load(path), store.load(path.parent), store.load(tmp_path)):
+        assert same(STATE, loaded)
+
+
+def test_torch_alone_opens_it_without_unpickling_objects(tmp_path: Path) -> None:
+    path = CheckpointStore(tmp_path).save(STATE, 7)
+    payload = torch.load(path, weights_only=True)
+    assert payload["frames"] == 7 and same(payload["state"], STATE)
+
+
+def test_module_and_optimizer_states_load_back(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "raw": model.weight}
+    assert isinstance(state["model"], OrderedDict)
+    loaded = (store := CheckpointStore(tmp_path)).load(store.save(state, 0))
+    assert type(loaded["raw"]) is torch.Tensor and not loaded["raw"].requires_grad
+    other = nn.Linear(3, 2)
+    other.load_state_dict(loaded["model"])
+    torch.optim.Adam(other.parameters()).load_state_dict(loaded["optimizer"])
+    assert torch.equal(other.weight, model.weight)
+
+
+def test_a_view_does_not_drag_its_storage_along(tmp_path: Path) -> None:
+    buffer = torch.rand(1_000_000)
+    path = CheckpointStore(tmp_path).save({"first": buffer[:10]}, 0)
+    assert path.stat().st_size < 10_000
+    assert torch.equal(read_checkpoint(path)["first"], buffer[:10])
+
+
+def test_rotation_keeps_the_latest_and_the_best(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path, keep=2)
+    for frames in (10, 20, 30, 40):
+        store.save({"frames": frames}, frames, best=frames in (10, 20))
+    assert names(tmp_path) == ["best.pt", "checkpoint_000000000030.pt", "checkpoint_000000000040.pt"]
+    assert store.load(tmp_path / "best.pt") == {"frames": 20}
+    assert store.latest() == tmp_path / "checkpoint_000000000040.pt"
+
+
+def test_saving_the_best_again_at_the_same_frame(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path)
+    store.save({"x": 1}, 10, best=True)
+    store.save({"x": 2}, 10, best=True)
+    assert names(tmp_path) == ["best.pt", "checkpoint_000000000010.pt"]
+    assert store.load(tmp_path / "best.pt") == {"x": 2}
+
+
+def test_best_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: Any) -> None:
+        raise OSError("no hard links here")
+
+    monkeypatch.setattr(os, "link", refuse)
+    CheckpointStore(tmp_path).save({"x": 1}, 10, best=True)
+    assert read_checkpoint(tmp_path / "best.pt") == {"x": 1}
+
+
+def test_an_abandoned_future_is_removed(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path, keep=3)
+    for frames in (10, 20, 30):
+        store.save({"x": frames}, frames)
+    store.save({"x": "resumed"}, 15)  # resumed from 10
+    assert names(tmp_path) == ["checkpoint_000000000010.pt", "checkpoint_000000000015.pt"]
+    assert store.load() == {"x": "resumed"}
+
+
+def test_files_of_other_names_are_never_removed(tmp_path: Path) -> None:
+    for name in ("checkpoint_mine.pt", "notes.txt"):
+        (tmp_path / name).write_text("keep me")
+    (tmp_path / ".checkpoint_000000000001.pt.tmp").write_text("half a checkpoint")
+    store = CheckpointStore(tmp_path, keep=1)
+    store.save({}, 1)
+    store.save({}, 2)
+    assert names(tmp_path) == ["checkpoint_000000000002.pt", "checkpoint_mine.pt", "notes.txt"]
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        (
+            {"a": [{"b": np.zeros(2)}]},
+            r"^state\['a'\]\[0\]\['b'\]: cannot save a numpy.ndarray, only tensors",
+        ),
+        ({"a": {"f": np.float64(1)}}, r"^state\['a'\]\['f'\]: cannot save a numpy.float64"),
+        ({"a": {1}}, r"^state\['a'\]: cannot save a builtins.set"),
+        ({"a": {(1, 2): 3}}, r"^state\['a'\]: key \(1, 2\) is neither a string nor an integer"),
+        ({"a": torch.zeros(2, device="meta")}, r"^state\['a'\]: cannot save this tensor"),
+        ({"a": torch.eye(2).to_sparse()}, r"^state\['a'\]: cannot save this tensor"),
+        ({"a": lambda: 0}, r"^state\['a'\]: cannot save a builtins.function"),
+    ],
+)
+def test_other_types_are_refused_before_anything_is_written(
+    tmp_path: Path, state: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        CheckpointStore(tmp_path / "new").save(state, 0)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_failing_write_leaves_the_earlier_checkpoint_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = CheckpointStore(tmp_path)
+    store.save({"x": 1}, 10)
+
+    def disk_full(payload: Any, path: Path) -> None:
+        path.write_bytes(b"half")
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(torch, "save", disk_full)
+    with pytest.raises(OSError, match="No space"):
+        store.save({"x": 2}, 20)
+    assert names(tmp_path) == ["checkpoint_000000000010.pt"]
+
+
+def test_every_truncation_is_detected(tmp_path: Path) -> None:
+    path = CheckpointStore(tmp_path).save(STATE, 0)
+    content = path.read_bytes()
+    for length in [0, 1, 100, len(content) // 2, len(content) - 30, len(content) - 1]:
+        path.write_bytes(content[:length])
+        with pytest.raises(CheckpointError, match="truncated, corrupted"):
+            read_checkpoint(path)
+
+
+def test_a_flipped_bit_never_changes_what_is_loaded(tmp_path: Path) -> None:
+    path = CheckpointStore(tmp_path).save(STATE, 0)
+    content = path.read_bytes()
+    rng = random.Random(0)
+    detected = 0
+    for position in rng.sample(range(len(content)), 300):
+        damaged = bytearray(content)
+        damaged[position] ^= 1 << rng.randrange(8)
+        path.write_bytes(damaged)
+        try:
+            assert same(read_checkpoint(path), STATE)  # padding and timestamps carry nothing
+        except CheckpointError:
+            detected += 1
+    assert detected > 50
+    weights = content.find(np.arange(6, dtype=np.float32).tobytes())
+    path.write_bytes(content[: weights + 5] + b"!" + content[weights + 6 :])
+    with pytest.raises(CheckpointError, match="does not match its checksum"):
+        read_checkpoint(path)
+
+
+def test_without_a_path_the_newest_sound_one_is_loaded(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path)
+    store.save({"x": 1}, 10, best=True)
+    store.save({"x": 2}, 20)
+    newest = store.save({"x": 3}, 30)
+    newest.write_bytes(newest.read_bytes()[:-40])
+    with pytest.warns(UserWarning, match=r"checkpoint_000000000030\.pt: truncated"):
+        assert store.load() == {"x": 2}
+    with pytest.raises(CheckpointError, match=r"checkpoint_000000000030\.pt: truncated"):
+        store.load(tmp_path)  # asked for this directory's newest, so nothing else will do
+
+
+def test_the_best_is_the_last_resort_and_then_there_is_one_error(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path)
+    with pytest.raises(CheckpointError, match="no checkpoint"):
+        store.load()
+    store.save({"x": 1}, 10, best=True)
+    path = store.save({"x": 2}, 20)
+    (tmp_path / "checkpoint_000000000010.pt").unlink()
+    path.write_bytes(b"")
+    with pytest.warns(UserWarning, match="trying an older"):
+        assert store.load() == {"x": 1}
+    (tmp_path / "best.pt").write_bytes(b"")
+    with pytest.warns(UserWarning), pytest.raises(CheckpointError, match="none of 2 checkpoints is sound"):
+        store.load()
+
+
+def test_not_a_checkpoint_of_ours(tmp_path: Path) -> None:
+    store, path = CheckpointStore(tmp_path), tmp_path / "other.pt"
+    with pytest.raises(CheckpointError, match="no such checkpoint"):
+        store.load(path)
+    with pytest.raises(CheckpointError, match="no checkpoint in this directory"):
+        store.load(tmp_path)
+    path.write_text("hello")
+    with pytest.raises(CheckpointError, match="not a checkpoint"):
+        store.load(path)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a.txt", "hello")
+    with pytest.raises(CheckpointError, match="not a checkpoint of rlstack"):
+        store.load(path)
+    torch.save({"weights": torch.zeros(2)}, path)
+    with pytest.raises(CheckpointError, match=r"not a checkpoint of rlstack$"):
+        store.load(path)
+    torch.save({"format": "rlstack-checkpoint", "version": 99, "state": {}}, path)
+    with pytest.raises(CheckpointError, match="format version 99, this program reads version 1"):
+        store.load(path)
+
+
+class Malicious:
+    def __init__(self, target: Path) -> None:
+        self.target = target
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.target),)
+
+
+def test_a_malicious_pickle_is_refused_and_not_executed(tmp_path: Path) -> None:
+    target, path = tmp_path / "owned", tmp_path / "bad.pt"
+    torch.save({"format": "rlstack-checkpoint", "version": 1, "state": Malicious(target)}, path)
+    with pytest.raises(CheckpointError, match="not plain data"):
+        CheckpointStore(tmp_path).load(path)
+    assert not target.exists()
+    torch.load(path, weights_only=False)  # the bait does work
+    assert target.exists()
+
+
+WRITER = """
+import os, sys, torch
+from rlstack.training.checkpoint import CheckpointStore
+torch.set_num_threads(1)
+store = CheckpointStore(sys.argv[1], keep=2)
+for line in sys.stdin:
+    frames, writer = int(line), os.fork()
+    while writer == 0:
+        frames += 1
+        state = {"frames": frames, "weights": torch.full((300_000,), float(frames))}
+        store.save(state, frames, best=frames % 2 == 0)
+    print(writer, flush=True)
+    os.waitpid(writer, 0)
+    print("reaped", flush=True)
+"""
+
+
+def test_a_killed_writer_always_leaves_a_sound_checkpoint(tmp_path: Path) -> None:
+    store, rng = CheckpointStore(tmp_path, keep=2), random.Random(0)
+    store.save({"frames": 1, "weights": torch.full((300_000,), 1.0)}, frames := 1)
+    with subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+    ) as forker:
+        assert forker.stdin is not None and forker.stdout is not None
+        for _ in range(12):
+            print(frames, file=forker.stdin, flush=True)
+            writer = int(forker.stdout.readline())
+            time.sleep(0.01 + 0.05 * rng.random())
+            os.kill(writer, signal.SIGKILL)
+            assert forker.stdout.readline() == "reaped\n"
+            latest = store.latest()
+            assert latest is not None
+            state = read_checkpoint(latest)  # the very newest, no falling back
+            assert state["frames"] >= frames and torch.all(state["weights"] == state["frames"])
+            frames = state["frames"]
+            if (tmp_path / "best.pt").exists():
+                read_checkpoint(tmp_path / "best.pt")
+        forker.stdin.close()
+    assert frames > 1
+    store.save({}, frames + 1)
+    assert not list(tmp_path.glob(".*"))

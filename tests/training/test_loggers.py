@@ -1,0 +1,192 @@
+import csv
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rlstack.config import ConfigError, build
+from rlstack.training.loggers import CsvSink, LoggerConfig, MetricLogger
+
+OPTIONS: dict[str, Any] = {
+    "tensorboard": False,
+    "wandb": "disabled",
+    "wandb_project": "test",
+    "wandb_entity": None,
+    "wandb_group": None,
+    "wandb_tags": [],
+    "wandb_timeout": 1,
+}
+
+
+def logger_config(**changes: Any) -> LoggerConfig:
+    return build(LoggerConfig, {**OPTIONS, **changes}, "logger")
+
+
+def table(directory: Path) -> list[list[str]]:
+    with (directory / "metrics.csv").open(newline="") as file:
+        return list(csv.reader(file))
+
+
+def test_config_knows_its_modes() -> None:
+    with pytest.raises(ConfigError, match=r"^logger\.wandb: did you mean 'online'"):
+        logger_config(wandb="onlin")
+
+
+def test_rows_are_on_file_at_once_and_columns_grow(tmp_path: Path) -> None:
+    with MetricLogger(tmp_path, logger_config()) as logger:
+        logger.log(10, {"train/return": 1.5})
+        assert table(tmp_path) == [["frames", "train/return"], ["10", "1.5"]]
+        logger.log(20, {"loss/value": torch.tensor(0.25), "train/return": float("nan")})
+        logger.log(30, {"loss/value": torch.tensor([3])})
+    assert table(tmp_path) == [
+        ["frames", "train/return", "loss/value"],
+        ["10", "1.5", ""],
+        ["20", "nan", "0.25"],
+        ["30", "", "3"],
+    ]
+
+
+def test_a_resumed_run_continues_from_its_checkpoint(tmp_path: Path) -> None:
+    with MetricLogger(tmp_path, logger_config()) as logger:
+        for frames in (10, 20, 30):
+            logger.log(frames, {"a/x": frames})
+    with MetricLogger(tmp_path, logger_config()) as logger:
+        logger.truncate_after(20)
+        logger.log(25, {"a/y": 1.0})
+    assert table(tmp_path) == [
+        ["frames", "a/x", "a/y"],
+        ["10", "10", ""],
+        ["20", "20", ""],
+        ["25", "", "1.0"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "kept"),
+    [
+        ("frames,a/x\n10,1.0\n20,0.", [["frames", "a/x"], ["10", "1.0"]]),
+        ("frames,a/", [["frames"]]),
+        ("", [["frames"]]),
+    ],
+)
+def test_a_row_cut_off_by_a_crash_is_dropped(tmp_path: Path, content: str, kept: list[list[str]]) -> None:
+    (tmp_path / "metrics.csv").write_text(content)
+    CsvSink(tmp_path / "metrics.csv").close()
+    assert table(tmp_path) == kept
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("a/x", torch.zeros(2)), ("a/x", "high"), ("a/x", None), ("x", 1.0)]
+)
+def test_what_is_no_metric_is_named(tmp_path: Path, name: str, value: Any) -> None:
+    with MetricLogger(tmp_path, logger_config()) as logger:
+        with pytest.raises(ValueError, match=f"metric '{name}'"):
+            logger.log(1, {name: value})
+        assert table(tmp_path) == [["frames"]]
+
+
+def test_a_tensor_is_read_once_for_all_sinks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads = 0
+    item = torch.Tensor.item
+
+    def counting(tensor: torch.Tensor) -> float:
+        nonlocal reads
+        reads += 1
+        return item(tensor)
+
+    monkeypatch.setattr(torch.Tensor, "item", counting)
+    with MetricLogger(tmp_path, logger_config(tensorboard=True)) as logger:
+        logger.log(1, {"a/x": torch.tensor(1.0), "a/y": torch.tensor(2.0)})
+    assert reads == 2
+
+
+def test_tensorboard_points_and_their_truncation(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    with MetricLogger(tmp_path, logger_config(tensorboard=True)) as logger:
+        for frames in (10, 20, 30):
+            logger.log(frames, {"a/x": float(frames)})
+        logger.truncate_after(20)
+        logger.log(25, {"a/x": 25.0})
+    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert [(point.step, point.value) for point in events.Scalars("a/x")] == [(10, 10), (20, 20), (25, 25)]
+
+
+def test_wandb_offline_keeps_its_run_id_over_a_resume(tmp_path: Path) -> None:
+    pytest.importorskip("wandb")
+    identifiers = []
+    for frames in (10, 20):
+        with MetricLogger(tmp_path, logger_config(wandb="offline"), {"lr": 0.1}) as logger:
+            logger.log(frames, {"a/x": 1.0})
+        identifiers.append((tmp_path / "wandb_run_id").read_text().strip())
+    assert identifiers[0] == identifiers[1]
+    assert list(tmp_path.glob(f"wandb/offline-run-*-{identifiers[0]}/run-{identifiers[0]}.wandb"))
+    assert [row[0] for row in table(tmp_path)] == ["frames", "10", "20"]
+
+
+def test_wandb_falls_back_to_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wandb = pytest.importorskip("wandb")
+    init, modes = wandb.init, []
+
+    def unreachable(mode: str, **options: Any) -> Any:
+        modes.append(mode)
+        if mode == "online":
+            raise wandb.errors.CommError("no such host\nconsider waiting longer")
+        return init(mode=mode, **options)
+
+    monkeypatch.setattr(wandb, "init", unreachable)
+    with (
+        pytest.warns(UserWarning, match=r"recording offline instead: no such host$"),
+        MetricLogger(tmp_path, logger_config(wandb="online")) as logger,
+    ):
+        logger.log(1, {"a/x": 1.0})
+    assert modes == ["online", "offline"]
+    assert list(tmp_path.glob("wandb/offline-run-*"))
+
+
+@pytest.mark.parametrize("failing", [False, True])
+def test_wandb_is_told_frames_as_the_axis_and_how_the_run_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: bool
+) -> None:
+    wandb = pytest.importorskip("wandb")
+    calls: list[tuple[str, Any]] = []
+
+    class Run:
+        id = "abc"
+
+        def define_metric(self, name: str, **options: Any) -> None:
+            calls.append((name, options.get("step_metric")))
+
+        def log(self, data: dict[str, float]) -> None:
+            calls.append(("log", data))
+
+        def finish(self, exit_code: int) -> None:
+            calls.append(("finish", exit_code))
+
+    (tmp_path / "wandb_run_id").write_text("stored\n")
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(wandb, "init", lambda **options: given.update(options) or Run())
+    try:
+        with MetricLogger(tmp_path, logger_config(wandb="online"), {"seed": 1}, "my-run") as logger:
+            logger.log(5, {"a/x": torch.tensor(2.0)})
+            if failing:
+                raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        pass
+    assert (given["id"], given["resume"], given["name"], given["config"]) == (
+        "stored",
+        "allow",
+        "my-run",
+        {"seed": 1},
+    )
+    assert given["settings"].init_timeout == 1
+    assert calls[1:] == [("*", "frames"), ("log", {"frames": 5, "a/x": 2.0}), ("finish", int(failing))]
+
+
+def test_closing_twice_is_harmless(tmp_path: Path) -> None:
+    logger = MetricLogger(tmp_path, logger_config())
+    logger.close()
+    logger.close()
+    assert os.listdir(tmp_path) == ["metrics.csv"]

@@ -1,0 +1,157 @@
+import io
+
+import pytest
+
+from rlstack.training.progress import Progress
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Stream(io.StringIO):
+    """What a terminal or a file looks like to the display."""
+
+    def __init__(self, encoding: str, terminal: bool = False) -> None:
+        super().__init__()
+        self._encoding, self._terminal = encoding, terminal
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self._encoding
+
+    def isatty(self) -> bool:
+        return self._terminal
+
+    def write(self, text: str) -> int:
+        text.encode(self._encoding)  # as a real stream: fails on what it cannot show
+        return super().write(text)
+
+    def lines(self) -> list[str]:
+        return self.getvalue().splitlines()
+
+
+@pytest.fixture(autouse=True)
+def ordinary_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+METRICS = {
+    "train/return": 12.3456,
+    "train/success": 0.755,
+    "train/success_low": 0.7,
+    "train/success_high": 0.8,
+    "curriculum/level": 2,
+    "loss/policy": 0.0123,
+    "loss/value": 1.0,
+    "time/ignored": 5.0,
+}
+
+
+def test_a_plain_line_says_it_all() -> None:
+    clock, stream = Clock(), Stream("utf-8")
+    progress = Progress(10_000, stream, clock=clock)
+    clock.now += 20
+    progress.update(2_000, METRICS)
+    assert stream.lines() == [
+        "frames 2,000 / 10,000 (20.0%) | frames/s 100 | return 12.35 | success 75.5% [70.0%, 80.0%] | "
+        "level 2 | loss policy 0.0123, value 1 | elapsed 0:00:20 | left 0:01:20"
+    ]
+
+
+def test_rates_count_from_where_this_process_began() -> None:
+    clock, stream = Clock(), Stream("utf-8")
+    progress = Progress(1_100_000, stream, start_frames=1_000_000, interval=0, clock=clock)
+    clock.now += 5
+    progress.update(1_000_500, {"train/updates": 7_000})
+    clock.now += 5
+    progress.update(1_001_000, {"train/updates": 7_010})
+    first, second = stream.lines()
+    assert "updates/s" not in first and "frames/s 100 " in first
+    assert "frames/s 100 " in second and "updates/s 2.0 " in second
+    assert second.endswith("left 0:16:30")  # 99,000 frames at 100 a second
+
+
+def test_plain_lines_are_rare_but_events_and_the_end_are_not_lost() -> None:
+    clock, stream = Clock(), Stream("utf-8")
+    progress = Progress(1_000, stream, interval=10, clock=clock)
+    for second in range(25):
+        progress.update(second * 10, {})
+        clock.now += 1
+        if second == 4:
+            progress.event("checkpoint saved")
+    progress.close()
+    progress.close()
+    starts = [line.partition(" (")[0] for line in stream.lines()]
+    assert starts == [
+        "frames 0 / 1,000",
+        "checkpoint saved",
+        "frames 100 / 1,000",
+        "frames 200 / 1,000",
+        "frames 240 / 1,000",
+    ]
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])
+@pytest.mark.parametrize("terminal", [False, True])
+def test_only_ascii_on_a_stream_that_is_not_utf8(encoding: str, terminal: bool) -> None:
+    stream = Stream(encoding, terminal)
+    progress = Progress(100, stream)
+    progress.update(50, METRICS)
+    progress.event("level 1 → 2: §")
+    progress.close()
+    assert stream.getvalue().isascii()
+    assert "level 1 ? 2: ?" in stream.getvalue()
+
+
+def test_the_panel_on_a_terminal() -> None:
+    clock, stream = Clock(), Stream("utf-8", terminal=True)
+    progress = Progress(10_000, stream, clock=clock)
+    clock.now += 20
+    progress.update(2_000, {**METRICS, "loss/q[red]": 1.0})
+    for index in range(6):
+        progress.event(f"event {index} [bold]")
+    progress.close()
+    shown = stream.getvalue()
+    last = shown[shown.rindex("╭") :]
+    assert "█" * 6 + "░" * 24 in last
+    for text in (
+        "2,000 / 10,000 (20.0%)",
+        "[70.0%, 80.0%]",
+        "0:01:20",
+        "q[red] 1",
+        "event 5 [bold]",
+        "event 2 [bold]",
+    ):
+        assert text in last
+    assert "event 1" not in last
+    assert shown.rstrip().endswith("\x1b[?25h")  # the cursor is given back
+
+
+def test_a_terminal_is_not_redrawn_at_every_update() -> None:
+    clock, stream = Clock(), Stream("utf-8", terminal=True)
+    progress = Progress(1_000, stream, clock=clock)
+    for frames in range(100):
+        clock.now += 0.01
+        progress.update(frames)
+    drawn = stream.getvalue().count("╭")
+    progress.close()
+    assert 3 <= drawn <= 6
+
+
+def test_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    stream = Stream("utf-8", terminal=True)
+    Progress(10, stream).update(5)
+    assert stream.getvalue().startswith("frames 5 / 10 (50.0%)") and "\x1b" not in stream.getvalue()
+
+
+def test_stdout_is_the_default(capsys: pytest.CaptureFixture[str]) -> None:
+    Progress(10).update(5)
+    assert capsys.readouterr().out.startswith("frames 5 / 10")
