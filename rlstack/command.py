@@ -32,6 +32,10 @@ from rlstack.config.errors import missing_option, unknown_key
 Task = Callable[[DictConfig], Any]
 Main = Callable[..., Any]
 
+# What TorchRL tells about its own workings is not what a command prints; set before torchrl is imported.
+os.environ.setdefault("RL_LOGGING_LEVEL", "WARNING")
+os.environ.setdefault("RL_WARNINGS", "False")
+
 USER_ERRORS = (ConfigError, HydraException, OmegaConfBaseException, YAMLError)
 USER_ERROR_STATUS = 2
 INTERRUPTED_STATUS = 130  # 128 + SIGINT, as shells count

@@ -1,0 +1,1 @@
+"""MarineNav: multi-vessel navigation among obstacles, traffic and currents."""

@@ -1,0 +1,218 @@
+"""Vessel motion in a current field: pure functions over tensors whose last dimension is the world.
+
+The model is the 3-DOF manoeuvring model of Fossen (Handbook of Marine Craft Hydrodynamics and Motion Control,
+2011, ch. 6) with the coefficients and the update order of the public MarineNav environment (arXiv 2412.09466).
+North-east-down frame: x north, y east, yaw clockwise seen from above; body frame x forward, y starboard.
+
+World-last layout (``[..., A, W]``: robots x worlds) keeps every elementwise operation a long contiguous run.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .rules import CONTINUOUS_THRUST_RATE, THRUST_RATES, Number, Rules
+
+TWO_PI = 2 * math.pi
+
+
+def current(x: Tensor, y: Tensor, cores: Tensor, core_radius: Number) -> tuple[Tensor, Tensor]:
+    """Velocity of the water at ``(x, y)`` in m/s.
+
+    Args:
+        x, y: positions ``[..., W]``.
+        cores: ``[4, C, W]`` rows x, y, rotation flag (1 clockwise), circulation Gamma; Gamma 0 is "no core".
+        core_radius: m; inside it a core turns like a solid body.
+
+    Plain superposition of all cores: the occlusion rule of the original never takes effect.
+    """
+    lead = (slice(None),) + (None,) * (x.dim() - 1)
+    core_x, core_y, clockwise, gamma = (row[lead] for row in cores)
+    dx, dy = core_x - x, core_y - y
+    squared = dx * dx + dy * dy
+    # speed/rho in one go: Gamma/(2 pi a^2) inside the core, Gamma/(2 pi rho^2) outside.
+    solid = squared <= core_radius * core_radius
+    angular = gamma / TWO_PI / torch.where(solid, core_radius * core_radius, squared)
+    angular = torch.where(clockwise > 0.5, angular, -angular)
+    return (-angular * dy).sum(0), (angular * dx).sum(0)
+
+
+def thrust_change(action: Tensor, rules: Rules, continuous: bool) -> Tensor:
+    """Thrust increments ``[2, A, W]`` in N over one action.
+
+    Args:
+        action: ``[2, A, W]`` rates in units of 1000 N/s, not clipped; or integers ``[A, W]``, 0..24, where
+            ``index // 5`` chooses the left and ``index % 5`` the right rate.
+    """
+    duration = rules.dt * rules.substeps if rules.substeps_used is None else rules.dt * rules.substeps_used
+    if continuous:
+        return action * (CONTINUOUS_THRUST_RATE * duration)
+    left, right = action // 5, action % 5
+    if rules.left_thrust_change is None or rules.right_thrust_change is None:
+        table = torch.tensor(THRUST_RATES, device=action.device, dtype=torch.get_default_dtype())
+        return torch.stack((table[left], table[right])) * duration
+    left_rate = rules.left_thrust_change.gather(0, left[None])[0]
+    right_rate = rules.right_thrust_change.gather(0, right[None])[0]
+    return torch.stack((left_rate, right_rate)) * duration
+
+
+def add_scaled(total: Tensor, scale: Number, *factors: Tensor) -> Tensor:
+    """``total + scale x factor [x factor]`` in one pass over memory; a scale that is the float 0 costs nothing."""
+    if isinstance(scale, Tensor):
+        return torch.addcmul(total, scale, factors[0] if len(factors) == 1 else factors[0] * factors[1])
+    if scale == 0.0:
+        return total
+    if len(factors) == 1:
+        return torch.add(total, factors[0], alpha=scale)
+    return torch.addcmul(total, *factors, value=scale)
+
+
+def rotate(cos: Tensor, sin: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Body axes to world axes."""
+    return torch.addcmul(cos * x, sin, y, value=-1), torch.addcmul(cos * y, sin, x)
+
+
+def rotate_back(cos: Tensor, sin: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """World axes to body axes."""
+    return torch.addcmul(cos * x, sin, y), torch.addcmul(cos * y, sin, x, value=-1)
+
+
+def thruster_force(left: Tensor, right: Tensor, rules: Rules) -> tuple[Tensor, Tensor | None, Tensor]:
+    """Surge force, sway force (N; None: there is none) and yaw moment (N m) of the two stern thrusters."""
+    half_width, half_length = 0.5 * rules.width, 0.5 * rules.length
+    if isinstance(rules.left_pos, float) and rules.left_pos == rules.right_pos == 0.0:
+        return left + right, None, half_width * (left - right)
+    left_pos, right_pos = torch.as_tensor(rules.left_pos), torch.as_tensor(rules.right_pos)
+    ahead_left, ahead_right = left_pos.cos() * left, right_pos.cos() * right
+    sway = left_pos.sin() * left + right_pos.sin() * right
+    return ahead_left + ahead_right, sway, half_width * (ahead_left - ahead_right) - half_length * sway
+
+
+class Impulse(NamedTuple):
+    """What the thrusters add to the body-frame velocity in one ``dt``: the same in every substep of an action."""
+
+    surge: Tensor
+    sway: Tensor | None  # None: nothing
+    yaw: Tensor
+
+
+def thruster_impulse(thrust: tuple[Tensor, Tensor], rules: Rules) -> Impulse:
+    """Thruster forces through the inverse of the mass matrix ``M_RB + M_A``, times ``dt``."""
+    surge, sway, yaw = thruster_force(*thrust, rules)
+    per_surge, (vv, vr, rv, rr) = _inverse_mass(rules)
+    if sway is None:
+        side = None if isinstance(vr, float) and vr == 0.0 else vr * yaw
+        return Impulse(per_surge * surge, side, rr * yaw)
+    return Impulse(per_surge * surge, vv * sway + vr * yaw, rv * sway + rr * yaw)
+
+
+def _inverse_mass(c: Rules) -> tuple[Number, tuple[Number, Number, Number, Number]]:
+    """``dt`` times the inverse mass matrix: its surge entry and its sway-yaw block, row by row."""
+    mass_v, mass_r = c.m - c.yDotV, c.Izz - c.nDotR
+    scale = c.dt / (mass_v * mass_r - c.yDotR * c.nDotV)
+    return c.dt / (c.m - c.xDotU), (scale * mass_r, scale * c.yDotR, scale * c.nDotV, scale * mass_v)
+
+
+def accelerate(
+    u: Tensor, v: Tensor, u_r: Tensor, v_r: Tensor, r: Tensor, impulse: Impulse, rules: Rules
+) -> tuple[Tensor, Tensor, Tensor]:
+    """``u_r, v_r, r`` one ``dt`` later, by ``(M_RB + M_A) acc = tau - C_RB V - (C_A + D + D_n) V_r``.
+
+    Args:
+        u, v: velocity over ground in the body frame; u_r, v_r: relative to the water; r: yaw rate; all ``[A, W]``.
+    """
+    c = rules
+    per_surge, (vv, vr, rv, rr) = _inverse_mass(rules)
+    abs_v, abs_r = v_r.abs(), r.abs()
+    surge = (
+        *((c.m, v, r), (c.xUU, u_r, u_r.abs())),
+        *((-c.yDotV, v_r, r), (-c.yDotR, r, r)),
+    )
+    # Without a current u is u_r and two terms become one.
+    sway = (
+        *(((c.xDotU - c.m, u, r),) if u is u_r else ((c.xDotU, u_r, r), (-c.m, u, r))),
+        *((c.yVV, v_r, abs_v), (c.yVR, r, abs_v), (c.yRV, v_r, abs_r), (c.yRR, r, abs_r)),
+    )
+    yaw = (
+        *((c.yDotV - c.xDotU, u_r, v_r), (c.yDotR, u_r, r)),
+        *((c.nVV, v_r, abs_v), (c.nVR, r, abs_v), (c.nRV, v_r, abs_r), (c.nRR, r, abs_r)),
+    )
+    new_u = add_scaled(impulse.surge, 1 + per_surge * c.xU, u_r)
+    new_v = v_r * (1 + vv * c.yV + vr * c.nV) if impulse.sway is None else add_scaled(impulse.sway, 1 + vv * c.yV + vr * c.nV, v_r)
+    new_v = add_scaled(new_v, vv * c.yR + vr * c.nR, r)
+    new_r = add_scaled(impulse.yaw, 1 + rv * c.yR + rr * c.nR, r)
+    new_r = add_scaled(new_r, rv * c.yV + rr * c.nV, v_r)
+    for coefficient, *factors in surge:
+        new_u = add_scaled(new_u, per_surge * coefficient, *factors)
+    for coefficient, *factors in sway:
+        new_v = add_scaled(new_v, vv * coefficient, *factors)
+        new_r = add_scaled(new_r, rv * coefficient, *factors)
+    for coefficient, *factors in yaw:
+        new_v = add_scaled(new_v, vr * coefficient, *factors)
+        new_r = add_scaled(new_r, rr * coefficient, *factors)
+    return new_u, new_v, new_r
+
+
+def wrap_to_two_pi(theta: Tensor) -> Tensor:
+    """Angle in [0, 2 pi); a tiny negative angle, which 2 pi would swallow, becomes 0."""
+    theta = torch.remainder(theta, TWO_PI)
+    return torch.where(theta >= TWO_PI, 0.0, theta)
+
+
+def substep(
+    pose: tuple[Tensor, ...], velocity_r: tuple[Tensor, ...], impulse: Impulse, cores: Tensor, rules: Rules
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """One ``dt``: explicit Euler on the position with the old velocity, then on the velocity at the new heading.
+
+    Returns pose, velocity over ground *at the start of the substep* (what everybody observes), and velocity_r.
+    """
+    x, y, theta = pose
+    rx, ry, yaw_rate = velocity_r
+    has_current = cores.shape[1] > 0
+    vx, vy = rx, ry
+    if has_current:
+        current_x, current_y = current(x, y, cores, rules.core_radius)
+        vx, vy = rx + current_x, ry + current_y
+    x, y = add_scaled(x, rules.dt, vx), add_scaled(y, rules.dt, vy)
+    theta = add_scaled(theta, rules.dt, yaw_rate)  # wrapped once per action, in move()
+    cos, sin = theta.cos(), theta.sin()
+    u_r, v_r = rotate_back(cos, sin, rx, ry)
+    u, v = rotate_back(cos, sin, vx, vy) if has_current else (u_r, v_r)
+    u_r, v_r, new_yaw_rate = accelerate(u, v, u_r, v_r, yaw_rate, impulse, rules)
+    return (x, y, theta), (vx, vy, yaw_rate), (*rotate(cos, sin, u_r, v_r), new_yaw_rate)
+
+
+def move(
+    pose: Tensor, velocity_r: Tensor, thrust: Tensor, change: Tensor, cores: Tensor, rules: Rules
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Moves every robot through one action.
+
+    Args:
+        pose: ``[3, A, W]`` x, y (m), heading in [0, 2 pi).
+        velocity_r: ``[3, A, W]`` velocity relative to the water in world axes (m/s) and yaw rate (rad/s).
+        thrust: ``[2, A, W]`` left, right (N); change: its increment over this action.
+        cores: ``[4, C, W]`` (see :func:`current`).
+
+    Returns pose, velocity over ground (it lags velocity_r by one acceleration), velocity_r, thrust.
+    """
+    # The new thrust acts from the first acceleration on; the first displacement precedes it.
+    thrust = torch.clamp(thrust + change, rules.min_thrust, rules.max_thrust)
+    impulse = thruster_impulse((thrust[0], thrust[1]), rules)
+    position, relative = pose.unbind(), velocity_r.unbind()
+    ground: tuple[Tensor, ...] = relative
+    for k in range(rules.substeps):
+        moved = substep(position, relative, impulse, cores, rules)
+        if rules.substeps_used is None:
+            position, ground, relative = moved
+        else:
+            running = k < rules.substeps_used
+            position, ground, relative = (
+                tuple(torch.where(running, new, old) for new, old in zip(after, before, strict=True))
+                for after, before in zip(moved, (position, ground, relative), strict=True)
+            )
+    pose = torch.stack((position[0], position[1], wrap_to_two_pi(position[2])))
+    return pose, torch.stack(ground), torch.stack(relative), thrust

@@ -1,0 +1,214 @@
+"""The file format of MarineNav episodes: what a config holds, reading, writing and checking it.
+
+An episode config is a plain dictionary ``{"env": {...}, "robots": {...}}``: ``env`` describes the map,
+``robots`` holds one list per quantity with one entry per robot. Positions are metres (x north, y east),
+angles radians.
+"""
+
+import copy
+import gzip
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from . import rules
+from .rules import CLEAR_RADIUS, MAP_SIZE, Rules
+
+Config = dict[str, Any]
+_RULES = Rules()
+
+_ENV: Config = {  # the published values of the `env` part, and its schema; None: checked on its own
+    "seed": 0,
+    "is_eval_env": True,
+    "width": MAP_SIZE,
+    "height": MAP_SIZE,
+    "r": _RULES.core_radius,
+    "v_rel_max": rules.MAX_RELATIVE_SPEED,
+    "p": rules.CORE_SPEED_RATIO,
+    "v_range": list(rules.CORE_EDGE_SPEED),
+    "obs_r_range": list(rules.OBSTACLE_RADIUS),
+    "clear_r": CLEAR_RADIUS,
+    "angular_speed_max": math.pi / 2,  # stored in every published file, without effect
+    "angular_speed_penalty": -1.0,  # the same
+    "timestep_penalty": _RULES.timestep_penalty,
+    "COLREGs_penalty": _RULES.colregs_penalty,
+    "collision_penalty": _RULES.collision_penalty,
+    "goal_reward": _RULES.goal_reward,
+    "num_robots": 1,
+    "cores": None,
+    "obstacles": None,
+}
+_HISTORIES = {"observation_history", "action_history", "trajectory"}  # written by the trainer, ignored here
+_INTEGERS = {"seed", "num_robots", "N", "max_obj_num"}
+_POSITIVE = {"num_robots", "N", "max_obj_num", "dt", "width", "height", "length", "r", "detect_r", "range"}
+
+
+def default_robot(start: Sequence[float], goal: Sequence[float], init_theta: float) -> Config:
+    """The published values of one robot at rest: one entry for each key of the ``robots`` part of a config.
+
+    Args:
+        start: position [2], metres.
+        goal: position [2], metres.
+        init_theta: heading in radians, clockwise from north as seen from above.
+    """
+    hull = ("length", "width", "detect_r", "r", "goal_dis", "power_coefficient", "min_thrust", "max_thrust")
+    return {
+        "dt": _RULES.dt,
+        "N": _RULES.substeps,
+        **{key: getattr(_RULES, key) for key in hull},
+        "left_thrust_change": list(rules.THRUST_RATES),
+        "right_thrust_change": list(rules.THRUST_RATES),
+        **{key: getattr(_RULES, key) for key in rules.HYDRODYNAMICS},
+        "start": [float(x) for x in start],
+        "goal": [float(x) for x in goal],
+        "init_theta": float(init_theta),
+        "init_velocity_r": [0.0, 0.0, 0.0],
+        **dict.fromkeys(("init_left_pos", "init_right_pos", "init_left_thrust", "init_right_thrust"), 0.0),
+        "perception": {key: getattr(_RULES, key) for key in rules.PERCEPTION}
+        | {"max_obj_num": rules.OBSERVED_OBJECTS},
+    }
+
+
+def make_episode(
+    robots: Sequence[Config],
+    cores: Sequence[Sequence[float]] = (),
+    obstacles: Sequence[Sequence[float]] = (),
+    seed: int = 0,
+) -> Config:
+    """A config with the published map and rewards.
+
+    Args:
+        robots: one dictionary each, see ``default_robot``; at least one.
+        cores: rows x, y, rotation flag (1 clockwise), circulation in m^2/s.
+        obstacles: rows x, y, radius.
+        seed: of the environment; the published reset draws the perception seeds from it.
+    """
+    env = copy.deepcopy(_ENV) | {
+        "seed": int(seed),
+        "num_robots": len(robots),
+        "cores": {
+            "positions": [[*core[:2]] for core in cores],
+            "clockwise": [int(core[2]) for core in cores],
+            "Gamma": [core[3] for core in cores],
+        },
+        "obstacles": {"positions": [[*disc[:2]] for disc in obstacles], "r": [disc[2] for disc in obstacles]},
+    }
+    return {"env": env, "robots": _stack(robots)}
+
+
+def _stack(robots: Sequence[Config]) -> Config:
+    """Dictionaries of single robots as one dictionary of lists over the robots."""
+    first = robots[0]
+    return {
+        k: _stack([r[k] for r in robots]) if isinstance(first[k], dict) else [r[k] for r in robots]
+        for k in first
+    }
+
+
+def load_episodes(path: str | Path) -> list[Config]:
+    """Read episode configs from a ``.json`` or ``.json.gz`` file.
+
+    The file holds one config or a list; an entry may also be a record that has its config under ``"config"``.
+
+    Raises:
+        ValueError: naming the file, the entry and what is wrong with it.
+    """
+    path = Path(path)
+    text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    try:
+        entries = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{path}: not valid JSON: {error}") from None
+    entries = entries if isinstance(entries, list) else [entries]
+    configs = [entry.get("config", entry) if isinstance(entry, dict) else entry for entry in entries]
+    for index, config in enumerate(configs):
+        try:
+            validate_episode(config)
+        except ValueError as error:
+            raise ValueError(f"{path}, episode {index}: {error}") from None
+    return configs
+
+
+def save_episodes(path: str | Path, episodes: Sequence[Config]) -> None:
+    """Write configs as one JSON list, gzipped when ``path`` ends in ``.gz``, replacing the file in one step.
+
+    Raises:
+        ValueError: when a config does not fit the format; nothing is written then.
+    """
+    path = Path(path)
+    for episode in episodes:
+        validate_episode(episode)
+    data = json.dumps(list(episodes)).encode()
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    try:
+        partial.write_bytes(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def validate_episode(config: Any) -> None:
+    """Check keys, types, list lengths, counts and that every number is finite.
+
+    Raises:
+        ValueError: one line that names the entry, what it should be and what it is.
+    """
+    _check(config, {"env": None, "robots": None}, "config")
+    env, robots = config["env"], config["robots"]
+    _check(env, _ENV, "env")
+    for group, example in (("cores", {"clockwise": 0.0, "Gamma": 0.0}), ("obstacles", {"r": 1.0})):
+        _check(env[group], {"positions": None, **dict.fromkeys(example)}, f"env.{group}")
+        positions = env[group]["positions"]
+        count = len(positions) if isinstance(positions, list) else 0
+        _check(env[group], {"positions": [[0.0, 0.0]] * count} | _repeat(example, count), f"env.{group}")
+    if any(flag not in (0, 1) for flag in env["cores"]["clockwise"]):
+        raise ValueError(f"env.cores.clockwise may hold 0 and 1 only, got {env['cores']['clockwise']!r:.60}")
+    if isinstance(robots, dict):
+        robots = {key: value for key, value in robots.items() if key not in _HISTORIES}
+    _check(robots, _repeat(default_robot((0, 0), (0, 0), 0), env["num_robots"]), "robots")
+
+
+def _repeat(robot: Config, count: int) -> Config:
+    """One robot's dictionary as lists over ``count`` equal robots."""
+    return {k: _repeat(v, count) if isinstance(v, dict) else [v] * count for k, v in robot.items()}
+
+
+def _check(value: Any, example: Any, where: str) -> None:
+    """Check that ``value`` has the keys, lengths and types of ``example``; ``where`` is its path."""
+    if isinstance(example, dict):
+        check_keys(value, set(example), where)
+        for key, part in example.items():
+            _check(value[key], part, key if where == "config" else f"{where}.{key}")
+    elif isinstance(example, list):
+        if not isinstance(value, list) or len(value) != len(example):
+            raise ValueError(f"{where} must be a list of length {len(example)}, got {value!r:.60}")
+        for index, part in enumerate(example):
+            _check(value[index], part, f"{where}[{index}]")
+    elif isinstance(example, bool):
+        if not isinstance(value, bool):
+            raise ValueError(f"{where} must be true or false, got {value!r:.60}")
+    elif example is not None:
+        _check_number(value, where)
+
+
+def check_keys(mapping: Any, keys: set[str], where: str) -> None:
+    """Check that ``mapping`` is one and has exactly these keys; ``where`` names it in the error."""
+    if not isinstance(mapping, Mapping):
+        raise ValueError(f"{where} must be a dictionary, got {mapping!r:.60}")
+    if missing := keys - set(mapping):
+        raise ValueError(f"{where} lacks {sorted(missing)}")
+    if unknown := set(mapping) - keys:
+        raise ValueError(f"{where} has unknown keys {sorted(unknown)}; allowed are {sorted(keys)}")
+
+
+def _check_number(value: Any, where: str) -> None:
+    name = where.rpartition(".")[2].partition("[")[0]
+    kind = "an integer" if name in _INTEGERS else "a finite number"
+    wrong = isinstance(value, bool) or not isinstance(value, int if name in _INTEGERS else (int, float))
+    if wrong or not math.isfinite(value):
+        raise ValueError(f"{where} must be {kind}, got {value!r:.60}")
+    if name in _POSITIVE and value <= 0:
+        raise ValueError(f"{where} must be positive, got {value!r:.60}")

@@ -1,0 +1,83 @@
+"""Scaled and derived inputs for a policy network: the geometry of an encounter spelled out.
+
+The environment's own observation stays what it was published as, so that any policy can act in any world; a network
+may put this module in front of its encoder.
+"""
+
+from __future__ import annotations
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor, nn
+
+from .rules import HULL_RADIUS
+
+_SPEED, _YAW_RATE, _THRUST, _FAR = 3.0, 0.7, 1000.0, 20.0
+_HORIZON = 10.0
+"""Closest approaches later than this many seconds do not matter."""
+
+
+class EncounterFeatures(nn.Module):
+    """``"self" [..., 7]`` to ``[..., 11]`` and ``"objects" [..., K, 5]`` to ``[..., K, 16]``; the mask stays.
+
+    All outputs are of order 1. Source of closest point of approach: any text on marine collision avoidance.
+    """
+
+    self_size = 11
+    object_size = 16
+
+    def forward(self, observation: TensorDictBase) -> TensorDict:
+        own, objects = observation.get("self"), observation.get("objects")
+        return TensorDict(
+            {"self": self._self(own), "objects": self._objects(own, objects), "mask": observation.get("mask")},
+            batch_size=observation.batch_size,
+        )
+
+    @staticmethod
+    def _self(own: Tensor) -> Tensor:
+        goal, velocity, yaw_rate, thrust = own.split((2, 2, 1, 2), dim=-1)
+        distance = goal.norm(dim=-1, keepdim=True)
+        toward = goal / distance.clamp_min(1e-3)
+        return torch.cat(
+            (
+                toward,
+                (distance / 50).clamp_max(2),
+                (distance / 10).clamp_max(1),
+                velocity / _SPEED,
+                (velocity * toward).sum(-1, keepdim=True) / _SPEED,
+                yaw_rate / _YAW_RATE,
+                thrust / _THRUST,
+                (thrust[..., :1] - thrust[..., 1:]) / _THRUST,
+            ),
+            dim=-1,
+        )
+
+    @staticmethod
+    def _objects(own: Tensor, objects: Tensor) -> Tensor:
+        position, velocity, radius = objects.split((2, 2, 1), dim=-1)
+        goal, own_velocity = own[..., None, :2], own[..., None, 2:4]
+        distance = position.norm(dim=-1, keepdim=True).clamp_min(1e-3)
+        toward = position / distance
+        gap = distance - radius - HULL_RADIUS
+        relative = velocity - own_velocity
+        squared = relative.square().sum(-1, keepdim=True).clamp_min(1e-2)
+        closest_in = (-(position * relative).sum(-1, keepdim=True) / squared).clamp(0, _HORIZON)
+        miss = (position + relative * closest_in).norm(dim=-1, keepdim=True) - radius - HULL_RADIUS
+        to_goal = goal / goal.norm(dim=-1, keepdim=True).clamp_min(1e-3)
+        return torch.cat(
+            (
+                position / _FAR,
+                toward,
+                (gap / 5).clamp(-1, 2),
+                1 / (1 + gap.clamp_min(0)),
+                relative / _SPEED,
+                velocity / _SPEED,
+                -(relative * toward).sum(-1, keepdim=True) / _SPEED,
+                closest_in / _HORIZON,
+                (miss / 5).clamp(-1, 2),
+                radius / HULL_RADIUS,
+                (to_goal * toward).sum(-1, keepdim=True),
+                (velocity.norm(dim=-1, keepdim=True) / _SPEED),
+            ),
+            dim=-1,
+        )

@@ -1,0 +1,248 @@
+"""What a robot sees, which rule of the road applies to it, and what it has hit or reached: pure functions.
+
+All tensors are world-last: ``A`` robots, ``M`` candidates (obstacles, then the other robots), ``W`` worlds.
+Source of the rules: the public MarineNav environment of arXiv 2412.09466.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from .dynamics import add_scaled, rotate, rotate_back
+from .rules import OBSERVED_OBJECTS, Number, Rules
+
+
+_FAR = 1.0e6
+"""Where absent obstacles and inactive robots are put, m."""
+
+
+class Draws(NamedTuple):
+    """Standard draws behind one perception call; the rules scale them (see ``noise.py`` for where they come from).
+
+    Recorded draws may also come for ``N = O + A`` candidates, every robot then being a candidate to itself.
+    """
+
+    position: Tensor  # [2, M, A, W] standard normal
+    radius: Tensor  # [M, A, W] von Mises(0, kappa) angle, rad
+    velocity: Tensor  # standard normal [2, K, A, W] per slot, or [2, M, A, W] per candidate (recorded draws)
+    per_candidate: bool = False
+
+
+class Scene(NamedTuple):
+    """The true state that perception reads."""
+
+    pose: Tensor  # [3, A, W]
+    velocity: Tensor  # [3, A, W] over ground
+    thrust: Tensor  # [2, A, W]
+    goal: Tensor  # [2, A, W]
+    active: Tensor  # [A, W] bool
+    obstacles: Tensor  # [3, O, W] x, y, r
+    obstacle_present: Tensor  # [O, W] bool
+
+
+class Percept(NamedTuple):
+    """What one perception call yields; values of inactive robots are meaningless."""
+
+    self_state: Tensor  # [A, 7, W] goal (2), velocity (2), yaw rate, thrusts (2), body frame; zeros if inactive
+    objects: Tensor  # [A, K, 5, W] px, py, vx, vy, r of the K nearest, nearest first, zero-padded
+    mask: Tensor  # [A, K, W] bool: slot holds an object
+    colregs: Tensor  # [A, W] bool: a rule of the road asks for a turn to starboard
+    phi: Tensor  # [A, W] the angle of that turn, rad, 0 where no rule applies
+    collided: Tensor  # [A, W] bool
+    reached: Tensor  # [A, W] bool
+
+
+def perceive(scene: Scene, rules: Rules, noise: Draws | None) -> Percept:
+    """One perception call for all robots of all worlds; ``noise=None`` sees everything exactly."""
+    x, y, theta = scene.pose.unbind()
+    cos, sin = theta.cos(), theta.sin()
+    num_robots, worlds = x.shape
+    if scene.obstacles.shape[1] + num_robots == 1:  # a world with nothing to look at: give it an absent obstacle
+        nothing = x.new_zeros(1, worlds)
+        scene = scene._replace(obstacles=nothing.expand(3, -1, -1), obstacle_present=nothing.bool())
+        noise = None
+    num_obstacles = scene.obstacles.shape[1]
+    later = torch.arange(num_robots - 1, device=x.device)[:, None] >= torch.arange(num_robots, device=x.device)
+    later = later[..., None].to(x.dtype)
+
+    def others(robots: Tensor) -> Tensor:
+        """``[A - 1, A, W]``, the rows of all robots but oneself in order, from ``[A, 1 or A, W]``."""
+        return torch.lerp(robots[:-1], robots[1:], later)  # exact: the weights are 0 and 1
+
+    def candidates(obstacle: Tensor, robot: Tensor) -> Tensor:
+        """``[M, A, W]`` from ``[O, W]`` and ``[A, W]``."""
+        return torch.cat((obstacle[:, None].expand(-1, num_robots, -1), others(robot[:, None])))
+
+    def radii(robot: Number) -> Tensor:
+        """``[M, 1 or A, W]``."""
+        if isinstance(robot, Tensor):
+            return candidates(scene.obstacles[2], robot.expand_as(x))
+        return torch.cat((scene.obstacles[2], torch.full_like(x[1:], robot)))[:, None]
+
+    def drawn(values: Tensor) -> Tensor:
+        """``[M, A, W]`` draws, also from those that count everybody as a candidate to itself."""
+        if len(values) == num_obstacles + num_robots - 1:
+            return values
+        return torch.cat((values[:num_obstacles], others(values[num_obstacles:])))
+
+    # Nobody sees what is not there because it is out of sight.
+    dx = candidates(scene.obstacles[0].where(scene.obstacle_present, _FAR), x.where(scene.active, _FAR)) - x
+    dy = candidates(scene.obstacles[1], y) - y
+    radius, contact = radii(rules.detect_r), radii(rules.r) + rules.r
+    gap = _squared_length(dx, dy) - contact * contact
+    if noise is None:
+        seen_radius = radius.expand_as(dx)
+    else:
+        dx = add_scaled(dx, rules.pos_std, drawn(noise.position[0]))
+        dy = add_scaled(dy, rules.pos_std, drawn(noise.position[1]))
+        mean, spread = radius * rules.r_mean_ratio, radius * ((1 - rules.r_mean_ratio) / math.pi)
+        seen_radius = torch.addcmul(mean, spread, drawn(noise.radius))
+    clearance = _squared_length(dx, dy).sqrt() - seen_radius
+    if not (isinstance(rules.angle, float) and rules.angle >= 2 * math.pi):
+        bearing = torch.atan2(cos * dy - sin * dx, cos * dx + sin * dy)
+        clearance = clearance.where(bearing.abs() <= 0.5 * rules.angle, _FAR)
+    # Touched and detected. (A minimum is far cheaper than any() of booleans.)
+    collided = torch.maximum(gap, clearance - rules.range).amin(0) <= 0
+
+    nearest = _nearest(clearance)
+    mask = take(clearance, nearest) <= rules.range
+    if not (isinstance(rules.max_obj_num, float) and rules.max_obj_num >= OBSERVED_OBJECTS):
+        mask = mask & (torch.arange(len(mask), device=x.device)[:, None, None] < rules.max_obj_num)
+    still = torch.zeros_like(scene.obstacles[0])
+    vx = take(candidates(still, scene.velocity[0]), nearest)
+    vy = take(candidates(still, scene.velocity[1]), nearest)
+    if noise is not None:
+        jitter_x, jitter_y = noise.velocity.unbind()
+        if noise.per_candidate:
+            jitter_x, jitter_y = take(drawn(jitter_x), nearest), take(drawn(jitter_y), nearest)
+        slots = len(mask)
+        vx = add_scaled(vx, rules.vel_std, jitter_x[:slots])
+        vy = add_scaled(vy, rules.vel_std, jitter_y[:slots])
+    position = rotate_back(cos, sin, take(dx, nearest), take(dy, nearest))
+    filled = mask.to(x.dtype)
+    seen = (*position, *rotate_back(cos, sin, vx, vy), take(seen_radius, nearest))
+    seen = tuple(feature * filled for feature in seen)
+    # Robot, slot, feature: the order in which the outside wants them, so that handing out is a plain transposition.
+    objects = torch.stack([_all_slots(feature).transpose(0, 1) for feature in seen], dim=2)
+
+    goal_x, goal_y = scene.goal[0] - x, scene.goal[1] - y
+    own_velocity = rotate_back(cos, sin, scene.velocity[0], scene.velocity[1])
+    own = (*rotate_back(cos, sin, goal_x, goal_y), *own_velocity, scene.velocity[2], *scene.thrust.unbind())
+    self_state = torch.stack(own, dim=1) * scene.active[:, None].to(x.dtype)
+    reached = _squared_length(goal_x, goal_y) <= rules.goal_dis * rules.goal_dis
+    colregs, phi = rules_of_the_road(seen, *own_velocity, rules.r)
+    return Percept(self_state, objects, _all_slots(mask).transpose(0, 1), colregs, phi, collided, reached)
+
+
+def _squared_length(x: Tensor, y: Tensor) -> Tensor:
+    return torch.addcmul(x * x, y, y)
+
+
+def _all_slots(values: Tensor) -> Tensor:
+    """``[K, A, W]``, zero-padded where there are fewer candidates than slots."""
+    return values if len(values) == OBSERVED_OBJECTS else pad(values, (0, 0, 0, 0, 0, OBSERVED_OBJECTS - len(values)))
+
+
+def candidate_pairs(obstacle_present: Tensor, active: Tensor) -> Tensor:
+    """``[N, A, W]`` bool: candidate n may be seen by robot a (nobody sees itself or an inactive robot)."""
+    num_robots = len(active)
+    other = ~torch.eye(num_robots, dtype=torch.bool, device=active.device)[:, :, None]
+    obstacles = obstacle_present[:, None].expand(-1, num_robots, -1)
+    return torch.cat((obstacles, active[:, None] & other)) & active
+
+
+def _nearest(clearance: Tensor) -> Tensor:
+    """Indices ``[min(K, M), A, W]`` (int32 or int64) of the K smallest clearances ``[M, A, W]``, ascending.
+
+    Float bits, read as an integer with the negatives flipped, sort like the floats; the lowest bits are given to the
+    candidate's index, so that integer minima and maxima carry the index along and ties go to the lower index. A
+    partial bubble sort of them is branch-free, vectorises over worlds and needs no argsort.
+    """
+    count = len(clearance)
+    kind = torch.int64 if clearance.dtype == torch.float64 else torch.int32
+    index_bits = (1 << max(count - 1, 1).bit_length()) - 1
+    bits = clearance.view(kind)
+    order = bits ^ ((bits >> (torch.iinfo(kind).bits - 1)) & torch.iinfo(kind).max)
+    index = torch.arange(count, dtype=kind, device=clearance.device)[:, None, None]
+    keys = list((order & ~index_bits | index).unbind())
+    slots = min(OBSERVED_OBJECTS, count)
+    for slot in range(slots):
+        for k in range(count - 1, slot, -1):
+            keys[k - 1], keys[k] = torch.minimum(keys[k - 1], keys[k]), torch.maximum(keys[k - 1], keys[k])
+    return torch.stack(keys[:slots]) & index_bits
+
+
+def take(values: Tensor, index: Tensor) -> Tensor:
+    """``values [M, A, W]`` at the candidates ``index [K, A, W]``: what gather() does, in a faster way.
+
+    Compiled, a gather would keep the kernel around it from being vectorised, and a chain of selections does not.
+    """
+    if torch.compiler.is_compiling():
+        chosen = values[0].expand_as(index)
+        for candidate in range(1, len(values)):
+            chosen = torch.where(index == candidate, values[candidate], chosen)
+        return chosen
+    place = torch.arange(index[0].numel(), dtype=index.dtype, device=index.device).view_as(index[0])
+    flat = (index * index[0].numel() + place).view(-1)
+    return values.reshape(-1).index_select(0, flat).view_as(index)
+
+
+def rules_of_the_road(
+    objects: tuple[Tensor, ...], own_vx: Tensor, own_vy: Tensor, own_radius: Number
+) -> tuple[Tensor, Tensor]:
+    """COLREGs: does head-on or crossing traffic ask for a turn to starboard, and by how much?
+
+    Args:
+        objects: px, py, vx, vy, radius, each ``[K, A, W]``, zeros in empty slots.
+        own_vx, own_vy: body-frame velocity over ground ``[A, W]``.
+
+    Returns (applies ``[A, W]`` bool, phi ``[A, W]`` rad). The first object, nearest first, to which a rule applies
+    decides. All angles are compared through their sines and cosines; the one arctangent is the returned phi.
+    Zones are tested as "least margin >= 0", because minima are much cheaper than comparisons.
+    """
+    px, py, vx, vy, radius = objects
+    speed2 = _squared_length(vx, vy)
+    under_way = _squared_length(own_vx, own_vy) >= 0.25
+    per_speed = speed2.clamp_min(0.25).rsqrt()
+    # The ego robot seen from the other vessel: metres astern of it and to its starboard.
+    astern, starboard = (component * per_speed for component in rotate_back(vx, vy, px, py))
+    starboard = -starboard
+    course_x, course_y = rotate_back(vx, vy, own_vx, own_vy)
+    crossing = _least(
+        10.5 - (astern + 1.5).abs(),  # from 12 m ahead to 9 m astern
+        8.5 - (starboard + 8.5).abs(),  # up to 17 m to port
+        torch.add(-starboard, astern, alpha=7 / 12),
+        course_y - course_x.abs(),
+    )
+    head_on = torch.minimum(8.5 - (astern + 8.5).abs(), 4.5 - starboard.abs())
+    zone = (crossing >= 0) | ((head_on >= 0) & (course_x + course_y.abs() < 0))
+
+    # phi: the bearing of the tangent that clears the other vessel to starboard, relative to the own course;
+    # the argument of p (q + i b) (q + i R) conj(w), all as complex numbers, q the length of the tangent.
+    clearance = radius + 1
+    tangent2 = torch.addcmul(_squared_length(px, py), clearance, clearance, value=-1)
+    tangent = tangent2.clamp_min(0).sqrt()
+    turn_x, turn_y = tangent2 - clearance * own_radius, tangent * (clearance + own_radius)
+    goal_x, goal_y = rotate(turn_x, turn_y, px, py)
+    cosine, sine = rotate_back(own_vx, own_vy, goal_x, goal_y)
+    applies = zone & under_way & (torch.minimum(speed2 - 0.25, tangent2) >= 0) & (sine > 0)
+
+    any_applies, first_sine, first_cosine = applies[-1], sine[-1], cosine[-1]
+    for slot in range(len(applies) - 2, -1, -1):
+        any_applies = any_applies | applies[slot]
+        first_sine = torch.where(applies[slot], sine[slot], first_sine)
+        first_cosine = torch.where(applies[slot], cosine[slot], first_cosine)
+    phi = torch.atan2(first_sine, first_cosine)
+    return any_applies, torch.where(any_applies, phi, 0.0)
+
+
+def _least(*margins: Tensor) -> Tensor:
+    least = margins[0]
+    for margin in margins[1:]:
+        least = torch.minimum(least, margin)
+    return least

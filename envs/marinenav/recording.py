@@ -1,0 +1,193 @@
+"""What happened in an episode of MarineNav: one recording per world, collected while the worlds step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from .rules import Rules
+from .simulation import AFTER_COLLISION, AFTER_GOAL, COLLISION, GOAL, TIME_OUT
+
+if TYPE_CHECKING:
+    from .env import MarineNav
+
+Array = NDArray[Any]
+
+COLLIDED, ARRIVED = (COLLISION, AFTER_COLLISION), (GOAL, AFTER_GOAL)
+"""Status codes of robots that ended this way."""
+
+
+@dataclass
+class Recording:
+    """One episode: T steps, A robots, K obstacles, C vortex cores; whatever numpy can read is taken.
+
+    Frame 0 is the state after reset. Metres, radians, m/s; world frame x north, y east.
+
+    Args:
+        dt: seconds between frames.
+        pose: [T+1, A, 3] x, y, heading.
+        active: [T+1, A] bool; a robot that never is active is padding and not drawn.
+        goal: [A, 2].
+        start: [A, 2].
+        obstacles: [K, 3] x, y, radius.
+        cores: [C, 4] x, y, rotation flag, circulation in m^2/s.
+        status: [T+1, A] int: 0 normal, 1 time-out, 2 collision, 3 goal, 4 and 5 deactivated after these two.
+        reached: [T+1, A] bool, robots that have been at their goal; the status does not tell it of one that
+            collided or ran out of time in that very step. None: taken from the status.
+        perceived: [T+1, A, 5, 5] px, py, vx, vy, r of perceived objects in the robot's body frame, or None.
+        perceived_mask: [T+1, A, 5] bool, which of them exist, or None.
+        length: of the hull.
+        width: of the hull.
+        title: printed above the map.
+
+    Raises:
+        ValueError: naming the field whose shape does not fit.
+    """
+
+    dt: float
+    pose: Array
+    active: Array
+    goal: Array
+    start: Array
+    obstacles: Array
+    cores: Array
+    status: Array
+    reached: Array | None = None
+    perceived: Array | None = None
+    perceived_mask: Array | None = None
+    length: float = 5.0
+    width: float = 2.5
+    title: str = ""
+
+    def __post_init__(self) -> None:
+        """Convert every field to an array of its documented shape."""
+        self.pose = np.asarray(self.pose, dtype=np.float64)
+        if self.pose.ndim != 3 or self.pose.shape[-1] != 3 or 0 in self.pose.shape:
+            raise ValueError(f"pose must have shape [T+1, A, 3], got {self.pose.shape}")
+        frames, robots, _ = self.pose.shape
+        self.active = _shaped("active", self.active, (frames, robots)).astype(bool)
+        self.goal = _shaped("goal", self.goal, (robots, 2))
+        self.start = _shaped("start", self.start, (robots, 2))
+        self.obstacles = _shaped("obstacles", self.obstacles, (len(self.obstacles), 3))
+        self.cores = _shaped("cores", self.cores, (len(self.cores), 4))
+        self.status = _shaped("status", self.status, (frames, robots)).astype(int)
+        reached = np.isin(self.status, ARRIVED) if self.reached is None else self.reached
+        self.reached = np.maximum.accumulate(_shaped("reached", reached, (frames, robots)).astype(bool))
+        if self.perceived is not None and self.perceived_mask is not None:
+            self.perceived = _shaped("perceived", self.perceived, (frames, robots, 5, 5))
+            mask = _shaped("perceived_mask", self.perceived_mask, (frames, robots, 5))
+            self.perceived_mask = mask.astype(bool)
+
+    @property
+    def robots(self) -> Array:
+        """Indices of the robots that are not padding."""
+        return np.flatnonzero(self.active.any(axis=0))
+
+    @property
+    def success(self) -> bool:
+        """Whether every robot has reached its goal, as published: whatever else happened in that step."""
+        assert self.reached is not None
+        return bool(self.reached[-1, self.robots].all())
+
+    @property
+    def collision(self) -> bool:
+        """Whether any robot has collided."""
+        return bool(np.isin(self.status[:, self.robots], COLLIDED).any())
+
+
+def _shaped(name: str, value: Array, shape: tuple[int, ...]) -> Array:
+    array = np.asarray(value)
+    if array.shape != shape and 0 not in shape:
+        raise ValueError(f"{name} must have shape {list(shape)}, got {list(array.shape)}")
+    return array.reshape(shape)
+
+
+class Recorder:
+    """Collects recordings of some worlds of an env, one episode of each.
+
+    Call :meth:`add` after the reset and after every ``env.step`` (not ``step_and_maybe_reset``, which has
+    already replaced the last state of a world that ended). A world's recording ends with its episode.
+
+    Args:
+        env: the world batch.
+        worlds: indices of the worlds to record.
+        titles: one per world, for pictures.
+    """
+
+    def __init__(self, env: MarineNav, worlds: Sequence[int], titles: Sequence[str] | None = None) -> None:
+        if wrong := [world for world in worlds if not 0 <= world < env.num_worlds]:
+            raise ValueError(f"worlds: {wrong} are not among the {env.num_worlds} worlds of the env")
+        self._env, self._worlds = env, list(worlds)
+        self._titles = [f"world {world}" for world in worlds] if titles is None else list(titles)
+        if len(self._titles) != len(self._worlds):
+            raise ValueError(f"{len(self._titles)} titles for {len(self._worlds)} worlds: give one per world")
+        self._maps: list[dict[str, Array]] = [{} for _ in self._worlds]
+        self._frames: list[list[dict[str, Array]]] = [[] for _ in self._worlds]
+        self._running = [True] * len(self._worlds)
+
+    def add(self) -> None:
+        """Adds the current state of every recorded world whose episode still runs."""
+        shown = self._env._current()["agents"]
+        for place, (world, frames) in enumerate(zip(self._worlds, self._frames)):
+            if not self._running[place]:
+                continue
+            if frames and int(self._env.worlds.steps[world]) != frames[-1]["steps"] + 1:
+                self._running[place] = False  # it has begun another episode
+                continue
+            if not frames:
+                self._maps[place] = self._map(world)
+            frame = self._frame(world, shown)
+            frames.append(frame)
+            timed_out = (frame["status"] == TIME_OUT).any()
+            crashed = self._env.end_on_collision and np.isin(frame["status"], COLLIDED).any()
+            self._running[place] = bool(frame["active"].any()) and not timed_out and not crashed
+
+    def _frame(self, world: int, shown: TensorDictBase) -> dict[str, Array]:
+        state = self._env.worlds
+        return _copied(
+            pose=state.pose[..., world].T,
+            active=state.active[:, world],
+            reached=state.reached[:, world],
+            time=state.time[:, world],
+            steps=state.steps[world],
+            status=shown["info"][world],
+            perceived=shown["observation", "objects"][world],
+            perceived_mask=shown["observation", "mask"][world],
+        )
+
+    def _map(self, world: int) -> dict[str, Array]:
+        state = self._env.worlds
+        return _copied(
+            goal=state.goal[..., world].T,
+            start=state.start[..., world].T,
+            obstacles=state.obstacles[:, state.obstacle_present[:, world], world].T,
+            cores=state.cores[:, state.cores[3, :, world] != 0, world].T,
+        )
+
+    def recordings(self) -> list[Recording]:
+        """What has been recorded so far, in the order of the worlds.
+
+        Raises:
+            ValueError: nothing has been added yet.
+        """
+        if not all(self._frames):
+            raise ValueError("nothing recorded: call add() after the reset and after each step")
+        return [_recording(*parts) for parts in zip(self._frames, self._maps, self._titles)]
+
+
+def _copied(**tensors: Tensor) -> dict[str, Array]:
+    return {name: tensor.detach().cpu().numpy().copy() for name, tensor in tensors.items()}
+
+
+def _recording(frames: list[dict[str, Array]], ground: dict[str, Any], title: str) -> Recording:
+    columns: dict[str, Any] = {name: np.stack([frame[name] for frame in frames]) for name in frames[0]}
+    time, steps = columns.pop("time"), len(frames) - 1
+    columns.pop("steps")
+    dt = (time[-1] - time[0]).max() / steps if steps else Rules().dt * Rules().substeps
+    return Recording(dt=float(dt), title=title, **columns, **ground)

@@ -1,0 +1,96 @@
+"""The state of a batch of MarineNav worlds: plain tensors whose last dimension is the world."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+from .perception import Scene
+
+
+@dataclass
+class WorldState:
+    """``A`` robots, ``O`` obstacles, ``C`` vortex cores, ``W`` worlds.
+
+    Padding: a robot that a world does not have is neither present nor active; an absent core has circulation 0.
+    """
+
+    pose: Tensor  # [3, A, W] x, y in m, heading in [0, 2 pi)
+    velocity: Tensor  # [3, A, W] over ground, lagging: what everybody observes; m/s, m/s, rad/s
+    velocity_r: Tensor  # [3, A, W] relative to the water, world axes
+    thrust: Tensor  # [2, A, W] left, right, N
+    start: Tensor  # [2, A, W]
+    goal: Tensor  # [2, A, W]
+    present: Tensor  # [A, W] bool
+    active: Tensor  # [A, W] bool: present and not deactivated
+    collided: Tensor  # [A, W] bool, sticky
+    reached: Tensor  # [A, W] bool, sticky
+    obstacles: Tensor  # [3, O, W] x, y, r
+    obstacle_present: Tensor  # [O, W] bool
+    cores: Tensor  # [4, C, W] x, y, rotation flag (1 clockwise), Gamma
+    steps: Tensor  # [W] int64: steps since the reset
+    level: Tensor  # [W] int64: curriculum level the world was drawn at
+    returns: Tensor  # [A, W] sum of rewards
+    discounted: Tensor  # [A, W] sum of discount^t x reward
+    time: Tensor  # [A, W] s while active
+    energy: Tensor  # [A, W] sum of power_coefficient x |thrust| x s while active
+
+    @property
+    def scene(self) -> Scene:
+        """The part that perception reads."""
+        return Scene(
+            self.pose, self.velocity, self.thrust, self.goal, self.active, self.obstacles, self.obstacle_present
+        )
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> WorldState:
+        """A new state with ``function`` applied to every tensor."""
+        return WorldState(**{name: function(value) for name, value in self.items()})
+
+    def items(self) -> list[tuple[str, Tensor]]:
+        """Field names and tensors."""
+        return [(field.name, getattr(self, field.name)) for field in fields(self)]
+
+    def copy_worlds(self, target: Tensor, other: WorldState, source: Tensor | slice) -> None:
+        """Overwrites the worlds ``target`` (indices) in place with the worlds ``source`` of another state."""
+        for name, value in self.items():
+            value[..., target] = getattr(other, name)[..., source]
+
+
+def blank_state(
+    robots: int, obstacles: int, cores: int, worlds: int, dtype: torch.dtype, device: torch.device
+) -> WorldState:
+    """A state without anybody in it."""
+
+    def zeros(*shape: int) -> Tensor:
+        return torch.zeros(*shape, worlds, dtype=dtype, device=device)
+
+    def false(*shape: int) -> Tensor:
+        return torch.zeros(*shape, worlds, dtype=torch.bool, device=device)
+
+    def count() -> Tensor:
+        return torch.zeros(worlds, dtype=torch.int64, device=device)
+
+    return WorldState(
+        pose=zeros(3, robots),
+        velocity=zeros(3, robots),
+        velocity_r=zeros(3, robots),
+        thrust=zeros(2, robots),
+        start=zeros(2, robots),
+        goal=zeros(2, robots),
+        present=false(robots),
+        active=false(robots),
+        collided=false(robots),
+        reached=false(robots),
+        obstacles=zeros(3, obstacles),
+        obstacle_present=false(obstacles),
+        cores=zeros(4, cores),
+        steps=count(),
+        level=count(),
+        returns=zeros(robots),
+        discounted=zeros(robots),
+        time=zeros(robots),
+        energy=zeros(robots),
+    )

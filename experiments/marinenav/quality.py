@@ -1,0 +1,143 @@
+"""Does ``agent=acqn env=marinenav`` beat the published agent? Trains seeds, evaluates them, draws the curve.
+
+    python -m experiments.marinenav.quality --seeds 0 1 2 --parallel 2
+
+Every seed is one ``python -m rlstack.train`` with the shipped configuration (further overrides can be appended), then
+one ``python -m rlstack.evaluate`` on 300 fixed episodes a level that training never saw. Results beside this file:
+``curve.csv`` and ``curve.png`` (evaluations during training), ``final.json`` (the table of the README).
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import platform
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+from rlstack.evaluation.statistics import wilson_interval
+
+HERE = Path(__file__).parent
+PUBLISHED_SUCCESS, PUBLISHED_TIME = 0.769, 19.3
+"""AC-IQN as released, 720 noisy episodes in the original environment: rate, and seconds on success."""
+LEVELS = 6
+
+
+def train(seed: int, folder: Path, overrides: list[str]) -> Path:
+    """One training run; its output goes to ``<run>.log``."""
+    run = folder / f"seed{seed}"
+    command = [sys.executable, "-m", "rlstack.train", f"seed={seed}", f"run_dir={run}", *overrides]
+    with open(folder / f"seed{seed}.log", "w") as log:
+        subprocess.run(command, check=True, stdout=log, stderr=subprocess.STDOUT)
+    return run
+
+
+def final_evaluation(run: Path, episodes: int, seed: int) -> dict[str, Any]:
+    """Evaluates the last checkpoint of a run on ``episodes`` per level."""
+    output = run / "evaluations" / "final"
+    options = [f"episodes={episodes}", f"seed={seed}", f"output={output}", "plots=false", "video=false"]
+    subprocess.run(
+        [sys.executable, "-m", "rlstack.evaluate", f"checkpoint={run}", *options], check=True, stdout=subprocess.DEVNULL
+    )
+    return json.loads((output / "evaluation.json").read_text())
+
+
+def read_curve(run: Path) -> list[dict[str, float]]:
+    """The evaluations of one run's ``metrics.csv``."""
+    with open(run / "metrics.csv", newline="") as file:
+        return [
+            {name: float(value) for name, value in row.items() if value}
+            for row in csv.DictReader(file)
+            if row.get("eval/success")
+        ]
+
+
+def write_curve(curves: dict[int, list[dict[str, float]]], folder: Path) -> None:
+    """``curve.csv`` and ``curve.png``."""
+    wanted = ["time/seconds", "time/cpu_seconds", "frames", "eval/success", "eval/time", "eval/collision"]
+    wanted += [f"eval/success_level{level}" for level in range(LEVELS)]
+    with open(folder / "curve.csv", "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["seed", *wanted])
+        for seed, rows in curves.items():
+            writer.writerows([seed, *(row.get(name, "") for name in wanted)] for row in rows)
+    figure, axes = plt.subplots(1, 2, figsize=(11, 4.2), constrained_layout=True)
+    for axis, column, label in (
+        (axes[0], "time/seconds", "wall-clock minutes"),
+        (axes[1], "time/cpu_seconds", "CPU minutes (all cores)"),
+    ):
+        for seed, rows in curves.items():
+            minutes = [row[column] / 60 for row in rows]
+            axis.plot(minutes, [row["eval/success"] for row in rows], label=f"seed {seed}")
+        axis.axhline(PUBLISHED_SUCCESS, color="grey", linestyle="--", label="published AC-IQN")
+        axis.axhline(0.95, color="grey", linestyle=":", label="target")
+        axis.set(xlabel=label, ylabel="success, levels 0-5, greedy, noise on", ylim=(0, 1))
+        axis.grid(alpha=0.3)
+    axes[0].legend()
+    figure.savefig(folder / "curve.png", dpi=130)
+    plt.close(figure)
+
+
+def summarise(finals: dict[int, dict[str, Any]], curves: dict[int, list[dict[str, float]]]) -> dict[str, Any]:
+    """The rows of the README: per seed and pooled."""
+    seeds = {}
+    for seed, final in finals.items():
+        rows = curves[seed]
+        passed = next((row for row in rows if row["eval/success"] >= PUBLISHED_SUCCESS), None)
+        seeds[seed] = {
+            **{name: value for name, value in final["summary"].items() if name.startswith("eval/")},
+            "minutes": rows[-1]["time/seconds"] / 60,
+            "cpu_minutes": rows[-1]["time/cpu_seconds"] / 60,
+            "minutes_to_published": None if passed is None else passed["time/seconds"] / 60,
+            "cpu_minutes_to_published": None if passed is None else passed["time/cpu_seconds"] / 60,
+        }
+    means = [entry["eval/success"] for entry in seeds.values()]
+    count = sum(len(final["episodes"]["success"]) for final in finals.values())
+    successes = round(sum(sum(final["episodes"]["success"]) for final in finals.values()))
+    return {
+        "command": "python -m experiments.marinenav.quality " + " ".join(sys.argv[1:]),
+        "machine": f"{os.cpu_count()} cores, {platform.processor() or platform.machine()}",
+        "success_mean": sum(means) / len(means),
+        "success_min_max": [min(means), max(means)],
+        "success_interval": wilson_interval(successes, count),
+        "seeds": seeds,
+    }
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--parallel", type=int, default=1, help="runs at once; give threads=1 as an override with 2")
+    parser.add_argument("--episodes", type=int, default=300, help="per level, in the final evaluation")
+    parser.add_argument("--evaluation-seed", type=int, default=1000)
+    parser.add_argument("--folder", type=Path, default=Path("runs/quality"), help="of the run directories")
+    parser.add_argument("--out", type=Path, default=HERE)
+    parser.add_argument("overrides", nargs="*", help="further overrides of rlstack.train")
+    arguments = parser.parse_args()
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    with ThreadPoolExecutor(arguments.parallel) as pool:
+        runs = list(pool.map(lambda seed: train(seed, arguments.folder, arguments.overrides), arguments.seeds))
+    finals = {
+        seed: final_evaluation(run, arguments.episodes, arguments.evaluation_seed)
+        for seed, run in zip(arguments.seeds, runs, strict=True)
+    }
+    curves = {seed: read_curve(run) for seed, run in zip(arguments.seeds, runs, strict=True)}
+    write_curve(curves, arguments.out)
+    summary = summarise(finals, curves)
+    (arguments.out / "final.json").write_text(json.dumps(summary, indent=2) + "\n")
+    print(json.dumps(summary, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,34 @@
+"""rlstack: a modular training stack on TorchRL.
+
+Programmatic face: :func:`make_collector`, :func:`make_agent`, :func:`flatten_agents`, :func:`load`;
+worlds come from ``envs.make``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+__all__ = ["flatten_agents", "load", "make_agent", "make_collector"]
+
+if TYPE_CHECKING:
+    from .agents import make_agent
+    from .collection.collector import make_collector
+    from .collection.flatten import flatten_agents
+    from .training.loading import load
+
+_HOMES = {
+    "make_agent": "rlstack.agents",
+    "make_collector": "rlstack.collection.collector",
+    "flatten_agents": "rlstack.collection.flatten",
+    "load": "rlstack.training.loading",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Imports torch and TorchRL only when something is used, so that ``--help`` and errors come at once."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'rlstack' has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(_HOMES[name]), name)

@@ -1,0 +1,67 @@
+"""Agents by name. ``make_agent`` builds one for an env from its yaml and overrides."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torchrl.envs import EnvBase
+
+from rlstack.config import ConfigError, build, load_group
+from rlstack.config.errors import missing_option
+
+from .base import Agent, Interface
+
+__all__ = ["Agent", "Interface", "agent_class", "build_agent", "make_agent", "register"]
+
+_AGENTS: dict[str, str] = {"acqn": "rlstack.agents.acqn:ACQN"}
+
+
+def register(name: str, target: str) -> None:
+    """Makes ``algorithm: name`` in an agent's yaml build ``target``, a dotted path ``package.module:Class``."""
+    if ":" not in target:
+        raise ValueError(f"target {target!r} of agent {name!r} is not of the form 'package.module:Class'")
+    _AGENTS[name] = target
+
+
+def agent_class(name: str) -> type[Agent]:
+    """The class of an algorithm by registered name or dotted path ``package.module:Class``."""
+    target = _AGENTS.get(name, name if ":" in name else None)
+    if target is None:
+        raise ConfigError(missing_option("agent.algorithm", name, _AGENTS))
+    module, _, attribute = target.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"agent.algorithm: {target!r} cannot be imported: {error}") from error
+
+
+def build_agent(
+    config: Mapping[str, Any], env: EnvBase, total_frames: int, device: torch.device | str = "cpu"
+) -> Agent:
+    """Builds the agent of a complete configuration (an ``agent`` group) for an env.
+
+    Raises:
+        ConfigError: one line: unknown key, wrong type, impossible value, or an env the algorithm cannot act on.
+    """
+    if "algorithm" not in config:
+        raise ConfigError(f"agent.algorithm: missing, one of {', '.join(_AGENTS)} or 'package.module:Class'")
+    cls = agent_class(config["algorithm"])
+    interface = Interface.of(env)
+    typed = build(cls.Config, config, "agent")
+    cls.check(interface)
+    return cls(typed, interface, total_frames, torch.device(device))
+
+
+def make_agent(
+    name: str, env: EnvBase, total_frames: int = 1_000_000, device: torch.device | str = "cpu", **overrides: Any
+) -> Agent:
+    """Builds an agent from ``conf/agent/<name>.yaml`` with overrides.
+
+    Example:
+        >>> agent = make_agent("acqn", env, batch_size=512)
+        >>> policy = agent.policy(explore=False)
+    """
+    return build_agent(load_group("agent", name, overrides), env, total_frames, device)

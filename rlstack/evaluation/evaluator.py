@@ -1,0 +1,258 @@
+"""Batched evaluation: many worlds at once, every episode judged at its first end."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModuleBase
+from torch import Tensor
+from torchrl.envs import EnvBase
+
+import envs
+
+from .results import Evaluation
+
+__all__ = ["EpisodeSet", "Evaluation", "evaluate", "evaluation_world", "world_part"]
+
+MAX_WORLDS = 2048
+"""Worlds stepped at once; more episodes are played in turns, so that memory stays bounded."""
+
+
+class EpisodeSet(NamedTuple):
+    """Fixed episodes, for worlds that can start given ones with ``reset_to``."""
+
+    configs: Sequence[Any]
+    levels: Sequence[str]
+
+
+def evaluate(
+    policy: TensorDictModuleBase,
+    world: str,
+    options: Mapping[str, Any],
+    episodes: int,
+    seed: int,
+    device: torch.device | str = "cpu",
+    record: int = 0,
+    noise_source: Callable[[Sequence[Any]], Any] | None = None,
+    *,
+    episode_set: EpisodeSet | None = None,
+    max_steps: int = 1000,
+    name: str = "",
+) -> Evaluation:
+    """Plays episodes to their end and takes the world's own statistics of each.
+
+    A world class steers this by what it offers: ``evaluation_options``, which override ``options``, so that training
+    tricks (shaped rewards, curricula) do not count; ``evaluation_set(per_level, seed) -> (configs, levels)``, fixed
+    episodes started by ``reset_to(configs)``; ``episode_options(configs)``, the options these need. Without a set,
+    episodes are random ones of this seed. Without statistics under ``("next", "episode")``, ``return`` (mean over
+    agents) and ``length`` are counted here. The global random generator of torch is left as it was.
+
+    Args:
+        policy: an env's tensordict in, the same with actions out.
+        world: a name or path for :func:`envs.make`.
+        options: constructor arguments of the world.
+        episodes: per level of the world's evaluation set, or in all when it has none.
+        seed: of episodes, worlds and sampling policies: the same seed gives the same result.
+        device: of the worlds; the policy must be there too.
+        record: how many episodes of each level to record, if the world has a recorder.
+        noise_source: makes the perception noise source (``set_noise_source``) for worlds with these configs.
+        episode_set: plays these instead of the world's own.
+        max_steps: an episode that has not ended after so many steps is judged as it stands.
+        name: of the policy, for the record.
+
+    Raises:
+        ValueError: no episodes, an unknown world or option, or a config that the world cannot hold.
+    """
+    if episodes < 1 or (episode_set is not None and not episode_set.configs):
+        raise ValueError("an evaluation needs at least one episode")
+    configs, levels = episode_set or _default_episodes(world, episodes, seed)
+    chosen = _options(world, options, configs)
+    recorded = _first_of_each_level(levels, record)
+    parts: list[dict[str, Tensor]] = []
+    recordings: dict[int, Any] = {}
+    with torch.no_grad(), _own_randomness(seed):
+        for first, env in _worlds(world, chosen, len(levels), seed, device):
+            indices = range(first, min(first + env.batch_size.numel(), len(levels)))
+            start = _start(env, configs[indices.start : indices.stop], noise_source)
+            watched = [index for index in indices if index in recorded]
+            recorder = _recorder(world, env, watched, first, levels)
+            ends = _play(env, policy, start, max_steps, recorder)
+            parts.append({key: value[: len(indices)].cpu() for key, value in ends.items()})
+            if recorder is not None:
+                recordings.update(zip(watched, recorder.recordings()))
+    columns = {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
+    return Evaluation(columns, list(levels), world, chosen, seed, name, recordings)
+
+
+# -- episodes and worlds -----------------------------------------------------------------------------------------
+
+
+def evaluation_world(
+    world: str, options: Mapping[str, Any], num_worlds: int = 1, device: torch.device | str = "cpu", seed: int = 0
+) -> EnvBase:
+    """The world that judges: ``options`` under the world's own ``evaluation_options``, not compiled.
+
+    A world without the argument ``num_worlds`` comes in the size it has.
+    """
+    return _build(world, _options(world, options), num_worlds, device, seed)
+
+
+def world_part(world: str, part: str) -> ModuleType | None:
+    """A module beside the world's own, such as its ``recording`` or ``render``; None where there is none."""
+    package = envs.world_class(world).__module__.rpartition(".")[0]
+    if not package or importlib.util.find_spec(f"{package}.{part}") is None:
+        return None
+    return importlib.import_module(f"{package}.{part}")
+
+
+def _default_episodes(world: str, episodes: int, seed: int) -> EpisodeSet:
+    evaluation_set = getattr(envs.world_class(world), "evaluation_set", None)
+    return EpisodeSet((), ["all"] * episodes) if evaluation_set is None else EpisodeSet(*evaluation_set(episodes, seed))
+
+
+def _options(world: str, options: Mapping[str, Any], configs: Sequence[Any] = ()) -> dict[str, Any]:
+    """All constructor arguments but number of worlds, device and seed."""
+    factory = envs.world_class(world)
+    needed = getattr(factory, "episode_options", None) if configs else None
+    chosen = {**options, **getattr(factory, "evaluation_options", {}), **(needed(configs) if needed else {})}
+    return {key: value for key, value in chosen.items() if key not in ("num_worlds", "device", "seed", "compiled")}
+
+
+def _build(world: str, options: Mapping[str, Any], num_worlds: int, device: torch.device | str, seed: int) -> EnvBase:
+    factory = envs.world_class(world)
+    # TorchRL's metaclass hides the signature of a class itself.
+    accepted = inspect.signature(factory.__init__ if inspect.isclass(factory) else factory).parameters
+    fixed = {"num_worlds": num_worlds, "device": device, "seed": seed, "compiled": False}
+    return envs.make(world, **options, **{key: value for key, value in fixed.items() if key in accepted})
+
+
+def _worlds(
+    world: str, options: Mapping[str, Any], episodes: int, seed: int, device: torch.device | str
+) -> Iterator[tuple[int, EnvBase]]:
+    """Seeded worlds for all episodes in turns: the index of the first episode, and an env for it and the next ones.
+
+    Every turn has a seed of its own, or random episodes would repeat.
+    """
+    first, env = 0, None
+    while first < episodes:
+        wanted = min(MAX_WORLDS, episodes - first)
+        if env is None or env.batch_size.numel() > wanted:
+            env = _build(world, options, wanted, device, seed)
+        env.set_seed(int(np.random.SeedSequence((seed, first)).generate_state(1)[0]))
+        yield first, env
+        first += env.batch_size.numel()
+
+
+def _start(env: Any, configs: Sequence[Any], noise_source: Callable[[Sequence[Any]], Any] | None) -> TensorDictBase:
+    if noise_source is not None:
+        env.set_noise_source(noise_source(configs))
+    return env.reset_to(configs) if configs else env.reset()
+
+
+@contextmanager
+def _own_randomness(seed: int) -> Iterator[None]:
+    """Seeds torch's global generators inside, and puts them back as they were afterwards."""
+    gpus = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
+    with torch.random.fork_rng(devices=list(gpus)):
+        torch.manual_seed(seed)
+        yield
+
+
+# -- recording ---------------------------------------------------------------------------------------------------
+
+
+def _first_of_each_level(levels: Sequence[str], count: int) -> set[int]:
+    seen: dict[str, int] = {}
+    chosen = set()
+    for index, level in enumerate(levels):
+        seen[level] = seen.get(level, 0) + 1
+        if seen[level] <= count:
+            chosen.add(index)
+    return chosen
+
+
+def _recorder(world: str, env: EnvBase, indices: list[int], first: int, levels: Sequence[str]) -> Any:
+    """A recorder of these episodes, or None: nothing to record, or a world without one."""
+    part = world_part(world, "recording") if indices else None
+    if part is None:
+        return None
+    several = len(set(levels)) > 1
+    titles = [f"level {levels[index]}, episode {index}" if several else f"episode {index}" for index in indices]
+    return part.Recorder(env, [index - first for index in indices], titles)
+
+
+# -- playing -----------------------------------------------------------------------------------------------------
+
+
+def _play(
+    env: EnvBase, policy: TensorDictModuleBase, tensordict: TensorDictBase, max_steps: int, recorder: Any
+) -> dict[str, Tensor]:
+    """Steps until every world has ended once; returns float64 statistics ``[W]``."""
+    scores = _Scores(env, tensordict)
+    if recorder is not None:
+        recorder.add()
+    for _ in range(max_steps):
+        tensordict = env.step(policy(tensordict))
+        if recorder is not None:
+            recorder.add()
+        if scores.take(tensordict.get("next")):
+            break
+        tensordict = env.maybe_reset(env.step_mdp(tensordict))
+    return scores.values
+
+
+class _Scores:
+    """Statistics of each world, frozen at its first end.
+
+    Attributes:
+        values: float64 ``[W]`` by name.
+    """
+
+    def __init__(self, env: EnvBase, first: TensorDictBase) -> None:
+        self.values: dict[str, Tensor] = {}
+        self._env, self._worlds = env, env.batch_size.numel()
+        self._running = torch.ones(self._worlds, dtype=torch.bool, device=first.device)
+        active = first.get(("agents", "active"), None)
+        self._present = None if active is None else active.reshape(self._worlds, -1).double()
+        self._return: Tensor | float = 0.0
+        self._length = 0
+
+    def take(self, following: TensorDictBase) -> bool:
+        """Takes in what a step led to; returns whether all worlds have ended."""
+        for name, value in self._statistics(following).items():
+            self.values[name] = torch.where(self._running, value, self.values.get(name, value))
+        self._running = self._running & ~self._ended(following)
+        return not bool(self._running.any())
+
+    def _statistics(self, following: TensorDictBase) -> dict[str, Tensor]:
+        episode = following.get("episode", None)
+        if episode is not None:
+            # The level is known beforehand, and worlds that start given episodes do not know it.
+            return {key: self._flat(value)[:, 0].double() for key, value in episode.items() if key != "level"}
+        self._length += 1
+        self._return = self._return + self._mean_reward(following)
+        return {"return": self._return, "length": torch.full_like(self._return, self._length)}
+
+    def _mean_reward(self, following: TensorDictBase) -> Tensor:
+        """Mean over the agents that were there at the start, ``[W]``."""
+        reward = torch.cat([self._flat(following.get(key)) for key in self._env.reward_keys], -1).double()
+        if self._present is None or self._present.shape != reward.shape:
+            return reward.mean(-1)
+        return (reward * self._present).sum(-1) / self._present.sum(-1)
+
+    def _ended(self, following: TensorDictBase) -> Tensor:
+        """Worlds that are done; without a word from the world itself, those whose agents all are."""
+        done = following.get("done", None)
+        ends = [done] if done is not None else [following.get(key) for key in self._env.done_keys]
+        return torch.cat([self._flat(end) for end in ends], -1).all(-1)
+
+    def _flat(self, value: Tensor) -> Tensor:
+        return value.reshape(self._worlds, -1)

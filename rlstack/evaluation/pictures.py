@@ -1,0 +1,39 @@
+"""Pictures of evaluated episodes, drawn by the world's own renderer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from .evaluator import world_part
+from .results import Evaluation
+
+PER_LEVEL = 6
+"""Recorded episodes per level, which make one row of the grid."""
+
+
+def save_pictures(evaluation: Evaluation, folder: Path, plots: bool = True, video: bool = True) -> list[Path]:
+    """Writes ``trajectories.png`` (all recorded episodes) and ``episode.mp4`` (:func:`most_telling`) as asked.
+
+    Returns:
+        What was written; nothing for an evaluation without recordings or a world without a renderer.
+    """
+    renderer = world_part(evaluation.world, "render") if evaluation.recordings else None
+    if renderer is None:
+        return []
+    written = []
+    if plots:
+        written.append(folder / "trajectories.png")
+        renderer.save_trajectories(list(evaluation.recordings.values()), written[-1], columns=PER_LEVEL)
+    if video:
+        written.append(folder / "episode.mp4")
+        renderer.save_animation(evaluation.recordings[most_telling(evaluation)], written[-1])
+    return written
+
+
+def most_telling(evaluation: Evaluation) -> int:
+    """Index of the first recorded failure on the hardest level, else of the first recorded episode."""
+    success = evaluation.episodes.get("success")
+    for index in evaluation.recordings:
+        if success is not None and not success[index] and evaluation.levels[index] == evaluation.levels[-1]:
+            return index
+    return next(iter(evaluation.recordings))

@@ -1,0 +1,173 @@
+"""What an evaluation found: numbers per episode, their summary with intervals, and its file format."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+import torch
+from torch import Tensor
+
+from rlstack import __version__
+
+from .statistics import wilson_interval
+from .table import print_rows
+
+FORMAT, VERSION = "rlstack-evaluation", 1
+
+DEFINITIONS = {
+    "success": "share of episodes that the world counts as a success",
+    "success_low": "lower bound of the 95 % Wilson score interval of success",
+    "success_high": "upper bound of the 95 % Wilson score interval of success",
+    "return": "mean over all episodes of the discounted return where the world reports one, else of the return; "
+    "of an episode with several agents, the mean over its agents",
+    "time": "mean time in s over successful episodes only; null when there is none",
+    "energy": "mean energy in J over successful episodes only; null when there is none",
+    "collision": "share of episodes with a collision",
+    "length": "mean number of steps over all episodes",
+}
+"""Of the numbers in a summary; any other statistic of a world is its mean over all episodes."""
+
+_OF_SUCCESSES = ("time", "energy")
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """Results of one policy on one set of episodes.
+
+    Attributes:
+        episodes: float64 ``[E]`` per statistic of the world, as it stood when the episode ended.
+        levels: the level of each episode, in ascending difficulty; all ``"all"`` in a world without levels.
+        world: name of the world.
+        options: the constructor options it was built with.
+        seed: of episodes, perception and sampling policies.
+        policy: where the policy comes from.
+        recordings: the world's own recordings, by episode index.
+    """
+
+    episodes: dict[str, Tensor]
+    levels: list[str]
+    world: str
+    options: dict[str, Any]
+    seed: int
+    policy: str = ""
+    recordings: dict[int, Any] = field(default_factory=dict, repr=False)
+
+    def summary(self) -> dict[str, float]:
+        """Numbers for a logger, named ``eval/...``; those that do not exist (time without success) are left out."""
+        *levels, overall = self.table()
+        numbers = {f"eval/{name}": value for name, value in overall.items() if name not in ("level", "episodes")}
+        numbers |= {f"eval/success_level{row['level']}": row.get("success") for row in levels}
+        return {name: value for name, value in numbers.items() if value is not None}
+
+    def table(self) -> list[Row]:
+        """One row per level, when there are several, and one for all: what :data:`DEFINITIONS` defines."""
+        names = list(dict.fromkeys(self.levels))
+        chosen = [("all", torch.ones(len(self.levels), dtype=torch.bool))]
+        if len(names) > 1:
+            chosen[:0] = [(name, torch.tensor([level == name for level in self.levels])) for name in names]
+        return [{"level": name, "episodes": int(mask.sum()), **self._aggregate(mask)} for name, mask in chosen]
+
+    def _aggregate(self, mask: Tensor) -> dict[str, float | None]:
+        values = {name: value[mask] for name, value in self.episodes.items()}
+        success = values.pop("success", None)
+        returns, discounted = values.pop("return", None), values.pop("discounted_return", None)
+        row: dict[str, float | None] = {} if success is None else _success_rate(success)
+        row["return"] = _mean(returns if discounted is None else discounted)
+        for name, value in values.items():
+            if name in _OF_SUCCESSES and success is not None:
+                value = value[success > 0]
+            row[name] = _mean(value)
+        return row
+
+    def print_table(self, stream: TextIO | None = None) -> None:
+        """Prints :meth:`table` to a stream (default: stdout): with rich to a terminal, else as aligned ASCII."""
+        print_rows(self.table(), stream or sys.stdout)
+
+    def to_json(self) -> str:
+        """Everything but the recordings, readable by :meth:`from_json` and by people."""
+        episodes = [
+            {"level": level, **{name: _finite(float(value[index])) for name, value in self.episodes.items()}}
+            for index, level in enumerate(self.levels)
+        ]
+        content = {
+            "format": FORMAT,
+            "version": VERSION,
+            "policy": self.policy,
+            "world": self.world,
+            "seed": self.seed,
+            "summary": self.summary(),
+            "levels": self.table(),
+            "definitions": DEFINITIONS,
+            "options": {name: _plain(value) for name, value in self.options.items()},
+            "versions": _versions(),
+            "episodes": episodes,
+        }
+        return json.dumps(content, indent=1, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Evaluation:
+        """Reads :meth:`to_json`; options come back as JSON holds them.
+
+        Raises:
+            ValueError: not an evaluation of this format.
+        """
+        content = json.loads(text)
+        if not isinstance(content, dict) or (content.get("format"), content.get("version")) != (FORMAT, VERSION):
+            raise ValueError(f"not an evaluation: need format {FORMAT!r}, version {VERSION}")
+        rows = content["episodes"]
+        levels = [row.pop("level") for row in rows]
+        columns = {
+            name: torch.tensor([math.nan if row[name] is None else row[name] for row in rows], dtype=torch.float64)
+            for name in rows[0]
+        }
+        return cls(columns, levels, *(content[key] for key in ("world", "options", "seed", "policy")))
+
+    def save(self, path: str | Path) -> None:
+        """Writes :meth:`to_json`, replacing the file in one step; makes missing folders."""
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+        try:
+            partial.write_text(self.to_json(), encoding="utf-8")
+            os.replace(partial, path)
+        finally:
+            partial.unlink(missing_ok=True)
+
+
+def _success_rate(success: Tensor) -> dict[str, float | None]:
+    low, high = wilson_interval(int((success > 0).sum()), len(success))
+    return {"success": float((success > 0).double().mean()), "success_low": low, "success_high": high}
+
+
+def _mean(values: Tensor | None) -> float | None:
+    return None if values is None or not len(values) else _finite(float(values.mean()))
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _plain(value: Any) -> Any:
+    """A constructor option as JSON can hold it."""
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, bool | int | float | str | None):
+        return value
+    return str(value).removeprefix("torch.")
+
+
+def _versions() -> dict[str, str]:
+    from importlib.metadata import version
+
+    packages = {name: version(name) for name in ("torch", "torchrl", "tensordict")}
+    return {"rlstack": __version__, "python": platform.python_version(), **packages}

@@ -1,0 +1,88 @@
+"""Implicit quantile networks: return distributions as functions of a quantile level."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from .encoders import Observation, mlp
+
+COSINES = 64
+
+
+class CosineEmbedding(nn.Module):
+    """Quantile level to features: ``ReLU(Linear(cos(pi i tau), i = 0..63))`` (Dabney et al. 2018, eq. 4).
+
+    The ReLU can be left out where the embedding directly weighs the last features.
+    """
+
+    def __init__(self, features: int, relu: bool = True) -> None:
+        super().__init__()
+        self.linear = nn.Linear(COSINES, features)
+        self.relu = relu
+
+    def forward(self, tau: Tensor) -> Tensor:
+        """``[..., n]`` levels in (0, 1) to ``[..., n, features]``."""
+        frequency = math.pi * torch.arange(COSINES, dtype=tau.dtype, device=tau.device)
+        embedded = self.linear(torch.cos(tau.unsqueeze(-1) * frequency))
+        return embedded.relu() if self.relu else embedded
+
+
+class QuantileCritic(nn.Module):
+    """``Z_tau(s, a)`` of arXiv 2412.09466: the quantile embedding gates the encoded observation.
+
+    Args:
+        encoder: observation encoder.
+        action_size: D.
+        hidden: width of both hidden layers.
+    """
+
+    def __init__(self, encoder: nn.Module, action_size: int, hidden: int = 128) -> None:
+        super().__init__()
+        features: int = encoder.out_features  # type: ignore[assignment]
+        self.encoder = encoder
+        self.embedding = CosineEmbedding(features)
+        self.action_encoder = mlp((action_size, hidden))
+        self.hidden = nn.Linear(features, hidden)
+        self.hidden_2 = nn.Linear(hidden, hidden)
+        self.output = nn.Linear(hidden, 1)
+
+    def forward(self, observation: Observation, action: Tensor, tau: Tensor) -> Tensor:
+        """Quantiles ``[..., n]`` of the return for levels ``[..., n]``; action ``[..., D]``."""
+        gated = self.encoder(observation).unsqueeze(-2) * self.embedding(tau)
+        x = self.hidden(gated).relu() * self.action_encoder(action).unsqueeze(-2)
+        return self.output(self.hidden_2(x).relu()).squeeze(-1)
+
+
+class LateQuantileCritic(nn.Module):
+    """``Z_tau(s, a)`` whose quantile embedding weighs the last hidden features: ``out(h(s, a) * phi(tau))``.
+
+    The state-action trunk runs once whatever the number of levels, which makes 32 levels as cheap as one.
+
+    Args:
+        encoder: observation encoder.
+        action_size: D; the action joins the encoded observation.
+        hidden: widths of the trunk.
+        layer_norm: normalise each hidden layer; it keeps values of unseen actions bounded (Ball et al. 2023).
+    """
+
+    def __init__(
+        self, encoder: nn.Module, action_size: int, hidden: Sequence[int] = (128, 128), layer_norm: bool = True
+    ) -> None:
+        super().__init__()
+        features: int = encoder.out_features  # type: ignore[assignment]
+        self.encoder = encoder
+        self.trunk = mlp((features + action_size, *hidden), layer_norm)
+        self.embedding = CosineEmbedding(hidden[-1], relu=False)
+        self.output = nn.Linear(hidden[-1], 1)
+
+    def forward(self, observation: Observation, action: Tensor, tau: Tensor) -> Tensor:
+        """Quantiles ``[..., n]`` for levels ``[..., n]``; levels ``[1, n]`` are shared by a whole batch ``[B]``."""
+        x = self.trunk(torch.cat((self.encoder(observation), action), dim=-1))
+        weights = self.embedding(tau) * self.output.weight[0]
+        if weights.dim() == 3 and weights.shape[0] == 1:
+            return x @ weights[0].T + self.output.bias
+        return (x.unsqueeze(-2) * weights).sum(-1) + self.output.bias

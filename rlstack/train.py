@@ -1,0 +1,88 @@
+"""Trains an agent: ``python -m rlstack.train agent=acqn env=marinenav``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from rlstack.command import hydra_command
+from rlstack.config import ConfigError, build, to_plain
+
+_RESUMABLE = ("total_frames", "log_every", "eval", "checkpoint", "logger", "threads", "resume", "hydra")
+_DEBUG = {
+    "total_frames": 1000,
+    "log_every": 200,
+    "eval": {"every": 500, "episodes": 2},
+    "checkpoint": {"every": 500},
+    "env": {"num_worlds": 8},
+    "logger": {"wandb": "disabled"},
+}
+
+
+def run(cfg: DictConfig) -> None:
+    """One run, new or resumed, from configuration to report."""
+    plain = to_plain(cfg)
+    plain = _debugged(plain) if plain.get("debug") else plain
+    if plain["resume"] is not None:
+        plain = _resumed(plain)
+
+    from rlstack.training.config import TrainConfig
+
+    config = build(TrainConfig, plain)
+
+    # After the configuration is known to be sound: torch and TorchRL take seconds to import.
+    from rlstack.training.loop import Training
+    from rlstack.training.run_directory import RunDirectory
+    from rlstack.training.self_check import check_buildable, check_finite, self_check
+    from rlstack.training.summary import describe, where_things_are
+
+    check_buildable(config)
+    name = f"{config.agent.get('name')}_{config.env.get('name')}_seed{config.seed}"
+    resuming = config.resume is not None
+    directory = (
+        RunDirectory.open(str(config.resume), config.checkpoint.keep)
+        if resuming
+        else RunDirectory.create(config.run_dir, name, config.checkpoint.keep)
+    )
+    check_finite(config.debug)
+    print(describe(config, directory))
+    self_check(config, directory)
+    training = Training(config, directory, plain)
+    if resuming:
+        training.restore()
+        print(f"resuming at {training.frames:,} frames")
+    else:
+        directory.write_config(plain)
+    evaluation = training.execute()
+    evaluation.print_table()
+    print(where_things_are(directory))
+
+
+def _debugged(plain: dict[str, Any]) -> dict[str, Any]:
+    """A thousand frames in a few small worlds, every part of a run exercised."""
+    early = {"learning_starts": 100, "batch_size": 32, "frames_per_update": 20}
+    agent = {key: value for key, value in early.items() if key in plain["agent"]}
+    return to_plain(OmegaConf.merge(plain, _DEBUG, {"agent": agent}))
+
+
+def _resumed(plain: dict[str, Any]) -> dict[str, Any]:
+    """The stored configuration of the run to resume, with what this command line may change about it."""
+    from hydra.core.hydra_config import HydraConfig
+
+    from rlstack.training.run_directory import RunDirectory
+
+    stored = OmegaConf.create(RunDirectory.open(plain["resume"]).read_config())
+    for override in HydraConfig.get().overrides.task:
+        key = override.lstrip("+~").partition("=")[0]
+        if key.partition(".")[0] not in _RESUMABLE:
+            allowed = ", ".join(name for name in _RESUMABLE if name not in ("resume", "hydra"))
+            raise ConfigError(f"{key}: cannot change when resuming; allowed: {allowed}")
+        OmegaConf.update(stored, key, OmegaConf.select(OmegaConf.create(plain), key))
+    return to_plain(stored)
+
+
+main = hydra_command("train")(run)
+
+if __name__ == "__main__":
+    main()

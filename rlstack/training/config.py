@@ -1,0 +1,76 @@
+"""The typed configuration of a training run: what ``conf/train.yaml`` composes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from rlstack.config import Interval
+
+from .loggers import LoggerConfig
+
+Count = Annotated[int, Interval(low=1)]
+
+
+@dataclass
+class CollectorConfig:
+    """How data is gathered.
+
+    Attributes:
+        steps_per_batch: env steps per world between two calls of the learner.
+        count: what a frame is: one decision of one agent, or one step of one world however many agents it has (the
+            unit of MarineNav's published schedules). This is the one place where the two are told apart.
+    """
+
+    steps_per_batch: Count
+    count: Literal["decisions", "env_steps"]
+
+
+@dataclass
+class EvalConfig:
+    """Evaluation during training.
+
+    Attributes:
+        every: frames between evaluations.
+        episodes: episodes per level (or in all, for worlds without levels).
+        seed: of the fixed evaluation episodes.
+    """
+
+    every: Count
+    episodes: Count
+    seed: Annotated[int, Interval(low=0)]
+
+
+@dataclass
+class CheckpointConfig:
+    """Checkpoints during training.
+
+    Attributes:
+        every: frames between checkpoints.
+        keep: how many of the latest to keep; the best is kept besides.
+        replay: store the replay memory too; without it a resumed run starts with an empty one.
+    """
+
+    every: Count
+    keep: Count
+    replay: bool
+
+
+@dataclass
+class TrainConfig:
+    """One run. ``agent`` and ``env`` are checked by the agent's and the world's own types."""
+
+    agent: dict[str, Any]
+    env: dict[str, Any]
+    collector: CollectorConfig
+    logger: LoggerConfig
+    eval: EvalConfig
+    checkpoint: CheckpointConfig
+    total_frames: Count
+    log_every: Count
+    seed: Annotated[int, Interval(low=0)]
+    device: str
+    threads: Count | None
+    run_dir: str | None
+    resume: str | None
+    debug: bool

@@ -1,0 +1,193 @@
+"""The training loop: collect, learn, log, evaluate, checkpoint."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+
+from rlstack.agents import build_agent
+from rlstack.collection.collector import make_collector
+from rlstack.collection.flatten import flatten_agents
+from rlstack.config import ConfigError
+from rlstack.evaluation.evaluator import Evaluation, evaluate
+
+from .config import TrainConfig
+from .loggers import MetricLogger
+from .monitor import Monitor, count_frames
+from .progress import Progress
+from .run_directory import RunDirectory
+from .seeding import restore_rng, rng_state, seed_everything
+from .worlds import build_world, choose_device, world_options
+
+
+class Training:
+    """One run, from its first or a later frame to its last.
+
+    Args:
+        config: what to do.
+        run: where to leave it.
+        raw_config: the same as plain values, for loggers.
+    """
+
+    def __init__(self, config: TrainConfig, run: RunDirectory, raw_config: dict[str, Any]) -> None:
+        self.config, self.run, self.raw_config = config, run, raw_config
+        self.device = choose_device(config.device)
+        if config.threads is not None:
+            torch.set_num_threads(config.threads)
+        seed_everything(config.seed)
+        self.env = build_world(config.env, self.device, config.seed)
+        self.agent = build_agent(config.agent, self.env, config.total_frames, self.device)
+        self.monitor = Monitor()
+        self.frames, self.best_score = 0, float("-inf")
+        self._time = {"time/seconds": 0.0, "time/cpu_seconds": 0.0}
+        self._pending_rng: dict[str, Any] | None = None
+
+    def execute(self) -> Evaluation:
+        """Trains to ``total_frames``; returns the last evaluation. Ctrl-C saves a checkpoint before it leaves."""
+        c, clock, frames_before = self.config, _Clock(self._time), self.frames
+        collector = make_collector(self.env, self.agent.policy(explore=True), c.collector.steps_per_batch)
+        if self._pending_rng is not None:  # only now: building a collector may draw random numbers
+            restore_rng(self._pending_rng)
+        evaluation = None
+        with self._logging() as (logger, progress):
+            for batch in self._batches(collector):
+                previous = self.frames
+                metrics = self._learn(batch)
+                self.monitor.observe(batch, metrics)
+                self._time = clock.read()
+                due = _Due(previous, self.frames, c.total_frames)
+                if due(c.log_every):
+                    rate = (self.frames - frames_before) / clock.elapsed
+                    row = {**self.monitor.flush(), "train/updates": float(self.agent.updates)}
+                    logger.log(self.frames, {**row, **self._time, "time/frames_per_second": rate})
+                    progress.update(self.frames, row)
+                best = False
+                if due(c.eval.every):
+                    evaluation, best = self._evaluate(logger, progress)
+                if best or due(c.checkpoint.every):
+                    progress.event(f"checkpoint {self.save(best).name}{' (best so far)' if best else ''}")
+        assert evaluation is not None, "the last batch is always evaluated"
+        return evaluation
+
+    def _batches(self, collector: Any) -> Iterator[TensorDictBase]:
+        """Batches until the run is complete; on Ctrl-C everything up to the last whole batch is saved."""
+        try:
+            for batch in collector:
+                yield batch
+                if self.frames >= self.config.total_frames:
+                    return
+        except KeyboardInterrupt:
+            print(f"interrupted; saved {self.save()}, go on with resume={self.run.path}")
+            raise
+        finally:
+            collector.shutdown(close_env=False)
+
+    def _learn(self, batch: TensorDictBase) -> dict[str, Any]:
+        sequences = flatten_agents(batch, self.agent.interface.group)
+        self.frames += count_frames(batch, sequences, self.config.collector.count)
+        return self.agent.learn(sequences, self.frames)
+
+    def _evaluate(self, logger: MetricLogger, progress: Progress) -> tuple[Evaluation, bool]:
+        """Evaluates the greedy policy on the run's fixed episodes; also says whether it is the best so far."""
+        c = self.config
+        evaluation = evaluate(
+            self.agent.policy(explore=False),
+            c.env["name"],
+            world_options(c.env),
+            episodes=c.eval.episodes,
+            seed=c.eval.seed,
+            device=self.device,
+        )
+        summary = evaluation.summary()
+        evaluation.save(self.run.evaluations / f"{self.frames:012d}.json")
+        score = summary.get("eval/success", summary["eval/return"])
+        best, self.best_score = score > self.best_score, max(score, self.best_score)
+        logger.log(self.frames, {**summary, **self._time})
+        progress.event(f"evaluation at {self.frames:,} frames: {_brief(summary)}")
+        return evaluation, best
+
+    @contextmanager
+    def _logging(self) -> Iterator[tuple[MetricLogger, Progress]]:
+        with MetricLogger(self.run.path, self.config.logger, self.raw_config, self.run.path.name) as logger:
+            if self.frames:
+                logger.truncate_after(self.frames)
+            progress = Progress(self.config.total_frames, start_frames=self.frames)
+            try:
+                yield logger, progress
+            finally:
+                progress.close()
+
+    # -- checkpoint ----------------------------------------------------------------------------------------------
+
+    def save(self, best: bool = False) -> Any:
+        """Writes a checkpoint of everything that decides how the run goes on; returns its path."""
+        state: dict[str, Any] = {
+            "frames": self.frames,
+            "time": self._time,
+            "best_score": self.best_score,
+            "agent": self.agent.state_dict(),
+            "env": self.env.state_dict(),
+            "monitor": self.monitor.state_dict(),
+            "rng": rng_state(),
+            "config": self.raw_config,
+        }
+        if self.config.checkpoint.replay:
+            state["replay"] = self.agent.replay_state()
+        return self.run.checkpoints.save(state, self.frames, best)
+
+    def restore(self) -> None:
+        """Goes back to the newest sound checkpoint of the run."""
+        state = self.run.checkpoints.load()
+        if state["frames"] >= self.config.total_frames:
+            raise ConfigError(
+                f"resume: the run is complete ({state['frames']:,} frames); raise total_frames to go on"
+            )
+        self.frames, self._time, self.best_score = state["frames"], state["time"], state["best_score"]
+        self.agent.load_state_dict(state["agent"])
+        self.env.load_state_dict(state["env"])
+        self.monitor.load_state_dict(state["monitor"])
+        if state.get("replay") is not None:
+            self.agent.load_replay_state(state["replay"])
+        self._pending_rng = state["rng"]
+
+
+class _Clock:
+    """Wall-clock and CPU time of a run, which may have begun in an earlier process."""
+
+    def __init__(self, before: dict[str, float]) -> None:
+        self._before = before
+        self._wall, self._cpu = time.monotonic(), time.process_time()
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds in this process."""
+        return max(time.monotonic() - self._wall, 1e-9)
+
+    def read(self) -> dict[str, float]:
+        """Seconds of the whole run: on the wall, and of all its CPU threads."""
+        return {
+            "time/seconds": self._before["time/seconds"] + self.elapsed,
+            "time/cpu_seconds": self._before["time/cpu_seconds"] + time.process_time() - self._cpu,
+        }
+
+
+class _Due:
+    """Whether something that happens every so many frames falls between two counts; always at the end of the run."""
+
+    def __init__(self, previous: int, now: int, total: int) -> None:
+        self._previous, self._now, self._last = previous, now, now >= total
+
+    def __call__(self, every: int) -> bool:
+        return self._last or self._now // every > self._previous // every
+
+
+def _brief(summary: dict[str, float]) -> str:
+    if "eval/success" not in summary:
+        return f"return {summary['eval/return']:.2f}"
+    low, high = summary["eval/success_low"], summary["eval/success_high"]
+    return f"success {summary['eval/success']:.3f} [{low:.3f}, {high:.3f}], return {summary['eval/return']:.2f}"

@@ -1,0 +1,111 @@
+"""Before the first frame: does everything a run needs work, here and now?"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable
+from typing import Any, TextIO
+
+import torch
+from torchrl._utils import logger as torchrl_logger
+from torchrl.envs.utils import check_env_specs
+
+from rlstack.agents import build_agent
+from rlstack.collection.flatten import flatten_agents
+from rlstack.config import ConfigError
+
+from .checkpoint import CheckpointStore
+from .config import TrainConfig
+from .run_directory import RunDirectory
+from .seeding import restore_rng, rng_state
+from .worlds import build_world, choose_device
+
+_WORLDS, _STEPS = 4, 8
+
+
+def self_check(config: TrainConfig, run: RunDirectory, stream: TextIO | None = None) -> None:
+    """Tries specs, a forward pass, an update and a checkpoint on a small copy of the run; prints a line for each.
+
+    The run itself is untouched: random generators are put back.
+
+    Raises:
+        ConfigError: the first thing that does not work, and what to change.
+    """
+    stream = sys.stdout if stream is None else stream
+    random = rng_state()
+    device = choose_device(config.device)
+    env = build_world(config.env, device, config.seed, num_worlds=_WORLDS)
+    agent = build_agent(config.agent, env, config.total_frames, device)
+    data: dict[str, Any] = {}
+
+    def specs() -> str:
+        level = torchrl_logger.level
+        torchrl_logger.setLevel("WARNING")
+        try:
+            check_env_specs(env)
+        finally:
+            torchrl_logger.setLevel(level)
+        return f"{type(env).__name__} keeps to its specs"
+
+    def forward() -> str:
+        data["batch"] = env.rollout(_STEPS, agent.policy(explore=True), break_when_any_done=False)
+        action = data["batch"].get(agent.interface.key("action"))
+        if not torch.isfinite(action.float()).all():
+            raise ValueError("the policy's actions are not finite")
+        return f"policy acts, actions {tuple(action.shape)}"
+
+    def update() -> str:
+        metrics = agent.update_once(flatten_agents(data["batch"], agent.interface.group))
+        bad = [name for name, value in metrics.items() if not torch.isfinite(torch.as_tensor(value)).all()]
+        if bad:
+            raise ValueError(f"{', '.join(bad)} not finite after one update")
+        return f"one update of {sum(p.numel() for p in agent.parameters()):,} parameters, all losses finite"
+
+    def checkpoint() -> str:
+        folder = run.path / ".self_check"
+        try:
+            path = CheckpointStore(folder).save({"agent": agent.state_dict(), "env": env.state_dict()}, frames=0)
+            size = path.stat().st_size
+            agent.load_state_dict(CheckpointStore(folder).load()["agent"])
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        free = shutil.disk_usage(run.path).free
+        return f"checkpoint written and read back ({size / 1e6:.1f} MB without replay, {free / 1e9:.0f} GB free)"
+
+    checks: list[tuple[str, Callable[[], str], str]] = [
+        ("specs", specs, "the world's observation_spec, action_spec and outputs must agree (env.*)"),
+        ("forward", forward, "agent.* does not fit the env's observations or actions"),
+        ("update", update, "try smaller learning rates or input scaling (agent.lr_*, agent.inputs)"),
+        ("checkpoint", checkpoint, "run_dir must be a writable folder with space left"),
+    ]
+    try:
+        for name, check, hint in checks:
+            try:
+                print(f"[OK] {name}: {check()}", file=stream, flush=True)
+            except ConfigError:
+                raise
+            except Exception as error:
+                raise ConfigError(f"self-check {name} failed: {type(error).__name__}: {error}; {hint}") from error
+    finally:
+        restore_rng(random)
+
+
+def check_buildable(config: TrainConfig) -> None:
+    """Builds the world and the agent once, small, so that a bad option is known before anything is written.
+
+    Raises:
+        ConfigError: an unknown key, a wrong type, an impossible value, or an agent that cannot act in the world.
+    """
+    random = rng_state()
+    try:
+        env = build_world(config.env, "cpu", config.seed, num_worlds=1)
+        build_agent(config.agent, env, config.total_frames)
+        choose_device(config.device)
+    finally:
+        restore_rng(random)
+
+
+def check_finite(enabled: bool) -> None:
+    """Debug mode: autograd names the operation behind the first NaN in a gradient."""
+    torch.autograd.set_detect_anomaly(enabled, check_nan=enabled)

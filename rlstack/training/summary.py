@@ -1,0 +1,51 @@
+"""What a run says about itself before its first and after its last frame."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from .config import TrainConfig
+from .run_directory import RunDirectory
+from .worlds import choose_device
+
+
+def describe(config: TrainConfig, run: RunDirectory) -> str:
+    """A few lines: what is trained, on what, for how long, where it goes."""
+    device = choose_device(config.device)
+    threads = config.threads or torch.get_num_threads()
+    hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{threads} of {os.cpu_count()} cores"
+    sinks = ["csv", *(["tensorboard"] if config.logger.tensorboard else [])]
+    if config.logger.wandb != "disabled":
+        sinks.append(f"wandb ({config.logger.wandb})")
+    unit = "env steps" if config.collector.count == "env_steps" else "frames (agent decisions)"
+    rows = {
+        "agent": config.agent.get("name"),
+        "env": f"{config.env.get('name')}, {config.env.get('num_worlds', 1)} worlds",
+        "length": f"{config.total_frames:,} {unit}",
+        "device": f"{device} ({hardware})",
+        "seed": str(config.seed),
+        "evaluation": f"every {config.eval.every:,}, {config.eval.episodes} episodes per level",
+        "checkpoint": f"every {config.checkpoint.every:,}, keep {config.checkpoint.keep}"
+        + ("" if config.checkpoint.replay else ", without replay"),
+        "logging": ", ".join(sinks),
+        "run": str(run.path),
+    }
+    return "\n".join(f"{name:>11}  {value}" for name, value in rows.items())
+
+
+def where_things_are(run: RunDirectory) -> str:
+    """The files of a finished run, and what to do with them."""
+    parts = [
+        ("config.yaml", "what was run"),
+        ("metrics.csv", "every logged number"),
+        ("tensorboard", f"curves: tensorboard --logdir {run.path}"),
+        ("evaluations", "evaluation results during training"),
+        ("checkpoints", "latest and best.pt"),
+    ]
+    lines = [f"run finished: {run.path}"]
+    lines += [f"  {name:<14}{what}" for name, what in parts if (run.path / name).exists()]
+    lines.append(f"evaluate it:   python -m rlstack.evaluate checkpoint={run.path}")
+    lines.append(f"train longer:  python -m rlstack.train resume={run.path} total_frames=<more>")
+    return "\n".join(lines)
