@@ -1,0 +1,161 @@
+"""A world does not notice its neighbours: alone, in a batch, in another order, padded, it runs the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+
+from envs.marinenav.env import MarineNav
+from envs.marinenav.episodes import Config, default_robot, make_episode
+from envs.marinenav.published_noise import PublishedNoise
+from tests.envs.marinenav.recorded import act, build, lively_episodes
+
+STEPS = 60
+
+
+def random_actions(shape: Sequence[int], continuous: bool, steps: int = STEPS, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    if not continuous:
+        return torch.randint(25, (steps, *shape), generator=generator)
+    # Held for some steps, else nobody gets anywhere.
+    rates = 3 * torch.rand(steps // 6 + 1, *shape, 2, generator=generator, dtype=torch.float64) - 1
+    return rates.repeat_interleave(6, 0)[:steps]
+
+
+def run(env: MarineNav, td: TensorDict, actions: Tensor) -> TensorDict:
+    """What lies under "next" of every step, ``[T, W]``; no world restarts."""
+    steps = []
+    for action in actions:
+        td = act(env, td, action.to(env.float_dtype) if env.options.continuous else action)
+        steps.append(td.clone())
+    return torch.stack(steps)
+
+
+def assert_same(a: TensorDict, b: TensorDict, tolerance: float = 1e-12) -> None:
+    ours, theirs = a.flatten_keys("."), b.flatten_keys(".")
+    assert set(ours.keys()) == set(theirs.keys())
+    for key in ours.keys():  # noqa: SIM118
+        x, y = ours[key], theirs[key]
+        torch.testing.assert_close(x, y, rtol=0, atol=tolerance, msg=lambda m, key=key: f"{key}: {m}")
+
+
+def world_of(result: TensorDict, world: int, robots: int) -> TensorDict:
+    """One world of a run ``[T, W]`` as if alone and without padding."""
+    part = result[:, world : world + 1].clone()
+    part["agents"] = part["agents"][:, :, :robots]
+    return part
+
+
+def counts(episodes: list[Config]) -> list[int]:
+    return [episode["env"]["num_robots"] for episode in episodes]
+
+
+def published_noise(episodes: list[Config], worlds: Sequence[int]) -> PublishedNoise:
+    seeds = [[100 * world + robot for robot in range(counts(episodes)[world])] for world in worlds]
+    return PublishedNoise(seeds, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("noisy", [False, True])
+@pytest.mark.parametrize("continuous", [True, False])
+def test_different_episodes_share_a_batch(continuous: bool, noisy: bool) -> None:
+    episodes = lively_episodes()
+    options = {"continuous_actions": continuous, "perception_noise": noisy}
+    batch = build(len(episodes), 6, **options)
+    if noisy:
+        batch.set_noise_source(published_noise(episodes, range(len(episodes))))
+    actions = random_actions((len(episodes), 6), continuous)
+    start = batch.reset_to(episodes)
+    together = run(batch, start, actions)
+    for world, (episode, robots) in enumerate(zip(episodes, counts(episodes))):
+        alone = build(1, robots, **options)
+        if noisy:
+            alone.set_noise_source(published_noise(episodes, [world]))
+        first = alone.reset_to([episode])
+        assert_same(first[None], world_of(start[None], world, robots))
+        assert_same(run(alone, first, actions[:, world : world + 1, :robots]), world_of(together, world, robots))
+    assert len(together["agents", "info"].unique()) >= 4  # something happened
+    for world, robots in enumerate(counts(episodes)):
+        assert_padding(together[:, world]["agents"][:, robots:])
+    differ = together["episode", "return"][-1, :, 0]
+    assert len(differ.unique()) == len(episodes)
+
+
+def assert_padding(agents: TensorDict) -> None:
+    """Robots a world does not have are inert and marked."""
+    assert (agents["info"] == -1).all() and not agents["active"].any()
+    assert agents["done"].all() and agents["terminated"].all() and not agents["truncated"].any()
+    for key in ("reward", "phi", "energy", "colregs"):
+        assert (agents[key] == 0).all(), key
+    for key in ("self", "objects", "mask"):
+        assert (agents["observation", key] == 0).all(), key
+
+
+def test_the_order_of_the_worlds_does_not_matter() -> None:
+    episodes = lively_episodes()
+    order = [2, 0, 3, 1]
+    actions = random_actions((4, 5), continuous=True)
+    env, shuffled = build(4, 5), build(4, 5)
+    result = run(env, env.reset_to(episodes), actions)
+    other = run(shuffled, shuffled.reset_to([episodes[w] for w in order]), actions[:, order])
+    assert_same(result[:, order], other)
+
+
+@pytest.mark.parametrize("continuous", [True, False])
+def test_a_random_world_runs_alone_as_in_its_batch(continuous: bool) -> None:
+    options = {"num_obstacles": 4, "num_cores": 3, "min_start_goal_dis": 30.0, "continuous_actions": continuous}
+    batch = build(5, 4, **options)
+    td = batch.reset()
+    start = batch.worlds.map(torch.clone)
+    actions = random_actions((5, 4), continuous)
+    together = run(batch, td, actions)
+    for world in (0, 3):
+        alone = build(1, 4, seed=9, **options)
+        first = alone.reset()
+        alone.worlds.copy_worlds(torch.tensor([0]), start, slice(world, world + 1))
+        assert_same(run(alone, first, actions[:, world : world + 1]), together[:, world : world + 1])
+
+
+@pytest.mark.parametrize("continuous", [True, False])
+def test_random_worlds_and_episode_files_follow_the_same_rules(continuous: bool) -> None:
+    """Recordings are replayed through episode files; training runs on random worlds with shared constants."""
+    options = {"num_obstacles": 4, "num_cores": 3, "min_start_goal_dis": 30.0, "continuous_actions": continuous}
+    random, replayed = build(16, 4, **options), build(16, 4, **options)
+    td = random.reset()
+    actions = random_actions((16, 4), continuous, steps=100)
+    again = replayed.reset_to([as_episode(random, world) for world in range(16)])
+    replayed.worlds.velocity.zero_()  # a random start ignores the current, see the episode format
+    assert_same(td.select(("agents", "active"))[None], again.select(("agents", "active"))[None])
+    ours, theirs = run(random, td, actions), run(replayed, again, actions)
+    assert_same(ours, theirs, 1e-9)
+    infos = set(ours["agents", "info"].unique().tolist())
+    assert infos >= {0, 2, 4}
+
+
+def as_episode(env: MarineNav, world: int) -> Config:
+    state = env.worlds.map(lambda value: value[..., world])
+    robots = [
+        default_robot(start, goal, theta)
+        for start, goal, theta in zip(state.start.T.tolist(), state.goal.T.tolist(), state.pose[2].tolist())
+    ]
+    return make_episode(robots, state.cores.T.tolist(), state.obstacles.T.tolist())
+
+
+def test_single_precision_follows_double_precision() -> None:
+    """50 steps (25 s): 1e-3 m and rad where nobody is pushed around by a vortex, and the same events."""
+    double = build(64, 5, num_obstacles=4)
+    td = double.reset()
+    single = build(64, 5, dtype=torch.float32)
+    first = single.reset_to([as_episode(double, world) for world in range(64)])
+    assert first["agents", "observation", "self"].dtype == torch.float32
+    actions = random_actions((64, 5), continuous=True, steps=50)
+    exact, rough = run(double, td, actions), run(single, first, actions)
+    assert (exact["agents", "info"] == rough["agents", "info"]).all()
+    for key, tolerance in (("self", 2e-3), ("objects", 2e-3)):
+        difference = (exact["agents", "observation", key] - rough["agents", "observation", key].double()).abs()
+        assert difference.amax() < tolerance, key
+    assert (exact["agents", "reward"] - rough["agents", "reward"]).abs().amax() < 1e-3
+    assert (double.state.pose - single.state.pose).abs().amax() < 1e-3

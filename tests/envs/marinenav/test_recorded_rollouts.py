@@ -1,0 +1,151 @@
+"""The world against recordings of the public environment: rollouts, the physics table, the current table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from envs.marinenav.episodes import Config, make_episode
+from tests.conftest import REPO, SHARED
+from tests.envs.marinenav.recorded import Table, act, actions_of, assert_close, build, load, robot, start_of
+
+FIXTURES = REPO / "tests/fixtures/marinenav"
+GOLDEN = SHARED / "golden/marinenav"
+EVERYWHERE = [
+    *(pytest.param(path, id=path.stem) for path in sorted(FIXTURES.glob("rollout_*.npz"))),
+    *(
+        pytest.param(path, id=f"golden-{path.stem}", marks=pytest.mark.shared)
+        for path in sorted(GOLDEN.glob("*rollout_*.npz"))
+    ),
+]
+
+
+@pytest.mark.parametrize("path", EVERYWHERE)
+def test_rollout(path: Path) -> None:
+    """Free-running from the recorded start: errors may only grow by rounding."""
+    record = load(path)
+    env, td = start_of(record)
+    check_start(record, env.state.pose, td["agents"])
+    active = torch.ones(len(record["start"]), dtype=torch.bool)
+    frozen = [part[0].clone() for part in env.state]
+    for t, action in enumerate(actions_of(record)):
+        np.testing.assert_array_equal(~active, record["deactivated_before"][t], f"active, step {t}")
+        following = act(env, td, action)
+        check_step(record, t, active, env.state, following)
+        for before, now in zip(frozen, env.state):
+            assert (now[0, ~active] == before[~active]).all(), f"a deactivated robot moved, step {t}"
+        np.testing.assert_array_equal(env.worlds.collided[:, 0], record["collision"][t], f"collision, step {t}")
+        np.testing.assert_array_equal(env.worlds.reached[:, 0], record["reach_goal"][t], f"reach_goal, step {t}")
+        active = following["agents", "active"][0]
+        frozen = [part[0].clone() for part in env.state]
+        td = following
+
+
+def check_start(record: Table, pose: torch.Tensor, agents: object) -> None:
+    assert_close(pose[0], record["init_pose"], "initial pose")
+    still = not record["reset_mode"] and len(record["cores"])  # the first observation shows the current: not recorded
+    own, objects = agents["observation", "self"][0], agents["observation", "objects"][0]  # type: ignore[index]
+    columns = [0, 1, 4, 5, 6] if still else slice(None)
+    assert_close(own[:, columns], record["init_obs_self"][:, columns], "initial self")
+    columns = [0, 1, 4] if still else slice(None)
+    assert_close(objects[..., columns], record["init_obs_objects"][..., columns], "initial objects")
+    np.testing.assert_array_equal(agents["observation", "mask"][0].sum(-1), record["init_n_objects"])  # type: ignore[index]
+    if not still:
+        np.testing.assert_array_equal(agents["colregs"][0], record["init_colregs"])  # type: ignore[index]
+        assert_close(agents["phi"][0], record["init_phi"], "initial phi")  # type: ignore[index]
+
+
+def check_step(record: Table, t: int, active: torch.Tensor, state: object, following: object) -> None:
+    agents = following["agents"]  # type: ignore[index]
+    for name in ("pose", "velocity", "velocity_r", "thrust"):
+        assert_close(getattr(state, name)[0, active], record[name][t][active.numpy()], f"{name}, step {t}")
+    seen = agents["observation"]
+    assert_close(seen["self"][0], record["obs_self"][t], f"self, step {t}")
+    assert_close(seen["objects"][0], record["obs_objects"][t], f"objects, step {t}")
+    slots = np.arange(5) < record["n_objects"][t][:, None]
+    np.testing.assert_array_equal(seen["mask"][0], slots, f"mask, step {t}")
+    for name in ("phi", "energy"):
+        assert_close(agents[name][0], record[name][t], f"{name}, step {t}")
+    assert_close(agents["reward"][0, :, 0], record["reward"][t], f"reward, step {t}")
+    for ours, theirs in (("info", "info"), ("colregs", "colregs")):
+        np.testing.assert_array_equal(agents[ours][0], record[theirs][t], f"{ours}, step {t}")
+    np.testing.assert_array_equal(agents["done"][0, :, 0], record["done"][t], f"done, step {t}")
+    np.testing.assert_array_equal(~agents["active"][0], record["deactivated_after"][t], f"active after {t}")
+    timed_out = record["info"][t] == 1
+    np.testing.assert_array_equal(agents["truncated"][0, :, 0], timed_out, f"truncated, step {t}")
+    np.testing.assert_array_equal(agents["terminated"][0, :, 0], record["done"][t] & ~timed_out, f"terminated {t}")
+    over = timed_out.any() or record["deactivated_after"][t].all()
+    assert bool(following["done"]) == over, f"end of the world, step {t}"  # type: ignore[index]
+    assert bool(following["truncated"]) == timed_out.any()  # type: ignore[index]
+
+
+def test_fixtures_cover_what_can_go_wrong() -> None:
+    records = [load(path) for path in sorted(FIXTURES.glob("rollout_*.npz"))]
+    assert set(np.concatenate([r["info"].ravel() for r in records])) == {0, 1, 2, 3, 4, 5}
+    assert any((r["collision"] & r["reach_goal"]).any() for r in records)
+    assert any(r["continuous"] and np.abs(r["actions"]).max() > 1.3 for r in records)
+    for name, value in (("noise", 1), ("continuous", 0), ("reset_mode", 0)):
+        assert any(r[name] == value for r in records)
+    assert any(len(r["cores"]) and not r["reset_mode"] for r in records)
+    assert sum(r["colregs"].sum() for r in records) > 50
+    assert max(r["n_objects"].max() for r in records) == 5
+
+
+# --- tables
+
+
+def tables(name: str) -> list[object]:
+    shared = [
+        pytest.param(path, id=f"golden-{path.stem}", marks=pytest.mark.shared)
+        for path in sorted(GOLDEN.glob(f"*{name}.npz"))
+    ]
+    return [pytest.param(FIXTURES / f"{name}.npz", id="fixture"), *shared]
+
+
+@pytest.mark.parametrize("substeps", [1, 10])
+@pytest.mark.parametrize("continuous", [True, False])
+@pytest.mark.parametrize("path", tables("physics_table"))
+def test_physics_table(path: Path, continuous: bool, substeps: int) -> None:
+    """Random states, thrusts and currents after one substep and after one action; every row is a world."""
+    table = load(path)
+    rows = np.flatnonzero(table["continuous"] == continuous)
+    # The thrust changes by the same amount however many substeps the action lasts.
+    rates = [float(rate) * 10 / substeps for rate in (0, -500, -1000, 500, 1000)]
+    episodes = [physics_episode(table, row, N=substeps, left_thrust_change=rates, right_thrust_change=rates) for row in rows]
+    env = build(len(rows), 1, continuous_actions=continuous)
+    td = env.reset_to(episodes)
+    action = torch.from_numpy(table["action_c" if continuous else "action_d"][rows])[:, None]
+    act(env, td, action * (10 / substeps) if continuous else action)
+    for name in ("pose", "velocity", "velocity_r", "thrust"):
+        assert_close(getattr(env.state, name)[:, 0], table[f"{name}{substeps}"][rows], name)
+
+
+def physics_episode(table: Table, row: int, **changes: object) -> Config:
+    x, y, theta = table["pose"][row].tolist()
+    left, right = table["thrust"][row].tolist()
+    vessel = robot(
+        (x, y),
+        theta=theta,
+        init_velocity_r=table["velocity_r"][row].tolist(),
+        init_left_thrust=left,
+        init_right_thrust=right,
+        **changes,
+    )
+    return make_episode([vessel], table["cores"][row, : table["n_cores"][row]].tolist())
+
+
+@pytest.mark.parametrize("path", tables("current_table"))
+def test_current_table(path: Path) -> None:
+    """A vessel that rests in the water drifts with it: its velocity over ground is the current."""
+    table = load(path)
+    worlds, points = table["query"].shape[:2]
+    episodes = [
+        make_episode([robot(point) for point in query.tolist()], cores[:count].tolist())
+        for query, cores, count in zip(table["query"], table["cores"], table["n_cores"])
+    ]
+    env = build(worlds, points)
+    env.reset_to(episodes)
+    assert_close(env.state.velocity, table["velocity"], "current")

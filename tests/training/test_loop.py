@@ -1,0 +1,182 @@
+"""The loop end to end on a few small worlds: runs, resumes bit-exactly, leaves a complete run directory."""
+
+import csv
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+
+import rlstack
+from rlstack.config import ConfigError, build, conf_dir, to_plain
+from rlstack.training.checkpoint import read_checkpoint
+from rlstack.training.config import TrainConfig
+from rlstack.training.loop import Training
+from rlstack.training.run_directory import RunDirectory
+from rlstack.training.self_check import self_check
+
+SMALL = [
+    "env.num_worlds=8",
+    "env.max_steps=30",
+    "total_frames=6000",
+    "log_every=500",
+    "eval.every=2500",
+    "eval.episodes=1",
+    "checkpoint.every=3000",
+    "checkpoint.keep=5",
+    "agent.batch_size=64",
+    "agent.buffer_size=2000",  # smaller than the run: the replay wraps around
+    "agent.learning_starts=300",
+    "agent.frames_per_update=100",
+    "logger=csv",
+    "threads=1",
+    "device=cpu",
+]
+
+
+def plain_config(*overrides: str) -> dict[str, Any]:
+    """The composed configuration of a small run."""
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        return to_plain(compose("train", [*SMALL, *overrides]))
+
+
+def start(folder: Path, plain: dict[str, Any]) -> Training:
+    run = RunDirectory.create(folder, "test", plain["checkpoint"]["keep"])
+    run.write_config(plain)
+    return Training(build(TrainConfig, plain), run, plain)
+
+
+def rows(folder: Path) -> list[dict[str, str]]:
+    """The metrics, without what depends on the clock."""
+    with open(folder / "metrics.csv", newline="") as file:
+        return [
+            {key: value for key, value in row.items() if not key.startswith("time/")} for row in csv.DictReader(file)
+        ]
+
+
+def assert_same(one: Any, other: Any, where: str = "state") -> None:
+    """Equality to the last bit, through containers."""
+    if isinstance(one, dict):
+        assert one.keys() == other.keys(), where
+        for key in one:
+            assert_same(one[key], other[key], f"{where}[{key!r}]")
+    elif isinstance(one, list | tuple):
+        assert len(one) == len(other), where
+        for index, (left, right) in enumerate(zip(one, other, strict=True)):
+            assert_same(left, right, f"{where}[{index}]")
+    elif isinstance(one, torch.Tensor):
+        assert torch.equal(one, other), where
+    else:
+        assert one == other, where
+
+
+def state_of(path: Path) -> dict[str, Any]:
+    state = read_checkpoint(path)
+    return {key: value for key, value in state.items() if key not in ("time", "config")}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "straight"
+    start(folder, plain_config()).execute()
+    return folder
+
+
+def test_a_run_leaves_everything_in_its_directory(finished: Path) -> None:
+    assert (finished / "config.yaml").is_file()
+    assert {path.name for path in finished.iterdir()} == {"config.yaml", "metrics.csv", "checkpoints", "evaluations"}
+    checkpoints = sorted((finished / "checkpoints").glob("checkpoint_*.pt"))
+    assert len(checkpoints) >= 2
+    assert (finished / "checkpoints" / "best.pt").is_file()
+    logged = rows(finished)
+    frames = [int(float(row["frames"])) for row in logged]
+    assert frames == sorted(frames) and frames[-1] >= 6000
+    assert float(logged[-2]["train/updates"] or logged[-1]["train/updates"]) > 30
+    assert any(row["eval/success"] for row in logged)
+
+
+def test_a_resumed_run_equals_the_uninterrupted_one(finished: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "resumed"
+    shutil.copytree(finished, copy)
+    checkpoints = sorted((copy / "checkpoints").glob("checkpoint_*.pt"))
+    final = state_of(checkpoints[-1])
+    middle = next(path for path in checkpoints if 3000 <= int(path.stem.split("_")[1]) < 5500)
+    for path in checkpoints[checkpoints.index(middle) + 1 :]:
+        path.unlink()
+    plain = plain_config()
+    torch.manual_seed(12345)  # whatever the new process did before must not matter
+    training = Training(build(TrainConfig, plain), RunDirectory.open(copy, 5), plain)
+    training.restore()
+    assert 3000 <= training.frames < 5500
+    training.execute()
+    assert_same(state_of(RunDirectory(copy).checkpoints.latest()), final)
+    assert rows(copy) == rows(finished)
+
+
+def test_the_same_seed_gives_the_same_run_and_another_seed_another(finished: Path, tmp_path: Path) -> None:
+    start(tmp_path / "again", plain_config()).execute()
+    assert rows(tmp_path / "again") == rows(finished)
+    start(tmp_path / "other", plain_config("seed=1", "total_frames=1500")).execute()
+    assert rows(tmp_path / "other")[0] != rows(finished)[0]
+
+
+def test_a_corrupted_latest_checkpoint_falls_back_to_the_one_before(finished: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "damaged"
+    shutil.copytree(finished, copy)
+    checkpoints = sorted((copy / "checkpoints").glob("checkpoint_*.pt"))
+    checkpoints[-1].write_bytes(checkpoints[-1].read_bytes()[:1000])
+    plain = plain_config()
+    training = Training(build(TrainConfig, plain), RunDirectory.open(copy, 5), plain)
+    with pytest.warns(UserWarning, match=checkpoints[-1].name):
+        training.restore()
+    assert training.frames == int(checkpoints[-2].stem.split("_")[1])
+
+
+def test_a_complete_run_says_so(finished: Path) -> None:
+    plain = plain_config()
+    training = Training(build(TrainConfig, plain), RunDirectory.open(finished, 5), plain)
+    with pytest.raises(ConfigError, match="complete"):
+        training.restore()
+
+
+def test_load_gives_the_trained_agent_back(finished: Path) -> None:
+    loaded = rlstack.load(finished)
+    assert loaded.frames >= 6000 and loaded.run_dir == finished
+    best = rlstack.load(finished, which="best")
+    assert best.path.name == "best.pt"
+    env = loaded.make_env(num_worlds=3, seed=4)
+    rollout = env.rollout(5, loaded.agent.policy(explore=False), break_when_any_done=False)
+    assert rollout.shape == (3, 5)
+    saved = read_checkpoint(loaded.path)["agent"]["loss"]
+    for name, value in loaded.agent.loss.state_dict().items():
+        assert torch.equal(value, saved[name]), name
+
+
+@pytest.mark.parametrize("what", ["nowhere", "empty"])
+def test_load_of_nothing_is_one_clear_line(tmp_path: Path, what: str) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ConfigError) as caught:
+        rlstack.load(tmp_path / what)
+    assert what in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_self_check_prints_a_line_a_check_and_leaves_no_trace(tmp_path: Path, capsys: Any) -> None:
+    plain = plain_config()
+    run = RunDirectory.create(tmp_path / "run", "test", 1)
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    self_check(build(TrainConfig, plain), run)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[1] for line in lines] == ["specs:", "forward:", "update:", "checkpoint:"]
+    assert all(line.startswith("[OK] ") for line in lines)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert list(run.path.iterdir()) == []
+
+
+def test_a_run_directory_is_never_overwritten(finished: Path) -> None:
+    with pytest.raises(ConfigError, match="already holds a run"):
+        RunDirectory.create(finished, "x", 1)
