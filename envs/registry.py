@@ -51,7 +51,9 @@ def make(name: str, **options: Any) -> EnvBase:
         ValueError: unknown name or option (it says which are allowed), or an impossible value.
     """
     factory = world_class(name)
-    allowed = inspect.signature(factory).parameters
+    # TorchRL's metaclass hides the signature of a class behind (*args, **kwargs).
+    constructor = factory.__init__ if inspect.isclass(factory) else factory
+    allowed = {key: value for key, value in inspect.signature(constructor).parameters.items() if key != "self"}
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in allowed.values())
     unknown = [key for key in options if key not in allowed]
     if unknown and not takes_any:

@@ -142,7 +142,11 @@ def accelerate(
         *((c.nVV, v_r, abs_v), (c.nVR, r, abs_v), (c.nRV, v_r, abs_r), (c.nRR, r, abs_r)),
     )
     new_u = add_scaled(impulse.surge, 1 + per_surge * c.xU, u_r)
-    new_v = v_r * (1 + vv * c.yV + vr * c.nV) if impulse.sway is None else add_scaled(impulse.sway, 1 + vv * c.yV + vr * c.nV, v_r)
+    new_v = (
+        v_r * (1 + vv * c.yV + vr * c.nV)
+        if impulse.sway is None
+        else add_scaled(impulse.sway, 1 + vv * c.yV + vr * c.nV, v_r)
+    )
     new_v = add_scaled(new_v, vv * c.yR + vr * c.nR, r)
     new_r = add_scaled(impulse.yaw, 1 + rv * c.yR + rr * c.nR, r)
     new_r = add_scaled(new_r, rv * c.yV + rr * c.nV, v_r)

@@ -67,8 +67,7 @@ def default_robot(start: Sequence[float], goal: Sequence[float], init_theta: flo
         "init_theta": float(init_theta),
         "init_velocity_r": [0.0, 0.0, 0.0],
         **dict.fromkeys(("init_left_pos", "init_right_pos", "init_left_thrust", "init_right_thrust"), 0.0),
-        "perception": {key: getattr(_RULES, key) for key in rules.PERCEPTION}
-        | {"max_obj_num": rules.OBSERVED_OBJECTS},
+        "perception": {key: getattr(_RULES, key) for key in rules.PERCEPTION} | {"max_obj_num": rules.OBSERVED_OBJECTS},
     }
 
 
@@ -102,10 +101,7 @@ def make_episode(
 def _stack(robots: Sequence[Config]) -> Config:
     """Dictionaries of single robots as one dictionary of lists over the robots."""
     first = robots[0]
-    return {
-        k: _stack([r[k] for r in robots]) if isinstance(first[k], dict) else [r[k] for r in robots]
-        for k in first
-    }
+    return {k: _stack([r[k] for r in robots]) if isinstance(first[k], dict) else [r[k] for r in robots] for k in first}
 
 
 def load_episodes(path: str | Path) -> list[Config]:

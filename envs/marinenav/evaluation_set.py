@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .episodes import Config
+from .episodes import Config, validate_episode
 from .generator import PUBLISHED_LEVELS, generate_episodes
 
 
@@ -24,5 +24,11 @@ def evaluation_set(per_level: int, seed: int) -> tuple[list[Config], list[str]]:
 
 
 def episode_options(configs: Sequence[Config]) -> dict[str, Any]:
-    """The constructor options without which a world cannot hold these episodes."""
+    """The constructor options without which a world cannot hold these episodes.
+
+    Raises:
+        ValueError: a config is invalid; it says how.
+    """
+    for config in configs:
+        validate_episode(config)
     return {"num_robots": max(config["env"]["num_robots"] for config in configs)}

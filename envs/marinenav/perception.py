@@ -16,7 +16,6 @@ from torch.nn.functional import pad
 from .dynamics import add_scaled, rotate, rotate_back
 from .rules import OBSERVED_OBJECTS, Number, Rules
 
-
 _FAR = 1.0e6
 """Where absent obstacles and inactive robots are put, m."""
 
@@ -110,9 +109,11 @@ def perceive(scene: Scene, rules: Rules, noise: Draws | None) -> Percept:
     collided = torch.maximum(gap, clearance - rules.range).amin(0) <= 0
 
     nearest = _nearest(clearance)
-    mask = take(clearance, nearest) <= rules.range
+    slots = len(nearest)
+    active = scene.active.to(x.dtype)
+    filled = (take(clearance, nearest) <= rules.range) * active
     if not (isinstance(rules.max_obj_num, float) and rules.max_obj_num >= OBSERVED_OBJECTS):
-        mask = mask & (torch.arange(len(mask), device=x.device)[:, None, None] < rules.max_obj_num)
+        filled = filled * (torch.arange(slots, device=x.device)[:, None, None] < rules.max_obj_num)
     still = torch.zeros_like(scene.obstacles[0])
     vx = take(candidates(still, scene.velocity[0]), nearest)
     vy = take(candidates(still, scene.velocity[1]), nearest)
@@ -120,11 +121,9 @@ def perceive(scene: Scene, rules: Rules, noise: Draws | None) -> Percept:
         jitter_x, jitter_y = noise.velocity.unbind()
         if noise.per_candidate:
             jitter_x, jitter_y = take(drawn(jitter_x), nearest), take(drawn(jitter_y), nearest)
-        slots = len(mask)
         vx = add_scaled(vx, rules.vel_std, jitter_x[:slots])
         vy = add_scaled(vy, rules.vel_std, jitter_y[:slots])
     position = rotate_back(cos, sin, take(dx, nearest), take(dy, nearest))
-    filled = mask.to(x.dtype)
     seen = (*position, *rotate_back(cos, sin, vx, vy), take(seen_radius, nearest))
     seen = tuple(feature * filled for feature in seen)
     # Robot, slot, feature: the order in which the outside wants them, so that handing out is a plain transposition.
@@ -133,10 +132,11 @@ def perceive(scene: Scene, rules: Rules, noise: Draws | None) -> Percept:
     goal_x, goal_y = scene.goal[0] - x, scene.goal[1] - y
     own_velocity = rotate_back(cos, sin, scene.velocity[0], scene.velocity[1])
     own = (*rotate_back(cos, sin, goal_x, goal_y), *own_velocity, scene.velocity[2], *scene.thrust.unbind())
-    self_state = torch.stack(own, dim=1) * scene.active[:, None].to(x.dtype)
+    self_state = torch.stack([feature * active for feature in own], dim=1)
     reached = _squared_length(goal_x, goal_y) <= rules.goal_dis * rules.goal_dis
     colregs, phi = rules_of_the_road(seen, *own_velocity, rules.r)
-    return Percept(self_state, objects, _all_slots(mask).transpose(0, 1), colregs, phi, collided, reached)
+    mask = _all_slots(filled).transpose(0, 1) > 0
+    return Percept(self_state, objects, mask, colregs, phi, collided, reached)
 
 
 def _squared_length(x: Tensor, y: Tensor) -> Tensor:
@@ -230,15 +230,17 @@ def rules_of_the_road(
     turn_x, turn_y = tangent2 - clearance * own_radius, tangent * (clearance + own_radius)
     goal_x, goal_y = rotate(turn_x, turn_y, px, py)
     cosine, sine = rotate_back(own_vx, own_vy, goal_x, goal_y)
-    applies = zone & under_way & (torch.minimum(speed2 - 0.25, tangent2) >= 0) & (sine > 0)
+    applies = zone & under_way & (torch.minimum(speed2 - 0.25, tangent2) >= 0)
+    sine = sine * applies.to(sine.dtype)  # positive where a rule applies
 
-    any_applies, first_sine, first_cosine = applies[-1], sine[-1], cosine[-1]
-    for slot in range(len(applies) - 2, -1, -1):
-        any_applies = any_applies | applies[slot]
-        first_sine = torch.where(applies[slot], sine[slot], first_sine)
-        first_cosine = torch.where(applies[slot], cosine[slot], first_cosine)
+    first_sine, first_cosine = sine[-1], cosine[-1]
+    for slot in range(len(sine) - 2, -1, -1):
+        here = sine[slot] > 0
+        first_sine = torch.where(here, sine[slot], first_sine)
+        first_cosine = torch.where(here, cosine[slot], first_cosine)
     phi = torch.atan2(first_sine, first_cosine)
-    return any_applies, torch.where(any_applies, phi, 0.0)
+    colregs = first_sine > 0
+    return colregs, torch.where(colregs, phi, 0.0)
 
 
 def _least(*margins: Tensor) -> Tensor:

@@ -145,7 +145,7 @@ class Recorder:
             frame = self._frame(world, shown)
             frames.append(frame)
             timed_out = (frame["status"] == TIME_OUT).any()
-            crashed = self._env.end_on_collision and np.isin(frame["status"], COLLIDED).any()
+            crashed = self._env.options.end_on_collision and np.isin(frame["status"], COLLIDED).any()
             self._running[place] = bool(frame["active"].any()) and not timed_out and not crashed
 
     def _frame(self, world: int, shown: TensorDictBase) -> dict[str, Array]:

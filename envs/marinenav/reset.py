@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,7 +19,10 @@ from . import rules
 from .rules import Rules
 from .state import WorldState, blank_state
 
-_BLOCK = 8
+_TESTED = 1 << 13
+"""Proposals tested at once, about: the fewer worlds still search, the more of them each world gets."""
+_PIECE = 512
+_FAR = 1.0e6
 
 
 @dataclass(frozen=True)
@@ -31,52 +35,106 @@ class Level:
     min_start_goal_dis: float = 40.0
 
 
-Propose = Callable[[int], Tensor]
-Screen = Callable[[Tensor, Tensor], Tensor]
-Accept = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+class Runs(NamedTuple):
+    """K runs of attempts for each of P worlds, one after the other; a run ends at a candidate or gives up."""
+
+    candidate: Tensor  # [features, K, P] the last proposal of the run
+    attempts: Tensor  # [K, P] int64: proposals made up to here, from the first run on
+    passed: Tensor  # [K, P] bool: the candidate passes the tests made so far
 
 
-def _rejection_sample(
-    wanted: Tensor, slots: int, propose: Propose, screen: Screen, accept: Accept, like: Tensor
-) -> tuple[Tensor, Tensor]:
+Draw = Callable[[int], Tensor]
+"""``count -> [features, count]`` independent proposals."""
+Source = Callable[[Tensor], Runs]
+"""Runs of attempts for the worlds of an index tensor ``[P]``."""
+Fits = Callable[[Tensor, Tensor], Tensor]
+"""``(candidates [features, K, P], accepted [features, slots, 1, P]) -> [K, P]`` bool."""
+
+
+def _rejection_sample(wanted: Tensor, slots: int, source: Source, fits: Fits, like: Tensor) -> tuple[Tensor, Tensor]:
     """Fills up to ``wanted[w]`` of ``slots`` places of every world by at most 500 proposals each.
 
-    Conditions that do not depend on what the world has accepted (``screen``) are tested on a block of proposals at
-    once; the first that passes is tested against the accepted ones (``accept``), the rest of the block is thrown
-    away untested and does not count as tried. The proposals being independent, this is the original's distribution.
-
-    Args:
-        propose: ``count -> [features, count]`` candidates.
-        screen: ``(candidates [features, K, P], worlds [P]) -> [K, P]`` bool.
-        accept: ``(candidate [features, P], accepted [features, slots, P], filled [slots, P] bool, worlds [P])
-            -> [P]`` bool, ``worlds`` being the indices still searching.
+    Every world takes the first of its runs that ends well. What it is offered beyond that is thrown away untested and
+    does not count as tried; the proposals being independent, this is the original's distribution.
 
     Returns accepted ``[features, slots, W]`` and filled ``[slots, W]`` bool.
     """
     worlds, device = len(wanted), wanted.device
-    features = len(propose(1))
-    accepted = like.new_zeros(features, slots, worlds)
+    features = len(source(wanted.new_zeros(1)).candidate)
+    # An empty place holds something far away, which is in nobody's way. One place more takes in what is rejected.
+    accepted = like.new_full((features, slots + 1, worlds), _FAR)
     count, tried = torch.zeros_like(wanted), torch.zeros_like(wanted)
-    place = torch.arange(slots, device=device)[:, None]
-    order = torch.arange(_BLOCK, device=device)[:, None]
     while True:
         index = ((count < wanted) & (tried < rules.MAX_ATTEMPTS)).nonzero()[:, 0]
         if len(index) == 0:
-            return accepted, place < count
-        block = propose(_BLOCK * len(index)).view(features, _BLOCK, len(index))
-        first = torch.where(screen(block, index), order, _BLOCK).amin(0)
-        candidate = block.gather(1, first.clamp_max(_BLOCK - 1).expand(features, 1, -1))[:, 0]
-        part, part_count, part_tried = accepted[..., index], count[index], tried[index]
-        good = (first < _BLOCK) & (part_tried + first < rules.MAX_ATTEMPTS)
-        good &= accept(candidate, part, place < part_count, index)
-        accepted[..., index] = torch.where(good & (place == part_count), candidate[:, None], part)
-        count[index] = part_count + good
-        tried[index] = part_tried + (first + 1).clamp_max(_BLOCK)
+            filled = torch.arange(slots, device=device)[:, None] < count
+            return accepted[:, :slots].where(filled, 0.0), filled
+        candidate, attempts, passed = source(index)
+        before = tried.index_select(0, index)
+        good = passed & (before + attempts <= rules.MAX_ATTEMPTS)
+        good &= fits(candidate, _of(accepted[:, :slots], index)[:, :, None])
+        runs = len(attempts)
+        # The first good run; a maximum of floats is much faster than any search among booleans.
+        first = runs - (good * torch.arange(runs, 0.0, -1.0, device=device)[:, None]).amax(0).long()
+        found, last = first < runs, first.clamp_max(runs - 1)[None]
+        number = count.index_select(0, index)
+        place = torch.where(found, number, slots) * worlds + index
+        chosen = candidate.gather(1, last.expand(features, 1, -1))[:, 0]
+        accepted.view(features, -1).scatter_(1, place.expand(features, -1), chosen)
+        tried[index] = before + attempts.gather(0, last)[0]
+        count[index] = number + found
 
 
-def random_worlds(
-    level: Tensor, levels: list[Level], generator: torch.Generator, dtype: torch.dtype
-) -> WorldState:
+class _Stream:
+    """Runs that end when a proposal passes a test that is the same for all worlds: most attempts fail it cheaply.
+
+    One long sequence of proposals is cut behind every one that passes, and behind every 512th, and the pieces are
+    dealt to the worlds. A piece without success is a run that gave up.
+    """
+
+    def __init__(self, draw: Draw, passes: Callable[[Tensor], Tensor]) -> None:
+        self._draw, self._passes = draw, passes
+        self._pieces: tuple[Tensor, Tensor, Tensor] | None = None
+
+    def __call__(self, index: Tensor) -> Runs:
+        worlds = len(index)
+        runs = min(max(_TESTED // (8 * worlds), 1), 16)
+        pieces = self._pieces or self._cut(runs * worlds)
+        while pieces[1].numel() < runs * worlds:
+            more = self._cut(runs * worlds - pieces[1].numel())
+            pieces = (
+                torch.cat((pieces[0], more[0]), 1),
+                torch.cat((pieces[1], more[1])),
+                torch.cat((pieces[2], more[2])),
+            )
+        dealt = [piece[..., : runs * worlds].unflatten(-1, (runs, worlds)) for piece in pieces]
+        self._pieces = pieces[0][:, runs * worlds :], pieces[1][runs * worlds :], pieces[2][runs * worlds :]
+        return Runs(dealt[0], dealt[1].cumsum(0), dealt[2])
+
+    def _cut(self, wanted: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Candidates ``[features, n]``, lengths ``[n]`` and successes ``[n]`` of some more pieces."""
+        proposals = self._draw(_PIECE * (1 + 8 * wanted // _PIECE))
+        passed = self._passes(proposals)
+        ends = passed.clone()
+        ends[_PIECE - 1 :: _PIECE] = True
+        index = ends.nonzero()[:, 0]
+        length = index.diff(prepend=index.new_full((1,), -1))
+        return proposals.index_select(1, index), length, passed.index_select(0, index)
+
+
+def _one_by_one(draw: Draw, passes: Callable[[Tensor, Tensor], Tensor]) -> Source:
+    """Runs of a single attempt, which must pass ``passes(candidates [features, K, P], worlds [P]) -> [K, P]`` bool."""
+
+    def source(index: Tensor) -> Runs:
+        runs = min(max(_TESTED // len(index), 4), 64)
+        candidate = draw(runs * len(index)).unflatten(1, (runs, len(index)))
+        attempts = torch.arange(1, runs + 1, device=index.device)[:, None].expand(-1, len(index))
+        return Runs(candidate, attempts, passes(candidate, index))
+
+    return source
+
+
+def random_worlds(level: Tensor, levels: list[Level], generator: torch.Generator, dtype: torch.dtype) -> WorldState:
     """Draws one random world per entry of ``level`` (indices into ``levels``, ``[W]``)."""
     device, worlds = generator.device, len(level)
     robots = max(entry.num_robots for entry in levels)
@@ -88,28 +146,34 @@ def random_worlds(
     def per_level(name: str) -> Tensor:
         return torch.tensor([getattr(entry, name) for entry in levels], device=device)[level]
 
-    def uniform(features: int, low: float, high: float) -> Propose:
+    def uniform(features: int, low: float, high: float) -> Draw:
         def draw(count: int) -> Tensor:
-            return low + (high - low) * torch.rand(features, count, generator=generator, device=device, dtype=dtype)
+            if low == high:
+                return torch.full((features, count), low, device=device, dtype=dtype)
+            return torch.empty(features, count, device=device, dtype=dtype).uniform_(low, high, generator=generator)
 
         return draw
 
-    far_enough = per_level("min_start_goal_dis").to(dtype)
-    low, high = rules.START_MARGIN, rules.MAP_SIZE - rules.START_MARGIN
-    routes, state.present = _rejection_sample(
-        per_level("num_robots"),
-        robots,
-        uniform(4, low, high),
-        lambda block, index: _squared(block[2] - block[0], block[3] - block[1]) >= far_enough[index] ** 2,
-        _accept_route,
-        state.pose,
+    def length2(route: Tensor) -> Tensor:
+        return _squared(route[2] - route[0], route[3] - route[1])
+
+    far_enough = per_level("min_start_goal_dis").to(dtype) ** 2
+    least = min(entry.min_start_goal_dis for entry in levels) ** 2
+    long_routes = _Stream(
+        uniform(4, rules.START_MARGIN, rules.MAP_SIZE - rules.START_MARGIN), lambda routes: length2(routes) >= least
     )
+
+    def route_source(index: Tensor) -> Runs:
+        runs = long_routes(index)
+        return runs._replace(passed=runs.passed & (length2(runs.candidate) >= far_enough.index_select(0, index)))
+
+    routes, state.present = _rejection_sample(per_level("num_robots"), robots, route_source, _route_fits, state.pose)
     heading = 2 * math.pi * torch.rand(robots, worlds, generator=generator, device=device, dtype=dtype)
     state.start, state.goal = routes[:2], routes[2:]
     state.pose = torch.cat((state.start, heading[None])) * state.present
     state.active = state.present.clone()
     # Cores and obstacles keep clear of the starts and goals of the robots that exist.
-    sites, filled = torch.cat((state.start, state.goal), dim=1), torch.cat((state.present, state.present))
+    sites = torch.cat((state.start, state.goal), dim=1).where(torch.cat((state.present, state.present)), _FAR)
     radius = Rules().core_radius
 
     def random_core(count: int) -> Tensor:
@@ -117,29 +181,31 @@ def random_worlds(
         flag = (torch.rand(1, count, generator=generator, device=device) < 0.5).to(dtype)
         return torch.cat((centre, flag, 2 * math.pi * radius * uniform(1, *rules.CORE_EDGE_SPEED)(count)))
 
-    def screen_core(block: Tensor, index: Tensor) -> Tensor:
-        inside = ((block[:2] >= radius) & (block[:2] <= rules.MAP_SIZE - radius)).all(0)
-        return inside & _clear(block, sites[..., index], filled[:, index], radius + rules.CLEAR_RADIUS)
+    def core_passes(core: Tensor, index: Tensor) -> Tensor:
+        inside = _room(core, radius) >= 0
+        return inside & (_gap2(core, _of(sites, index)) >= (radius + rules.CLEAR_RADIUS) ** 2)
 
     if cores:
-        state.cores, _ = _rejection_sample(
-            per_level("num_cores"), cores, random_core, screen_core, _accept_core(radius), state.pose
-        )
+        source = _one_by_one(random_core, core_passes)
+        state.cores, _ = _rejection_sample(per_level("num_cores"), cores, source, _core_fits(radius), state.pose)
+    cores_apart = state.cores[:2].where(state.cores[3] > 0, _FAR)
 
     def random_obstacle(count: int) -> Tensor:
         centre = uniform(2, rules.OBSTACLE_MARGIN, rules.MAP_SIZE - rules.OBSTACLE_MARGIN)(count)
         return torch.cat((centre, uniform(1, *rules.OBSTACLE_RADIUS)(count)))
 
-    def screen_obstacle(block: Tensor, index: Tensor) -> Tensor:
-        size = block[2]
-        inside = ((block[:2] >= size) & (block[:2] <= rules.MAP_SIZE - size)).all(0)
-        free = _clear(block, sites[..., index], filled[:, index], size + rules.CLEAR_RADIUS)
-        exists = state.cores[3, :, index] > 0
-        return inside & free & _clear(block, state.cores[:2, :, index], exists, radius + size, strict=True)
+    def obstacle_passes(disc: Tensor, index: Tensor) -> Tensor:
+        size = disc[2]
+        passed = _room(disc, size) >= 0
+        passed &= _gap2(disc, _of(sites, index)) >= (size + rules.CLEAR_RADIUS) ** 2
+        if cores:
+            passed &= _gap2(disc, _of(cores_apart, index)) > (radius + size) ** 2
+        return passed
 
     if obstacles:
+        source = _one_by_one(random_obstacle, obstacle_passes)
         state.obstacles, state.obstacle_present = _rejection_sample(
-            per_level("num_obstacles"), obstacles, random_obstacle, screen_obstacle, _accept_obstacle, state.pose
+            per_level("num_obstacles"), obstacles, source, _obstacle_fits, state.pose
         )
     return state
 
@@ -148,41 +214,51 @@ def _squared(x: Tensor, y: Tensor) -> Tensor:
     return torch.addcmul(x * x, y, y)
 
 
-def _clear(candidate: Tensor, sites: Tensor, filled: Tensor, distance: Tensor | float, strict: bool = False) -> Tensor:
-    """``[..., P]`` bool: centres ``[>=2, ..., P]`` keep (more than) ``distance`` from all filled sites ``[2, S, P]``."""
-    clear = torch.ones(candidate.shape[1:], dtype=torch.bool, device=candidate.device)
-    for site, exists in zip(sites.unbind(1), filled, strict=True):
-        gap = _squared(candidate[0] - site[0], candidate[1] - site[1])
-        clear &= (gap > distance * distance if strict else gap >= distance * distance) | ~exists
-    return clear
+def _room(disc: Tensor, size: Tensor | float) -> Tensor:
+    """How far discs ``[>=2, K, P]`` are from the nearest edge of the map, negative outside."""
+    return torch.minimum(disc[:2], rules.MAP_SIZE - disc[:2]).amin(0) - size
 
 
-def _accept_route(candidate: Tensor, accepted: Tensor, filled: Tensor, _: Tensor) -> Tensor:
+def _of(values: Tensor, index: Tensor) -> Tensor:
+    """Worlds ``index`` of ``[..., W]``; in two dimensions, where torch is quick about it."""
+    return values.flatten(0, -2).index_select(1, index).unflatten(0, values.shape[:-1])
+
+
+def _gap2(candidate: Tensor, sites: Tensor) -> Tensor:
+    """``[K, P]`` squared distance of candidates ``[>=2, K, P]`` from the nearest of the sites ``[2, S, P]``."""
+    nearest = torch.full_like(candidate[0], torch.inf)
+    for x, y in sites.unbind(1):
+        nearest = torch.minimum(nearest, _squared(candidate[0] - x, candidate[1] - y))
+    return nearest
+
+
+def _route_fits(candidate: Tensor, accepted: Tensor) -> Tensor:
     """Start and goal apart from the other robots' starts and goals (a start is never compared with a goal)."""
     starts = _squared(accepted[0] - candidate[0], accepted[1] - candidate[1])
     goals = _squared(accepted[2] - candidate[2], accepted[3] - candidate[3])
-    return ((torch.minimum(starts, goals) > rules.MIN_ROBOT_SEPARATION**2) | ~filled).all(0)
+    return torch.minimum(starts, goals).amin(0) > rules.MIN_ROBOT_SEPARATION**2
 
 
-def _accept_obstacle(candidate: Tensor, accepted: Tensor, filled: Tensor, _: Tensor) -> Tensor:
-    gap = _squared(accepted[0] - candidate[0], accepted[1] - candidate[1])
-    return ((gap > (accepted[2] + candidate[2]) ** 2) | ~filled).all(0)
+def _obstacle_fits(candidate: Tensor, accepted: Tensor) -> Tensor:
+    gap = _squared(accepted[0] - candidate[0], accepted[1] - candidate[1]).sqrt()
+    return (gap - accepted[2]).amin(0) > candidate[2]
 
 
-def _accept_core(radius: float) -> Accept:
+def _core_fits(radius: float) -> Fits:
     """The flow between a core and each accepted one must stay navigable.
 
     Cores of the same spin keep a distance set by their circulations. For opposite spins the published inequality
     has a negative left side below two core radii, so that nearly coincident cores pass.
     """
 
-    def accept(candidate: Tensor, accepted: Tensor, filled: Tensor, _: Tensor) -> Tensor:
+    def fits(candidate: Tensor, accepted: Tensor) -> Tensor:
         gap = _squared(accepted[0] - candidate[0], accepted[1] - candidate[1]).sqrt()
+        empty = accepted[0] == _FAR
         same_spin = accepted[2] == candidate[2]
         far = gap >= (accepted[3] + candidate[3]) / (2 * math.pi * rules.MAX_RELATIVE_SPEED)
         stronger, weaker = torch.maximum(accepted[3], candidate[3]), torch.minimum(accepted[3], candidate[3])
         bound = rules.CORE_SPEED_RATIO * weaker / (2 * math.pi * radius)
         passable = ~(stronger / (2 * math.pi * (gap - 2 * radius)) > bound)
-        return (torch.where(same_spin, far, passable) | ~filled).all(0)
+        return (torch.where(same_spin, far, passable) | empty).all(0)
 
-    return accept
+    return fits

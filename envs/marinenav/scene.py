@@ -68,9 +68,7 @@ class Scene:
         for collection in (self._trails, self._sensed, self._hulls):
             ax.add_collection(collection, autolim=False)
         sensing_range = float(Rules().range)
-        self._range = ax.add_patch(
-            Circle((0, 0), sensing_range, fill=False, lw=1, ls=":", ec=_INK, alpha=0.7)
-        )
+        self._range = ax.add_patch(Circle((0, 0), sensing_range, fill=False, lw=1, ls=":", ec=_INK, alpha=0.7))
         self._crashes = ax.scatter([], [], marker="X", s=150, c=FAILURE, edgecolors="white", zorder=7)
         font: dict[str, Any] = {"ha": "center", "va": "center", "size": 8, "weight": "bold", "color": "white"}
         self._numbers = [ax.text(0, 0, str(i), zorder=8, clip_on=True, **font) for i in self._robots]
@@ -93,12 +91,8 @@ class Scene:
             Line2D([], [], marker="X", ms=9, mfc=FAILURE, mec="white", label="collision", ls=""),
         ]
         if len(self._recording.cores):
-            legend.append(
-                Line2D([], [], marker="o", ms=8, mfc="none", mec=CURRENT, label="vortex core", ls="")
-            )
-        figure.legend(
-            handles=legend, loc="lower left", bbox_to_anchor=(left - 0.01, 0.065), frameon=False, fontsize=9
-        )
+            legend.append(Line2D([], [], marker="o", ms=8, mfc="none", mec=CURRENT, label="vortex core", ls=""))
+        figure.legend(handles=legend, loc="lower left", bbox_to_anchor=(left - 0.01, 0.065), frameon=False, fontsize=9)
         return [self._clock, *self._lines]
 
     def draw(self, t: int, ego: int | None) -> NDArray[np.uint8]:
@@ -126,9 +120,7 @@ class Scene:
         faded = np.where(record.active[t, robots], 1.0, 0.35)
         hulls = _on_map(_to_world(pose, _hull(record.length, record.width)))
         edges = [to_rgba(_INK, alpha) for alpha in faded]
-        self._hulls.set(
-            verts=hulls, facecolor=np.column_stack((self._colours[:, :3], faded)), edgecolor=edges
-        )
+        self._hulls.set(verts=hulls, facecolor=np.column_stack((self._colours[:, :3], faded)), edgecolor=edges)
         self._crashes.set_offsets(_on_map(pose[np.isin(status, COLLIDED), :2]))
         for number, position, code in zip(self._numbers, _on_map(pose[:, :2]), status):
             number.set_position(position)

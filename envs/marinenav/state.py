@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
@@ -48,6 +48,10 @@ class WorldState:
     def map(self, function: Callable[[Tensor], Tensor]) -> WorldState:
         """A new state with ``function`` applied to every tensor."""
         return WorldState(**{name: function(value) for name, value in self.items()})
+
+    def replace(self, **changes: Tensor) -> WorldState:
+        """A new state that shares all tensors but the given ones."""
+        return replace(self, **changes)
 
     def items(self) -> list[tuple[str, Tensor]]:
         """Field names and tensors."""

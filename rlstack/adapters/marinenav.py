@@ -109,14 +109,18 @@ def published_policy(source: Source, env: EnvBase) -> TensorDictModuleBase:
 
 
 def _read(path: str | Path) -> dict[str, np.ndarray]:
-    with np.load(path, allow_pickle=False) as file:
-        if not isinstance(file, np.lib.npyio.NpzFile):
-            raise ValueError("not an npz file")
+    file = np.load(path, allow_pickle=False)
+    if not isinstance(file, np.lib.npyio.NpzFile):
+        raise ValueError("not an npz file")
+    with file:
         return dict(file.items())
 
 
 def _build(state: dict[str, Tensor]) -> DeterministicActor:
     """The network whose widths the weights tell; the sizes of its inputs and outputs are the published ones."""
+    outputs = len(state["output.bias"])
+    if outputs != ACTION_SIZE:
+        raise ConfigError(f"not the weights of this network: {outputs} outputs, the actors have {ACTION_SIZE}")
     self_features = len(state["encoder.self_encoder.0.bias"])
     object_features = len(state["encoder.object_encoder.0.bias"])
     hidden = [len(state[f"trunk.{layer}.bias"]) for layer in (0, 2)]

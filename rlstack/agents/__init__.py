@@ -30,7 +30,7 @@ def agent_class(name: str) -> type[Agent]:
     """The class of an algorithm by registered name or dotted path ``package.module:Class``."""
     target = _AGENTS.get(name, name if ":" in name else None)
     if target is None:
-        raise ConfigError(missing_option("agent.algorithm", name, _AGENTS))
+        raise ConfigError(missing_option("agent.algorithm", name, list(_AGENTS)))
     module, _, attribute = target.partition(":")
     try:
         return getattr(importlib.import_module(module), attribute)
@@ -50,7 +50,7 @@ def build_agent(
         raise ConfigError(f"agent.algorithm: missing, one of {', '.join(_AGENTS)} or 'package.module:Class'")
     cls = agent_class(config["algorithm"])
     interface = Interface.of(env)
-    typed = build(cls.Config, config, "agent")
+    typed: Any = build(cls.Config, config, "agent")
     cls.check(interface)
     return cls(typed, interface, total_frames, torch.device(device))
 

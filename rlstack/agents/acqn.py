@@ -108,9 +108,9 @@ class ACQN(Agent):
             critic = QuantileCritic(encoder(), size, c.hidden[0])
         else:
             critic = LateQuantileCritic(encoder(), size, c.hidden, c.layer_norm)
-        self.loss = ACIQNLoss(
-            actor, critic, c.gamma, c.num_quantiles, c.kappa, c.shared_levels, c.target_noise
-        ).to(device=device, dtype=interface.dtype)
+        self.loss = ACIQNLoss(actor, critic, c.gamma, c.num_quantiles, c.kappa, c.shared_levels, c.target_noise).to(
+            device=device, dtype=interface.dtype
+        )
         self.target_updater = SoftUpdate(self.loss, tau=c.target_tau)
         self._actor_params = list(self.loss.actor_network_params.values(True, True))
         self._critic_params = list(self.loss.critic_network_params.values(True, True))
@@ -184,7 +184,7 @@ class ACQN(Agent):
         while self._frames_due >= c.frames_per_update:
             self._frames_due -= c.frames_per_update
             metrics = self.update(self.replay.sample())
-            self._update_targets(frames)
+            self._update_targets(int(frames - self._frames_due))
         return metrics
 
     def update_once(self, sequences: TensorDictBase) -> dict[str, Tensor | float]:
@@ -219,6 +219,7 @@ class ACQN(Agent):
         return norm
 
     def _update_targets(self, frames: int) -> None:
+        """After the update that was due at ``frames``."""
         every = self.config.target_every
         if every is None:
             self.target_updater.step()

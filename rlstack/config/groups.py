@@ -55,11 +55,17 @@ def load_group(group: str, name: str, overrides: Mapping[str, Any] | None = None
 
 def _compose(group: str, name: str) -> DictConfig:
     from hydra import compose, initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
     from hydra.errors import HydraException
     from yaml import YAMLError
 
+    # Inside a command Hydra is in use already: it gets its state back.
+    outer = GlobalHydra.instance().hydra
+    GlobalHydra.instance().hydra = None
     try:
         with initialize_config_dir(str(conf_dir()), version_base="1.3"):
             return compose(f"{group}/{name}")
     except (HydraException, OmegaConfBaseException, YAMLError) as error:
         raise ConfigError(f"{group}/{name}: {error}") from error
+    finally:
+        GlobalHydra.instance().hydra = outer

@@ -149,6 +149,8 @@ def _worlds(
         env.set_seed(int(np.random.SeedSequence((seed, first)).generate_state(1)[0]))
         yield first, env
         first += env.batch_size.numel()
+    if env is not None:
+        env.close()
 
 
 def _start(env: Any, configs: Sequence[Any], noise_source: Callable[[Sequence[Any]], Any] | None) -> TensorDictBase:

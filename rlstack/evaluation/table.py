@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -18,26 +19,29 @@ def print_rows(rows: Sequence[Mapping[str, Any]], stream: TextIO) -> None:
     ``success_low`` and ``success_high`` become one column; missing numbers are shown as ``-``.
     """
     header, *lines = [_header(rows[0]), *(_cells(row) for row in rows)]
+    widths = [max(map(len, column)) for column in zip(header, *lines)]
     if not stream.isatty():
-        widths = [max(map(len, column)) for column in zip(header, *lines)]
         for line in (header, *lines):
             first, *rest = (cell.rjust(width) for cell, width in zip(line, widths))
             print(first.strip().ljust(widths[0]), *rest, sep="  ", file=stream)
         return
-    table = Table(*(name for name in header))
-    for column in table.columns[1:]:
-        column.justify = "right"
+    # Without a frame the usual table just fits 80 columns.
+    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), header_style="bold cyan")
+    for name in header:
+        table.add_column(name, no_wrap=True, justify="left" if name == header[0] else "right")
     for line in lines:
-        table.add_row(*line, end_section=line is lines[-2] if len(lines) > 1 else False)
-    Console(file=stream).print(table)
+        table.add_row(*line, style="bold" if line is lines[-1] else "")
+    console = Console(file=stream)
+    console.width = max(console.width, sum(widths) + 2 * len(widths))  # rather wrapped than cut off
+    console.print(table)
 
 
 def _header(row: Mapping[str, Any]) -> list[str]:
-    return ["95 % interval" if name == _INTERVAL[0] else name for name in row if name != _INTERVAL[1]]
+    return ["95 % CI" if name == _INTERVAL[0] else name for name in row if name != _INTERVAL[1]]
 
 
 def _cells(row: Mapping[str, Any]) -> list[str]:
-    interval = "-" if row.get(_INTERVAL[0]) is None else f"{row[_INTERVAL[0]]:.3f} to {row[_INTERVAL[1]]:.3f}"
+    interval = "-" if row.get(_INTERVAL[0]) is None else f"{row[_INTERVAL[0]]:.3f}-{row[_INTERVAL[1]]:.3f}"
     return [interval if name == _INTERVAL[0] else _cell(name, row[name]) for name in row if name != _INTERVAL[1]]
 
 

@@ -128,7 +128,7 @@ class ACIQNLoss(LossModule):
         return -value, TensorDict({"saturation": (action.detach().abs() > 0.95).to(action.dtype).mean()})
 
     def forward(self, tensordict: TensorDictBase) -> TensorDict:
-        """Both losses on one batch. Training steps the critic before it asks for the actor's loss (:meth:`actor_loss`)."""
+        """Both losses on one batch; training steps the critic before it asks for :meth:`actor_loss`."""
         critic, _ = self.critic_loss(tensordict)
         actor, _ = self.actor_loss(tensordict)
         return TensorDict({"loss_critic": critic, "loss_actor": actor})

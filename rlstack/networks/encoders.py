@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from itertools import pairwise
+from typing import Any, TypeAlias
 
 import torch
 from tensordict import TensorDictBase
@@ -12,13 +13,13 @@ from torchrl.data import Composite, TensorSpec
 
 from rlstack.config import ConfigError
 
-Observation = Tensor | TensorDictBase
+Observation: TypeAlias = Tensor | TensorDictBase
 
 
 def mlp(sizes: Sequence[int], layer_norm: bool = False) -> nn.Sequential:
     """``Linear (LayerNorm) ReLU`` for each consecutive pair of sizes; ends after the last ReLU."""
     layers: list[nn.Module] = []
-    for size, following in zip(sizes[:-1], sizes[1:], strict=True):
+    for size, following in pairwise(sizes):
         layers.append(nn.Linear(size, following))
         if layer_norm:
             layers.append(nn.LayerNorm(following))

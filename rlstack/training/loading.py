@@ -65,7 +65,10 @@ def load(path: str | Path, device: torch.device | str = "cpu", which: str = "lat
     config = state["config"]
     env = build_world(config["env"], num_worlds=1)
     agent = build_agent(config["agent"], env, config["total_frames"], choose_device(str(device)))
-    agent.load_state_dict(state["agent"])
+    try:
+        agent.load_state_dict(state["agent"])
+    except (KeyError, RuntimeError, ValueError) as error:
+        raise ConfigError(f"checkpoint: {file} does not fit this version of the agent ({error})") from None
     run_dir = file.parent.parent if (file.parent.parent / "config.yaml").is_file() else None
     return LoadedRun(agent, config, state["frames"], file, run_dir)
 

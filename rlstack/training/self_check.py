@@ -92,16 +92,15 @@ def self_check(config: TrainConfig, run: RunDirectory, stream: TextIO | None = N
 
 
 def check_buildable(config: TrainConfig) -> None:
-    """Builds the world and the agent once, small, so that a bad option is known before anything is written.
+    """Builds the world and the agent, without running them: a bad option is known before anything is written.
 
     Raises:
         ConfigError: an unknown key, a wrong type, an impossible value, or an agent that cannot act in the world.
     """
     random = rng_state()
     try:
-        env = build_world(config.env, "cpu", config.seed, num_worlds=1)
-        build_agent(config.agent, env, config.total_frames)
-        choose_device(config.device)
+        device = choose_device(config.device)
+        build_agent(config.agent, build_world(config.env, device, config.seed), config.total_frames, device)
     finally:
         restore_rng(random)
 

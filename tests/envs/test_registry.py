@@ -62,6 +62,6 @@ def test_a_wrong_name_says_what_is_right(name: str, options: dict[str, Any], mes
 
 
 def test_a_target_without_class_is_refused() -> None:
-    with pytest.raises(ValueError, match="target 'package.module' of world 'mine'"):
+    with pytest.raises(ValueError, match=r"target 'package\.module' of world 'mine'"):
         envs.register("mine", "package.module")
     assert "mine" not in envs.names()

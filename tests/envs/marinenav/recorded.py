@@ -124,7 +124,10 @@ def lively_episodes() -> list[Config]:
     cores = [[20.0, 22.0, 1, 9.4], [37.0, 30.0, 0, 5.0], [11.0, 40.0, 0, 12.0]]
     odd = {"m": 500.0, "Izz": 380.0, "xDotU": 35.0, "yDotV": -40.0, "yDotR": 12.0, "nDotV": 9.0, "nDotR": -700.0}
     odd |= {"yR": -5.0, "yRV": -3.0, "yVR": -2.0, "yRR": -4.0, "nV": -6.0, "nVV": -7.0, "nRV": 3.0, "nVR": 2.0}
-    rates = {"left_thrust_change": [0.0, -100.0, -900.0, 300.0, 700.0], "right_thrust_change": [5.0, 4.0, 3.0, 2.0, 1.0]}
+    rates = {
+        "left_thrust_change": [0.0, -100.0, -900.0, 300.0, 700.0],
+        "right_thrust_change": [5.0, 4.0, 3.0, 2.0, 1.0],
+    }
     senses = robot((0, 0))["perception"] | {"range": 12.0, "angle": 3.0, "max_obj_num": 3}
     plain = make_episode(crowd(5), obstacles=discs(7))
     heavy = make_episode(crowd(2, **odd, init_velocity_r=[0.3, -0.2, 0.1]), cores, discs(1))

@@ -94,9 +94,7 @@ def test_config_counts_what_could_be_placed() -> None:
 def test_impossible_or_misspelt_levels_are_errors() -> None:
     with pytest.raises(ValueError, match="no robot could be placed in 500 attempts"):
         generate_episodes(0, [CROWDED | {"min_start_goal_dis": 80.0}], per_level=1)
-    with pytest.raises(
-        ValueError, match=r"levels\[1\] has unknown keys \['robots'\]; allowed are .*num_robots"
-    ):
+    with pytest.raises(ValueError, match=r"levels\[1\] has unknown keys \['robots'\]; allowed are .*num_robots"):
         generate_episodes(0, [CROWDED, CROWDED | {"robots": 3}], per_level=1)
 
 

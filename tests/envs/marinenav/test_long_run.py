@@ -44,7 +44,7 @@ def test_random_steps_stay_finite(worlds: int, steps: int, continuous: bool) -> 
         ended += int(following["done"].sum())
         lost = following["agents", "done"][..., 0] & following["agents", "active"]
         assert not (lost & (following["agents", "info"] != 1)).any()
-    assert ended > worlds
+    assert ended >= worlds  # by time-out at the latest
     theta = env.worlds.pose[2]
     assert (theta >= 0).all() and (theta < 2 * math.pi).all()
     assert env.worlds.thrust.min() >= -500 and env.worlds.thrust.max() <= 1000

@@ -25,7 +25,7 @@ def test_radius_quantiles(kappa: float) -> None:
 
 
 def test_a_concentration_must_be_positive() -> None:
-    with pytest.raises(ValueError, match="r_kappa: 0.0 is not positive"):
+    with pytest.raises(ValueError, match=r"r_kappa: 0\.0 is not positive"):
         von_mises_quantiles(0.0)
 
 

@@ -14,10 +14,7 @@ def test_perception_seeds_follow_the_published_reset(fixtures_dir: Path) -> None
     recorded = np.load(fixtures_dir / "marinenav/noisy_perception.npz")
     config = json.loads(str(recorded["config"]))
     assert perception_seeds(config, stale_num_robots=4) == recorded["perception_seed"].tolist()
-    assert (
-        len(perception_seeds(config)) == 4
-        and perception_seeds(config) != recorded["perception_seed"].tolist()
-    )
+    assert len(perception_seeds(config)) == 4 and perception_seeds(config) != recorded["perception_seed"].tolist()
 
 
 def test_noise_streams_replay_a_recorded_noisy_episode(fixtures_dir: Path) -> None:

@@ -114,7 +114,9 @@ def test_physics_table(path: Path, continuous: bool, substeps: int) -> None:
     rows = np.flatnonzero(table["continuous"] == continuous)
     # The thrust changes by the same amount however many substeps the action lasts.
     rates = [float(rate) * 10 / substeps for rate in (0, -500, -1000, 500, 1000)]
-    episodes = [physics_episode(table, row, N=substeps, left_thrust_change=rates, right_thrust_change=rates) for row in rows]
+    episodes = [
+        physics_episode(table, row, N=substeps, left_thrust_change=rates, right_thrust_change=rates) for row in rows
+    ]
     env = build(len(rows), 1, continuous_actions=continuous)
     td = env.reset_to(episodes)
     action = torch.from_numpy(table["action_c" if continuous else "action_d"][rows])[:, None]

@@ -43,7 +43,8 @@ def test_recorded_statistics(fixtures_dir: Path, index: int) -> None:
     level = load_json(fixtures_dir / "marinenav/reset_stats.json")["levels"][index]
     worlds, robots = 3000, level["num_robots"]
     state = random_state(level, worlds)
-    assert state.present.all() and state.obstacle_present.all() and (state.cores[3] > 0).all()
+    assert state.present.all() and (state.cores[3] > 0).all()
+    assert state.obstacle_present.all(0).float().mean() > 0.99  # 0.3 % fall short where eight cores leave little room
     share = (1 / level["resets"] + 1 / worlds) ** 0.5  # of a standard deviation per reset
     distance = (state.goal - state.start).norm(dim=0).numpy()
     per_robot = share / robots**0.5
@@ -115,6 +116,10 @@ def test_the_distribution_is_that_of_the_published_generator() -> None:
 
 def test_clearances_hold_in_every_world() -> None:
     state = random_state(LEVEL, 1500, seed=1)
+    assert state.present.all() and (state.cores[3] > 0).all()
+    complete = state.obstacle_present.all(0)
+    assert complete.float().mean() > 0.99
+    state = state.map(lambda value: value[..., complete])
     start, goal, cores, discs = (value[:2].numpy() for value in (state.start, state.goal, state.cores, state.obstacles))
     sites = np.concatenate((start, goal), 1)
 
@@ -143,7 +148,7 @@ def test_at_most_500_attempts_are_made() -> None:
     generator = torch.Generator().manual_seed(0)
     legs = 51 * torch.rand(2, 2, 8_000_000, generator=generator)
     squared = (legs[0, 0] - legs[1, 0]) ** 2 + (legs[0, 1] - legs[1, 1]) ** 2
-    distance = 58.0
+    distance = 62.5
     probability = float((squared >= distance**2).float().mean())
     assert 5e-4 < probability < 2e-3
     worlds = 3000
@@ -155,13 +160,13 @@ def test_at_most_500_attempts_are_made() -> None:
 
 
 def test_too_many_robots_are_as_few_as_in_the_published_generator() -> None:
-    level = {"num_robots": 12, "num_cores": 0, "num_obstacles": 14, "min_start_goal_dis": 30.0}
+    level = {"num_robots": 16, "num_cores": 0, "num_obstacles": 14, "min_start_goal_dis": 35.0}
     episodes = generate_episodes(2, [level], per_level=60)
     robots = np.array([episode["env"]["num_robots"] for episode in episodes])
     discs = np.array([len(episode["env"]["obstacles"]["r"]) for episode in episodes])
     state = random_state(level, 600)
     counts = state.present.sum(0).double().numpy()
-    assert 1 <= counts.min() < counts.max() <= 12 and counts.mean() < 11.9
+    assert 1 <= counts.min() < counts.max() <= 16 and counts.mean() < 14
     assert_agrees(counts.mean(), robots.mean(), (robots.var() / 60 + counts.var() / 600) ** 0.5, "robots")
     filled = state.obstacle_present.sum(0).double().numpy()
     assert filled.min() < 14

@@ -1,0 +1,118 @@
+"""Agents by name, and an env as one agent sees it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torchrl.data import Binary, Bounded, Categorical, Composite, TensorSpec, Unbounded
+
+import envs
+from rlstack.agents import Agent, agent_class, build_agent, make_agent, register
+from rlstack.agents.acqn import ACQN
+from rlstack.agents.base import Interface, Policy
+from rlstack.collection.flatten import flatten_agents
+from rlstack.config import ConfigError, conf_dir
+
+
+class Shape:
+    """Only the specs of an env."""
+
+    def __init__(self, observation: TensorSpec, action: TensorSpec, batch: tuple[int, ...]) -> None:
+        self.batch_size = torch.Size(batch)
+        self.observation_spec = Composite({"observation": observation}, shape=batch)
+        self.full_action_spec = Composite({"action": action}, shape=batch)
+
+
+@pytest.mark.parametrize("batch", [(), (4,)])
+def test_interface_of_a_single_agent(batch: tuple[int, ...]) -> None:
+    env = Shape(Unbounded((*batch, 3), dtype=torch.float64), Bounded(-1.0, 1.0, shape=(*batch, 2)), batch)
+    interface = Interface.of(env)  # type: ignore[arg-type]
+    assert interface.group is None and interface.key("action") == "action"
+    assert interface.observation.shape == (3,) and interface.action.shape == (2,)
+    assert interface.continuous and interface.features is None and interface.dtype == torch.float64
+    assert interface.observation_keys() == ["observation"]
+
+
+def test_discrete_and_unbounded_actions_are_no_bounded_vectors() -> None:
+    for action in (Categorical(4, shape=(2,)), Unbounded((2, 3)), Bounded(0, 3, shape=(2, 1), dtype=torch.int64)):
+        assert not Interface.of(Shape(Unbounded((2, 3)), action, (2,))).continuous  # type: ignore[arg-type]
+
+
+def test_dtype_is_that_of_the_floating_leaves() -> None:
+    leaves = {"mask": Binary(3, shape=(2, 3), dtype=torch.bool), "self": Unbounded((2, 3), dtype=torch.float64)}
+    env = Shape(Composite(leaves, shape=(2,)), Bounded(-1.0, 1.0, shape=(2, 1)), (2,))
+    assert Interface.of(env).dtype == torch.float64  # type: ignore[arg-type]
+
+
+def test_interface_of_marinenav() -> None:
+    env = envs.make("marinenav", num_worlds=3, num_robots=4)
+    interface = Interface.of(env)
+    assert interface.group == "agents" and interface.key("action") == ("agents", "action")
+    shapes = {key: tuple(spec.shape) for key, spec in interface.observation.items()}
+    assert shapes == {"self": (7,), "objects": (5, 5), "mask": (5,)}
+    assert interface.action.shape == (2,) and interface.continuous
+    assert interface.features is type(env).input_features and interface.dtype == torch.float32
+    keys = [("agents", "observation", leaf) for leaf in ("self", "objects", "mask")]
+    assert sorted(interface.observation_keys()) == sorted(keys)
+
+
+def test_a_policy_writes_actions_and_nothing_else() -> None:
+    env = envs.make("marinenav", num_worlds=3, num_robots=4)
+    policy = Policy(Interface.of(env), lambda observation: observation["self"][..., :2] * 0)
+    td = env.reset()
+    before = set(td.keys(True, True))
+    out = policy(td)
+    assert set(out.keys(True, True)) - before == {("agents", "action")}
+    assert policy.out_keys == [("agents", "action")] and set(policy.in_keys) <= before
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in (conf_dir() / "agent").glob("*.yaml")))
+def test_every_shipped_agent_acts_and_learns(name: str) -> None:
+    """On continuous actions or, where those are not for it, on discrete ones."""
+    for continuous in (True, False):
+        env = envs.make("marinenav", num_worlds=4, num_robots=2, continuous_actions=continuous)
+        try:
+            agent = make_agent(name, env)
+            break
+        except ConfigError as error:
+            assert "actions" in str(error)
+    else:
+        pytest.fail("acts neither continuously nor discretely")
+    before = [value.detach().clone() for value in agent.parameters()]
+    batch = env.rollout(8, agent.policy(explore=True), break_when_any_done=False)
+    metrics = agent.update_once(flatten_agents(batch, agent.interface.group))
+    assert metrics and all(torch.isfinite(torch.as_tensor(value)).all() for value in metrics.values())
+    assert not all(map(torch.equal, before, agent.parameters()))
+    greedy = agent.policy(explore=False)
+    td = env.reset()
+    first = greedy(td.clone()).get(agent.interface.key("action"))
+    assert torch.equal(first, greedy(td.clone()).get(agent.interface.key("action")))
+
+
+def test_own_agents_by_name_and_by_path() -> None:
+    assert agent_class("acqn") is agent_class("rlstack.agents.acqn:ACQN") is ACQN
+    register("mine", "rlstack.agents.acqn:ACQN")
+    assert agent_class("mine") is ACQN
+    with pytest.raises(ValueError, match="not of the form"):
+        register("mine", "rlstack.agents.acqn.ACQN")
+    with pytest.raises(ConfigError, match=r"agent\.algorithm: missing, one of acqn"):
+        build_agent({}, envs.make("marinenav", num_worlds=1), 100)
+    with pytest.raises(ConfigError, match="agent: no option 'nope'"):
+        make_agent("nope", envs.make("marinenav", num_worlds=1))
+
+
+def test_an_observation_no_encoder_fits_is_a_config_error() -> None:
+    env = Shape(Unbounded((2, 3, 8, 8)), Bounded(-1.0, 1.0, shape=(2, 1)), (2,))
+    with pytest.raises(ConfigError, match=r"shape \(3, 8, 8\) have no encoder"):
+        make_agent("acqn", env)  # type: ignore[arg-type]
+
+
+def test_agents_without_replay_say_so() -> None:
+    class Forgetful(ACQN):
+        replay_state = Agent.replay_state
+        load_replay_state = Agent.load_replay_state
+
+    agent = object.__new__(Forgetful)
+    assert agent.replay_state() is None
+    with pytest.raises(ConfigError, match="Forgetful has no replay memory"):
+        agent.load_replay_state({})

@@ -1,0 +1,192 @@
+"""From worlds to sequences to transitions, every value traced to where it came from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tensordict import TensorDict
+from torch import Tensor
+
+from rlstack.collection.flatten import flatten_agents, n_step_returns, transitions
+
+W, T, A = 2, 3, 2
+
+
+def number(w: int, t: int, a: int) -> float:
+    return 100.0 * w + 10.0 * t + a
+
+
+def handmade() -> TensorDict:
+    """``[W, T]`` with agents; each number tells its world, time and agent."""
+    where = torch.tensor([[[number(w, t, a) for a in range(A)] for t in range(T)] for w in range(W)])
+    bools = torch.zeros(W, T, A, 1, dtype=torch.bool)
+    terminated = bools.clone()
+    terminated[0, 1, 1] = True
+    agents = {
+        "observation": {"self": where[..., None] + torch.tensor([0.1, 0.2]), "mask": where[..., None] > 50},
+        "action": -where[..., None],
+        "active": where != number(0, 2, 1),
+        "energy": where,
+    }
+    following = {
+        "observation": {"self": where[..., None] + torch.tensor([0.3, 0.4]), "mask": where[..., None] > 60},
+        "reward": where[..., None] + 0.5,
+        "terminated": terminated,
+        "truncated": bools,
+        "done": terminated,
+        "active": ~terminated[..., 0],
+    }
+    world_done = torch.zeros(W, T, 1, dtype=torch.bool)
+    world_done[1, 0] = True
+    lead = [W, T, A]
+    return TensorDict(
+        {
+            "agents": TensorDict(agents, lead),
+            "done": torch.zeros(W, T, 1, dtype=torch.bool),
+            "next": {"agents": TensorDict(following, lead), "done": world_done, "terminated": world_done},
+        },
+        [W, T],
+    )
+
+
+def test_every_value_lands_at_its_agent_and_time() -> None:
+    batch = handmade()
+    original, flat = batch.clone(), flatten_agents(batch)
+    assert flat.shape == (W * A, T)
+    assert set(flat.keys()) == {"observation", "action", "active", "next"}
+    assert set(flat["next"].keys()) == {"observation", "reward", "terminated", "done"}
+    for w in range(W):
+        for a in range(A):
+            for t in range(T):
+                row, n = w * A + a, number(w, t, a)
+                entry = flat[row, t]
+                assert entry["observation", "self"].tolist() == pytest.approx([n + 0.1, n + 0.2])
+                assert entry["observation", "mask"].tolist() == [n > 50]
+                assert entry["action"].tolist() == [-n]
+                assert entry["active"].item() == ((w, t, a) != (0, 2, 1))
+                assert entry["next", "observation", "self"].tolist() == pytest.approx([n + 0.3, n + 0.4])
+                assert entry["next", "observation", "mask"].tolist() == [n > 60]
+                assert entry["next", "reward"].tolist() == [n + 0.5]
+                assert entry["next", "terminated"].tolist() == [(w, t, a) == (0, 1, 1)]
+                assert entry["next", "done"].tolist() == [(w, t, a) == (0, 1, 1) or (w, t) == (1, 0)]
+    assert (batch == original).all()
+
+
+def test_a_world_that_ends_ends_the_episode_of_agents_still_under_way() -> None:
+    flat = flatten_agents(handmade())
+    result = n_step_returns(flat, 3, 0.5)
+    for a in range(A):
+        n = number(1, 0, a)
+        entry = result[A + a, 0]
+        assert entry["next", "reward"].item() == n + 0.5
+        assert entry["next", "observation", "self"].tolist() == pytest.approx([n + 0.3, n + 0.4])
+        assert entry["gamma"].item() == 0.5 and not entry["next", "terminated"].item()
+
+
+@pytest.mark.parametrize("lead", [(4, 5), (5,), (2, 2, 5)])
+def test_single_agent(lead: tuple[int, ...]) -> None:
+    ends = {name: torch.rand(*lead, 1) < 0.3 for name in ("done", "terminated", "truncated")}
+    here = {"observation": torch.randn(*lead, 3), "action": torch.randn(*lead, 2), **ends}
+    after = {"observation": torch.randn(*lead, 3), "reward": torch.randn(*lead, 1), **ends}
+    flat = flatten_agents(TensorDict({**here, "next": after}, lead), None)
+    worlds = 4 if len(lead) > 1 else 1
+    assert flat.shape == (worlds, 5) and flat["active"].all()
+    assert torch.equal(flat["action"], here["action"].reshape(worlds, 5, 2))
+    assert set(flat["next"].keys()) == {"observation", "reward", "terminated", "done"}
+    for key in list(flat["next"].keys()):
+        assert torch.equal(flat["next", key], after[key].reshape(worlds, 5, -1))
+
+
+def sequences(reward: Tensor, done: Tensor, terminated: Tensor, active: Tensor | None = None) -> TensorDict:
+    """``[B, T]``; the next observation of entry (b, t) is 1000 b + t."""
+    batch, time = reward.shape
+    place = 1000.0 * torch.arange(batch)[:, None] + torch.arange(time)
+    following = {
+        "observation": place[..., None].to(reward.dtype),
+        "reward": reward[..., None],
+        "terminated": terminated[..., None],
+        "done": done[..., None],
+    }
+    entries: dict[str, Any] = {"observation": place[..., None] - 0.5, "action": place[..., None] * 2, "next": following}
+    entries["active"] = torch.ones(batch, time, dtype=torch.bool) if active is None else active
+    return TensorDict(entries, [batch, time])
+
+
+def slowly(reward: list[float], done: list[bool], start: int, n: int, gamma: float) -> tuple[float, float, int]:
+    """Return, discount of the bootstrap and index of the last step used, of one entry of one sequence."""
+    total, discount, last = 0.0, 1.0, start
+    for k in range(n):
+        last = start + k
+        total += discount * reward[last]
+        discount *= gamma
+        if done[last] or last == len(reward) - 1:
+            break
+    return total, discount, last
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    seed=st.integers(0, 2**31),
+    batch=st.integers(1, 4),
+    time=st.integers(1, 9),
+    n=st.integers(1, 12),
+    gamma=st.sampled_from([0.0, 0.5, 0.99, 1.0]),
+    ends=st.sampled_from([0.0, 0.2, 0.6, 1.0]),
+)
+def test_n_step_equals_the_loop(seed: int, batch: int, time: int, n: int, gamma: float, ends: float) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    reward = torch.randn(batch, time, dtype=torch.float64, generator=generator)
+    done = torch.rand(batch, time, generator=generator) < ends
+    terminated = done & (torch.rand(batch, time, generator=generator) < 0.5)
+    data = sequences(reward, done, terminated)
+    original, result = data.clone(), n_step_returns(data, n, gamma)
+    for b in range(batch):
+        for t in range(time):
+            total, discount, last = slowly(reward[b].tolist(), done[b].tolist(), t, n, gamma)
+            entry = result[b, t]
+            assert entry["next", "reward"].item() == pytest.approx(total, abs=1e-12)
+            assert entry["gamma"].item() == pytest.approx(discount, abs=1e-12)
+            assert entry["next", "observation"].item() == 1000 * b + last
+            assert entry["next", "terminated"].item() == terminated[b, last]
+            assert entry["next", "done"].item() == done[b, last]
+            assert entry["observation"].item() == 1000 * b + t - 0.5
+            assert entry["action"].item() == 2 * (1000 * b + t)
+    assert (data == original).all() and "gamma" not in set(data.keys())
+
+
+def test_one_step_changes_nothing() -> None:
+    torch.manual_seed(0)
+    done = torch.rand(3, 6) < 0.3
+    data = sequences(torch.randn(3, 6), done, done)
+    result = n_step_returns(data, 1, 0.9)
+    assert (result.exclude("gamma") == data).all()
+    torch.testing.assert_close(result["gamma"], torch.full((3, 6, 1), 0.9))
+
+
+def test_time_out_bootstraps_from_its_own_last_observation_and_a_termination_does_not() -> None:
+    done = torch.tensor([[False, True, False, False]] * 2)
+    terminated = torch.tensor([[False, False, False, False], [False, True, False, False]])
+    result = n_step_returns(sequences(torch.ones(2, 4), done, terminated), 3, 0.5)
+    for row in range(2):
+        first = result[row, 0]
+        assert first["next", "reward"].item() == 1.5 and first["gamma"].item() == 0.25
+        assert first["next", "observation"].item() == 1000 * row + 1
+        assert first["next", "terminated"].item() == bool(row)
+        assert result["next", "observation"][row, 2].item() == 1000 * row + 3
+
+
+def test_inactive_entries_are_dropped_and_never_summed() -> None:
+    """An agent is deactivated at t = 1 while its world goes on; the world restarts at t = 4."""
+    done = torch.tensor([[False, True, True, True, False, False]])
+    active = torch.tensor([[True, True, False, False, True, True]])
+    reward = torch.tensor([[1.0, 2.0, 1e9, 1e9, 3.0, 4.0]])
+    flat = transitions(n_step_returns(sequences(reward, done, done, active), 4, 1.0))
+    assert flat.shape == (4,) and "active" not in set(flat.keys())
+    assert flat["observation"][:, 0].tolist() == [-0.5, 0.5, 3.5, 4.5]
+    assert flat["next", "reward"][:, 0].tolist() == [3.0, 2.0, 7.0, 4.0]
+    assert flat["next", "observation"][:, 0].tolist() == [1.0, 1.0, 5.0, 5.0]
+    assert flat["next", "terminated"][:, 0].tolist() == [True, True, False, False]

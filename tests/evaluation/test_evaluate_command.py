@@ -1,0 +1,160 @@
+"""The command ``python -m rlstack.evaluate``: what it prints, writes and refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import imageio.v2 as imageio
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+
+import envs
+from envs.marinenav.env import MarineNav
+from envs.marinenav.episodes import Config, save_episodes
+from rlstack.agents import Interface
+from rlstack.config import ConfigError, conf_dir
+from rlstack.evaluate import main
+from rlstack.evaluation.evaluator import EpisodeSet, evaluate
+from rlstack.evaluation.pictures import most_telling, save_pictures
+from rlstack.training import loading
+from tests.evaluation.scripted import Scripted, episodes, full_ahead, straight_run
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run whose agent, loaded from anywhere, goes full ahead when greedy and slower when it explores."""
+    agent = SimpleNamespace(
+        interface=Interface.of(envs.make("marinenav", num_worlds=1)),
+        policy=lambda explore: Scripted(lambda td: full_ahead(td) * (0.3 if explore else 1.0)),
+    )
+    path = tmp_path / "run"
+    env = {"name": "marinenav", "num_worlds": 8, "dtype": "float32", "collision_penalty": -30.0, "num_robots": 2}
+    file = path / "checkpoints" / "checkpoint_000000001234.pt"
+    loaded = SimpleNamespace(agent=agent, config={"env": env}, frames=1234, path=file, run_dir=path)
+    monkeypatch.setattr(loading, "load", lambda *_, **__: loaded)
+    return path
+
+
+@pytest.fixture
+def episodes_file(tmp_path: Path) -> Path:
+    path = tmp_path / "three.json"
+    save_episodes(path, [episodes()[name] for name in ("arrives", "collides", "both")])
+    return path
+
+
+def command(*overrides: str) -> None:
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        cfg = compose("evaluate", list(overrides))
+    main(cfg)
+
+
+def test_everything_is_left_in_one_folder(
+    run_dir: Path, episodes_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command("checkpoint=run", f"episodes_file={episodes_file}")
+    folder = run_dir / "evaluations" / "000000001234_seed1000_three"
+    names = ["evaluation.json", "trajectories.png", "episode.mp4"]
+    assert sorted(path.name for path in folder.iterdir()) == sorted(names)
+    heading, header, row, *written = capsys.readouterr().out.splitlines()
+    assert heading.endswith("checkpoint_000000001234.pt (greedy, 1,234 frames) in marinenav, seed 1000")
+    assert header.split()[:3] == ["level", "episodes", "success"] and row.split()[:3] == ["all", "3", "0.667"]
+    assert written == [f"wrote {folder / name}" for name in names]
+    content = json.loads((folder / "evaluation.json").read_text())
+    assert content["options"]["collision_penalty"] == -5.0 and len(content["episodes"]) == 3
+    with imageio.get_reader(folder / "episode.mp4") as reader:  # the failure
+        assert reader.count_frames() == content["episodes"][1]["length"] + 1
+    assert imageio.imread(folder / "trajectories.png").shape[1] == 720
+
+
+def test_the_worlds_own_episodes_by_the_exploring_policy(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def own_set(per_level: int, seed: int) -> tuple[list[Config], list[str]]:
+        assert (per_level, seed) == (2, 5)
+        return [episodes()["arrives"]] * 4, ["0", "0", "1", "1"]
+
+    monkeypatch.setattr(MarineNav, "evaluation_set", staticmethod(own_set))
+    command("checkpoint=run", "episodes=2", "policy=explore", "seed=5", "plots=false", "video=false")
+    (folder,) = (run_dir / "evaluations").iterdir()
+    assert folder.name == "000000001234_seed5_explore"
+    content = json.loads((folder / "evaluation.json").read_text())
+    assert [row["level"] for row in content["levels"]] == ["0", "1", "all"]
+    assert all(episode["length"] > len(straight_run(18.0)[0]) for episode in content["episodes"])
+
+
+def test_another_world_and_folder(run_dir: Path, episodes_file: Path, tmp_path: Path) -> None:
+    common = (f"episodes_file={episodes_file}", "plots=false", "video=false", "env=marinenav")
+    command("checkpoint=run", *common, f"output={tmp_path / 'mine'}")
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["evaluation.json"]
+    command("checkpoint=run", *common)
+    assert (run_dir / "evaluations" / "000000001234_seed1000_marinenav_three").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ([], "checkpoint: missing, give a run directory or a checkpoint file: checkpoint=runs/<run>"),
+        (["checkpoint=x", "episodes=0"], r"episodes: 0 is outside \[1, inf\)"),
+        (["checkpoint=x", "policy=best"], "policy: expected one of 'greedy', 'explore'"),
+        (["checkpoint=x", "device=tpu9"], "device: 'tpu9' cannot be used"),
+        (["checkpoint=x", "episodes_file=/none.json"], "episodes_file: /none.json cannot be read"),
+        (["checkpoint=x", "episodes_file=BAD"], "episodes_file: .*bad.json: not valid JSON"),
+        (["checkpoint=x", "output=BAD"], "output: .*bad.json cannot be made"),
+        (["checkpoint=x", "env=marinenav", "+env.winds=3"], "env: .*winds"),
+        (["checkpoint=x", "env=marinenav", "env.name=null"], "env.name: missing"),
+        (
+            ["checkpoint=x", "env=marinenav", "env.continuous_actions=false"],
+            r"env=marinenav does not fit the agent: action is Categorical \[\] torch.int64, it knows Bounded",
+        ),
+        (
+            ["checkpoint=x", "env=marinenav", "env.dtype=float64"],
+            "env=marinenav does not fit the agent: action is .*float64, it knows .*float32",
+        ),
+    ],
+)
+def test_mistakes_are_one_line(run_dir: Path, tmp_path: Path, overrides: list[str], message: str) -> None:
+    bad = tmp_path / "bad.json"
+    bad.write_text("{")
+    with pytest.raises(ConfigError, match=message) as error:
+        command(*(override.replace("BAD", str(bad)) for override in overrides))
+    assert "\n" not in str(error.value)
+
+
+def test_as_a_user_meets_it(tmp_path: Path) -> None:
+    for arguments, message in (
+        ([], "error: checkpoint: missing, give a run directory or a checkpoint file: checkpoint=runs/<run>\n"),
+        (["checkpoint=nowhere"], "error: checkpoint: nowhere does not exist\n"),
+    ):
+        result = subprocess.run(
+            [sys.executable, "-m", "rlstack.evaluate", *arguments],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert (result.returncode, result.stderr) == (2, message)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_video_shows_the_first_failure_on_the_hardest_level(tmp_path: Path) -> None:
+    def index(*names: str, levels: str) -> int:
+        chosen = EpisodeSet([episodes()[name] for name in names], list(levels))
+        options = {"dtype": torch.float64, "num_robots": 2}
+        found = evaluate(Scripted(full_ahead), "marinenav", options, 1, 0, episode_set=chosen, record=2)
+        return most_telling(found)
+
+    assert index("collides", "arrives", "collides", levels="abb") == 2
+    assert index("arrives", "collides", "arrives", levels="aab") == 0
+
+
+def test_no_pictures_without_recordings(tmp_path: Path) -> None:
+    policy = Scripted(lambda td: torch.zeros(*td.batch_size, 1), "action")
+    found = evaluate(policy, "tests.evaluation.scripted:Countdown", {}, 2, 0, record=2)
+    assert save_pictures(found, tmp_path) == [] and list(tmp_path.iterdir()) == []

@@ -1,0 +1,69 @@
+"""The result of an evaluation: its numbers, its file and its table."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from rlstack.evaluation.results import Evaluation
+from rlstack.evaluation.statistics import wilson_interval
+from tests.evaluation.scripted import play
+
+
+@pytest.fixture
+def result() -> Evaluation:
+    return play(["arrives", "collides", "rests"], max_steps=40, record=1, name="full ahead")
+
+
+def test_intervals_are_wilsons(result: Evaluation) -> None:
+    summary = result.summary()
+    assert summary["eval/success"] == pytest.approx(1 / 3)
+    assert (summary["eval/success_low"], summary["eval/success_high"]) == wilson_interval(1, 3)
+    assert summary["eval/success_levelarrives"] == 1.0 and summary["eval/success_levelrests"] == 0.0
+
+
+def test_json_round_trip(result: Evaluation, tmp_path: Path) -> None:
+    path = tmp_path / "new" / "evaluation.json"
+    result.save(path)
+    assert [file.name for file in path.parent.iterdir()] == ["evaluation.json"]
+    back = Evaluation.from_json(path.read_text())
+    assert back.table() == result.table() and back.summary() == result.summary()
+    assert back.to_json() == result.to_json()
+    assert (back.levels, back.seed, back.policy, back.world) == (result.levels, 0, "full ahead", "marinenav")
+    content = json.loads(path.read_text())
+    assert content["options"]["dtype"] == "float64" and content["options"]["collision_penalty"] == -5.0
+    assert set(content["summary"]) <= {f"eval/{name}" for name in content["definitions"]} | {
+        f"eval/success_level{level}" for level in result.levels
+    }
+    with pytest.raises(ValueError, match="not an evaluation"):
+        Evaluation.from_json("[]")
+
+
+def test_recordings_are_the_episodes(result: Evaluation) -> None:
+    assert list(result.recordings) == [0, 1, 2]
+    for index, recording in result.recordings.items():
+        assert len(recording.pose) == result.episodes["length"][index] + 1
+        assert recording.success == bool(result.episodes["success"][index])
+    assert result.recordings[1].title == "level collides, episode 1"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_table_as_text(result: Evaluation, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "xterm")
+    plain, terminal = io.StringIO(), Terminal()
+    result.print_table(plain)
+    result.print_table(terminal)
+    lines = plain.getvalue().splitlines()
+    assert plain.getvalue().isascii() and len({len(line) for line in lines}) == 1
+    assert lines[0].split()[:3] == ["level", "episodes", "success"]
+    assert lines[-1].split()[:3] == ["all", "3", "0.333"]
+    low, high = wilson_interval(1, 3)
+    assert all(text in terminal.getvalue() for text in ("collision", "0.333", f"{low:.3f}-{high:.3f}", "\x1b["))

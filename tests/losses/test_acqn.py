@@ -1,0 +1,210 @@
+"""AC-IQN's losses against updates recorded from the reference learner."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tensordict import TensorDict
+from torch import Tensor, nn
+
+from rlstack.adapters.marinenav import ACTOR_NAMES, CRITIC_NAMES, published_state
+from rlstack.losses.acqn import ACIQNLoss
+from rlstack.networks.actors import DeterministicActor
+from rlstack.networks.encoders import FlatEncoder, ObjectSetEncoder
+from rlstack.networks.quantile import LateQuantileCritic, QuantileCritic
+
+pytestmark = pytest.mark.filterwarnings("ignore:No target network updater:UserWarning")
+
+TOLERANCE = 1e-9
+NAMES = {"actor": ACTOR_NAMES, "critic": CRITIC_NAMES}
+
+
+class Recording:
+    """A recorded run of three updates on one batch."""
+
+    def __init__(self, path: Path) -> None:
+        with np.load(path) as file:
+            self.arrays = dict(file.items())
+
+    def __getitem__(self, key: str) -> Tensor:
+        return torch.as_tensor(self.arrays[key])
+
+    def state(self, prefix: str, network: str) -> dict[str, Tensor]:
+        """Parameters of ``"actor"`` or ``"critic"`` under our names."""
+        start = f"{prefix}/{network}/"
+        arrays = {key.removeprefix(start): value for key, value in self.arrays.items() if key.startswith(start)}
+        return published_state(arrays, NAMES[network])
+
+    def batch(self) -> TensorDict:
+        def observation(prefix: str) -> dict[str, Tensor]:
+            return {key: self[prefix + key] for key in ("self", "objects", "mask")}
+
+        following = {
+            "observation": observation("next_"),
+            "reward": self["reward"][:, None],
+            "terminated": self["done"][:, None] > 0.5,
+        }
+        entries = {"observation": observation(""), "action": self["action"], "next": following}
+        return TensorDict(entries, batch_size=[16])
+
+    def network(self, prefix: str, name: str) -> nn.Module:
+        encoder = ObjectSetEncoder(7, 5, 5, 6, (4,))
+        network = DeterministicActor(encoder, 2, (12, 12)) if name == "actor" else QuantileCritic(encoder, 2, 12)
+        network.double().load_state_dict(self.state(prefix, name))
+        return network
+
+    def loss(self) -> ACIQNLoss:
+        loss = ACIQNLoss(self.network("local0", "actor"), self.network("local0", "critic"))
+        for name in NAMES:
+            target = TensorDict.from_module(self.network("target0", name)).data
+            getattr(loss, f"target_{name}_network_params").data.update_(target)
+        return loss
+
+
+def flat(params: TensorDict) -> dict[str, Tensor]:
+    return {".".join(key) if isinstance(key, tuple) else key: value for key, value in params.items(True, True)}
+
+
+def check(recording: Recording) -> None:
+    loss, batch = recording.loss(), recording.batch()
+    original = batch.clone()
+    parameters = {name: list(getattr(loss, f"{name}_network_params").values(True, True)) for name in NAMES}
+    optimizers = {name: torch.optim.Adam(parameters[name], lr=1e-4) for name in NAMES}
+
+    def update(name: str, value: Tensor) -> Tensor:
+        optimizers[name].zero_grad()
+        value.backward()
+        norm = torch.nn.utils.clip_grad_norm_(parameters[name], 0.5)
+        optimizers[name].step()
+        return torch.stack((value.detach(), norm))
+
+    for k in range(3):
+        levels = [recording[f"step{k}/rand{i}"] for i in range(3)]
+        critic = update("critic", loss.critic_loss(batch, tau=levels[1], tau_target=levels[0])[0])
+        actor = update("actor", loss.actor_loss(batch, tau=levels[2])[0])
+        norms = recording[f"step{k}/gradnorm"]
+        expected = torch.stack((recording[f"step{k}/loss0"], norms[0], recording[f"step{k}/loss1"], norms[1]))
+        torch.testing.assert_close(torch.cat((critic, actor)), expected, rtol=0, atol=TOLERANCE)
+    for name in NAMES:
+        online, target = flat(getattr(loss, f"{name}_network_params")), recording.state("step2/local", name)
+        assert online.keys() == target.keys()
+        for key, value in target.items():
+            torch.testing.assert_close(online[key].detach(), value, rtol=0, atol=TOLERANCE)
+        kept = flat(getattr(loss, f"target_{name}_network_params"))
+        for key, value in recording.state("target0", name).items():
+            assert torch.equal(kept[key], value)
+    assert (batch == original).all()
+
+
+def test_recorded_updates(fixtures_dir: Path) -> None:
+    check(Recording(fixtures_dir / "losses/public_AC_IQN.npz"))
+
+
+@pytest.mark.shared
+def test_all_recorded_updates(shared_dir: Path) -> None:
+    paths = sorted((shared_dir / "golden/marinenav/losses").glob("*_AC_IQN.npz"))
+    assert paths
+    for path in paths:
+        check(Recording(path))
+
+
+@pytest.fixture
+def recording(fixtures_dir: Path) -> Recording:
+    return Recording(fixtures_dir / "losses/public_AC_IQN.npz")
+
+
+def test_targets_are_copies_that_no_gradient_reaches(recording: Recording) -> None:
+    loss, batch = recording.loss(), recording.batch()
+    for _ in range(2):  # to_module() must leave it so after each use
+        losses = loss(batch)
+        (losses["loss_critic"] + losses["loss_actor"]).backward()
+        for name in NAMES:
+            online = flat(getattr(loss, f"{name}_network_params"))
+            target = flat(getattr(loss, f"target_{name}_network_params"))
+            assert online.keys() == target.keys()
+            for key, value in target.items():
+                assert not value.requires_grad and value.grad is None
+                assert value.data_ptr() != online[key].data_ptr()
+                assert online[key].requires_grad and online[key].grad is not None
+
+
+def test_critic_loss_leaves_the_actor_alone(recording: Recording) -> None:
+    loss, batch = recording.loss(), recording.batch()
+    loss.critic_loss(batch)[0].backward()
+    assert all(value.grad is None for value in loss.actor_network_params.values(True, True))
+    assert all(value.grad is not None for value in loss.critic_network_params.values(True, True))
+
+
+def test_levels_are_drawn_target_first(recording: Recording) -> None:
+    loss, batch = recording.loss(), recording.batch()
+    torch.manual_seed(3)
+    drawn = loss.critic_loss(batch)[0]
+    torch.manual_seed(3)
+    tau_target, tau = (torch.rand(16, 8, dtype=torch.float64) for _ in range(2))
+    assert torch.equal(drawn, loss.critic_loss(batch, tau, tau_target)[0])
+
+
+def test_terminated_entries_take_the_reward_alone(recording: Recording) -> None:
+    loss, batch = recording.loss(), recording.batch()
+    done = torch.arange(16)[:, None] < 5
+    batch["next", "terminated"] = done
+    target = loss.target(batch, torch.rand(16, 8, dtype=torch.float64))
+    assert torch.equal(target[:5], batch["next", "reward"][:5].expand(5, 8))
+    assert (target[5:] != batch["next", "reward"][5:]).all()
+
+
+def test_the_batch_may_bring_its_own_discount(recording: Recording) -> None:
+    loss, batch = recording.loss(), recording.batch()
+    batch["next", "terminated"] = torch.zeros(16, 1, dtype=torch.bool)
+    tau = torch.rand(16, 8, dtype=torch.float64)
+    own, reward = loss.target(batch, tau), batch["next", "reward"]
+    gamma = torch.linspace(0, 1, 16, dtype=torch.float64)[:, None]
+    given = loss.target(batch.copy().set("gamma", gamma), tau)
+    torch.testing.assert_close(given, reward + gamma * (own - reward) / 0.99)
+
+
+def test_shared_levels_are_stratified() -> None:
+    actor, critic = DeterministicActor(FlatEncoder(3, 4), 1, (4,)), LateQuantileCritic(FlatEncoder(3, 4), 1, (4,))
+    loss = ACIQNLoss(actor, critic, num_quantiles=10, shared_levels=True)
+    for _ in range(20):
+        levels = loss.draw_levels(torch.empty(7, 1))
+        assert levels.shape == (1, 10)
+        assert torch.equal((levels[0] * 10).floor(), torch.arange(10.0))
+    entries = {"observation": torch.rand(7, 3), "action": torch.rand(7, 1)}
+    following = {"observation": torch.rand(7, 3), "reward": torch.rand(7, 1), "terminated": torch.rand(7, 1) > 0.5}
+    batch = TensorDict({**entries, "next": following}, batch_size=[7])
+    repeated = levels.expand(7, 10)
+    for shared, full in (
+        (loss.critic_loss(batch, levels, levels)[0], loss.critic_loss(batch, repeated, repeated)[0]),
+        (loss.actor_loss(batch, levels)[0], loss.actor_loss(batch, repeated)[0]),
+    ):
+        torch.testing.assert_close(shared, full)
+
+
+def test_target_noise_is_clipped_and_of_the_given_size() -> None:
+    class Identity(nn.Module):
+        def forward(self, observation: Tensor) -> Tensor:
+            return observation * self.one
+
+    class ActionAsValue(Identity):
+        def forward(self, observation: Tensor, action: Tensor, tau: Tensor) -> Tensor:
+            return (self.one * action).expand(-1, tau.shape[-1])
+
+    def parametrised(module: nn.Module) -> nn.Module:
+        module.one = nn.Parameter(torch.ones(()))
+        return module
+
+    loss = ACIQNLoss(parametrised(Identity()), parametrised(ActionAsValue()), gamma=1.0, target_noise=0.1)
+    count = 20_000
+    where = torch.zeros(count, 1)
+    where[-1000:] = 0.95
+    following = {"observation": where, "reward": torch.zeros(count, 1), "terminated": torch.zeros(count, 1).bool()}
+    batch = TensorDict({"action": where, "observation": where, "next": following}, batch_size=[count])
+    smoothed = loss.target(batch, torch.rand(count, 2))
+    inner = smoothed[:-1000, 0]
+    assert inner.abs().max() == pytest.approx(0.2) and abs(float(inner.mean())) < 0.005
+    assert float(inner.std()) == pytest.approx(0.0938, abs=0.003)  # of a normal clipped at two deviations: 0.938
+    assert smoothed.max() == 1.0

@@ -1,0 +1,82 @@
+"""The quantile Huber loss against loops, hand-worked values and finite differences."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlstack.losses.quantile import quantile_huber_loss
+
+
+def by_loops(prediction: np.ndarray, target: np.ndarray, tau: np.ndarray, kappa: float) -> list[float]:
+    result = []
+    for b in range(len(prediction)):
+        total = 0.0
+        for i in range(prediction.shape[1]):
+            for j in range(target.shape[1]):
+                error = target[b, j] - prediction[b, i]
+                size = abs(error)
+                huber = error**2 / 2 if size <= kappa else kappa * (size - kappa / 2)
+                level = tau[b, i] if len(tau) > 1 else tau[0, i]
+                total += (1 - level if error < 0 else level) * huber / kappa / target.shape[1]
+        result.append(total)
+    return result
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**31),
+    sizes=st.tuples(*[st.integers(1, 6)] * 3),
+    kappa=st.sampled_from([0.1, 0.5, 1.0, 3.0]),
+    shared=st.booleans(),
+    spread=st.sampled_from([0.1, 1.0, 30.0]),
+)
+def test_equals_the_loops(seed: int, sizes: tuple[int, int, int], kappa: float, shared: bool, spread: float) -> None:
+    rng = np.random.default_rng(seed)
+    batch, n, m = sizes
+    prediction, target = rng.normal(0, spread, (batch, n)), rng.normal(0, spread, (batch, m))
+    tau = rng.uniform(0, 1, (1 if shared else batch, n))
+    ours = quantile_huber_loss(*(torch.from_numpy(x) for x in (prediction, target, tau)), kappa)
+    assert ours.shape == (batch,)
+    np.testing.assert_allclose(ours, by_loops(prediction, target, tau, kappa), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("prediction", "target", "tau", "kappa", "expected"),
+    [
+        ([0.0], [0.5], [0.3], 1.0, 0.3 * 0.125),  # below the target, inside the parabola
+        ([0.5], [0.0], [0.3], 1.0, 0.7 * 0.125),  # above it
+        ([0.0], [3.0], [0.9], 1.0, 0.9 * 2.5),  # on the straight part
+        ([0.0], [3.0], [0.9], 2.0, 0.9 * 2 * (3 - 1) / 2),
+        ([0.0], [0.0], [0.9], 1.0, 0.0),
+        ([0.0], [1.0, -1.0], [0.25], 1.0, (0.25 * 0.5 + 0.75 * 0.5) / 2),  # mean over targets
+        ([0.0, 0.0], [1.0], [0.25, 0.5], 1.0, 0.25 * 0.5 + 0.5 * 0.5),  # sum over predictions
+    ],
+)
+def test_by_hand(prediction: list[float], target: list[float], tau: list[float], kappa: float, expected: float) -> None:
+    inputs = (torch.tensor([x], dtype=torch.float64) for x in (prediction, target, tau))
+    assert quantile_huber_loss(*inputs, kappa).item() == pytest.approx(expected, rel=1e-14)
+
+
+def test_gradient() -> None:
+    torch.manual_seed(0)
+    prediction = torch.randn(4, 5, dtype=torch.float64, requires_grad=True)
+    target, tau = 2 * torch.randn(4, 3, dtype=torch.float64), torch.rand(4, 5, dtype=torch.float64)
+    for kappa in (0.3, 1.0):
+        assert torch.autograd.gradcheck(lambda x, k=kappa: quantile_huber_loss(x, target, tau, k), (prediction,))
+
+
+def test_its_minimum_is_the_quantile() -> None:
+    torch.manual_seed(0)
+    sample = torch.randn(1, 4000, dtype=torch.float64).exp()
+    tau = torch.tensor([[0.1, 0.5, 0.9]], dtype=torch.float64)
+    found = torch.zeros(1, 3, dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.Adam([found], lr=0.05)
+    for _ in range(300):
+        optimizer.zero_grad()
+        quantile_huber_loss(found, sample, tau, kappa=0.01).sum().backward()
+        optimizer.step()
+    torch.testing.assert_close(found[0].detach(), sample[0].quantile(tau[0]), rtol=0.05, atol=0.02)

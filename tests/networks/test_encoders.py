@@ -1,0 +1,123 @@
+"""Encoders and the actor: what reaches the features, what must not, and what fits which spec."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from tensordict import TensorDict
+from torch import nn
+from torchrl.data import Binary, Bounded, Composite, Unbounded
+
+from rlstack.networks.actors import DeterministicActor
+from rlstack.networks.encoders import FlatEncoder, ObjectSetEncoder, build_encoder, mlp
+
+
+def observations(*batch: int, objects: int = 5) -> TensorDict:
+    torch.manual_seed(1)
+    values = {
+        "self": torch.randn(*batch, 7),
+        "objects": torch.randn(*batch, objects, 4),
+        "mask": torch.rand(*batch, objects) < 0.5,
+    }
+    return TensorDict(values, batch_size=batch)
+
+
+def test_mlp_layout() -> None:
+    assert [type(layer) for layer in mlp((3, 4, 5))] == [nn.Linear, nn.ReLU] * 2
+    normed = mlp((3, 4, 5), layer_norm=True)
+    assert [type(layer) for layer in normed] == [nn.Linear, nn.LayerNorm, nn.ReLU] * 2
+    assert normed(torch.randn(2, 6, 3)).shape == (2, 6, 5)
+
+
+def test_empty_slots_have_no_influence() -> None:
+    encoder, obs = ObjectSetEncoder(7, 4, 5, 6, (8, 3)), observations(64)
+    other = obs.clone()
+    other["objects"] = torch.where(obs["mask"][..., None], obs["objects"], torch.randn(64, 5, 4) * 100)
+    assert torch.equal(encoder(obs), encoder(other))
+    other["objects"] = torch.where(obs["mask"][..., None], other["objects"] + 1, other["objects"])
+    some = obs["mask"].any(-1)
+    assert (encoder(obs) != encoder(other)).any(-1)[some].float().mean() > 0.5
+
+
+def test_features_are_oneself_then_the_slots_in_order() -> None:
+    encoder, obs = ObjectSetEncoder(7, 4, 5, 6, (8, 3)), observations(9)
+    features = encoder(obs)
+    assert features.shape == (9, encoder.out_features) == (9, 6 + 5 * 3)
+    torch.testing.assert_close(features[:, :6], encoder.self_encoder(obs["self"]))
+    for slot in range(5):
+        alone = encoder.object_encoder(obs["objects"][:, slot]) * obs["mask"][:, slot, None]
+        torch.testing.assert_close(features[:, 6 + 3 * slot : 9 + 3 * slot], alone)
+
+
+def test_no_object_at_all_gives_zeros_and_finite_gradients() -> None:
+    encoder, obs = ObjectSetEncoder(7, 4, 5, 6, (3,)), observations(8)
+    obs["mask"] = torch.zeros(8, 5, dtype=torch.bool)
+    features = encoder(obs)
+    assert (features[:, 6:] == 0).all()
+    features.sum().backward()
+    assert all((parameter.grad == 0).all() for parameter in encoder.object_encoder.parameters())
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.float32, torch.int64])
+def test_any_mask_dtype(dtype: torch.dtype) -> None:
+    encoder, obs = ObjectSetEncoder(7, 4, 5), observations(8)
+    assert torch.equal(encoder(obs), encoder(obs.copy().set("mask", obs["mask"].to(dtype))))
+
+
+@pytest.mark.parametrize("squash", ["arctan", "tanh"])
+def test_batch_dimensions_do_not_matter(squash: str) -> None:
+    actor, obs = DeterministicActor(ObjectSetEncoder(7, 4, 5, 6, (3,)), 2, (8, 8), squash), observations(3, 4)
+    actions = actor(obs)
+    assert actions.shape == (3, 4, 2)
+    torch.testing.assert_close(actions, actor(obs.reshape(12)).view(3, 4, 2))
+    torch.testing.assert_close(actions[1, 2], actor(obs[1, 2]))
+
+
+def test_squashing() -> None:
+    for squash, function in (("tanh", math.tanh), ("arctan", lambda z: 2 / math.pi * math.atan(z))):
+        actor = DeterministicActor(FlatEncoder(1, 1), 1, (1,), squash)
+        nn.init.zeros_(actor.output.weight)
+        for raw in (-1e3, -0.7, 0.0, 0.2, 40.0):
+            nn.init.constant_(actor.output.bias, raw)
+            assert actor(torch.ones(1)).item() == pytest.approx(function(raw), rel=1e-6)
+
+
+def structured(**changes: object) -> Composite:
+    leaves = {"self": Unbounded(7), "objects": Bounded(-1, 1, shape=(5, 4)), "mask": Binary(5, dtype=torch.bool)}
+    leaves = {key: leaf for key, leaf in {**leaves, **changes}.items() if leaf is not None}
+    return Composite(leaves, shape=())
+
+
+class Doubled(nn.Module):
+    """Input features that are not the observation's own."""
+
+    self_size, object_size = 14, 8
+
+    def forward(self, obs: TensorDict) -> TensorDict:
+        wide = {key: torch.cat((obs[key],) * 2, -1) for key in ("self", "objects")}
+        return TensorDict({**wide, "mask": obs["mask"]}, batch_size=obs.batch_size)
+
+
+def test_build_encoder_fits_the_spec() -> None:
+    flat = build_encoder(Unbounded(7), None, 10, [3])
+    assert isinstance(flat, FlatEncoder) and flat(torch.randn(4, 7)).shape == (4, flat.out_features) == (4, 10)
+    plain = build_encoder(structured(), None, 10, [8, 3])
+    assert plain(observations(4)).shape == (4, plain.out_features) == (4, 10 + 15)
+    scaled = build_encoder(structured(), Doubled, 10, [3])
+    assert scaled(observations(2, 3)).shape == (2, 3, scaled.out_features) == (2, 3, 10 + 15)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (Unbounded((3, 8, 8)), r"shape \(3, 8, 8\) have no encoder"),
+        (structured(mask=None), "needs the keys self, objects, mask; this one has objects, self"),
+        (structured(extra=Unbounded(1)), "this one has extra, mask, objects, self"),
+    ],
+)
+def test_build_encoder_says_what_does_not_fit(spec: Composite, message: str) -> None:
+    with pytest.raises(ValueError, match=message) as error:
+        build_encoder(spec, None, 10, [3])
+    assert "\n" not in str(error.value)
