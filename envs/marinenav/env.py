@@ -235,7 +235,7 @@ class MarineNav(World):
             raise RuntimeError("worlds that replay given episodes (reset_to) cannot be checkpointed; reset() first")
         return {
             "total_steps": self.total_steps,
-            "state": dict(self._state.items()),
+            "state": dict(self._state.map(torch.clone).items()),  # resets write into the state in place
             "observation": self._observation.to_dict(),
             "pool": self._pool.state_dict(),
         }

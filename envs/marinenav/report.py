@@ -61,7 +61,7 @@ def episode(state: WorldState) -> dict[str, Tensor]:
     """Statistics of the episode so far, means over the robots a world has; final where the world is done."""
     kind = state.returns.dtype
     present = state.present.to(kind)
-    share = 1 / present.sum(0)
+    share = 1 / present.sum(0).clamp_min(1)
 
     def mean(values: Tensor) -> Tensor:
         return (values.sum(0) * share)[:, None]
@@ -80,15 +80,14 @@ def episode(state: WorldState) -> dict[str, Tensor]:
 
 def ends(state: WorldState, was_active: Tensor, out: StepOutputs, options: StepOptions) -> Report:
     """Reward and the three end flags, of robots and of worlds."""
-    time_out = out.time_out & (state.active | was_active)
-    done = time_out | ~state.active
     world_done = out.time_out | (state.active.to(torch.uint8).amax(0) == 0)
     if options.end_on_collision:
         world_done = world_done | (state.collided.to(torch.uint8).amax(0) > 0)
-    if options.timeout_is_terminal:
-        truncated, world_truncated = torch.zeros_like(time_out), torch.zeros_like(world_done)
-    else:
-        truncated, world_truncated = time_out & was_active, out.time_out
+    # Cut short: by the time limit, which overrides everything, or with the world by somebody else's collision.
+    late = torch.zeros_like(out.time_out) if options.timeout_is_terminal else out.time_out
+    done = world_done | ~state.active
+    truncated = was_active & (late | (world_done & ~out.time_out & state.active))
+    world_truncated = late
     flags = {"done": done, "terminated": done & ~truncated, "truncated": truncated}
     agents = {name: worlds_first(value)[..., None] for name, value in flags.items()}
     return {
@@ -100,5 +99,9 @@ def ends(state: WorldState, was_active: Tensor, out: StepOutputs, options: StepO
 
 
 def worlds_first(value: Tensor) -> Tensor:
-    """``[..., W]`` to contiguous ``[W, ...]`` as one two-dimensional transposition, which torch does in blocks."""
-    return value.reshape(-1, value.shape[-1]).T.contiguous().view(value.shape[-1], *value.shape[:-1])
+    """``[..., W]`` to contiguous ``[W, ...]`` as one two-dimensional transposition, which torch does in blocks.
+
+    Always a copy: the state is written in place at resets, what was handed out must not change with it.
+    """
+    rows = value.reshape(-1, value.shape[-1]).T.clone(memory_format=torch.contiguous_format)
+    return rows.view(value.shape[-1], *value.shape[:-1])

@@ -29,6 +29,12 @@ class StepOptions:
     timeout_is_terminal: bool = False
     end_on_collision: bool = False
 
+    def __post_init__(self) -> None:
+        if self.max_steps < 0:
+            raise ValueError(f"max_steps: {self.max_steps} is negative")
+        if not 0 <= self.discount <= 1:
+            raise ValueError(f"discount: {self.discount} is outside [0, 1]")
+
 
 class StepOutputs(NamedTuple):
     """Per robot ``[A, W]``, of the robots active before the step (zeros elsewhere) unless said otherwise."""

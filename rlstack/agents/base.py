@@ -40,7 +40,7 @@ class Interface:
     @classmethod
     def of(cls, env: EnvBase) -> Interface:
         """Reads an env's specs."""
-        group = GROUP if GROUP in env.observation_spec.keys() else None
+        group = GROUP if GROUP in env.observation_spec.keys() else None  # noqa: SIM118
         prefix = () if group is None else (group,)
         lead = env.full_action_spec[group].shape if group is not None else env.batch_size
         observation = _strip(env.observation_spec[(*prefix, "observation")], len(lead))
