@@ -95,9 +95,7 @@ def explain(error: BaseException) -> str:
         case MissingConfigException():
             text = str(error).partition("\n")[0]
         case OverrideParseException():
-            text = (
-                f"{error.override}: cannot read this override, {_first_line(error.message, 'Error parsing')}"
-            )
+            text = f"{error.override}: cannot read this override, {_first_line(error.message, 'Error parsing')}"
         case ConfigCompositionException(__cause__=ConfigAttributeError() | ConfigKeyError() as cause):
             text = unknown_key(*_key_and_siblings(cause)) if cause.full_key else _first_line(str(error))
         case ConfigCompositionException(__cause__=OmegaConfBaseException() as cause):

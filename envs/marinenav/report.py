@@ -80,21 +80,23 @@ def episode(state: WorldState) -> dict[str, Tensor]:
 
 def ends(state: WorldState, was_active: Tensor, out: StepOutputs, options: StepOptions) -> Report:
     """Reward and the three end flags, of robots and of worlds."""
-    world_done = out.time_out | (state.active.to(torch.uint8).amax(0) == 0)
+    # Flags are numbers, 0 or 1, as in judge().
+    kind = out.reward.dtype
+    active, time_out = state.active.to(kind), out.time_out.to(kind)
+    world_done = torch.maximum(time_out, 1 - active.amax(0))
     if options.end_on_collision:
-        world_done = world_done | (state.collided.to(torch.uint8).amax(0) > 0)
+        world_done = torch.maximum(world_done, state.collided.to(kind).amax(0))
     # Cut short: by the time limit, which overrides everything, or with the world by somebody else's collision.
-    late = torch.zeros_like(out.time_out) if options.timeout_is_terminal else out.time_out
-    done = world_done | ~state.active
-    truncated = was_active & (late | (world_done & ~out.time_out & state.active))
-    world_truncated = late
-    flags = {"done": done, "terminated": done & ~truncated, "truncated": truncated}
-    agents = {name: worlds_first(value)[..., None] for name, value in flags.items()}
+    late = torch.zeros_like(time_out) if options.timeout_is_terminal else time_out
+    done = torch.maximum(world_done, 1 - active)
+    truncated = was_active.to(kind) * torch.maximum(late, world_done * (1 - time_out) * active)
+    flags = {"done": done, "terminated": done * (1 - truncated), "truncated": truncated}
+    agents = {name: worlds_first(value > 0)[..., None] for name, value in flags.items()}
     return {
         "agents": {"reward": worlds_first(out.reward)[..., None], **agents},
-        "done": world_done[:, None],
-        "terminated": (world_done & ~world_truncated)[:, None],
-        "truncated": world_truncated[:, None],
+        "done": world_done[:, None] > 0,
+        "terminated": (world_done * (1 - late))[:, None] > 0,
+        "truncated": late[:, None] > 0,
     }
 
 

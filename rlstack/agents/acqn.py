@@ -14,8 +14,9 @@ from typing import Annotated, Any, Literal
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
-from torchrl.objectives import SoftUpdate
+from torchrl.objectives import HardUpdate, SoftUpdate
 
+from rlstack.agents.schedules import ScheduleConfig, make_schedule
 from rlstack.collection.flatten import n_step_returns, transitions
 from rlstack.collection.replay import Replay
 from rlstack.config import ConfigError, Interval
@@ -23,7 +24,6 @@ from rlstack.losses.acqn import ACIQNLoss
 from rlstack.networks.actors import DeterministicActor
 from rlstack.networks.encoders import build_encoder
 from rlstack.networks.quantile import LateQuantileCritic, QuantileCritic
-from rlstack.training.schedules import ScheduleConfig, make_schedule
 
 from .base import Agent, Interface, Policy
 
@@ -32,6 +32,14 @@ NonNegative = Annotated[float, Interval(low=0)]
 Fraction = Annotated[float, Interval(low=0, high=1)]
 Count = Annotated[int, Interval(low=1)]
 Schedule = float | ScheduleConfig
+
+
+_SCHEDULED = {
+    "lr_actor": Interval(low=0, open_low=True),
+    "lr_critic": Interval(low=0, open_low=True),
+    "epsilon": Interval(low=0, high=1),
+    "noise_scale": Interval(low=0),
+}
 
 
 @dataclass
@@ -56,6 +64,7 @@ class ACQNConfig:
     kappa: Positive
     shared_levels: bool
     target_noise: NonNegative
+    raw_penalty: NonNegative
     target_tau: Annotated[float, Interval(low=0, high=1, open_low=True)]
     target_every: Annotated[int, Interval(low=1)] | None
     # optimisation
@@ -108,10 +117,14 @@ class ACQN(Agent):
             critic = QuantileCritic(encoder(), size, c.hidden[0])
         else:
             critic = LateQuantileCritic(encoder(), size, c.hidden, c.layer_norm)
-        self.loss = ACIQNLoss(actor, critic, c.gamma, c.num_quantiles, c.kappa, c.shared_levels, c.target_noise).to(
+        self.loss = ACIQNLoss(actor, critic, c.gamma, c.num_quantiles, c.kappa, c.shared_levels, c.target_noise, c.raw_penalty).to(
             device=device, dtype=interface.dtype
         )
-        self.target_updater = SoftUpdate(self.loss, tau=c.target_tau)
+        self.target_updater = (
+            HardUpdate(self.loss, value_network_update_interval=1)
+            if c.target_tau == 1
+            else SoftUpdate(self.loss, tau=c.target_tau)
+        )
         self._actor_params = list(self.loss.actor_network_params.values(True, True))
         self._critic_params = list(self.loss.critic_network_params.values(True, True))
         self.optimizers = {
@@ -120,8 +133,8 @@ class ACQN(Agent):
         }
         self.replay = Replay(c.buffer_size, c.batch_size, device)
         self.schedules = {
-            name: make_schedule(getattr(c, name), total_frames, f"agent.{name}")
-            for name in ("lr_actor", "lr_critic", "epsilon", "noise_scale")
+            name: make_schedule(getattr(c, name), total_frames, f"agent.{name}", bounds)
+            for name, bounds in _SCHEDULED.items()
         }
         self._frames_due, self._next_target_update = 0.0, c.target_every or 0
         self._last_frames = 0

@@ -161,9 +161,7 @@ def _convert_tuple(args: tuple[Any, ...], value: Any, key: str) -> tuple[Any, ..
     hints = [args[0]] * len(value) if args[-1] is Ellipsis else list(args)
     if len(hints) != len(value):
         raise ConfigError(f"{key}: expected {len(hints)} values, got {len(value)}")
-    return tuple(
-        _convert(h, item, f"{key}[{i}]") for i, (h, item) in enumerate(zip(hints, value, strict=True))
-    )
+    return tuple(_convert(h, item, f"{key}[{i}]") for i, (h, item) in enumerate(zip(hints, value, strict=True)))
 
 
 def _convert_list(args: tuple[Any, ...], value: Any, key: str) -> list[Any]:
@@ -171,9 +169,7 @@ def _convert_list(args: tuple[Any, ...], value: Any, key: str) -> list[Any]:
 
 
 def _convert_dict(args: tuple[Any, ...], value: Any, key: str) -> dict[Any, Any]:
-    return {
-        _convert(args[0], k, f"key of {key}"): _convert(args[1], v, _join(key, k)) for k, v in value.items()
-    }
+    return {_convert(args[0], k, f"key of {key}"): _convert(args[1], v, _join(key, k)) for k, v in value.items()}
 
 
 _CONTAINERS: dict[Any, Callable[[tuple[Any, ...], Any, str], Any]] = {

@@ -30,6 +30,8 @@ class ACIQNLoss(LossModule):
         kappa: Huber threshold.
         shared_levels: one set of levels for the whole batch, stratified over (0, 1), instead of one set per entry.
         target_noise: std of the clipped Gaussian noise on the target action (Fujimoto et al. 2018), 0 for none.
+        raw_penalty: weight of the actor's mean squared output before squashing, which keeps it from saturating; needs
+            an actor with ``raw`` and ``squashed`` (``networks.actors``).
     """
 
     @dataclass
@@ -61,12 +63,13 @@ class ACIQNLoss(LossModule):
         kappa: float = 1.0,
         shared_levels: bool = False,
         target_noise: float = 0.0,
+        raw_penalty: float = 0.0,
     ) -> None:
         super().__init__()
         self.convert_to_functional(actor, "actor_network", create_target_params=True)
         self.convert_to_functional(critic, "critic_network", create_target_params=True)
         self.gamma, self.num_quantiles, self.kappa = gamma, num_quantiles, kappa
-        self.shared_levels, self.target_noise = shared_levels, target_noise
+        self.shared_levels, self.target_noise, self.raw_penalty = shared_levels, target_noise, raw_penalty
 
     def _forward_value_estimator_keys(self, **kwargs: NestedKey) -> None:
         pass
@@ -122,10 +125,18 @@ class ACIQNLoss(LossModule):
     def actor_loss(self, tensordict: TensorDictBase, tau: Tensor | None = None) -> tuple[Tensor, TensorDict]:
         """Scalar loss and metrics; gradients also reach the critic, clear them before its next step."""
         observation = tensordict.get(self.tensor_keys.observation)
-        action = self.act(observation)
+        penalty: Tensor | float = 0.0
+        if self.raw_penalty:
+            with self.actor_network_params.to_module(self.actor_network, preserve_module_state=False):
+                raw = self.actor_network.raw(observation)
+                action = self.actor_network.squashed(raw)
+            penalty = self.raw_penalty * raw.square().mean()
+        else:
+            action = self.act(observation)
         tau = self.draw_levels(action) if tau is None else tau
         value = self.quantiles(observation, action, tau).mean()
-        return -value, TensorDict({"saturation": (action.detach().abs() > 0.95).to(action.dtype).mean()})
+        saturation = (action.detach().abs() > 0.95).to(action.dtype).mean()
+        return penalty - value, TensorDict({"saturation": saturation})
 
     def forward(self, tensordict: TensorDictBase) -> TensorDict:
         """Both losses on one batch; training steps the critic before it asks for :meth:`actor_loss`."""

@@ -36,7 +36,14 @@ class DeterministicActor(nn.Module):
         self.output = nn.Linear(hidden[-1], action_size)
         self.squash = squash
 
+    def raw(self, observation: Observation) -> Tensor:
+        """What is squashed, ``[..., D]``, unbounded."""
+        return self.output(self.trunk(self.encoder(observation)))
+
+    def squashed(self, raw: Tensor) -> Tensor:
+        """Raw outputs as actions. The arctangent's slope never vanishes: a saturated actor can still learn."""
+        return torch.tanh(raw) if self.squash == "tanh" else raw.arctan() * (2 / math.pi)
+
     def forward(self, observation: Observation) -> Tensor:
         """Action ``[..., D]``."""
-        raw = self.output(self.trunk(self.encoder(observation)))
-        return torch.tanh(raw) if self.squash == "tanh" else raw.arctan() * (2 / math.pi)
+        return self.squashed(self.raw(observation))

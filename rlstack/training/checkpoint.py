@@ -154,9 +154,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     if not isinstance(payload, dict) or payload.get("format") != FORMAT:
         raise CheckpointError(f"{path}: not a checkpoint of rlstack")
     if payload.get("version") != VERSION:
-        raise CheckpointError(
-            f"{path}: format version {payload.get('version')}, this program reads version {VERSION}"
-        )
+        raise CheckpointError(f"{path}: format version {payload.get('version')}, this program reads version {VERSION}")
     return payload["state"]
 
 

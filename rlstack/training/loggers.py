@@ -75,9 +75,7 @@ class MetricLogger:
         if config.tensorboard:
             self._sinks.append(TensorBoardSink(directory / "tensorboard"))
         if config.wandb != "disabled":
-            self._sinks.append(
-                WandbSink(directory, config, dict(run_config or {}), run_name or directory.name)
-            )
+            self._sinks.append(WandbSink(directory, config, dict(run_config or {}), run_name or directory.name))
 
     def log(self, frames: int, metrics: Mapping[str, Any]) -> None:
         """Record metrics, named ``group/name``, measured at ``frames``.

@@ -144,9 +144,7 @@ class Training:
         """Goes back to the newest sound checkpoint of the run."""
         state = self.run.checkpoints.load()
         if state["frames"] >= self.config.total_frames:
-            raise ConfigError(
-                f"resume: the run is complete ({state['frames']:,} frames); raise total_frames to go on"
-            )
+            raise ConfigError(f"resume: the run is complete ({state['frames']:,} frames); raise total_frames to go on")
         self.frames, self._time, self.best_score = state["frames"], state["time"], state["best_score"]
         self.agent.load_state_dict(state["agent"])
         self.env.load_state_dict(state["env"])

@@ -35,9 +35,7 @@ def build_world(
     if not config.get("name"):
         raise ConfigError(f"env.name: missing, one of {', '.join(envs.names())} or 'package.module:Class'")
     try:
-        return envs.make(
-            config["name"], **{**world_options(config), "device": device, "seed": seed, **overrides}
-        )
+        return envs.make(config["name"], **{**world_options(config), "device": device, "seed": seed, **overrides})
     except (ValueError, TypeError) as error:
         raise ConfigError(f"env: {error}") from error
 

@@ -104,9 +104,7 @@ def test_works_and_leaves_no_files(app: Path, cwd: Path, arguments: list[str], o
         "directory",
     ],
 )
-def test_a_users_error_is_one_line_and_status_2(
-    app: Path, cwd: Path, arguments: list[str], message: str
-) -> None:
+def test_a_users_error_is_one_line_and_status_2(app: Path, cwd: Path, arguments: list[str], message: str) -> None:
     result = call(app, cwd, *arguments)
     assert (result.returncode, result.stderr) == (2, f"error: {message}\n")
 

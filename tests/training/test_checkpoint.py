@@ -149,9 +149,7 @@ def test_other_types_are_refused_before_anything_is_written(
     assert not (tmp_path / "new").exists()
 
 
-def test_a_failing_write_leaves_the_earlier_checkpoint_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failing_write_leaves_the_earlier_checkpoint_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = CheckpointStore(tmp_path)
     store.save({"x": 1}, 10)
 

@@ -77,9 +77,7 @@ def test_a_row_cut_off_by_a_crash_is_dropped(tmp_path: Path, content: str, kept:
     assert table(tmp_path) == kept
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("a/x", torch.zeros(2)), ("a/x", "high"), ("a/x", None), ("x", 1.0)]
-)
+@pytest.mark.parametrize(("name", "value"), [("a/x", torch.zeros(2)), ("a/x", "high"), ("a/x", None), ("x", 1.0)])
 def test_what_is_no_metric_is_named(tmp_path: Path, name: str, value: Any) -> None:
     with MetricLogger(tmp_path, logger_config()) as logger:
         with pytest.raises(ValueError, match=f"metric '{name}'"):

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from rlstack.config import ConfigError
-from rlstack.training.schedules import ScheduleConfig, make_schedule
+from rlstack.agents.schedules import ScheduleConfig, make_schedule
+from rlstack.config import ConfigError, Interval
 
 LINEAR = {"kind": "linear", "start": 1, "end": 0}
 
@@ -49,9 +49,7 @@ def test_exponential_multiplies_by_the_same_factor_in_the_same_time() -> None:
 
 def test_warmup_climbs_from_zero_and_the_decay_begins_after_it() -> None:
     config = {"kind": "linear", "start": 1.0, "end": 0.0, "duration": 600, "warmup": 0.2}
-    assert curve(config, [0, 50, 100, 200, 400, 600, 900]) == pytest.approx(
-        [0, 0.25, 0.5, 1.0, 0.5, 0.0, 0.0]
-    )
+    assert curve(config, [0, 50, 100, 200, 400, 600, 900]) == pytest.approx([0, 0.25, 0.5, 1.0, 0.5, 0.0, 0.0])
     assert curve({"kind": "constant", "start": 4.0, "warmup": 10}, [0, 5, 10, 99]) == [0.0, 2.0, 4.0, 4.0]
 
 
@@ -87,3 +85,9 @@ def test_nonsense_is_named(config: Any, message: str) -> None:
 def test_a_run_without_frames() -> None:
     with pytest.raises(ConfigError, match="total_frames must be above 0"):
         make_schedule(1.0, 0)
+
+
+@pytest.mark.parametrize("config", [1.5, {"kind": "linear", "start": 0.5, "end": -0.1}])
+def test_values_outside_the_bounds_are_refused(config: Any) -> None:
+    with pytest.raises(ConfigError, match=r"agent.epsilon: (1.5|-0.1) is outside \[0, 1\]"):
+        make_schedule(config, 100, "agent.epsilon", Interval(low=0, high=1))
