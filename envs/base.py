@@ -10,13 +10,16 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.envs import EnvBase
 
+from .memory import keep_freed_memory
+
 
 class World(EnvBase):
     """A batch of ``num_worlds`` independent worlds, ``batch_size [W]``.
 
     A subclass implements :meth:`_advance` (one step for all worlds), :meth:`_restart` (a fresh start for some)
-    and :meth:`_current` (what they show now), sets its specs, and lists its options as constructor arguments. Episode statistics, time limits and
-    deactivation belong into the world: a transform around it would cost more than the simulation.
+    and :meth:`_current` (what they show now), sets its specs, and lists its options as constructor arguments.
+    Episode statistics, time limits and deactivation belong into the world: a transform around it would cost more than
+    the simulation. On the CPU the process keeps the memory it frees, see :func:`keep_freed_memory`.
 
     Args:
         num_worlds: W.
@@ -33,6 +36,8 @@ class World(EnvBase):
         if num_worlds < 1:
             raise ValueError(f"num_worlds: {num_worlds} is not a positive number of worlds")
         super().__init__(device=torch.device(device), batch_size=[num_worlds])
+        if self.device.type == "cpu":
+            keep_freed_memory()
         self.num_worlds = num_worlds
         self.float_dtype = dtype
         self.generator = torch.Generator(device=self.device)
@@ -86,7 +91,7 @@ class World(EnvBase):
         """Everything needed to go on exactly here: nested dict of tensors and numbers."""
         return {"generator": self.generator.get_state(), **self._state_to_save()}
 
-    def load_state_dict(self, state_dict: dict[str, Any], *args: Any, **kwargs: Any) -> None:  # type: ignore[override]
+    def load_state_dict(self, state_dict: dict[str, Any], *args: Any, **kwargs: Any) -> None:
         """Restores :meth:`state_dict`. The next full ``reset()``, such as a new collector's, continues the worlds."""
         self.generator.set_state(state_dict["generator"].cpu())
         self._load_state(state_dict)

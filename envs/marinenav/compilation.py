@@ -24,7 +24,7 @@ def compiled(function: Callable[..., Outcome]) -> Callable[..., Outcome]:
     def compute(*arguments: Any) -> Any:
         return _map_tensors(_bool_to_byte, function(*arguments))
 
-    # Compiled code is kept with the code object: without one of its own, every call would search what belongs to others.
+    # Compiled code is kept with the code object; sharing one, every call would search what belongs to others.
     compute.__code__ = compute.__code__.replace(co_name=function.__name__)
     fast = torch.compile(compute, dynamic=False, fullgraph=True)
 

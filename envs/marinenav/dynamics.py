@@ -204,7 +204,7 @@ def move(
     Returns pose, velocity over ground (it lags velocity_r by one acceleration), velocity_r, thrust.
     """
     # The new thrust acts from the first acceleration on; the first displacement precedes it.
-    thrust = torch.clamp(thrust + change, rules.min_thrust, rules.max_thrust)
+    thrust = (thrust + change).clamp_min(rules.min_thrust).clamp_max(rules.max_thrust)
     impulse = thruster_impulse((thrust[0], thrust[1]), rules)
     position, relative = pose.unbind(), velocity_r.unbind()
     ground: tuple[Tensor, ...] = relative

@@ -115,6 +115,7 @@ class MarineNav(World):
         # As many worlds as the batch has: what is compiled for the batch then serves the pool too.
         self._pool = WorldPool(self._random_worlds, num_worlds if compiled else max(num_worlds, _SMALLEST_POOL))
         self._noise_source: Callable[[Tensor], Draws] | None = None
+        self._episodes: tuple[WorldState, TensorDict] | None = None
         self._use_rules(self._default_rules)
         specs = Specs(num_worlds, self.num_robots, continuous_actions, dtype, self.device)
         self.observation_spec, self.action_spec = specs.observation, specs.action
@@ -122,7 +123,7 @@ class MarineNav(World):
 
     # -- reset ---------------------------------------------------------------------------------------------------
 
-    def reset_to(self, configs: Sequence[Mapping[str, Any]]) -> TensorDict:
+    def reset_to(self, configs: Sequence[dict[str, Any]]) -> TensorDict:
         """Starts one given episode per world (episode-file dicts, see ``episodes.py``), honouring all they say.
 
         A world that ends and is reset alone starts its episode again; a full ``reset()`` returns to random worlds.
@@ -149,7 +150,7 @@ class MarineNav(World):
     def _use_rules(self, rules: Rules) -> None:
         self._rules = rules
         self._noise = SampledNoise(rules.r_kappa, self.generator, self.float_dtype)
-        self._episodes: tuple[WorldState, TensorDict] | None = None
+        self._episodes = None
         self._pool.clear()
 
     def _restart(self, worlds: Tensor | None) -> None:

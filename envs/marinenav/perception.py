@@ -7,6 +7,7 @@ Source of the rules: the public MarineNav environment of arXiv 2412.09466.
 from __future__ import annotations
 
 import math
+from functools import reduce
 from typing import NamedTuple
 
 import torch
@@ -124,8 +125,8 @@ def perceive(scene: Scene, rules: Rules, noise: Draws | None) -> Percept:
         vx = add_scaled(vx, rules.vel_std, jitter_x[:slots])
         vy = add_scaled(vy, rules.vel_std, jitter_y[:slots])
     position = rotate_back(cos, sin, take(dx, nearest), take(dy, nearest))
-    seen = (*position, *rotate_back(cos, sin, vx, vy), take(seen_radius, nearest))
-    seen = tuple(feature * filled for feature in seen)
+    features = (*position, *rotate_back(cos, sin, vx, vy), take(seen_radius, nearest))
+    seen = tuple(feature * filled for feature in features)
     # Robot, slot, feature: the order in which the outside wants them, so that handing out is a plain transposition.
     objects = torch.stack([_all_slots(feature).transpose(0, 1) for feature in seen], dim=2)
 
@@ -203,7 +204,7 @@ def rules_of_the_road(
 
     Returns (applies ``[A, W]`` bool, phi ``[A, W]`` rad). The first object, nearest first, to which a rule applies
     decides. All angles are compared through their sines and cosines; the one arctangent is the returned phi.
-    Zones are tested as "least margin >= 0", because minima are much cheaper than comparisons.
+    Zones are tested as "largest excess <= 0", because maxima are much cheaper than comparisons.
     """
     px, py, vx, vy, radius = objects
     speed2 = _squared_length(vx, vy)
@@ -213,14 +214,14 @@ def rules_of_the_road(
     astern, starboard = (component * per_speed for component in rotate_back(vx, vy, px, py))
     starboard = -starboard
     course_x, course_y = rotate_back(vx, vy, own_vx, own_vy)
-    crossing = _least(
-        10.5 - (astern + 1.5).abs(),  # from 12 m ahead to 9 m astern
-        8.5 - (starboard + 8.5).abs(),  # up to 17 m to port
-        torch.add(-starboard, astern, alpha=7 / 12),
-        course_y - course_x.abs(),
+    crossing = _largest(
+        (astern + 1.5).abs() - 10.5,  # from 12 m ahead to 9 m astern
+        (starboard + 8.5).abs() - 8.5,  # up to 17 m to port
+        torch.sub(starboard, astern, alpha=7 / 12),
+        course_x.abs() - course_y,
     )
-    head_on = torch.minimum(8.5 - (astern + 8.5).abs(), 4.5 - starboard.abs())
-    zone = (crossing >= 0) | ((head_on >= 0) & (course_x + course_y.abs() < 0))
+    head_on = torch.maximum((astern + 8.5).abs() - 8.5, starboard.abs() - 4.5)
+    zone = (crossing <= 0) | ((head_on <= 0) & (course_x + course_y.abs() < 0))
 
     # phi: the bearing of the tangent that clears the other vessel to starboard, relative to the own course;
     # the argument of p (q + i b) (q + i R) conj(w), all as complex numbers, q the length of the tangent.
@@ -243,8 +244,5 @@ def rules_of_the_road(
     return colregs, torch.where(colregs, phi, 0.0)
 
 
-def _least(*margins: Tensor) -> Tensor:
-    least = margins[0]
-    for margin in margins[1:]:
-        least = torch.minimum(least, margin)
-    return least
+def _largest(*values: Tensor) -> Tensor:
+    return reduce(torch.maximum, values)

@@ -174,7 +174,7 @@ def random_worlds(level: Tensor, levels: list[Level], generator: torch.Generator
     state.active = state.present.clone()
     # Cores and obstacles keep clear of the starts and goals of the robots that exist.
     sites = torch.cat((state.start, state.goal), dim=1).where(torch.cat((state.present, state.present)), _FAR)
-    radius = Rules().core_radius
+    radius = float(Rules().core_radius)
 
     def random_core(count: int) -> Tensor:
         centre = uniform(2, 0.0, rules.MAP_SIZE)(count)

@@ -7,6 +7,7 @@ rule was checked against recordings of the reference learner (losses, gradient n
 from __future__ import annotations
 
 import math
+import warnings
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -14,7 +15,7 @@ from typing import Annotated, Any, Literal
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
-from torchrl.objectives import HardUpdate, SoftUpdate
+from torchrl.objectives import SoftUpdate
 
 from rlstack.agents.schedules import ScheduleConfig, make_schedule
 from rlstack.collection.flatten import n_step_returns, transitions
@@ -35,8 +36,8 @@ Schedule = float | ScheduleConfig
 
 
 _SCHEDULED = {
-    "lr_actor": Interval(low=0, open_low=True),
-    "lr_critic": Interval(low=0, open_low=True),
+    "lr_actor": Interval(low=0),
+    "lr_critic": Interval(low=0),
     "epsilon": Interval(low=0, high=1),
     "noise_scale": Interval(low=0),
 }
@@ -117,14 +118,12 @@ class ACQN(Agent):
             critic = QuantileCritic(encoder(), size, c.hidden[0])
         else:
             critic = LateQuantileCritic(encoder(), size, c.hidden, c.layer_norm)
-        self.loss = ACIQNLoss(actor, critic, c.gamma, c.num_quantiles, c.kappa, c.shared_levels, c.target_noise, c.raw_penalty).to(
-            device=device, dtype=interface.dtype
-        )
-        self.target_updater = (
-            HardUpdate(self.loss, value_network_update_interval=1)
-            if c.target_tau == 1
-            else SoftUpdate(self.loss, tau=c.target_tau)
-        )
+        self.loss = ACIQNLoss(
+            actor, critic, c.gamma, c.num_quantiles, c.kappa, c.shared_levels, c.target_noise, c.raw_penalty
+        ).to(device=device, dtype=interface.dtype)
+        with warnings.catch_warnings():  # tau=1, a hard copy, is unusual but meant
+            warnings.simplefilter("ignore")
+            self.target_updater = SoftUpdate(self.loss, tau=c.target_tau)
         self._actor_params = list(self.loss.actor_network_params.values(True, True))
         self._critic_params = list(self.loss.critic_network_params.values(True, True))
         self.optimizers = {

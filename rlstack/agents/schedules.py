@@ -48,7 +48,7 @@ def make_schedule(
     config: float | Mapping[str, Any] | DictConfig | ScheduleConfig,
     total_frames: int,
     where: str = "schedule",
-    bounds: Interval = Interval(),
+    bounds: Interval | None = None,
 ) -> Schedule:
     """Return ``value(frames)`` for a number (constant) or a mapping with the keys of :class:`ScheduleConfig`.
 
@@ -65,7 +65,7 @@ def make_schedule(
         config: the number or the mapping.
         total_frames: length of the run in frames, for what is given as a fraction of it.
         where: the key under which the schedule stands, for messages (``"agent.lr"``).
-        bounds: what ``start`` and ``end`` must lie in.
+        bounds: what ``start`` and ``end`` must lie in, if anything.
 
     Raises:
         ConfigError: one line, for a mapping that makes no schedule.
@@ -79,7 +79,7 @@ def make_schedule(
             raise ConfigError(f"{where}: expected a number or a schedule, got {config!r}")
         config = build(ScheduleConfig, config, where)
     for value in (config.start, config.end):
-        if value is not None and value not in bounds:
+        if value is not None and bounds is not None and value not in bounds:
             raise ConfigError(f"{where}: {value:g} is outside {bounds}")
     warmup = _frames(config.warmup, total_frames)
     duration = math.inf if config.kind == "constant" else _frames(config.duration or 1.0, total_frames)

@@ -1,0 +1,191 @@
+"""How fast the worlds are: steps per CPU-second of one thread, as a table and as a JSON file.
+
+    python -m experiments.benchmarks.speed [--quick] [--no-compile] [--out FILE]
+
+A row is a subject (see ``SUBJECTS``) at one number of worlds: it is warmed up, then timed several times by the CPU
+time of the process, resets included. To measure something else, add a subject: a name and a function
+``num_worlds -> (advance, worlds)``, where ``advance(n)`` makes n steps of all worlds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+import envs
+
+Advance = Callable[[int], None]
+"""Makes so many steps of all worlds."""
+
+RESULTS = Path(__file__).parent / "results" / "speed.json"
+WARM_UP_STEPS = 60  # past the first resets, each of which fills the pool of worlds
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Something to measure.
+
+    Attributes:
+        name: of its rows; the best number of worlds is marked per name.
+        build: ``num_worlds -> advance``; what it builds counts as preparation.
+        sizes: numbers of worlds.
+        compiles: whether it needs ``torch.compile``.
+    """
+
+    name: str
+    build: Callable[[int], Advance]
+    sizes: Sequence[int]
+    compiles: bool = False
+
+
+@dataclass(frozen=True)
+class Row:
+    """World steps per CPU-second."""
+
+    name: str
+    num_worlds: int
+    median: float
+    least: float
+    most: float
+    preparation_s: float
+    """Wall time until the first timed step: building, compiling, warming up."""
+    best: bool = False
+
+
+def bare_loop(compiled: bool) -> Callable[[int], Advance]:
+    """The environment alone, five robots and four obstacles, noisy perception, constant random actions."""
+
+    def build(num_worlds: int) -> Advance:
+        env = envs.make("marinenav", num_worlds=num_worlds, num_robots=5, num_obstacles=4, compiled=compiled)
+        root = env.reset()
+        # Pushed forward, as a policy would: robots arrive, collide, and worlds end after some fifty steps.
+        generator = torch.Generator().manual_seed(0)
+        action = 2 * torch.rand(num_worlds, 5, 2, generator=generator) - 0.7
+
+        def advance(steps: int) -> None:
+            nonlocal root
+            for _ in range(steps):
+                _, root = env.step_and_maybe_reset(root.set(("agents", "action"), action))
+
+        return advance
+
+    return build
+
+
+SUBJECTS = [
+    Subject("marinenav, eager", bare_loop(compiled=False), (64, 256, 1024, 2048, 4096, 8192)),
+    Subject("marinenav, compiled", bare_loop(compiled=True), (1024, 2048, 4096, 8192), compiles=True),
+]
+
+
+def measure(subject: Subject, num_worlds: int, repeats: int, world_steps: int) -> Row:
+    """Times ``repeats`` runs of about ``world_steps`` steps, counted over all worlds."""
+    start = time.perf_counter()
+    advance = subject.build(num_worlds)
+    advance(WARM_UP_STEPS)
+    preparation = time.perf_counter() - start
+    steps = max(world_steps // num_worlds, 20)
+    rates = []
+    for _ in range(repeats):
+        before = time.process_time()
+        advance(steps)
+        rates.append(steps * num_worlds / (time.process_time() - before))
+    return Row(subject.name, num_worlds, statistics.median(rates), min(rates), max(rates), preparation)
+
+
+def mark_best(rows: Sequence[Row]) -> list[Row]:
+    """The same rows, the fastest of each name marked."""
+    best = {row.name: row for row in sorted(rows, key=lambda row: row.median)}
+    return [Row(**{**asdict(row), "best": row is best[row.name]}) for row in rows]
+
+
+def run(subjects: Sequence[Subject], repeats: int, world_steps: int) -> Iterator[Row]:
+    """All rows, one after the other."""
+    for subject in subjects:
+        for num_worlds in subject.sizes:
+            yield measure(subject, num_worlds, repeats, world_steps)
+
+
+def table(rows: Sequence[Row]) -> Table:
+    """Rows for reading, in thousands of world steps per CPU-second."""
+    shown = Table("subject", title="world steps per CPU-second, one thread, in thousands", title_justify="left")
+    for heading in ("worlds", "median", "min", "max", "ready after"):
+        shown.add_column(heading, justify="right")
+    shown.add_column("")
+    for row in rows:
+        figures = (f"{figure / 1e3:.0f}" for figure in (row.median, row.least, row.most))
+        style = "bold" if row.best else None
+        cells = (row.name, str(row.num_worlds), *figures, f"{row.preparation_s:.1f} s", "best" if row.best else "")
+        shown.add_row(*cells, style=style)
+    return shown
+
+
+def circumstances() -> dict[str, Any]:
+    """What the figures depend on."""
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": " ".join(["python -m experiments.benchmarks.speed", *sys.argv[1:]]),
+        "cpu": cpu_model(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "python": platform.python_version(),
+        **{name: version(name) for name in ("torch", "torchrl", "tensordict")},
+    }
+
+
+def cpu_model() -> str:
+    """As the kernel names it, where it does."""
+    information = Path("/proc/cpuinfo")
+    if information.exists():
+        for line in information.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Command-line options."""
+    parser = argparse.ArgumentParser(description="Steps per CPU-second of the batched worlds, one thread.")
+    parser.add_argument("--quick", action="store_true", help="two sizes per subject, shorter runs")
+    parser.add_argument("--no-compile", action="store_true", help="leave out what needs torch.compile")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="JSON file (default: %(default)s)")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = parse(arguments)
+    torch.set_num_threads(1)
+    subjects = [subject for subject in SUBJECTS if not (options.no_compile and subject.compiles)]
+    if options.quick:
+        subjects = [Subject(**{**vars(subject), "sizes": subject.sizes[-3:-1]}) for subject in subjects]
+    console = Console()
+    rows: list[Row] = []
+    with console.status("measuring") as status:
+        for row in run(subjects, repeats=3 if options.quick else 7, world_steps=100_000 if options.quick else 300_000):
+            rows.append(row)
+            status.update(f"{row.name}, {row.num_worlds} worlds: {row.median / 1e3:.0f}k; measuring on")
+    rows = mark_best(rows)
+    console.print(table(rows))
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    result = {**circumstances(), "unit": "world steps per CPU-second", "rows": [asdict(row) for row in rows]}
+    options.out.write_text(json.dumps(result, indent=2) + "\n")
+    console.print(f"written to {options.out}")
+
+
+if __name__ == "__main__":
+    main()
