@@ -55,7 +55,7 @@ class MarineNav(World):
         end_on_collision: a world ends at the first collision, the published evaluation's rule.
         timestep_penalty, colregs_penalty, collision_penalty, goal_reward: reward terms.
         discount: of the reported ``discounted_return``.
-        compiled: compile the simulation with ``torch.compile`` (about a minute once; same results to rounding).
+        compiled: compile the simulation with ``torch.compile`` (about half a minute once; same results to rounding).
     """
 
     evaluation_options: ClassVar[dict[str, Any]] = {
@@ -159,8 +159,9 @@ class MarineNav(World):
                 self._use_rules(self._default_rules)
             self._state, self._observation = self._random_worlds(self.num_worlds)
             return
+        source: Tensor | slice
         if self._episodes is not None:
-            state, observation, source = *self._episodes, worlds
+            (state, observation), source = self._episodes, worlds
         else:
             phase = self.curriculum.phase(self.total_steps)
             state, observation, source = self._pool.take(len(worlds), phase)

@@ -1,4 +1,4 @@
-"""How fast the worlds are: steps per CPU-second of one thread, as a table and as a JSON file.
+"""How fast the worlds are, in steps per CPU-second of one thread, and what collecting costs; a table and a JSON file.
 
     python -m experiments.benchmarks.speed [--quick] [--no-compile] [--out FILE]
 
@@ -28,6 +28,8 @@ from rich.console import Console
 from rich.table import Table
 
 import envs
+
+from .overhead import lines, overhead
 
 Advance = Callable[[int], None]
 """Makes so many steps of all worlds."""
@@ -179,10 +181,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for row in run(subjects, repeats=3 if options.quick else 7, world_steps=100_000 if options.quick else 300_000):
             rows.append(row)
             status.update(f"{row.name}, {row.num_worlds} worlds: {row.median / 1e3:.0f}k; measuring on")
+        status.update("collection overhead")
+        collection = overhead(num_worlds=4096, rounds=3 if options.quick else 15)
     rows = mark_best(rows)
     console.print(table(rows))
+    console.print("\n".join(lines(collection)), highlight=False)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     result = {**circumstances(), "unit": "world steps per CPU-second", "rows": [asdict(row) for row in rows]}
+    result["collection"] = collection
     options.out.write_text(json.dumps(result, indent=2) + "\n")
     console.print(f"written to {options.out}")
 

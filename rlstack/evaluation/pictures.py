@@ -31,9 +31,9 @@ def save_pictures(evaluation: Evaluation, folder: Path, plots: bool = True, vide
 
 
 def most_telling(evaluation: Evaluation) -> int:
-    """Index of the first recorded failure on the hardest level, else of the first recorded episode."""
+    """Index of a recorded failure, the hardest level's first one; else of an episode of the hardest level."""
     success = evaluation.episodes.get("success")
-    for index in evaluation.recordings:
-        if success is not None and not success[index] and evaluation.levels[index] == evaluation.levels[-1]:
-            return index
-    return next(iter(evaluation.recordings))
+    recorded = list(evaluation.recordings)
+    failures = [index for index in recorded if success is not None and not success[index]]
+    candidates = failures or recorded
+    return next(index for index in candidates if evaluation.levels[index] == evaluation.levels[candidates[-1]])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from tensordict import TensorDict, TensorDictBase, TensorDictParams
@@ -128,8 +129,9 @@ class ACIQNLoss(LossModule):
         penalty: Tensor | float = 0.0
         if self.raw_penalty:
             with self.actor_network_params.to_module(self.actor_network, preserve_module_state=False):
-                raw = self.actor_network.raw(observation)
-                action = self.actor_network.squashed(raw)
+                actor: Any = self.actor_network
+                raw = actor.raw(observation)
+                action = actor.squashed(raw)
             penalty = self.raw_penalty * raw.square().mean()
         else:
             action = self.act(observation)
