@@ -4,7 +4,8 @@
 
 Every seed is one ``python -m rlstack.train`` with the shipped configuration (further overrides can be appended), then
 one ``python -m rlstack.evaluate`` on 300 fixed episodes a level that training never saw. Results beside this file:
-``curve.csv`` and ``curve.png`` (evaluations during training), ``final.json`` (the table of the README).
+``curve.csv`` and ``curve.png`` (evaluations during training), ``final.json`` (the table of the README) and
+``config.yaml`` (the resolved configuration of the first seed).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import csv
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -134,6 +136,7 @@ def main() -> None:
     }
     curves = {seed: read_curve(run) for seed, run in zip(arguments.seeds, runs, strict=True)}
     write_curve(curves, arguments.out)
+    shutil.copyfile(runs[0] / "config.yaml", arguments.out / "config.yaml")
     summary = summarise(finals, curves)
     (arguments.out / "final.json").write_text(json.dumps(summary, indent=2) + "\n")
     print(json.dumps(summary, indent=2))

@@ -17,6 +17,7 @@ from rlstack.config import ConfigError
 from rlstack.evaluation.evaluator import Evaluation, evaluate
 
 from .config import TrainConfig
+from .interrupt import StopRequest
 from .loggers import MetricLogger
 from .monitor import Monitor, count_frames
 from .progress import Progress
@@ -54,7 +55,7 @@ class Training:
         if self._pending_rng is not None:  # only now: building a collector may draw random numbers
             restore_rng(self._pending_rng)
         evaluation = None
-        with self._logging() as (logger, progress):
+        with self._logging() as (logger, progress), StopRequest() as stop:
             for batch in self._batches(collector):
                 previous = self.frames
                 metrics = self._learn(batch)
@@ -71,19 +72,19 @@ class Training:
                     evaluation, best = self._evaluate(logger, progress)
                 if best or due(c.checkpoint.every):
                     progress.event(f"checkpoint {self.save(best).name}{' (best so far)' if best else ''}")
+                if stop.requested and self.frames < c.total_frames:
+                    progress.event(f"interrupted; saved {self.save().name}, go on with resume={self.run.path}")
+                    raise KeyboardInterrupt
         assert evaluation is not None, "the last batch is always evaluated"
         return evaluation
 
     def _batches(self, collector: Any) -> Iterator[TensorDictBase]:
-        """Batches until the run is complete; on Ctrl-C everything up to the last whole batch is saved."""
+        """Batches until the run is complete."""
         try:
             for batch in collector:
                 yield batch
                 if self.frames >= self.config.total_frames:
                     return
-        except KeyboardInterrupt:
-            print(f"interrupted; saved {self.save()}, go on with resume={self.run.path}")
-            raise
         finally:
             collector.shutdown(close_env=False)
 

@@ -183,7 +183,7 @@ class _Status:
         if SUCCESS in self.metrics:
             rows.append(("success", f"{self.metrics[SUCCESS]:.1%}{self._success_interval()}"))
         if LEVEL in self.metrics:
-            rows.append(("level", f"{self.metrics[LEVEL]:g}"))
+            rows.append(("level", f"{self.metrics[LEVEL]:.3g}"))
         losses = {name: value for name, value in self.metrics.items() if name.startswith(LOSS_GROUP)}
         if losses:
             text = ", ".join(f"{name.removeprefix(LOSS_GROUP)} {value:.4g}" for name, value in losses.items())

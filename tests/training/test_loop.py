@@ -1,7 +1,9 @@
 """The loop end to end on a few small worlds: runs, resumes bit-exactly, leaves a complete run directory."""
 
 import csv
+import os
 import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +156,31 @@ def test_load_gives_the_trained_agent_back(finished: Path) -> None:
     saved = read_checkpoint(loaded.path)["agent"]["loss"]
     for name, value in loaded.agent.loss.state_dict().items():
         assert torch.equal(value, saved[name]), name
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_saves_between_batches_and_goes_on(finished: Path, tmp_path: Path, number: int) -> None:
+    training = start(tmp_path / "run", plain_config("eval.every=6000", "checkpoint.every=6000"))
+    learn, handler = training.agent.learn, signal.getsignal(number)
+
+    def interrupted(sequences: Any, frames: int) -> Any:
+        metrics = learn(sequences, frames)
+        if frames > 2000:
+            os.kill(os.getpid(), number)  # in the middle of an iteration
+        return metrics
+
+    training.agent.learn = interrupted  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        training.execute()
+    assert signal.getsignal(number) is handler
+    saved = RunDirectory(tmp_path / "run").checkpoints.latest()
+    assert saved is not None and 2000 < int(saved.stem.split("_")[1]) < 3000
+    plain = plain_config("eval.every=6000", "checkpoint.every=6000")
+    resumed = Training(build(TrainConfig, plain), RunDirectory.open(tmp_path / "run", 5), plain)
+    resumed.restore()
+    resumed.execute()
+    final, straight = (state_of(RunDirectory(run).checkpoints.latest()) for run in (tmp_path / "run", finished))
+    assert_same(final["agent"], straight["agent"])
 
 
 @pytest.mark.parametrize("what", ["nowhere", "empty"])
