@@ -23,11 +23,12 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+import numpy as np
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-from rlstack.evaluation.statistics import wilson_interval
+from rlstack.evaluation.statistics import bootstrap_interval
 
 HERE = Path(__file__).parent
 PUBLISHED_SUCCESS, PUBLISHED_TIME = 0.769, 19.3
@@ -90,6 +91,12 @@ def write_curve(curves: dict[int, list[dict[str, float]]], folder: Path) -> None
     plt.close(figure)
 
 
+def episode_interval(finals: dict[int, dict[str, Any]]) -> list[float]:
+    """95 % bootstrap interval of the mean success, over episodes: every seed plays the same ones."""
+    success = np.array([[episode["success"] for episode in final["episodes"]] for final in finals.values()])
+    return [float(bound) for bound in bootstrap_interval(success.mean(0))]
+
+
 def summarise(finals: dict[int, dict[str, Any]], curves: dict[int, list[dict[str, float]]]) -> dict[str, Any]:
     """The rows of the README: per seed and pooled."""
     seeds = {}
@@ -104,14 +111,14 @@ def summarise(finals: dict[int, dict[str, Any]], curves: dict[int, list[dict[str
             "cpu_minutes_to_published": None if passed is None else passed["time/cpu_seconds"] / 60,
         }
     means = [entry["eval/success"] for entry in seeds.values()]
-    count = sum(len(final["episodes"]["success"]) for final in finals.values())
-    successes = round(sum(sum(final["episodes"]["success"]) for final in finals.values()))
     return {
         "command": "python -m experiments.marinenav.quality " + " ".join(sys.argv[1:]),
         "machine": f"{os.cpu_count()} cores, {platform.processor() or platform.machine()}",
         "success_mean": sum(means) / len(means),
+        "lowest_level": min(entry[f"eval/success_level{level}"] for entry in seeds.values() for level in range(LEVELS)),
+        "time_ratio": sum(entry["eval/time"] for entry in seeds.values()) / len(seeds) / PUBLISHED_TIME,
         "success_min_max": [min(means), max(means)],
-        "success_interval": wilson_interval(successes, count),
+        "success_interval": episode_interval(finals),
         "seeds": seeds,
     }
 
