@@ -37,7 +37,20 @@ def world_class(name: str) -> Callable[..., EnvBase]:
         hint = f", did you mean {close[0]!r}?" if close else ""
         raise ValueError(f"unknown world {name!r}{hint}; known: {', '.join(names())}, or 'package.module:Class'")
     module, _, attribute = target.partition(":")
-    return getattr(importlib.import_module(module), attribute)
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"world {name!r}: {target} cannot be imported: {error}") from error
+
+
+def options_of(name: str) -> dict[str, inspect.Parameter]:
+    """The constructor arguments of a world by name; one that takes any option has an entry ``"**"``."""
+    factory = world_class(name)
+    # TorchRL's metaclass hides the signature of a class behind (*args, **kwargs).
+    constructor = factory.__init__ if inspect.isclass(factory) else factory
+    parameters = inspect.signature(constructor).parameters
+    names = {key: "**" if entry.kind is entry.VAR_KEYWORD else key for key, entry in parameters.items()}
+    return {names[key]: entry for key, entry in parameters.items() if key != "self"}
 
 
 def make(name: str, **options: Any) -> EnvBase:
@@ -50,14 +63,10 @@ def make(name: str, **options: Any) -> EnvBase:
     Raises:
         ValueError: unknown name or option (it says which are allowed), or an impossible value.
     """
-    factory = world_class(name)
-    # TorchRL's metaclass hides the signature of a class behind (*args, **kwargs).
-    constructor = factory.__init__ if inspect.isclass(factory) else factory
-    allowed = {key: value for key, value in inspect.signature(constructor).parameters.items() if key != "self"}
-    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in allowed.values())
+    allowed = options_of(name)
     unknown = [key for key in options if key not in allowed]
-    if unknown and not takes_any:
+    if unknown and "**" not in allowed:
         close = difflib.get_close_matches(unknown[0], allowed, n=1)
         hint = f", did you mean {close[0]!r}?" if close else ""
         raise ValueError(f"{name}: unknown option {unknown[0]!r}{hint} (allowed: {', '.join(allowed)})")
-    return factory(**options)
+    return world_class(name)(**options)

@@ -104,10 +104,12 @@ def read_episodes(file: str | None, world: str) -> EpisodeSet | None:
         raise ConfigError(f"episodes_file: the world {world!r} cannot start given episodes")
     try:
         configs = reader.load_episodes(file)
-    except OSError as error:
-        raise ConfigError(f"episodes_file: {file} cannot be read ({error.strerror})") from None
+    except (OSError, EOFError) as error:
+        raise ConfigError(f"episodes_file: {file} cannot be read ({error})") from None
     except ValueError as error:
         raise ConfigError(f"episodes_file: {error}") from None
+    if not configs:
+        raise ConfigError(f"episodes_file: {file} holds no episodes")
     return EpisodeSet(configs, ["all"] * len(configs))
 
 

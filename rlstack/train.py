@@ -9,7 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 from rlstack.command import hydra_command
 from rlstack.config import ConfigError, build, to_plain
 
-_RESUMABLE = ("total_frames", "log_every", "eval", "checkpoint", "logger", "threads", "resume", "hydra")
+_RESUMABLE = ("total_frames", "log_every", "eval", "checkpoint", "logger", "threads", "device", "resume")
 _DEBUG = {
     "total_frames": 1000,
     "log_every": 200,
@@ -34,7 +34,7 @@ def run(cfg: DictConfig) -> None:
     # After the configuration is known to be sound: torch and TorchRL take seconds to import.
     from rlstack.training.loop import Training
     from rlstack.training.run_directory import RunDirectory
-    from rlstack.training.self_check import check_buildable, check_finite, self_check
+    from rlstack.training.self_check import check_buildable, check_gradients, self_check
     from rlstack.training.summary import describe, where_things_are
 
     check_buildable(config)
@@ -45,15 +45,18 @@ def run(cfg: DictConfig) -> None:
         if resuming
         else RunDirectory.create(config.run_dir, name, config.checkpoint.keep)
     )
-    check_finite(config.debug)
+    check_gradients(config.debug)
     print(describe(config, directory))
-    self_check(config, directory)
-    training = Training(config, directory, plain)
-    if resuming:
-        training.restore()
-        print(f"resuming at {training.frames:,} frames")
-    else:
-        directory.write_config(plain)
+    try:
+        self_check(config, directory)
+        training = Training(config, directory, plain)
+        if resuming:
+            training.restore()
+            print(f"resuming at {training.frames:,} frames")
+    except ConfigError:
+        directory.remove_if_empty()
+        raise
+    directory.write_config({**plain, "resume": None})
     evaluation = training.execute()
     evaluation.print_table()
     print(where_things_are(directory))
@@ -75,10 +78,12 @@ def _resumed(plain: dict[str, Any]) -> dict[str, Any]:
     stored = OmegaConf.create(RunDirectory.open(plain["resume"]).read_config())
     for override in HydraConfig.get().overrides.task:
         key = override.lstrip("+~").partition("=")[0]
-        if key.partition(".")[0] not in _RESUMABLE:
-            allowed = ", ".join(name for name in _RESUMABLE if name not in ("resume", "hydra"))
+        value = OmegaConf.select(OmegaConf.create(plain), key)
+        if key.partition(".")[0] in _RESUMABLE:
+            OmegaConf.update(stored, key, value)
+        elif value != OmegaConf.select(stored, key):
+            allowed = ", ".join(name for name in _RESUMABLE if name != "resume")
             raise ConfigError(f"{key}: cannot change when resuming; allowed: {allowed}")
-        OmegaConf.update(stored, key, OmegaConf.select(OmegaConf.create(plain), key))
     return to_plain(stored)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -29,7 +29,7 @@ _SMALLEST_POOL = 64
 
 
 class RobotStates(NamedTuple):
-    """Read-only view of the current step, robots of world w in row w."""
+    """A copy of the current step, robots of world w in row w."""
 
     pose: Tensor  # [W, A, 3] x, y in m, heading in [0, 2 pi)
     velocity: Tensor  # [W, A, 3] over ground, m/s and rad/s
@@ -81,7 +81,7 @@ class MarineNav(World):
         num_obstacles: int = 4,
         num_cores: int = 0,
         min_start_goal_dis: float = 40.0,
-        curriculum: Mapping[str, Any] | None = None,
+        curriculum: dict[str, Any] | None = None,
         continuous_actions: bool = True,
         perception_noise: bool = True,
         max_steps: int = 1000,
@@ -218,7 +218,7 @@ class MarineNav(World):
         """Pose, velocities and thrust of the current step."""
         state = self._state
         parts = (state.pose, state.velocity, state.velocity_r, state.thrust)
-        return RobotStates(*(part.permute(2, 1, 0) for part in parts))
+        return RobotStates(*(part.permute(2, 1, 0).clone(memory_format=torch.contiguous_format) for part in parts))
 
     @property
     def worlds(self) -> WorldState:

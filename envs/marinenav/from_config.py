@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .dynamics import current
-from .rules import HYDRODYNAMICS, PERCEPTION, Rules
+from .rules import HYDRODYNAMICS, OBSERVED_OBJECTS, PERCEPTION, Rules
 from .state import WorldState, blank_state
 
 _ROBOT_SCALARS = (
@@ -26,11 +26,16 @@ def load_worlds(
     """The start of one episode per config, padded to ``num_robots``, and the rules they ask for.
 
     Raises:
-        ValueError: a config has more robots than the world was built for.
+        ValueError: a config has more robots than the world was built for, or wants more objects than are observed.
     """
     most = max(config["env"]["num_robots"] for config in configs)
     if most > num_robots:
         raise ValueError(f"an episode has {most} robots, the world was built for num_robots={num_robots}")
+    slots = max(max(config["robots"]["perception"]["max_obj_num"]) for config in configs)
+    if slots > OBSERVED_OBJECTS:
+        raise ValueError(
+            f"max_obj_num: an episode asks for {slots} objects, observations have {OBSERVED_OBJECTS} slots"
+        )
 
     def tensor(values: Any) -> Tensor:
         return torch.tensor(values, dtype=torch.float64).movedim(0, -1).to(device=device, dtype=dtype)

@@ -1,4 +1,7 @@
-"""One MarineNav step for a batch of worlds: pure functions, state in, state and outputs out."""
+"""One MarineNav step for a batch of worlds: pure functions, state in, state and outputs out.
+
+:func:`advance` moves, ``perception.perceive`` looks, :func:`judge` rewards; ``report.conclude`` does the last two.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .dynamics import move, thrust_change
-from .perception import Draws, Percept, perceive
+from .perception import Percept
 from .rules import Rules
 from .state import WorldState
 
@@ -44,20 +47,6 @@ class StepOutputs(NamedTuple):
     info: Tensor  # int64 codes, for every robot
     energy: Tensor
     time_out: Tensor  # [W] bool
-
-
-def step(
-    state: WorldState, action: Tensor, rules: Rules, options: StepOptions, noise: Draws | None
-) -> tuple[WorldState, StepOutputs]:
-    """Moves all active robots, lets them look, rewards them, and deactivates those that collided or arrived.
-
-    Args:
-        action: ``[2, A, W]`` rates (1000 N/s) or integers ``[A, W]`` (see :func:`dynamics.thrust_change`).
-        noise: standard draws of this perception call, or None for exact perception.
-    """
-    moved, before, after = advance(state, action, rules, options.continuous)
-    percept = perceive(moved.scene, rules, noise)
-    return judge(moved, percept, before - after, rules, options)
 
 
 def advance(state: WorldState, action: Tensor, rules: Rules, continuous: bool) -> tuple[WorldState, Tensor, Tensor]:

@@ -56,12 +56,19 @@ def build_agent(
 
 
 def make_agent(
-    name: str, env: EnvBase, total_frames: int = 1_000_000, device: torch.device | str = "cpu", **overrides: Any
+    name: str, env: EnvBase, total_frames: int = 1_000_000, device: torch.device | str | None = None, **overrides: Any
 ) -> Agent:
     """Builds an agent from ``conf/agent/<name>.yaml`` with overrides.
+
+    Args:
+        name: of the yaml file.
+        env: what it is to act in.
+        total_frames: length of the run, which the schedules are relative to.
+        device: of networks and replay; default the env's.
+        overrides: values that replace the file's.
 
     Example:
         >>> agent = make_agent("acqn", env, batch_size=512)
         >>> policy = agent.policy(explore=False)
     """
-    return build_agent(load_group("agent", name, overrides), env, total_frames, device)
+    return build_agent(load_group("agent", name, overrides), env, total_frames, device or env.device or "cpu")

@@ -98,7 +98,6 @@ class ACQN(Agent):
     """Actor-critic implicit quantile network."""
 
     Config = ACQNConfig
-    on_policy = False
     config: ACQNConfig
 
     def __init__(self, config: ACQNConfig, interface: Interface, total_frames: int, device: torch.device) -> None:
@@ -169,9 +168,13 @@ class ACQN(Agent):
         return torch.where(torch.rand_like(action[..., :1]) < self._epsilon, random, action)
 
     def _noise_sizes(self, worlds: int, like: Tensor) -> Tensor:
-        """Standard deviations from noise_low to noise_high over the worlds, log-spaced, ``[W, 1...]``."""
+        """Standard deviations from noise_low to noise_high over the worlds, log-spaced, ``[W, 1...]``.
+
+        A single world gets the one in the middle.
+        """
         low, high = max(self.config.noise_low, 1e-6), max(self.config.noise_high, 1e-6)
-        sizes = torch.logspace(math.log10(low), math.log10(high), worlds, dtype=like.dtype, device=like.device)
+        ends = (math.log10(low), math.log10(high)) if worlds > 1 else 2 * (math.log10(low * high) / 2,)
+        sizes = torch.logspace(*ends, worlds, dtype=like.dtype, device=like.device)
         return self._noise_scale * sizes.view(-1, *[1] * (like.dim() - 1))
 
     # -- learning ------------------------------------------------------------------------------------------------

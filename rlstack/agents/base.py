@@ -102,7 +102,6 @@ class Agent(ABC):
     """
 
     Config: ClassVar[type]
-    on_policy: ClassVar[bool]
 
     def __init__(self, config: Any, interface: Interface, total_frames: int, device: torch.device) -> None:
         self.config, self.interface, self.device = config, interface, device

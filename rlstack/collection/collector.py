@@ -14,7 +14,6 @@ def make_collector(
     policy: TensorDictModuleBase,
     steps_per_batch: int = 16,
     total_frames: int = -1,
-    storing_device: Any = None,
     **options: Any,
 ) -> Collector:
     """A collector over a batched env; iterate over it for batches ``[W, steps_per_batch]``.
@@ -24,7 +23,6 @@ def make_collector(
         policy: tensordict in, tensordict with actions out, on the env's device.
         steps_per_batch: env steps per world and batch.
         total_frames: stop after this many world steps (W per step); -1 never stops.
-        storing_device: where batches are put, default the env's device.
         options: passed to :class:`torchrl.collectors.Collector`.
 
     Example:
@@ -49,6 +47,5 @@ def make_collector(
         policy,
         frames_per_batch=env.batch_size.numel() * steps_per_batch,
         total_frames=total_frames,
-        storing_device=storing_device,
         **{**settings, **options},
     )

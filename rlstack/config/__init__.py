@@ -10,6 +10,6 @@ line that names the key::
 
 from rlstack.config.errors import ConfigError
 from rlstack.config.groups import conf_dir, load_group
-from rlstack.config.typed import Interval, build, to_plain
+from rlstack.config.typed import Interval, build, convert, to_plain
 
-__all__ = ["ConfigError", "Interval", "build", "conf_dir", "load_group", "to_plain"]
+__all__ = ["ConfigError", "Interval", "build", "conf_dir", "convert", "load_group", "to_plain"]

@@ -84,6 +84,15 @@ def build(cls: type[T], mapping: Mapping[str, Any] | DictConfig, where: str = ""
         raise ConfigError(f"{where}: {error}" if where else str(error)) from error
 
 
+def convert(hint: Any, value: Any, key: str) -> Any:
+    """One value as the type ``hint``, by the rules of :func:`build`.
+
+    Raises:
+        ConfigError: naming ``key``.
+    """
+    return _convert(hint, value, key)
+
+
 def to_plain(obj: Any) -> Any:
     """Turn a dataclass, a Hydra node or any nesting of them into dicts, lists and scalars that yaml can hold.
 

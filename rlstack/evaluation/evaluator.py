@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import ModuleType
@@ -127,9 +126,7 @@ def _options(world: str, options: Mapping[str, Any], configs: Sequence[Any] = ()
 
 
 def _build(world: str, options: Mapping[str, Any], num_worlds: int, device: torch.device | str, seed: int) -> EnvBase:
-    factory = envs.world_class(world)
-    # TorchRL's metaclass hides the signature of a class itself.
-    accepted = inspect.signature(factory.__init__ if inspect.isclass(factory) else factory).parameters
+    accepted = envs.options_of(world)
     fixed = {"num_worlds": num_worlds, "device": device, "seed": seed, "compiled": False}
     return envs.make(world, **options, **{key: value for key, value in fixed.items() if key in accepted})
 

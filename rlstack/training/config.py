@@ -10,6 +10,7 @@ from rlstack.config import Interval
 from .loggers import LoggerConfig
 
 Count = Annotated[int, Interval(low=1)]
+Seed = Annotated[int, Interval(low=0, high=2**32 - 1)]
 
 
 @dataclass
@@ -38,7 +39,7 @@ class EvalConfig:
 
     every: Count
     episodes: Count
-    seed: Annotated[int, Interval(low=0)]
+    seed: Seed
 
 
 @dataclass
@@ -68,7 +69,7 @@ class TrainConfig:
     checkpoint: CheckpointConfig
     total_frames: Count
     log_every: Count
-    seed: Annotated[int, Interval(low=0)]
+    seed: Seed
     device: str
     threads: Count | None
     run_dir: str | None

@@ -35,3 +35,4 @@ class StopRequest:
         if self.requested:
             raise KeyboardInterrupt
         self.requested = True
+        print("\nstopping after this batch; once more stops at once", flush=True)

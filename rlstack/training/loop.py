@@ -16,6 +16,7 @@ from rlstack.collection.flatten import flatten_agents
 from rlstack.config import ConfigError
 from rlstack.evaluation.evaluator import Evaluation, evaluate
 
+from .checkpoint import CheckpointError
 from .config import TrainConfig
 from .interrupt import StopRequest
 from .loggers import MetricLogger
@@ -23,6 +24,7 @@ from .monitor import Monitor, count_frames
 from .progress import Progress
 from .run_directory import RunDirectory
 from .seeding import restore_rng, rng_state, seed_everything
+from .self_check import check_batch
 from .worlds import build_world, choose_device, world_options
 
 
@@ -58,6 +60,8 @@ class Training:
         with self._logging() as (logger, progress), StopRequest() as stop:
             for batch in self._batches(collector):
                 previous = self.frames
+                if c.debug:
+                    check_batch(batch, self.env, self.frames)
                 metrics = self._learn(batch)
                 self.monitor.observe(batch, metrics)
                 self._time = clock.read()
@@ -69,7 +73,7 @@ class Training:
                     progress.update(self.frames, row)
                 best = False
                 if due(c.eval.every):
-                    evaluation, best = self._evaluate(logger, progress)
+                    evaluation, best = self._evaluate(logger, progress, clock)
                 if best or due(c.checkpoint.every):
                     progress.event(f"checkpoint {self.save(best).name}{' (best so far)' if best else ''}")
                 if stop.requested and self.frames < c.total_frames:
@@ -93,7 +97,7 @@ class Training:
         self.frames += count_frames(batch, sequences, self.config.collector.count)
         return self.agent.learn(sequences, self.frames)
 
-    def _evaluate(self, logger: MetricLogger, progress: Progress) -> tuple[Evaluation, bool]:
+    def _evaluate(self, logger: MetricLogger, progress: Progress, clock: _Clock) -> tuple[Evaluation, bool]:
         """Evaluates the greedy policy on the run's fixed episodes; also says whether it is the best so far."""
         c = self.config
         evaluation = evaluate(
@@ -108,6 +112,7 @@ class Training:
         evaluation.save(self.run.evaluations / f"{self.frames:012d}.json")
         score = summary.get("eval/success", summary["eval/return"])
         best, self.best_score = score > self.best_score, max(score, self.best_score)
+        self._time = clock.read()
         logger.log(self.frames, {**summary, **self._time})
         progress.event(f"evaluation at {self.frames:,} frames: {_brief(summary)}")
         return evaluation, best
@@ -115,8 +120,7 @@ class Training:
     @contextmanager
     def _logging(self) -> Iterator[tuple[MetricLogger, Progress]]:
         with MetricLogger(self.run.path, self.config.logger, self.raw_config, self.run.path.name) as logger:
-            if self.frames:
-                logger.truncate_after(self.frames)
+            logger.truncate_after(self.frames)  # rows of a future that a resumed run has left behind
             progress = Progress(self.config.total_frames, start_frames=self.frames)
             try:
                 yield logger, progress
@@ -142,16 +146,28 @@ class Training:
         return self.run.checkpoints.save(state, self.frames, best)
 
     def restore(self) -> None:
-        """Goes back to the newest sound checkpoint of the run."""
-        state = self.run.checkpoints.load()
+        """Goes back to the newest sound checkpoint of the run; a run without one starts over, which is the same run.
+
+        Raises:
+            ConfigError: no checkpoint is sound, one does not fit this agent or world, or the run is complete.
+        """
+        if self.run.checkpoints.latest() is None:
+            return
+        try:
+            state = self.run.checkpoints.load()
+        except CheckpointError as error:
+            raise ConfigError(f"resume: {error}") from None
         if state["frames"] >= self.config.total_frames:
             raise ConfigError(f"resume: the run is complete ({state['frames']:,} frames); raise total_frames to go on")
         self.frames, self._time, self.best_score = state["frames"], state["time"], state["best_score"]
-        self.agent.load_state_dict(state["agent"])
-        self.env.load_state_dict(state["env"])
-        self.monitor.load_state_dict(state["monitor"])
-        if state.get("replay") is not None:
-            self.agent.load_replay_state(state["replay"])
+        try:
+            self.agent.load_state_dict(state["agent"])
+            self.env.load_state_dict(state["env"])
+            self.monitor.load_state_dict(state["monitor"])
+            if state.get("replay") is not None:
+                self.agent.load_replay_state(state["replay"])
+        except (KeyError, RuntimeError, ValueError) as error:
+            raise ConfigError(f"resume: the checkpoint does not fit this version of the program ({error})") from None
         self._pending_rng = state["rng"]
 
 

@@ -58,6 +58,11 @@ class RunDirectory:
             raise ConfigError(f"{path}: not a run directory, it has no {CONFIG}")
         return cls(path, keep)
 
+    def remove_if_empty(self) -> None:
+        """Leaves no trace of a run that could not start."""
+        if not any(self.path.iterdir()):
+            self.path.rmdir()
+
     def write_config(self, config: dict[str, Any]) -> None:
         """Stores the resolved configuration."""
         temporary = self.path / f".{CONFIG}.tmp"

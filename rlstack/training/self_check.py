@@ -8,7 +8,9 @@ from collections.abc import Callable
 from typing import Any, TextIO
 
 import torch
+from tensordict import TensorDictBase
 from torchrl._utils import logger as torchrl_logger
+from torchrl.envs import EnvBase
 from torchrl.envs.utils import check_env_specs
 
 from rlstack.agents import build_agent
@@ -35,7 +37,7 @@ def self_check(config: TrainConfig, run: RunDirectory, stream: TextIO | None = N
     stream = sys.stdout if stream is None else stream
     random = rng_state()
     device = choose_device(config.device)
-    env = build_world(config.env, device, config.seed, num_worlds=_WORLDS)
+    env = build_world(config.env, device, config.seed, num_worlds=_WORLDS, **_eager(config))
     agent = build_agent(config.agent, env, config.total_frames, device)
     data: dict[str, Any] = {}
 
@@ -91,6 +93,11 @@ def self_check(config: TrainConfig, run: RunDirectory, stream: TextIO | None = N
         restore_rng(random)
 
 
+def _eager(config: TrainConfig) -> dict[str, bool]:
+    """Compiling takes half a minute and is not what is being checked."""
+    return {"compiled": False} if "compiled" in config.env else {}
+
+
 def check_buildable(config: TrainConfig) -> None:
     """Builds the world and the agent, without running them: a bad option is known before anything is written.
 
@@ -105,6 +112,24 @@ def check_buildable(config: TrainConfig) -> None:
         restore_rng(random)
 
 
-def check_finite(enabled: bool) -> None:
+def check_gradients(enabled: bool) -> None:
     """Debug mode: autograd names the operation behind the first NaN in a gradient."""
     torch.autograd.set_detect_anomaly(enabled, check_nan=enabled)
+
+
+def check_batch(batch: TensorDictBase, env: EnvBase, frames: int) -> None:
+    """Debug mode: every number of a collected batch is finite, every observation and action within its spec.
+
+    Raises:
+        ConfigError: which key it is, and in which world and step of the batch.
+    """
+    for key, value in batch.items(include_nested=True, leaves_only=True):
+        name = key if isinstance(key, str) else ".".join(key)
+        if value.is_floating_point() and not torch.isfinite(value).all():
+            world, step, *_ = (~torch.isfinite(value)).nonzero()[0].tolist()
+            raise ConfigError(f"debug: {name} is not finite in world {world}, step {step} after frame {frames}")
+    for step, now in enumerate(batch.unbind(-1)):
+        for spec, part in ((env.observation_spec, now["next"]), (env.full_action_spec, now)):
+            for key, leaf in spec.items(include_nested=True, leaves_only=True):
+                if not leaf.is_in(part.get(key)):
+                    raise ConfigError(f"debug: {key} is outside its spec in step {step} after frame {frames}")

@@ -2,40 +2,77 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_type_hints
 
 import torch
 from torchrl.envs import EnvBase
 
 import envs
-from rlstack.config import ConfigError
+from rlstack.config import ConfigError, convert
+from rlstack.config.errors import unknown_key
 
+_OURS = ("device", "seed")  # top-level keys of a run
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
 def world_options(config: Mapping[str, Any]) -> dict[str, Any]:
-    """An ``env`` group as constructor arguments: without its name, dtype as a torch dtype."""
-    options = {key: value for key, value in config.items() if key != "name"}
-    if "dtype" in options:
-        if options["dtype"] not in _DTYPES:
-            raise ConfigError(f"env.dtype: {options['dtype']!r} is unknown, allowed: {', '.join(_DTYPES)}")
-        options["dtype"] = _DTYPES[options["dtype"]]
+    """An ``env`` group as constructor arguments, checked against the constructor's annotations.
+
+    Raises:
+        ConfigError: unknown world, unknown option, wrong type, or a number that is not finite.
+    """
+    name = config.get("name")
+    if not name:
+        raise ConfigError(f"env.name: missing, one of {', '.join(envs.names())} or 'package.module:Class'")
+    try:
+        allowed = envs.options_of(name)
+        hints = _annotations(envs.world_class(name))
+    except ValueError as error:
+        raise ConfigError(f"env.name: {error}") from None
+    options = {}
+    for key, value in config.items():
+        if key == "name":
+            continue
+        if key not in allowed and "**" not in allowed:
+            raise ConfigError(unknown_key(f"env.{key}", [entry for entry in allowed if entry not in _OURS]))
+        options[key] = _checked(hints.get(key, Any), value, f"env.{key}")
     return options
+
+
+def _annotations(factory: Any) -> dict[str, Any]:
+    try:
+        return get_type_hints(factory.__init__ if isinstance(factory, type) else factory)
+    except (NameError, TypeError):  # a user's class with annotations of its own kind: taken as it comes
+        return {}
+
+
+def _checked(hint: Any, value: Any, key: str) -> Any:
+    if hint is torch.dtype:
+        if value not in _DTYPES:
+            raise ConfigError(f"{key}: {value!r} is unknown, allowed: {', '.join(_DTYPES)}")
+        return _DTYPES[value]
+    value = convert(hint, value, key)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{key}: {value} is not a finite number")
+    return value
 
 
 def build_world(
     config: Mapping[str, Any], device: torch.device | str = "cpu", seed: int = 0, **overrides: Any
 ) -> EnvBase:
-    """Builds the world of an ``env`` group.
+    """Builds the world of an ``env`` group; ``device``, ``seed`` and overrides only reach a world that takes them.
 
     Raises:
-        ConfigError: unknown world, unknown option or impossible value, in one line.
+        ConfigError: unknown world, unknown option, wrong type or impossible value, in one line.
     """
-    if not config.get("name"):
-        raise ConfigError(f"env.name: missing, one of {', '.join(envs.names())} or 'package.module:Class'")
+    options = world_options(config)
+    accepted = envs.options_of(config["name"])
+    ours = {"device": device, "seed": seed, **overrides}
+    options |= {key: value for key, value in ours.items() if key in accepted or "**" in accepted}
     try:
-        return envs.make(config["name"], **{**world_options(config), "device": device, "seed": seed, **overrides})
+        return envs.make(config["name"], **options)
     except (ValueError, TypeError) as error:
         raise ConfigError(f"env: {error}") from error
 

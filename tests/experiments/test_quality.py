@@ -1,11 +1,14 @@
 """The bookkeeping of the quality experiment, on made-up runs."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from experiments.marinenav import quality
-from rlstack.evaluation.statistics import wilson_interval
+from rlstack.evaluation.results import Evaluation
 
 HEADER = "frames,train/return,eval/success,eval/time,eval/collision,time/seconds,time/cpu_seconds\n"
 
@@ -25,22 +28,26 @@ def test_only_evaluations_make_the_curve(tmp_path: Path) -> None:
     assert curve[2]["time/seconds"] == 120
 
 
+def evaluated(success: list[float]) -> dict[str, Any]:
+    """What ``rlstack.evaluate`` writes, for made-up episodes on two levels."""
+    half = len(success) // 2
+    columns = {name: torch.tensor(success) for name in ("success", "return", "discounted_return", "time", "energy")}
+    columns |= {"length": torch.ones(2 * half), "collision": 1 - torch.tensor(success)}
+    levels = [str(k) for k in range(quality.LEVELS) for _ in range(2 * half // quality.LEVELS)]
+    return json.loads(Evaluation(columns, levels, "marinenav", {}, 0, "made up", {}).to_json())
+
+
 def test_the_summary_pools_seeds_and_finds_the_time_to_the_published_rate(tmp_path: Path) -> None:
+    first, other = [1.0] * 11 + [0.0], [1.0] * 6 + [0.0] * 6
     curves = {
-        0: quality.read_curve(fake_run(tmp_path / "a", [0.1, 0.8])),
-        3: quality.read_curve(fake_run(tmp_path / "b", [0.2])),
+        seed: quality.read_curve(fake_run(tmp_path / str(seed), rate)) for seed, rate in ((0, [0.1, 0.8]), (3, [0.2]))
     }
-    finals = {
-        seed: {
-            "summary": {"eval/success": rate, "other": 1.0},
-            "episodes": {"success": [1.0] * hits + [0.0] * (10 - hits)},
-        }
-        for seed, rate, hits in ((0, 0.9, 9), (3, 0.5, 5))
-    }
-    summary = quality.summarise(finals, curves)
-    assert summary["success_mean"] == pytest.approx(0.7)
-    assert summary["success_min_max"] == [0.5, 0.9]
-    assert summary["success_interval"] == wilson_interval(14, 20)
+    summary = quality.summarise({0: evaluated(first), 3: evaluated(other)}, curves)
+    assert summary["success_mean"] == pytest.approx((11 + 6) / 24)
+    assert summary["success_min_max"] == pytest.approx([0.5, 11 / 12])
+    assert summary["lowest_level"] == 0
+    low, high = summary["success_interval"]
+    assert 0.4 < low < (11 + 6) / 24 < high < 1
     assert summary["seeds"][0]["minutes_to_published"] == 1
     assert summary["seeds"][0]["cpu_minutes"] == pytest.approx(50 / 60)
     assert summary["seeds"][3]["minutes_to_published"] is None

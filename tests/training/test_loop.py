@@ -18,7 +18,8 @@ from rlstack.training.checkpoint import read_checkpoint
 from rlstack.training.config import TrainConfig
 from rlstack.training.loop import Training
 from rlstack.training.run_directory import RunDirectory
-from rlstack.training.self_check import self_check
+from rlstack.training.self_check import check_batch, self_check
+from rlstack.training.worlds import build_world
 
 SMALL = [
     "env.num_worlds=8",
@@ -207,3 +208,39 @@ def test_self_check_prints_a_line_a_check_and_leaves_no_trace(tmp_path: Path, ca
 def test_a_run_directory_is_never_overwritten(finished: Path) -> None:
     with pytest.raises(ConfigError, match="already holds a run"):
         RunDirectory.create(finished, "x", 1)
+
+
+def test_a_run_killed_before_its_first_checkpoint_starts_over(finished: Path, tmp_path: Path) -> None:
+    plain = plain_config("total_frames=1500", "eval.every=1500")
+    straight = start(tmp_path / "straight", plain)
+    straight.execute()
+    folder = tmp_path / "killed"
+    folder.mkdir()
+    shutil.copyfile(tmp_path / "straight" / "config.yaml", folder / "config.yaml")
+    shutil.copyfile(tmp_path / "straight" / "metrics.csv", folder / "metrics.csv")  # rows without a checkpoint
+    resumed = Training(build(TrainConfig, plain), RunDirectory.open(folder, 5), plain)
+    resumed.restore()
+    assert resumed.frames == 0
+    resumed.execute()
+    assert rows(folder) == rows(tmp_path / "straight")
+
+
+def test_every_experiment_keeps_its_own_values() -> None:
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        plain = to_plain(compose("train", ["experiment=marinenav_published", "seed=4"]))
+    config = build(TrainConfig, plain)
+    assert (config.agent["name"], config.total_frames, config.seed) == ("acqn_published", 6_000_000, 4)
+    assert (config.eval.every, config.eval.episodes, config.eval.seed) == (60_000, 10, 253)
+    assert (config.collector.count, config.collector.steps_per_batch) == ("env_steps", 4)
+    assert config.env["num_worlds"] == 1 and config.env["timeout_is_terminal"] is True
+
+
+def test_debug_names_what_is_not_finite() -> None:
+    plain = plain_config()
+    training_env = build_world(plain["env"])
+    action = training_env.rollout(3, break_when_any_done=False)
+    check_batch(action, training_env, 0)
+    action["next", "agents", "reward"][2, 1, 0] = float("nan")
+    with pytest.raises(ConfigError, match=r"next.agents.reward is not finite in world 2, step 1 after frame 70"):
+        check_batch(action, training_env, 70)
