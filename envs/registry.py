@@ -43,12 +43,15 @@ def world_class(name: str) -> Callable[..., EnvBase]:
         raise ValueError(f"world {name!r}: {target} cannot be imported: {error}") from error
 
 
+def constructor(name: str) -> Callable[..., Any]:
+    """What carries a world's signature: TorchRL's metaclass hides that of a class behind ``(*args, **kwargs)``."""
+    factory = world_class(name)
+    return factory.__init__ if inspect.isclass(factory) else factory
+
+
 def options_of(name: str) -> dict[str, inspect.Parameter]:
     """The constructor arguments of a world by name; one that takes any option has an entry ``"**"``."""
-    factory = world_class(name)
-    # TorchRL's metaclass hides the signature of a class behind (*args, **kwargs).
-    constructor = factory.__init__ if inspect.isclass(factory) else factory
-    parameters = inspect.signature(constructor).parameters
+    parameters = inspect.signature(constructor(name)).parameters
     names = {key: "**" if entry.kind is entry.VAR_KEYWORD else key for key, entry in parameters.items()}
     return {names[key]: entry for key, entry in parameters.items() if key != "self"}
 

@@ -28,7 +28,7 @@ def world_options(config: Mapping[str, Any]) -> dict[str, Any]:
         raise ConfigError(f"env.name: missing, one of {', '.join(envs.names())} or 'package.module:Class'")
     try:
         allowed = envs.options_of(name)
-        hints = _annotations(envs.world_class(name))
+        hints = _annotations(envs.constructor(name))
     except ValueError as error:
         raise ConfigError(f"env.name: {error}") from None
     options = {}
@@ -41,9 +41,9 @@ def world_options(config: Mapping[str, Any]) -> dict[str, Any]:
     return options
 
 
-def _annotations(factory: Any) -> dict[str, Any]:
+def _annotations(constructor: Any) -> dict[str, Any]:
     try:
-        return get_type_hints(factory.__init__ if isinstance(factory, type) else factory)
+        return get_type_hints(constructor)
     except (NameError, TypeError):  # a user's class with annotations of its own kind: taken as it comes
         return {}
 
