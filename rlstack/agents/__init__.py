@@ -71,4 +71,6 @@ def make_agent(
         >>> agent = make_agent("acqn", env, batch_size=512)
         >>> policy = agent.policy(explore=False)
     """
-    return build_agent(load_group("agent", name, overrides), env, total_frames, device or env.device or "cpu")
+    return build_agent(
+        load_group("agent", name, overrides), env, total_frames, device or getattr(env, "device", None) or "cpu"
+    )

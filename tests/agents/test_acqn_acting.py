@@ -1,0 +1,178 @@
+"""The AC-IQN agent: how it explores, that it goes on exactly, and what it refuses."""
+
+from __future__ import annotations
+
+import io
+import math
+from typing import Any
+
+import pytest
+import torch
+from scipy import stats
+from tensordict import TensorDict
+from torch import Tensor
+from torchrl.envs import EnvBase
+
+import envs
+from rlstack.agents import Agent
+from rlstack.config import ConfigError
+from tests.agents.small_agents import Detour, copies, equal, online_parameters, sequences, small, targets
+
+# -- how it acts -------------------------------------------------------------------------------------------------------
+
+
+def act(agent: Agent, observation: Tensor, explore: bool) -> Tensor:
+    td = TensorDict({"observation": observation}, observation.shape[:1])
+    return agent.policy(explore)(td)["action"]
+
+
+def test_epsilon_one_is_uniform() -> None:
+    agent = small(epsilon=1.0)
+    actions = act(agent, torch.zeros(5000, 2), explore=True)
+    assert stats.kstest(actions[:, 0].numpy(), stats.uniform(-1, 2).cdf).pvalue > 1e-3
+
+
+def test_every_agent_of_a_world_explores_on_its_own() -> None:
+    env = envs.make("marinenav", num_worlds=500, num_robots=2)
+    agent = small(env, epsilon=0.3, noise_high=0.0, noise_low=0.0)
+    td = env.reset()
+    greedy = agent.loss.act(td["agents", "observation"])
+    taken = agent.policy(explore=True)(td)["agents", "action"]
+    assert taken.shape == (500, 2, 2) and taken.abs().max() <= 1
+    random = taken != greedy
+    assert torch.equal(random[..., 0], random[..., 1]), "an action is random as a whole"
+    share = random[..., 0].double().mean(0)
+    assert ((share - 0.3).abs() < 0.09).all()
+    both = random[..., 0].all(-1).double().mean()
+    assert abs(float(both) - 0.09) < 0.05
+
+
+def test_without_noise_exploring_is_greedy() -> None:
+    for agent in (
+        small(epsilon=0.0, noise_low=0.0, noise_high=0.0, greedy_actor="online"),
+        small(epsilon=0.0, noise_scale=0.0, greedy_actor="online"),
+    ):
+        observation = torch.randn(40, 2)
+        assert torch.equal(act(agent, observation, True), act(agent, observation, False))
+
+
+def test_noise_is_log_spaced_over_the_worlds() -> None:
+    agent = small(epsilon=0.0, noise_low=0.001, noise_high=0.1, noise_scale=0.5, output_scale=1e-6)
+    for parameter in online_parameters(agent, "actor"):
+        parameter.data.zero_()
+    draws = act(agent, torch.zeros(5, 4000, 2), explore=True)[..., 0]
+    expected = 0.5 * torch.logspace(-3, -1, 5)
+    torch.testing.assert_close(draws.std(1), expected, rtol=0.06, atol=0)
+    assert (draws.mean(1).abs() < expected / 10).all()
+
+
+def test_an_unbatched_env_gets_one_noise_size() -> None:
+    agent = small(epsilon=0.0, noise_low=0.3, noise_high=0.5)
+    draws = torch.stack([agent._noise_sizes(1, torch.zeros(1))])
+    assert float(draws) == pytest.approx(math.sqrt(0.3 * 0.5))  # the middle of the log-spaced ones
+    action = agent.policy(explore=True)(TensorDict({"observation": torch.zeros(2)}, []))["action"]
+    assert action.shape == (1,)
+
+
+def test_greedy_actor_is_the_one_asked_for() -> None:
+    observation = torch.randn(6, 2)
+    for which in ("online", "target"):
+        agent = small(greedy_actor=which, target_tau=0.01)
+        policy = agent.policy(explore=False)
+        for frames in (50, 100):
+            agent.learn(sequences(50), frames)
+        expected = agent.loss.act(observation, target=which == "target")
+        other = agent.loss.act(observation, target=which != "target")
+        taken = policy(TensorDict({"observation": observation}, [6]))["action"]  # built before the updates
+        assert torch.equal(taken, expected) and not torch.equal(taken, other)
+        assert not taken.requires_grad
+
+
+# -- checkpoints -------------------------------------------------------------------------------------------------------
+
+
+def through_a_file(state: dict[str, Any]) -> dict[str, Any]:
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    buffer.seek(0)
+    return torch.load(buffer, weights_only=True)
+
+
+@pytest.mark.parametrize("target_every", [None, 60])
+def test_a_restored_agent_goes_on_exactly(target_every: int | None) -> None:
+    agent = small(target_every=target_every, frames_per_update=7)
+    for frames in (33, 66, 99):
+        agent.learn(sequences(33), frames)
+    saved, rng = through_a_file({"agent": agent.state_dict(), "replay": agent.replay_state()}), torch.get_rng_state()
+    other = small(target_every=target_every, frames_per_update=7)
+    other.learn(sequences(50), 50)
+    other.load_state_dict(saved["agent"])
+    other.load_replay_state(saved["replay"])
+    outcomes = []
+    for each in (agent, other):
+        torch.set_rng_state(rng)
+        metrics = [each.learn(sequences(33), frames) for frames in (132, 165)]
+        actions = act(each, torch.randn(8, 2), True)
+        numbers = [torch.as_tensor(value) for step in metrics for value in step.values()]
+        outcomes.append([*numbers, actions, *copies(each.parameters()), *copies(targets(each))])
+    assert agent.updates == other.updates == 165 // 7
+    assert equal(*outcomes)
+
+
+def test_an_agent_restored_from_memory_shares_nothing() -> None:
+    agent, twin = small(), small()
+    agent.learn(sequences(50), 50)
+    twin.load_state_dict(agent.state_dict())
+    twin.load_replay_state(agent.replay_state())
+    before = through_a_file({"agent": agent.state_dict(), "replay": agent.replay_state()})
+    twin.learn(sequences(50), 100)
+    after = through_a_file({"agent": agent.state_dict(), "replay": agent.replay_state()})
+
+    def leaves(state: Any) -> list[Any]:
+        if isinstance(state, dict):
+            return [leaf for value in state.values() for leaf in leaves(value)]
+        return [leaf for value in state for leaf in leaves(value)] if isinstance(state, list) else [state]
+
+    for old, new in zip(leaves(before), leaves(after), strict=True):
+        assert torch.equal(torch.as_tensor(old), torch.as_tensor(new)) if isinstance(old, Tensor) else old == new
+
+
+# -- what it refuses ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"gama": 0.9}, r"agent.gama: unknown key, did you mean 'gamma'\?"),
+        ({"batch_size": "many"}, "agent.batch_size: expected int, got 'many'"),
+        ({"gamma": 1.5}, "agent.gamma: 1.5 is outside"),
+        ({"target_tau": 0.0}, "agent.target_tau: 0.0 is outside"),
+        ({"frames_per_update": 0}, "agent.frames_per_update: 0.0 is outside"),
+        ({"critic": "gate"}, "agent.critic: did you mean 'gated'"),
+        ({"batch_size": 2000}, "agent: batch_size 2000 is larger than buffer_size 1000"),
+        ({"noise_low": 1.0}, "agent: noise_low 1.0 is above noise_high"),
+        ({"critic": "gated", "hidden": [8, 4]}, "critic=gated has two hidden layers of one width"),
+        ({"lr_actor": {"kind": "constant"}}, "agent.lr_actor: kind 'constant' takes only start and warmup"),
+        ({"algorithm": "acqm"}, "did you mean 'acqn'"),
+        ({"algorithm": "no.such.module:Agent"}, "agent.algorithm: 'no.such.module:Agent' cannot be imported"),
+        ({"algorithm": "rlstack.agents.acqn:Nothing"}, "cannot be imported: .*no attribute 'Nothing'"),
+    ],
+)
+def test_mistakes_in_the_configuration_are_one_line(overrides: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as error:
+        small(**overrides)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        (Detour(discrete=True), "agent=acqn needs continuous actions, the env has Categorical actions"),
+        (Detour(low=-2.0), r"agent=acqn acts in \[-1, 1\], the env's actions have other bounds"),
+        (envs.make("marinenav", num_worlds=1, continuous_actions=False), "set env.continuous_actions=true"),
+    ],
+)
+def test_an_env_it_cannot_act_on_is_one_line(env: EnvBase, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as error:
+        small(env)
+    assert "\n" not in str(error.value)
