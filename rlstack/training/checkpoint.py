@@ -83,19 +83,12 @@ class CheckpointStore:
         paths = self._newest_first()
         return paths[0] if paths else None
 
-    def load(self, path: Path | str | None = None) -> dict[str, Any]:
-        """Read a state back, its tensors on the CPU.
-
-        Args:
-            path: a checkpoint file, or a directory whose newest checkpoint is meant (its own or those in its
-                ``checkpoints`` folder): that one is read or an error says why not. Without a path, the
-                newest one of this store that is sound; each one passed over is named in a warning.
+    def load(self) -> dict[str, Any]:
+        """The newest sound state, its tensors on the CPU; each checkpoint passed over is named in a warning.
 
         Raises:
-            CheckpointError: there is nothing to read, or not what was asked for.
+            CheckpointError: there is none.
         """
-        if path is not None:
-            return read_checkpoint(_resolve(Path(path)))
         candidates = self._newest_first()
         best = self.directory / BEST
         if best.is_file():
@@ -205,16 +198,6 @@ def _verify_records(path: Path) -> None:
         raise CheckpointError(f"{path}: truncated, corrupted or not a checkpoint ({error})") from error
     if damaged is not None:
         raise CheckpointError(f"{path}: corrupted, record {damaged!r} does not match its checksum")
-
-
-def _resolve(path: Path) -> Path:
-    if not path.is_dir():
-        return path
-    for directory in (path, path / "checkpoints"):
-        newest = CheckpointStore(directory).latest()
-        if newest is not None:
-            return newest
-    raise CheckpointError(f"{path}: no checkpoint in this directory")
 
 
 def _frames_of(path: Path) -> int:
