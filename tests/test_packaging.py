@@ -125,3 +125,11 @@ def test_wheel_is_complete_and_runs_from_anywhere(tmp_path: Path, pyproject: dic
     assert Path(where.stdout.strip()).is_relative_to(target)
     usage = _python("-m", "rlstack.train", "--help", cwd=elsewhere, pythonpath=target)
     assert "agent" in usage.stdout
+
+    (elsewhere / "mine" / "env").mkdir(parents=True)
+    (elsewhere / "mine" / "env" / "small.yaml").write_text("defaults: [marinenav, _self_]\nnum_worlds: 4\n")
+    options = ["--config-dir", "mine", "env=small", "debug=true", "run_dir=run", "logger=csv", "device=cpu"]
+    run = _python("-m", "rlstack.train", *options, cwd=elsewhere, pythonpath=target)
+    assert "run finished: run" in run.stdout and run.stdout.count("[OK]") == 4
+    _python("-m", "rlstack.evaluate", "checkpoint=run", "episodes=1", "video=false", cwd=elsewhere, pythonpath=target)
+    assert list((elsewhere / "run" / "evaluations").glob("*/trajectories.png"))
