@@ -84,6 +84,9 @@ class ACQNConfig:
     noise_scale: Schedule
     # acting
     greedy_actor: Literal["online", "target"]
+    candidates: Count
+    candidate_spread: NonNegative
+    cvar: Annotated[float, Interval(low=0, high=1, open_low=True)]
 
     def __post_init__(self) -> None:
         if self.batch_size > self.buffer_size:
@@ -129,6 +132,7 @@ class ACQN(Agent):
             "actor": torch.optim.Adam(self._actor_params, foreach=True),
             "critic": torch.optim.Adam(self._critic_params, foreach=True),
         }
+        self._offsets = _candidate_offsets(c.candidates, size, c.candidate_spread).to(device, interface.dtype)
         self.replay = Replay(c.buffer_size, c.batch_size, device)
         self.schedules = {
             name: make_schedule(getattr(c, name), total_frames, f"agent.{name}", bounds)
@@ -155,7 +159,22 @@ class ACQN(Agent):
         return Policy(self.interface, self._explore if explore else self._exploit)
 
     def _exploit(self, observation: Any) -> Tensor:
-        return self.loss.act(observation, target=self.config.greedy_actor == "target")
+        """The actor's action, or of candidates around it the one with the highest conditional value at risk.
+
+        CVaR at level c is the mean of the return over its worst fraction c, here the mean quantile at levels up to c.
+        """
+        target = self.config.greedy_actor == "target"
+        action = self.loss.act(observation, target)
+        if self.config.candidates == 1:
+            return action
+        size = action.shape[-1]
+        flat = observation.flatten(0, -2) if isinstance(observation, Tensor) else observation.reshape(-1)
+        proposals = (action.reshape(-1, size) + self._offsets).clamp(-1, 1)  # [K, B, D]
+        n = self.config.num_quantiles
+        tau = (torch.arange(n, dtype=action.dtype, device=action.device) + 0.5) / n * self.config.cvar
+        best = self.loss.quantiles(flat, proposals, tau[None], target).mean(-1).argmax(0)
+        chosen = proposals.gather(0, best[None, :, None].expand(1, -1, size))
+        return chosen.view_as(action)
 
     def _explore(self, observation: Any) -> Tensor:
         """Gaussian noise whose size differs from world to world, and now and then a uniform random action."""
@@ -267,3 +286,11 @@ class ACQN(Agent):
 
     def load_replay_state(self, state: dict[str, Any]) -> None:
         self.replay.load_state_dict(state)
+
+
+def _candidate_offsets(count: int, size: int, spread: float) -> Tensor:
+    """``[K, 1, D]``: zero, and quasi-random normal draws that are always the same, so that greedy is deterministic."""
+    uniform = torch.quasirandom.SobolEngine(size, scramble=True, seed=0).draw(count)
+    offsets = spread * math.sqrt(2) * torch.erfinv((2 * uniform - 1).clamp(-0.999, 0.999))
+    offsets[0] = 0
+    return offsets[:, None]

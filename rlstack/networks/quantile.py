@@ -51,7 +51,7 @@ class QuantileCritic(nn.Module):
         self.output = nn.Linear(hidden, 1)
 
     def forward(self, observation: Observation, action: Tensor, tau: Tensor) -> Tensor:
-        """Quantiles ``[..., n]`` of the return for levels ``[..., n]``; action ``[..., D]``."""
+        """Quantiles ``[..., n]`` for levels ``[..., n]``; actions ``[..., D]``, or ``[K, B, D]`` candidates."""
         gated = self.encoder(observation).unsqueeze(-2) * self.embedding(tau)
         x = self.hidden(gated).relu() * self.action_encoder(action).unsqueeze(-2)
         return self.output(self.hidden_2(x).relu()).squeeze(-1)
@@ -80,8 +80,12 @@ class LateQuantileCritic(nn.Module):
         self.output = nn.Linear(hidden[-1], 1)
 
     def forward(self, observation: Observation, action: Tensor, tau: Tensor) -> Tensor:
-        """Quantiles ``[..., n]`` for levels ``[..., n]``; levels ``[1, n]`` are shared by a whole batch ``[B]``."""
-        x = self.trunk(torch.cat((self.encoder(observation), action), dim=-1))
+        """Quantiles ``[..., n]`` for levels ``[..., n]``; levels ``[1, n]`` are shared by a whole batch ``[B]``.
+
+        Actions ``[K, B, D]`` are K candidates for each observation ``[B]``.
+        """
+        features = self.encoder(observation)
+        x = self.trunk(torch.cat((features.expand(*action.shape[:-1], -1), action), dim=-1))
         weights = self.embedding(tau) * self.output.weight[0]
         if weights.dim() == 3 and weights.shape[0] == 1:
             return x @ weights[0].T + self.output.bias

@@ -176,3 +176,28 @@ def test_an_env_it_cannot_act_on_is_one_line(env: EnvBase, message: str) -> None
     with pytest.raises(ConfigError, match=message) as error:
         small(env)
     assert "\n" not in str(error.value)
+
+
+def test_of_all_candidates_the_one_with_the_best_worst_half_is_chosen() -> None:
+    agent = small(candidates=32, candidate_spread=0.5, cvar=0.5)
+    policy, observation = agent.policy(explore=False), torch.randn(7, 2)
+    action = policy(TensorDict({"observation": observation}, [7]))["action"]
+    assert torch.equal(policy(TensorDict({"observation": observation}, [7]))["action"], action)  # deterministic
+    levels = (torch.arange(1000) + 0.5) / 2000  # finely over the worst half
+
+    def value(a: Tensor) -> Tensor:
+        return agent.loss.quantiles(observation, a, levels.expand(7, -1), target=True).mean(-1)
+
+    own = agent.loss.act(observation, target=True)
+    assert (value(action) >= value(own) - 1e-3).all() and (action != own).any()
+    near = (own + agent._offsets).clamp(-1, 1)
+    assert all((near == one).all(-1).any(0).all() for one in [action])
+    best = torch.stack([value(candidate) for candidate in near]).amax(0)
+    torch.testing.assert_close(value(action), best, atol=1e-3, rtol=0)
+
+
+def test_a_single_candidate_is_the_actors_own_action() -> None:
+    agent = small(candidates=1)
+    observation = torch.randn(5, 2)
+    action = agent.policy(explore=False)(TensorDict({"observation": observation}, [5]))["action"]
+    assert torch.equal(action, agent.loss.act(observation, target=True))
