@@ -21,6 +21,7 @@ SMALL: dict[str, Any] = {
     "learning_starts": 0,
     "frames_per_update": 10,
     "n_step": 2,
+    "candidates": 1,
 }
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from torchrl.envs import EnvBase
 
 import envs
-from rlstack.agents import Agent
+from rlstack.agents import Agent, make_agent
 from rlstack.config import ConfigError
 from tests.agents.small_agents import Detour, copies, equal, online_parameters, sequences, small, targets
 
@@ -183,17 +183,36 @@ def test_of_all_candidates_the_one_with_the_best_worst_half_is_chosen() -> None:
     policy, observation = agent.policy(explore=False), torch.randn(7, 2)
     action = policy(TensorDict({"observation": observation}, [7]))["action"]
     assert torch.equal(policy(TensorDict({"observation": observation}, [7]))["action"], action)  # deterministic
-    levels = (torch.arange(1000) + 0.5) / 2000  # finely over the worst half
+    n = agent.config.num_quantiles
+    levels = (torch.arange(n) + 0.5) / (2 * n)  # over the worst half
 
     def value(a: Tensor) -> Tensor:
         return agent.loss.quantiles(observation, a, levels.expand(7, -1), target=True).mean(-1)
 
     own = agent.loss.act(observation, target=True)
-    assert (value(action) >= value(own) - 1e-3).all() and (action != own).any()
-    near = (own + agent._offsets).clamp(-1, 1)
-    assert all((near == one).all(-1).any(0).all() for one in [action])
-    best = torch.stack([value(candidate) for candidate in near]).amax(0)
-    torch.testing.assert_close(value(action), best, atol=1e-3, rtol=0)
+    proposals = torch.stack([(own + offset).clamp(-1, 1) for offset in agent._offsets[:, 0]])
+    assert torch.equal(proposals[0], own) and len(proposals) == 32
+    best = torch.stack([value(proposal) for proposal in proposals]).amax(0)
+    torch.testing.assert_close(value(action), best, atol=1e-6, rtol=0)
+    assert (value(action) > value(own)).any()
+
+
+def test_candidates_spread_as_asked() -> None:
+    offsets = small(candidates=512, candidate_spread=0.3)._offsets[1:, 0, 0]
+    assert float(offsets.mean()) == pytest.approx(0, abs=0.01)
+    assert float(offsets.std()) == pytest.approx(0.3, rel=0.03)
+
+
+def test_candidates_in_several_dimensions_and_worlds_keep_their_shape() -> None:
+    env = envs.make("marinenav", num_worlds=3)
+    agent = make_agent("acqn", env)
+    together = agent.policy(explore=False)(env.reset())["agents", "action"]
+    assert together.shape == (3, 5, 2) and (together.abs() <= 1).all()
+    env.set_seed(0)
+    td = env.reset()
+    for world in range(3):
+        alone = agent.policy(explore=False)(td[world : world + 1])["agents", "action"]
+        torch.testing.assert_close(alone[0], agent.policy(explore=False)(td.clone())["agents", "action"][world])
 
 
 def test_a_single_candidate_is_the_actors_own_action() -> None:
