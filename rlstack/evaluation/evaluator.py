@@ -21,8 +21,9 @@ from .results import Evaluation
 
 __all__ = ["EpisodeSet", "Evaluation", "evaluate", "evaluation_world", "world_part"]
 
-MAX_WORLDS = 2048
-"""Worlds stepped at once; more episodes are played in turns, so that memory stays bounded."""
+MAX_WORLDS = 128
+"""Worlds stepped at once; more episodes are played in turns. A batch runs until its last world has ended, so a few small
+batches waste less on stragglers than one large one; and what a policy computes stays in the cache."""
 
 
 class EpisodeSet(NamedTuple):
