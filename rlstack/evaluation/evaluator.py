@@ -22,7 +22,7 @@ from .results import Evaluation
 __all__ = ["EpisodeSet", "Evaluation", "evaluate", "evaluation_world", "world_part"]
 
 MAX_WORLDS = 128
-"""Worlds stepped at once; more episodes are played in turns. A batch runs until its last world has ended, so a few small
+"""Worlds stepped at once; more episodes are played in turns. A batch runs until its last world has ended, so small
 batches waste less on stragglers than one large one; and what a policy computes stays in the cache."""
 
 
