@@ -23,6 +23,7 @@ TINY = [
     "agent.buffer_size=2000",
     "agent.learning_starts=300",
     "agent.frames_per_update=100",
+    "agent.candidates=2",
     "logger=csv",
     "threads=1",
     "device=cpu",

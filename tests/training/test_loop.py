@@ -34,6 +34,7 @@ SMALL = [
     "agent.buffer_size=2000",  # smaller than the run: the replay wraps around
     "agent.learning_starts=300",
     "agent.frames_per_update=100",
+    "agent.candidates=2",
     "logger=csv",
     "threads=1",
     "device=cpu",
