@@ -10,23 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.small_run import SMALL_RUN
+
 ROOT = Path(__file__).parent.parent
 TINY = [
-    "env.num_worlds=8",
-    "env.max_steps=30",
+    *SMALL_RUN,
     "total_frames=1500",
-    "log_every=500",
     "eval.every=1500",
-    "eval.episodes=1",
     "checkpoint.every=500",
-    "agent.batch_size=64",
     "agent.buffer_size=2000",
-    "agent.learning_starts=300",
-    "agent.frames_per_update=100",
-    "agent.candidates=2",
-    "logger=csv",
-    "threads=1",
-    "device=cpu",
 ]
 
 

@@ -20,24 +20,15 @@ from rlstack.training.loop import Training
 from rlstack.training.run_directory import RunDirectory
 from rlstack.training.self_check import check_batch, self_check
 from rlstack.training.worlds import build_world
+from tests.small_run import SMALL_RUN
 
 SMALL = [
-    "env.num_worlds=8",
-    "env.max_steps=30",
+    *SMALL_RUN,
     "total_frames=6000",
-    "log_every=500",
     "eval.every=2500",
-    "eval.episodes=1",
     "checkpoint.every=3000",
     "checkpoint.keep=5",
-    "agent.batch_size=64",
     "agent.buffer_size=2000",  # smaller than the run: the replay wraps around
-    "agent.learning_starts=300",
-    "agent.frames_per_update=100",
-    "agent.candidates=2",
-    "logger=csv",
-    "threads=1",
-    "device=cpu",
 ]
 
 
