@@ -1,5 +1,19 @@
 """Batched worlds for TorchRL. ``envs.make(name, **options)`` builds one."""
 
-from .registry import constructor, make, names, options_of, register, world_class
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 __all__ = ["constructor", "make", "names", "options_of", "register", "world_class"]
+
+if TYPE_CHECKING:
+    from .registry import constructor, make, names, options_of, register, world_class
+
+
+def __getattr__(name: str) -> Any:
+    """Imports TorchRL only when a world is asked for: processes that step simulators start without it."""
+    if name not in __all__:
+        raise AttributeError(f"module 'envs' has no attribute {name!r}")
+    from . import registry
+
+    return getattr(registry, name)

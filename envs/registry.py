@@ -1,4 +1,4 @@
-"""Names of worlds: the shipped ones and a user's own."""
+"""Names of worlds: the shipped ones, those of installed packages, and a user's own."""
 
 from __future__ import annotations
 
@@ -6,11 +6,27 @@ import difflib
 import importlib
 import inspect
 from collections.abc import Callable
+from importlib import metadata
+from operator import attrgetter
 from typing import Any
 
 from torchrl.envs import EnvBase
 
-_WORLDS: dict[str, str] = {"marinenav": "envs.marinenav.env:MarineNav"}
+from .wrappers import wrapped
+
+_WORLDS: dict[str, str] = {
+    "gymnasium": "envs.gymnasium:Gymnasium",
+    "marinenav": "envs.marinenav.env:MarineNav",
+    "pettingzoo": "envs.pettingzoo:PettingZoo",
+}
+
+ENTRY_POINTS = "rlstack.envs"
+"""Group of entry points, ``name = "package.module:Class"``, by which an installed package brings its own worlds."""
+
+_WRAPPING = {
+    name: inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=1, annotation=int)
+    for name in ("action_repeat", "frame_stack")
+}
 
 
 def register(name: str, target: str) -> None:
@@ -20,9 +36,18 @@ def register(name: str, target: str) -> None:
     _WORLDS[name] = target
 
 
+def _installed() -> dict[str, str]:
+    """Names and targets from the entry points of installed packages; found anew each time, few ask."""
+    return {entry.name: entry.value.partition("[")[0].strip() for entry in metadata.entry_points(group=ENTRY_POINTS)}
+
+
+def _known() -> dict[str, str]:
+    return _installed() | _WORLDS
+
+
 def names() -> list[str]:
-    """Registered world names."""
-    return sorted(_WORLDS)
+    """Registered world names, those of installed packages among them."""
+    return sorted(_known())
 
 
 def world_class(name: str) -> Callable[..., EnvBase]:
@@ -31,14 +56,14 @@ def world_class(name: str) -> Callable[..., EnvBase]:
     Raises:
         ValueError: unknown name; it lists the known ones.
     """
-    target = _WORLDS.get(name, name if ":" in name else None)
+    target = _WORLDS.get(name) or (name if ":" in name else _installed().get(name))
     if target is None:
-        close = difflib.get_close_matches(name, _WORLDS, n=1)
+        close = difflib.get_close_matches(name, _known(), n=1)
         hint = f", did you mean {close[0]!r}?" if close else ""
         raise ValueError(f"unknown world {name!r}{hint}; known: {', '.join(names())}, or 'package.module:Class'")
     module, _, attribute = target.partition(":")
     try:
-        return getattr(importlib.import_module(module), attribute)
+        return attrgetter(attribute)(importlib.import_module(module))
     except (ImportError, AttributeError) as error:
         raise ValueError(f"world {name!r}: {target} cannot be imported: {error}") from error
 
@@ -50,7 +75,15 @@ def constructor(name: str) -> Callable[..., Any]:
 
 
 def options_of(name: str) -> dict[str, inspect.Parameter]:
-    """The constructor arguments of a world by name; one that takes any option has an entry ``"**"``."""
+    """The options of a world by name: its constructor's arguments, and those every world takes.
+
+    A constructor that takes any option has an entry ``"**"``.
+    """
+    own = _own_options(name)
+    return own | {key: entry for key, entry in _WRAPPING.items() if key not in own}
+
+
+def _own_options(name: str) -> dict[str, inspect.Parameter]:
     parameters = inspect.signature(constructor(name)).parameters
     names = {key: "**" if entry.kind is entry.VAR_KEYWORD else key for key, entry in parameters.items()}
     return {names[key]: entry for key, entry in parameters.items() if key != "self"}
@@ -61,7 +94,8 @@ def make(name: str, **options: Any) -> EnvBase:
 
     Args:
         name: a registered name, or ``package.module:Class`` of your own ``EnvBase``.
-        options: its constructor arguments.
+        options: its constructor arguments; besides, for every ``envs.base.World``, ``action_repeat`` (steps per
+            action) and ``frame_stack`` (observations shown at once), see ``envs.wrappers``.
 
     Raises:
         ValueError: unknown name or option (it says which are allowed), or an impossible value.
@@ -72,4 +106,6 @@ def make(name: str, **options: Any) -> EnvBase:
         close = difflib.get_close_matches(unknown[0], allowed, n=1)
         hint = f", did you mean {close[0]!r}?" if close else ""
         raise ValueError(f"{name}: unknown option {unknown[0]!r}{hint} (allowed: {', '.join(allowed)})")
-    return world_class(name)(**options)
+    own = _own_options(name)
+    around = {key: value for key, value in options.items() if key in _WRAPPING and key not in own}
+    return wrapped(world_class(name)(**{key: options[key] for key in options if key not in around}), **around)

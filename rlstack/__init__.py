@@ -1,7 +1,7 @@
 """rlstack: a modular training stack on TorchRL.
 
-Programmatic face: :func:`make_collector`, :func:`make_agent`, :func:`flatten_agents`, :func:`load`;
-worlds come from ``envs.make``.
+Programmatic face: :func:`make_collector`, :func:`make_agent`, :func:`flatten_agents`, :func:`load`,
+:func:`imitate`; worlds come from ``envs.make``.
 """
 
 from __future__ import annotations
@@ -9,18 +9,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["flatten_agents", "load", "make_agent", "make_collector"]
+__all__ = ["flatten_agents", "imitate", "load", "make_agent", "make_collector"]
 
 if TYPE_CHECKING:
     from .agents import make_agent
     from .collection.collector import make_collector
     from .collection.flatten import flatten_agents
+    from .training.imitation import imitate
     from .training.loading import load
 
 _HOMES = {
     "make_agent": "rlstack.agents",
     "make_collector": "rlstack.collection.collector",
     "flatten_agents": "rlstack.collection.flatten",
+    "imitate": "rlstack.training.imitation",
     "load": "rlstack.training.loading",
 }
 

@@ -41,8 +41,12 @@ USER_ERROR_STATUS = 2
 INTERRUPTED_STATUS = 130  # 128 + SIGINT, as shells count
 
 
-def hydra_command(config_name: str) -> Callable[[Task], Main]:
+def hydra_command(
+    config_name: str, arguments: Callable[[list[str]], list[str]] | None = None
+) -> Callable[[Task], Main]:
     """Make a task into a command line that composes ``<conf_dir>/<config_name>.yaml``.
+
+    ``arguments`` may rewrite what the user typed into Hydra's overrides.
 
     All of Hydra's own flags keep working (``--help``, ``--cfg job``, ``--config-dir``, ``-m``). The returned
     function takes no argument, or an already composed configuration, which goes straight to the task.
@@ -62,12 +66,25 @@ def hydra_command(config_name: str) -> Callable[[Task], Main]:
             if cfg is not None:
                 return task(cfg)
             with user_errors(), _hydra_environment():
+                sys.argv[1:] = sys.argv[1:] if arguments is None else arguments(sys.argv[1:])
                 command = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=config_name)
                 return command(guarded)()
 
         return main
 
     return decorate
+
+
+def open_group(group: str) -> Callable[[list[str]], list[str]]:
+    """For :func:`hydra_command`: ``group.key=value`` is taken although the configuration has no such key.
+
+    A key that is unknown is then known only where the component is built.
+    """
+
+    def rewrite(arguments: list[str]) -> list[str]:
+        return [f"++{entry}" if entry.startswith(f"{group}.") else entry for entry in arguments]
+
+    return rewrite
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Evaluates a trained agent: ``python -m rlstack.evaluate checkpoint=runs/<run>``."""
+"""Evaluates a trained agent: ``python -m rlstack.evaluate checkpoint=runs/<run>``, or ``agent=legacy ...``."""
 
 from __future__ import annotations
 
@@ -6,22 +6,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
-from rlstack.command import hydra_command
+from rlstack.command import hydra_command, open_group
 from rlstack.config import ConfigError, Interval, build
 
 if TYPE_CHECKING:  # importing torch takes seconds, which a mistyped key need not cost
-    from rlstack.agents import Agent, Interface
+    import torch
+
+    from rlstack.agents import Agent
     from rlstack.evaluation.evaluator import EpisodeSet
-    from rlstack.training.loading import LoadedRun
 
 
 @dataclass
 class EvaluateConfig:
     """See ``conf/evaluate.yaml`` for what each key does."""
 
-    checkpoint: str
+    checkpoint: str | None
     which: Literal["latest", "best"]
     policy: Literal["greedy", "explore"]
     episodes: Annotated[int, Interval(low=1)]
@@ -31,62 +32,128 @@ class EvaluateConfig:
     output: str | None
     plots: bool
     video: bool
+    agent: dict[str, Any] | None = None
     env: dict[str, Any] | None = None
+
+
+@dataclass
+class Candidate:
+    """What is evaluated.
+
+    Attributes:
+        agent: which acts.
+        env: group of the world it acts in.
+        name: for people.
+        folder: of its evaluations.
+        stem: how the names of its results begin.
+    """
+
+    agent: Agent
+    env: dict[str, Any]
+    name: str
+    folder: Path
+    stem: str = ""
 
 
 def run(cfg: DictConfig) -> None:
     """Loads the agent, plays the episodes, prints the table and leaves everything in one folder."""
-    if OmegaConf.is_missing(cfg, "checkpoint"):
-        raise ConfigError("checkpoint: missing, give a run directory or a checkpoint file: checkpoint=runs/<run>")
     config = build(EvaluateConfig, cfg)
+    foreign = "algorithm" in (config.agent or {})
+    if foreign and config.checkpoint is not None:
+        raise ConfigError("agent: a checkpoint brings its agent; give keys of it alone, such as agent.cvar=0.25")
+    if config.checkpoint is None and not foreign:
+        raise ConfigError("checkpoint: missing, give a run directory or a checkpoint file: checkpoint=runs/<run>")
 
     from rlstack.evaluation.evaluator import evaluate
     from rlstack.evaluation.pictures import PER_LEVEL, save_pictures
-    from rlstack.training.loading import load
     from rlstack.training.worlds import choose_device, world_options
 
     device = choose_device(config.device)
-    loaded = load(config.checkpoint, device=device, which=config.which)
-    env = config.env or loaded.config["env"]
-    check_fit(loaded.agent, env)
-    folder = output_folder(config, loaded)
+    judged = from_elsewhere(config, device) if foreign else from_checkpoint(config, device)
+    folder = output_folder(config, judged)
     evaluation = evaluate(
-        loaded.agent.policy(explore=config.policy == "explore"),
-        env["name"],
-        world_options(env),
+        judged.agent.policy(explore=config.policy == "explore"),
+        judged.env["name"],
+        world_options(judged.env),
         episodes=config.episodes,
         seed=config.seed,
         device=device,
         record=PER_LEVEL if config.plots or config.video else 0,
-        episode_set=read_episodes(config.episodes_file, env["name"]),
-        name=f"{loaded.path} ({config.policy}, {loaded.frames:,} frames)",
+        episode_set=read_episodes(config.episodes_file, judged.env["name"]),
+        name=judged.name,
     )
     evaluation.save(folder / "evaluation.json")
     pictures = save_pictures(evaluation, folder, config.plots, config.video)
 
-    print(f"{evaluation.policy} in {env['name']}, seed {config.seed}")
+    print(f"{evaluation.policy} in {judged.env['name']}, seed {config.seed}")
     evaluation.print_table()
     for path in (folder / "evaluation.json", *pictures):
         print(f"wrote {path}")
 
 
-def output_folder(config: EvaluateConfig, loaded: LoadedRun) -> Path:
+def from_checkpoint(config: EvaluateConfig, device: torch.device) -> Candidate:
+    """An agent of ours, with the changes that ``agent.<key>`` makes to how it acts.
+
+    Raises:
+        ConfigError: no such checkpoint, impossible changes, or a world that does not fit the agent.
+    """
+    from rlstack.training.loading import load, overrides
+
+    loaded = load(str(config.checkpoint), device=device, which=config.which, agent=config.agent)
+    env = config.env or loaded.config["env"]
+    check_fit(loaded.agent, env)
+    changes = overrides(config.agent or {})
+    name = f"{loaded.path} ({config.policy}, {loaded.frames:,} frames{', ' if changes else ''}{changes})"
+    stem = f"{loaded.frames:012d}"
+    folder = (loaded.run_dir or loaded.path.parent) / "evaluations"
+    return Candidate(loaded.agent, env, name, folder, "_".join([stem, *_as_names(changes)]))
+
+
+def from_elsewhere(config: EvaluateConfig, device: torch.device) -> Candidate:
+    """The agent of the group ``agent``, built for the world that it is to act in.
+
+    Raises:
+        ConfigError: no world is given, the agent cannot be loaded or act in it, or it would have to be trained first.
+    """
+    from rlstack.agents import agent_class, build_agent
+    from rlstack.agents.legacy import Legacy
+
+    assert config.agent is not None
+    if not issubclass(agent_class(config.agent["algorithm"]), Legacy):
+        name = config.agent.get("name")
+        raise ConfigError(f"agent={name}: would have to be trained first; give checkpoint=, or agent=legacy")
+    if config.env is None:
+        raise ConfigError("env: missing, an agent from elsewhere needs a world: env=<group>")
+    agent = build_agent(config.agent, _world(config.env), 1, device)
+    source = f"{config.agent['kind']}:{config.agent['path']}"
+    stem = "_".join(_as_names(Path(str(config.agent["path"])).name.replace(":", ".")))
+    return Candidate(agent, config.env, source, Path("runs") / f"legacy_{stem}" / "evaluations")
+
+
+def output_folder(config: EvaluateConfig, judged: Candidate) -> Path:
     """Where the results go: a name of its own for every agent, seed, policy, world and set of episodes.
 
     Raises:
         ConfigError: the folder cannot be made.
     """
-    parts = [f"{loaded.frames:012d}_seed{config.seed}"]
+    parts = [judged.stem] if judged.stem else []
+    parts += [f"seed{config.seed}"]
     parts += ["explore"] if config.policy == "explore" else []
     parts += [str(config.env.get("name"))] if config.env else []
     parts += [Path(config.episodes_file).name.partition(".")[0]] if config.episodes_file else []
-    folder = (loaded.run_dir or loaded.path.parent) / "evaluations" / "_".join(parts)
+    folder = judged.folder / "_".join(parts)
     folder = folder if config.output is None else Path(config.output)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"output: {folder} cannot be made ({error.strerror})") from None
     return folder
+
+
+def _as_names(text: str) -> list[str]:
+    """Words that can be part of a folder's name."""
+    kept = "".join(letter if letter.isalnum() or letter in "=.-_" else " " for letter in text.replace("agent.", ""))
+    return kept.split()
 
 
 def read_episodes(file: str | None, world: str) -> EpisodeSet | None:
@@ -119,38 +186,28 @@ def check_fit(agent: Agent, env_config: dict[str, Any]) -> None:
     Raises:
         ConfigError: it cannot, or there is no such world.
     """
+    from rlstack.adapters.loading import difference
     from rlstack.agents import Interface
+
+    fault = difference(agent.interface, Interface.of(_world(env_config)))
+    if fault is not None:
+        raise ConfigError(f"env={env_config['name']} does not fit the agent: {fault}")
+
+
+def _world(env_config: dict[str, Any]) -> Any:
+    """One world as evaluations are held in."""
     from rlstack.evaluation.evaluator import evaluation_world
     from rlstack.training.worlds import world_options
 
     if not env_config.get("name"):
         raise ConfigError("env.name: missing, which world to evaluate in")
     try:
-        env = evaluation_world(env_config["name"], world_options(env_config))
+        return evaluation_world(env_config["name"], world_options(env_config))
     except (ValueError, TypeError) as error:
         raise ConfigError(f"env: {error}") from None
-    offered, known = (_entries(interface) for interface in (Interface.of(env), agent.interface))
-    for key in sorted(known.keys() | offered.keys()):
-        if known.get(key) != offered.get(key):
-            ours, theirs = known.get(key, "nothing"), offered.get(key, "nothing")
-            raise ConfigError(f"env={env_config['name']} does not fit the agent: {key} is {theirs}, it knows {ours}")
 
 
-def _entries(interface: Interface) -> dict[str, str]:
-    """Kind, shape and type of everything an agent sees and does, in words."""
-    from torchrl.data import Composite
-
-    leaves = {"action": interface.action}
-    if isinstance(interface.observation, Composite):
-        for key, leaf in interface.observation.items(include_nested=True, leaves_only=True):
-            leaves[key if isinstance(key, str) else ".".join(key)] = leaf
-    else:
-        leaves["observation"] = interface.observation
-    kinds = {key: f"{type(leaf).__name__} {list(leaf.shape)} {leaf.dtype}" for key, leaf in leaves.items()}
-    return kinds | {"agents": "several" if interface.group else "one"}
-
-
-main = hydra_command("evaluate")(run)
+main = hydra_command("evaluate", open_group("agent"))(run)
 
 if __name__ == "__main__":
     main()

@@ -9,14 +9,24 @@ from omegaconf import DictConfig, OmegaConf
 from rlstack.command import hydra_command
 from rlstack.config import ConfigError, build, to_plain
 
-_RESUMABLE = ("total_frames", "log_every", "eval", "checkpoint", "logger", "threads", "device", "resume")
+_RESUMABLE = (
+    "total_frames",
+    "log_every",
+    "eval",
+    "checkpoint",
+    "logger",
+    "threads",
+    "device",
+    "imitation.only",
+    "resume",
+)
 _DEBUG = {
     "total_frames": 1000,
     "log_every": 200,
     "eval": {"every": 500, "episodes": 2},
     "checkpoint": {"every": 500},
-    "env": {"num_worlds": 8},
     "logger": {"wandb": "disabled"},
+    "imitation": {"frames": 1000, "epochs": 2},
 }
 
 
@@ -53,6 +63,9 @@ def run(cfg: DictConfig) -> None:
         if resuming:
             training.restore()
             print(f"resuming at {training.frames:,} frames")
+        else:
+            training.begin()
+        training.prepare()
     except ConfigError:
         directory.remove_if_empty()
         raise
@@ -66,7 +79,8 @@ def _debugged(plain: dict[str, Any]) -> dict[str, Any]:
     """A thousand frames in a few small worlds, every part of a run exercised."""
     early = {"learning_starts": 100, "batch_size": 32, "frames_per_update": 20}
     agent = {key: value for key, value in early.items() if key in plain["agent"]}
-    return to_plain(OmegaConf.merge(plain, _DEBUG, {"agent": agent}))
+    env = {key: 8 for key in ("num_worlds", "num_envs") if key in plain["env"]}
+    return to_plain(OmegaConf.merge(plain, _DEBUG, {"agent": agent, "env": env}))
 
 
 def _resumed(plain: dict[str, Any]) -> dict[str, Any]:
@@ -79,7 +93,7 @@ def _resumed(plain: dict[str, Any]) -> dict[str, Any]:
     for override in HydraConfig.get().overrides.task:
         key = override.lstrip("+~").partition("=")[0]
         value = OmegaConf.select(OmegaConf.create(plain), key)
-        if key.partition(".")[0] in _RESUMABLE:
+        if key in _RESUMABLE or key.partition(".")[0] in _RESUMABLE:
             OmegaConf.update(stored, key, value)
         elif value != OmegaConf.select(stored, key):
             allowed = ", ".join(name for name in _RESUMABLE if name != "resume")

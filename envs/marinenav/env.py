@@ -13,7 +13,7 @@ from ..base import World
 from .compilation import compiled as compiled_for_speed
 from .curriculum import Curriculum
 from .evaluation_set import episode_options, evaluation_set
-from .features import EncounterFeatures
+from .features import EncounterFeatures, nearest_obstacle
 from .from_config import load_worlds
 from .noise import SampledNoise
 from .perception import Draws, candidate_pairs
@@ -71,6 +71,7 @@ class MarineNav(World):
         "discount": 0.99,
     }
     input_features = EncounterFeatures
+    nearest_obstacle = staticmethod(nearest_obstacle)
     evaluation_set = staticmethod(evaluation_set)
     episode_options = staticmethod(episode_options)
 

@@ -17,6 +17,18 @@ _HORIZON = 10.0
 """Closest approaches later than this many seconds do not matter."""
 
 
+def nearest_obstacle(observation: TensorDictBase) -> Tensor:
+    """Distance from hull to hull of the nearest reported object ``[...]``, m; infinity where none is reported.
+
+    Args:
+        observation: ``"objects" [..., K, 5]`` (position 2, velocity 2, radius) and ``"mask" [..., K]``. Below zero
+            where hulls, taken as circles, overlap.
+    """
+    objects = observation.get("objects")
+    gap = objects[..., :2].norm(dim=-1) - objects[..., 4] - HULL_RADIUS
+    return gap.masked_fill(observation.get("mask") <= 0.5, torch.inf).amin(-1)
+
+
 class EncounterFeatures(nn.Module):
     """``"self" [..., 7]`` to ``[..., 11]`` and ``"objects" [..., K, 5]`` to ``[..., K, 16]``; the mask stays.
 

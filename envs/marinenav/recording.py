@@ -137,7 +137,7 @@ class Recorder:
         for place, (world, frames) in enumerate(zip(self._worlds, self._frames)):
             if not self._running[place]:
                 continue
-            if frames and int(self._env.worlds.steps[world]) != frames[-1]["steps"] + 1:
+            if frames and int(self._env.worlds.steps[world]) <= frames[-1]["steps"]:
                 self._running[place] = False  # it has begun another episode
                 continue
             if not frames:

@@ -16,7 +16,18 @@ from .base import Agent, Interface
 
 __all__ = ["Agent", "Interface", "agent_class", "build_agent", "make_agent", "register"]
 
-_AGENTS: dict[str, str] = {"acqn": "rlstack.agents.acqn:ACQN"}
+_AGENTS: dict[str, str] = {
+    "ppo": "rlstack.agents.ppo:PPO",
+    "a2c": "rlstack.agents.a2c:A2C",
+    "dqn": "rlstack.agents.dqn:DQN",
+    "rainbow": "rlstack.agents.rainbow:Rainbow",
+    "iqn": "rlstack.agents.iqn:IQN",
+    "ddpg": "rlstack.agents.ddpg:DDPG",
+    "td3": "rlstack.agents.td3:TD3",
+    "sac": "rlstack.agents.sac:SAC",
+    "acqn": "rlstack.agents.acqn:ACQN",
+    "legacy": "rlstack.agents.legacy:Legacy",
+}
 
 
 def register(name: str, target: str) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-_ROOT = ("observation", "action")
-_NEXT = ("observation", "reward", "terminated", "done")
+_ROOT = ("observation", "action", "action_mask", "raw_action", "log_prob")
+_NEXT = ("observation", "reward", "terminated", "done", "action_mask")
 
 
 def flatten_agents(batch: TensorDictBase, group: str | None = "agents") -> TensorDict:
@@ -20,19 +22,22 @@ def flatten_agents(batch: TensorDictBase, group: str | None = "agents") -> Tenso
             single-agent env ``group=None``. An unbatched env's ``[T]`` is taken as one world.
 
     Returns ``[W*A, T]`` (or ``[W, T]``) with ``observation``, ``action``, ``next`` (``observation``, ``reward``,
-    ``terminated``, ``done``, the last two ``[..., 1]``) and ``active [.., T]`` bool: entries to learn from.
+    ``terminated``, ``done``, the last two ``[..., 1]``) and ``active [.., T]`` bool: entries to learn from; where
+    there are any, also ``action_mask`` (here and next), ``raw_action`` and ``log_prob``, which a policy left beside
+    its action.
     """
     if batch.ndim != 2:
         batch = batch.reshape(-1, batch.shape[-1])
     if group is None:
-        flat = batch.select(*_ROOT, *(("next", key) for key in _NEXT))
+        flat = batch.select(*_ROOT, strict=False)
+        flat.set("next", batch.get("next").select(*_NEXT, strict=False))
         flat.set("active", torch.ones(batch.shape, dtype=torch.bool, device=batch.device))
         return flat
     here, following = batch.get(group), batch.get(("next", group))
     worlds, time, agents = here.shape
 
     def fold(part: TensorDictBase, keys: tuple[str, ...]) -> TensorDict:
-        folded = part.select(*keys).transpose(1, 2)
+        folded = part.select(*keys, strict=False).transpose(1, 2)
         return folded.reshape(worlds * agents, time)
 
     flat = fold(here, (*_ROOT, "active"))
@@ -71,13 +76,66 @@ def n_step_returns(sequences: TensorDictBase, n: int, gamma: float) -> TensorDic
         running = grows & ~ended
     result = sequences.copy()
     rows = torch.arange(len(reward), device=reward.device)[:, None]
-    bootstrapped = following.select("observation", "terminated", "done")[rows, last] if n > 1 else following.copy()
+    bootstrapped = following.exclude("reward")[rows, last] if n > 1 else following.copy()
     result.set("next", bootstrapped.set("reward", total))
     result.set("gamma", discount)
     return result
 
 
-def transitions(sequences: TensorDictBase) -> TensorDict:
-    """Active entries of ``[B, T]`` as a flat batch ``[N]``."""
+class NStep:
+    """n-step transitions of a stream of sequences ``[B, T]`` whose rows go on from one call to the next.
+
+    The last n - 1 steps of a call wait for the next one, so that no return is shorter than n unless its episode is.
+
+    Args:
+        n: rewards summed before bootstrapping.
+        gamma: discount.
+        carry: False takes every call by itself; returns at the end of a sequence are then shorter.
+    """
+
+    def __init__(self, n: int, gamma: float, carry: bool = True) -> None:
+        self.n, self.gamma, self.carry = n, gamma, carry
+        self._waiting: TensorDict | None = None
+
+    def __call__(self, sequences: TensorDictBase) -> TensorDictBase:
+        """``[B, T']`` as :func:`n_step_returns` gives; with n = 1 the sequences themselves, without ``gamma``."""
+        if self.n == 1:
+            return sequences
+        if not self.carry:
+            return n_step_returns(sequences, self.n, self.gamma)
+        if self._waiting is not None:
+            sequences = torch.cat((self._waiting, sequences), 1)
+        ready = max(sequences.shape[1] - self.n + 1, 0)
+        self._waiting = sequences[:, ready:].clone()
+        return n_step_returns(sequences, self.n, self.gamma)[:, :ready]
+
+    def clear(self) -> None:
+        """Forgets what waits: the next sequences start new episodes."""
+        self._waiting = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """The steps that wait."""
+        return {} if self._waiting is None else {"waiting": self._waiting.to_dict()}
+
+    def load_state_dict(self, state: dict[str, Any], device: torch.device | str | None = None) -> None:
+        """Restores :meth:`state_dict`, on the device of the sequences to come."""
+        waiting = state.get("waiting")
+        self._waiting = None if waiting is None else TensorDict(waiting, device=device).auto_batch_size_(2)
+
+
+def transitions(sequences: TensorDictBase, everyone: bool = False) -> TensorDict:
+    """Active entries of ``[B, T]`` as a flat batch ``[N]``; all entries where ``everyone`` is known to be active."""
+    if everyone:
+        return _flat(sequences, ("active",))
     active: Tensor = sequences.get("active")
     return sequences.exclude("active")[active]
+
+
+def _flat(sequences: TensorDictBase, without: tuple[str, ...] = ()) -> TensorDict:
+    """``[B, T]`` as ``[B*T]``; what ``reshape(-1)`` gives, at half its cost for small batches."""
+    entries = {
+        key: _flat(value) if isinstance(value, TensorDictBase) else value.flatten(0, 1)
+        for key, value in sequences.items()
+        if key not in without
+    }
+    return TensorDict._new_unsafe(entries, batch_size=torch.Size([sequences.numel()]), device=sequences.device)

@@ -25,6 +25,9 @@ MAX_WORLDS = 128
 """Worlds stepped at once; more episodes are played in turns. A batch runs until its last world has ended, so small
 batches waste less on stragglers than one large one; and what a policy computes stays in the cache."""
 
+_OURS = ("num_worlds", "num_envs", "device", "seed", "compiled", "workers")
+"""Constructor arguments of a world that an evaluation sets itself."""
+
 
 class EpisodeSet(NamedTuple):
     """Fixed episodes, for worlds that can start given ones with ``reset_to``."""
@@ -100,7 +103,7 @@ def evaluation_world(
 ) -> EnvBase:
     """The world that judges: ``options`` under the world's own ``evaluation_options``, not compiled.
 
-    A world without the argument ``num_worlds`` comes in the size it has.
+    A world without the argument ``num_worlds`` or ``num_envs`` comes in the size it has.
     """
     return _build(world, _options(world, options), num_worlds, device, seed)
 
@@ -119,16 +122,16 @@ def _default_episodes(world: str, episodes: int, seed: int) -> EpisodeSet:
 
 
 def _options(world: str, options: Mapping[str, Any], configs: Sequence[Any] = ()) -> dict[str, Any]:
-    """All constructor arguments but number of worlds, device and seed."""
+    """All constructor arguments but those that every turn sets."""
     factory = envs.world_class(world)
     needed = getattr(factory, "episode_options", None) if configs else None
     chosen = {**options, **getattr(factory, "evaluation_options", {}), **(needed(configs) if needed else {})}
-    return {key: value for key, value in chosen.items() if key not in ("num_worlds", "device", "seed", "compiled")}
+    return {key: value for key, value in chosen.items() if key not in _OURS}
 
 
 def _build(world: str, options: Mapping[str, Any], num_worlds: int, device: torch.device | str, seed: int) -> EnvBase:
     accepted = envs.options_of(world)
-    fixed = {"num_worlds": num_worlds, "device": device, "seed": seed, "compiled": False}
+    fixed = dict(zip(_OURS, (num_worlds, num_worlds, device, seed, False, 0)))
     return envs.make(world, **options, **{key: value for key, value in fixed.items() if key in accepted})
 
 

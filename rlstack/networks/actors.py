@@ -1,14 +1,26 @@
-"""Policies as networks: observation to action."""
+"""Policies as networks: observation to action, or to the parameters of an action distribution."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
-from .encoders import Observation, mlp
+from .encoders import Activation, Observation, mlp
+
+Squash: TypeAlias = Literal["arctan", "tanh"]
+LOG_STD_RANGE = (-20.0, 2.0)
+
+
+def squashed(raw: Tensor, squash: Squash) -> Tensor:
+    """Unbounded values into (-1, 1): ``tanh z``, or ``2/pi arctan z`` (arXiv 2412.09466).
+
+    The arctangent's slope vanishes more slowly: a saturated actor can still learn.
+    """
+    return torch.tanh(raw) if squash == "tanh" else raw.arctan() * (2 / math.pi)
 
 
 class DeterministicActor(nn.Module):
@@ -18,7 +30,7 @@ class DeterministicActor(nn.Module):
         encoder: observation encoder.
         action_size: D.
         hidden: widths of the hidden layers.
-        squash: ``"arctan"`` (2/pi arctan z, arXiv 2412.09466) or ``"tanh"``.
+        squash: see :func:`squashed`.
     """
 
     def __init__(
@@ -26,24 +38,50 @@ class DeterministicActor(nn.Module):
         encoder: nn.Module,
         action_size: int,
         hidden: Sequence[int] = (128, 128),
-        squash: str = "arctan",
+        squash: Squash = "arctan",
         layer_norm: bool = False,
+        activation: Activation = "relu",
     ) -> None:
         super().__init__()
         features: int = encoder.out_features  # type: ignore[assignment]
         self.encoder = encoder
-        self.trunk = mlp((features, *hidden), layer_norm)
+        self.trunk = mlp((features, *hidden), layer_norm, activation)
         self.output = nn.Linear(hidden[-1], action_size)
-        self.squash = squash
+        self.squash: Squash = squash
 
     def raw(self, observation: Observation) -> Tensor:
         """What is squashed, ``[..., D]``, unbounded."""
         return self.output(self.trunk(self.encoder(observation)))
 
     def squashed(self, raw: Tensor) -> Tensor:
-        """Raw outputs as actions. The arctangent's slope never vanishes: a saturated actor can still learn."""
-        return torch.tanh(raw) if self.squash == "tanh" else raw.arctan() * (2 / math.pi)
+        """Raw outputs as actions."""
+        return squashed(raw, self.squash)
 
     def forward(self, observation: Observation) -> Tensor:
         """Action ``[..., D]``."""
         return self.squashed(self.raw(observation))
+
+
+class GaussianActor(nn.Module):
+    """Mean and log standard deviation of a Gaussian that is squashed afterwards (Haarnoja et al. 2018).
+
+    Args:
+        encoder: observation encoder.
+        action_size: D.
+        hidden: widths of the hidden layers.
+    """
+
+    def __init__(
+        self, encoder: nn.Module, action_size: int, hidden: Sequence[int], activation: Activation = "relu"
+    ) -> None:
+        super().__init__()
+        features: int = encoder.out_features  # type: ignore[assignment]
+        self.encoder = encoder
+        self.trunk = mlp((features, *hidden), activation=activation)
+        self.mean = nn.Linear(hidden[-1], action_size)
+        self.log_std = nn.Linear(hidden[-1], action_size)
+
+    def forward(self, observation: Observation) -> tuple[Tensor, Tensor]:
+        """Mean and log std ``[..., D]``, the latter clamped to [-20, 2]."""
+        x = self.trunk(self.encoder(observation))
+        return self.mean(x), self.log_std(x).clamp(*LOG_STD_RANGE)

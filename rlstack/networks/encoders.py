@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 from tensordict import TensorDictBase
+from tensordict.utils import NestedKey
 from torch import Tensor, nn
 from torchrl.data import Composite, TensorSpec
 
@@ -16,27 +17,118 @@ from rlstack.config import ConfigError
 Observation: TypeAlias = Tensor | TensorDictBase
 
 
-def mlp(sizes: Sequence[int], layer_norm: bool = False) -> nn.Sequential:
-    """``Linear (LayerNorm) ReLU`` for each consecutive pair of sizes; ends after the last ReLU."""
+Activation: TypeAlias = Literal["relu", "tanh", "silu", "gelu", "elu"]
+ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "relu": nn.ReLU,
+    "tanh": nn.Tanh,
+    "silu": nn.SiLU,
+    "gelu": nn.GELU,
+    "elu": nn.ELU,
+}
+
+
+class Layers(nn.Sequential):
+    """A sequence of layers without what ``nn.Module`` does around each of them, a third of a small network's time.
+
+    Forward hooks of the layers inside are not called.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        for layer in self._modules.values():
+            input = layer.forward(input)  # type: ignore[union-attr]
+        return input
+
+
+def mlp(
+    sizes: Sequence[int],
+    layer_norm: bool = False,
+    activation: Activation = "relu",
+    linear: Callable[[int, int], nn.Module] = nn.Linear,
+) -> Layers:
+    """``Linear (LayerNorm) activation`` for each consecutive pair of sizes; ends after the last activation."""
     layers: list[nn.Module] = []
     for size, following in pairwise(sizes):
-        layers.append(nn.Linear(size, following))
+        layers.append(linear(size, following))
         if layer_norm:
             layers.append(nn.LayerNorm(following))
-        layers.append(nn.ReLU())
-    return nn.Sequential(*layers)
+        layers.append(ACTIVATIONS[activation]())
+    return Layers(*layers)
 
 
 class FlatEncoder(nn.Module):
-    """A flat observation ``[..., size]`` through one hidden layer."""
+    """A vector ``[..., size]`` as it is; has no parameters."""
 
-    def __init__(self, size: int, features: int) -> None:
+    def __init__(self, size: int) -> None:
         super().__init__()
-        self.out_features = features
-        self.layers = mlp((size, features))
+        self.out_features = size
 
     def forward(self, observation: Tensor) -> Tensor:
-        return self.layers(observation)
+        return observation
+
+
+class DictEncoder(nn.Module):
+    """The leaves of a structured observation, flattened and joined in the order of their keys; has no parameters.
+
+    Args:
+        observation: spec of a single observation.
+    """
+
+    def __init__(self, observation: Composite) -> None:
+        super().__init__()
+        self.keys = sorted(observation.keys(include_nested=True, leaves_only=True), key=_name)
+        self._dims = [len(observation[key].shape) for key in self.keys]
+        self.out_features = sum(max(1, observation[key].shape.numel()) for key in self.keys)
+
+    def forward(self, observation: TensorDictBase) -> Tensor:
+        return torch.cat([self._flat(observation.get(key), dims) for key, dims in zip(self.keys, self._dims)], -1)
+
+    @staticmethod
+    def _flat(value: Tensor, dims: int) -> Tensor:
+        value = value.flatten(-dims) if dims else value.unsqueeze(-1)
+        return value if value.is_floating_point() else value.to(torch.get_default_dtype())
+
+
+def _name(key: NestedKey) -> str:
+    return key if isinstance(key, str) else ".".join(map(str, key))
+
+
+class ImageEncoder(nn.Module):
+    """Images ``[..., C, H, W]`` or ``[..., H, W, C]`` through the convolutions of Mnih et al. 2015.
+
+    Whole numbers (uint8) are divided by 255. The smallest of the three dimensions is taken as the channels.
+
+    Args:
+        shape: of one image.
+        features: width of the layer after the convolutions.
+
+    Raises:
+        ConfigError: images too small for the three convolutions (36 x 36 at least).
+    """
+
+    def __init__(self, shape: Sequence[int], features: int) -> None:
+        super().__init__()
+        self._channels_last = shape[-1] < shape[0]
+        channels, height, width = (shape[2], shape[0], shape[1]) if self._channels_last else shape
+        if min(height, width) < 36:
+            raise ConfigError(f"images of {height} x {width} are too small for the convolutions, 36 x 36 at least")
+        self.convolutions = nn.Sequential(
+            *(nn.Conv2d(channels, 32, 8, 4), nn.ReLU()),
+            *(nn.Conv2d(32, 64, 4, 2), nn.ReLU()),
+            *(nn.Conv2d(64, 64, 3, 1), nn.ReLU(), nn.Flatten()),
+        )
+        with torch.no_grad():
+            size = self.convolutions(torch.zeros(1, channels, height, width)).shape[-1]
+        self.head = mlp((size, features))
+        self.out_features = features
+
+    def forward(self, observation: Tensor) -> Tensor:
+        lead = observation.shape[:-3]
+        images = observation.reshape(-1, *observation.shape[-3:])
+        if not images.is_floating_point():
+            images = images.to(next(self.head.parameters()).dtype) / 255
+        if self._channels_last:
+            images = images.permute(0, 3, 1, 2)
+        return self.head(self.convolutions(images)).view(*lead, -1)
 
 
 class ObjectSetEncoder(nn.Module):
@@ -89,25 +181,30 @@ def build_encoder(
     self_features: int,
     object_features: Sequence[int],
 ) -> nn.Module:
-    """The encoder that fits an observation spec: flat, or oneself and masked objects.
+    """The encoder that fits an observation spec: a vector, an image, oneself and masked objects, or any other dict.
 
     Args:
         observation: spec of a single observation.
         features: builds the world's input scaling, None to take the observation as it is. Such a module maps
             observation to observation and states its sizes as ``self_size`` and ``object_size``.
-        self_features: width for a flat observation or the self part.
+        self_features: width of the encoding of oneself, or of an image.
         object_features: widths of the shared object layers.
 
     Raises:
         ConfigError: an observation of another structure; it says which are known.
     """
     if not isinstance(observation, Composite):
-        if len(observation.shape) != 1:
-            raise ConfigError(f"observations of shape {tuple(observation.shape)} have no encoder; flat vectors have")
-        return FlatEncoder(observation.shape[0], self_features)
+        dims = len(observation.shape)
+        if dims == 3:
+            return ImageEncoder(tuple(observation.shape), self_features)
+        if dims != 1:
+            raise ConfigError(
+                f"observations of shape {tuple(observation.shape)} have no encoder; "
+                "vectors, images and dicts of vectors have"
+            )
+        return FlatEncoder(observation.shape[0])
     if set(observation.keys()) != {"self", "objects", "mask"}:
-        keys = ", ".join(sorted(map(str, observation.keys())))
-        raise ConfigError(f"a structured observation needs the keys self, objects, mask; this one has {keys}")
+        return DictEncoder(observation)
     own, (count, size) = observation["self"].shape[0], observation["objects"].shape
     if features is None:
         return ObjectSetEncoder(own, size, count, self_features, object_features)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from .encoders import Observation, mlp
+from .encoders import Activation, Observation, mlp
 
 COSINES = 64
 
@@ -90,3 +90,32 @@ class LateQuantileCritic(nn.Module):
         if weights.dim() == 3 and weights.shape[0] == 1:
             return x @ weights[0].T + self.output.bias
         return (x.unsqueeze(-2) * weights).sum(-1) + self.output.bias
+
+
+class QuantileNetwork(nn.Module):
+    """``Z_tau(s, .)`` of all actions (Dabney et al. 2018): the quantile embedding gates the encoded observation.
+
+    Args:
+        encoder: observation encoder; a vector as it is (no parameters) first goes through the first hidden layer.
+        actions: number of actions N.
+        hidden: widths of the hidden layers.
+    """
+
+    def __init__(
+        self, encoder: nn.Module, actions: int, hidden: Sequence[int] = (128, 128), activation: Activation = "relu"
+    ) -> None:
+        super().__init__()
+        features: int = encoder.out_features  # type: ignore[assignment]
+        self.encoder, widths = encoder, list(hidden)
+        self.lift: nn.Module = nn.Identity()
+        if not any(True for _ in encoder.parameters()):
+            self.lift = mlp((features, widths[0]), activation=activation)
+            features, widths = widths[0], widths[1:] or widths
+        self.embedding = CosineEmbedding(features)
+        self.trunk = mlp((features, *widths), activation=activation)
+        self.output = nn.Linear(widths[-1], actions)
+
+    def forward(self, observation: Observation, tau: Tensor) -> Tensor:
+        """Quantiles ``[..., n, N]`` at levels ``[..., n]``."""
+        gated = self.lift(self.encoder(observation)).unsqueeze(-2) * self.embedding(tau)
+        return self.output(self.trunk(gated))

@@ -63,16 +63,11 @@ class CheckpointStore:
         """
         if frames < 0:
             raise ValueError(f"frames must not be negative, got {frames}")
-        payload = {"format": FORMAT, "version": VERSION, "frames": frames, "state": to_saveable(state)}
+        content = to_saveable(state)
         self.directory.mkdir(parents=True, exist_ok=True)
         self._remove_leftovers()
         path = self.directory / f"checkpoint_{frames:012d}.pt"
-        temporary = self.directory / f".{path.name}.tmp"
-        try:
-            torch.save(payload, temporary)
-            _move_into_place(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        write_checkpoint(path, content, frames)
         if best:
             self._keep_as_best(path)
         self._rotate(path)
@@ -127,6 +122,22 @@ class CheckpointStore:
     def _remove_leftovers(self) -> None:
         for path in self.directory.glob(".*.pt.tmp"):
             path.unlink(missing_ok=True)
+
+
+def write_checkpoint(path: Path, state: dict[str, Any], frames: int) -> None:
+    """Writes one checkpoint file, wholly or not at all; when this returns, it is on disk.
+
+    Raises:
+        CheckpointError: ``state`` holds something that cannot be saved, before anything is written.
+        OSError, RuntimeError: the disk fails; a file that was there is untouched.
+    """
+    payload = {"format": FORMAT, "version": VERSION, "frames": frames, "state": to_saveable(state)}
+    temporary = path.parent / f".{path.name}.tmp"
+    try:
+        torch.save(payload, temporary)
+        _move_into_place(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:

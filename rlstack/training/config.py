@@ -58,8 +58,51 @@ class CheckpointConfig:
 
 
 @dataclass
+class ImitationConfig:
+    """Behaviour cloning before, or instead of, reinforcement learning; none without an expert or episodes.
+
+    Attributes:
+        expert: policy to imitate: a run directory or checkpoint, or ``kind:path`` of an agent from elsewhere.
+        expert_options: of this kind of agent, see :func:`rlstack.adapters.loading.load_policy`.
+        episodes: or a file of recorded episodes.
+        frames: decisions of the expert to gather.
+        epochs: passes over the data.
+        batch_size: of one step.
+        lr: learning rate at the beginning; it falls linearly to zero.
+        only: the run ends with it.
+        replay: the expert's experience also goes into the replay memory of an off-policy agent.
+    """
+
+    expert: str | None
+    expert_options: dict[str, Any]
+    episodes: str | None
+    frames: Count
+    epochs: Count
+    batch_size: Count
+    lr: Annotated[float, Interval(low=0, open_low=True)]
+    only: bool
+    replay: bool
+
+    def __post_init__(self) -> None:
+        if self.expert is not None and self.episodes is not None:
+            raise ValueError("give an expert or episodes, not both")
+        if self.only and not self.wanted:
+            raise ValueError("only=true needs an expert or episodes")
+        if self.replay and self.expert is None:
+            raise ValueError("replay=true needs an expert; recorded episodes hold no rewards")
+
+    @property
+    def wanted(self) -> bool:
+        """There is something to imitate."""
+        return self.expert is not None or self.episodes is not None
+
+
+@dataclass
 class TrainConfig:
-    """One run. ``agent`` and ``env`` are checked by the agent's and the world's own types."""
+    """One run. ``agent`` and ``env`` are checked by the agent's and the world's own types.
+
+    ``init`` is a checkpoint whose agent's networks a new run starts from.
+    """
 
     agent: dict[str, Any]
     env: dict[str, Any]
@@ -75,3 +118,5 @@ class TrainConfig:
     run_dir: str | None
     resume: str | None
     debug: bool
+    imitation: ImitationConfig
+    init: str | None = None

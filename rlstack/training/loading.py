@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from omegaconf import OmegaConf
 from torchrl.envs import EnvBase
 
 from rlstack.agents import Agent, build_agent
-from rlstack.config import ConfigError
+from rlstack.config import ConfigError, to_plain
 
 from .checkpoint import BEST, CheckpointError, CheckpointStore, read_checkpoint
 from .run_directory import RunDirectory
@@ -40,16 +42,23 @@ class LoadedRun:
         return build_world(self.config["env"], self.agent.device, seed, num_worlds=num_worlds, **overrides)
 
 
-def load(path: str | Path, device: torch.device | str = "cpu", which: str = "latest") -> LoadedRun:
+def load(
+    path: str | Path,
+    device: torch.device | str = "cpu",
+    which: str = "latest",
+    agent: Mapping[str, Any] | None = None,
+) -> LoadedRun:
     """Loads a run's agent.
 
     Args:
         path: a run directory, or a checkpoint file.
         device: where its networks are put.
         which: of a run directory: ``"latest"`` or ``"best"`` (highest evaluated success, or return).
+        agent: values that replace the run's own in the agent's configuration, such as how it acts (``cvar``).
 
     Raises:
-        ConfigError: nothing there, or not a sound checkpoint of rlstack.
+        ConfigError: nothing there, not a sound checkpoint of rlstack, or values that are unknown, impossible, or those
+            of other networks.
 
     Example:
         >>> run = rlstack.load("runs/acqn_marinenav_0")
@@ -63,14 +72,66 @@ def load(path: str | Path, device: torch.device | str = "cpu", which: str = "lat
     except CheckpointError as error:
         raise ConfigError(f"checkpoint: {error}") from None
     config = state["config"]
+    changed = to_plain(OmegaConf.merge(config["agent"], dict(agent or {})))
+    config = {**config, "agent": changed}
     env = build_world(config["env"], num_worlds=1)
-    agent = build_agent(config["agent"], env, config["total_frames"], choose_device(str(device)))
+    loaded = build_agent(changed, env, config["total_frames"], choose_device(str(device)))
     try:
-        agent.load_state_dict(state["agent"])
+        loaded.load_state_dict(state["agent"])
     except (KeyError, RuntimeError, ValueError) as error:
-        raise ConfigError(f"checkpoint: {file} does not fit this version of the agent ({error})") from None
+        what = f"the agent with {overrides(agent)}" if agent else "this version of the agent"
+        raise ConfigError(f"checkpoint: {file} does not fit {what} ({error})") from None
     run_dir = file.parent.parent if (file.parent.parent / "config.yaml").is_file() else None
-    return LoadedRun(agent, config, state["frames"], file, run_dir)
+    return LoadedRun(loaded, config, state["frames"], file, run_dir)
+
+
+SHAPING = (
+    *("inputs", "self_features", "object_features", "hidden", "activation", "layer_norm", "join", "squash", "dueling"),
+    *("critic", "num_atoms", "value_min", "value_max", "normalize_observations"),
+)
+"""What of an agent's configuration its networks depend on."""
+
+
+def initialise(agent: Agent, path: str | Path, which: str = "latest") -> None:
+    """Gives an agent the networks and targets of a checkpoint; its optimisers, counters and schedules stay new.
+
+    Raises:
+        ConfigError: no sound checkpoint, or networks that do not fit; it says what to give for them to fit.
+    """
+    try:
+        file = _checkpoint_file(Path(path), which)
+        state = read_checkpoint(file)
+    except (CheckpointError, ConfigError) as error:
+        raise ConfigError(f"init: {str(error).removeprefix('checkpoint: ')}") from None
+    ours, theirs = to_plain(agent.config), state["config"]["agent"]
+    if ours["algorithm"] != theirs["algorithm"]:
+        raise ConfigError(f"init: {file} holds an agent={theirs['name']}, not agent={ours['name']}")
+    other = {key: theirs[key] for key in SHAPING if key in ours and key in theirs and ours[key] != theirs[key]}
+    if other:
+        raise ConfigError(f"init: {file} holds other networks; give these, too: {overrides(other)}")
+    saved = state["agent"]
+    try:
+        for name, network in agent.networks.items():
+            if name != "reward_scaler" or name in saved["networks"]:  # rewards may be scaled from now on
+                network.load_state_dict(saved["networks"][name])
+        for name, target in agent.targets.items():
+            target.network.load_state_dict(saved["targets"].get(name, saved["networks"][name]))
+    except (KeyError, RuntimeError) as error:
+        reason = str(error).splitlines()[-1].strip()
+        raise ConfigError(f"init: the networks of {file} do not fit this agent and env ({reason})") from None
+
+
+def overrides(values: Mapping[str, Any]) -> str:
+    """An agent's keys and values as on the command line."""
+
+    def written(value: Any) -> str:
+        if isinstance(value, list | tuple):
+            return f"[{','.join(map(written, value))}]"
+        if isinstance(value, Mapping):
+            return "{" + ",".join(f"{key}:{written(entry)}" for key, entry in value.items()) + "}"
+        return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+    return " ".join(f"agent.{key}={written(value)}" for key, value in values.items())
 
 
 def _checkpoint_file(path: Path, which: str) -> Path:

@@ -18,7 +18,9 @@ from rlstack.evaluation.evaluator import Evaluation, evaluate
 
 from .checkpoint import CheckpointError
 from .config import TrainConfig
+from .imitation import Imitation, outcome
 from .interrupt import StopRequest
+from .loading import initialise
 from .loggers import MetricLogger
 from .monitor import Monitor, count_frames
 from .progress import Progress
@@ -49,15 +51,41 @@ class Training:
         self.frames, self.best_score = 0, float("-inf")
         self._time = {"time/seconds": 0.0, "time/cpu_seconds": 0.0}
         self._pending_rng: dict[str, Any] | None = None
+        self.imitated = False
+        self._imitation: Imitation | None = None
+
+    def begin(self) -> None:
+        """Gives the agent of a new run the networks that it is to start from, if there are any.
+
+        Raises:
+            ConfigError: no such checkpoint, or networks that do not fit.
+        """
+        if self.config.init is not None:
+            initialise(self.agent, self.config.init)
+
+    def prepare(self) -> None:
+        """Finds whom to imitate, if the run begins with that; :meth:`execute` does it at the latest.
+
+        Raises:
+            ConfigError: there is no such expert, or it does not fit.
+        """
+        if self.config.imitation.wanted and not (self.frames or self.imitated or self._imitation):
+            self._imitation = Imitation(self.config, self.agent)
 
     def execute(self) -> Evaluation:
         """Trains to ``total_frames``; returns the last evaluation. Ctrl-C saves a checkpoint before it leaves."""
+        self.prepare()
         c, clock, frames_before = self.config, _Clock(self._time), self.frames
         collector = make_collector(self.env, self.agent.policy(explore=True), c.collector.steps_per_batch)
         if self._pending_rng is not None:  # only now: building a collector may draw random numbers
             restore_rng(self._pending_rng)
         evaluation = None
         with self._logging() as (logger, progress), StopRequest() as stop:
+            if self._imitation is not None:
+                evaluation = self._imitate(self._imitation, logger, progress, clock, stop)
+                if c.imitation.only:
+                    collector.shutdown(close_env=False)
+                    return evaluation
             for batch in self._batches(collector):
                 previous = self.frames
                 if c.debug:
@@ -72,7 +100,7 @@ class Training:
                     logger.log(self.frames, {**row, **self._time, "time/frames_per_second": rate})
                     progress.update(self.frames, row)
                 best = False
-                if due(c.eval.every):
+                if self.evaluation_due(previous):
                     evaluation, best = self._evaluate(logger, progress, clock)
                 if best or due(c.checkpoint.every):
                     progress.event(f"checkpoint {self.save(best).name}{' (best so far)' if best else ''}")
@@ -80,6 +108,24 @@ class Training:
                     progress.event(f"interrupted; saved {self.save().name}, go on with resume={self.run.path}")
                     raise KeyboardInterrupt
         assert evaluation is not None, "the last batch is always evaluated"
+        return evaluation
+
+    def _imitate(
+        self, imitation: Imitation, logger: MetricLogger, progress: Progress, clock: _Clock, stop: StopRequest
+    ) -> Evaluation:
+        """Behaviour cloning, and a checkpoint that says it is done; interrupted, it is done anew."""
+        logger.truncate_after(-1)  # rows of an attempt that was interrupted
+        progress.event(f"imitating {imitation}")
+        try:
+            metrics = imitation.learn(lambda: stop.requested)
+        except KeyboardInterrupt:
+            progress.event(f"interrupted; resume={self.run.path} begins anew")
+            raise
+        self.imitated, self._imitation, self._time = True, None, clock.read()
+        logger.log(self.frames, {**metrics, **self._time})
+        progress.event(f"imitation: {outcome(metrics)}")
+        evaluation, best = self._evaluate(logger, progress, clock)
+        progress.event(f"checkpoint {self.save(best).name}")
         return evaluation
 
     def _batches(self, collector: Any) -> Iterator[TensorDictBase]:
@@ -97,10 +143,14 @@ class Training:
         self.frames += count_frames(batch, sequences, self.config.collector.count)
         return self.agent.learn(sequences, self.frames)
 
-    def _evaluate(self, logger: MetricLogger, progress: Progress, clock: _Clock) -> tuple[Evaluation, bool]:
-        """Evaluates the greedy policy on the run's fixed episodes; also says whether it is the best so far."""
+    def evaluation_due(self, previous: int) -> bool:
+        """Whether to evaluate now, after a batch that began at ``previous`` frames; always at the end of the run."""
+        return _Due(previous, self.frames, self.config.total_frames)(self.config.eval.every)
+
+    def evaluate(self) -> Evaluation:
+        """Judges the greedy policy on the run's fixed episodes. Another way to judge: a subclass overrides this."""
         c = self.config
-        evaluation = evaluate(
+        return evaluate(
             self.agent.policy(explore=False),
             c.env["name"],
             world_options(c.env),
@@ -108,6 +158,10 @@ class Training:
             seed=c.eval.seed,
             device=self.device,
         )
+
+    def _evaluate(self, logger: MetricLogger, progress: Progress, clock: _Clock) -> tuple[Evaluation, bool]:
+        """Evaluates and logs; also says whether it is the best so far."""
+        evaluation = self.evaluate()
         summary = evaluation.summary()
         evaluation.save(self.run.evaluations / f"{self.frames:012d}.json")
         score = summary.get("eval/success", summary["eval/return"])
@@ -135,6 +189,7 @@ class Training:
             "frames": self.frames,
             "time": self._time,
             "best_score": self.best_score,
+            "imitated": self.imitated,
             "agent": self.agent.state_dict(),
             "env": self.env.state_dict(),
             "monitor": self.monitor.state_dict(),
@@ -152,6 +207,7 @@ class Training:
             ConfigError: no checkpoint is sound, one does not fit this agent or world, or the run is complete.
         """
         if self.run.checkpoints.latest() is None:
+            self.begin()
             return
         try:
             state = self.run.checkpoints.load()
@@ -159,6 +215,9 @@ class Training:
             raise ConfigError(f"resume: {error}") from None
         if state["frames"] >= self.config.total_frames:
             raise ConfigError(f"resume: the run is complete ({state['frames']:,} frames); raise total_frames to go on")
+        self.imitated = state.get("imitated", False)
+        if self.imitated and self.config.imitation.only:
+            raise ConfigError("resume: the run is complete; imitation.only=false goes on with reinforcement learning")
         self.frames, self._time, self.best_score = state["frames"], state["time"], state["best_score"]
         try:
             self.agent.load_state_dict(state["agent"])

@@ -20,11 +20,11 @@ class Monitor:
     def __init__(self) -> None:
         self._sums: dict[str, float] = {}
         self._episodes = 0
-        self._learned: dict[str, float] = {}
+        self._learned: dict[str, Tensor | float] = {}  # as they come: reading a number off a GPU waits for it
 
     def observe(self, batch: TensorDictBase, metrics: dict[str, Tensor | float]) -> None:
         """Takes in a collector batch ``[W, T]`` and what ``learn`` returned."""
-        self._learned.update({name: float(value) for name, value in metrics.items()})
+        self._learned.update(metrics)
         episode = batch.get(EPISODE, None)
         if episode is None:
             return
@@ -36,7 +36,7 @@ class Monitor:
 
     def flush(self) -> dict[str, float]:
         """Metrics ``train/...`` of the episodes finished since the last flush, and the latest learner metrics."""
-        metrics = dict(self._learned)
+        metrics = self._numbers()
         count = self._episodes
         if count:
             metrics["train/episodes"] = float(count)
@@ -52,9 +52,12 @@ class Monitor:
         self._sums, self._episodes = {}, 0
         return metrics
 
+    def _numbers(self) -> dict[str, float]:
+        return {name: float(value) for name, value in self._learned.items()}
+
     def state_dict(self) -> dict[str, Any]:
         """Accumulated so far."""
-        return {"sums": dict(self._sums), "episodes": self._episodes, "learned": dict(self._learned)}
+        return {"sums": dict(self._sums), "episodes": self._episodes, "learned": self._numbers()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores :meth:`state_dict`."""

@@ -93,9 +93,9 @@ def self_check(config: TrainConfig, run: RunDirectory, stream: TextIO | None = N
         restore_rng(random)
 
 
-def _eager(config: TrainConfig) -> dict[str, bool]:
-    """Compiling takes half a minute and is not what is being checked."""
-    return {"compiled": False} if "compiled" in config.env else {}
+def _eager(config: TrainConfig) -> dict[str, Any]:
+    """Compiling takes half a minute, worker processes take seconds, and they are not what is being checked."""
+    return {key: value for key, value in {"compiled": False, "workers": 0}.items() if key in config.env}
 
 
 def check_buildable(config: TrainConfig) -> None:

@@ -22,7 +22,7 @@ def describe(config: TrainConfig, run: RunDirectory) -> str:
     unit = "env steps" if config.collector.count == "env_steps" else "frames (agent decisions)"
     rows = {
         "agent": config.agent.get("name"),
-        "env": f"{config.env.get('name')}, {config.env.get('num_worlds', 1)} worlds",
+        "env": f"{config.env.get('name')}, {config.env.get('num_worlds', config.env.get('num_envs', 1))} worlds",
         "length": f"{config.total_frames:,} {unit}",
         "device": f"{device} ({hardware})",
         "seed": str(config.seed),

@@ -64,11 +64,15 @@ def build_world(
 ) -> EnvBase:
     """Builds the world of an ``env`` group; ``device``, ``seed`` and overrides only reach a world that takes them.
 
+    The override ``num_worlds`` also reaches a world that calls its size ``num_envs``.
+
     Raises:
         ConfigError: unknown world, unknown option, wrong type or impossible value, in one line.
     """
     options = world_options(config)
     accepted = envs.options_of(config["name"])
+    if "num_worlds" in overrides and "num_envs" in accepted:
+        overrides["num_envs"] = overrides.pop("num_worlds")
     ours = {"device": device, "seed": seed, **overrides}
     options |= {key: value for key, value in ours.items() if key in accepted or "**" in accepted}
     try:

@@ -1,35 +1,51 @@
-"""Small agents and worlds for the tests of AC-IQN."""
+"""Small agents, worlds and made-up experience for the tests of agents."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
-from torchrl.data import Binary, Bounded, Categorical, Composite, Unbounded
+from torchrl.data import Binary, Bounded, Categorical, Composite, MultiCategorical, TensorSpec, Unbounded
 from torchrl.envs import EnvBase
 
 from rlstack.agents import make_agent
 
-SMALL: dict[str, Any] = {
-    "self_features": 8,
-    "object_features": [4],
-    "hidden": [16, 16],
+_NETWORKS: dict[str, Any] = {"self_features": 8, "object_features": [4], "hidden": [16, 16]}
+_OFF_POLICY: dict[str, Any] = {
+    **_NETWORKS,
     "batch_size": 16,
     "buffer_size": 1000,
+    "random_frames": 0,
     "learning_starts": 0,
     "frames_per_update": 10,
     "n_step": 2,
-    "candidates": 1,
 }
+SMALL: dict[str, dict[str, Any]] = {
+    "ppo": {**_NETWORKS, "minibatch_size": 16, "epochs": 2},
+    "a2c": _NETWORKS,
+    "dqn": _OFF_POLICY,
+    "rainbow": {**_OFF_POLICY, "num_atoms": 11},
+    "iqn": _OFF_POLICY,
+    "ddpg": _OFF_POLICY,
+    "td3": {**_OFF_POLICY, "actor_every": 1},
+    "sac": _OFF_POLICY,
+    "acqn": {**_OFF_POLICY, "candidates": 1},
+}
+ON_POLICY = ("ppo", "a2c")
+CONTINUOUS = ("ppo", "a2c", "ddpg", "td3", "sac", "acqn")
+DISCRETE = ("ppo", "a2c", "dqn", "rainbow", "iqn", "sac")
+CASES = [(name, False) for name in CONTINUOUS] + [(name, True) for name in DISCRETE]
+"""Every agent with the kinds of action it takes: name, discrete."""
 
 
 class Detour(EnvBase):
     """Two decisions an episode: the first pays its action at once and costs 1.5 times as much after the second.
 
     Who looks one step ahead chooses 1, who looks to the end chooses -1. Observation ``[phase, debt]``, action
-    ``[1]``; the second action is best at 0.5.
+    ``[1]``, or a choice of -1, 0.5 and 1; the second action is best at 0.5.
     """
 
     def __init__(self, num_worlds: int = 32, low: float = -1.0, discrete: bool = False) -> None:
@@ -53,7 +69,8 @@ class Detour(EnvBase):
         return self._observe()
 
     def _step(self, tensordict: TensorDictBase) -> TensorDict:
-        action = tensordict["action"][:, 0]
+        action = tensordict["action"]
+        action = action[:, 0] if action.is_floating_point() else torch.tensor([-1.0, 0.5, 1.0])[action]
         first = self.phase == 0
         reward = torch.where(first, action, -1.5 * self.debt - (action - 0.5).square())
         self.phase, self.debt = self.phase + 1, torch.where(first, action, self.debt)
@@ -65,10 +82,60 @@ class Detour(EnvBase):
         pass
 
 
-def small(env: EnvBase | None = None, total_frames: int = 1000, name: str = "acqn", **overrides: Any) -> Any:
+def small(env: Any = None, total_frames: int = 1000, name: str = "acqn", **overrides: Any) -> Any:
     torch.manual_seed(0)
     env = Detour() if env is None else env
-    return make_agent(name, env, total_frames, **{**SMALL, **overrides})
+    return make_agent(name, env, total_frames, **{**SMALL[name], **overrides})
+
+
+class Decisions:
+    """Only the specs of an env: enough to build an agent, to ask it for actions and to make up its experience.
+
+    Args:
+        observation, action: specs of one decision.
+        masked: with an ``action_mask``; the first option of every choice is always forbidden.
+        nearest: distance to the nearest obstacle as a function of the observation.
+    """
+
+    def __init__(
+        self,
+        observation: TensorSpec,
+        action: TensorSpec,
+        masked: bool = False,
+        nearest: Callable[[Any], Tensor] | None = None,
+    ) -> None:
+        self.batch_size = torch.Size([])
+        self.observation_spec = Composite({"observation": observation})
+        self.full_action_spec = Composite({"action": action})
+        self.masked, self.nearest_obstacle = masked, nearest
+        if masked:
+            counts = action.nvec.tolist() if isinstance(action, MultiCategorical) else [int(action.n)]
+            self.allowed = torch.cat([torch.arange(n) > 0 for n in counts])
+            self.observation_spec["action_mask"] = Binary(len(self.allowed), dtype=torch.bool)
+
+    def draw(self, *lead: int) -> TensorDict:
+        """What a policy reads, of ``lead`` decisions."""
+        seen = self.observation_spec["observation"]
+        entries = {"observation": seen.expand(*lead, *seen.shape).rand()}
+        if self.masked:
+            entries["action_mask"] = self.allowed.expand(*lead, -1)
+        return TensorDict(entries, lead)
+
+    def experience(self, agent: Any, rows: int, frames: int) -> TensorDict:
+        """``[rows, frames]`` as ``flatten_agents`` gives, with the exploring agent's own actions."""
+        here, following = agent.policy(explore=True)(self.draw(rows, frames)), self.draw(rows, frames)
+        dtype = agent.interface.dtype
+        following["reward"] = torch.randn(rows, frames, 1, dtype=dtype)
+        following["done"] = torch.rand(rows, frames, 1) < 0.2
+        following["terminated"] = following["done"] & (torch.rand(rows, frames, 1) < 0.5)
+        active = torch.ones(rows, frames, dtype=torch.bool)
+        return here.update({"next": following, "active": active})
+
+
+def plain(discrete: bool, dtype: torch.dtype = torch.float32) -> Decisions:
+    """Vectors of three numbers; four choices, or two numbers in [-1, 1]."""
+    action = Categorical(4, shape=()) if discrete else Bounded(-1.0, 1.0, shape=(2,), dtype=dtype)
+    return Decisions(Bounded(-2.0, 2.0, shape=(3,), dtype=dtype), action)
 
 
 def sequences(frames: int) -> TensorDict:

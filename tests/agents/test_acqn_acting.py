@@ -167,8 +167,7 @@ def test_mistakes_in_the_configuration_are_one_line(overrides: dict[str, Any], m
 @pytest.mark.parametrize(
     ("env", "message"),
     [
-        (Detour(discrete=True), "agent=acqn needs continuous actions, the env has Categorical actions"),
-        (Detour(low=-2.0), r"agent=acqn acts in \[-1, 1\], the env's actions have other bounds"),
+        (Detour(discrete=True), "agent=acqn needs continuous actions, the env has 3 discrete actions"),
         (envs.make("marinenav", num_worlds=1, continuous_actions=False), "set env.continuous_actions=true"),
     ],
 )

@@ -21,7 +21,7 @@ from tests.agents.small_agents import Detour, copies, equal, online_parameters, 
 
 
 def test_nothing_is_learned_before_learning_starts() -> None:
-    agent = small(learning_starts=100)
+    agent = small(learning_starts=100, n_step=1)
     before, frames = copies(agent.parameters()), 0
     while frames + 20 < 100:
         frames += 20
@@ -32,7 +32,7 @@ def test_nothing_is_learned_before_learning_starts() -> None:
 
 
 def test_nothing_is_learned_before_a_batch_is_there() -> None:
-    agent = small()
+    agent = small(n_step=1)
     assert agent.learn(sequences(15), 15) == {} and agent.updates == 0
     assert agent.learn(sequences(10), 25) and agent.updates == 1
 
@@ -49,7 +49,7 @@ def test_nothing_is_learned_before_a_batch_is_there() -> None:
     ],
 )
 def test_updates_follow_the_frames_exactly(per_update: float, sizes: list[int]) -> None:
-    agent = small(frames_per_update=per_update, num_quantiles=1)
+    agent = small(frames_per_update=per_update, num_quantiles=1, n_step=1)
     frames = 0
     for size in sizes:
         frames += size
@@ -104,8 +104,8 @@ def test_schedules_drive_what_they_should() -> None:
     agent = small(total_frames=1000, lr_actor=lr, lr_critic=5.0e-3, epsilon=lr, noise_scale=lr)
 
     def state() -> list[float]:
-        rates = [agent.optimizers[name].param_groups[0]["lr"] for name in ("actor", "critic")]
-        return [*rates, agent._epsilon, agent._noise_scale]
+        rates = [agent.optimizers[name].lr for name in ("lr_actor", "lr_critic")]
+        return [*rates, agent.scheduled["epsilon"], agent.scheduled["noise_scale"]]
 
     assert state() == pytest.approx([1e-2, 5e-3, 1e-2, 1e-2])
     agent.learn(sequences(250), 250)

@@ -66,7 +66,10 @@ def test_a_policy_writes_actions_and_nothing_else() -> None:
     assert policy.out_keys == [("agents", "action")] and set(policy.in_keys) <= before
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in (conf_dir() / "agent").glob("*.yaml")))
+LEARNERS = sorted(path.stem for path in (conf_dir() / "agent").glob("*.yaml") if path.stem != "legacy")
+
+
+@pytest.mark.parametrize("name", LEARNERS)
 def test_every_shipped_agent_acts_and_learns(name: str) -> None:
     """On continuous actions or, where those are not for it, on discrete ones."""
     for continuous in (True, False):
@@ -83,6 +86,8 @@ def test_every_shipped_agent_acts_and_learns(name: str) -> None:
     metrics = agent.update_once(flatten_agents(batch, agent.interface.group))
     assert metrics and all(torch.isfinite(torch.as_tensor(value)).all() for value in metrics.values())
     assert not all(map(torch.equal, before, agent.parameters()))
+    if getattr(agent.config, "greedy", "mode") == "sample" or getattr(agent.config, "act_levels", "") == "random":
+        return  # as published: greedy actions are drawn
     greedy = agent.policy(explore=False)
     td = env.reset()
     first = greedy(td.clone()).get(agent.interface.key("action"))
@@ -95,15 +100,15 @@ def test_own_agents_by_name_and_by_path() -> None:
     assert agent_class("mine") is ACQN
     with pytest.raises(ValueError, match="not of the form"):
         register("mine", "rlstack.agents.acqn.ACQN")
-    with pytest.raises(ConfigError, match=r"agent\.algorithm: missing, one of acqn"):
+    with pytest.raises(ConfigError, match=r"agent\.algorithm: missing, one of ppo, a2c, .*acqn"):
         build_agent({}, envs.make("marinenav", num_worlds=1), 100)
     with pytest.raises(ConfigError, match="agent: no option 'nope'"):
         make_agent("nope", envs.make("marinenav", num_worlds=1))
 
 
 def test_an_observation_no_encoder_fits_is_a_config_error() -> None:
-    env = Shape(Unbounded((2, 3, 8, 8)), Bounded(-1.0, 1.0, shape=(2, 1)), (2,))
-    with pytest.raises(ConfigError, match=r"shape \(3, 8, 8\) have no encoder"):
+    env = Shape(Unbounded((2, 3, 8)), Bounded(-1.0, 1.0, shape=(2, 1)), (2,))
+    with pytest.raises(ConfigError, match=r"shape \(3, 8\) have no encoder"):
         make_agent("acqn", env)  # type: ignore[arg-type]
 
 

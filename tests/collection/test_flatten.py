@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tensordict import TensorDict
 from torch import Tensor
 
-from rlstack.collection.flatten import flatten_agents, n_step_returns, transitions
+from rlstack.collection.flatten import NStep, flatten_agents, n_step_returns, transitions
 
 W, T, A = 2, 3, 2
 
@@ -190,3 +190,60 @@ def test_inactive_entries_are_dropped_and_never_summed() -> None:
     assert flat["next", "reward"][:, 0].tolist() == [3.0, 2.0, 7.0, 4.0]
     assert flat["next", "observation"][:, 0].tolist() == [1.0, 1.0, 5.0, 5.0]
     assert flat["next", "terminated"][:, 0].tolist() == [True, True, False, False]
+
+
+def stream(seed: int, batch: int, time: int, ends: float) -> TensorDict:
+    generator = torch.Generator().manual_seed(seed)
+    reward = torch.randn(batch, time, dtype=torch.float64, generator=generator)
+    done = torch.rand(batch, time, generator=generator) < ends
+    terminated = done & (torch.rand(batch, time, generator=generator) < 0.5)
+    return sequences(reward, done, terminated, torch.rand(batch, time, generator=generator) < 0.8)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**31),
+    batch=st.integers(1, 3),
+    sizes=st.lists(st.integers(1, 5), min_size=1, max_size=6),
+    n=st.integers(2, 6),
+    ends=st.sampled_from([0.0, 0.2, 0.6]),
+    saved_after=st.integers(0, 5),
+)
+def test_returns_of_a_stream_do_not_depend_on_how_it_is_cut(
+    seed: int, batch: int, sizes: list[int], n: int, ends: float, saved_after: int
+) -> None:
+    """Every step but the last n - 1 comes out once, in order, with the return over n steps or to its episode's end."""
+    data, step = stream(seed, batch, sum(sizes), ends), NStep(n, 0.9)
+    found = []
+    for k, part in enumerate(data.split(sizes, 1)):
+        found.append(step(part))
+        assert found[-1].shape[1] == 0 or found[-1].shape[1] <= part.shape[1] + n
+        if k == saved_after:  # another one takes over from its state
+            state, step = step.state_dict(), NStep(n, 0.9)
+            step.load_state_dict(state)
+    result = torch.cat(found, 1)
+    assert result.shape[1] == max(sum(sizes) - n + 1, 0)
+    done, reward = data["next", "done"][..., 0].tolist(), data["next", "reward"][..., 0].tolist()
+    for b in range(batch):
+        for t in range(result.shape[1]):
+            total, discount, last = slowly(reward[b], done[b], t, n, 0.9)
+            entry = result[b, t]
+            assert entry["next", "reward"].item() == pytest.approx(total, abs=1e-12)
+            assert entry["gamma"].item() == pytest.approx(discount, abs=1e-12)
+            assert entry["next", "observation"].item() == 1000 * b + last
+            assert entry["next", "terminated"].item() == data["next", "terminated"][b, last].item()
+            assert entry["observation"].item() == 1000 * b + t - 0.5
+            assert entry["active"].item() == data["active"][b, t].item()
+
+
+def test_cleared_steps_are_forgotten() -> None:
+    data, step = stream(0, 2, 6, 0.0), NStep(3, 0.9)
+    step(data[:, :4])
+    step.clear()
+    assert step(data[:, 4:]).shape == (2, 0) and step.state_dict()["waiting"]["observation"].shape == (2, 2, 1)
+    assert NStep(3, 0.9).state_dict() == {}
+
+
+def test_a_single_step_waits_for_nothing() -> None:
+    data = stream(0, 2, 6, 0.3)
+    assert NStep(1, 0.9)(data) is data

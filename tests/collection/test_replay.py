@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from tensordict import TensorDict
+from torchrl.data import LazyTensorStorage
 
 from rlstack.collection.replay import Replay
 
@@ -109,8 +110,93 @@ def test_an_empty_replay_goes_through_a_checkpoint() -> None:
     assert held(other) == [4, 5]
 
 
-def test_a_larger_replay_does_not_fit() -> None:
+def state(count: int = 10, capacity: int = 10) -> dict[str, Any]:
+    replay = Replay(capacity, 5, CPU)
+    replay.extend(numbered(0, count))
+    return replay.state_dict()
+
+
+@pytest.mark.parametrize(
+    "wrong, message",
+    [
+        (state(capacity=12), "capacity 12 does not fit one of 10"),
+        (state(4) | {"cursor": 5}, "4 of 10 transitions, next written at 5"),
+        (state() | {"cursor": 10}, "10 of 10 transitions, next written at 10"),
+        (state(0) | {"cursor": 1}, "0 of 10 transitions, next written at 1"),
+        ({"transitions": {}}, "capacity, cursor missing"),
+        (state(4) | {"transitions": {"action": torch.zeros(4, 1)}}, "next/observation/mask, .* differ"),
+        (state(4) | {"transitions": state(4)["transitions"] | {"action": torch.zeros(4, 2)}}, "kind: action differ"),
+    ],
+)
+def test_a_state_that_does_not_fit(wrong: dict[str, Any], message: str) -> None:
+    replay = Replay(10, 5, CPU)
+    replay.extend(numbered(0, 3))
+    with pytest.raises(ValueError, match=message):
+        replay.load_state_dict(wrong)
+    assert held(replay) == [0, 1, 2]
+
+
+def test_transitions_of_another_kind_are_refused() -> None:
+    replay = Replay(10, 5, CPU)
+    replay.extend(numbered(0, 3))
+    wide = numbered(3, 6)
+    wide["action"] = torch.zeros(3, 1, 1)
+    scalar = numbered(3, 6)
+    scalar["next", "reward"] = torch.zeros(3)
+    for wrong, message in (
+        (numbered(3, 6).exclude("action"), r"keep their keys: .*'action'.*, got \['next', 'observation'\]"),
+        (numbered(3, 6).set("more", torch.zeros(3)), "got .*'more'"),
+        (wide, r"shapes: action \[1\], got \[1, 1\]"),
+        (scalar, r"shapes: reward \[1\], got \[\]"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            replay.extend(wrong)
+        assert len(replay) == 3
+
+
+def test_nothing_to_sample() -> None:
+    with pytest.raises(ValueError, match="empty"):
+        Replay(10, 5, CPU).sample()
+    with pytest.raises(ValueError, match="positive"):
+        Replay(0, 5, CPU)
+
+
+def test_storage_is_torchrls() -> None:
     replay = Replay(10, 5, CPU)
     replay.extend(numbered(0, 10))
-    with pytest.raises(ValueError, match="replay of 10 transitions does not fit a capacity of 8"):
-        Replay(8, 5, CPU).load_state_dict(replay.state_dict())
+    assert isinstance(replay._storage, LazyTensorStorage)
+    replay.extend(numbered(10, 12))
+    assert replay._storage._storage["action"][:, 0].tolist() == [10, 11, *range(2, 10)]
+
+
+def test_a_sample_is_an_ordinary_tensordict() -> None:
+    replay = Replay(10, 5, CPU)
+    replay.extend(numbered(0, 10))
+    sample = replay.sample()
+    assert sample.batch_size == (5,) and sample.device == CPU
+    inner = sample["next", "observation"]
+    assert isinstance(inner, TensorDict) and inner.batch_size == (5,) and inner.device == CPU
+    assert sample[2:].set("more", torch.zeros(3)).reshape(3, 1).shape == (3, 1)
+    for key, leaf in numbered(0, 1).items(include_nested=True, leaves_only=True):
+        assert sample[key].dtype == leaf.dtype and sample[key].shape[1:] == leaf.shape[1:]
+
+
+@pytest.mark.filterwarnings("error")
+def test_storage_on_another_device() -> None:
+    replay = Replay(10, 5, "meta", storage_device=CPU)
+    replay.extend(numbered(0, 7))
+    assert held(replay) == list(range(7))
+    sample = replay.sample()
+    assert sample.device.type == "meta" and sample["next", "observation", "self"].is_meta
+    assert sample.shape == (5,) and sample["next", "observation", "self"].shape == (5, 1)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_from_pinned_memory_to_a_gpu() -> None:
+    replay = Replay(1000, 64, "cuda", storage_device=CPU)
+    replay.extend(numbered(0, 1000).to("cuda"))
+    samples = [replay.sample() for _ in range(50)]  # copies in flight must not share their memory
+    for sample in samples:
+        n = sample["action"][:, 0].long().cpu()
+        assert sample.device == torch.device("cuda", 0) and n.unique().numel() > 32
+        assert (sample.cpu() == numbered(0, 1000)[n]).all()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -65,3 +66,62 @@ def test_a_target_without_class_is_refused() -> None:
     with pytest.raises(ValueError, match=r"target 'package\.module' of world 'mine'"):
         envs.register("mine", "package.module")
     assert "mine" not in envs.names()
+
+
+# --- worlds of installed packages
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package that brings three worlds, one under a name of ours and one that is not there."""
+    info = tmp_path / "harbours-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: harbours\nVersion: 1.0\n")
+    lines = [
+        "harbour = harbours.worlds:Makers.harbour",
+        "marinenav = harbours.worlds:Makers",
+        "lost = harbours.gone:It",
+    ]
+    (info / "entry_points.txt").write_text("\n".join(["[rlstack.envs]", *lines]) + "\n")
+    (tmp_path / "harbours").mkdir()
+    (tmp_path / "harbours" / "__init__.py").write_text("")
+    source = "class Makers:\n    @staticmethod\n    def harbour(berths=1):\n        return berths\n"
+    (tmp_path / "harbours" / "worlds.py").write_text(source)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+@pytest.mark.usefixtures("installed")
+def test_installed_packages_bring_worlds() -> None:
+    assert {"harbour", "lost", "marinenav"} <= set(envs.names())
+    assert envs.make("harbour", berths=4) == 4
+    assert envs.world_class("marinenav") is MarineNav  # ours wins
+    with pytest.raises(ValueError, match=r"world 'lost': harbours\.gone:It cannot be imported: No module named"):
+        envs.make("lost")
+    with pytest.raises(ValueError, match="unknown world 'harbor', did you mean 'harbour'"):
+        envs.make("harbor")
+
+
+@pytest.mark.usefixtures("installed")
+def test_what_is_registered_wins_over_installed_packages() -> None:
+    envs.register("harbour", f"{__name__}:stand_in")
+    assert envs.make("harbour") == (1, "red")
+
+
+def test_without_that_package_its_names_are_unknown() -> None:
+    assert "harbour" not in envs.names()
+
+
+# --- options that every world takes
+
+
+def wide(action_repeat: int = 7) -> Any:
+    """A factory with an option of its own under that name."""
+    return action_repeat
+
+
+def test_every_world_takes_the_options_of_wrappers_unless_it_has_its_own() -> None:
+    assert {"num_robots", "action_repeat", "frame_stack"} <= set(envs.options_of("marinenav"))
+    assert envs.options_of("marinenav")["action_repeat"].default == 1
+    assert envs.make(f"{__name__}:stand_in", action_repeat=1, frame_stack=1) == (1, "red")
+    assert envs.make(f"{__name__}:wide", action_repeat=3) == 3
+    assert envs.make(f"{__name__}:open_factory", action_repeat=1) == {}

@@ -167,7 +167,7 @@ def test_the_batch_may_bring_its_own_discount(recording: Recording) -> None:
 
 
 def test_shared_levels_are_stratified() -> None:
-    actor, critic = DeterministicActor(FlatEncoder(3, 4), 1, (4,)), LateQuantileCritic(FlatEncoder(3, 4), 1, (4,))
+    actor, critic = DeterministicActor(FlatEncoder(3), 1, (4,)), LateQuantileCritic(FlatEncoder(3), 1, (4,))
     loss = ACIQNLoss(actor, critic, num_quantiles=10, shared_levels=True)
     for _ in range(20):
         levels = loss.draw_levels(torch.empty(7, 1))

@@ -8,10 +8,10 @@ import pytest
 import torch
 from tensordict import TensorDict
 from torch import nn
-from torchrl.data import Binary, Bounded, Composite, Unbounded
+from torchrl.data import Binary, Bounded, Categorical, Composite, TensorSpec, Unbounded
 
 from rlstack.networks.actors import DeterministicActor
-from rlstack.networks.encoders import FlatEncoder, ObjectSetEncoder, build_encoder, mlp
+from rlstack.networks.encoders import DictEncoder, FlatEncoder, ImageEncoder, ObjectSetEncoder, build_encoder, mlp
 
 
 def observations(*batch: int, objects: int = 5) -> TensorDict:
@@ -77,7 +77,7 @@ def test_batch_dimensions_do_not_matter(squash: str) -> None:
 
 def test_squashing() -> None:
     for squash, function in (("tanh", math.tanh), ("arctan", lambda z: 2 / math.pi * math.atan(z))):
-        actor = DeterministicActor(FlatEncoder(1, 1), 1, (1,), squash)
+        actor = DeterministicActor(FlatEncoder(1), 1, (1,), squash)
         nn.init.zeros_(actor.output.weight)
         for raw in (-1e3, -0.7, 0.0, 0.2, 40.0):
             nn.init.constant_(actor.output.bias, raw)
@@ -101,23 +101,55 @@ class Doubled(nn.Module):
 
 
 def test_build_encoder_fits_the_spec() -> None:
-    flat = build_encoder(Unbounded(7), None, 10, [3])
-    assert isinstance(flat, FlatEncoder) and flat(torch.randn(4, 7)).shape == (4, flat.out_features) == (4, 10)
+    flat, vector = build_encoder(Unbounded(7), None, 10, [3]), torch.randn(4, 7)
+    assert isinstance(flat, FlatEncoder) and flat.out_features == 7 and torch.equal(flat(vector), vector)
     plain = build_encoder(structured(), None, 10, [8, 3])
     assert plain(observations(4)).shape == (4, plain.out_features) == (4, 10 + 15)
     scaled = build_encoder(structured(), Doubled, 10, [3])
     assert scaled(observations(2, 3)).shape == (2, 3, scaled.out_features) == (2, 3, 10 + 15)
 
 
+def test_any_other_dict_is_flattened_in_the_order_of_its_keys() -> None:
+    spec = Composite(
+        {
+            "pair": Unbounded((2, 3)),
+            "a": Composite({"number": Unbounded(()), "flags": Binary(2, dtype=torch.bool)}),
+            "choice": Categorical(5, shape=(), dtype=torch.int64),
+        }
+    )
+    encoder = build_encoder(spec, None, 10, [3])
+    assert isinstance(encoder, DictEncoder) and encoder.out_features == 2 + 1 + 1 + 6
+    pair = torch.arange(6.0).view(2, 3)
+    leaves = {"pair": pair, "a": {"number": torch.tensor(7.0), "flags": torch.tensor([True, False])}}
+    observation = TensorDict({**leaves, "choice": torch.tensor(4)})
+    expected = torch.tensor([1.0, 0.0, 7.0, 4.0, *range(6)])
+    assert torch.equal(encoder(observation), expected)
+    assert torch.equal(encoder(observation.expand(3, 2)), expected.expand(3, 2, -1))
+
+
+@pytest.mark.parametrize("shape", [(3, 40, 44), (40, 44, 3)])
+def test_images_of_either_layout_are_scaled_and_convolved(shape: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    encoder = build_encoder(Bounded(0, 255, shape=shape, dtype=torch.uint8), None, 10, [3])
+    assert isinstance(encoder, ImageEncoder)
+    images = torch.randint(0, 256, (2, 5, *shape), dtype=torch.uint8)
+    features = encoder(images)
+    assert features.shape == (2, 5, encoder.out_features) == (2, 5, 10)
+    torch.testing.assert_close(features, encoder(images.float() / 255))
+    first = images.float() / 255 if shape[0] == 3 else images.permute(0, 1, 4, 2, 3).float() / 255
+    layers = encoder.convolutions
+    by_hand = encoder.head(layers(first[1, 3][None]))[0]
+    torch.testing.assert_close(features[1, 3], by_hand)
+
+
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        (Unbounded((3, 8, 8)), r"shape \(3, 8, 8\) have no encoder"),
-        (structured(mask=None), "needs the keys self, objects, mask; this one has objects, self"),
-        (structured(extra=Unbounded(1)), "this one has extra, mask, objects, self"),
+        (Unbounded((3, 8, 8)), "images of 8 x 8 are too small for the convolutions, 36 x 36 at least"),
+        (Unbounded((3, 8)), r"observations of shape \(3, 8\) have no encoder"),
     ],
 )
-def test_build_encoder_says_what_does_not_fit(spec: Composite, message: str) -> None:
+def test_build_encoder_says_what_does_not_fit(spec: TensorSpec, message: str) -> None:
     with pytest.raises(ValueError, match=message) as error:
         build_encoder(spec, None, 10, [3])
     assert "\n" not in str(error.value)

@@ -30,9 +30,9 @@ def test_embedding_formula(relu: bool) -> None:
 def critics() -> list[nn.Module]:
     torch.manual_seed(0)
     return [
-        QuantileCritic(FlatEncoder(5, 6), 2, 7).double(),
-        LateQuantileCritic(FlatEncoder(5, 6), 2, (7, 8)).double(),
-        LateQuantileCritic(FlatEncoder(5, 6), 2, (7, 8), layer_norm=False).double(),
+        QuantileCritic(FlatEncoder(5), 2, 7).double(),
+        LateQuantileCritic(FlatEncoder(5), 2, (7, 8)).double(),
+        LateQuantileCritic(FlatEncoder(5), 2, (7, 8), layer_norm=False).double(),
     ]
 
 

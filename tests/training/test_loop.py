@@ -146,7 +146,7 @@ def test_load_gives_the_trained_agent_back(finished: Path) -> None:
     env = loaded.make_env(num_worlds=3, seed=4)
     rollout = env.rollout(5, loaded.agent.policy(explore=False), break_when_any_done=False)
     assert rollout.shape == (3, 5)
-    saved = read_checkpoint(loaded.path)["agent"]["loss"]
+    saved = read_checkpoint(loaded.path)["agent"]["networks"]["loss"]
     for name, value in loaded.agent.loss.state_dict().items():
         assert torch.equal(value, saved[name]), name
 

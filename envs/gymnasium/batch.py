@@ -1,0 +1,102 @@
+"""The current step of all environments as tensordicts, with the statistics of their episodes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+
+from ..spaces import Array, Observations
+from .simulators import Arrays
+
+
+class Batch:
+    """Makes tensordicts of :class:`Arrays`; what it gives away is a copy, the arrays are written again every step.
+
+    Small batches are all overhead, so this is a plain object with few tensor operations: flags, and numbers, are copied
+    in one go each.
+
+    Args:
+        dtype: NumPy name of the type of rewards and statistics.
+        device: of the tensordicts.
+
+    Attributes:
+        done: bool ``[W]``, which environments have ended and not been reset.
+        steps: environment steps taken.
+    """
+
+    def __init__(self, arrays: Arrays, observations: Observations, dtype: str, device: torch.device) -> None:
+        count = len(arrays.reward)
+        self.arrays, self.done, self.steps = arrays, arrays.flags[0, :, 0], 0
+        self._returns = np.zeros(count)
+        self._numbers: Array = np.zeros((3, count, 1), dtype)
+        self._reward, self._return, self._length = self._numbers[..., 0]
+        self._nested = observations.nested
+        self._size, self._device, self._on_cpu = torch.Size([count]), device, device.type == "cpu"
+        self._leaves = [torch.from_numpy(array) for array in arrays.observations]
+        self._mask = None if arrays.mask is None else torch.from_numpy(arrays.mask)
+        self._flag_tensor, self._number_tensor = torch.from_numpy(arrays.flags), torch.from_numpy(self._numbers)
+
+    def begin(self, rows: list[int]) -> None:
+        """New episodes have begun in these rows."""
+        self._returns[rows] = 0.0
+        self._numbers[:, rows] = 0.0
+
+    def account(self, running: Array) -> None:
+        """A step has been taken; ``running [W]`` were those that had not ended before it."""
+        self._returns += self.arrays.reward
+        self._reward[:], self._return[:] = self.arrays.reward, self._returns
+        self._length += running
+        self.steps += len(running)
+
+    def root(self) -> TensorDict:
+        """Root entries without the end flags."""
+        return self._tensordict(self._shown()[0])
+
+    def root_after_reset(self) -> TensorDict:
+        """Root entries and end flags."""
+        return self._tensordict(self._shown()[0] | self._flags())
+
+    def following(self) -> TensorDict:
+        """What goes under ``"next"``."""
+        entries, reward = self._shown()
+        entries["reward"] = reward
+        return self._tensordict(entries | self._flags())
+
+    def root_from(self, following: TensorDict) -> TensorDict:
+        """The root after :meth:`following` where no environment has ended: the same tensors."""
+        root = self._shared(following)
+        del root["reward"]
+        return self._tensordict(root)
+
+    def _shown(self) -> tuple[dict[str, Any], Tensor]:
+        """Root entries but the end flags, and the reward."""
+        reward, total, length = self._copy(self._number_tensor).unbind(0)
+        shown = {
+            "observation": self._nested([self._copy(leaf) for leaf in self._leaves], self._tensordict),
+            "episode": self._tensordict({"return": total, "length": length}),
+        }
+        if self._mask is not None:
+            shown["action_mask"] = self._copy(self._mask)
+        return shown, reward
+
+    def _shared(self, part: TensorDict) -> dict[str, Any]:
+        """Its tensors in tensordicts of their own."""
+        return {
+            key: self._tensordict(self._shared(value)) if isinstance(value, TensorDict) else value
+            for key, value in part.items()
+        }
+
+    def _flags(self) -> dict[str, Tensor]:
+        done, terminated, truncated = self._copy(self._flag_tensor).unbind(0)
+        return {"done": done, "terminated": terminated, "truncated": truncated}
+
+    def _copy(self, tensor: Tensor) -> Tensor:
+        return tensor.clone() if self._on_cpu else tensor.to(self._device)
+
+    def _tensordict(self, entries: dict[str, Any]) -> TensorDict:
+        # The public constructor checks every entry, which would take a third of a step of a small batch.
+        return TensorDict._new_unsafe(entries, batch_size=self._size, device=self._device)

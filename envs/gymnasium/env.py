@@ -1,0 +1,211 @@
+"""Any Gymnasium environment as a TorchRL environment: W independent copies, stepped here or in worker processes."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+from torchrl.data import Binary, Composite, Unbounded
+
+from ..base import World
+from .batch import Batch
+from .making import Recipe
+from .simulators import Codec, LocalSimulators, Simulators
+from .workers import WorkerSimulators
+
+
+class Gymnasium(World):
+    """A batch of ``num_envs`` copies of one environment, stepped together.
+
+    ``observation`` is what :class:`envs.spaces.Observations` makes of the space, ``action`` what
+    :class:`envs.spaces.Actions` does, ``reward`` and the end flags are ``[W, 1]``. ``("next", "observation")`` of a
+    step that ends an episode is the true last one. ``("episode", "return")`` and ``("episode", "length")`` ``[W, 1]``
+    run along and are final where ``done``. An environment that reports ``action_mask``, in a Dict observation or in
+    ``info``, has a root entry ``action_mask [W, choices]`` bool. One that has ended and is stepped without a reset
+    stays as it is, with reward 0.
+
+    Simulators cannot be saved: after :meth:`load_state_dict` new episodes begin, from seeds that follow from the saved
+    generator and step count.
+
+    Args:
+        id: ``Name-v0``, ``package.module:Name-v0`` or ``package.module:Class``.
+        num_envs: W.
+        workers: processes that share the environments; 0 steps them in this one.
+        kwargs: arguments of the environment itself.
+        max_steps: steps until an episode is truncated; None is the environment's own limit.
+        dtype: of rewards, statistics, continuous actions and of all observations but images.
+        device: of what comes out; the environments themselves run on the CPU.
+        seed: decides every environment's first seed, whatever ``num_envs`` and ``workers``.
+
+    Raises:
+        ValueError: an unknown environment, a missing package, or spaces that have no form here.
+    """
+
+    evaluation_options: ClassVar[dict[str, Any]] = {"workers": 0}
+
+    def __init__(
+        self,
+        id: str | None = None,
+        num_envs: int = 8,
+        workers: int = 0,
+        kwargs: dict[str, Any] | None = None,
+        max_steps: int | None = None,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+        seed: int | None = 0,
+    ) -> None:
+        if num_envs < 1:
+            raise ValueError(f"num_envs: {num_envs} is not a positive number of environments")
+        if workers < 0:
+            raise ValueError(f"workers: {workers} is not a number of processes")
+        self._recipe = Recipe(id, dict(kwargs or {}), max_steps)
+        first = self._recipe.make()
+        _, info = first.reset(seed=0)
+        super().__init__(num_envs, device, dtype, seed)
+        self._numpy_dtype = str(torch.empty(0, dtype=dtype).numpy().dtype)
+        self._codec = Codec.of(first, info, self._numpy_dtype)
+        self._workers = min(workers, num_envs)
+        self._first = first
+        self._simulators: Simulators | None = None
+        self._over = False
+        self._steps_before = 0
+        self._set_specs()
+
+    def _set_specs(self) -> None:
+        lead, device = (self.num_worlds,), self.device
+        column = {"shape": (*lead, 1), "device": device}
+        statistic = Unbounded(dtype=self.float_dtype, **column)
+        entries = {
+            "observation": self._codec.observations.spec(lead, device),
+            "episode": Composite({"return": statistic, "length": statistic.clone()}, shape=lead, device=device),
+        }
+        if self._codec.mask:
+            entries["action_mask"] = self._codec.actions.mask_spec(lead, device)
+        self.observation_spec = Composite(entries, shape=lead, device=device)
+        self.action_spec = self._codec.actions.spec(lead, device)
+        self.reward_spec = Unbounded(dtype=self.float_dtype, **column)
+        flags = {name: Binary(1, dtype=torch.bool, **column) for name in ("done", "terminated", "truncated")}
+        self.done_spec = Composite(flags, shape=lead, device=device)
+
+    # -- simulators ----------------------------------------------------------------------------------------------
+
+    def _start(self) -> Simulators:
+        """Makes the other environments, on the first reset: a world may be built for its specs alone."""
+        if self._over:
+            raise RuntimeError("this world is closed")
+        arrays = self._codec.arrays(self.num_worlds)
+        simulators: Simulators
+        if self._workers:
+            self._first.close()
+            simulators = WorkerSimulators(self._recipe, self._numpy_dtype, arrays, self._workers)
+            arrays = simulators.arrays
+        else:
+            environments = [self._first, *(self._recipe.make() for _ in range(1, self.num_worlds))]
+            simulators = LocalSimulators(environments, range(self.num_worlds), self._codec, arrays)
+        self._batch = Batch(arrays, self._codec.observations, self._numpy_dtype, self.device)
+        self._batch.steps = self._steps_before
+        self._simulators = simulators
+        return simulators
+
+    def _restart(self, worlds: Tensor | None) -> None:
+        self._restart_rows(list(range(self.num_worlds)) if worlds is None else worlds.tolist())
+
+    def _restart_rows(self, rows: list[int]) -> None:
+        simulators = self._simulators or self._start()
+        simulators.reset(rows, [self._seeds.pop(row, None) for row in rows])
+        self._batch.begin(rows)
+
+    def render(self) -> Tensor:
+        """A picture of the first environment as it stands, uint8 ``[H, W, 3]``.
+
+        Raises:
+            RuntimeError: the environment draws none; it needs ``kwargs: {render_mode: rgb_array}``.
+        """
+        if self._simulators is None:
+            self._restart(None)
+        picture = self._simulators.render() if self._simulators is not None else None
+        if not isinstance(picture, np.ndarray):
+            raise RuntimeError(f"{self._recipe.id} renders no picture; set kwargs: {{render_mode: rgb_array}}")
+        return torch.from_numpy(np.ascontiguousarray(picture))
+
+    def close(self, *, raise_if_closed: bool = True) -> None:
+        """Closes environments and workers; the world cannot be used any more."""
+        self.is_closed = True
+        if self.__dict__.get("_over", True):  # or never built to the end
+            return
+        self._over = True
+        (self._simulators or self._first).close()
+
+    def __enter__(self) -> Gymnasium:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- step ----------------------------------------------------------------------------------------------------
+
+    @property
+    def total_steps(self) -> int:
+        """Environment steps taken so far, those of before a restored checkpoint included."""
+        return self._steps_before if self._simulators is None else self._batch.steps
+
+    def _advance(self, tensordict: TensorDictBase) -> TensorDict:
+        simulators = self._simulators
+        if simulators is None or self._over:
+            raise RuntimeError("this world is closed" if self._over else "reset() comes before the first step")
+        batch = self._batch
+        running = ~batch.done
+        self._codec.actions.store(batch.arrays.action, tensordict.get("action").detach().cpu().numpy())
+        simulators.step()
+        batch.account(running)
+        return batch.following()
+
+    def step_and_maybe_reset(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
+        """One step; environments that have ended start anew. If none has, the next root shares the step's tensors."""
+        following = self._advance(tensordict)
+        tensordict.set("next", following)
+        batch = self._batch
+        if not batch.done.any():
+            return tensordict, batch.root_from(following)
+        self._restart_rows(np.flatnonzero(batch.done).tolist())
+        return tensordict, batch.root_after_reset()
+
+    def _current(self) -> TensorDict:
+        return self._batch.root()
+
+    def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
+        """A random action for every environment, an allowed one where ``tensordict`` has an ``action_mask``."""
+        mask = None if tensordict is None else tensordict.get("action_mask", None)
+        if mask is None or tensordict is None:
+            return super().rand_action(tensordict)
+        choices = mask.split(self._codec.actions.nvec, -1)
+        # Where nothing is allowed, as after an episode's end, anything goes.
+        drawn = [(part | ~part.any(-1, keepdim=True)).float().multinomial(1) for part in choices]
+        return tensordict.set("action", torch.cat(drawn, -1).reshape(self.action_spec.shape))
+
+    # -- seeds and checkpoint ------------------------------------------------------------------------------------
+
+    def _set_seed(self, seed: int | None) -> None:
+        super()._set_seed(seed)
+        if seed is not None:
+            self._draw_seeds(0)
+
+    def _draw_seeds(self, steps: int) -> None:
+        """A seed for the next reset of every environment; later resets go on with its own random numbers."""
+        entropy = int(torch.randint(2**62, (), generator=self.generator, device=self.device))
+        self._seeds: dict[int, int] = {
+            row: int(np.random.SeedSequence((entropy, steps, row)).generate_state(1)[0] >> 1)
+            for row in range(self.num_worlds)
+        }
+
+    def _state_to_save(self) -> dict[str, Any]:
+        return {"total_steps": self.total_steps}
+
+    def _load_state(self, state: dict[str, Any]) -> None:
+        self._steps_before = int(state["total_steps"])
+        self._draw_seeds(self._steps_before)
+        self._restart(None)
+        self._batch.steps = self._steps_before

@@ -1,0 +1,99 @@
+"""Plain Gymnasium environments by name."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import gymnasium
+
+Environment = gymnasium.Env[Any, Any]
+
+_EXTRAS = {"gymnasium.envs.box2d": "box2d", "gymnasium.envs.mujoco": "mujoco"}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to make one environment.
+
+    Attributes:
+        id: ``Name-v0``, ``package.module:Name-v0`` (the module registers it) or ``package.module:Class``, a class of
+            environments or a function that returns one.
+        kwargs: its own arguments.
+        max_steps: steps until it is truncated, None for its own limit.
+    """
+
+    id: str | None
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    max_steps: int | None = None
+
+    def make(self) -> Environment:
+        """A new environment, without the checks that Gymnasium makes on every first step.
+
+        Raises:
+            ValueError: no such environment, one that lacks a package, or arguments that it does not take.
+        """
+        if not self.id:
+            raise ValueError("id: missing, give an environment such as CartPole-v1 or package.module:Class")
+        if self.max_steps is not None and self.max_steps < 1:
+            raise ValueError(f"max_steps: {self.max_steps} is not a positive number of steps")
+        build = self._own_class(self.id) or self._registered
+        try:
+            return build()
+        except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
+            raise ValueError(f"id: {_missing_package(self.id, error)}") from error
+        except gymnasium.error.UnregisteredEnv as error:
+            raise ValueError(f"id: {_not_registered(self.id)}") from error
+        except (gymnasium.error.Error, TypeError, ValueError) as error:
+            raise ValueError(f"{self.id} cannot be made with kwargs {self.kwargs}: {_line(error)}") from error
+
+    def _registered(self) -> Environment:
+        # Gymnasium takes None for "as registered".
+        return gymnasium.make(
+            str(self.id), max_episode_steps=self.max_steps, disable_env_checker=True, **dict(self.kwargs)
+        )
+
+    def _own_class(self, id: str) -> Callable[[], Environment] | None:
+        """What makes an environment of ``package.module:Class``; None for the other forms."""
+        name, _, attribute = id.partition(":")
+        if not attribute.isidentifier():
+            return None
+        try:
+            factory = getattr(importlib.import_module(name), attribute, None)
+        except ImportError as error:
+            raise ValueError(f"id: {id}: module {name!r} cannot be imported: {_line(error)}") from error
+        if factory is None and attribute in gymnasium.registry:
+            return None
+        if not callable(factory):
+            raise ValueError(f"id: {id}: module {name!r} has no class and has registered no environment {attribute!r}")
+        return lambda: self._limited(factory(**self.kwargs))
+
+    def _limited(self, environment: Any) -> Environment:
+        if not isinstance(environment, gymnasium.Env):
+            raise ValueError(f"that is a {type(environment).__name__}, not a gymnasium.Env")
+        return gymnasium.wrappers.TimeLimit(environment, self.max_steps) if self.max_steps else environment
+
+
+def _missing_package(id: str, error: Exception) -> str:
+    module = id.partition(":")[0] if ":" in id else str(getattr(gymnasium.registry.get(id), "entry_point", ""))
+    for package, extra in _EXTRAS.items():
+        if module.startswith(package):
+            return f"{id} needs the extra {extra!r}: pip install 'rlstack[{extra}]' ({_line(error)})"
+    return f"{id} needs a package that is not installed or cannot be imported: {_line(error)}"
+
+
+def _not_registered(id: str) -> str:
+    _, _, name = id.rpartition(":")
+    known = {entry.lower(): entry for entry in gymnasium.registry}
+    close = [known[entry] for entry in difflib.get_close_matches(name.lower(), known, n=3)]
+    hint = f", did you mean {' or '.join(close)}?" if close else ""
+    forms = "allowed: a registered name, package.module:Name-v0 where the module registers it, or package.module:Class"
+    return f"unknown environment {id!r}{hint} ({forms})"
+
+
+def _line(error: Exception) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__

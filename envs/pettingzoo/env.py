@@ -1,0 +1,265 @@
+"""Any parallel PettingZoo environment as a batched world with a group of agents."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+from torchrl.data import Binary, Composite, Unbounded
+
+from ..base import World
+from ..spaces import ACTION_MASK, Actions, Array, Observations, has_mask, split_mask
+from .making import build, common_space, parallel_factory
+
+_ENDS = ("done", "terminated", "truncated")
+
+
+@dataclass
+class _Batch:
+    """What ``W`` worlds of ``A`` agents show and how they stand; tensors share this memory, so it is only replaced.
+
+    Attributes:
+        observations: one array ``[W, A, ...]`` per leaf of the observation.
+        mask: ``[W, A, n]`` bool or None.
+        active, terminated, truncated: ``[W, A]`` bool; once over, an agent's end flags stay.
+        reward: ``[W, A]`` of the last step.
+    """
+
+    observations: list[Array]
+    mask: Array | None
+    active: Array
+    terminated: Array
+    truncated: Array
+    reward: Array
+
+    def copy(self) -> _Batch:
+        mask = None if self.mask is None else self.mask.copy()
+        parts = (self.active, self.terminated, self.truncated, self.reward)
+        return _Batch([array.copy() for array in self.observations], mask, *(part.copy() for part in parts))
+
+
+class PettingZoo(World):
+    """Parallel PettingZoo environments, stepped one after the other in this process.
+
+    The group ``agents`` has a slot for each of the ``A`` possible agents, in their order: ``observation [W, A, ...]``
+    (encoded as :mod:`envs.spaces` says), ``action [W, A]`` or ``[W, A, D]``, ``reward [W, A, 1]``, ``done``,
+    ``terminated``, ``truncated [W, A, 1]`` and ``active [W, A]``. Where the environment has action masks, in its
+    observations or infos, ``action_mask [W, A, n]`` bool is true for what is allowed. An agent that is over shows its
+    last observation in that step and zeros afterwards. A world ends with its last agent, ``truncated`` if any agent was
+    cut short in that step; ``("next", "episode")`` has ``return`` (mean over the agents present at the start) and
+    ``length``.
+
+    A checkpoint holds the random generator, but not the inside of environments: loading it begins new episodes.
+
+    Args:
+        id: ``pettingzoo.butterfly.pistonball_v6``, in short ``butterfly/pistonball_v6``, any other module with a
+            ``parallel_env``, or ``package.module:factory`` of your own parallel environment.
+        num_envs: W.
+        kwargs: for the environment's constructor.
+        max_steps: truncates all agents after this many steps.
+        dtype: of floating-point observations, continuous actions and rewards.
+        seed: every episode is seeded from the world's generator.
+
+    Raises:
+        ValueError: no such environment, impossible options, or agents whose spaces differ or have no encoding.
+    """
+
+    def __init__(
+        self,
+        id: str | None = None,
+        num_envs: int = 1,
+        kwargs: dict[str, Any] | None = None,
+        max_steps: int | None = None,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+        seed: int | None = 0,
+    ) -> None:
+        for name, value in (("num_envs", num_envs), ("max_steps", max_steps)):
+            if value is not None and value < 1:
+                raise ValueError(f"{name}: {value} is not a positive number")
+        super().__init__(num_envs, device, dtype, seed)
+        if not id:
+            raise ValueError("id: missing, such as butterfly/pistonball_v6 or my_package.my_module:my_parallel_env")
+        factory = parallel_factory(id)
+        self._envs = [build(factory, id, kwargs or {}) for _ in range(num_envs)]
+        self.agents = tuple(self._envs[0].possible_agents)
+        if not self.agents:
+            raise ValueError(f"id: {id!r} has no possible_agents")
+        self._slots = {agent: slot for slot, agent in enumerate(self.agents)}
+        self._max_steps = max_steps
+        self._real = np.dtype(np.float64 if dtype == torch.float64 else np.float32)
+        space = common_space(self._envs[0], self.agents, "observation_space", id)
+        own, self._own_part = split_mask(space)
+        self._observations = Observations(own, self._real)
+        # Agents that are over show zeros, which must not be out of bounds.
+        self._observations.leaves = tuple(
+            replace(leaf, low=np.minimum(leaf.low, 0), high=np.maximum(leaf.high, 0))
+            for leaf in self._observations.leaves
+        )
+        self._actions = Actions(common_space(self._envs[0], self.agents, "action_space", id), self._real)
+        self._mask_observed = has_mask(space)
+        self._masked = self._actions.discrete and (self._mask_observed or self._mask_in_infos())
+        self._set_specs()
+        self._batch = self._empty_batch()
+        self._present = np.zeros((num_envs, len(self.agents)), bool)
+        self._returns = np.zeros((num_envs, len(self.agents)))
+        self._steps = np.zeros(num_envs, np.int64)
+        self._shown = TensorDict({}, self.batch_size, self.device)
+
+    def close(self, *, raise_if_closed: bool = True) -> None:
+        """Closes the environments."""
+        super().close(raise_if_closed=raise_if_closed)
+        for env in self._envs:
+            env.close()
+
+    def _mask_in_infos(self) -> bool:
+        _, infos = self._envs[0].reset(seed=0)
+        return any(ACTION_MASK in info for info in infos.values())
+
+    def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
+        """Random actions, allowed ones where ``tensordict`` has an ``action_mask``."""
+        mask = None if tensordict is None else tensordict.get(("agents", ACTION_MASK), None)
+        if mask is None or tensordict is None:
+            return super().rand_action(tensordict)
+        choices = mask.flatten(0, 1).split(self._actions.nvec, -1)
+        # Where nothing is allowed, anything goes.
+        drawn = [(part | ~part.any(-1, keepdim=True)).float().multinomial(1) for part in choices]
+        shape = self.full_action_spec["agents", "action"].shape
+        return tensordict.set(("agents", "action"), torch.cat(drawn, -1).view(shape))
+
+    # -- specs ---------------------------------------------------------------------------------------------------
+
+    def _set_specs(self) -> None:
+        lead, world = (self.num_worlds, len(self.agents)), (self.num_worlds, 1)
+        real: dict[str, Any] = {"dtype": self.float_dtype, "device": self.device}
+        shown: dict[str, Any] = {"observation": self._observations.spec(lead, self.device), "active": self._flag(*lead)}
+        if self._masked:
+            shown[ACTION_MASK] = self._actions.mask_spec(lead, self.device)
+        statistics = {name: Unbounded(shape=world, **real) for name in ("return", "length")}
+        episode = Composite(statistics, shape=self.batch_size, device=self.device)
+        self.observation_spec = self._root(shown, episode=episode)
+        self.action_spec = self._root({"action": self._actions.spec(lead, self.device)})
+        self.reward_spec = self._root({"reward": Unbounded(shape=(*lead, 1), **real)})
+        ends = {name: self._flag(*world) for name in _ENDS}
+        self.done_spec = self._root({name: self._flag(*lead, 1) for name in _ENDS}, **ends)
+
+    def _flag(self, *shape: int) -> Binary:
+        return Binary(n=shape[-1], shape=shape, dtype=torch.bool, device=self.device)
+
+    def _root(self, agents: dict[str, Any], **root: Any) -> Composite:
+        group = Composite(agents, shape=(self.num_worlds, len(self.agents)), device=self.device)
+        return Composite({"agents": group, **root}, shape=self.batch_size, device=self.device)
+
+    # -- episodes ------------------------------------------------------------------------------------------------
+
+    def _restart(self, worlds: Tensor | None) -> None:
+        rows = range(self.num_worlds) if worlds is None else worlds.tolist()
+        seeds = torch.randint(2**31 - 1, (len(rows),), generator=self.generator, device=self.device).tolist()
+        batch = self._batch.copy()
+        for row, seed in zip(rows, seeds):
+            env = self._envs[row]
+            observations, infos = env.reset(seed=seed)
+            self._clear(batch, row)
+            for agent in env.agents:
+                self._enter(batch, (row, self._slots[agent]), agent, observations, infos)
+            self._present[row] = batch.active[row]
+            self._steps[row], self._returns[row] = 0, 0.0
+        self._show(batch)
+
+    def _advance(self, tensordict: TensorDictBase) -> TensorDict:
+        actions = self._actions.array(self.num_worlds, len(self.agents))
+        self._actions.store(actions, tensordict.get(("agents", "action")).detach().cpu().numpy())
+        before, batch = self._batch, self._empty_batch()
+        batch.terminated[:], batch.truncated[:] = before.terminated, before.truncated
+        for row in np.flatnonzero(before.active.any(axis=1)).tolist():  # ended worlds wait for their restart
+            self._step_one(batch, row, actions[row])
+        self._returns += batch.reward
+        self._show(batch)
+        done: Array = np.logical_not(batch.active.any(axis=1))
+        truncated = done & (batch.truncated & before.active).any(1)
+        own = {"reward": batch.reward, "terminated": batch.terminated, "truncated": batch.truncated}
+        following = self._current()
+        agents = following.get("agents")
+        for name, values in (own | {"done": batch.terminated | batch.truncated}).items():
+            agents.set(name, self._tensor(values)[..., None])
+        for name, flags in zip(_ENDS, (done, done & ~truncated, truncated)):
+            following.set(name, self._tensor(flags)[:, None])
+        return following
+
+    def _step_one(self, batch: _Batch, row: int, actions: Array) -> None:
+        """One step of one environment into its row; agents that it no longer has, or says are over, leave."""
+        self._steps[row] += 1
+        env, before = self._envs[row], self._batch.active[row]
+        chosen = {agent: self._actions.decode(actions[self._slots[agent]]) for agent in env.agents}
+        observations, rewards, terminations, truncations, infos = env.step(chosen)
+        late = self._max_steps is not None and self._steps[row] >= self._max_steps
+        for agent, slot in self._slots.items():
+            place, stays = (row, slot), agent in env.agents
+            if not before[slot] and (agent in chosen or not stays):
+                continue
+            self._enter(batch, place, agent, observations, infos)
+            batch.reward[place] = rewards.get(agent, 0.0)
+            cut = bool(truncations.get(agent, False)) or late
+            over = bool(terminations.get(agent, False)) or not (stays or cut)
+            batch.terminated[place], batch.truncated[place] = over, cut and not over
+            batch.active[place] = not (over or cut)
+
+    def _enter(
+        self, batch: _Batch, place: tuple[int, int], agent: Any, observations: dict[Any, Any], infos: dict[Any, Any]
+    ) -> None:
+        """Writes an agent's observation and mask, and makes it active."""
+        batch.active[place], batch.terminated[place], batch.truncated[place] = True, False, False
+        observation = observations.get(agent)
+        if observation is not None:
+            self._observations.write(batch.observations, place, self._own_part(observation))
+        if batch.mask is not None:
+            source = observation if self._mask_observed else infos.get(agent)
+            self._actions.write_mask(batch.mask, place, (source or {}).get(ACTION_MASK))
+
+    # -- arrays --------------------------------------------------------------------------------------------------
+
+    def _empty_batch(self) -> _Batch:
+        """All agents over: zeros, and everything allowed."""
+        lead = (self.num_worlds, len(self.agents))
+        mask = np.ones((*lead, self._actions.mask_size), bool) if self._masked else None
+        flags = np.zeros(lead, bool), np.ones(lead, bool), np.zeros(lead, bool)
+        return _Batch(self._observations.arrays(*lead), mask, *flags, np.zeros(lead, self._real))
+
+    def _clear(self, batch: _Batch, row: int) -> None:
+        for array in (*batch.observations, batch.active, batch.truncated, batch.reward):
+            array[row] = 0
+        batch.terminated[row] = True
+        if batch.mask is not None:
+            batch.mask[row] = True
+
+    def _show(self, batch: _Batch) -> None:
+        self._batch = batch
+        lead = [self.num_worlds, len(self.agents)]
+        observation = self._observations.nested(
+            [self._tensor(array) for array in batch.observations],
+            lambda entries: TensorDict(entries, lead, self.device),
+        )
+        agents = {"observation": observation, "active": self._tensor(batch.active)}
+        if batch.mask is not None:
+            agents[ACTION_MASK] = self._tensor(batch.mask)
+        mean = (self._returns * self._present).sum(1) / self._present.sum(1).clip(1)
+        statistics = {"return": mean, "length": self._steps}
+        episode = {name: self._tensor(value.astype(self._real))[:, None] for name, value in statistics.items()}
+        entries = {"agents": TensorDict(agents, lead, self.device), "episode": episode}
+        self._shown = TensorDict(entries, self.batch_size, self.device)
+
+    def _tensor(self, array: Array) -> Tensor:
+        return torch.from_numpy(array).to(self.device)
+
+    def _current(self) -> TensorDict:
+        return self._shown.copy()
+
+    def _state_to_save(self) -> dict[str, Any]:
+        return {}
+
+    def _load_state(self, state: dict[str, Any]) -> None:
+        self._restart(None)

@@ -1,0 +1,71 @@
+"""From an id to parallel environments, and what their agents must have in common."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import pkgutil
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import Any
+
+
+def parallel_factory(id: str) -> Callable[..., Any]:
+    """What builds the parallel environment of an id, see :class:`envs.pettingzoo.PettingZoo`.
+
+    Raises:
+        ValueError: nothing there to import, or a module without parallel environment.
+    """
+    family, _, short = id.partition("/")
+    path, _, attribute = (f"pettingzoo.{family}.{short}" if short else id).partition(":")
+    try:
+        module = importlib.import_module(path)
+    except ImportError as error:
+        raise ValueError(f"id: {id!r} cannot be imported: {error}{_advice(path)}") from error
+    try:
+        return attrgetter(attribute or "parallel_env")(module)
+    except AttributeError:
+        raise ValueError(f"id: {id!r}: {path} has no {attribute or 'parallel_env'!r}") from None
+
+
+def _advice(module: str) -> str:
+    if module.startswith("pettingzoo.") and importlib.util.find_spec("pettingzoo") is None:
+        return " (pip install 'rlstack[pettingzoo]')"
+    family, _, name = module.rpartition(".")
+    try:
+        siblings = [entry.name for entry in pkgutil.iter_modules(importlib.import_module(family).__path__)]
+    except (ImportError, AttributeError, ValueError):
+        return ""
+    close = difflib.get_close_matches(name, siblings, n=1)
+    return f", did you mean {family + '.' + close[0]!r}?" if close else ""
+
+
+def build(factory: Callable[..., Any], id: str, kwargs: dict[str, Any]) -> Any:
+    """One environment.
+
+    Raises:
+        ValueError: constructor arguments it does not take, or something else than a parallel environment.
+    """
+    try:
+        env = factory(**kwargs)
+    except TypeError as error:
+        raise ValueError(f"id: {id!r} with kwargs {kwargs}: {error}") from error
+    needed = ("possible_agents", "observation_space", "action_space", "reset", "step")
+    if missing := [name for name in needed if not hasattr(env, name)]:
+        raise ValueError(f"id: {id!r} is no parallel environment, it lacks {', '.join(missing)}")
+    return env
+
+
+def common_space(env: Any, agents: Sequence[Any], kind: str, id: str) -> Any:
+    """The ``observation_space`` or ``action_space`` (``kind``) of all agents.
+
+    Raises:
+        ValueError: they differ; it lists whose.
+    """
+    spaces = {agent: getattr(env, kind)(agent) for agent in agents}
+    common = spaces[agents[0]]
+    if others := [f"{agent} {space}" for agent, space in spaces.items() if space != common]:
+        which = f"{agents[0]} has {common}, but {', '.join(others)}"
+        raise ValueError(f"id: {id!r}: all agents must share one {kind.replace('_', ' ')}; {which}")
+    return common

@@ -1,0 +1,210 @@
+"""Gymnasium spaces as TorchRL specs, and what environments take and give as rows of arrays.
+
+Worker processes encode and decode with this module and have no other use for torch: only :meth:`Observations.spec` and
+:meth:`Actions.spec` import it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from gymnasium import spaces
+
+from .encodings import Array, Row, copy_value, finite, leaves_of
+
+if TYPE_CHECKING:
+    import torch
+    from torchrl.data import TensorSpec
+
+ACTION_MASK = "action_mask"
+
+
+class Observations:
+    """How observations of a space are encoded.
+
+    Box becomes floating point of its own shape (a scalar ``[1]``); unsigned bytes of two or more dimensions, images,
+    stay bytes. Discrete and MultiDiscrete become one-hot vectors, MultiBinary 0-1 vectors. Dict and Tuple nest; entries
+    of a Tuple are called ``"0"``, ``"1"``, ...
+
+    Args:
+        space: of a single observation.
+        dtype: of all floating-point leaves, ``np.float32`` or ``np.float64``.
+
+    Attributes:
+        leaves: its arrays.
+        plain: an observation is a single array that needs no encoding: ``arrays[0][row] = observation`` does it.
+
+    Raises:
+        ValueError: a space, named in the message, that has no encoding.
+    """
+
+    def __init__(self, space: spaces.Space[Any], dtype: Any = np.float32) -> None:
+        self.leaves = tuple(leaves_of(space, np.dtype(dtype)))
+        if not self.leaves:
+            raise ValueError(f"observation space {space} is empty")
+        self._only = self.leaves[0] if self.leaves[0].path == () else None
+        self.plain = self._only is not None and self._only.encode is copy_value
+
+    def arrays(self, *lead: int) -> list[Array]:
+        """Zeros for a batch, an array ``[*lead, *shape]`` for each leaf."""
+        return [np.zeros((*lead, *leaf.shape), leaf.dtype) for leaf in self.leaves]
+
+    def write(self, arrays: Sequence[Array], row: Row, observation: Any) -> None:
+        """Encodes one observation into row ``row`` of :meth:`arrays`."""
+        if self._only is not None:
+            self._only.encode(arrays[0], row, observation)
+            return
+        for leaf, array in zip(self.leaves, arrays):
+            leaf.encode(array, row, leaf.take(observation))
+
+    def nested(self, values: Sequence[Any], dictionary: Callable[[dict[str, Any]], Any]) -> Any:
+        """One value per leaf in the space's own nesting; ``dictionary`` makes each level from a dict."""
+        if self._only is not None:
+            return values[0]
+        return _nest([(leaf.key, value) for leaf, value in zip(self.leaves, values)], dictionary)
+
+    def spec(self, lead: Sequence[int], device: torch.device | None = None) -> TensorSpec:
+        """The spec of a batch ``[*lead]``: Bounded, Unbounded where a bound is infinite, or a Composite of them."""
+        from torchrl.data import Composite
+
+        return self.nested(
+            [leaf.spec(tuple(lead), device) for leaf in self.leaves],
+            lambda entries: Composite(entries, shape=tuple(lead), device=device),
+        )
+
+
+class Actions:
+    """How a policy's actions become those of a space.
+
+    Discrete(n) takes an index ``[]`` from 0 to n - 1 whatever its start, MultiDiscrete(nvec) and MultiBinary (choices
+    of two) a vector of indices ``[k]``, Box a vector ``[D]`` within its bounds; what is beyond them is clipped.
+
+    Args:
+        space: of a single action.
+        dtype: of continuous actions, ``np.float32`` or ``np.float64``.
+
+    Attributes:
+        shape, dtype: of one action as a policy gives it.
+        nvec: number of choices of each index, empty for a Box.
+
+    Raises:
+        ValueError: a space without such a form, or a Box without finite bounds.
+    """
+
+    def __init__(self, space: spaces.Space[Any], dtype: Any = np.float32) -> None:
+        self.space = space
+        self.dtype = np.dtype(np.int64)
+        self._start: Any = 0
+        if isinstance(space, spaces.Discrete):
+            self.nvec, self._start = [int(space.n)], int(space.start)
+        elif isinstance(space, spaces.MultiDiscrete):
+            self.nvec, self._start = space.nvec.reshape(-1).tolist(), space.start
+        elif isinstance(space, spaces.MultiBinary):
+            self.nvec = [2] * int(np.prod(space.shape))
+        elif isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
+            self.nvec, self.dtype = [], np.dtype(dtype)
+            self.low, self.high = (np.asarray(end, dtype).reshape(-1) for end in (space.low, space.high))
+            if not finite(self.low, self.high):
+                raise ValueError(
+                    f"action space {space}: bounds must be finite (gymnasium.wrappers.RescaleAction helps)"
+                )
+        else:
+            allowed = "Discrete, MultiDiscrete, MultiBinary or a floating-point Box"
+            raise ValueError(f"action space {space} is not supported, allowed: {allowed}")
+        self.discrete = bool(self.nvec)
+        self._single = isinstance(space, spaces.Discrete)
+        self.shape: tuple[int, ...] = () if self._single else (len(self.nvec) or len(self.low),)
+
+    @property
+    def mask_size(self) -> int:
+        """Entries of an action mask: the choices of all indices, one after the other; 0 for a Box."""
+        return sum(self.nvec)
+
+    def array(self, *lead: int) -> Array:
+        """Zeros for a batch of actions ``[*lead, *shape]``."""
+        return np.zeros((*lead, *self.shape), self.dtype)
+
+    def store(self, array: Array, actions: Array) -> None:
+        """Copies a batch of a policy's actions into :meth:`array`, clipped to a Box's bounds."""
+        if self.discrete:
+            array[...] = actions
+        else:
+            np.clip(actions, self.low, self.high, out=array)
+
+    def decode(self, row: Any) -> Any:
+        """One stored action as the environment wants it; a copy that it may keep and change."""
+        return self.decode_all(np.asarray(row)[None])[0]
+
+    def decode_all(self, actions: Array) -> list[Any]:
+        """Stored actions ``[N, *shape]``, each as :meth:`decode` gives it."""
+        if self._single:
+            return (actions + self._start if self._start else actions).tolist()
+        values = actions.reshape(-1, *self.space.shape).astype(self.space.dtype)  # type: ignore[misc]
+        return list(values + self._start if isinstance(self.space, spaces.MultiDiscrete) else values)
+
+    def spec(self, lead: Sequence[int], device: torch.device | None = None) -> TensorSpec:
+        """The spec of a batch ``[*lead]`` of actions: Categorical, MultiCategorical or Bounded."""
+        import torch
+        from torchrl.data import Bounded, Categorical, MultiCategorical
+
+        shape = (*lead, *self.shape)
+        if self._single:
+            return Categorical(self.nvec[0], shape=shape, dtype=torch.int64, device=device)
+        if self.discrete:
+            return MultiCategorical(self.nvec, shape=shape, dtype=torch.int64, device=device)
+        low, high = (torch.from_numpy(end).to(device).expand(shape).clone() for end in (self.low, self.high))
+        return Bounded(low, high, shape=shape, dtype=low.dtype, device=device)
+
+    def mask_spec(self, lead: Sequence[int], device: torch.device | None = None) -> TensorSpec:
+        """The spec of a batch of action masks ``[*lead, mask_size]``: bool, true where an action is allowed."""
+        import torch
+        from torchrl.data import Binary
+
+        return Binary(self.mask_size, shape=(*lead, self.mask_size), dtype=torch.bool, device=device)
+
+    def write_mask(self, array: Array, row: Row, mask: Any) -> None:
+        """Writes a mask into ``array[row]``; None allows everything, several masks are laid one after the other.
+
+        Raises:
+            ValueError: not as many entries as there are choices.
+        """
+        if mask is None:
+            array[row] = True
+            return
+        if isinstance(mask, list | tuple):
+            mask = np.concatenate([np.asarray(part).reshape(-1) for part in mask])
+        flat = np.asarray(mask).reshape(-1)
+        if len(flat) != self.mask_size:
+            raise ValueError(f"action mask has {len(flat)} entries, action space {self.space} needs {self.mask_size}")
+        array[row] = flat
+
+
+def split_mask(space: spaces.Space[Any]) -> tuple[spaces.Space[Any], Callable[[Any], Any]]:
+    """A Dict space without its entry ``action_mask``, and what takes the rest out of such an observation.
+
+    Where only ``observation`` is left, that is the space: the Dict was there for the mask alone. Other spaces come back
+    as they are.
+    """
+    if not has_mask(space):
+        return space, lambda observation: observation
+    rest = {key: part for key, part in space.spaces.items() if key != ACTION_MASK}  # type: ignore[attr-defined]
+    if list(rest) == ["observation"]:
+        return rest["observation"], lambda observation: observation["observation"]
+    return spaces.Dict(rest), lambda observation: observation
+
+
+def has_mask(space: spaces.Space[Any]) -> bool:
+    """A Dict space with the entry ``action_mask``."""
+    return isinstance(space, spaces.Dict) and ACTION_MASK in space.spaces
+
+
+def _nest(entries: list[tuple[tuple[str, ...], Any]], dictionary: Callable[[dict[str, Any]], Any]) -> Any:
+    branches: dict[str, list[tuple[tuple[str, ...], Any]]] = {}
+    for key, value in entries:
+        branches.setdefault(key[0], []).append((key[1:], value))
+    built: Mapping[str, Any] = {
+        name: below[0][1] if below[0][0] == () else _nest(below, dictionary) for name, below in branches.items()
+    }
+    return dictionary(dict(built))

@@ -1,0 +1,176 @@
+"""Do the algorithms learn what they are known to learn? Trains every study on several seeds and judges them.
+
+    python -m experiments.reference_scores.scores --parallel 2                    # all
+    python -m experiments.reference_scores.scores cartpole_ppo pendulum_sac       # some
+    python -m experiments.reference_scores.scores --judge-only                    # runs that are there
+
+A study is a file in ``conf/experiment/reference``, which holds every number. The last checkpoint of each seed (not the
+best one) plays 100 episodes greedily in environments of another seed. Results beside this file: ``results/<study>.json``,
+``results/curves.csv``, ``curves.png`` and the table ``results/table.md``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import platform
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from rlstack.evaluation.statistics import bootstrap_interval, iqm
+
+from .curves import draw, write
+
+HERE = Path(__file__).parent
+EPISODES, EVALUATION_SEED = 100, 1000
+
+
+class Study(NamedTuple):
+    """What a study must reach.
+
+    Attributes:
+        environment, algorithm: for the table.
+        bar: lowest mean return over the final episodes.
+        of: in every seed, or in the mean over the seeds.
+    """
+
+    environment: str
+    algorithm: str
+    bar: float
+    of: Literal["every seed", "mean"]
+
+
+STUDIES = {
+    "cartpole_ppo": Study("CartPole-v1", "PPO", 475, "every seed"),
+    "cartpole_dqn": Study("CartPole-v1", "DQN", 475, "every seed"),
+    "cartpole_rainbow": Study("CartPole-v1", "Rainbow", 475, "every seed"),
+    "cartpole_iqn": Study("CartPole-v1", "IQN", 475, "every seed"),
+    "cartpole_a2c": Study("CartPole-v1", "A2C", 450, "mean"),
+    "acrobot_dqn": Study("Acrobot-v1", "DQN", -100, "mean"),
+    "acrobot_ppo": Study("Acrobot-v1", "PPO", -90, "mean"),
+    "lunarlander_ppo": Study("LunarLander-v3", "PPO", 200, "mean"),
+    "lunarlander_dqn": Study("LunarLander-v3", "DQN", 150, "mean"),
+    "lunarlander_iqn": Study("LunarLander-v3", "IQN", 150, "mean"),
+    "pendulum_sac": Study("Pendulum-v1", "SAC", -200, "mean"),
+    "pendulum_td3": Study("Pendulum-v1", "TD3", -200, "mean"),
+    "pendulum_ddpg": Study("Pendulum-v1", "DDPG", -200, "mean"),
+    "pendulum_acqn": Study("Pendulum-v1", "AC-IQN", -200, "mean"),
+    "pendulum_ppo": Study("Pendulum-v1", "PPO", -250, "mean"),
+    "halfcheetah_sac": Study("HalfCheetah-v5", "SAC", 4000, "mean"),
+}
+
+
+def train(study: str, seeds: list[int], folder: Path) -> None:
+    """All seeds of a study, one after the other in one process; those that are complete are left out."""
+    missing = [seed for seed in seeds if not complete(folder / study / f"seed{seed}")]
+    if not missing:
+        return
+    (folder / study).mkdir(parents=True, exist_ok=True)
+    command = [
+        *(sys.executable, "-m", "rlstack.train", "-m", f"experiment=reference/{study}"),
+        *(f"seed={','.join(map(str, missing))}", f"run_dir={folder / study}/seed${{seed}}"),
+    ]
+    with open(folder / study / "log.txt", "a") as log:
+        subprocess.run(command, check=True, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, "OMP_NUM_THREADS": "1"})
+
+
+def complete(run: Path) -> bool:
+    """The run has reached its last frame, where it leaves a checkpoint."""
+    return any((run / "checkpoints").glob("checkpoint_*.pt"))
+
+
+def judge(study: str, seeds: list[int], folder: Path) -> dict[str, Any]:
+    """Final scores of the seeds that are there, and whether they reach the bar."""
+    import torch
+
+    import rlstack
+    from rlstack.evaluation.evaluator import evaluate
+    from rlstack.training.worlds import world_options
+
+    torch.set_num_threads(1)
+    scores, seconds, frames = {}, {}, 0
+    for seed in seeds:
+        run = folder / study / f"seed{seed}"
+        if not complete(run):
+            continue
+        loaded = rlstack.load(run)
+        env, frames = loaded.config["env"], loaded.frames
+        evaluation = evaluate(
+            loaded.agent.policy(explore=False), env["name"], world_options(env), EPISODES, EVALUATION_SEED
+        )
+        scores[seed] = evaluation.summary()["eval/return"]
+        with open(run / "metrics.csv", newline="") as file:
+            seconds[seed] = float(list(csv.DictReader(file))[-1]["time/cpu_seconds"])
+    values, wanted = list(scores.values()), STUDIES[study]
+    reached = min(values) if wanted.of == "every seed" else float(np.mean(values))
+    return {
+        **wanted._asdict(),
+        "frames": frames,
+        "scores": scores,
+        "mean": float(np.mean(values)),
+        "iqm": iqm(values),
+        "interval": list(bootstrap_interval(values)),
+        "lowest": min(values),
+        "passed": bool(reached >= wanted.bar),
+        "cpu_seconds": seconds,
+        "machine": f"{os.cpu_count()} cores, {platform.machine()}, one thread",
+    }
+
+
+def table(results: dict[str, dict[str, Any]]) -> str:
+    """Markdown, a row for each study."""
+    lines = [
+        "| env | algorithm | frames | seeds | mean | IQM | 95 % interval | lowest seed | at least | CPU-s per seed |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for result in results.values():
+        low, high = result["interval"]
+        seconds = list(result["cpu_seconds"].values())
+        bar = f"{result['bar']:g} ({result['of']}): {'yes' if result['passed'] else 'NO'}"
+        lines.append(
+            f"| {result['environment']} | {result['algorithm']} | {result['frames']:,} | {len(result['scores'])} "
+            f"| {result['mean']:.1f} | {result['iqm']:.1f} | {low:.1f} to {high:.1f} | {result['lowest']:.1f} "
+            f"| {bar} | {np.mean(seconds):.0f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("studies", nargs="*", help=f"of {', '.join(STUDIES)}; none: all")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
+    parser.add_argument("--parallel", type=int, default=1, help="studies at once, one thread each")
+    parser.add_argument("--folder", type=Path, default=Path("runs/reference"), help="of the run directories")
+    parser.add_argument("--out", type=Path, default=HERE)
+    parser.add_argument("--judge-only", action="store_true", help="train nothing")
+    arguments = parser.parse_args()
+    chosen = arguments.studies or list(STUDIES)
+    unknown = [study for study in chosen if study not in STUDIES]
+    if unknown:
+        parser.error(f"unknown study {unknown[0]!r}; known: {', '.join(STUDIES)}")
+    if not arguments.judge_only:
+        with ThreadPoolExecutor(arguments.parallel) as pool:
+            list(pool.map(lambda study: train(study, arguments.seeds, arguments.folder), chosen))
+    out = arguments.out / "results"
+    out.mkdir(parents=True, exist_ok=True)
+    for study in chosen:
+        if any(complete(arguments.folder / study / f"seed{seed}") for seed in arguments.seeds):
+            result = judge(study, arguments.seeds, arguments.folder)
+            (out / f"{study}.json").write_text(json.dumps(result, indent=2) + "\n")
+            print(table({study: result}).splitlines()[-1], flush=True)
+    write(arguments.folder, [study for study in chosen if (out / f"{study}.json").is_file()], arguments.seeds, out)
+    results = {name: json.loads((out / f"{name}.json").read_text()) for name in STUDIES if (out / f"{name}.json").is_file()}
+    (out / "table.md").write_text(table(results))
+    draw(out / "curves.csv", results, arguments.out / "curves.png")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""Does a policy from elsewhere fit an env: samples of what it will see, and checks of what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torchrl.data import Categorical, Composite, OneHot, TensorSpec
+from torchrl.envs import EnvBase
+
+from rlstack.agents.base import Interface
+from rlstack.config import ConfigError
+
+BOUNDS_TOLERANCE = 1e-5
+"""How far outside its bounds an action may be, relative to their width: float32 rounding of a rescaled action."""
+
+
+def choices(spec: TensorSpec) -> int | None:
+    """Number of discrete actions, None if the action is something else."""
+    return int(spec.space.n) if isinstance(spec, Categorical | OneHot) and type(spec) in (Categorical, OneHot) else None
+
+
+def encode(spec: TensorSpec, index: Tensor) -> Tensor:
+    """Indices ``[...]`` of discrete actions as the env wants them: as they are, or one-hot."""
+    if isinstance(spec, OneHot):
+        return torch.nn.functional.one_hot(index.long(), int(spec.space.n)).to(spec.dtype)
+    return index.reshape(*index.shape, *spec.shape).to(spec.dtype)
+
+
+def sample_observation(env: EnvBase, interface: Interface) -> Any:
+    """A random observation within the env's spec; the global random generator is left as it was."""
+    with torch.random.fork_rng(devices=[]):
+        return env.observation_spec[interface.key("observation")].rand()
+
+
+def describe_observation(interface: Interface) -> str:
+    """Keys and shapes of an observation, for messages."""
+    spec = interface.observation
+    if not isinstance(spec, Composite):
+        return f"a vector of shape {tuple(spec.shape)}"
+    return str({str(key): tuple(leaf.shape) for key, leaf in spec.items(include_nested=True, leaves_only=True)})
+
+
+def describe_action(interface: Interface) -> str:
+    """What actions the env takes, for messages."""
+    count = choices(interface.action)
+    if count is not None:
+        return f"{count} discrete actions"
+    kind = "continuous" if interface.continuous else type(interface.action).__name__
+    return f"{kind} actions of shape {tuple(interface.action.shape)}"
+
+
+def leaves(observation: Any, interface: Interface) -> list[Tensor]:
+    """The leaves of an observation in the env's order, ``[..., *shape]`` each."""
+    if isinstance(observation, Tensor):
+        return [observation]
+    prefix = len(_path(interface.key("observation")))
+    return [observation.get(_path(key)[prefix:]) for key in interface.observation_keys()]
+
+
+def as_actions(answer: Any, lead: torch.Size, spec: TensorSpec, device: Any, who: str) -> Tensor:
+    """What a policy answered, as a tensor of the env's shape and dtype.
+
+    Args:
+        answer: tensor, array or nested list: actions ``[*lead, *shape]`` or, the batch folded, ``[N, *shape]``.
+            Discrete actions may have a last dimension of 1, or be indices where the env wants one-hot vectors.
+
+    Raises:
+        ConfigError: no numbers, another shape, or fractions as discrete actions.
+    """
+    try:
+        action = torch.as_tensor(answer, device=device)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ConfigError(f"{who}: the action is not an array of numbers ({str(error).splitlines()[0]})") from None
+    count, entries = choices(spec), lead.numel()
+    if count is not None:
+        if action.is_floating_point() and not bool((action == action.round()).all()):
+            raise ConfigError(f"{who}: {action.dtype} fractions as actions, the env takes indices below {count}")
+        indices = (action.numel() == entries and action.shape[:1] == (entries,)) or action.shape in (lead, (*lead, 1))
+        if indices:
+            return encode(spec, action.reshape(lead))
+    if action.shape not in ((*lead, *spec.shape), (entries, *spec.shape)):
+        expected = " or ".join(str(shape) for shape in dict.fromkeys(((*lead, *spec.shape), (entries, *spec.shape))))
+        raise ConfigError(f"{who}: actions of shape {tuple(action.shape)}, the env takes {expected}")
+    if spec.dtype.is_floating_point is not (action.dtype.is_floating_point) and count is None:
+        raise ConfigError(f"{who}: actions of {action.dtype}, the env takes {spec.dtype}")
+    return action.reshape(*lead, *spec.shape).to(spec.dtype)
+
+
+def try_out(act: Callable[[Any], Tensor], env: EnvBase, interface: Interface, who: str) -> None:
+    """Acts once on a sample, and checks shape, dtype and bounds of the answer.
+
+    Raises:
+        ConfigError: it fails on an observation of this env, or its action is not one of the env's.
+    """
+    observation = sample_observation(env, interface)
+    try:
+        with torch.no_grad():
+            action = act(observation)
+    except ConfigError:
+        raise
+    except Exception as error:  # a stranger's code may raise anything
+        lines = str(error).strip().splitlines() or [""]
+        saw = describe_observation(interface)
+        raise ConfigError(f"{who}: fails on {saw}: {type(error).__name__}: {lines[0]}") from error
+    check_bounds(action, interface.action, who)
+
+
+def check_bounds(action: Tensor, spec: TensorSpec, who: str) -> None:
+    """Checks an action of the env's shape against the bounds of its spec.
+
+    Raises:
+        ConfigError: not finite, or out of bounds.
+    """
+    if not bool(torch.isfinite(action.float()).all()):
+        raise ConfigError(f"{who}: an action is not a finite number")
+    count = choices(spec)
+    if count is not None and not isinstance(spec, OneHot):
+        low, high = action.new_tensor(0), action.new_tensor(count - 1)
+    elif hasattr(spec.space, "low"):
+        low, high = spec.space.low.to(action), spec.space.high.to(action)
+    else:
+        return
+    slack = BOUNDS_TOLERANCE * (high - low).clamp(min=1) if action.is_floating_point() else 0
+    if bool(((action < low - slack) | (action > high + slack)).any()):
+        seen = f"[{float(action.min()):g}, {float(action.max()):g}]"
+        raise ConfigError(f"{who}: actions in {seen}, the env takes [{float(low.min()):g}, {float(high.max()):g}]")
+
+
+def _path(key: Any) -> tuple[str, ...]:
+    return key if isinstance(key, tuple) else (key,)

@@ -1,0 +1,291 @@
+"""Published MarineNav agents as policies and as native agents, and native agents as published files."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from tensordict.nn import TensorDictModuleBase
+from torch import Tensor
+from torchrl.data import Composite
+from torchrl.envs import EnvBase
+
+from rlstack.adapters.marinenav.exports import export_policy
+from rlstack.adapters.marinenav.files import Published, Source, load_published, read_arrays, write_directory
+from rlstack.adapters.marinenav.weights import (
+    ACTION_SIZE,
+    ACTOR_NAMES,
+    CHOICES,
+    CONTINUOUS,
+    NETWORKS,
+    NUM_OBJECTS,
+    OBJECT_SIZE,
+    SELF_SIZE,
+    published_arrays,
+    published_state,
+    widths,
+)
+from rlstack.agents import Agent, Interface, make_agent
+from rlstack.agents.acqn import ACQN
+from rlstack.agents.ddpg import DDPG
+from rlstack.agents.dqn import DQN
+from rlstack.agents.iqn import IQN
+from rlstack.agents.rainbow import Rainbow
+from rlstack.agents.sac import SAC
+from rlstack.config import ConfigError
+from rlstack.networks.actors import DeterministicActor
+from rlstack.networks.encoders import ObjectSetEncoder
+
+CONFIGURATIONS = {
+    "AC-IQN": "acqn_published",
+    "IQN": "iqn_published",
+    "DDPG": "ddpg_published",
+    "DQN": "dqn_published",
+    "SAC": "sac_published",
+    "Rainbow": "rainbow_published",
+}
+"""The agent type's file in ``conf/agent``."""
+
+_CLASSES: dict[type[Agent], str] = {
+    ACQN: "AC-IQN",
+    IQN: "IQN",
+    DDPG: "DDPG",
+    DQN: "DQN",
+    SAC: "SAC",
+    Rainbow: "Rainbow",
+}
+
+_FIXED = {
+    "activation": "relu",
+    "inputs": "raw",
+    "normalize_observations": False,
+    "squash": "arctan",
+    "num_atoms": 51,
+    "value_min": -1.0,
+    "value_max": 1.0,
+}
+"""What an agent's configuration must say for its weights to mean in the published networks what they mean in it."""
+
+
+# -- policies ----------------------------------------------------------------------------------------------------
+
+
+def published_policy(source: Source, env: EnvBase, agent_type: str | None = None) -> TensorDictModuleBase:
+    """A published agent of any type as a policy of a MarineNav env, acting as published.
+
+    AC-IQN and DDPG act by their actor, DQN and Rainbow (without noise) by the highest value, IQN by the highest mean of
+    32 quantiles at random levels; SAC samples.
+
+    Args:
+        source: see :func:`~rlstack.adapters.marinenav.files.load_published`.
+        env: it acts for all robots of all worlds, on the env's device and in its dtype; with continuous actions for
+            AC-IQN, DDPG and SAC, discrete ones for the others.
+        agent_type: where files do not settle it.
+
+    Raises:
+        ConfigError: one line: what is wrong with the files, or an env that the agent cannot act in.
+
+    Example:
+        >>> env = envs.make("marinenav", num_worlds=16)
+        >>> rollout = env.rollout(100, published_policy("AC_IQN_params.npz", env), break_when_any_done=False)
+    """
+    published = load_published(source, agent_type, env.device)
+    kind = published.agent_type or "AC-IQN"  # an actor alone acts the same whichever it is
+    interface = Interface.of(env)
+    _check_fit(interface, kind)
+    if published.export is not None:
+        return export_policy(published.export, interface)
+    # The memory is never used: as small as its rules allow.
+    agent = _build(published, kind, env, 1, {"batch_size": 1, "buffer_size": 8})
+    return agent.policy(explore=False)
+
+
+def load_published_actor(
+    source: str | Path | Mapping[str, Any], interface: Interface | None = None
+) -> DeterministicActor:
+    """The actor of AC-IQN or DDPG from the file of its published weights, as a bare network.
+
+    Args:
+        source: a ``*_params.npz`` or ``actor_network_params.pth`` file, or its arrays.
+        interface: of the env to act in, to check that the actor fits and for the dtype; None keeps the file's dtype.
+
+    Raises:
+        ConfigError: no such file, not such a file, or an env that it cannot act in.
+
+    Example:
+        >>> actor = load_published_actor("AC_IQN_params.npz")
+        >>> actor(env.reset()["agents", "observation"])  # [W, A, 2]
+    """
+    where = str(source) if isinstance(source, str | Path) else "published actor"
+    arrays = read_arrays(source) if isinstance(source, str | Path) else source
+    try:
+        actor = _actor(published_state(arrays, ACTOR_NAMES), widths(arrays))
+    except (ConfigError, RuntimeError) as error:
+        raise ConfigError(f"{where}: {error}") from error
+    if interface is None:
+        return actor.requires_grad_(False)
+    _check_fit(interface, "AC-IQN")
+    return actor.to(interface.dtype).requires_grad_(False)
+
+
+def _actor(state: dict[str, Tensor], sizes: dict[str, Any]) -> DeterministicActor:
+    outputs = len(state["output.bias"])
+    if outputs != ACTION_SIZE:
+        raise ConfigError(f"not the weights of this network: {outputs} outputs, the actors have {ACTION_SIZE}")
+    encoder = ObjectSetEncoder(SELF_SIZE, OBJECT_SIZE, NUM_OBJECTS, sizes["self_features"], sizes["object_features"])
+    actor = DeterministicActor(encoder, ACTION_SIZE, sizes["hidden"], squash="arctan")
+    actor.to(state["output.bias"].dtype).load_state_dict(state)
+    return actor
+
+
+# -- native agents -----------------------------------------------------------------------------------------------
+
+
+def published_agent(
+    source: Source,
+    env: EnvBase,
+    total_frames: int = 6_000_000,
+    agent_type: str | None = None,
+    device: torch.device | str | None = None,
+    **overrides: Any,
+) -> Agent:
+    """A published agent as a native one of its ``*_published`` configuration, ready to go on training.
+
+    Networks and targets get the weights. Where critics were not published with the actor they start fresh, which a
+    warning says. Optimisers and memory start empty, and schedules at their beginning: the files hold none of these.
+
+    Args:
+        source: see :func:`~rlstack.adapters.marinenav.files.load_published`.
+        env: what it is to act in.
+        total_frames: length of the run, which schedules are relative to; the default is that of the original, in env
+            steps.
+        agent_type: where files do not settle it.
+        device: of networks and memory; default the env's.
+        overrides: values that replace the configuration's; widths follow the weights.
+
+    Raises:
+        ConfigError: one line: what is wrong with the files, the overrides or the env.
+
+    Example:
+        >>> agent = published_agent("training/seed_9", env, lr_actor=1e-5)
+    """
+    published = load_published(source, agent_type, env.device)
+    if published.agent_type is None:
+        raise ConfigError(f"{published.where}: the actor of AC-IQN or of DDPG, give agent_type")
+    if not published.arrays:
+        raise ConfigError(
+            f"{published.where}: the export's weights have other names than the published, it can only act"
+        )
+    _check_fit(Interface.of(env), published.agent_type)
+    agent = _build(published, published.agent_type, env, total_frames, overrides, device)
+    if published.missing:
+        text = f"{published.where}: published without {', '.join(published.missing)}, which start fresh"
+        warnings.warn(text, stacklevel=2)
+    return agent
+
+
+def save_published(agent: Agent, directory: str | Path) -> None:
+    """Writes the published files (``.pth`` weights and constructor JSON) of a native agent of one of the six types.
+
+    Args:
+        agent: with networks as published: its configuration is a ``*_published`` one, of any widths.
+        directory: is made; files of the same names are replaced.
+
+    Raises:
+        ConfigError: another algorithm, or other networks.
+    """
+    kind = _CLASSES.get(type(agent))
+    if kind is None:
+        raise ConfigError(f"{type(agent).__name__} is not one of the published agents {', '.join(NETWORKS)}")
+    _check_fit(agent.interface, kind)
+    networks = {}
+    changed = any(getattr(agent.config, key, value) != value for key, value in _FIXED.items())
+    for part, names in NETWORKS[kind].items():
+        state = network_state(agent, part)
+        if changed or {key.rpartition(".")[0] for key in state} != set(names.values()):
+            raise ConfigError(
+                f"this {kind} agent has other networks than the published; agent={CONFIGURATIONS[kind]} has those"
+            )
+        networks[part] = published_arrays(state, names)
+    write_directory(directory, networks)
+
+
+def network_state(agent: Agent, part: str) -> dict[str, Tensor]:
+    """Parameters of a network (``part``: ``actor``, ``critic``, ``critic_1``, ``critic_2``, ``network``), our names."""
+    if isinstance(agent, ACQN):
+        return dict(getattr(agent.loss, f"{part}_network_params").data.flatten_keys(".").items())
+    return dict(agent.networks[part].state_dict())
+
+
+def set_network(agent: Agent, part: str, state: Mapping[str, Tensor], target: bool) -> None:
+    """Puts a ``state_dict`` by our names into a network, or into its target if it has one.
+
+    The noise of noisy layers may be missing: the network then keeps what it drew.
+
+    Raises:
+        ConfigError: the network has other layers or widths.
+    """
+    if isinstance(agent, ACQN):
+        own = getattr(agent.loss, f"{'target_' if target else ''}{part}_network_params").data.flatten_keys(".")
+        current = dict(own.items())
+    else:
+        if target and part not in agent.targets:
+            return
+        network = agent.targets[part].network if target else agent.networks[part]
+        current = dict(network.state_dict())
+    needed = {key for key in current if not key.endswith("_epsilon")}
+    if not needed <= set(state) <= set(current):
+        raise ConfigError(f"{part}: the agent's network has other layers than the published")
+    for key, value in state.items():
+        if current[key].shape != value.shape:
+            shapes = f"{tuple(value.shape)}, the agent's {tuple(current[key].shape)}"
+            raise ConfigError(f"{part}: {key} is {shapes}")
+        current[key].copy_(value)
+
+
+def _build(
+    published: Published,
+    kind: str,
+    env: EnvBase,
+    total_frames: int,
+    overrides: dict[str, Any],
+    device: torch.device | str | None = None,
+) -> Agent:
+    sizes = widths(next(iter(published.arrays.values())))
+    for name in sizes.keys() & overrides.keys():
+        if overrides[name] != sizes[name]:
+            raise ConfigError(
+                f"agent.{name}: {overrides[name]} contradicts the published weights, which have {sizes[name]}"
+            )
+    agent = make_agent(CONFIGURATIONS[kind], env, total_frames, device, **{**overrides, **sizes})
+    try:
+        for part, arrays in published.arrays.items():
+            state = published_state(arrays, NETWORKS[kind][part])
+            for target in (False, True):
+                set_network(agent, part, state, target)
+    except ConfigError as error:
+        raise ConfigError(f"{published.where}: {error}") from None
+    return agent
+
+
+def _check_fit(interface: Interface, kind: str) -> None:
+    """Raises an error unless the env shows what MarineNav shows and takes the agent's kind of actions."""
+    spec = interface.observation
+    shapes = {"self": (SELF_SIZE,), "objects": (NUM_OBJECTS, OBJECT_SIZE), "mask": (NUM_OBJECTS,)}
+    sees = {str(key): tuple(leaf.shape) for key, leaf in spec.items()} if isinstance(spec, Composite) else {}
+    if sees != shapes:
+        raise ConfigError(f"the published MarineNav agents need the observation {shapes}, the env has {sees or spec}")
+    if kind in CONTINUOUS:
+        if not interface.continuous or tuple(interface.action.shape) != (ACTION_SIZE,):
+            raise ConfigError(
+                f"the published {kind} needs {ACTION_SIZE} continuous actions, the env has "
+                f"{interface.describe_action()}; set env.continuous_actions=true"
+            )
+    elif interface.choices != (CHOICES,):
+        raise ConfigError(
+            f"the published {kind} needs {CHOICES} discrete actions, the env has {interface.describe_action()}; "
+            "set env.continuous_actions=false"
+        )

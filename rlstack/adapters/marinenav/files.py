@@ -1,0 +1,296 @@
+"""The files of published MarineNav agents: ``.pth`` with constructor JSON, ``.npz`` arrays, TorchScript exports."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rlstack.adapters.marinenav.exports import Export, is_export, load_export
+from rlstack.adapters.marinenav.weights import (
+    NETWORKS,
+    NUM_OBJECTS,
+    OBJECT_SIZE,
+    SELF_SIZE,
+    Arrays,
+    agent_type_named,
+    possible_types,
+    published_state,
+    type_in_name,
+    widths,
+)
+from rlstack.config import ConfigError
+
+Source = str | Path | Mapping[str, Any]
+
+FILES = {
+    "actor": ("actor_network_params.pth", "actor_constructor_params.json"),
+    "critic": ("critic_network_params.pth", "critic_constructor_params.json"),
+    "critic_1": ("critic_1_params.pth", "critic_1_constructor_params.json"),
+    "critic_2": ("critic_2_params.pth", "critic_2_constructor_params.json"),
+    "network": ("network_params.pth", "constructor_params.json"),
+}
+"""Weights and constructor arguments of each network in a published directory."""
+
+
+@dataclass(frozen=True)
+class Published:
+    """A published agent as read.
+
+    Attributes:
+        agent_type: a key of :data:`~rlstack.adapters.marinenav.weights.NETWORKS`; None for an actor alone that may be
+            AC-IQN's or DDPG's, which do not differ.
+        arrays: weights under published names, by network (``actor``, ``critic``, ``network``, ...); empty for an
+            export whose weights do not say what they are.
+        where: the source, for messages.
+        export: a TorchScript program that acts.
+    """
+
+    agent_type: str | None
+    arrays: Mapping[str, Arrays]
+    where: str
+    export: Export | None = None
+
+    @property
+    def missing(self) -> list[str]:
+        """Networks of the agent that were not published with it."""
+        return (
+            [] if self.agent_type is None else [part for part in NETWORKS[self.agent_type] if part not in self.arrays]
+        )
+
+
+def load_published(
+    source: Source, agent_type: str | None = None, device: torch.device | str | None = None
+) -> Published:
+    """Reads a published agent; nothing in its files is ever run as Python.
+
+    Args:
+        source: a directory with the files of :data:`FILES`, one of its ``.pth`` files (what chooses the actions), a
+            ``<AGENT>_params.npz``, a TorchScript export, or arrays by published name.
+        agent_type: AC-IQN, IQN, DDPG, DQN, SAC or Rainbow; None finds it out.
+        device: of an export's program; weights stay on the CPU.
+
+    Raises:
+        ConfigError: no such file, not such files, or an agent type that they do not allow or do not settle.
+
+    Example:
+        >>> load_published("training/seed_9").agent_type
+        'AC-IQN'
+    """
+    wanted = None if agent_type is None else agent_type_named(agent_type)
+    if not isinstance(source, str | Path):
+        return _single(source, wanted, None, "published weights")
+    path = Path(source)
+    if path.is_dir():
+        return _directory(path, wanted)
+    if not path.is_file():
+        raise ConfigError(f"{path}: No such file or directory")
+    named = type_in_name(path.name)
+    if is_export(path):
+        export = load_export(path, device or "cpu")
+        arrays = _network_of(export)
+        return _checked(Published(_settled(export.agent_types, wanted, named, str(path)), arrays, str(path), export))
+    return _single(read_arrays(path), wanted, named, str(path))
+
+
+def read_arrays(path: str | Path) -> dict[str, np.ndarray]:
+    """The tensors of a ``.npz`` or a ``.pth`` file by name, opened without pickle (``weights_only`` for the latter).
+
+    Raises:
+        ConfigError: no such file, or another content.
+    """
+    try:
+        if Path(path).suffix in (".npz", ".npy"):
+            return _read_npz(path)
+        content = torch.load(path, map_location="cpu", weights_only=True)
+        if not isinstance(content, Mapping) or not all(isinstance(value, Tensor) for value in content.values()):
+            raise ValueError("not a file of named tensors")
+        return {str(key): value.detach().numpy() for key, value in content.items()}
+    except (
+        OSError,
+        EOFError,
+        ValueError,
+        TypeError,
+        RuntimeError,
+        pickle.UnpicklingError,
+        zipfile.BadZipFile,
+    ) as error:
+        raise ConfigError(f"{path}: {(str(error).splitlines() or [type(error).__name__])[0]}") from error
+
+
+def _read_npz(path: str | Path) -> dict[str, np.ndarray]:
+    file = np.load(path, allow_pickle=False)
+    if not isinstance(file, np.lib.npyio.NpzFile):
+        raise ValueError("not an npz file")
+    with file:
+        return dict(file.items())
+
+
+# -- one network -------------------------------------------------------------------------------------------------
+
+
+def _single(arrays: Arrays, wanted: str | None, named: str | None, where: str) -> Published:
+    """What chooses the actions, alone."""
+    types = possible_types(arrays)
+    if not types:
+        _explain(arrays, wanted or named, where)
+    kind = _settled(types, wanted, named, where)
+    return _checked(Published(kind, {next(iter(NETWORKS[kind or types[0]])): arrays}, where))
+
+
+def _checked(published: Published) -> Published:
+    """The same, unless its arrays are none that a network can have."""
+    for part, arrays in published.arrays.items():
+        try:
+            published_state(arrays, NETWORKS[published.agent_type or "AC-IQN"][part])
+        except ConfigError as error:
+            raise ConfigError(f"{published.where}: {part}: {error}") from None
+    return published
+
+
+def _settled(types: list[str], wanted: str | None, named: str | None, where: str) -> str | None:
+    """The agent type, from what the weights allow, the caller says, and the file's name says."""
+    if wanted is not None and wanted not in types:
+        raise ConfigError(f"{where}: holds an agent of type {' or '.join(types)}, not {wanted}")
+    if len(types) == 1:
+        return types[0]
+    return wanted or (named if named in types else None)
+
+
+def _explain(arrays: Arrays, kind: str | None, where: str) -> None:
+    """Raises the error that says what is wrong with weights that no agent has."""
+    tables = {k: next(iter(parts.values())) for k, parts in NETWORKS.items()}
+    layers = {name.rpartition(".")[0] for name in arrays}
+    closest = kind or min(tables, key=lambda k: len(layers ^ set(tables[k])))
+    try:
+        published_state(arrays, tables[closest])
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error} (compared with {closest}'s; known: {', '.join(tables)})") from None
+    outputs = len(arrays["output_layer.bias"])
+    raise ConfigError(f"{where}: {outputs} outputs, the actors have 2 and the discrete agents 25")
+
+
+def _network_of(export: Export) -> dict[str, Arrays]:
+    """The export's weights by network, if they have the published names (under any common prefix)."""
+    state = {name: value.detach().cpu().numpy() for name, value in export.module.state_dict().items()}
+    prefix = next((name.removesuffix("self_encoder.0.weight") for name in state if "self_encoder.0.weight" in name), "")
+    arrays = {name.removeprefix(prefix): value for name, value in state.items()}
+    fitting = [kind for kind in possible_types(arrays) if kind in export.agent_types]
+    return {next(iter(NETWORKS[fitting[0]])): arrays} if fitting else {}
+
+
+# -- a directory -------------------------------------------------------------------------------------------------
+
+
+def _directory(path: Path, wanted: str | None) -> Published:
+    present = {part for part, (file, _) in FILES.items() if (path / file).is_file()}
+    parts = _parts(path, present, wanted)
+    arrays = {part: read_arrays(path / FILES[part][0]) for part in parts}
+    kinds = [
+        kind
+        for kind, networks in NETWORKS.items()
+        if set(networks) == set(parts) and all(kind in possible_types(arrays[part], part) for part in parts)
+    ]
+    if not kinds:
+        for part in parts:
+            if not possible_types(arrays[part], part):
+                _explain_part(arrays[part], part, wanted, path / FILES[part][0])
+        raise ConfigError(f"{path}: {', '.join(FILES[part][0] for part in parts)} are of different agents")
+    published = _checked(Published(_settled(kinds, wanted, None, str(path)), arrays, str(path)))
+    for part in parts:
+        _check_constructor(path / FILES[part][1], arrays[part])
+    return published
+
+
+def _parts(path: Path, present: set[str], wanted: str | None) -> list[str]:
+    """The networks to read, all of one kind of agent."""
+    sets = {
+        tuple(networks): [k for k, n in NETWORKS.items() if n.keys() == networks.keys()]
+        for networks in NETWORKS.values()
+    }
+    described = "; ".join(
+        f"{', '.join(FILES[part][0] for part in parts)} ({', '.join(kinds)})" for parts, kinds in sets.items()
+    )
+    if not present:
+        raise ConfigError(f"{path}: holds no published agent, needed is one of: {described}")
+    if wanted is not None:
+        needed = list(NETWORKS[wanted])
+        lacking = [FILES[part][0] for part in needed if part not in present]
+        if lacking:
+            raise ConfigError(f"{path}: lacks {', '.join(lacking)} of {wanted}; {_actor_alone(path, present)}")
+        return needed
+    complete = [parts for parts in sets if set(parts) <= present]
+    if len(complete) > 1:
+        raise ConfigError(f"{path}: holds networks of several agents, give agent_type; needed is one of: {described}")
+    if not complete or present - set(complete[0]):
+        held = ", ".join(FILES[part][0] for part in FILES if part in present)
+        raise ConfigError(
+            f"{path}: {held} are not one agent, needed is one of: {described}; {_actor_alone(path, present)}"
+        )
+    return list(complete[0])
+
+
+def _actor_alone(path: Path, present: set[str]) -> str:
+    return f"an actor alone is given as {path / FILES['actor'][0]}" if "actor" in present else "or give a single file"
+
+
+def _explain_part(arrays: Arrays, part: str, wanted: str | None, file: Path) -> None:
+    if part in ("actor", "network"):
+        _explain(arrays, wanted, str(file))
+    tables = [networks[part] for networks in NETWORKS.values() if part in networks]
+    published_state(arrays, min(tables, key=lambda t: len({n.rpartition(".")[0] for n in arrays} ^ set(t))))
+    raise ConfigError(f"{file}: a critic has one output")
+
+
+# -- constructor arguments ---------------------------------------------------------------------------------------
+
+
+def constructor_arguments(arrays: Arrays) -> dict[str, Any]:
+    """What describes a network beside its weights: numbers that the weights tell as well."""
+    found = widths(arrays)
+    own, objects = found["self_features"], found["object_features"][0]
+    return {
+        "self_dimension": SELF_SIZE,
+        "object_dimension": OBJECT_SIZE,
+        "max_object_num": NUM_OBJECTS,
+        "self_feature_dimension": own,
+        "object_feature_dimension": objects,
+        "concat_feature_dimension": own + NUM_OBJECTS * objects,
+        "hidden_dimension": found["hidden"][0],
+    }
+
+
+def _check_constructor(file: Path, arrays: Arrays) -> None:
+    """If it is there: a JSON object that does not contradict the weights."""
+    if not file.is_file():
+        return
+    try:
+        given = json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{file}: not JSON ({error})") from None
+    if not isinstance(given, dict):
+        raise ConfigError(f"{file}: must hold a JSON object, not {type(given).__name__}")
+    for key, value in constructor_arguments(arrays).items():
+        if given.get(key, value) != value:
+            raise ConfigError(f"{file}: {key} is {given[key]}, the weights have {value}")
+
+
+def write_directory(directory: str | Path, networks: Mapping[str, Mapping[str, Tensor]]) -> None:
+    """Writes the published files of these networks; an existing directory is kept, its files replaced whole."""
+    path = Path(directory)
+    path.mkdir(parents=True, exist_ok=True)
+    for part, state in networks.items():
+        weights, constructor = FILES[part]
+        arguments = constructor_arguments({name: value.numpy() for name, value in state.items()})
+        torch.save(dict(state), path / f"{weights}.part")
+        (path / f"{constructor}.part").write_text(json.dumps(arguments, indent=2) + "\n")
+        for name in (weights, constructor):
+            (path / f"{name}.part").replace(path / name)

@@ -1,0 +1,193 @@
+"""Object arrays in ``.npz`` files: written as ``numpy.savez`` does, read as nested lists without trusting the pickles
+inside, of which nothing runs."""
+
+from __future__ import annotations
+
+import gc
+import math
+import os
+import pickle
+import struct
+import zipfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from rlstack.config import ConfigError
+
+_STRUCTS = {
+    **{"f8": "d", "f4": "f", "f2": "e", "b1": "?"},
+    **{"i8": "q", "i4": "i", "i2": "h", "i1": "b", "u8": "Q", "u4": "I", "u2": "H", "u1": "B"},
+}
+"""numpy's names of plain numbers and how ``struct`` spells them."""
+
+
+class _Standin:
+    """Takes the place of a numpy object. A class with ``__setstate__``, so that no pickle can write to one of ours."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def __setstate__(self, state: Any) -> None:
+        raise ValueError("an unexpected state")
+
+
+class _Dtype(_Standin):
+    """A numpy dtype: objects, or plain numbers of one kind."""
+
+    code, order, reader = "", "<", struct.Struct("<d")
+
+    def __init__(self, code: Any = "", *_: Any) -> None:
+        self.code = str(code)
+
+    def __setstate__(self, state: Any) -> None:
+        self.order = ">" if state[1] == ">" else "<"
+        if self.code in _STRUCTS:
+            self.reader = struct.Struct(self.order + _STRUCTS[self.code])
+
+    def numbers(self, content: bytes, shape: tuple[int, ...], order: Any) -> list[Any]:
+        if self.code not in _STRUCTS:
+            raise ValueError(f"an array of {self.code!r} where numbers are expected")
+        return np.frombuffer(content, self.order + self.code).reshape(shape, order=order).tolist()
+
+
+class _Array(list, _Standin):
+    """A numpy array, which becomes the nested lists of its elements when its state arrives."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        super().__init__()
+
+    def __setstate__(self, state: Any) -> None:
+        _, shape, dtype, fortran, content = state
+        if isinstance(content, bytes):
+            self[:] = dtype.numbers(content, shape, "F" if fortran else "C")
+            return
+        if dtype.code[:1] != "O" or type(content) is not list or len(content) != math.prod(shape):
+            raise ValueError("an array that does not hold what it says")
+        if fortran and len(shape) > 1:
+            raise ValueError("an object array in Fortran order")
+        self[:] = _nested(content, shape)
+
+
+class _Scalar(_Standin):
+    """``scalar(dtype, bytes)``: a number as numpy pickles it; becomes a plain one."""
+
+    def __new__(cls, dtype: _Dtype, content: bytes) -> Any:
+        if dtype.code not in _STRUCTS:
+            raise ValueError(f"a number of type {dtype.code!r}")
+        return dtype.reader.unpack(content)[0]
+
+
+class _FromBuffer(_Standin):
+    """``_frombuffer(bytes, dtype, shape, order)``: an array of numbers in pickle protocol 5."""
+
+    def __new__(cls, content: bytes, dtype: _Dtype, shape: tuple[int, ...], order: str) -> Any:
+        return dtype.numbers(content, shape, "F" if order == "F" else "C")
+
+
+class _Bytes(_Standin):
+    """``encode(text, "latin1")``: how pickle protocols below 3 spell bytes."""
+
+    def __new__(cls, text: str, *_: Any) -> Any:
+        return text.encode("latin1")
+
+
+class _Unpickler(pickle.Unpickler):
+    """Finds nothing but the stand-ins."""
+
+    allowed: dict[tuple[str, str], type] = {
+        ("numpy", "dtype"): _Dtype,
+        ("numpy", "ndarray"): _Array,
+        ("_codecs", "encode"): _Bytes,
+        **{(f"numpy.{core}.multiarray", "_reconstruct"): _Array for core in ("core", "_core")},
+        **{(f"numpy.{core}.multiarray", "scalar"): _Scalar for core in ("core", "_core")},
+        **{(f"numpy.{core}.numeric", "_frombuffer"): _FromBuffer for core in ("core", "_core")},
+    }
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in self.allowed:
+            raise ConfigError(f"refused: it names {module}.{name}; only numpy arrays and numbers may occur")
+        return self.allowed[module, name]
+
+
+def _nested(flat: list[Any], shape: Sequence[int]) -> list[Any]:
+    if len(shape) == 1:
+        return flat
+    size = len(flat) // shape[0] if shape[0] else 0
+    return [_nested(flat[index * size : (index + 1) * size], shape[1:]) for index in range(shape[0])]
+
+
+@contextmanager
+def _many_objects() -> Iterator[None]:
+    """No search for reference cycles inside: among millions of new lists, without a cycle, it is most of the work."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def write_object_arrays(path: str | Path, arrays: Iterable[tuple[str, list[Any]]]) -> None:
+    """Writes an ``.npz`` file for ``numpy.load(path, allow_pickle=True)``, replacing it in one step.
+
+    Args:
+        path: the file.
+        arrays: by name, nested lists. Numpy makes an axis of every level at which all lists are equally long.
+    """
+    path = Path(path)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with _many_objects(), zipfile.ZipFile(partial, "w") as archive:
+            for name, nested in arrays:
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                    np.lib.format.write_array(file, np.array(nested, dtype=object))
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def read_object_arrays(path: str | Path, names: Sequence[str]) -> dict[str, list[Any]]:
+    """Arrays of an ``.npz`` file by name, as nested lists of plain numbers, flags and None.
+
+    Args:
+        path: the file; its arrays may be object arrays, as ``numpy.savez`` writes them, or plain numbers.
+        names: of the arrays that are wanted; others are not read.
+
+    Raises:
+        ConfigError: no such file or array, or a pickle that names anything but numpy's arrays and numbers.
+    """
+    arrays = {}
+    try:
+        with _many_objects(), zipfile.ZipFile(path) as archive:
+            members = set(archive.namelist())
+            if missing := [name for name in names if f"{name}.npy" not in members]:
+                raise ConfigError(f"{path}: lacks {', '.join(missing)}")
+            for name in names:
+                with archive.open(f"{name}.npy") as file:
+                    arrays[name] = _read(file)
+    except ConfigError as error:
+        raise error if str(error).startswith(str(path)) else ConfigError(f"{path}: {error}") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror or error})") from None
+    except Exception as error:  # whatever a broken or hostile file makes of the stand-ins
+        raise ConfigError(f"{path}: not a file of such arrays ({type(error).__name__}: {error})") from None
+    return arrays
+
+
+def _read(file: IO[bytes]) -> list[Any]:
+    version = np.lib.format.read_magic(file)
+    read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, fortran, dtype = read_header(file)
+    if dtype == np.dtype(object):
+        content = _Unpickler(file).load()
+        if not isinstance(content, _Array):
+            raise ValueError(f"a {type(content).__name__} where an array is expected")
+        return list(content)
+    if dtype.kind not in "fiub":
+        raise ValueError(f"an array of {dtype}")
+    return np.frombuffer(file.read(), dtype).reshape(shape, order="F" if fortran else "C").tolist()

@@ -1,0 +1,165 @@
+"""The published evaluation of MarineNav, with everything that its files hold: step by step, robot by robot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tensordict import TensorDict, TensorDictBase
+from tensordict.nn import TensorDictModuleBase
+from torch import Tensor
+
+from envs.marinenav.env import MarineNav
+from envs.marinenav.episodes import Config
+from envs.marinenav.evaluation_set import episode_options
+from envs.marinenav.published_noise import PublishedNoise, perception_seeds
+from rlstack.evaluation.evaluator import MAX_WORLDS, evaluation_world
+
+from .evaluations import Episode, RobotHistory
+
+MAX_STEPS = 1000
+_NUMBERS = {"reward": "discounted_return", "time": "time", "energy": "energy"}
+Frame = dict[str, Tensor]
+
+
+def play_episodes(
+    policy: TensorDictModuleBase,
+    configs: Sequence[Config],
+    noise_robots: int,
+    continuous_actions: bool = True,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    max_steps: int = MAX_STEPS,
+) -> tuple[list[Episode], dict[str, Tensor]]:
+    """Plays every episode to its end, many at once, in float64 worlds and with the published noise streams.
+
+    An episode ends at the first collision, when all robots have finished, or after ``max_steps``.
+
+    Args:
+        policy: acts on ``("agents", "observation")``.
+        configs: the episodes.
+        noise_robots: number of robots below five times which noise seeds are drawn, see ``perception_seeds``.
+        continuous_actions: thrust rates, else choices.
+        device: of the worlds and the policy.
+        dtype: in which the policy observes.
+        max_steps: 0 records the reset alone.
+
+    Returns:
+        The episodes, and the world's own statistics of each, float64 ``[E]`` by name.
+
+    Raises:
+        ValueError: a config is invalid.
+    """
+    options = {"continuous_actions": continuous_actions, "dtype": torch.float64, **episode_options(configs)}
+    episodes: list[Episode] = []
+    parts: list[dict[str, Tensor]] = []
+    for first in range(0, len(configs), MAX_WORLDS):
+        turn = configs[first : first + MAX_WORLDS]
+        env = evaluation_world("marinenav", options, len(turn), device)
+        assert isinstance(env, MarineNav)
+        seeds = [perception_seeds(config, noise_robots) for config in turn]
+        env.set_noise_source(PublishedNoise(seeds, _kappa(turn), torch.float64))
+        played = _play(env, policy, turn, dtype, max_steps)
+        episodes += _episodes(turn, *played)
+        parts.append(played.statistics)
+    return episodes, {name: torch.cat([part[name] for part in parts]).cpu() for name in parts[0]}
+
+
+class _Played(NamedTuple):
+    """T steps of W worlds."""
+
+    frames: list[Frame]  # T + 1
+    actions: list[Tensor]  # T
+    lengths: Tensor  # [W] steps until the episode ended
+    statistics: dict[str, Tensor]  # [W] at that step
+
+
+def _play(
+    env: MarineNav, policy: TensorDictModuleBase, configs: Sequence[Config], dtype: torch.dtype, max_steps: int
+) -> _Played:
+    shown = env.reset_to(configs)
+    frames, actions, statistics = [_frame(env, shown)], [], _statistics(shown)
+    running = torch.ones(len(configs), dtype=torch.bool, device=env.device)
+    lengths = torch.zeros(len(configs), dtype=torch.int64, device=env.device)
+    with torch.no_grad():
+        for _ in range(max_steps):
+            actions.append(_act(policy, shown, dtype))
+            following = env.step(shown.set(("agents", "action"), actions[-1])).get("next")
+            frames.append(_frame(env, following))
+            lengths += running
+            for name, value in _statistics(following).items():
+                statistics[name] = torch.where(running, value, statistics[name])
+            running = running & ~following.get("done")[:, 0]
+            if not running.any():
+                break
+            shown = env.step_mdp(shown)  # an episode that has ended goes on unwatched until the last has
+    return _Played(frames, actions, lengths, statistics)
+
+
+def _kappa(configs: Sequence[Config]) -> list[list[float]]:
+    rows = [config["robots"]["perception"]["r_kappa"] for config in configs]
+    most = max(map(len, rows))
+    return [[*row, *[row[0]] * (most - len(row))] for row in rows]
+
+
+def _act(policy: TensorDictModuleBase, shown: TensorDictBase, dtype: torch.dtype) -> Tensor:
+    observation = shown.get(("agents", "observation"))
+    seen = observation.apply(lambda value: value.to(dtype) if value.is_floating_point() else value)
+    root = TensorDict({"agents": TensorDict({"observation": seen}, seen.batch_size)}, shown.batch_size, shown.device)
+    return policy(root).get(("agents", "action"))
+
+
+def _frame(env: MarineNav, shown: TensorDictBase) -> Frame:
+    """What is recorded of the current step, ``[W, A, ...]``."""
+    state, observation = env.state, shown.get(("agents", "observation"))
+    return {
+        "own": observation.get("self"),
+        "objects": observation.get("objects"),
+        "mask": observation.get("mask"),
+        "motion": torch.cat((state.pose, state.velocity_r, state.velocity), -1),
+        "thrust": state.thrust,
+        "active": shown.get(("agents", "active")),
+    }
+
+
+def _statistics(shown: TensorDictBase) -> dict[str, Tensor]:
+    return {key: value[:, 0].double() for key, value in shown.get("episode").items() if key != "level"}
+
+
+def _episodes(
+    configs: Sequence[Config],
+    frames: list[Frame],
+    actions: list[Tensor],
+    lengths: Tensor,
+    statistics: dict[str, Tensor],
+) -> list[Episode]:
+    recorded = {name: torch.stack([frame[name] for frame in frames]).cpu().numpy() for name in frames[0]}
+    recorded["action"] = torch.stack(actions).cpu().numpy() if actions else recorded["thrust"][:0]
+    episodes = []
+    for world, (config, length) in enumerate(zip(configs, lengths.tolist())):
+        robots = [
+            _history(config, robot, {name: values[: length + 1, world, robot] for name, values in recorded.items()})
+            for robot in range(config["env"]["num_robots"])
+        ]
+        numbers = {name: float(statistics[key][world]) for name, key in _NUMBERS.items()}
+        episodes.append(Episode(robots, success=statistics["success"][world].item() > 0, **numbers))
+    return episodes
+
+
+def _history(config: Config, robot: int, recorded: dict[str, NDArray[Any]]) -> RobotHistory:
+    """One robot's part of the recording, up to the step in which it was deactivated."""
+    length = len(recorded["active"]) - 1
+    steps = int(recorded["active"][:-1].sum())
+    motion, thrust = recorded["motion"][: steps + 1], recorded["thrust"][: steps + 1]
+    angles = [config["robots"][name][robot] for name in ("init_left_pos", "init_right_pos")]  # they never change
+    return RobotHistory(
+        own=recorded["own"][: steps + 1].copy(),
+        objects=recorded["objects"][: steps + 1].copy(),
+        mask=recorded["mask"][: steps + 1].copy(),
+        action=recorded["action"][:steps].copy(),
+        trajectory=np.concatenate((motion, np.tile(angles, (steps + 1, 1)), thrust), axis=1),
+        absent=length - steps,
+    )

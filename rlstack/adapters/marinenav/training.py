@@ -1,0 +1,235 @@
+"""A trial of the published trainer: our training loop, its evaluation, its files."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torchrl._utils import logger as torchrl_logger
+from torchrl.envs import EnvBase
+
+from envs.marinenav.episodes import Config, save_episodes
+from rlstack.agents import Agent, build_agent
+from rlstack.config import ConfigError, build
+from rlstack.evaluation.evaluator import Evaluation
+from rlstack.training.config import TrainConfig
+from rlstack.training.loop import Training
+from rlstack.training.run_directory import RunDirectory
+from rlstack.training.self_check import check_buildable
+from rlstack.training.summary import describe
+from rlstack.training.worlds import build_world
+
+from .agents import published_agent, save_published
+from .evaluations import Evaluations, read_evaluations
+from .rollouts import MAX_STEPS, play_episodes
+from .trial import EVALUATION_SEED, Trial, check_imitation, read_trials
+
+TRIAL, EPISODES, EVALUATIONS, OUTPUT = "trial_config.json", "eval_configs.json", "evaluations.npz", "output.txt"
+
+
+class TrialTraining(Training):
+    """The training of one trial.
+
+    Evaluates when learning starts, then every ``eval_freq`` env steps, and at the end, on the trial's own episodes;
+    writes ``evaluations.npz`` and the published network files each time.
+
+    Args:
+        trial: what to do.
+        run: the trial's folder.
+        plain: ``trial.train_config(...)``, possibly with other numbers.
+    """
+
+    def __init__(self, trial: Trial, run: RunDirectory, plain: dict[str, Any]) -> None:
+        super().__init__(build(TrainConfig, plain), run, plain)
+        self.trial, self.episode_set = trial, trial.eval_schedule.episodes()
+        self.evaluations = Evaluations()
+
+    def begin(self) -> None:
+        """Writes what describes the trial, and takes over the networks of ``load_model``."""
+        take_over(self.trial, self.agent, self.env)
+        self.run.write_config(self.raw_config)
+        (self.run.path / TRIAL).write_text(self.trial.to_json(), encoding="utf-8")
+        save_episodes(self.run.path / EPISODES, [*self._fresh_configs()])
+
+    def restore(self) -> None:
+        """Goes back to the newest checkpoint, and reads the evaluations before it."""
+        super().restore()
+        file = self.run.path / EVALUATIONS
+        if self.frames and file.exists():
+            self.evaluations = read_evaluations(file)  # those of a future left behind go when the next is added
+
+    def evaluation_due(self, previous: int) -> bool:
+        starts = self.config.agent["learning_starts"]
+        if self.frames < starts:
+            return self.frames >= self.config.total_frames
+        return previous < starts or super().evaluation_due(previous)
+
+    def evaluate(self) -> Evaluation:
+        """The published evaluation of the trial's episodes; adds to the files."""
+        gpus = [self.device] if self.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=gpus):
+            torch.manual_seed(EVALUATION_SEED)  # of policies that sample
+            episodes, statistics = play_episodes(
+                self.agent.policy(explore=False),
+                self.episode_set.configs,
+                self._noise_robots,
+                self.trial.continuous_actions,
+                self.device,
+                self.agent.interface.dtype,
+                MAX_STEPS,
+            )
+        self.evaluations.add(self.frames, episodes)
+        self.evaluations.save(self.run.path / EVALUATIONS)
+        save_published(self.agent, self.run.path)
+        name = self.config.agent["name"]
+        return Evaluation(statistics, list(self.episode_set.levels), "marinenav", {}, EVALUATION_SEED, name)
+
+    @property
+    def _noise_robots(self) -> int:
+        """The published trainer draws noise seeds by the number of robots of its last evaluation level."""
+        return self.trial.eval_schedule.num_robots[-1]
+
+    def _fresh_configs(self) -> Iterator[Config]:
+        """The episodes with the beginnings of histories that the published trainer writes and ignores."""
+        configs = self.episode_set.configs
+        starts, _ = play_episodes(self.agent.policy(explore=False), configs, self._noise_robots, max_steps=0)
+        for config, start in zip(configs, starts):
+            histories = {
+                "observation_history": [robot.observations for robot in start.robots],
+                "action_history": [robot.actions for robot in start.robots],
+                "trajectory": [robot.trajectories for robot in start.robots],
+            }
+            yield {**config, "robots": {**config["robots"], **histories}}
+
+
+@dataclass(frozen=True)
+class Job:
+    """A trial to train.
+
+    Attributes:
+        trial: what.
+        folder: where.
+        device: torch's name of it.
+        resume: go on with the run in the folder.
+        alone: shows its progress; else it is written to ``output.txt`` in the folder.
+    """
+
+    trial: Trial
+    folder: Path
+    device: str
+    resume: bool = False
+    alone: bool = True
+
+
+def check(trials: list[Trial], device: str, resume: bool = False) -> None:
+    """Everything that can be known before anything is written.
+
+    Raises:
+        ConfigError: in one line, what is wrong.
+    """
+    seen = set()
+    for trial in trials:
+        check_imitation(trial)
+        # All else that agents and worlds depend on is common to the grid.
+        kind = (trial.agent_type, None if resume else trial.load_model)
+        if kind in seen:
+            continue
+        seen.add(kind)
+        trial.eval_schedule.episodes()
+        config = build(TrainConfig, trial.train_config(device))
+        check_buildable(config)
+        if kind[1] is not None:
+            env = build_world(config.env)
+            take_over(trial, build_agent(config.agent, env, config.total_frames), env)
+
+
+def take_over(trial: Trial, agent: Agent, env: EnvBase) -> None:
+    """Gives the agent, targets included, the networks of ``load_model``, if the trial has it.
+
+    Raises:
+        ConfigError: no such files, or networks of other widths than the agent's.
+    """
+    if trial.load_model is None:
+        return
+    try:
+        given = published_agent(trial.load_model, env, trial.total_timesteps, trial.agent_type, agent.device)
+        agent.load_state_dict(given.state_dict())
+    except ConfigError as error:
+        raise ConfigError(f"load_model: {error}") from None
+    except RuntimeError:
+        raise ConfigError(f"load_model: {trial.load_model} has networks of other widths than published") from None
+
+
+def run_trial(job: Job) -> float:
+    """Trains one trial to its end; returns the success rate of the last evaluation."""
+    torchrl_logger.setLevel("WARNING")  # it tells of its own workings
+    plain = job.trial.train_config(job.device)
+    if job.resume:
+        run = RunDirectory.open(job.folder, plain["checkpoint"]["keep"])
+    else:
+        run = RunDirectory.create(job.folder, job.folder.name, plain["checkpoint"]["keep"])
+    with contextlib.ExitStack() as stack:
+        if not job.alone:
+            output = stack.enter_context((run.path / OUTPUT).open("a", encoding="utf-8"))
+            stack.enter_context(contextlib.redirect_stdout(output))
+        training = TrialTraining(job.trial, run, plain)
+        print(describe(training.config, run))
+        if job.resume:
+            training.restore()
+            print(f"resuming at {training.frames:,} env steps")
+        if not training.frames:
+            training.begin()
+        try:
+            evaluation = training.execute()
+        except KeyboardInterrupt:
+            print(f"go on with: python -m rlstack.adapters.marinenav -R {run.path}")
+            raise
+        evaluation.print_table()
+        print(f"trial finished: {run.path}")
+    return evaluation.summary()["eval/success"]
+
+
+def resumable(path: Path) -> list[tuple[Trial, Path]]:
+    """The unfinished trials in a trial's folder, or in a folder of trials.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    files = [path / TRIAL] if (path / TRIAL).is_file() else sorted(path.glob(f"*/{TRIAL}"))
+    if not files:
+        raise ConfigError(f"{path}: neither a trial's folder nor one of trials, there is no {TRIAL}")
+    found = [(read_trials(file)[0], file.parent) for file in files]
+    left = [(trial, folder) for trial, folder in found if _frames(folder) < trial.total_timesteps]
+    if not left:
+        raise ConfigError(f"{path}: every trial is finished")
+    return left
+
+
+def _frames(folder: Path) -> int:
+    latest = RunDirectory(folder).checkpoints.latest()
+    return 0 if latest is None else int(latest.stem.rpartition("_")[2])
+
+
+def folders(trials: list[Trial], stamp: str) -> list[Path]:
+    """A new folder per trial: ``<save_dir>/training_<stamp>/seed_<seed>``, then ``seed_<seed>_1``, ... where other keys
+    than the seed span the grid. Trainings that begin within one second get ``training_<stamp>_1``, ..."""
+    roots: dict[str, Path] = {}
+    chosen: list[Path] = []
+    for trial in trials:
+        if trial.save_dir not in roots:
+            roots[trial.save_dir] = _free(Path(trial.save_dir).expanduser() / f"training_{stamp}", [])
+        chosen.append(_free(roots[trial.save_dir] / f"seed_{trial.seed}", chosen))
+    return chosen
+
+
+def _free(path: Path, taken: list[Path]) -> Path:
+    candidate, number = path, 0
+    while candidate in taken or os.path.lexists(candidate):
+        number += 1
+        candidate = path.with_name(f"{path.name}_{number}")
+    return candidate

@@ -1,0 +1,185 @@
+"""The published trainer's JSON configuration as typed trials, and each trial as a run of ours."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from hydra import compose, initialize_config_dir
+
+from envs.marinenav.generator import generate_episodes
+from rlstack.config import ConfigError, Interval, build, conf_dir, to_plain
+from rlstack.evaluation.evaluator import EpisodeSet
+from rlstack.training.config import Count, Seed
+
+from .agents import CONFIGURATIONS
+from .weights import CONTINUOUS
+
+EVALUATION_SEED = 253
+"""Of the evaluation episodes, whatever the seed of the trial."""
+_UPDATE_EVERY, _LOG_EVERY = 4, 10_000
+_EVALUATIONS_PER_CHECKPOINT = 10
+
+AgentType = Literal["AC-IQN", "IQN", "DDPG", "DQN", "SAC", "Rainbow"]
+Whole = Annotated[int, Interval(low=0)]
+Metres = Annotated[float, Interval(low=0, high=70)]
+
+
+@dataclass(frozen=True)
+class _Levels:
+    """What a schedule asks of random worlds, one entry per level."""
+
+    num_robots: list[Count]
+    num_cores: list[Whole]
+    num_obstacles: list[Whole]
+    min_start_goal_dis: list[Metres]
+
+    def __post_init__(self) -> None:
+        lengths = {name: len(values) for name, values in asdict(self).items()}
+        if len(set(lengths.values())) != 1 or not self.num_robots:
+            found = ", ".join(f"{name} {length}" for name, length in lengths.items())
+            raise ValueError(f"its lists need one entry per level, all as many; got {found}")
+
+
+@dataclass(frozen=True)
+class TrainingSchedule(_Levels):
+    """The curriculum: level k begins after ``timesteps[k]`` env steps."""
+
+    timesteps: list[Whole]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.timesteps[0] != 0 or self.timesteps != sorted(self.timesteps):
+            raise ValueError(f"timesteps {self.timesteps} must ascend from 0")
+
+
+@dataclass(frozen=True)
+class EvalSchedule(_Levels):
+    """The evaluation: ``num_episodes[k]`` episodes of level k."""
+
+    num_episodes: list[Count]
+
+    def episodes(self) -> EpisodeSet:
+        """The episodes that the published trainer evaluates on, in level order.
+
+        Raises:
+            ConfigError: a level has no room for a single robot.
+        """
+        names = [str(level) for level, count in enumerate(self.num_episodes) for _ in range(count)]
+        levels = [
+            {
+                "num_robots": self.num_robots[int(name)],
+                "num_cores": self.num_cores[int(name)],
+                "num_obstacles": self.num_obstacles[int(name)],
+                "min_start_goal_dis": self.min_start_goal_dis[int(name)],
+            }
+            for name in names
+        ]
+        try:
+            return EpisodeSet(generate_episodes(EVALUATION_SEED, levels, 1), names)
+        except ValueError as error:
+            raise ConfigError(f"eval_schedule: {error}") from None
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One training, with the keys of the published configuration file.
+
+    Attributes:
+        seed: of networks, worlds and exploration.
+        total_timesteps: env steps.
+        eval_freq: env steps between evaluations; the first comes when learning starts, after 2000.
+        save_dir: under which the trial's folder is made.
+        training_schedule: the curriculum.
+        eval_schedule: the evaluation episodes.
+        agent_type: the published agent to train.
+        imitation_learning: see :func:`check_imitation`.
+        load_model: a folder of published network files to begin with.
+    """
+
+    seed: Seed
+    total_timesteps: Count
+    eval_freq: Count
+    save_dir: str
+    training_schedule: TrainingSchedule
+    eval_schedule: EvalSchedule
+    agent_type: AgentType
+    imitation_learning: bool = False
+    load_model: str | None = None
+
+    def to_json(self) -> str:
+        """The trial as a configuration file; without ``load_model`` where there is none."""
+        content = asdict(self)
+        if self.load_model is None:
+            del content["load_model"]
+        return json.dumps(content, indent=4)
+
+    @property
+    def continuous_actions(self) -> bool:
+        """Thrust rates, else 25 choices."""
+        return self.agent_type in CONTINUOUS
+
+    def train_config(self, device: str) -> dict[str, Any]:
+        """The trial as a complete ``rlstack.train`` configuration: the published training of its agent."""
+        overrides = ["experiment=marinenav_published", f"agent={CONFIGURATIONS[self.agent_type]}", "logger=csv"]
+        with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+            plain = to_plain(compose("train", overrides))
+        plain["env"] |= {"curriculum": asdict(self.training_schedule), "continuous_actions": self.continuous_actions}
+        # Evaluations and the end may fall on any env step; updates stay one per four steps.
+        plain["collector"]["steps_per_batch"] = math.gcd(_UPDATE_EVERY, self.eval_freq, self.total_timesteps)
+        plain["eval"] |= {"every": self.eval_freq, "episodes": max(self.eval_schedule.num_episodes)}
+        plain["eval"]["seed"] = EVALUATION_SEED
+        # The best is kept besides; each holds the whole replay memory, a third of a gigabyte in the end.
+        plain["checkpoint"] |= {"every": _EVALUATIONS_PER_CHECKPOINT * self.eval_freq, "keep": 1}
+        plain |= {"total_frames": self.total_timesteps, "seed": self.seed, "device": device}
+        # The networks are too small for more than one thread.
+        plain |= {"threads": 1, "log_every": min(_LOG_EVERY, self.total_timesteps)}
+        return plain
+
+
+def read_trials(path: str | Path) -> list[Trial]:
+    """The trials of a configuration file: every list outside of the schedules spans the grid.
+
+    Raises:
+        ConfigError: no such file, not JSON, or a key that is unknown, missing or of the wrong type or value.
+    """
+    raw = _read_json(path)
+    axes = [_axis(path, key, value) for key, value in raw.items()]
+    trials = []
+    for values in itertools.product(*axes):
+        try:
+            trials.append(build(Trial, dict(zip(raw, values))))
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}") from None
+    return trials
+
+
+def _read_json(path: str | Path) -> Mapping[str, Any]:
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
+    except ValueError as error:
+        raise ConfigError(f"{path}: not valid JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path}: expected a JSON object with the keys of a training, got a {type(content).__name__}")
+    return content
+
+
+def _axis(path: str | Path, key: str, value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        return [value]
+    if not value:
+        raise ConfigError(f"{path}: {key}: an empty list, which makes no trial")
+    return value
+
+
+def check_imitation(trial: Trial) -> None:
+    """Raises a :class:`ConfigError` if the trial asks for imitation."""
+    if trial.imitation_learning:
+        raise ConfigError("imitation_learning: not available from this command yet; set it to false")

@@ -1,0 +1,274 @@
+"""Models of Stable-Baselines3 as native agents, which go on training."""
+
+from __future__ import annotations
+
+import io
+import math
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torchrl.envs import EnvBase
+
+from rlstack.adapters.sb3 import SB3Model, load_sb3, sb3_layers
+from rlstack.adapters.sb3.archive import read_archive
+from rlstack.adapters.sb3.networks import Layers, Weights
+from rlstack.adapters.sb3.policy import check_fit
+from rlstack.adapters.vecnormalize import VecNormalize
+from rlstack.agents import Agent, Interface, make_agent
+from rlstack.collection.normalizers import ObservationNormalizer, RunningMoments
+from rlstack.config import ConfigError
+from rlstack.networks.encoders import DictEncoder, FlatEncoder
+
+ACTIVATIONS = {"Tanh": "tanh", "ReLU": "relu", "SiLU": "silu", "GELU": "gelu", "ELU": "elu"}
+"""Theirs to ours."""
+_INSTEAD = "agent=legacy uses it as it is"
+
+_COMMON = {"gamma": "gamma"}
+_ACTOR_CRITIC = _COMMON | {
+    "learning_rate": "lr",
+    "n_steps": "steps_per_batch",
+    "gae_lambda": "gae_lambda",
+    "ent_coef": "entropy_coefficient",
+    "vf_coef": "value_coefficient",
+    "max_grad_norm": "max_grad_norm",
+    "normalize_advantage": "normalize_advantage",
+}
+_OFF_POLICY = _COMMON | {
+    "batch_size": "batch_size",
+    "buffer_size": "buffer_size",
+    "tau": "target_tau",
+    "n_steps": "n_step",
+}
+SETTINGS: dict[str, dict[str, str]] = {
+    "PPO": _ACTOR_CRITIC
+    | {"n_epochs": "epochs", "batch_size": "minibatch_size", "clip_range": "clip", "target_kl": "target_kl"},
+    "A2C": _ACTOR_CRITIC,
+    "DQN": _OFF_POLICY
+    | {
+        "learning_rate": "lr",
+        "max_grad_norm": "max_grad_norm",
+        "exploration_final_eps": "epsilon",
+        "target_update_interval": "target_every",
+    },
+    "SAC": _OFF_POLICY,
+}
+"""Which of their settings become ours, by algorithm; those that are schedules keep the values of our yaml."""
+
+
+def sb3_agent(
+    path: str | Path,
+    env: EnvBase,
+    total_frames: int = 1_000_000,
+    vecnormalize: str | Path | None = None,
+    device: torch.device | str | None = None,
+    **overrides: Any,
+) -> Agent:
+    """A PPO, A2C, DQN or SAC of Stable-Baselines3 as the native agent of that name, ready to go on training.
+
+    Networks, targets, SAC's temperature and observation statistics are taken over, and the settings that both have
+    (:data:`SETTINGS`). Its greedy actions are the model's own. Optimisers, memory and schedules begin anew.
+
+    Args:
+        path: the model's zip.
+        env: what it is to act in.
+        total_frames: length of the run, which schedules are relative to.
+        vecnormalize: statistics that its observations were normalised with.
+        device: of networks and memory; default the env's.
+        overrides: values that replace the configuration's.
+
+    Raises:
+        ConfigError: one line: what is wrong with the files or the overrides, an env that the model cannot act in, or a
+            model that no native agent equals.
+
+    Example:
+        >>> agent = sb3_agent("ppo.zip", env, vecnormalize="ppo_statistics.pkl", lr=1e-4)
+    """
+    model = load_sb3(path, vecnormalize)
+    if model.recurrent:
+        raise ConfigError(f"{path}: {model.algorithm} is not trainable here yet; {_INSTEAD}")
+    interface = Interface.of(env)
+    check_fit(model, interface)
+    try:
+        fixed = {**_structure(model), "normalize_observations": _normalised(model)}
+        for key, value in fixed.items():
+            if overrides.get(key, value) != value:
+                raise ConfigError(f"agent.{key}: {overrides[key]} contradicts the model, which has {value}")
+        config = {**_settings(model), **fixed, **overrides}
+        agent: Any = make_agent(model.algorithm.lower(), env, total_frames, device, **config)
+        columns = _columns(model, interface, agent.encoder())
+        with torch.no_grad():
+            if model.algorithm in ("PPO", "A2C"):
+                _fill_actor_critic(agent, model, columns)
+            elif model.algorithm == "DQN":
+                _fill_dqn(agent, model, columns, Weights(read_archive(path).state))
+            else:
+                _fill_sac(agent, model, columns, Weights(read_archive(path).state), Path(path))
+            _fill_statistics(agent, model)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    return agent
+
+
+# -- configuration -----------------------------------------------------------------------------------------------
+
+
+def _settings(model: SB3Model) -> dict[str, Any]:
+    known, taken = model.hyperparameters, SETTINGS[model.algorithm]
+    found = {ours: known[theirs] for theirs, ours in taken.items() if isinstance(known.get(theirs), bool | int | float)}
+    if model.algorithm == "SAC":
+        if isinstance(known.get("learning_rate"), float):
+            found |= dict.fromkeys(("lr_actor", "lr_critic", "lr_alpha"), known["learning_rate"])
+        found["learn_alpha"] = str(known.get("ent_coef", "auto")).startswith("auto")
+    if model.algorithm == "DQN":
+        found |= {"double": False, "dueling": False}
+    if model.normaliser is not None:
+        found["normalize_rewards"] = model.normaliser.norm_reward
+    if "epsilon" in found:
+        found["epsilon"] = float(found["epsilon"])
+    return found
+
+
+def _structure(model: SB3Model) -> dict[str, Any]:
+    """Hidden layers and activation, which all networks of an agent of ours share."""
+    widths = {widths for part, widths in model.hidden.items() if part != "log_std"}
+    if len(widths) != 1 or not next(iter(widths)):
+        shown = ", ".join(f"{part} {list(widths)}" for part, widths in model.hidden.items() if part != "log_std")
+        raise ConfigError(f"its networks have different hidden layers ({shown}), or none; {_INSTEAD}")
+    if model.activation not in ACTIVATIONS:
+        allowed = ", ".join(ACTIVATIONS)
+        raise ConfigError(f"the activation {model.activation} is not one that trains here ({allowed}); {_INSTEAD}")
+    return {"hidden": list(next(iter(widths))), "activation": ACTIVATIONS[model.activation], "inputs": "raw"}
+
+
+def _normalised(model: SB3Model) -> bool:
+    return model.normaliser is not None and model.normaliser.norm_obs
+
+
+# -- networks ----------------------------------------------------------------------------------------------------
+
+
+def _columns(model: SB3Model, interface: Interface, encoder: nn.Module) -> Tensor:
+    """Which of our encoder's features each feature of the model is ``[F]``; surplus ones of ours are left out."""
+    if isinstance(encoder, FlatEncoder) and model.observation_keys is None:
+        return torch.arange(encoder.out_features)
+    if not isinstance(encoder, DictEncoder) or model.observation_keys is None:
+        raise ConfigError(f"the env's observation is more than vectors, which native agents encode first; {_INSTEAD}")
+    sizes = {key: max(1, interface.observation[key].shape.numel()) for key in encoder.keys}
+    starts, start = {}, 0
+    for key, size in sizes.items():
+        starts[key], start = start, start + size
+    return torch.cat([torch.arange(starts[key], starts[key] + sizes[key]) for key in model.observation_keys])
+
+
+def _fill(network: nn.Module, layers: Layers, columns: Tensor) -> None:
+    """Puts linear layers into those of a network, in order; the first reads the given columns of its input.
+
+    Inputs that the layers know beyond the columns (an action) come last in both.
+    """
+    linears = [module for module in network.modules() if isinstance(module, nn.Linear)]
+    assert len(linears) == len(layers)
+    for index, (linear, (weight, bias)) in enumerate(zip(linears, layers)):
+        if index == 0:
+            joined = weight.shape[1] - len(columns)
+            wide = torch.zeros(linear.weight.shape)
+            wide[:, columns] = weight[:, : len(columns)]
+            if joined:
+                wide[:, -joined:] = weight[:, -joined:]
+            weight = wide
+        linear.weight.copy_(weight)
+        linear.bias.copy_(bias)
+
+
+def _fill_actor_critic(agent: Any, model: SB3Model, columns: Tensor) -> None:
+    layers = sb3_layers(model)
+    if model.action == "box":
+        centre, half = _bounds(agent.interface)
+        weight, bias = layers["actor"][-1]
+        layers["actor"][-1] = (weight / half[:, None], (bias - centre) / half)
+        agent.actor.log_std.copy_(model.network.heads.log_std - half.log())  # type: ignore[union-attr,operator]
+    _fill(agent.actor, layers["actor"], columns)
+    _fill(agent.critic, layers["critic"], columns)
+
+
+def _bounds(interface: Interface) -> tuple[Tensor, Tensor]:
+    """Centre and half width of the env's actions ``[D]``; the model's are in the env's units, ours in [-1, 1]."""
+    low, high = interface.action.space.low.cpu().float(), interface.action.space.high.cpu().float()
+    if not bool(torch.isfinite(low).all() and torch.isfinite(high).all()):
+        raise ConfigError(f"the env's actions have no bounds, which native agents need; {_INSTEAD}")
+    return (high + low) / 2, (high - low) / 2
+
+
+def _fill_dqn(agent: Any, model: SB3Model, columns: Tensor, weights: Weights) -> None:
+    _fill(agent.network, sb3_layers(model)["q"], columns)
+    _fill(agent.target, weights.linears("q_net_target.q_net"), columns)
+
+
+def _fill_sac(agent: Any, model: SB3Model, columns: Tensor, weights: Weights, path: Path) -> None:
+    layers = sb3_layers(model)
+    if "critic2" in layers or "critic1" not in layers:
+        raise ConfigError(f"it has {sum(part.startswith('critic') for part in layers)} critics, ours 2; {_INSTEAD}")
+    _fill(agent.actor, [*layers["actor"], layers["log_std"][-1]], columns)
+    for index, name in enumerate(("critic_1", "critic_2")):
+        _fill(agent.networks[name], layers[f"critic{index}"], columns)
+        _fill(agent.targets[name].network, weights.linears(f"critic_target.qf{index}"), columns)
+    alpha = _temperature(path)
+    if alpha is not None:
+        agent.temperature.log_alpha.fill_(math.log(alpha))
+
+
+def _temperature(path: Path) -> float | None:
+    """SAC's weight of the entropy as trained, or as set; None if the file does not tell."""
+    with zipfile.ZipFile(path) as file:
+        if "pytorch_variables.pth" not in file.namelist():
+            return None
+        found = torch.load(io.BytesIO(file.read("pytorch_variables.pth")), map_location="cpu", weights_only=True)
+    if not isinstance(found, Mapping):
+        return None
+    if isinstance(found.get("log_ent_coef"), Tensor):
+        return math.exp(float(found["log_ent_coef"]))
+    fixed = found.get("ent_coef_tensor")
+    return float(fixed) if isinstance(fixed, Tensor) and float(fixed) > 0 else None
+
+
+# -- statistics --------------------------------------------------------------------------------------------------
+
+
+def _fill_statistics(agent: Agent, model: SB3Model) -> None:
+    statistics = model.normaliser
+    if statistics is None:
+        return
+    if agent.normalizer is not None and statistics.norm_obs:
+        _fill_normalizer(agent.normalizer, statistics, model, agent.interface)
+    if agent.reward_scaler is not None and statistics.norm_reward:
+        own = torch.tensor([*statistics.ret_mean, *statistics.ret_var, statistics.ret_count], dtype=torch.float64)
+        _set(agent.reward_scaler.moments, own[0], own[1], own[2])
+
+
+def _fill_normalizer(
+    normalizer: ObservationNormalizer, statistics: VecNormalize, model: SB3Model, interface: Interface
+) -> None:
+    """Theirs is ``clip((x - mean) / sqrt(var + epsilon), -c, c)``, ours the same with c = 10 and epsilon = 1e-8."""
+    if statistics.clip_obs != 10:
+        raise ConfigError(f"its observations were clipped at {statistics.clip_obs:g}, ours are at 10; {_INSTEAD}")
+    if statistics.obs_mask is not None:
+        raise ConfigError(f"only a part of its observations was normalised, ours are as a whole; {_INSTEAD}")
+    mean = torch.tensor(statistics.obs_mean, dtype=torch.float64)
+    var = torch.tensor(statistics.obs_var, dtype=torch.float64) + (statistics.epsilon - 1e-8)
+    parts = {key: interface.observation[key].shape for key in model.observation_keys or ()}
+    means = dict(zip(parts, mean.split([shape.numel() for shape in parts.values()]))) if parts else {None: mean}
+    variances = dict(zip(parts, var.split([shape.numel() for shape in parts.values()]))) if parts else {None: var}
+    if set(means) - set(normalizer.moments_by_leaf()):
+        raise ConfigError(f"an observation is not in floating point, ours are normalised only if they are; {_INSTEAD}")
+    count = torch.tensor(statistics.obs_count, dtype=torch.float64)
+    for key, moments in normalizer.moments_by_leaf().items():
+        if key in means:
+            _set(moments, means[key], variances[key], count)
+
+
+def _set(moments: RunningMoments, mean: Tensor, var: Tensor, count: Tensor) -> None:
+    for buffer, value in ((moments.mean, mean), (moments.var, var), (moments.count, count)):
+        buffer.copy_(value.reshape(buffer.shape))

@@ -1,0 +1,136 @@
+"""A model of Stable-Baselines3 as a policy of a TorchRL env."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModuleBase
+from torch import Tensor
+from torchrl.data import Composite
+from torchrl.envs import EnvBase
+
+from rlstack.adapters.env_fit import choices, describe_action, describe_observation, encode
+from rlstack.adapters.episode_starts import EpisodeStarts
+from rlstack.adapters.sb3.model import SB3Model
+from rlstack.adapters.sb3.networks import FeedForward
+from rlstack.adapters.sb3.recurrent import RecurrentActorCritic, State
+from rlstack.agents.base import Interface
+from rlstack.config import ConfigError
+
+
+def sb3_policy(model: SB3Model, env: EnvBase, deterministic: bool = True) -> TensorDictModuleBase:
+    """A policy that acts as the model's ``predict``, for all worlds and agents of an env at once.
+
+    Discrete actions are the likeliest (PPO, A2C) or those of highest value (DQN). Continuous ones are the Gaussian's
+    mean clipped to the env's bounds (PPO, A2C), or the squashed mean rescaled from [-1, 1] to the env's bounds (SAC).
+    A RecurrentPPO carries its LSTM's state from call to call, one per world and agent, and begins anew where
+    :class:`~rlstack.adapters.episode_starts.EpisodeStarts` says so; ``policy.reset()`` forgets everything.
+
+    Args:
+        model: it is copied to the env's device; a structured observation must have the model's keys.
+        env: with the model's number of features and actions.
+        deterministic: False samples from the distribution; a DQN has none and stays greedy.
+
+    Raises:
+        ConfigError: the env's observations or actions are not the model's.
+    """
+    interface = Interface.of(env)
+    check_fit(model, interface)
+    return SB3Policy(model, interface, deterministic).to(env.device)
+
+
+class SB3Policy(TensorDictModuleBase):
+    """Writes the model's actions into an env's tensordict.
+
+    Args:
+        model: what acts.
+        interface: of the env; see :func:`check_fit`.
+        deterministic: see :func:`sb3_policy`.
+    """
+
+    def __init__(self, model: SB3Model, interface: Interface, deterministic: bool = True) -> None:
+        super().__init__()
+        self.in_keys, self.out_keys = interface.observation_keys(), [interface.key("action")]
+        self.model, self.interface, self.deterministic = model, interface, deterministic
+        self.network = copy.deepcopy(model.network)
+        self._starts = EpisodeStarts(interface)
+        self._state: State | None = None
+
+    def reset(self) -> None:
+        """Forgets the state of a recurrent model: the next call begins episodes everywhere."""
+        self._starts.reset()
+        self._state = None
+
+    @torch.no_grad()
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        lead, features = self._features(tensordict.get(self.interface.key("observation")))
+        if isinstance(self.network, RecurrentActorCritic):
+            starts = self._starts(tensordict, lead).reshape(-1)
+            state = self._state
+            if state is None or state[0].shape[1] != len(features):
+                state = self.network.initial_state(len(features))
+            action, self._state = self.network.act(features, state, starts, self.deterministic)
+        else:
+            assert isinstance(self.network, FeedForward)
+            action = self.network.act(features, self.deterministic)
+        return tensordict.set(self.out_keys[0], self._to_env(action, lead))
+
+    def _features(self, observation: Any) -> tuple[torch.Size, Tensor]:
+        """Batch dimensions, and features with these folded into one."""
+        keys = self.model.observation_keys
+        if keys is None:
+            dims = observation.dim() - len(self.interface.observation.shape)
+            lead = observation.shape[:dims]
+            return lead, self.model.features(observation.reshape(lead.numel(), -1))
+        parts = {key: observation.get(key) for key in keys}
+        spec = self.interface.observation
+        dims = parts[keys[0]].dim() - len(spec[keys[0]].shape)
+        lead = parts[keys[0]].shape[:dims]
+        return lead, self.model.features({key: part.reshape(lead.numel(), -1) for key, part in parts.items()})
+
+    def _to_env(self, action: Tensor, lead: torch.Size) -> Tensor:
+        spec = self.interface.action
+        if self.model.action == "discrete":
+            return encode(spec, action.reshape(lead))
+        action = action.reshape(*lead, *spec.shape).to(spec.dtype)
+        low, high = spec.space.low.to(action), spec.space.high.to(action)
+        if self.model.algorithm == "SAC":
+            action = low + 0.5 * (action + 1) * (high - low)
+        return action.clamp(low, high)
+
+
+def check_fit(model: SB3Model, interface: Interface) -> None:
+    """Checks that an env shows what the model was trained to see, and takes what it answers.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    keys, spec, size = model.observation_keys, interface.observation, model.network.in_features
+    sees = describe_observation(interface)
+    if keys is None:
+        if isinstance(spec, Composite) or spec.shape.numel() != size:
+            raise ConfigError(f"the {model.algorithm} model takes a vector of {size} features, the env shows {sees}")
+    else:
+        wants = {key: model.observation_shapes.get(key) for key in keys}
+        leaves = set(spec.keys()) if isinstance(spec, Composite) else set()
+        fits = all(key in leaves and not isinstance(spec[key], Composite) for key in keys)
+        fits = fits and all(spec[key].shape.numel() == _size(wants[key], spec[key]) for key in keys)
+        if not fits or sum(spec[key].shape.numel() for key in keys) != size:
+            raise ConfigError(f"the {model.algorithm} model takes {wants}, the env shows {sees}")
+    count = model.network.out_features
+    if model.action == "discrete":
+        if choices(interface.action) != count:
+            raise ConfigError(
+                f"the {model.algorithm} model has {count} discrete actions, the env takes {describe_action(interface)}"
+            )
+    elif not interface.continuous or interface.action.shape.numel() != count:
+        raise ConfigError(
+            f"the {model.algorithm} model has {count} continuous actions, the env takes {describe_action(interface)}"
+        )
+
+
+def _size(shape: tuple[int, ...] | None, spec: Any) -> int:
+    return int(spec.shape.numel() if shape is None else torch.Size(shape).numel())

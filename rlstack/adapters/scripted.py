@@ -1,0 +1,214 @@
+"""TorchScript and ONNX files as policies of an env.
+
+Both hold a program made of tensor operations, perhaps written by a stranger. It cannot run Python, so loading and
+running it is no such risk as a pickle. It may still compute anything and waste time or memory, and TorchScript knows
+operations that read and write files: run what you got from people you trust.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModuleBase
+from torch import Tensor
+from torchrl.data import OneHot, TensorSpec
+from torchrl.envs import EnvBase
+
+from rlstack.adapters.env_fit import as_actions, choices, leaves, try_out
+from rlstack.agents.base import MASK, Interface
+from rlstack.config import ConfigError
+
+Graph = Callable[[list[Tensor]], Any]
+"""From the leaves of an observation ``[N, *shape]``, in order (the action mask last, where the env has one), to the
+output."""
+
+
+def torchscript_policy(path: str | Path, env: EnvBase) -> TensorDictModuleBase:
+    """A TorchScript module as a policy; it is tried on a sample of the env's observations at once.
+
+    Worlds, and agents if there are several, are folded into one batch ``[N]``. A flat observation is its one argument.
+    A structured one is given leaf by leaf in the env's order as separate arguments, or as one tuple, list or dict (by
+    key), whichever its ``forward`` takes. One argument more than leaves is the env's action mask, where it has one. Its
+    output (the first, if it has several) is the action, or, for n discrete actions, n logits or values in floating
+    point, of which the highest is taken. It runs on the env's device in its own dtype.
+
+    Args:
+        path: of ``torch.jit.save``. It cannot run Python, see the module's docstring.
+        env: what it acts in.
+
+    Raises:
+        ConfigError: no such file, not TorchScript, or it does not fit the env.
+    """
+    _check_file(path)
+    try:
+        module = torch.jit.load(str(path), map_location=env.device).eval()
+    except (RuntimeError, ValueError) as error:
+        raise ConfigError(f"{path}: not a TorchScript file ({_first_line(error)})") from None
+    interface = Interface.of(env)
+    return _policy(_arrange(module, interface, str(path)), interface, env, str(path), module)
+
+
+def onnx_policy(path: str | Path, env: EnvBase) -> TensorDictModuleBase:
+    """An ONNX graph as a policy, on the CPU; it is tried on a sample of the env's observations at once.
+
+    A structured observation is matched to the graph's inputs by name, if the names are those of its leaves, else in
+    order. For the rest see :func:`torchscript_policy`. The batch dimension must be dynamic, or that of the env.
+
+    Raises:
+        ConfigError: onnxruntime is not installed, no such file, not ONNX, or it does not fit the env.
+    """
+    try:
+        runtime = importlib.import_module("onnxruntime")
+    except ImportError:
+        raise ConfigError("policies in ONNX need onnxruntime: pip install 'rlstack[export]'") from None
+    _check_file(path)
+    try:
+        session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    except Exception as error:  # the runtime has exceptions of its own, without a common base
+        raise ConfigError(f"{path}: not an ONNX file that can be run ({_first_line(error)})") from None
+    interface = Interface.of(env)
+    return _policy(_session_graph(session, interface, str(path)), interface, env, str(path))
+
+
+class GraphPolicy(TensorDictModuleBase):
+    """Runs a graph on an env's observations.
+
+    Args:
+        graph: the graph.
+        interface: of the env.
+        who: the graph's name, for messages.
+    """
+
+    def __init__(self, graph: Graph, interface: Interface, who: str) -> None:
+        super().__init__()
+        self.in_keys = interface.observation_keys() + ([interface.key(MASK)] if interface.masked else [])
+        self.out_keys = [interface.key("action")]
+        self.interface, self.who, self._graph = interface, who, graph
+
+    @torch.no_grad()
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        mask = tensordict.get(self.interface.key(MASK)) if self.interface.masked else None
+        return tensordict.set(self.out_keys[0], self.action(tensordict.get(self.interface.key("observation")), mask))
+
+    def action(self, observation: Any, mask: Tensor | None = None) -> Tensor:
+        """Actions for an observation of the env; without a mask everything is legal."""
+        parts, specs = leaves(observation, self.interface), _specs(self.interface)
+        lead = parts[0].shape[: parts[0].dim() - len(specs[0].shape)]
+        inputs = [part.reshape(lead.numel(), *part.shape[len(lead) :]) for part in parts]
+        if self.interface.masked:
+            options = sum(self.interface.choices or ())
+            everything = torch.ones(lead.numel(), options, dtype=torch.bool, device=parts[0].device)
+            inputs.append(everything if mask is None else mask.reshape(-1, options))
+        output = self._graph(inputs)
+        while isinstance(output, tuple | list):
+            output = output[0]
+        output = torch.as_tensor(output)
+        spec = self.interface.action
+        count = choices(spec)
+        scores = output.is_floating_point() and output.shape[-1:] == (count,) and output.dim() > 1
+        if count is not None and scores and (count > 1 or not isinstance(spec, OneHot)):
+            output = output.argmax(-1)
+        return as_actions(output, lead, spec, parts[0].device, self.who)
+
+
+def _policy(graph: Graph, interface: Interface, env: EnvBase, who: str, module: Any = None) -> TensorDictModuleBase:
+    policy = GraphPolicy(graph, interface, who)
+    if module is not None:
+        policy.network = module
+    try_out(policy.action, env, interface, who)
+    return policy
+
+
+def _specs(interface: Interface) -> list[TensorSpec]:
+    spec = interface.observation
+    keys = interface.observation_keys()
+    if len(keys) == 1 and keys[0] == interface.key("observation"):
+        return [spec]
+    return [spec[path] for path in _paths(interface)]
+
+
+def _paths(interface: Interface) -> list[tuple[str, ...]]:
+    """Leaf keys within a structured observation."""
+    depth = 1 if interface.group is None else 2
+    return [key[depth:] for key in interface.observation_keys() if isinstance(key, tuple)]
+
+
+def _arrange(module: Any, interface: Interface, who: str) -> Graph:
+    """The module's forward as a function of the leaves, by the arguments that it declares."""
+    dtype = next((value.dtype for value in module.parameters() if value.is_floating_point()), None)
+
+    def cast(parts: list[Tensor]) -> list[Tensor]:
+        return [part.to(dtype) if dtype is not None and part.is_floating_point() else part for part in parts]
+
+    def seen(parts: list[Tensor]) -> list[Tensor]:
+        return cast(parts[:count])
+
+    arguments = [entry for entry in module.forward.schema.arguments if entry.name != "self"]
+    required = sum(not entry.has_default_value() for entry in arguments)
+    names = [".".join(path) for path in _paths(interface)]
+    count = max(1, len(names))
+    if interface.masked and required == count + 1:
+        return lambda parts: module(*cast(parts))
+    kind = str(arguments[0].type) if arguments else ""
+    if required <= 1 <= len(arguments) and kind.startswith("Tuple"):
+        return lambda parts: module(tuple(seen(parts)))
+    if required <= 1 <= len(arguments) and kind.startswith("List"):
+        return lambda parts: module(seen(parts))
+    if required <= 1 <= len(arguments) and kind.startswith("Dict"):
+        return lambda parts: module(dict(zip(names or ["observation"], seen(parts))))
+    if required <= count <= len(arguments):
+        return lambda parts: module(*seen(parts))
+    raise ConfigError(
+        f"{who}: forward takes {', '.join(f'{entry.name}: {entry.type}' for entry in arguments) or 'nothing'}; "
+        f"the env shows {count} tensor{'s' if count > 1 else ''} ({', '.join(names) or 'a flat observation'})"
+    )
+
+
+_ONNX_DTYPES = {
+    "tensor(float)": torch.float32,
+    "tensor(double)": torch.float64,
+    "tensor(float16)": torch.float16,
+    "tensor(bool)": torch.bool,
+    "tensor(int64)": torch.int64,
+    "tensor(int32)": torch.int32,
+    "tensor(uint8)": torch.uint8,
+}
+
+
+def _session_graph(session: Any, interface: Interface, who: str) -> Graph:
+    inputs = session.get_inputs()
+    names = [".".join(path) for path in _paths(interface)]
+    names = names or ["observation"]
+    if interface.masked and len(inputs) == len(names) + 1:
+        names = [*names, MASK]
+    if len(inputs) != len(names):
+        raise ConfigError(
+            f"{who}: takes {', '.join(entry.name for entry in inputs) or 'nothing'}; "
+            f"the env shows {', '.join(names) if _paths(interface) else 'a flat observation'}"
+        )
+    given = {entry.name for entry in inputs}
+    order = names if given == set(names) else [entry.name for entry in inputs]
+    dtypes = {entry.name: _ONNX_DTYPES.get(entry.type) for entry in inputs}
+    unknown = [entry.type for entry in inputs if entry.type not in _ONNX_DTYPES]
+    if unknown:
+        raise ConfigError(f"{who}: an input of {unknown[0]}, allowed: {', '.join(_ONNX_DTYPES)}")
+
+    def run(parts: list[Tensor]) -> Any:
+        feed = {name: part.to("cpu", dtypes[name]).numpy() for name, part in zip(order, parts)}
+        return session.run(None, feed)
+
+    return run
+
+
+def _check_file(path: str | Path) -> None:
+    if not Path(path).is_file():
+        raise ConfigError(f"{path}: no such file")
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,210 @@
+"""Stable-Baselines3's running observation statistics, read from their pickle without executing anything in it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rlstack.adapters.inert_pickle import Array, Normaliser, Standin, read_pickle
+from rlstack.config import ConfigError
+
+
+@dataclass(frozen=True)
+class VecNormalize:
+    """What Stable-Baselines3's ``VecNormalize`` had learned of observations and returns.
+
+    Attributes:
+        obs_mean, obs_var: of each of the F features (population variance); a structured observation's entries are
+            joined in the order of ``obs_keys``, which is the network's.
+        obs_count: observations seen, with the prior of 1e-4.
+        obs_keys: keys of a structured observation, None for a flat one.
+        obs_mask: which of the F features are normalised at all, None for all of them.
+        norm_obs: False leaves observations as they are.
+        ret_mean, ret_var, ret_count: of the discounted return, which scales rewards during training.
+    """
+
+    clip_obs: float
+    clip_reward: float
+    gamma: float
+    epsilon: float
+    norm_obs: bool
+    norm_reward: bool
+    obs_mean: tuple[float, ...]
+    obs_var: tuple[float, ...]
+    obs_count: float
+    ret_mean: tuple[float, ...]
+    ret_var: tuple[float, ...]
+    ret_count: float
+    obs_keys: tuple[str, ...] | None = None
+    obs_mask: tuple[bool, ...] | None = None
+
+    def normalise(self, observation: Tensor) -> Tensor:
+        """``clip((x - mean) / sqrt(var + epsilon), -clip_obs, clip_obs)``, in float32 like the moments.
+
+        Args:
+            observation: ``[..., F]``, a structured one joined in the order of ``obs_keys``.
+
+        Raises:
+            ConfigError: not F features.
+        """
+        observation = observation.float()
+        if not self.norm_obs:
+            return observation
+        if observation.shape[-1] != len(self.obs_mean):
+            raise ConfigError(
+                f"the observation statistics are those of {len(self.obs_mean)} features, not {observation.shape[-1]}"
+            )
+        mean, var = observation.new_tensor(self.obs_mean), observation.new_tensor(self.obs_var)
+        scaled = (observation - mean) / (var + self.epsilon).sqrt()
+        scaled = scaled.clamp(-self.clip_obs, self.clip_obs)
+        if self.obs_mask is None:
+            return scaled
+        return torch.where(torch.tensor(self.obs_mask, device=observation.device), scaled, observation)
+
+    def to_json(self) -> dict[str, Any]:
+        """Numbers, lists and strings by field name; fields that are None are left out."""
+        entries = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {
+            key: list(value) if isinstance(value, tuple) else value
+            for key, value in entries.items()
+            if value is not None
+        }
+
+    @classmethod
+    def from_json(cls, entries: Mapping[str, Any]) -> VecNormalize:
+        """The inverse of :meth:`to_json`.
+
+        Raises:
+            ConfigError: a missing or unknown entry, or one of the wrong kind.
+        """
+        known = {field.name for field in fields(cls)}
+        required = known - {"obs_keys", "obs_mask"}
+        faults = [f"lacks {key}" for key in sorted(required - set(entries))]
+        faults += [f"has also {key}" for key in sorted(set(entries) - known)]
+        if faults:
+            raise ConfigError(f"not observation statistics: {', '.join(faults)}")
+        values: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in entries.items()
+        }
+        statistics = cls(**values)
+        _check(statistics)
+        return statistics
+
+
+def _check(statistics: VecNormalize) -> None:
+    lengths = {len(statistics.obs_mean), len(statistics.obs_var)} | (
+        {len(statistics.obs_mask)} if statistics.obs_mask is not None else set()
+    )
+    if len(lengths) != 1:
+        raise ConfigError("not observation statistics: obs_mean and obs_var differ in length")
+    numbers = (*statistics.obs_mean, *statistics.obs_var, statistics.clip_obs, statistics.epsilon)
+    if not all(isinstance(value, int | float) and np.isfinite(value) for value in numbers):
+        raise ConfigError("not observation statistics: an entry is not a finite number")
+
+
+def load_vecnormalize(path: str | Path) -> VecNormalize:
+    """Reads ``VecNormalize.save``'s pickle, or a JSON file of :meth:`VecNormalize.to_json`.
+
+    Only numpy arrays and numbers, spaces, random generators and the two classes of statistics may occur in the pickle;
+    each is read into an inert stand-in, so nothing is imported and nothing runs.
+
+    Raises:
+        ConfigError: no such file, not such a file, or a pickle that names anything else; it says what.
+    """
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
+    try:
+        if content.lstrip()[:1] == b"{":
+            return VecNormalize.from_json(json.loads(content))
+        return _statistics(_fields(content))
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ConfigError(f"{path}: not the statistics of a VecNormalize ({error!r})") from None
+
+
+def _fields(content: bytes) -> Mapping[str, Any]:
+    found = read_pickle(content)
+    if not isinstance(found, Normaliser):
+        raise ConfigError("not a pickle of a VecNormalize")
+    return found.fields
+
+
+def _statistics(state: Mapping[str, Any]) -> VecNormalize:
+    moments = state["obs_rms"] if state["norm_obs"] else Standin()
+    keys, mask = None, None
+    if isinstance(moments, Mapping):
+        keys, mean, var, mask, count = _joined(moments, state)
+    else:
+        mean, var, count = (moments.fields.get(key, ()) for key in ("mean", "var", "count"))
+    returns = state["ret_rms"].fields
+    statistics = VecNormalize(
+        clip_obs=float(state["clip_obs"]),
+        clip_reward=float(state["clip_reward"]),
+        gamma=float(state["gamma"]),
+        epsilon=float(state["epsilon"]),
+        norm_obs=bool(state["norm_obs"]),
+        norm_reward=bool(state["norm_reward"]),
+        obs_mean=_floats(mean),
+        obs_var=_floats(var),
+        obs_count=sum(_floats(count)),
+        ret_mean=_floats(returns["mean"]),
+        ret_var=_floats(returns["var"]),
+        ret_count=sum(_floats(returns["count"])),
+        obs_keys=keys,
+        obs_mask=mask,
+    )
+    _check(statistics)
+    return statistics
+
+
+def _joined(moments: Mapping[str, Any], state: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Moments of a structured observation in the order of its space, which is the network's."""
+    spaces = state["observation_space"].fields["spaces"]
+    keys = tuple(spaces)
+    mean: list[float] = []
+    var: list[float] = []
+    mask: list[bool] = []
+    for key in keys:
+        known = moments[key].fields if key in moments else None
+        size = int(np.prod(spaces[key].fields["_shape"], dtype=int))
+        mean += _floats(known["mean"]) if known else [0.0] * size
+        var += _floats(known["var"]) if known else [1.0] * size
+        mask += [known is not None] * size
+    count = next(iter(moments.values())).fields["count"] if moments else 0.0
+    return keys, mean, var, None if all(mask) else tuple(mask), count
+
+
+def _floats(value: Any) -> tuple[float, ...]:
+    value = value.array() if isinstance(value, Array) else value
+    return tuple(np.asarray(value, dtype=np.float64).reshape(-1).tolist())
+
+
+def as_vecnormalize(source: VecNormalize | Mapping[str, Any] | str | Path) -> VecNormalize:
+    """Statistics from wherever they are: given, as JSON entries, or in a file."""
+    if isinstance(source, VecNormalize):
+        return source
+    return VecNormalize.from_json(source) if isinstance(source, Mapping) else load_vecnormalize(source)
+
+
+def check_keys(statistics: VecNormalize, keys: Sequence[str] | None, size: int) -> None:
+    """Checks that statistics are those of a network's input.
+
+    Raises:
+        ConfigError: other keys, or another number of features.
+    """
+    if not statistics.norm_obs:
+        return
+    if statistics.obs_keys is not None and keys is not None and tuple(keys) != statistics.obs_keys:
+        raise ConfigError(f"the statistics are those of the keys {list(statistics.obs_keys)}, not {list(keys)}")
+    if len(statistics.obs_mean) != size:
+        raise ConfigError(f"the statistics are those of {len(statistics.obs_mean)} features, the network takes {size}")

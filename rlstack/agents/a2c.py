@@ -1,0 +1,52 @@
+"""A2C: the synchronous advantage actor-critic (Mnih et al. 2016).
+
+On the same batch the loss equals that of TorchRL's ``A2CLoss``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tensordict import TensorDictBase
+from torch import Tensor
+from torch.nn.functional import mse_loss
+
+from rlstack.config import Interval
+
+from .on_policy import OnPolicy, OnPolicyConfig
+from .optimizer import Info
+
+
+@dataclass
+class A2CConfig(OnPolicyConfig):
+    """See ``conf/agent/a2c.yaml`` for what each number does."""
+
+
+class A2C(OnPolicy):
+    """Advantage actor-critic: one step on all fresh data."""
+
+    Config = A2CConfig
+    SCHEDULED = {"lr": Interval(low=0), "entropy_coefficient": Interval(low=0)}
+    OPTIMIZER = "rmsprop"
+
+    def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
+        if not len(batch):
+            return {}
+        loss, norm, info = self.step(batch)
+        return {
+            "loss/total": loss,
+            "loss/policy": info["policy"],
+            "loss/value": info["value"],
+            "grad/all": norm,
+            "policy/entropy": info["entropy"],
+        }
+
+    def loss(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
+        """-A log pi(a | s) + value loss - entropy bonus."""
+        observation, advantage = batch.get("observation"), batch.get("advantage")
+        distribution = self.distribution(observation, batch.get("action_mask", None))
+        policy = -(advantage * distribution.log_prob(batch.get("action"))).mean()
+        value = mse_loss(self.critic(observation).squeeze(-1), batch.get("return"))
+        entropy = distribution.entropy().mean()
+        loss = policy + self.config.value_coefficient * value - self.scheduled["entropy_coefficient"] * entropy
+        return loss, {"policy": policy.detach(), "value": value.detach(), "entropy": entropy.detach()}

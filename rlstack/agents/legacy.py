@@ -1,0 +1,116 @@
+"""An agent from elsewhere as it is: it acts wherever agents act, has no parameters and learns nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModuleBase
+from torch import Tensor
+from torchrl.data import Binary, Composite, TensorSpec
+
+from rlstack.adapters.loading import KINDS, check_kind, load_policy
+from rlstack.config import ConfigError
+
+from .base import MASK, Agent, Count, Interface
+
+
+@dataclass
+class LegacyConfig:
+    """See ``conf/agent/legacy.yaml`` for what each key does; those of other kinds than the agent's must be null."""
+
+    name: str
+    algorithm: str
+    kind: str | None
+    path: str | None
+    vecnormalize: str | None
+    deterministic: bool | None
+    agent_type: str | None
+    protocol: Literal["auto", "callable", "act", "predict"] | None
+    batched: bool | None
+    arrays: Literal["auto", "numpy", "torch"] | None
+    which: Literal["latest", "best"] | None
+    steps_per_batch: Count
+
+    normalize_observations: ClassVar[bool] = False
+    normalize_rewards: ClassVar[bool] = False
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What is given beside kind and path."""
+        names = [name for options in KINDS.values() for name in options if name != "explore"]
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+
+
+class Legacy(Agent):
+    """Acts through :func:`~rlstack.adapters.loading.load_policy`."""
+
+    Config = LegacyConfig
+    SCHEDULED = {}
+
+    def __init__(self, config: LegacyConfig, interface: Interface, total_frames: int, device: torch.device) -> None:
+        super().__init__(config, interface, total_frames, device)
+        if config.kind is None or config.path is None:
+            raise ConfigError(
+                "agent=legacy needs agent.kind and agent.path, such as agent.kind=sb3 agent.path=model.zip; "
+                f"kinds: {', '.join(KINDS)}"
+            )
+        try:
+            check_kind(config.kind)
+            stand_in: Any = SpecsOnly(interface, device)
+            self._policy = load_policy(f"{config.kind}:{config.path}", stand_in, **config.options)
+        except ConfigError as error:
+            raise ConfigError(f"agent.{error}" if str(error).startswith("kind: ") else f"agent: {error}") from None
+
+    @classmethod
+    def check(cls, interface: Interface) -> None:
+        """Which env it can act in is known once it is loaded."""
+
+    def policy(self, explore: bool) -> TensorDictModuleBase:
+        """The policy as loaded, whether exploring or not; one with a memory begins anew."""
+        forget = getattr(self._policy, "reset", None)
+        if callable(forget):
+            forget()
+        return self._policy
+
+    def learn(self, sequences: TensorDictBase, frames: int) -> dict[str, Tensor | float]:
+        raise self._untrainable()
+
+    def update_once(self, sequences: TensorDictBase) -> dict[str, Tensor | float]:
+        raise self._untrainable()
+
+    def _untrainable(self) -> ConfigError:
+        kind, path = self.config.kind, self.config.path
+        if kind == "rlstack":
+            return ConfigError(f"agent=legacy cannot be trained; begin a run from its networks: init={path}")
+        imitate = f"imitate it: agent=<name> imitation.expert={kind}:{path}"
+        if kind not in ("sb3", "marinenav"):
+            return ConfigError(f"an agent from elsewhere cannot be trained here; {imitate}")
+        convert = f"python -m rlstack.convert {kind} {path} out=converted.pt env=<env>"
+        return ConfigError(f"an agent from elsewhere cannot be trained here; convert it: {convert}; or {imitate}")
+
+
+class SpecsOnly:
+    """What can be told of an env from an agent's interface: one world with one agent, to load a policy for.
+
+    Args:
+        interface: what the agent acts on.
+        device: of the env.
+    """
+
+    def __init__(self, interface: Interface, device: torch.device) -> None:
+        self.device, self.batch_size = device, torch.Size([1])
+        seen = {"observation": interface.observation}
+        if interface.masked:
+            seen[MASK] = Binary(sum(interface.choices or ()), dtype=torch.bool)
+        self.observation_spec = self._of_one(interface.group, seen)
+        self.full_action_spec = self._of_one(interface.group, {"action": interface.action})
+        self.input_features, self.nearest_obstacle = interface.features, interface.nearest
+
+    def _of_one(self, group: str | None, specs: dict[str, TensorSpec]) -> Composite:
+        lead = (1,) if group is None else (1, 1)
+        placed = {name: spec.expand(*lead, *spec.shape) for name, spec in specs.items()}
+        inner = Composite(placed, shape=lead).to(self.device)
+        return inner if group is None else Composite({group: inner}, shape=(1,)).to(self.device)

@@ -1,0 +1,214 @@
+"""What the agents with a replay memory share: when they act at random, remember, update, and move their targets."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from rlstack.collection.flatten import NStep, transitions
+from rlstack.collection.replay import Replay
+from rlstack.config import Interval
+
+from .base import MASK, Agent, AgentConfig, Count, Interface, Policy, Positive, Whole, legal, random_choice
+
+
+@dataclass
+class OffPolicyConfig(AgentConfig):
+    """The part of an off-policy agent's yaml that all of them have."""
+
+    # targets
+    n_step: Count
+    target_tau: Annotated[float, Interval(low=0, high=1, open_low=True)]
+    target_every: Count | None
+    # memory
+    batch_size: Count
+    buffer_size: Count
+    replay_device: str | None
+    # cadence
+    random_frames: Whole
+    learning_starts: Whole
+    frames_per_update: Positive
+
+    def __post_init__(self) -> None:
+        if self.batch_size > self.buffer_size:
+            raise ValueError(f"batch_size {self.batch_size} is larger than buffer_size {self.buffer_size}")
+        if self.batch_size % self.accumulate:
+            raise ValueError(f"batch_size {self.batch_size} cannot be split into {self.accumulate} equal parts")
+
+
+class OffPolicy(Agent):
+    """An agent that learns from a replay memory.
+
+    A subclass adds its networks and optimisers, and writes ``exploit``, ``explore`` and :meth:`update`.
+    """
+
+    config: Any
+
+    def __init__(self, config: Any, interface: Interface, total_frames: int, device: torch.device) -> None:
+        super().__init__(config, interface, total_frames, device)
+        self.replay = self.make_replay()
+        self.n_step = NStep(config.n_step, config.gamma)
+        self._frames_due, self._next_target_update = 0.0, config.target_every or 0
+
+    def make_replay(self) -> Any:
+        """The memory; uniform unless an algorithm wants another."""
+        c = self.config
+        return Replay(c.buffer_size, c.batch_size, self.device, c.replay_device and torch.device(c.replay_device))
+
+    # -- acting --------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def exploit(self, observation: Any, mask: Tensor | None = None) -> Tensor:
+        """Greedy actions for an observation ``[...]``, as the agent has them (see ``imitation_loss``)."""
+
+    @abstractmethod
+    def explore(self, observation: Any, mask: Tensor | None = None) -> Tensor:
+        """Actions that gather experience."""
+
+    def policy(self, explore: bool) -> Policy:
+        def act(observation: Any, mask: Tensor | None = None) -> Tensor:
+            if explore and self.frames < self.config.random_frames:
+                action = self.interface.random_action(self._lead(observation), self.device, mask)
+            else:
+                choose = self.explore if explore else self.exploit
+                action = choose(observation, mask)
+            return self.interface.to_env(action)
+
+        return Policy(self.interface, act)
+
+    def _lead(self, observation: Any) -> torch.Size:
+        """The batch dimensions of an observation."""
+        if not isinstance(observation, Tensor):
+            return observation.batch_size
+        return observation.shape[: observation.dim() - len(self.interface.observation.shape)]
+
+    # -- learning ------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
+        """One gradient step of every network on a batch ``[N]`` of :meth:`prepared` transitions."""
+
+    def learn(self, sequences: TensorDictBase, frames: int) -> dict[str, Tensor | float]:
+        c = self.config
+        self._observe(sequences)
+        self.remember(sequences)
+        self._frames_due += frames - self.frames
+        self.set_frames(frames)
+        if frames < c.learning_starts or len(self.replay) < c.batch_size:
+            self._frames_due = 0.0
+            return {}
+        metrics: dict[str, Tensor | float] = {}
+        while self._frames_due >= c.frames_per_update:
+            self._frames_due -= c.frames_per_update
+            metrics = self.update(self.prepared(self.sample()))
+            self.updates += 1
+            self._update_targets(int(frames - self._frames_due))
+        return metrics
+
+    def update_once(self, sequences: TensorDictBase) -> dict[str, Tensor | float]:
+        c = self.config
+        return self.update(
+            self.prepared(self._transitions(NStep(c.n_step, c.gamma, carry=False)(self._own(sequences))))
+        )
+
+    def remember(self, sequences: TensorDictBase) -> None:
+        """Puts new data into the memory."""
+        self.replay.extend(self._transitions(self.n_step(self._own(sequences))))
+
+    def sample(self) -> TensorDictBase:
+        """A batch from the memory."""
+        return self.replay.sample()
+
+    def prepared(self, batch: TensorDictBase) -> TensorDictBase:
+        """Transitions as the losses take them: observations and rewards scaled."""
+        if self.normalizer is None and self.reward_scaler is None:
+            return batch
+        batch, following = batch.copy(), batch.get("next").copy()
+        batch.set("observation", self.normalized(batch.get("observation")))
+        following.set("observation", self.normalized(following.get("observation")))
+        if self.reward_scaler is not None:
+            following.set("reward", self.reward_scaler(following.get("reward")))
+        return batch.set("next", following)
+
+    def discount(self, batch: TensorDictBase) -> Tensor:
+        """``gamma^n``, and zero where the episode ended in a terminal state, ``[N, 1]``."""
+        following = batch.get("next")
+        alive = (~following.get("terminated")).to(following.get("reward").dtype)
+        gamma = batch.get("gamma", None)
+        return alive * (self.config.gamma if gamma is None else gamma)
+
+    def _observe(self, sequences: TensorDictBase) -> None:
+        """Running statistics see every new entry once."""
+        if self.normalizer is not None:
+            self.normalizer.update(sequences.get("observation")[sequences.get("active")])
+        if self.reward_scaler is not None:
+            self.reward_scaler.update(sequences)
+
+    def _transitions(self, sequences: TensorDictBase) -> TensorDictBase:
+        return transitions(sequences, everyone=self.interface.group is None)
+
+    def _own(self, sequences: TensorDictBase) -> TensorDictBase:
+        """With actions as the agent has them."""
+        return sequences.copy().set("action", self.interface.from_env(sequences.get("action")))
+
+    def _update_targets(self, frames: int) -> None:
+        """After the update that was due at ``frames``."""
+        every = self.config.target_every
+        if every is not None:
+            if frames < self._next_target_update:
+                return
+            self._next_target_update = (frames // every + 1) * every
+        self.move_targets()
+
+    def move_targets(self) -> None:
+        """One step of every target towards its network."""
+        for target in self.targets.values():
+            target.update()
+
+    # -- checkpoint ----------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        ours = {"frames_due": self._frames_due, "next_target_update": self._next_target_update}
+        return {**super().state_dict(), **ours, "n_step": self.n_step.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._frames_due, self._next_target_update = state["frames_due"], state["next_target_update"]
+        self.n_step.load_state_dict(state["n_step"], self.device)
+
+    def replay_state(self) -> dict[str, Any]:
+        return self.replay.state_dict()
+
+    def load_replay_state(self, state: dict[str, Any]) -> None:
+        self.replay.load_state_dict(state)
+
+
+def epsilon_greedy(values: Tensor, epsilon: float, mask: Tensor | None = None) -> Tensor:
+    """The best action of ``[..., n]`` values, with probability epsilon a uniformly random (legal) one, ``[...]``."""
+    best = greedy(values, mask)
+    if epsilon <= 0:
+        return best
+    chosen = torch.rand(best.shape, device=values.device) < epsilon
+    if values.device.type == "cpu" and not chosen.any():  # on a GPU asking would cost more than drawing
+        return best
+    if mask is None:
+        random = torch.randint(values.shape[-1], best.shape, device=values.device)
+    else:
+        random = random_choice(mask)
+    return torch.where(chosen, random, best)
+
+
+def greedy(values: Tensor, mask: Tensor | None = None) -> Tensor:
+    """The best (legal) action of ``[..., n]`` values, ``[...]``."""
+    return (values if mask is None else values.masked_fill(~mask, -torch.inf)).argmax(-1)
+
+
+def next_mask(batch: TensorDictBase) -> Tensor | None:
+    """Legal actions ``[N, n]`` in the next state, where the env says; all in an ended one that allows none."""
+    mask = batch.get("next").get(MASK, None)
+    return None if mask is None else legal(mask)

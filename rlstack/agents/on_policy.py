@@ -1,0 +1,192 @@
+"""What PPO and A2C share: a stochastic policy, a value function, and advantages of fresh sequences."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor, nn
+from torch.nn.functional import mse_loss
+from torchrl.objectives.value.functional import generalized_advantage_estimate, vec_generalized_advantage_estimate
+
+from rlstack.config import ConfigError
+from rlstack.networks.distributions import Choices, Distribution, Gaussian
+from rlstack.networks.values import StateNetwork
+
+from .base import Agent, AgentConfig, Fraction, Interface, NonNegative, Policy, Positive, Scheduled
+from .optimizer import Info
+
+LONG = 64
+"""Sequences up to this length are quicker through a plain loop than through TorchRL's vectorised estimate."""
+
+
+@dataclass
+class OnPolicyConfig(AgentConfig):
+    """The part of an on-policy agent's yaml that both have."""
+
+    orthogonal: bool
+    initial_std: Positive
+    gae_lambda: Fraction
+    normalize_advantage: bool
+    value_coefficient: NonNegative
+    entropy_coefficient: Scheduled
+    lr: Scheduled
+    optimizer_eps: Positive
+    max_grad_norm: Positive | None
+
+
+class OnPolicy(Agent):
+    """An agent that learns from the data its present policy has gathered, and forgets it."""
+
+    config: Any
+    OPTIMIZER = "adam"
+
+    def __init__(self, config: Any, interface: Interface, total_frames: int, device: torch.device) -> None:
+        super().__init__(config, interface, total_frames, device)
+        c, self.choices = config, interface.choices
+        outputs = sum(self.choices) if self.choices else interface.action.shape[-1]
+        actor = StateNetwork(self.encoder(), outputs, c.hidden, c.activation)
+        critic = StateNetwork(self.encoder(), 1, c.hidden, c.activation)
+        if c.orthogonal:
+            orthogonal_(actor, 0.01)
+            orthogonal_(critic, 1.0)
+        if not self.choices:
+            actor.register_parameter("log_std", nn.Parameter(torch.full((outputs,), math.log(c.initial_std))))
+        self.actor, self.critic = self.add_network("actor", actor), self.add_network("critic", critic)
+        self.optimizer = self.add_optimizer(
+            "lr",
+            [*self.actor.parameters(), *self.critic.parameters()],
+            max_grad_norm=c.max_grad_norm,
+            kind=self.OPTIMIZER,
+            eps=c.optimizer_eps,
+        )
+
+    @classmethod
+    def check(cls, interface: Interface) -> None:
+        if not interface.continuous and interface.choices is None:
+            name = cls.__name__.lower()
+            raise ConfigError(
+                f"agent={name} takes continuous, discrete and multi-discrete actions, "
+                f"the env has {interface.describe_action()}"
+            )
+
+    # -- acting --------------------------------------------------------------------------------------------------
+
+    def distribution(self, observation: Any, mask: Tensor | None = None) -> Distribution:
+        """Of actions, for a normalised observation."""
+        out = self.actor(observation)
+        return Choices(out, self.choices, mask) if self.choices else Gaussian(out, self.actor.log_std)
+
+    def policy(self, explore: bool) -> Policy:
+        def act(observation: Any, mask: Tensor | None = None) -> dict[str, Tensor]:
+            distribution = self.distribution(self.normalized(observation), mask)
+            raw = distribution.sample() if explore else distribution.mode()
+            action = self.interface.to_env(raw if self.choices else raw.clamp(-1, 1))
+            acted = {"action": action}
+            if explore:
+                acted["log_prob"] = distribution.log_prob(raw)
+                if not self.choices:
+                    acted["raw_action"] = raw
+            return acted
+
+        extras = ("log_prob", *(() if self.choices else ("raw_action",))) if explore else ()
+        return Policy(self.interface, act, extras)
+
+    # -- data ----------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def rollout(self, sequences: TensorDictBase) -> TensorDict:
+        """Active decisions as a flat batch ``[N]``.
+
+        ``observation`` (scaled), ``action`` (before clipping), ``log_prob``, ``value``, ``advantage``, ``return``, all
+        ``[N]``, and ``action_mask`` where the env has one.
+        """
+        observation = self.normalized(sequences.get("observation"))
+        following = sequences.get("next")
+        reward = following.get("reward")
+        if self.reward_scaler is not None:
+            self.reward_scaler.update(sequences)
+            reward = self.reward_scaler(reward)
+        value = self.critic(observation)
+        next_value = self._next_values(value, following)
+        estimate = vec_generalized_advantage_estimate if value.shape[1] > LONG else generalized_advantage_estimate
+        done, terminated = following.get("done"), following.get("terminated")
+        advantage, target = estimate(
+            self.config.gamma, self.config.gae_lambda, value, next_value, reward, done=done, terminated=terminated
+        )
+        taken = sequences.get("raw_action", None)
+        entries = {
+            "observation": observation,
+            "action": self.interface.from_env(sequences.get("action")) if taken is None else taken,
+            "log_prob": sequences.get("log_prob"),
+            "value": value[..., 0],
+            "advantage": advantage[..., 0],
+            "return": target[..., 0],
+        }
+        mask = sequences.get("action_mask", None)
+        if mask is not None:
+            entries["action_mask"] = mask
+        batch = TensorDict(entries, sequences.batch_size)
+        return batch[sequences.get("active")]
+
+    def _next_values(self, value: Tensor, following: TensorDictBase) -> Tensor:
+        """Of the true next states: the following entry's value, computed anew where a sequence or an episode ends."""
+        ends = following.get("done")[..., 0] & ~following.get("terminated")[..., 0]
+        ends[:, -1] = True
+        following_value = torch.cat((value[:, 1:], value[:, -1:]), 1)
+        following_value[ends] = self.critic(self.normalized(following.get("observation")[ends]))
+        return following_value
+
+    # -- learning ------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
+        """The updates on one :meth:`rollout`."""
+
+    @abstractmethod
+    def loss(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
+        """A scalar that is a mean over a batch ``[N]``, and what is to be reported of it."""
+
+    def step(self, batch: TensorDictBase) -> tuple[Tensor, Tensor, Info]:
+        """One step on a batch ``[N]``; see :meth:`Optimizer.minimize`.
+
+        Advantages are normalised over the whole of it, however it is split up afterwards.
+        """
+        if self.config.normalize_advantage and len(batch) > 1:
+            batch = batch.copy().set("advantage", normalized_advantage(batch.get("advantage")))
+        self.updates += 1
+        return self.optimizer.minimize(self.loss, batch)
+
+    def learn(self, sequences: TensorDictBase, frames: int) -> dict[str, Tensor | float]:
+        self.set_frames(frames)
+        metrics = self.update(self.rollout(sequences))
+        if self.normalizer is not None:  # only now: the data's log probabilities belong to the old statistics
+            self.normalizer.update(sequences.get("observation")[sequences.get("active")])
+        return metrics
+
+    def update_once(self, sequences: TensorDictBase) -> dict[str, Tensor | float]:
+        return self.update(self.rollout(sequences))
+
+    def imitation_loss(self, observation: Any, action: Tensor, mask: Tensor | None) -> Tensor:
+        """Negative log likelihood of choices; squared difference to the mean of continuous actions."""
+        if self.choices:
+            return -self.distribution(observation, mask).log_prob(action).mean()
+        return mse_loss(self.actor(observation), action)
+
+
+def normalized_advantage(advantage: Tensor) -> Tensor:
+    """Zero mean and unit standard deviation over the batch."""
+    return (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+
+
+def orthogonal_(network: StateNetwork, output_gain: float) -> None:
+    """Orthogonal weights (Saxe et al. 2014) of gain sqrt 2, biases of zero, and a gain of its own for the output."""
+    for layer in network.modules():
+        if isinstance(layer, nn.Linear | nn.Conv2d):
+            nn.init.orthogonal_(layer.weight, output_gain if layer is network.output else math.sqrt(2))
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)

@@ -1,0 +1,147 @@
+"""One optimiser step: mixed precision, gradient accumulation, clipping."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from typing import Any, Literal, TypeAlias
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor, nn
+
+Precision: TypeAlias = Literal["float32", "bfloat16", "float16"]
+Info: TypeAlias = dict[str, Tensor]
+
+_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+class Optimizer:
+    """Minimises losses over some parameters.
+
+    Args:
+        groups: what to train; the gradients of each group are clipped by themselves.
+        lr: learning rate, a number that :attr:`lr` changes later.
+        max_grad_norm: gradients are clipped to this norm; None leaves them.
+        kind: ``"adam"`` (Kingma & Ba 2015) or ``"rmsprop"``.
+        eps: added to the denominator of a step.
+        precision: of the forward pass. float16 scales the loss, so that small gradients do not vanish, and leaves out
+            steps whose gradients overflow (Micikevicius et al. 2018); parameters stay as they are.
+        accumulate: a batch is split into so many parts whose gradients are summed before the step.
+    """
+
+    def __init__(
+        self,
+        groups: Sequence[Sequence[Tensor]],
+        lr: float = 1e-3,
+        max_grad_norm: float | None = None,
+        kind: Literal["adam", "rmsprop"] = "adam",
+        eps: float = 1e-8,
+        precision: Precision = "float32",
+        accumulate: int = 1,
+    ) -> None:
+        self.groups = [list(group) for group in groups]
+        self.parameters = [parameter for group in self.groups for parameter in group]
+        self.max_grad_norm, self.accumulate = max_grad_norm, accumulate
+        self._device = self.parameters[0].device.type
+        if kind == "adam":
+            self._optimizer: torch.optim.Optimizer = torch.optim.Adam(self.parameters, lr=lr, eps=eps, fused=True)
+        else:
+            self._optimizer = torch.optim.RMSprop(self.parameters, lr=lr, alpha=0.99, eps=eps, foreach=True)
+        self._dtype = _DTYPES.get(precision)
+        self._scaler = torch.amp.GradScaler(self._device, enabled=precision == "float16")
+
+    @property
+    def lr(self) -> float:
+        """The learning rate."""
+        return self._optimizer.param_groups[0]["lr"]
+
+    @lr.setter
+    def lr(self, value: float) -> None:
+        for group in self._optimizer.param_groups:
+            group["lr"] = value
+
+    def minimize(
+        self, loss: Callable[[TensorDictBase], tuple[Tensor, Info]], batch: TensorDictBase
+    ) -> tuple[Tensor, Tensor, Info]:
+        """One step on a batch.
+
+        Args:
+            loss: batch to a scalar that is a mean over the batch, and what is to be reported of it: scalars, or one
+                value for each entry.
+
+        Returns the loss, the largest norm of a group's gradient before clipping (0 where nothing is clipped, and for a
+        step that is left out) and the report.
+        """
+        self._optimizer.zero_grad(set_to_none=True)
+        if self.accumulate == 1:
+            value, info = self._forward(loss, batch)
+            self._scaler.scale(value).backward(inputs=self.parameters)
+            return value.detach(), self._step(), info
+        values, infos = [], []
+        for part in batch.chunk(self.accumulate):
+            value, info = self._forward(loss, part)
+            share = len(part) / len(batch)
+            self._scaler.scale(value * share).backward(inputs=self.parameters)
+            values.append(value.detach() * share)
+            infos.append(info)
+        joined = {name: _join([info[name] for info in infos]) for name in infos[0]}
+        return torch.stack(values).sum(), self._step(), joined
+
+    def _forward(
+        self, loss: Callable[[TensorDictBase], tuple[Tensor, Info]], batch: TensorDictBase
+    ) -> tuple[Tensor, Info]:
+        if self._dtype is None:
+            return loss(batch)
+        with torch.autocast(self._device, self._dtype):
+            return loss(batch)
+
+    def _step(self) -> Tensor:
+        if self._scaler.is_enabled():
+            self._scaler.unscale_(self._optimizer)
+        self.norms: list[Tensor] = []
+        if self.max_grad_norm is not None:
+            self.norms = [nn.utils.clip_grad_norm_(group, self.max_grad_norm, foreach=True) for group in self.groups]
+        self._scaler.step(self._optimizer)
+        self._scaler.update()
+        if not self.norms:
+            return torch.zeros(())
+        norm = self.norms[0] if len(self.norms) == 1 else torch.stack(self.norms).max()
+        return torch.nan_to_num(norm, nan=0.0, posinf=0.0) if self._scaler.is_enabled() else norm
+
+    def state_dict(self) -> dict[str, Any]:
+        """Moments, and the scale of float16."""
+        return {"optimizer": self._optimizer.state_dict(), "scaler": self._scaler.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores :meth:`state_dict`."""
+        self._optimizer.load_state_dict(deepcopy(state["optimizer"]))  # which would share the moments
+        if state["scaler"]:  # empty in a run of another precision
+            self._scaler.load_state_dict(state["scaler"])
+
+
+def _join(values: list[Tensor]) -> Tensor:
+    return torch.cat(values) if values[0].dim() else torch.stack(values).mean()
+
+
+class Target:
+    """A copy of a network that follows it (Mnih et al. 2015; Lillicrap et al. 2016).
+
+    Args:
+        network: the one that is trained. Buffers are copied once.
+        tau: ``target <- tau network + (1 - tau) target`` at each :meth:`update`; 1 copies.
+    """
+
+    def __init__(self, network: nn.Module, tau: float) -> None:
+        self.tau = tau
+        self.network = deepcopy(network).requires_grad_(False)
+        self._online: list[Tensor] = list(network.parameters())
+        self._target: list[Tensor] = list(self.network.parameters())
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """One step towards the network."""
+        if self.tau == 1:
+            torch._foreach_copy_(self._target, self._online)
+        else:
+            torch._foreach_lerp_(self._target, self._online, self.tau)

@@ -1,0 +1,95 @@
+"""PPO with a clipped objective (Schulman et al. 2017) and generalised advantages (Schulman et al. 2016).
+
+On the same batch the loss equals that of TorchRL's ``ClipPPOLoss``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from rlstack.config import Interval
+
+from .base import Count, Positive, Scheduled
+from .on_policy import OnPolicy, OnPolicyConfig
+from .optimizer import Info
+
+
+@dataclass
+class PPOConfig(OnPolicyConfig):
+    """See ``conf/agent/ppo.yaml`` for what each number does."""
+
+    epochs: Count
+    minibatch_size: Annotated[int, Interval(low=2)]
+    clip: Scheduled
+    clip_value: Positive | None
+    target_kl: Positive | None
+
+
+class PPO(OnPolicy):
+    """Proximal policy optimisation."""
+
+    Config = PPOConfig
+    SCHEDULED = {
+        "lr": Interval(low=0),
+        "clip": Interval(low=0, open_low=True),
+        "entropy_coefficient": Interval(low=0),
+    }
+
+    def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
+        """Epochs of minibatches in random order; stops early once the policy has moved by ``target_kl``."""
+        metrics: dict[str, Tensor | float] = {}
+        if len(batch) < 2:
+            return metrics
+        for _ in range(self.config.epochs):
+            shuffled = batch[torch.randperm(len(batch), device=self.device)]
+            for minibatch in shuffled.split(self.config.minibatch_size):
+                if len(minibatch) < 2:  # an advantage by itself cannot be normalised
+                    continue
+                loss, norm, info = self.step(minibatch)
+            metrics = {
+                "loss/total": loss,
+                "loss/policy": info["policy"],
+                "loss/value": info["value"],
+                "grad/all": norm,
+                "policy/entropy": info["entropy"],
+                "policy/kl": info["kl"],
+                "policy/clipped": info["clipped"],
+            }
+            if self.config.target_kl is not None and info["kl"] > self.config.target_kl:
+                break
+        return metrics
+
+    def loss(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
+        """-min(r A, clip(r) A) + value loss - entropy bonus."""
+        c, clip = self.config, self.scheduled["clip"]
+        observation, advantage = batch.get("observation"), batch.get("advantage")
+        distribution = self.distribution(observation, batch.get("action_mask", None))
+        log_ratio = distribution.log_prob(batch.get("action")) - batch.get("log_prob")
+        ratio = log_ratio.exp()
+        policy = -torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage).mean()
+        value, entropy = self._value_loss(batch), distribution.entropy().mean()
+        loss = policy + c.value_coefficient * value - self.scheduled["entropy_coefficient"] * entropy
+        with torch.no_grad():
+            info = {
+                "policy": policy.detach(),
+                "value": value.detach(),
+                "entropy": entropy.detach(),
+                "kl": (ratio - 1 - log_ratio).mean(),
+                "clipped": ((ratio - 1).abs() > clip).to(ratio.dtype).mean(),
+            }
+        return loss, info
+
+    def _value_loss(self, batch: TensorDictBase) -> Tensor:
+        """Mean squared error, of values kept within ``clip_value`` of the old ones where that is set."""
+        value = self.critic(batch.get("observation")).squeeze(-1)
+        error = (value - batch.get("return")).square()
+        if self.config.clip_value is not None:
+            old = batch.get("value")
+            near = old + (value - old).clamp(-self.config.clip_value, self.config.clip_value)
+            error = torch.maximum(error, (near - batch.get("return")).square())
+        return error.mean()

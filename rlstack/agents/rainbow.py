@@ -1,0 +1,174 @@
+"""Rainbow (Hessel et al. 2018): double, dueling, noisy, n-step, prioritised, on categorical return distributions (C51).
+
+``agent=rainbow`` is our recipe, ``agent=rainbow_published`` that of MarineNav's Rainbow with its quirks (robots
+interleaved in one memory, noise drawn once, returns clamped to [-1, 1]), whose recorded updates the tests repeat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from torchrl.modules import NoisyLinear
+
+from rlstack.collection.interleaved import InterleavedReplay
+from rlstack.collection.prioritized import PrioritizedReplay
+from rlstack.config import Interval
+from rlstack.losses.categorical import project_distribution
+from rlstack.networks.values import DuelingNetwork
+
+from .base import Count, Interface, NonNegative, Positive, Scheduled, require_choices
+from .off_policy import OffPolicy, OffPolicyConfig, epsilon_greedy, greedy, next_mask
+from .optimizer import Info
+
+
+@dataclass
+class RainbowConfig(OffPolicyConfig):
+    """See ``conf/agent/rainbow.yaml`` for what each number does."""
+
+    num_atoms: Count
+    value_min: float
+    value_max: float
+    noise_std: NonNegative
+    resample_noise: bool
+    lr: Scheduled
+    adam_eps: Positive
+    max_grad_norm: Positive | None
+    epsilon: Scheduled
+    # memory
+    memory: Literal["prioritized", "interleaved"]
+    priority_exponent: NonNegative
+    importance_exponent: Scheduled
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.value_min >= self.value_max or self.num_atoms < 2:
+            raise ValueError("value_min must be below value_max, with two atoms at least")
+        if self.memory == "interleaved" and self.steps_per_batch != 1:
+            raise ValueError("memory=interleaved takes steps one by one: steps_per_batch must be 1")
+
+
+class Rainbow(OffPolicy):
+    """Rainbow DQN."""
+
+    Config = RainbowConfig
+    SCHEDULED = {
+        "lr": Interval(low=0),
+        "epsilon": Interval(low=0, high=1),
+        "importance_exponent": Interval(low=0, high=1),
+    }
+
+    def __init__(self, config: RainbowConfig, interface: Interface, total_frames: int, device: torch.device) -> None:
+        super().__init__(config, interface, total_frames, device)
+        c, (actions,) = config, interface.choices or (0,)
+        noisy = partial(NoisyLinear, std_init=c.noise_std, use_exploration_type=False)
+        network = DuelingNetwork(self.encoder(), actions, c.hidden, c.num_atoms, c.activation, noisy)
+        self.network = self.add_network("network", network, c.target_tau)
+        self.target = self.targets["network"].network
+        self.atoms = torch.linspace(c.value_min, c.value_max, c.num_atoms, dtype=interface.dtype, device=device)
+        self.optimizer = self.add_optimizer("lr", self.network, max_grad_norm=c.max_grad_norm, eps=c.adam_eps)
+
+    @classmethod
+    def check(cls, interface: Interface) -> None:
+        require_choices("rainbow", interface)
+
+    def make_replay(self) -> Any:
+        c = self.config
+        if c.memory == "interleaved":
+            return InterleavedReplay(c.buffer_size, c.batch_size, self.device, c.n_step, c.gamma, c.priority_exponent)
+        storage = c.replay_device and torch.device(c.replay_device)
+        return PrioritizedReplay(c.buffer_size, c.batch_size, self.device, storage, alpha=c.priority_exponent)
+
+    # -- acting --------------------------------------------------------------------------------------------------
+
+    def values(self, observation: Any) -> Tensor:
+        """Expected returns ``[..., N]`` under the noise as it is."""
+        return self._expected(self.network(self.normalized(observation)))
+
+    def _expected(self, logits: Tensor) -> Tensor:
+        """Mean return of distributions ``[..., K]``, never in low precision."""
+        return (logits.softmax(-1, dtype=self.atoms.dtype) * self.atoms).sum(-1)
+
+    def exploit(self, observation: Any, mask: Tensor | None = None) -> Tensor:
+        with self.without_noise():
+            return greedy(self.values(observation), mask)
+
+    def explore(self, observation: Any, mask: Tensor | None = None) -> Tensor:
+        return epsilon_greedy(self.values(observation), self.scheduled["epsilon"], mask)
+
+    @contextmanager
+    def without_noise(self) -> Iterator[None]:
+        """Mean weights only."""
+        self.network.eval()
+        try:
+            yield
+        finally:
+            self.network.train()
+
+    # -- learning ------------------------------------------------------------------------------------------------
+
+    def remember(self, sequences: TensorDictBase) -> None:
+        if self.config.memory == "interleaved":
+            self.replay.extend_interleaved(self._own(sequences))
+        else:
+            super().remember(sequences)
+
+    def sample(self) -> TensorDictBase:
+        if self.config.memory == "interleaved":
+            self.replay.beta = self.scheduled["importance_exponent"]
+            return self.replay.sample()
+        return self.replay.sample(self.scheduled["importance_exponent"])
+
+    def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
+        self.resample()
+        loss, norm, info = self.optimizer.minimize(self.loss, batch)
+        if "index" in batch.keys():  # noqa: SIM118
+            self.replay.update_priority(batch.get("index"), info["error"])
+        return {"loss/critic": loss, "grad/critic": norm, "value/predicted": info["value"].mean()}
+
+    def resample(self) -> None:
+        """New noise, for the target at least."""
+        for network in (self.network, self.target) if self.config.resample_noise else (self.target,):
+            for layer in network.modules():
+                if isinstance(layer, NoisyLinear):
+                    layer.reset_noise()
+
+    def loss(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
+        """Cross entropy of the projected target distribution and that of the action taken, importance weighted."""
+        observation, action = batch.get("observation"), batch.get("action")
+        projected = self.target_distribution(batch)
+        logits = _of_action(self.network(observation), action).to(self.atoms.dtype)
+        error = cross_entropy(logits, projected, reduction="none")
+        weight = batch.get("weight", None)
+        loss = error.mean() if weight is None else (weight.reshape(-1) * error).mean()
+        with torch.no_grad():
+            value = self._expected(logits)
+        return loss, {"error": error.detach(), "value": value}
+
+    @torch.no_grad()
+    def target_distribution(self, batch: TensorDictBase) -> Tensor:
+        """Of the target network at the action that the online network prefers, moved by the rewards, ``[N, K]``."""
+        following = batch.get("next")
+        observation = following.get("observation")
+        best = greedy(self._expected(self.network(observation)), next_mask(batch))
+        probabilities = _of_action(self.target(observation), best).softmax(-1, dtype=self.atoms.dtype)
+        moved = following.get("reward") + self.discount(batch) * self.atoms
+        return project_distribution(probabilities, moved, self.atoms)
+
+    def imitation_loss(self, observation: Any, action: Tensor, mask: Tensor | None) -> Tensor:
+        """Cross entropy of the choice, expected returns taken as logits, without noise as the greedy policy has it."""
+        with self.without_noise():
+            values = self._expected(self.network(observation))
+        return cross_entropy(values if mask is None else values.masked_fill(~mask, -1e9), action)
+
+
+def _of_action(values: Tensor, action: Tensor) -> Tensor:
+    """Of ``[N, A, K]`` those of the actions ``[N]``, ``[N, K]``."""
+    return values.gather(1, action[:, None, None].expand(-1, 1, values.shape[-1])).squeeze(1)

@@ -1,0 +1,59 @@
+"""Conditional value at risk: acting by the mean of the worst returns, everywhere or near obstacles only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from rlstack.config import ConfigError, Interval
+
+from .base import Interface
+
+Level: TypeAlias = Annotated[float, Interval(low=0, high=1, open_low=True)]
+
+
+@dataclass(frozen=True)
+class AdaptiveLevel:
+    """A level that falls with the distance d to the nearest obstacle: ``clip(d / distance, low, high)``.
+
+    Source: the adaptive IQN of arXiv 2307.16240.
+
+    Attributes:
+        distance: from which on the level is ``high``, in the world's units.
+        low, high: bounds of the level.
+    """
+
+    distance: Annotated[float, Interval(low=0, open_low=True)]
+    low: Level = 0.1
+    high: Level = 1.0
+
+    def __post_init__(self) -> None:
+        if self.low > self.high:
+            raise ValueError(f"low {self.low} is above high {self.high}")
+
+
+CVaR: TypeAlias = Level | AdaptiveLevel
+
+
+def check_level(level: CVaR, interface: Interface) -> None:
+    """Raises a one-line :class:`ConfigError` if a level needs distances that the env does not tell."""
+    if isinstance(level, AdaptiveLevel) and interface.nearest is None:
+        raise ConfigError("agent.cvar: an adaptive level needs a world that tells the distance of the nearest obstacle")
+
+
+def levels(cvar: CVaR, tau: Tensor, interface: Interface, observation: Any) -> Tensor:
+    """Quantile levels ``[..., n]`` in (0, 1) squeezed into the worst part of the distribution.
+
+    The mean over quantiles at ``c tau`` with tau uniform in (0, 1) is the conditional value at risk at level c.
+
+    Args:
+        observation: raw observation ``[...]``, whose obstacles an adaptive level looks at.
+    """
+    if not isinstance(cvar, AdaptiveLevel):
+        return tau * cvar
+    assert interface.nearest is not None
+    nearest: Tensor = interface.nearest(observation)
+    return tau * torch.clamp(nearest / cvar.distance, cvar.low, cvar.high).unsqueeze(-1)

@@ -1,0 +1,231 @@
+"""SAC (Haarnoja et al. 2018), with learned temperature; for discrete actions that of Christodoulou 2019.
+
+``agent=sac`` is our recipe, ``agent=sac_published`` that of MarineNav's SAC with its quirks (arctangent squash with
+tanh's correction, target actor in the target, fixed temperature, sampled evaluation), whose recorded updates the tests
+repeat; on the same batch the losses equal those of TorchRL's ``SACLoss`` and ``DiscreteSACLoss``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, mse_loss, softplus
+
+from rlstack.config import ConfigError, Interval
+from rlstack.networks.actors import GaussianActor, Squash, squashed
+from rlstack.networks.values import ActionValue, StateNetwork
+
+from .base import Interface, Positive, Scheduled
+from .off_policy import OffPolicy, OffPolicyConfig, greedy, next_mask
+from .optimizer import Info
+
+CRITICS = ("critic_1", "critic_2")
+
+
+@dataclass
+class SACConfig(OffPolicyConfig):
+    """See ``conf/agent/sac.yaml`` for what each number does."""
+
+    join: Literal["concat", "gated"]
+    layer_norm: bool
+    squash: Squash
+    correction: Literal["exact", "tanh"]
+    target_actor: bool
+    # temperature
+    alpha: Positive
+    learn_alpha: bool
+    target_entropy: float | None
+    lr_alpha: Scheduled
+    # optimisation
+    lr_actor: Scheduled
+    lr_critic: Scheduled
+    max_grad_norm: Positive | None
+    # acting
+    epsilon: Scheduled
+    greedy: Literal["mode", "sample"]
+
+
+class SAC(OffPolicy):
+    """Soft actor-critic."""
+
+    Config = SACConfig
+    SCHEDULED = {
+        "lr_actor": Interval(low=0),
+        "lr_critic": Interval(low=0),
+        "lr_alpha": Interval(low=0),
+        "epsilon": Interval(low=0, high=1),
+    }
+
+    def __init__(self, config: SACConfig, interface: Interface, total_frames: int, device: torch.device) -> None:
+        super().__init__(config, interface, total_frames, device)
+        c = config
+        self.choices = interface.choices[0] if interface.choices else None
+        self.actor = self.add_network("actor", self._new_actor(), c.target_tau if c.target_actor else None)
+        self.critics = [self.add_network(name, self._new_critic(), c.target_tau) for name in CRITICS]
+        self.temperature = self.add_network("temperature", _Temperature(c.alpha))
+        usual = -float(interface.action.shape[-1]) if self.choices is None else 0.89 * math.log(self.choices)
+        self.target_entropy: float = usual if c.target_entropy is None else c.target_entropy
+        self.actor_optimizer = self.add_optimizer("lr_actor", self.actor, max_grad_norm=c.max_grad_norm)
+        self.critic_optimizer = self.add_optimizer("lr_critic", *self.critics, max_grad_norm=c.max_grad_norm)
+        self.alpha_optimizer = self.add_optimizer("lr_alpha", self.temperature, max_grad_norm=None)
+
+    @classmethod
+    def check(cls, interface: Interface) -> None:
+        if not interface.continuous and (interface.choices is None or len(interface.choices) != 1):
+            raise ConfigError(
+                "agent=sac needs continuous actions or one discrete action, the env has "
+                f"{interface.describe_action()}; ppo and a2c take several discrete actions"
+            )
+
+    def _new_actor(self) -> nn.Module:
+        c = self.config
+        if self.choices is not None:
+            return StateNetwork(self.encoder(), self.choices, c.hidden, c.activation)
+        return GaussianActor(self.encoder(), self.interface.action.shape[-1], c.hidden, c.activation)
+
+    def _new_critic(self) -> nn.Module:
+        c = self.config
+        if self.choices is not None:
+            return StateNetwork(self.encoder(), self.choices, c.hidden, c.activation, c.layer_norm)
+        size = self.interface.action.shape[-1]
+        return ActionValue(self.encoder(), size, c.hidden, c.activation, c.layer_norm, c.join)
+
+    # -- acting --------------------------------------------------------------------------------------------------
+
+    def exploit(self, observation: Any, mask: Tensor | None = None) -> Tensor:
+        if self.config.greedy == "sample":
+            return self._sample(observation, mask)
+        out = self.actor(self.normalized(observation))
+        return greedy(out, mask) if self.choices is not None else squashed(out[0], self.config.squash)
+
+    def explore(self, observation: Any, mask: Tensor | None = None) -> Tensor:
+        action = self._sample(observation, mask)
+        if not self.scheduled["epsilon"]:
+            return action
+        random = self.interface.random_action(self._lead(observation), self.device, mask)
+        chosen = torch.rand(self._lead(observation), device=self.device) < self.scheduled["epsilon"]
+        return torch.where(chosen if self.choices is not None else chosen.unsqueeze(-1), random, action)
+
+    def _sample(self, observation: Any, mask: Tensor | None) -> Tensor:
+        out = self.actor(self.normalized(observation))
+        if self.choices is None:
+            return squashed(out[0] + out[1].exp() * torch.randn_like(out[0]), self.config.squash)
+        probabilities = _log_probabilities(out, mask).exp()
+        return torch.multinomial(probabilities.reshape(-1, self.choices), 1).view(self._lead(observation))
+
+    def action_and_log_prob(self, actor: nn.Module, observation: Any) -> tuple[Tensor, Tensor]:
+        """A sampled continuous action ``[N, D]`` and its log density ``[N, 1]``."""
+        mean, log_std = (part.to(self.interface.dtype) for part in actor(observation))
+        noise = self.draw(mean)
+        raw = mean + log_std.exp() * noise
+        action = squashed(raw, self.config.squash)
+        gaussian = -0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)
+        return action, (gaussian - self._log_slope(raw, action)).sum(-1, keepdim=True)
+
+    def _log_slope(self, raw: Tensor, action: Tensor) -> Tensor:
+        """Log derivative of the squash; ``correction=tanh`` is the published one, whatever the squash."""
+        if self.config.correction == "tanh":
+            return torch.log(1 - action.square() + 1e-6)
+        if self.config.squash == "tanh":
+            return 2 * (math.log(2) - raw - softplus(-2 * raw))
+        return math.log(2 / math.pi) - torch.log1p(raw.square())
+
+    def draw(self, like: Tensor) -> Tensor:
+        """Standard normal numbers."""
+        return torch.randn_like(like)
+
+    # -- learning ------------------------------------------------------------------------------------------------
+
+    def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
+        """One step of the critics, one of the actor against the new critics, one of the temperature."""
+        critic_loss, critic_norm, info = self.critic_optimizer.minimize(self.critic_loss, batch)
+        actor_loss, actor_norm, acted = self.actor_optimizer.minimize(self.actor_loss, batch)
+        if self.config.learn_alpha:
+            self.alpha_optimizer.minimize(lambda part: self._alpha_loss(acted["entropy"]), batch)
+        return {
+            "loss/critic": critic_loss,
+            "loss/actor": actor_loss,
+            "grad/critic": critic_norm,
+            "grad/actor": actor_norm,
+            "value/predicted": info["value"],
+            "value/target": info["target"],
+            "policy/entropy": acted["entropy"],
+            "policy/alpha": self.temperature().detach(),
+        }
+
+    def critic_loss(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
+        """Squared error of both critics to the soft value target; their sum."""
+        target = self.value_target(batch)
+        observation, action = batch.get("observation"), batch.get("action")
+        if self.choices is None:
+            values = [critic(observation, action) for critic in self.critics]
+        else:
+            values = [critic(observation).gather(-1, action.unsqueeze(-1)) for critic in self.critics]
+        self.critic_losses = [mse_loss(value, target) for value in values]
+        loss = self.critic_losses[0] + self.critic_losses[1]
+        return loss, {"value": values[0].detach().mean(), "target": target.mean()}
+
+    @torch.no_grad()
+    def value_target(self, batch: TensorDictBase) -> Tensor:
+        """r + gamma (min Qbar(s', a') - alpha log pi(a' | s')), ``[N, 1]``."""
+        following = batch.get("next")
+        observation = following.get("observation")
+        actor = self.targets["actor"].network if self.config.target_actor else self.actor
+        critics = [self.targets[name].network for name in CRITICS]
+        if self.choices is None:
+            action, log_prob = self.action_and_log_prob(actor, observation)
+            least = torch.minimum(*(critic(observation, action) for critic in critics))
+            soft = least - self.temperature() * log_prob
+        else:
+            log_prob = _log_probabilities(actor(observation), next_mask(batch))
+            least = torch.minimum(*(critic(observation) for critic in critics))
+            soft = (log_prob.exp() * (least - self.temperature() * log_prob)).sum(-1, keepdim=True)
+        return following.get("reward") + self.discount(batch) * soft
+
+    def actor_loss(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
+        """alpha log pi(a | s) - min Q(s, a)."""
+        observation, alpha = batch.get("observation"), self.temperature().detach()
+        if self.choices is None:
+            action, log_prob = self.action_and_log_prob(self.actor, observation)
+            least = torch.minimum(*(critic(observation, action) for critic in self.critics))
+            return (alpha * log_prob - least).mean(), {"entropy": -log_prob.detach().mean()}
+        log_prob = _log_probabilities(self.actor(observation), batch.get("action_mask", None))
+        with torch.no_grad():
+            least = torch.minimum(*(critic(observation) for critic in self.critics))
+        probabilities = log_prob.exp()
+        loss = (probabilities * (alpha * log_prob - least)).sum(-1).mean()
+        return loss, {"entropy": -(probabilities * log_prob).detach().sum(-1).mean()}
+
+    def _alpha_loss(self, entropy: Tensor) -> tuple[Tensor, Info]:
+        """Raises the temperature while the entropy is below its target (Haarnoja et al. 2018, arXiv 1812.05905)."""
+        return self.temperature.log_alpha * (entropy - self.target_entropy), {}
+
+    def imitation_loss(self, observation: Any, action: Tensor, mask: Tensor | None) -> Tensor:
+        """Cross entropy of choices; squared difference to the squashed mean of continuous actions."""
+        out = self.actor(observation)
+        if self.choices is not None:
+            return cross_entropy(out if mask is None else out.masked_fill(~mask, -1e9), action)
+        return mse_loss(squashed(out[0], self.config.squash), action)
+
+
+class _Temperature(nn.Module):
+    """``alpha = exp(log_alpha)``."""
+
+    def __init__(self, alpha: float) -> None:
+        super().__init__()
+        self.log_alpha = nn.Parameter(torch.tensor(math.log(alpha), dtype=torch.float64))  # cast with its agent
+
+    def forward(self) -> Tensor:
+        return self.log_alpha.exp()
+
+
+def _log_probabilities(logits: Tensor, mask: Tensor | None) -> Tensor:
+    """``[..., n]``, never in low precision; actions that are not legal get a very low one, so that products with it
+    stay finite."""
+    logits = logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
+    return (logits if mask is None else logits.masked_fill(~mask, -1e9)).log_softmax(-1)

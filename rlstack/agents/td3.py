@@ -1,0 +1,61 @@
+"""TD3 (Fujimoto et al. 2018): DDPG with two critics, smoothed target actions and a delayed actor.
+
+On the same batch the losses equal those of TorchRL's ``TD3Loss``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from .base import Count, NonNegative
+from .ddpg import DDPG, DDPGConfig
+
+
+@dataclass
+class TD3Config(DDPGConfig):
+    """See ``conf/agent/td3.yaml`` for what each number does."""
+
+    target_noise: NonNegative
+    target_noise_clip: NonNegative
+    actor_every: Count
+
+
+class TD3(DDPG):
+    """Twin delayed deep deterministic policy gradient."""
+
+    Config = TD3Config
+    CRITICS = ("critic_1", "critic_2")
+
+    def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
+        """One step of both critics; the actor's, and that of the targets, comes with every ``actor_every``-th."""
+        critic_loss, critic_norm, info = self.critic_optimizer.minimize(self.critic_loss, batch)
+        metrics: dict[str, Tensor | float] = {
+            "loss/critic": critic_loss,
+            "grad/critic": critic_norm,
+            "value/predicted": info["value"],
+            "value/target": info["target"],
+        }
+        if self._actor_is_due():
+            loss, norm, _ = self.actor_optimizer.minimize(self.actor_loss, batch)
+            metrics |= {"loss/actor": loss, "grad/actor": norm}
+        return metrics
+
+    def _actor_is_due(self) -> bool:
+        return self.updates % self.config.actor_every == 0
+
+    def _update_targets(self, frames: int) -> None:
+        if (self.updates - 1) % self.config.actor_every == 0:
+            super()._update_targets(frames)
+
+    def target_action(self, observation: Any) -> Tensor:
+        """The target actor's action with clipped Gaussian noise (smoothing)."""
+        action = super().target_action(observation)
+        noise = (torch.randn_like(action) * self.config.target_noise).clamp(
+            -self.config.target_noise_clip, self.config.target_noise_clip
+        )
+        return (action + noise).clamp(-1, 1)

@@ -1,0 +1,179 @@
+"""Makes a native agent of one from elsewhere: ``python -m rlstack.convert sb3 model.zip out=mine.pt env=<group>``."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from omegaconf import DictConfig
+
+from rlstack.command import hydra_command, open_group
+from rlstack.config import ConfigError, build, load_group, to_plain
+from rlstack.config.errors import missing_option
+
+if TYPE_CHECKING:  # importing torch takes seconds, which a mistyped key need not cost
+    from torchrl.envs import EnvBase
+
+    from rlstack.agents import Agent
+
+CONVERTED = ("marinenav", "sb3")
+_UNKNOWN = ("torchscript", "onnx", "callable")
+_INPUTS = 256
+
+
+@dataclass
+class ConvertConfig:
+    """See ``conf/convert.yaml`` for what each key does."""
+
+    kind: str | None
+    path: str | None
+    out: str | None
+    vecnormalize: str | None
+    agent_type: str | None
+    total_frames: int | None
+    agent: dict[str, Any] | None = None
+    env: dict[str, Any] | None = None
+
+
+def positional(arguments: list[str]) -> list[str]:
+    """``sb3 model.zip`` at the beginning as ``kind=sb3 path=model.zip``; the rest as for the group ``agent``."""
+    names = iter(("kind", "path"))
+    rewritten: list[str] = []
+    for index, entry in enumerate(arguments):
+        if index > 1 or entry.startswith("-") or entry.partition("=")[0] in ConvertConfig.__dataclass_fields__:
+            return rewritten + open_group("agent")(arguments[index:])
+        quoted = entry.replace("\\", "\\\\").replace("'", "\\'")
+        rewritten.append(f"{next(names)}='{quoted}'")
+    return rewritten
+
+
+def run(cfg: DictConfig) -> None:
+    """Loads, converts, compares the two on random observations, and writes the checkpoint."""
+    config = build(ConvertConfig, cfg)
+    _check(config)
+    from rlstack.training.checkpoint import write_checkpoint
+    from rlstack.training.loading import overrides
+    from rlstack.training.worlds import build_world
+
+    env_config = _env(config)
+    env = build_world(env_config, num_worlds=1)
+    with warnings.catch_warnings(record=True) as notes:
+        warnings.simplefilter("always", UserWarning)
+        agent, frames = _converted(config, env)
+    compared = _compare(agent, env, config)
+    agent_config = to_plain(agent.config)
+    total = agent.total_frames
+    out = Path(str(config.out))
+    source = {"kind": config.kind, "path": str(config.path)}
+    content = {"agent": agent_config, "env": env_config, "total_frames": total, "converted_from": source}
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_checkpoint(out, {"frames": frames, "agent": agent.state_dict(), "config": content}, frames)
+    except OSError as error:
+        raise ConfigError(f"out: {out} cannot be written ({error.strerror})") from None
+    for note in notes:
+        if "start fresh" in str(note.message):
+            print(f"note: {note.message}")
+    print(f"{agent_config['name']} of {sum(p.numel() for p in agent.parameters()):,} parameters; {compared}")
+    print(f"wrote {out}")
+    print(f"evaluate it:  python -m rlstack.evaluate checkpoint={out}")
+    given = overrides(_changed(agent_config))
+    shown = f"agent={agent_config['name']} {given} env={env_config['name']}".replace("  ", " ")
+    print(f"train it on:  python -m rlstack.train init={out} {shown}")
+
+
+def _check(config: ConvertConfig) -> None:
+    from rlstack.adapters.loading import KINDS
+
+    if config.kind is None or config.path is None:
+        raise ConfigError(
+            "kind and path: missing; python -m rlstack.convert <kind> <path> out=<checkpoint> env=<group>"
+        )
+    if config.kind in _UNKNOWN:
+        raise ConfigError(
+            f"{config.kind}: a program whose layers are not known cannot be converted; use it with agent=legacy, or "
+            f"teach an agent to act like it: imitation.expert={config.kind}:{config.path}"
+        )
+    if config.kind == "rlstack":
+        raise ConfigError(f"rlstack: is native already; begin a run from it: init={config.path}")
+    if config.kind not in CONVERTED:
+        raise ConfigError(missing_option("kind", config.kind, [kind for kind in KINDS if kind in CONVERTED]))
+    if config.out is None:
+        raise ConfigError("out: missing, the checkpoint to write: out=converted.pt")
+    other = "agent_type" if config.kind == "sb3" else "vecnormalize"
+    if getattr(config, other) is not None:
+        raise ConfigError(f"{other}: agents of kind {config.kind} have none")
+
+
+def _env(config: ConvertConfig) -> dict[str, Any]:
+    if config.env is not None:
+        return config.env
+    if config.kind == "sb3":
+        raise ConfigError("env: missing, the world that the agent acts in: env=gymnasium env.id=CartPole-v1")
+    from rlstack.adapters.marinenav import load_published
+    from rlstack.adapters.marinenav.weights import CONTINUOUS
+
+    published = load_published(str(config.path), config.agent_type)
+    continuous = published.agent_type is None or published.agent_type in CONTINUOUS
+    return load_group("env", "marinenav_published", {"continuous_actions": continuous})
+
+
+def _converted(config: ConvertConfig, env: EnvBase) -> tuple[Agent, int]:
+    """The agent, and the frames it was trained for as far as its file tells."""
+    options: dict[str, Any] = dict(config.agent or {})
+    if config.total_frames is not None:
+        options["total_frames"] = config.total_frames
+    path = str(config.path)
+    if config.kind == "marinenav":
+        from rlstack.adapters.marinenav import published_agent
+
+        return published_agent(path, env, agent_type=config.agent_type, **options), 0
+    from rlstack.adapters.native import sb3_agent
+    from rlstack.adapters.sb3 import load_sb3
+
+    agent = sb3_agent(path, env, vecnormalize=config.vecnormalize, **options)
+    return agent, load_sb3(path).num_timesteps
+
+
+def _compare(agent: Agent, env: EnvBase, config: ConvertConfig) -> str:
+    """Acts with both on random observations.
+
+    Raises:
+        ConfigError: they do not act the same.
+    """
+    from tensordict import TensorDict
+
+    from rlstack.adapters.agreement import largest_difference, random_inputs
+    from rlstack.adapters.loading import load_policy
+    from rlstack.export import deterministic
+
+    names = {"vecnormalize": config.vecnormalize, "agent_type": config.agent_type}
+    options = {name: value for name, value in names.items() if value is not None}
+    with deterministic(agent) as note:
+        if note:
+            return f"not compared, {note.partition(';')[0]}"
+    original = load_policy(f"{config.kind}:{config.path}", env, **options)
+    observation, mask = random_inputs(agent.interface, _INPUTS)
+    seen = observation if agent.interface.group is None else observation.unsqueeze(1)
+    key = agent.interface.key("observation")
+    answer = original(TensorDict({}, [_INPUTS]).set(key, seen)).get(agent.interface.key("action"))
+    policy: Any = agent.policy(explore=False)
+    answer = answer if agent.interface.group is None else answer.squeeze(1)
+    worst, wrong = largest_difference(policy.action, answer, observation, mask, agent.interface)
+    if wrong:
+        raise ConfigError(f"{config.path}: converted, it acts otherwise on {wrong} of {_INPUTS} random observations")
+    return f"its greedy actions on {_INPUTS} random observations differ by {worst:.1e} at most"
+
+
+def _changed(agent_config: dict[str, Any]) -> dict[str, Any]:
+    """What differs from the yaml of the same name."""
+    ours = load_group("agent", agent_config["name"])
+    return {key: value for key, value in agent_config.items() if value != ours.get(key)}
+
+
+main = hydra_command("convert", positional)(run)
+
+if __name__ == "__main__":
+    main()

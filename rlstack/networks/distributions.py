@@ -1,0 +1,84 @@
+"""Action distributions of stochastic policies, by hand: torch.distributions costs more than a small network."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+_LOG_2PI = math.log(2 * math.pi)
+_NEVER = -1e9
+
+
+class Choices:
+    """One or several independent categorical choices.
+
+    Args:
+        logits: ``[..., sum(counts)]``.
+        counts: number of options of each choice.
+        mask: legal options, bool of the same shape as the logits; None: all.
+    """
+
+    def __init__(self, logits: Tensor, counts: Sequence[int], mask: Tensor | None = None) -> None:
+        logits = logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
+        logits = logits if mask is None else logits.masked_fill(~mask, _NEVER)
+        parts = (logits,) if len(counts) == 1 else logits.split(list(counts), -1)
+        self.log_probs = [part.log_softmax(-1) for part in parts]
+
+    def sample(self) -> Tensor:
+        """``[...]``, or ``[..., K]`` for K choices (Gumbel-max: one pass, no host sync)."""
+        return self._chosen([part - torch.empty_like(part).exponential_().log() for part in self.log_probs])
+
+    def mode(self) -> Tensor:
+        """The most probable options, shaped as :meth:`sample`."""
+        return self._chosen(self.log_probs)
+
+    @staticmethod
+    def _chosen(scores: list[Tensor]) -> Tensor:
+        best = [part.argmax(-1) for part in scores]
+        return best[0] if len(best) == 1 else torch.stack(best, -1)
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        """``[...]``."""
+        if len(self.log_probs) == 1:
+            return self.log_probs[0].gather(-1, action.unsqueeze(-1)).squeeze(-1)
+        picked = [part.gather(-1, action[..., k, None]) for k, part in enumerate(self.log_probs)]
+        return torch.cat(picked, -1).sum(-1)
+
+    def entropy(self) -> Tensor:
+        """``[...]``."""
+        return -torch.stack([(part.exp() * part).sum(-1) for part in self.log_probs]).sum(0)
+
+
+class Gaussian:
+    """Independent normal numbers.
+
+    Args:
+        mean: ``[..., D]``.
+        log_std: ``[D]`` or as the mean.
+    """
+
+    def __init__(self, mean: Tensor, log_std: Tensor) -> None:
+        self.mean, self.log_std = mean, log_std
+
+    def sample(self) -> Tensor:
+        """``[..., D]``."""
+        return self.mean + self.log_std.exp() * torch.randn_like(self.mean)
+
+    def mode(self) -> Tensor:
+        """``[..., D]``."""
+        return self.mean
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        """``[...]``."""
+        scaled = (action - self.mean) * (-self.log_std).exp()
+        return (-0.5 * scaled.square() - self.log_std - 0.5 * _LOG_2PI).sum(-1)
+
+    def entropy(self) -> Tensor:
+        """``[...]``."""
+        return (self.log_std + 0.5 * (1 + _LOG_2PI)).expand_as(self.mean).sum(-1)
+
+
+Distribution = Choices | Gaussian

@@ -1,0 +1,119 @@
+"""Values of states and of actions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from .encoders import Activation, Observation, mlp
+
+
+class StateNetwork(nn.Module):
+    """Hidden layers and a linear output: state values, action values or logits.
+
+    Args:
+        encoder: observation encoder.
+        outputs: number of outputs N.
+        hidden: widths of the hidden layers.
+    """
+
+    def __init__(
+        self,
+        encoder: nn.Module,
+        outputs: int,
+        hidden: Sequence[int],
+        activation: Activation = "relu",
+        layer_norm: bool = False,
+    ) -> None:
+        super().__init__()
+        features: int = encoder.out_features  # type: ignore[assignment]
+        self.encoder = encoder
+        self.trunk = mlp((features, *hidden), layer_norm, activation)
+        self.output = nn.Linear(hidden[-1], outputs)
+
+    def forward(self, observation: Observation) -> Tensor:
+        """``[..., N]``."""
+        return self.output(self.trunk(self.encoder(observation)))
+
+
+class DuelingNetwork(nn.Module):
+    """``v + a - mean_a a`` from two streams (Wang et al. 2016), of values or of the logits of K atoms.
+
+    Args:
+        encoder: observation encoder, shared by the streams.
+        actions: number of actions N.
+        hidden: widths of the hidden layers of each stream.
+        atoms: K; None for plain values.
+        linear: builds a linear layer from its sizes, such as a noisy one.
+    """
+
+    def __init__(
+        self,
+        encoder: nn.Module,
+        actions: int,
+        hidden: Sequence[int],
+        atoms: int | None = None,
+        activation: Activation = "relu",
+        linear: Callable[[int, int], nn.Module] = nn.Linear,
+    ) -> None:
+        super().__init__()
+        features: int = encoder.out_features  # type: ignore[assignment]
+        self.encoder = encoder
+        self.actions, self.atoms = actions, atoms
+        width = atoms or 1
+        self.value = nn.Sequential(
+            mlp((features, *hidden), activation=activation, linear=linear), linear(hidden[-1], width)
+        )
+        self.advantage = nn.Sequential(
+            mlp((features, *hidden), activation=activation, linear=linear), linear(hidden[-1], actions * width)
+        )
+
+    def forward(self, observation: Observation) -> Tensor:
+        """``[..., N]``, or ``[..., N, K]`` with atoms."""
+        x = self.encoder(observation)
+        value, advantage = self.value(x), self.advantage(x)
+        if self.atoms is None:
+            return value + advantage - advantage.mean(-1, keepdim=True)
+        advantage = advantage.unflatten(-1, (self.actions, self.atoms))
+        return value.unsqueeze(-2) + advantage - advantage.mean(-2, keepdim=True)
+
+
+class ActionValue(nn.Module):
+    """``Q(s, a)`` of continuous actions.
+
+    Args:
+        encoder: observation encoder.
+        action_size: D.
+        hidden: widths of the hidden layers.
+        join: ``"concat"``: the action joins the encoded observation; ``"gated"``: its encoding multiplies the first of
+            two equal hidden layers (arXiv 2412.09466).
+    """
+
+    def __init__(
+        self,
+        encoder: nn.Module,
+        action_size: int,
+        hidden: Sequence[int],
+        activation: Activation = "relu",
+        layer_norm: bool = False,
+        join: Literal["concat", "gated"] = "concat",
+    ) -> None:
+        super().__init__()
+        features: int = encoder.out_features  # type: ignore[assignment]
+        self.encoder = encoder
+        self.action_encoder = mlp((action_size, hidden[0])) if join == "gated" else None
+        first = features if join == "gated" else features + action_size
+        self.trunk = mlp((first, *hidden), layer_norm, activation)
+        self.output = nn.Linear(hidden[-1], 1)
+        self._first_layer = 3 if layer_norm else 2
+
+    def forward(self, observation: Observation, action: Tensor) -> Tensor:
+        """``[..., 1]``."""
+        x = self.encoder(observation)
+        if self.action_encoder is None:
+            return self.output(self.trunk(torch.cat((x, action), -1)))
+        x = self.trunk[: self._first_layer](x) * self.action_encoder(action)
+        return self.output(self.trunk[self._first_layer :](x))

@@ -1,0 +1,193 @@
+"""Recorded decisions to imitate: gathered with a policy, or read from a file of plain arrays.
+
+A file is an ``.npz`` without pickles: ``observation [N, ...]``, or ``observation/<leaf>`` of a structured one,
+``action [N, ...]`` as the world takes it, and ``action_mask [N, n]`` where the world has one. MarineNav's
+``evaluations.npz`` is read, too.
+"""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tensordict import TensorDict, TensorDictBase
+from tensordict.nn import TensorDictModuleBase
+from torch import Tensor
+from torchrl.data import Composite
+from torchrl.envs import EnvBase
+
+from rlstack.adapters.env_fit import check_bounds
+from rlstack.agents.base import MASK, Interface
+from rlstack.collection.collector import make_collector
+from rlstack.collection.flatten import flatten_agents
+from rlstack.config import ConfigError
+
+_KEYS = ("observation", "action", MASK)
+Arrays = dict[str, NDArray[Any]]
+
+
+def decisions(sequences: TensorDictBase) -> TensorDict:
+    """What is needed of sequences ``[B, T]`` (see ``collection.flatten``) to imitate them.
+
+    Returns the active entries as a flat batch ``[N]`` with ``observation``, ``action`` and, where there is one,
+    ``action_mask``. All entries count where there is no ``active``; a batch may be flat already.
+    """
+    kept = sequences.select(*_KEYS, strict=False)
+    active = sequences.get("active", None)
+    return kept.reshape(-1) if active is None else kept[active]
+
+
+def gather(
+    env: EnvBase,
+    expert: TensorDictModuleBase,
+    interface: Interface,
+    frames: int,
+    steps_per_batch: int = 16,
+    observe: Callable[[TensorDictBase], None] | None = None,
+) -> TensorDict:
+    """Lets a policy act until ``frames`` decisions of active agents have been made; ``[frames]`` of them.
+
+    Args:
+        observe: is shown every collected batch of sequences ``[B, T]``.
+    """
+    collector = make_collector(env, expert, steps_per_batch)
+    gathered, count = [], 0
+    try:
+        for batch in collector:
+            sequences = flatten_agents(batch, interface.group)
+            if observe is not None:
+                observe(sequences)
+            gathered.append(decisions(sequences))
+            count += len(gathered[-1])
+            if count >= frames:
+                break
+    finally:
+        collector.shutdown(close_env=False)
+    return torch.cat(gathered)[:frames]
+
+
+# -- files -------------------------------------------------------------------------------------------------------
+
+
+def save_demonstrations(path: str | Path, sequences: TensorDictBase | Sequence[TensorDictBase]) -> None:
+    """Writes the decisions of sequences ``[B, T]``, one batch or several, to a file (see the module's docstring).
+
+    Example:
+        >>> batches = [rlstack.flatten_agents(batch) for batch in collector]
+        >>> save_demonstrations("demonstrations.npz", batches)
+    """
+    batches = [sequences] if isinstance(sequences, TensorDictBase) else list(sequences)
+    data: Any = torch.cat([decisions(batch).detach().cpu() for batch in batches])
+    arrays: Any = {
+        key if isinstance(key, str) else "/".join(key): value.numpy()
+        for key, value in data.items(include_nested=True, leaves_only=True)
+    }
+    path = Path(path)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with partial.open("wb") as file:
+            np.savez_compressed(file, **arrays)
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def read_demonstrations(path: str | Path, interface: Interface, device: torch.device | str = "cpu") -> TensorDict:
+    """The decisions of a file, checked against the world they are to be imitated in.
+
+    Of MarineNav's ``evaluations.npz`` these are the successful episodes of the evaluation with the highest success
+    rate (the latest of several): other evaluations are of other, worse policies.
+
+    Returns a flat batch ``[N]`` as :func:`decisions` does.
+
+    Raises:
+        ConfigError: no such file, not such a file, or observations or actions of another world.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = set(archive.namelist())
+        arrays = _evaluations(path) if "timesteps.npy" in members else _plain(path)
+    except FileNotFoundError:
+        raise ConfigError(f"{path} does not exist") from None
+    except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
+        raise ConfigError(f"{path} cannot be read as recorded episodes ({error})") from None
+    try:
+        return _fitted(arrays, interface).to(device)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def _plain(path: str | Path) -> Arrays:
+    with np.load(path, allow_pickle=False) as file:
+        return {name: file[name] for name in file.files}
+
+
+def _evaluations(path: str | Path) -> Arrays:
+    from rlstack.adapters.marinenav.evaluations import read_evaluations
+
+    evaluations = read_evaluations(path)
+    rates = [row["success"] for row in evaluations.summary()]
+    best = max(range(len(rates)), key=lambda index: (rates[index], index), default=None)
+    if best is None or not rates[best]:
+        raise ValueError("no episode in it succeeded")
+    robots = [robot for episode in evaluations.episodes[best] if episode.success for robot in episode.robots]
+    return {  # after the last action comes one more observation
+        "observation/self": np.concatenate([robot.own[:-1] for robot in robots]),
+        "observation/objects": np.concatenate([robot.objects[:-1] for robot in robots]),
+        "observation/mask": np.concatenate([robot.mask[:-1] for robot in robots]),
+        "action": np.concatenate([robot.action for robot in robots if len(robot.action)]),
+    }
+
+
+def _fitted(arrays: Arrays, interface: Interface) -> TensorDict:
+    specs: dict[Any, Any] = {"observation": interface.observation, "action": interface.action}
+    if isinstance(interface.observation, Composite):
+        leaves = interface.observation.items(include_nested=True, leaves_only=True)
+        specs = {("observation", *_path(key)): leaf for key, leaf in leaves} | {"action": interface.action}
+    data: dict[Any, Tensor] = {key: _leaf(arrays, key, spec.shape, spec.dtype) for key, spec in specs.items()}
+    if interface.masked:
+        data[MASK] = _leaf(arrays, MASK, (sum(interface.choices or ()),), torch.bool)
+    lengths = {len(value) for value in data.values()}
+    if len(lengths) > 1:
+        raise ConfigError(f"arrays of different lengths: {', '.join(map(str, sorted(lengths)))}")
+    _check_actions(data["action"], interface)
+    count = lengths.pop()
+    batch = TensorDict({}, [count])
+    for key, value in data.items():
+        batch.set(key, value)
+    return batch.auto_batch_size_(1)
+
+
+def _leaf(arrays: Arrays, key: Any, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    name = "/".join(_path(key))
+    if name not in arrays:
+        raise ConfigError(f"{name} is missing, it holds {', '.join(sorted(arrays)) or 'nothing'}")
+    array = arrays[name]
+    if array.shape[1:] != tuple(shape) or array.ndim == 0 or array.dtype.kind not in "biuf":
+        raise ConfigError(f"{name} is {array.dtype} {list(array.shape)}, the world has [N, {str([*shape])[1:]}")
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise ConfigError(f"{name} is not finite everywhere")
+    if key == "action" and dtype.is_floating_point != (array.dtype.kind == "f"):
+        raise ConfigError(f"action is {array.dtype}, the world takes {dtype}")
+    return torch.from_numpy(np.ascontiguousarray(array)).to(dtype)
+
+
+def _check_actions(action: Tensor, interface: Interface) -> None:
+    if not len(action):
+        raise ConfigError("there is nothing in it")
+    if interface.choices is None:
+        check_bounds(action, interface.action, "action")
+    else:
+        parts = action.reshape(len(action), -1)
+        if bool(((parts < 0) | (parts >= parts.new_tensor(interface.choices))).any()):
+            raise ConfigError(f"actions up to {int(parts.max())}, the world has {interface.describe_action()}")
+
+
+def _path(key: Any) -> tuple[str, ...]:
+    return key if isinstance(key, tuple) else (key,)

@@ -1,0 +1,175 @@
+"""The published networks, written down once more from their description: what files and policies are compared with."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import envs
+from rlstack.adapters.marinenav import NETWORKS
+from rlstack.adapters.marinenav.agents import CONFIGURATIONS
+from rlstack.adapters.marinenav.files import FILES
+from rlstack.agents import Agent, make_agent
+
+Inputs = tuple[Tensor, Tensor, Tensor]
+SELF, OBJECT, HIDDEN = 6, 4, 12
+FEATURES = SELF + 5 * OBJECT
+
+
+class Encoded(nn.Module):
+    """``(self [B, 7], objects [B, 5, 5], mask [B, 5])`` to ``[B, 26]``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.self_encoder = nn.Sequential(nn.Linear(7, SELF), nn.ReLU())
+        self.object_encoder = nn.Sequential(nn.Linear(5, OBJECT), nn.ReLU())
+
+    def encode(self, inputs: Inputs) -> Tensor:
+        own, objects, mask = inputs
+        masked = torch.where(mask[..., None] < 0.5, 0.0, self.object_encoder(objects))
+        return torch.cat((self.self_encoder(own), masked.flatten(1)), 1)
+
+
+class Trunk(Encoded):
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden_layer = nn.Linear(FEATURES, HIDDEN)
+        self.hidden_layer_2 = nn.Linear(HIDDEN, HIDDEN)
+
+    def hidden(self, features: Tensor) -> Tensor:
+        return torch.relu(self.hidden_layer_2(torch.relu(self.hidden_layer(features))))
+
+
+class Actor(Trunk):
+    def __init__(self) -> None:
+        super().__init__()
+        self.output_layer = nn.Linear(HIDDEN, 2)
+
+    def forward(self, inputs: Inputs) -> Tensor:
+        return torch.arctan(self.output_layer(self.hidden(self.encode(inputs)))) / (math.pi / 2)
+
+
+class Values(Trunk):
+    def __init__(self) -> None:
+        super().__init__()
+        self.output_layer = nn.Linear(HIDDEN, 25)
+
+    def forward(self, inputs: Inputs) -> Tensor:
+        return self.output_layer(self.hidden(self.encode(inputs)))
+
+
+class Gaussian(Trunk):
+    def __init__(self) -> None:
+        super().__init__()
+        self.output_layer_mu = nn.Linear(HIDDEN, 2)
+        self.output_layer_log_std = nn.Linear(HIDDEN, 2)
+
+    def forward(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
+        x = self.hidden(self.encode(inputs))
+        return self.output_layer_mu(x), torch.clamp(self.output_layer_log_std(x), -20, 2)
+
+
+class Quantiles(Trunk):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cos_embedding = nn.Linear(64, FEATURES)
+        self.output_layer = nn.Linear(HIDDEN, 25)
+
+    def forward(self, inputs: Inputs, taus: Tensor) -> Tensor:
+        cosines = torch.cos(math.pi * torch.arange(64) * taus[..., None])
+        gate = torch.relu(self.cos_embedding(cosines))
+        return self.output_layer(self.hidden(self.encode(inputs)[:, None] * gate))
+
+
+class Noisy(nn.Module):
+    """A noisy layer in evaluation: the means alone act."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        for name in ("mu", "sigma"):
+            setattr(self, f"weight_{name}", nn.Parameter(torch.randn(outputs, inputs) / inputs**0.5))
+            setattr(self, f"bias_{name}", nn.Parameter(torch.randn(outputs)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight: Any = self.weight_mu
+        return x @ weight.T + self.bias_mu
+
+
+class Distributions(Encoded):
+    def __init__(self) -> None:
+        super().__init__()
+        for stream, width in (("v", 51), ("a", 25 * 51)):
+            setattr(self, f"hidden_layer_{stream}", Noisy(FEATURES, HIDDEN))
+            setattr(self, f"hidden_layer_{stream}_2", Noisy(HIDDEN, HIDDEN))
+            setattr(self, f"output_layer_{stream}", Noisy(HIDDEN, width))
+
+    def forward(self, inputs: Inputs) -> Tensor:
+        x = self.encode(inputs)
+        v = self.output_layer_v(torch.relu(self.hidden_layer_v_2(torch.relu(self.hidden_layer_v(x)))))
+        a = self.output_layer_a(torch.relu(self.hidden_layer_a_2(torch.relu(self.hidden_layer_a(x)))))
+        a = a.view(-1, 25, 51)
+        return torch.softmax(v[:, None] + a - a.mean(1, keepdim=True), -1)
+
+
+ACTING: dict[str, type[nn.Module]] = {
+    "AC-IQN": Actor,
+    "IQN": Quantiles,
+    "DDPG": Actor,
+    "DQN": Values,
+    "SAC": Gaussian,
+    "Rainbow": Distributions,
+}
+CONTINUOUS = ("AC-IQN", "DDPG", "SAC")
+
+
+def acting_network(kind: str) -> nn.Module:
+    """A small random one in float64, whose outputs differ between observations."""
+    torch.manual_seed(3)
+    return ACTING[kind]().double().requires_grad_(False)
+
+
+def decide(kind: str, network: nn.Module, inputs: Inputs) -> Tensor:
+    """The published decision; its random numbers come from torch's generator."""
+    if kind in ("AC-IQN", "DDPG"):
+        return network(inputs)
+    if kind == "SAC":
+        mean, log_std = network(inputs)
+        return torch.arctan(mean + log_std.exp() * torch.randn_like(mean)) / (math.pi / 2)
+    if kind == "IQN":
+        return network(inputs, torch.rand(len(inputs[0]), 32, dtype=torch.float64)).mean(1).argmax(-1)
+    if kind == "Rainbow":
+        return (network(inputs) * torch.linspace(-1, 1, 51, dtype=torch.float64)).sum(-1).argmax(-1)
+    return network(inputs).argmax(-1)
+
+
+def traced(kind: str, network: nn.Module) -> Any:
+    """A TorchScript export, as of the published agents."""
+    inputs: tuple[Any, ...] = ((torch.randn(2, 7).double(), torch.randn(2, 5, 5).double(), torch.ones(2, 5).double()),)
+    if kind == "IQN":
+        inputs = (*inputs, torch.rand(2, 32).double())
+    return torch.jit.trace(network, inputs)
+
+
+# -- native agents and files of the same widths --------------------------------------------------------------------
+
+SMALL: dict[str, Any] = {"self_features": SELF, "object_features": [OBJECT], "hidden": [HIDDEN, HIDDEN]}
+
+
+def world(kind: str, dtype: torch.dtype = torch.float64) -> Any:
+    return envs.make("marinenav", num_worlds=6, num_robots=4, continuous_actions=kind in CONTINUOUS, dtype=dtype)
+
+
+def native(kind: str, seed: int = 0, **overrides: Any) -> Agent:
+    torch.manual_seed(seed)
+    return make_agent(CONFIGURATIONS[kind], world(kind), 1000, **{**SMALL, **overrides})
+
+
+def write(directory: Path, kind: str, network: nn.Module) -> Path:
+    """The acting network's ``.pth`` file."""
+    file = directory / FILES[next(iter(NETWORKS[kind]))][0]
+    torch.save(network.state_dict(), file)
+    return file

@@ -1,0 +1,363 @@
+"""The published trainer's command line: its configuration, its folders and its files."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import rlstack
+from envs.marinenav.episodes import load_episodes
+from rlstack.adapters.marinenav import load_published, network_state, published_agent
+from rlstack.adapters.marinenav.__main__ import main
+from rlstack.adapters.marinenav.evaluations import read_evaluations
+from rlstack.adapters.marinenav.training import TrialTraining, folders
+from rlstack.adapters.marinenav.trial import Trial, read_trials
+from rlstack.config import build
+from rlstack.training.checkpoint import CheckpointStore
+from rlstack.training.config import TrainConfig
+from tests.envs.marinenav.recorded import load_json
+
+ROOT = Path(__file__).parents[2]
+LEVELS = {"num_robots": [2, 3], "num_cores": [0, 1], "num_obstacles": [0, 2], "min_start_goal_dis": [30.0, 35]}
+CONFIG: dict[str, Any] = {
+    "seed": [9],
+    "total_timesteps": 48,
+    "eval_freq": 16,
+    "save_dir": "out",
+    "training_schedule": {"timesteps": [0, 30], **LEVELS},
+    "eval_schedule": {"num_episodes": [2, 1], **LEVELS},
+    "imitation_learning": False,
+    "agent_type": "AC-IQN",
+}
+ACTOR = {"actor_network_params.pth", "actor_constructor_params.json"}
+CRITIC = {"critic_network_params.pth", "critic_constructor_params.json"}
+CRITICS = {f"critic_{k}_{name}" for k in (1, 2) for name in ("params.pth", "constructor_params.json")}
+NETWORK = {"network_params.pth", "constructor_params.json"}
+NETWORK_FILES = {"AC-IQN": ACTOR | CRITIC, "DDPG": ACTOR | CRITIC, "SAC": ACTOR | CRITICS}
+NETWORK_FILES |= dict.fromkeys(("IQN", "DQN", "Rainbow"), NETWORK)
+
+
+def write(folder: Path, **changes: Any) -> Path:
+    path = folder / "config.json"
+    path.write_text(json.dumps({key: value for key, value in (CONFIG | changes).items() if value is not ...}))
+    return path
+
+
+def trained(folder: Path) -> Path:
+    """The one folder of trials in ``folder/out``."""
+    (training,) = (folder / "out").iterdir()
+    return training
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Learning starts after 20 steps and episodes are judged after 12, in a folder of the test's own."""
+    full = Trial.train_config
+
+    def train_config(self: Trial, device: str) -> dict[str, Any]:
+        plain = full(self, device)
+        plain["agent"] |= {"learning_starts": 20, "batch_size": 8, "buffer_size": 200}
+        return plain
+
+    monkeypatch.setattr(Trial, "train_config", train_config)
+    monkeypatch.setattr("rlstack.adapters.marinenav.training.MAX_STEPS", 12)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+# --- the configuration
+
+
+def test_the_published_configuration_is_the_published_training(tmp_path: Path) -> None:
+    levels = {
+        "num_robots": [3, 4, 5, 5, 5, 5],
+        "num_cores": [0, 0, 0, 0, 0, 0],
+        "num_obstacles": [0, 0, 0, 2, 3, 4],
+        "min_start_goal_dis": [30.0, 35.0, 40.0, 40.0, 40.0, 40.0],
+    }
+    timesteps = [0, 1000000, 2000000, 3000000, 4000000, 5000000]
+    path = write(
+        tmp_path,
+        total_timesteps=6000000,
+        eval_freq=60000,
+        training_schedule={"timesteps": timesteps, **levels},
+        eval_schedule={"num_episodes": [10] * 6, **levels},
+        agent_type=["AC-IQN", "IQN", "DDPG", "DQN", "SAC", "Rainbow"],
+    )
+    trials = read_trials(path)
+    assert [trial.agent_type for trial in trials] == ["AC-IQN", "IQN", "DDPG", "DQN", "SAC", "Rainbow"]
+    for trial in trials:
+        config = build(TrainConfig, trial.train_config("cpu"))
+        assert (config.total_frames, config.eval.every, config.seed) == (6000000, 60000, 9)
+        assert (config.collector.count, config.collector.steps_per_batch) == ("env_steps", 4)
+        assert config.env["curriculum"] == {"timesteps": timesteps, **levels}
+        assert (config.env["num_worlds"], config.env["timeout_is_terminal"]) == (1, True)
+        assert config.env["continuous_actions"] == (trial.agent_type in ("AC-IQN", "DDPG", "SAC"))
+        assert config.agent["learning_starts"] == 2000 and config.agent["frames_per_update"] == 4
+        assert config.agent["name"] == trial.agent_type.lower().replace("ac-iqn", "acqn") + "_published"
+
+
+def test_the_evaluation_episodes_are_the_published_ones(fixtures_dir: Path, tmp_path: Path) -> None:
+    records = load_json(fixtures_dir / "marinenav/eval_configs_253.json.gz")
+    schedule = {
+        "num_robots": [3, 4, 5, 5, 5, 5],
+        "num_cores": [0] * 6,
+        "num_obstacles": [0, 0, 0, 2, 3, 4],
+        "min_start_goal_dis": [30, 35, 40, 40, 40, 40],
+    }
+    (trial,) = read_trials(write(tmp_path, eval_schedule={"num_episodes": [10] * 6, **schedule}))
+    configs, levels = trial.eval_schedule.episodes()
+    assert levels == [str(level) for level in range(6) for _ in range(10)]
+    for record in records:
+        ours, theirs = configs[record["eval_id"] % 60], record["config"]
+        for key in ("start", "goal", "init_theta"):
+            assert ours["robots"][key] == theirs["robots"][key]
+        assert ours["env"]["obstacles"] == theirs["env"]["obstacles"]
+
+
+def test_the_evaluation_file_says_the_episodes_of_the_published_trainer(fixtures_dir: Path, tmp_path: Path) -> None:
+    """Two levels with one episode each, as the recorded example; a level may have any number of episodes."""
+    recorded = load_json(fixtures_dir / "marinenav/evaluations_example_configs.json")
+    schedule = {"num_robots": [2, 3], "num_cores": [0, 0], "num_obstacles": [0, 2], "min_start_goal_dis": [30, 35]}
+    (trial,) = read_trials(write(tmp_path, eval_schedule={"num_episodes": [1, 1], **schedule}))
+    for ours, theirs in zip(trial.eval_schedule.episodes().configs, recorded, strict=True):
+        assert ours["env"] == theirs["env"]
+        assert ours["robots"] == {key: theirs["robots"][key] for key in ours["robots"]}
+
+
+def test_every_list_outside_of_the_schedules_spans_the_grid(tmp_path: Path) -> None:
+    path = write(tmp_path, seed=[3, 4], agent_type=["DQN", "SAC"], save_dir=str(tmp_path / "out"))
+    trials = read_trials(path)
+    assert [(trial.seed, trial.agent_type) for trial in trials] == [(3, "DQN"), (3, "SAC"), (4, "DQN"), (4, "SAC")]
+    places = folders(trials, "2026-01-31-12-00-00")
+    assert {place.parent for place in places} == {tmp_path / "out/training_2026-01-31-12-00-00"}
+    assert [place.name for place in places] == ["seed_3", "seed_3_1", "seed_4", "seed_4_1"]
+    places[0].mkdir(parents=True)
+    assert folders(trials, "2026-01-31-12-00-00")[0].parent.name == "training_2026-01-31-12-00-00_1"
+
+
+def test_whole_numbers_may_stand_alone(tmp_path: Path) -> None:
+    (trial,) = read_trials(write(tmp_path, seed=5, imitation_learning=..., total_timesteps=6e6))
+    assert (trial.seed, trial.total_timesteps, trial.imitation_learning, trial.load_model) == (5, 6000000, False, None)
+
+
+def changed(group: str, **values: Any) -> dict[str, Any]:
+    return {group: CONFIG[group] | values}
+
+
+@pytest.mark.parametrize(
+    ("changes", "needles"),
+    [
+        ({"sede": 1}, ["sede", "unknown", "seed"]),
+        ({"eval_freq": ...}, ["eval_freq", "missing"]),
+        ({"seed": "nine"}, ["seed", "int", "nine"]),
+        ({"seed": []}, ["seed", "empty"]),
+        ({"total_timesteps": 0}, ["total_timesteps", "0"]),
+        ({"agent_type": "PPO"}, ["agent_type", "'AC-IQN'", "'Rainbow'", "PPO"]),
+        ({"agent_type": ["DQN", "TD3"]}, ["agent_type", "TD3"]),
+        ({"imitation_learning": True}, ["imitation_learning: not available from this command yet"]),
+        ({"imitation_learning": "no"}, ["imitation_learning", "bool"]),
+        ({"load_model": "nowhere"}, ["load_model", "nowhere"]),
+        (changed("training_schedule", num_robots=[2]), ["training_schedule", "num_robots 1", "num_cores 2"]),
+        (changed("training_schedule", timesteps=[5, 30]), ["training_schedule", "ascend from 0"]),
+        (changed("training_schedule", num_robots=[2, 0]), ["training_schedule.num_robots[1]", "0"]),
+        (changed("training_schedule", levels=[1, 2]), ["training_schedule.levels", "unknown"]),
+        (changed("eval_schedule", num_episodes=10), ["eval_schedule.num_episodes", "list"]),
+        (changed("eval_schedule", min_start_goal_dis=[30, 300]), ["eval_schedule.min_start_goal_dis[1]", "300"]),
+        (changed("eval_schedule", min_start_goal_dis=[30, 70]), ["eval_schedule", "no robot could be placed"]),
+    ],
+)
+def test_a_mistake_is_one_clear_line_and_leaves_nothing(
+    changes: dict[str, Any], needles: list[str], small: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["-C", str(write(small, **changes))])
+    assert stopped.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ")
+    for needle in needles:
+        assert needle in line
+    assert [path.name for path in small.iterdir()] == ["config.json"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "needle"),
+    [
+        ([], "-C"),
+        (["-C", "none.json"], "none.json"),
+        (["-C", "config.json", "-P", "0"], "-P"),
+        (["-C", "config.json", "-P", "two"], "-P"),
+        (["-C", "config.json", "-D", "tpu"], "device"),
+        (["-C", "config.json", "-X"], "-X"),
+        (["-C", "text"], "not valid JSON"),
+        (["-C", "list"], "expected a JSON object"),
+        (["-R", "."], "trial_config.json"),
+        (["-R", ".", "-C", "config.json"], "-R"),
+    ],
+)
+def test_a_mistake_on_the_command_line(
+    arguments: list[str], needle: str, small: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(small)
+    (small / "text").write_text("seed: 9")
+    (small / "list").write_text("[1]")
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    assert stopped.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ") and needle in line
+
+
+# --- a training
+
+
+@pytest.mark.parametrize("agent_type", sorted(NETWORK_FILES))
+def test_a_training_leaves_the_published_files(agent_type: str, small: Path) -> None:
+    main(["-C", str(write(small, agent_type=agent_type))])
+    assert trained(small).name.startswith("training_20")
+    folder = trained(small) / "seed_9"
+    published = {"trial_config.json", "eval_configs.json", "evaluations.npz", *NETWORK_FILES[agent_type]}
+    ours = {"config.yaml", "metrics.csv", "checkpoints", "evaluations"}
+    assert {path.name for path in folder.iterdir()} == published | ours
+    assert json.loads((folder / "trial_config.json").read_text()) == CONFIG | {"seed": 9, "agent_type": agent_type}
+
+    found = read_evaluations(folder / "evaluations.npz")
+    assert found.timesteps == [20, 32, 48]  # 16 is before learning starts
+    for episodes in found.episodes:
+        assert [len(episode.robots) for episode in episodes] == [2, 2, 3]
+        for robot in (robot for episode in episodes for robot in episode.robots):
+            assert robot.action.shape == ((12,) if NETWORK_FILES[agent_type] is NETWORK else (12, 2))
+            assert len(robot.trajectory) == 13 and np.abs(robot.trajectory).sum() > 0
+    configs = load_episodes(folder / "eval_configs.json")
+    for episode, config in zip(found.episodes[0], configs, strict=True):
+        assert len(config["env"]["cores"]["Gamma"]) == len(config["env"]["obstacles"]["r"]) // 2
+        for robot, start, history in zip(episode.robots, config["robots"]["start"], config["robots"]["trajectory"]):
+            assert robot.trajectory[0].tolist() == history[0]
+            assert robot.trajectory[0, :2].tolist() == start
+
+    with open(folder / "metrics.csv", newline="") as file:
+        returns = [float(row["eval/return"]) for row in csv.DictReader(file) if row["eval/return"]]
+    assert returns == pytest.approx([row["return"] for row in found.summary()], rel=1e-6)
+
+
+def test_the_network_files_are_those_of_the_last_step(small: Path) -> None:
+    """And the folder is a run directory like any other."""
+    main(["-C", str(write(small))])
+    folder = trained(small) / "seed_9"
+    run = rlstack.load(folder)
+    assert run.frames == 48 and run.agent.updates == 8  # after 20, 24, ..., 48 steps
+    read_back = published_agent(folder, run.make_env())
+    for part in ("actor", "critic"):
+        for name, value in network_state(run.agent, part).items():
+            assert torch.equal(network_state(read_back, part)[name], value)
+
+
+def test_a_training_may_begin_with_published_networks(small: Path) -> None:
+    main(["-C", str(write(small, total_timesteps=20))])
+    first = trained(small) / "seed_9"
+    (first.parent).rename(small / "given")
+    given = small / "given/seed_9"
+    main(["-C", str(write(small, seed=[4], total_timesteps=20, load_model=str(given)))])
+    second = trained(small) / "seed_4"
+    assert json.loads((second / "trial_config.json").read_text())["load_model"] == str(given)
+    one, other = (load_published(folder).arrays["actor"] for folder in (given, second))
+    for name, values in one.items():  # one update with learning rate 1e-4 lies between them
+        assert np.abs(values - other[name]).max() < 1e-3, name
+
+
+def test_networks_of_other_kinds_are_refused_before_anything_is_written(
+    small: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["-C", str(write(small, total_timesteps=20))])
+    trained(small).rename(small / "given")
+    with pytest.raises(SystemExit):
+        main(["-C", str(write(small, agent_type="DQN", load_model="given/seed_9"))])
+    assert "load_model: given/seed_9" in capsys.readouterr().err
+    assert list((small / "out").iterdir()) == []
+
+
+# --- going on
+
+
+def interrupt(monkeypatch: pytest.MonkeyPatch, at: int) -> Callable[[], None]:
+    """Ctrl-C in the middle of the evaluation at this step."""
+    judge = TrialTraining.evaluate
+
+    def evaluate(self: TrialTraining) -> Any:
+        if self.frames == at:
+            raise KeyboardInterrupt
+        return judge(self)
+
+    monkeypatch.setattr(TrialTraining, "evaluate", evaluate)
+    return lambda: monkeypatch.setattr(TrialTraining, "evaluate", judge)
+
+
+def test_an_interrupted_training_goes_on_to_the_same_end(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(small)
+    main(["-C", str(path)])
+    trained(small).rename(small / "straight")
+    go_on = interrupt(monkeypatch, at=32)
+    with pytest.raises(SystemExit) as stopped:
+        main(["-C", str(path)])
+    assert stopped.value.code == 130
+    assert read_evaluations(trained(small) / "seed_9/evaluations.npz").timesteps == [20]
+    go_on()
+    main(["-R", str(trained(small))])
+    for name in ("evaluations.npz", "actor_network_params.pth", "critic_network_params.pth"):
+        one, other = small / "straight/seed_9" / name, trained(small) / "seed_9" / name
+        assert one.read_bytes() == other.read_bytes(), name
+    with pytest.raises(SystemExit) as stopped:
+        main(["-R", str(trained(small) / "seed_9")])
+    assert stopped.value.code == 2
+
+
+def test_of_a_grid_only_unfinished_trials_go_on(
+    small: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["-C", str(write(small, seed=[1, 2], total_timesteps=20))])
+    for checkpoint in (trained(small) / "seed_2/checkpoints").iterdir():
+        checkpoint.unlink()
+    capsys.readouterr()
+    main(["-R", str(trained(small))])
+    printed = capsys.readouterr().out
+    assert "seed_2" in printed and "seed_1" not in printed
+    assert CheckpointStore(trained(small) / "seed_2/checkpoints").latest() is not None
+
+
+# --- the command as users type it
+
+
+@pytest.mark.slow
+def test_two_trials_at_once_by_the_published_numbers(tmp_path: Path) -> None:
+    schedule = {
+        "num_episodes": [1],
+        "num_robots": [2],
+        "num_cores": [0],
+        "num_obstacles": [0],
+        "min_start_goal_dis": [30],
+    }
+    path = write(tmp_path, seed=[1, 2], total_timesteps=2100, eval_freq=1000, eval_schedule=schedule)
+    result = subprocess.run(
+        [sys.executable, "-m", "rlstack.adapters.marinenav", "-C", str(path), "-P", "2", "-D", "cpu"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stderr == "" and result.stdout.count("finished, success") == 2
+    for seed in (1, 2):
+        folder = trained(tmp_path) / f"seed_{seed}"
+        assert read_evaluations(folder / "evaluations.npz").timesteps == [2000, 2100]
+        assert "trial finished" in (folder / "output.txt").read_text()

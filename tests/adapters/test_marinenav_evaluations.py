@@ -1,0 +1,269 @@
+"""``evaluations.npz``: the published trainer's file read, reproduced and written, and hostile ones refused."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rlstack.adapters.marinenav.evaluations import Episode, Evaluations, RobotHistory, read_evaluations
+from rlstack.adapters.marinenav.rollouts import play_episodes
+from rlstack.config import ConfigError
+from tests.envs.marinenav.recorded import actor
+from tests.evaluation.scripted import Scripted, episodes, full_ahead
+
+NAMES = (
+    "timesteps",
+    "observations",
+    "actions",
+    "trajectories",
+    "rewards",
+    "successes",
+    "times",
+    "energies",
+    "relations",
+)
+
+
+def as_users_load_it(path: Path) -> dict[str, np.ndarray]:
+    with np.load(path, allow_pickle=True) as file:  # files that these tests wrote, or recorded themselves
+        return {name: file[name] for name in file.files}
+
+
+def assert_alike(ours: Any, theirs: Any, where: str) -> None:
+    """The same nesting of lists, the same numbers to rounding."""
+    if isinstance(theirs, list):
+        assert isinstance(ours, list) and len(ours) == len(theirs), where
+        for index, (one, other) in enumerate(zip(ours, theirs)):
+            assert_alike(one, other, f"{where}[{index}]")
+    elif theirs is None:
+        assert ours is None, where
+    else:
+        assert ours == pytest.approx(theirs, rel=1e-9, abs=1e-7), where
+
+
+def history(steps: int, absent: int = 0, choices: bool = False) -> RobotHistory:
+    """Made-up numbers, all different; step t shows t % 3 objects."""
+    rng = np.random.default_rng(steps)
+    mask = np.arange(5) < np.arange(steps + 1)[:, None] % 3
+    objects = rng.normal(size=(steps + 1, 5, 5)) * mask[..., None]
+    action = rng.integers(0, 25, steps) if choices else rng.normal(size=(steps, 2))
+    own, trajectory = rng.normal(size=(steps + 1, 7)), rng.normal(size=(steps + 1, 13))
+    return RobotHistory(own, objects, mask, action, trajectory, absent)
+
+
+def assert_same(one: Evaluations, other: Evaluations) -> None:
+    assert one.timesteps == other.timesteps
+    for first, second in zip(one.episodes, other.episodes, strict=True):
+        for a, b in zip(first, second, strict=True):
+            assert (a.reward, a.success, a.time, a.energy) == (b.reward, b.success, b.time, b.energy)
+            for p, q in zip(a.robots, b.robots, strict=True):
+                for name in ("own", "objects", "mask", "action", "trajectory"):
+                    np.testing.assert_array_equal(getattr(p, name), getattr(q, name))
+                assert p.absent == q.absent
+
+
+# --- the published file
+
+
+def test_the_published_file_is_read(fixtures_dir: Path) -> None:
+    found = read_evaluations(fixtures_dir / "marinenav/evaluations_example.npz")
+    assert found.timesteps == [2000, 60000]
+    first, second = found.episodes[0]
+    assert [robot.action.shape for robot in first.robots] == [(29, 2), (24, 2)]
+    assert [robot.trajectory.shape for robot in first.robots] == [(30, 13), (25, 13)]
+    assert [robot.absent for robot in first.robots] == [0, 5]  # 30 observations each, the last five of nothing
+    assert len(second.robots) == 3 and second.robots[0].mask[0].sum() == 1
+    assert first.time == (29 + 24) / 2 * 0.5
+    row = found.summary()[1]
+    assert row == pytest.approx(
+        {
+            "timestep": 60000,
+            "success": 1.0,
+            "return": (35.046861289551686 + 36.4368055304287) / 2,
+            "time": (13.25 + 17.166666666666668) / 2,
+            "energy": (22161.60461509451 + 26542.05071585253) / 2,
+        }
+    )
+
+
+def test_our_evaluation_of_the_released_actor_makes_the_published_file(fixtures_dir: Path, tmp_path: Path) -> None:
+    folder = fixtures_dir / "marinenav"
+    configs = json.loads((folder / "evaluations_example_configs.json").read_text())
+    policy = Scripted(actor(folder / "AC_IQN_params.npz"))
+    found, _ = play_episodes(policy, configs, noise_robots=3, dtype=torch.float64)
+    ours = Evaluations()
+    ours.add(2000, found)
+    ours.add(60000, found)
+    ours.save(tmp_path / "evaluations.npz")
+    mine, theirs = (
+        as_users_load_it(path) for path in (tmp_path / "evaluations.npz", folder / "evaluations_example.npz")
+    )
+    assert tuple(mine) == tuple(theirs) == NAMES
+    for name in NAMES:
+        assert (mine[name].shape, mine[name].dtype) == (theirs[name].shape, theirs[name].dtype), name
+        assert_alike(mine[name].tolist(), theirs[name].tolist(), name)
+
+
+# --- the rules of an evaluated episode
+
+
+def test_the_first_collision_ends_the_recording_of_everybody() -> None:
+    found, statistics = play_episodes(Scripted(full_ahead), [episodes()["collides"]], 5, dtype=torch.float64)
+    robots = found[0].robots
+    assert len({len(robot.action) for robot in robots}) == 1 and robots[0].absent == 0
+    assert len(robots[0].action) == int(statistics["length"]) and not found[0].success
+
+
+def test_an_episode_does_not_depend_on_its_company(monkeypatch: pytest.MonkeyPatch) -> None:
+    configs = [episodes()[name] for name in ("arrives", "collides", "both")]
+    policy = Scripted(full_ahead)
+    together, _ = play_episodes(policy, configs, 5, dtype=torch.float64)
+    monkeypatch.setattr("rlstack.adapters.marinenav.rollouts.MAX_WORLDS", 2)
+    in_turns, statistics = play_episodes(policy, configs, 5, dtype=torch.float64)
+    assert len(statistics["length"]) == 3
+    assert_same(Evaluations([0], [together]), Evaluations([0], [in_turns]))
+
+
+# --- writing and reading
+
+
+@pytest.mark.parametrize("choices", [False, True])
+def test_what_is_written_is_read(tmp_path: Path, choices: bool) -> None:
+    ours = Evaluations()
+    ours.add(20, [Episode([history(3, 2, choices), history(5, 0, choices)], 1.5, False, 2.0, 7.0)])
+    ours.add(40, [Episode([history(4, 0, choices)], -1.5, True, 2.5, 8.0)])
+    ours.save(tmp_path / "file.npz")
+    assert_same(read_evaluations(tmp_path / "file.npz"), ours)
+    loaded = as_users_load_it(tmp_path / "file.npz")
+    assert loaded["observations"].shape == (2, 1)
+    assert loaded["observations"][0][0][0][-1] == [None, None]
+    assert [len(robot) for robot in loaded["actions"][0][0]] == [3, 5]
+    assert [path.name for path in tmp_path.iterdir()] == ["file.npz"]
+
+
+def test_lists_of_equal_length_become_axes_and_are_read_alike(tmp_path: Path) -> None:
+    ours = Evaluations()
+    for step in (1, 2):
+        ours.add(step, [Episode([history(3), history(3)], 0.0, False, 1.0, 1.0)] * 2)
+    ours.save(tmp_path / "file.npz")
+    shapes = {name: array.shape for name, array in as_users_load_it(tmp_path / "file.npz").items()}
+    assert shapes["trajectories"] == (2, 2, 2, 4, 13) and shapes["relations"] == (2, 2, 2, 0)
+    assert shapes["rewards"] == (2, 2)
+    assert_same(read_evaluations(tmp_path / "file.npz"), ours)
+
+
+def test_numbers_as_numpy_has_them_are_read_too(tmp_path: Path) -> None:
+    """Whatever wrote a file: arrays within lists, numbers of any width, arrays of plain numbers."""
+    one = history(2)
+    entry = [[np.float32(x) for x in one.own[0]], [list(row) for row in one.objects[1][:1]]]
+    robots = {
+        "observations": [[[one.own[0], []], entry, entry]],
+        "actions": [[np.int64(3), np.uint8(24)]],
+        "trajectories": [list(one.trajectory.astype(">f8"))],
+        "relations": [[]],
+    }
+    arrays = {name: np.empty((1, 1), object) for name in robots}
+    for name, value in robots.items():
+        arrays[name][0, 0] = value
+    numbers = {"rewards": np.array([[1.5]]), "times": np.array([[2]]), "energies": np.array([[3.0]], np.float32)}
+    np.savez(
+        tmp_path / "file.npz",
+        timesteps=np.array([7]),
+        successes=np.array([[np.bool_(True)]], object),
+        **arrays,
+        **numbers,
+    )
+    episode = read_evaluations(tmp_path / "file.npz").episodes[0][0]
+    (robot,) = episode.robots
+    np.testing.assert_array_equal(robot.own[0], one.own[0])
+    np.testing.assert_array_equal(robot.own[1], one.own[0].astype(np.float32))
+    np.testing.assert_array_equal(robot.action, [3, 24])
+    np.testing.assert_array_equal(robot.trajectory, one.trajectory)
+    assert (episode.reward, episode.success, episode.time) == (1.5, True, 2.0)
+
+
+def test_a_resumed_run_replaces_the_evaluations_of_the_future_it_left_behind() -> None:
+    ours = Evaluations()
+    for step in (20, 40, 60):
+        ours.add(step, [Episode([history(1)], float(step), False, 0.5, 1.0)])
+    ours.add(40, [Episode([history(1)], -1.0, False, 0.5, 1.0)])
+    assert ours.timesteps == [20, 40]
+    assert [row["return"] for row in ours.summary()] == [20.0, -1.0]
+    assert ours.summary()[0]["time"] is None
+
+
+def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    ours = Evaluations()
+    ours.add(2000, [Episode([], 3.0, True, 12.5, 900.0), Episode([], 1.0, False, 50.0, 100.0)])
+    ours.print_table()
+    header, row = capsys.readouterr().out.splitlines()
+    assert header.split() == ["timestep", "success", "return", "time", "energy"]
+    assert row.split() == ["2000", "0.500", "2.00", "12.50", "900"]
+
+
+# --- files that are refused
+
+
+class Runs:
+    """Pickles as a call."""
+
+    def __init__(self, function: Any, *arguments: Any) -> None:
+        self.call = (function, arguments)
+
+    def __reduce__(self) -> Any:
+        return self.call
+
+
+def hostile(path: Path, value: Any) -> None:
+    array = np.empty(1, object)
+    array[0] = value
+    np.savez(path, **dict.fromkeys(NAMES, array))
+
+
+@pytest.mark.parametrize("kind", ["call", "hidden call", "structured dtype", "object buffer"])
+def test_a_hostile_pickle_is_refused_and_nothing_runs(tmp_path: Path, kind: str) -> None:
+    touched = tmp_path / "touched"
+    scalar = np.float64(1.0).__reduce__()[0]
+    value = {
+        "call": Runs(touched.touch),
+        "hidden call": [[1.0, Runs(eval, f"open({str(touched)!r}, 'w')")]],
+        "structured dtype": np.zeros(2, [("a", "f8"), ("b", "i4")]),
+        "object buffer": Runs(scalar, np.dtype("O"), b"\0" * 8),
+    }[kind]
+    hostile(tmp_path / "file.npz", value)
+    with pytest.raises(ConfigError, match=r"file\.npz: (refused: it names|not a file of such arrays)"):
+        read_evaluations(tmp_path / "file.npz")
+    assert not touched.exists()
+
+
+def test_a_pickle_that_is_no_array_is_refused(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "file.npz", "w") as archive:
+        header = b"{'descr': '|O', 'fortran_order': False, 'shape': (1,), }\n"
+        content = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + pickle.dumps({"a": 1})
+        for name in NAMES:
+            archive.writestr(f"{name}.npy", content)
+    with pytest.raises(ConfigError, match="where an array is expected"):
+        read_evaluations(tmp_path / "file.npz")
+
+
+def test_files_of_another_kind_end_in_one_line(tmp_path: Path) -> None:
+    text, other, short = tmp_path / "text.npz", tmp_path / "other.npz", tmp_path / "short.npz"
+    text.write_text("hello")
+    np.savez(other, timesteps=np.zeros(3))
+    hostile(short, [1.0])
+    for path, message in (
+        (tmp_path / "none.npz", "No such file"),
+        (text, "not a file of such arrays"),
+        (other, "lacks observations, actions"),
+        (short, "not a MarineNav evaluations.npz"),
+    ):
+        with pytest.raises(ConfigError, match=message) as caught:
+            read_evaluations(path)
+        assert str(caught.value).startswith(str(path)) and "\n" not in str(caught.value)

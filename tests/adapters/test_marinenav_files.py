@@ -1,0 +1,203 @@
+"""Files of published agents of all six types: found out, loaded, refused, written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from rlstack.adapters.marinenav import (
+    NETWORKS,
+    load_published,
+    network_state,
+    published_agent,
+    published_policy,
+    save_published,
+)
+from rlstack.adapters.marinenav.files import FILES
+from rlstack.agents import make_agent
+from rlstack.collection.flatten import flatten_agents
+from rlstack.config import ConfigError
+from tests.adapters.published_networks import (
+    CONTINUOUS,
+    SMALL,
+    Inputs,
+    acting_network,
+    decide,
+    native,
+    traced,
+    world,
+    write,
+)
+
+
+def inputs_of(td: Any) -> Inputs:
+    own, objects, mask = (td["agents", "observation", key].flatten(0, 1) for key in ("self", "objects", "mask"))
+    return own, objects, mask.double()
+
+
+def acted(policy: Any, td: Any) -> Tensor:
+    """A policy's action; what it draws is the same at every call."""
+    torch.manual_seed(7)
+    return policy(td.copy())["agents", "action"]
+
+
+def lively(env: Any) -> Any:
+    """An observation with other vessels in sight, and not the zero velocities of a start."""
+    td = env.reset()
+    observation = td["agents", "observation"]
+    torch.manual_seed(1)
+    observation["self"].copy_(torch.randn_like(observation["self"]) * 10)
+    observation["objects"].copy_(torch.randn_like(observation["objects"]) * 5)  # beyond the mask as well
+    observation["mask"].copy_(torch.rand(observation["mask"].shape) < 0.5)
+    return td
+
+
+# -- acting as published -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["weights", "export", "arrays"])
+@pytest.mark.parametrize("kind", NETWORKS)
+def test_every_agent_acts_as_described(kind: str, form: str, tmp_path: Path) -> None:
+    network, env = acting_network(kind), world(kind)
+    source: Any = {name: value.numpy() for name, value in network.state_dict().items()}
+    if form == "weights":
+        source = write(tmp_path, kind, network)
+    elif form == "export":
+        source = tmp_path / f"{kind}.pt"
+        traced(kind, network).save(str(source))
+    td = lively(env)
+    action = acted(published_policy(source, env), td)
+    torch.manual_seed(7)
+    expected = decide(kind, network, inputs_of(td))
+    assert action.shape == ((6, 4, 2) if kind in CONTINUOUS else (6, 4))
+    # levels are drawn in the shape of the observations: the same numbers in the same order
+    torch.testing.assert_close(action.flatten(0, 1), expected, rtol=0, atol=1e-12)
+    assert len(action.flatten(0, 1).unique(dim=0)) > 1
+
+
+@pytest.mark.parametrize("kind", NETWORKS)
+def test_an_export_can_go_on_training(kind: str, tmp_path: Path) -> None:
+    network, path = acting_network(kind), tmp_path / f"{kind}_export.pt"
+    traced(kind, network).save(str(path))
+    published = load_published(path, kind)
+    assert published.export is not None and list(published.arrays) == [next(iter(NETWORKS[kind]))]
+    for name, value in network.state_dict().items():
+        assert torch.equal(torch.as_tensor(published.arrays[next(iter(NETWORKS[kind]))][name]), value)
+
+
+def test_exports_in_a_float32_world(tmp_path: Path) -> None:
+    env, path = world("DDPG", torch.float32), tmp_path / "actor.pt"
+    traced("DDPG", acting_network("DDPG")).save(str(path))
+    action = published_policy(path, env)(env.reset())["agents", "action"]
+    assert action.dtype == torch.float32
+    env.rollout(3, published_policy(path, env))
+
+
+# -- the way there and back --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", NETWORKS)
+def test_there_and_back(kind: str, tmp_path: Path) -> None:
+    agent, env = native(kind), world(kind)
+    save_published(agent, tmp_path / "saved")
+    assert {file.name for file in (tmp_path / "saved").iterdir()} == {
+        name for part in NETWORKS[kind] for name in FILES[part]
+    }
+    again = published_agent(tmp_path / "saved", env, 1000, agent_type=None)
+    assert type(again) is type(agent) and not load_published(tmp_path / "saved").missing
+    for part in NETWORKS[kind]:
+        ours, theirs = network_state(agent, part), network_state(again, part)
+        assert ours.keys() == theirs.keys() and all(torch.equal(theirs[key], value) for key, value in ours.items())
+    td = lively(env)
+    expected = acted(agent.policy(explore=False), td)
+    for policy in (again.policy(explore=False), published_policy(tmp_path / "saved", env)):
+        assert torch.equal(acted(policy, td), expected)
+
+
+@pytest.mark.parametrize("kind", NETWORKS)
+def test_it_goes_on_training_with_the_weights_in_its_targets(kind: str, tmp_path: Path) -> None:
+    save_published(native(kind), tmp_path)
+    env = world(kind)
+    agent = published_agent(tmp_path, env, 1000, batch_size=8, buffer_size=64)
+    assert agent.config.batch_size == 8 and agent.config.hidden == [12, 12]
+    state = agent.state_dict()
+    if kind == "AC-IQN":
+        loss = state["networks"]["loss"]
+        pairs = [(v, loss[f"target_{k}"]) for k, v in loss.items() if f"target_{k}" in loss]
+    else:
+        pairs = [
+            (state["networks"][name][key], value)
+            for name, target in state["targets"].items()
+            for key, value in target.items()
+        ]
+    assert len(pairs) >= 5 and all(torch.equal(a, b) for a, b in pairs)
+    before = {part: {k: v.clone() for k, v in network_state(agent, part).items()} for part in NETWORKS[kind]}
+    rollout = env.rollout(3, agent.policy(explore=True), break_when_any_done=False)
+    agent.update_once(flatten_agents(rollout))
+    for part in NETWORKS[kind]:
+        after = network_state(agent, part)
+        assert any(not torch.equal(after[key], value) for key, value in before[part].items()), part
+
+
+def test_missing_critics_start_fresh_with_a_warning(tmp_path: Path) -> None:
+    network = acting_network("DDPG")
+    file = write(tmp_path, "DDPG", network)
+    with pytest.warns(UserWarning, match="published without critic, which start fresh") as caught:
+        agent = published_agent(file, world("DDPG"), 1000, agent_type="ddpg")
+    assert len(caught) == 1
+    assert torch.equal(network_state(agent, "actor")["output.bias"], network.state_dict()["output_layer.bias"])
+    with pytest.raises(ConfigError, match="AC-IQN or of DDPG, give agent_type"):
+        published_agent(file, world("DDPG"), 1000)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_policy_needs_no_critics_and_warns_of_nothing(tmp_path: Path) -> None:
+    published_policy(write(tmp_path, "SAC", acting_network("SAC")), world("SAC"))
+
+
+def test_only_published_networks_are_written(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="TD3 is not one of the published agents AC-IQN, IQN"):
+        save_published(make_agent("td3", world("DDPG"), 1000, **SMALL), tmp_path)
+    others: list[tuple[str, dict[str, Any]]] = [
+        ("DQN", {"dueling": True}),
+        ("DQN", {"inputs": "features"}),
+        ("DQN", {"hidden": [12, 12, 12]}),
+        ("DQN", {"normalize_observations": True}),
+        ("SAC", {"squash": "tanh"}),
+        ("AC-IQN", {"critic": "late"}),
+        ("Rainbow", {"value_max": 9.0}),
+    ]
+    for kind, changes in others:
+        with pytest.raises(ConfigError, match=r"has other networks than the published; agent=.*_published has those"):
+            save_published(native(kind, **changes), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+# -- which agent it is -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", NETWORKS)
+def test_the_type_is_found_out(kind: str, tmp_path: Path) -> None:
+    save_published(native(kind), tmp_path)
+    assert load_published(tmp_path).agent_type == kind
+    part = next(iter(NETWORKS[kind]))
+    alone = load_published(tmp_path / FILES[part][0])
+    assert alone.agent_type == (None if kind in ("AC-IQN", "DDPG") else kind) and list(alone.arrays) == [part]
+    named = tmp_path / f"{kind.replace('-', '_')}_params.npz"
+    np.savez(named, **alone.arrays[part])
+    assert load_published(named).agent_type == kind
+    assert load_published(named, kind.lower().replace("-", "_")).agent_type == kind
+
+
+def test_a_directory_of_two_agents_needs_the_type(tmp_path: Path) -> None:
+    for kind in ("SAC", "DQN"):
+        save_published(native(kind), tmp_path)
+    with pytest.raises(ConfigError, match="several agents, give agent_type"):
+        load_published(tmp_path)
+    assert list(load_published(tmp_path, "SAC").arrays) == ["actor", "critic_1", "critic_2"]
+    assert list(load_published(tmp_path, "DQN").arrays) == ["network"]

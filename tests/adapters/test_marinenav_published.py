@@ -1,0 +1,174 @@
+"""The released agents themselves: recorded outputs, and what they achieved in the public environment."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+
+import envs
+from envs.marinenav.published_noise import PublishedNoise, perception_seeds
+from rlstack.adapters.marinenav import published_agent, published_policy
+from rlstack.agents import Agent
+from rlstack.evaluation.evaluator import EpisodeSet, Evaluation, evaluate
+from tests.envs.marinenav.recorded import load_json
+
+CONTINUOUS = {"AC_IQN": True, "DDPG": True, "SAC": True, "DQN": False, "IQN": False}
+EXACT: dict[str, Any] = {"dtype": torch.float64}
+Records = list[dict[str, Any]]
+
+
+# -- recorded outputs --------------------------------------------------------------------------------------------
+
+
+def agent_of(params: Path) -> Agent:
+    name = params.name.removesuffix("_params.npz")
+    env = envs.make("marinenav", num_worlds=1, continuous_actions=CONTINUOUS[name], **EXACT)
+    return published_agent(params, env, 1000)
+
+
+def outputs(agent: Any, name: str, observation: TensorDict, recorded: dict[str, Tensor]) -> dict[str, Tensor]:
+    if name == "AC_IQN":
+        return {"action": agent.loss.act(observation), "target's": agent.loss.act(observation, target=True)}
+    if name == "SAC":
+        mean, log_std = agent.actor(observation)
+        return {"mu": mean, "log_std": log_std}
+    if name == "IQN":
+        return {"quantiles": agent.network(observation, recorded["taus"])}
+    return {"q": agent.network(observation)} if name == "DQN" else {"action": agent.actor(observation)}
+
+
+def check_outputs(params: Path, io: Path) -> None:
+    with np.load(io) as file:
+        recorded = {key: torch.from_numpy(value) for key, value in file.items()}
+    name = params.name.removesuffix("_params.npz")
+    keys = {"self": "self_state", "objects": "objects", "mask": "mask"}
+    observation = TensorDict({ours: recorded[theirs] for ours, theirs in keys.items()}, [32])
+    with torch.no_grad():
+        found = outputs(agent_of(params), name, observation, recorded)
+    for key, value in found.items():
+        expected = recorded["action" if key == "target's" else key]
+        torch.testing.assert_close(value, expected, rtol=0, atol=1e-9, msg=f"{name}: {key}")
+
+
+WITHOUT_CRITICS = "ignore:.*start fresh:UserWarning"
+
+
+@pytest.mark.filterwarnings(WITHOUT_CRITICS)
+@pytest.mark.parametrize(("name", "folder"), [("AC_IQN", "losses"), ("DQN", "marinenav")])
+def test_recorded_outputs(name: str, folder: str, fixtures_dir: Path) -> None:
+    check_outputs(fixtures_dir / f"marinenav/{name}_params.npz", fixtures_dir / f"{folder}/{name}_io_public.npz")
+
+
+@pytest.mark.filterwarnings(WITHOUT_CRITICS)
+@pytest.mark.shared
+@pytest.mark.parametrize("name", CONTINUOUS)
+def test_all_recorded_outputs(name: str, shared_dir: Path) -> None:
+    folder = shared_dir / "weights/marinenav"
+    recordings = sorted(folder.glob(f"{name}_io_*.npz"))
+    assert recordings
+    for path in recordings:
+        check_outputs(folder / f"{name}_params.npz", path)
+
+
+# -- closed loop -------------------------------------------------------------------------------------------------
+
+
+def configs_of(configs: Records, results: Records) -> list[dict[str, Any]]:
+    known = {(r["set_seed"], r["level"], r["index"]): r["config"] for r in configs}
+    return [deepcopy(known[r["set_seed"], r["level"], r["index"]]) for r in results]
+
+
+def without_noise(config: dict[str, Any]) -> dict[str, Any]:
+    senses = config["robots"]["perception"]
+    for name, value in (("pos_std", 0.0), ("vel_std", 0.0), ("r_mean_ratio", 1.0)):
+        senses[name] = [value] * len(senses[name])
+    return config
+
+
+def published_noise(configs: Sequence[Any]) -> PublishedNoise:
+    return PublishedNoise([perception_seeds(config) for config in configs], dtype=torch.float64)
+
+
+def roll_out(
+    params: Path, configs: list[dict[str, Any]], seed: int = 0, noise: Any = None, **options: Any
+) -> Evaluation:
+    options = {"continuous_actions": CONTINUOUS[params.name.removesuffix("_params.npz")], **EXACT, **options}
+    policy = published_policy(params, envs.make("marinenav", num_worlds=1, **options))
+    chosen = EpisodeSet(configs, ["all"] * len(configs))
+    return evaluate(policy, "marinenav", options, 1, seed, noise_source=noise, episode_set=chosen)
+
+
+def column(results: Records, key: str) -> Tensor:
+    return torch.tensor([float(result[key]) for result in results], dtype=torch.float64)
+
+
+def check_noise_free(params: Path, configs: Records, results: Records) -> None:
+    """Lengths and flags exact, the rest up to what the closed loop makes of rounding."""
+    found = roll_out(params, [without_noise(config) for config in configs_of(configs, results)]).episodes
+    for key in ("success", "collision", "length"):
+        assert torch.equal(found[key].double(), column(results, key)), key
+    torch.testing.assert_close(found["discounted_return"], column(results, "ret"), rtol=0, atol=1e-6)
+    torch.testing.assert_close(found["time"], column(results, "time"))
+    torch.testing.assert_close(found["energy"], column(results, "energy"), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["AC_IQN", "DQN"])
+def test_published_episodes(name: str, fixtures_dir: Path) -> None:
+    folder = fixtures_dir / "marinenav"
+    results = load_json(folder / f"{name}_episodes_253.json.gz")["noise_free"]
+    chosen = [result for result in results if result["index"] in (0, 6)]
+    assert len(chosen) == 12
+    check_noise_free(folder / f"{name}_params.npz", load_json(folder / "eval_configs_253.json.gz"), chosen)
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("name", ["AC_IQN", "DDPG", "DQN"])
+def test_all_published_episodes(name: str, shared_dir: Path) -> None:
+    folder = shared_dir / "golden/marinenav"
+    configs = [r for path in sorted(folder.glob("eval_configs_*.json.gz")) for r in load_json(path)]
+    results = [
+        r for path in sorted(folder.glob("*_eval_noisefree.json")) for r in load_json(path) if r["agent"] == name
+    ]
+    assert results
+    check_noise_free(shared_dir / f"weights/marinenav/{name}_params.npz", configs, results)
+
+
+@pytest.mark.shared
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CONTINUOUS)
+def test_published_success_rates(name: str, shared_dir: Path) -> None:
+    """On the saved configs: with noise of our own within what the recorded episodes allow, with theirs the same."""
+    folder, params = shared_dir / "golden/marinenav", shared_dir / f"weights/marinenav/{name}_params.npz"
+    every = load_json(folder / "pretrained_eval_episodes_public.json.gz")
+    results = [result for result in every if result["agent"] == name]
+    configs = configs_of(load_json(folder / "eval_configs_public.json.gz"), results)
+    assert len(configs) == (120 if name == "AC_IQN" else 60)
+    rates = [float(roll_out(params, configs, seed).episodes["success"].double().mean()) for seed in range(4)]
+    low, high = wilson(float(column(results, "success").mean()), len(results))
+    print(name, rates, (low, high))
+    assert low < sum(rates) / len(rates) < high
+    if name == "AC_IQN":
+        low, high = load_json(shared_dir / "facts/marinenav_pretrained_eval.json")["agents"][name]["overall"][
+            "success_ci95"
+        ]
+        assert low - 0.02 < sum(rates) / len(rates) < high + 0.02
+    if name in ("AC_IQN", "DDPG", "DQN"):
+        found = roll_out(params, configs, noise=published_noise).episodes
+        for key in ("success", "collision", "length"):
+            assert torch.equal(found[key].double(), column(results, key)), key
+
+
+def wilson(rate: float, count: int) -> tuple[float, float]:
+    """95 % interval of a proportion (Wilson 1927)."""
+    z = 1.96
+    centre, spread = rate + z * z / (2 * count), z * math.sqrt(rate * (1 - rate) / count + z * z / (4 * count**2))
+    return (centre - spread) / (1 + z * z / count), (centre + spread) / (1 + z * z / count)

@@ -1,0 +1,124 @@
+"""Files, envs and options that no published agent fits: one clear line, and nothing is run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import envs
+from rlstack.adapters.marinenav import NETWORKS, load_published, published_agent, published_policy, save_published
+from rlstack.config import ConfigError
+from tests.adapters.published_networks import CONTINUOUS, Inputs, acting_network, native, world, write
+
+
+def refused(match: str, *arguments: Any, **options: Any) -> None:
+    with pytest.raises(ConfigError, match=match) as error:
+        load_published(*arguments, **options)
+    assert "\n" not in str(error.value)
+
+
+def test_incomplete_and_mixed_directories(tmp_path: Path) -> None:
+    refused("holds no published agent, needed is one of: actor_network_params.pth, critic_network_params.pth", tmp_path)
+    save_published(native("SAC"), tmp_path)
+    refused("SAC.*not DQN|lacks network_params.pth of DQN", tmp_path, "DQN")
+    (tmp_path / "critic_2_params.pth").unlink()
+    refused("actor_network_params.pth, critic_1_params.pth are not one agent.*an actor alone", tmp_path)
+    refused("lacks critic_2_params.pth of SAC", tmp_path, agent_type="SAC")
+    refused(r"no option 'TD3'.*AC-IQN.*Rainbow", tmp_path, agent_type="TD3")
+    refused("No such file or directory", tmp_path / "nowhere")
+
+
+def test_networks_of_different_agents(tmp_path: Path) -> None:
+    save_published(native("DDPG"), tmp_path)
+    torch.save(acting_network("SAC").state_dict(), tmp_path / "actor_network_params.pth")
+    refused("actor_network_params.pth, critic_network_params.pth are of different agents", tmp_path)
+    save_published(native("DQN"), tmp_path)
+    refused("holds an agent of type DQN, not IQN", tmp_path / "network_params.pth", "IQN")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [("{", "not JSON"), ("[1]", "must hold a JSON object"), ('{"hidden_dimension": 64}', "is 64, the weights have 12")],
+)
+def test_constructor_arguments_must_not_contradict(tmp_path: Path, content: str, message: str) -> None:
+    save_published(native("DQN"), tmp_path)
+    file = tmp_path / "constructor_params.json"
+    assert json.loads(file.read_text())["concat_feature_dimension"] == 26
+    file.write_text(content)
+    refused(message, tmp_path)
+    file.write_text('{"seed": 3, "device": "cpu"}')
+    load_published(tmp_path)
+    file.unlink()
+    load_published(tmp_path)
+
+
+class Trap:
+    """Something only a pickle could bring to life."""
+
+    def __reduce__(self) -> Any:
+        return (Path.touch, (Path("trapped"),))
+
+
+def test_other_contents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "network_params.pth"
+    torch.save({"weights": Trap()}, file)
+    refused(r"network_params\.pth: ", file)
+    assert not (tmp_path / "trapped").exists()
+    torch.save([1, 2], file)
+    refused("not a file of named tensors", file)
+    file.write_bytes(b"nothing of the kind")
+    refused(r"network_params\.pth: ", file)
+    state = acting_network("IQN").state_dict()
+    torch.save({**state, "hidden_layer.bias": state["hidden_layer.bias"] * torch.nan}, file)
+    refused(r"network_params\.pth: network: broken weights: hidden_layer\.bias has numbers that are not finite", file)
+    torch.save({**state, "self_encoder.0.bias": torch.tensor(1.0)}, file)
+    refused(r"self_encoder\.0\.bias is float32 of shape \(\)", file)
+    torch.save({**state, "hidden_layer.weight": torch.ones(12, 9)}, file)
+    with pytest.raises(ConfigError, match=r"trunk\.0\.weight is \(12, 9\), the agent's \(12, 26\)"):
+        published_policy(file, world("IQN"))
+    state.pop("cos_embedding.bias")
+    torch.save(state, file)
+    refused(r"lacks cos_embedding.bias \(compared with IQN's; known: AC-IQN, IQN, DDPG, DQN, SAC, Rainbow\)", file)
+    outputs = {"output_layer.weight": torch.zeros(9, 12), "output_layer.bias": torch.zeros(9)}
+    torch.save({**acting_network("DQN").state_dict(), **outputs}, file)
+    refused("9 outputs, the actors have 2 and the discrete agents 25", file)
+
+
+def test_other_programs(tmp_path: Path) -> None:
+    class Sum(torch.nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.sum()
+
+    torch.jit.trace(Sum(), torch.ones(2)).save(str(tmp_path / "sum.pt"))
+    refused("sum.pt: not an export of a published MarineNav agent", tmp_path / "sum.pt")
+
+    class Wide(torch.nn.Module):
+        def forward(self, inputs: Inputs) -> Tensor:
+            return inputs[0]
+
+    torch.jit.trace(Wide(), ((torch.ones(2, 7), torch.ones(2, 5, 5), torch.ones(2, 5)),)).save(str(tmp_path / "w.pt"))
+    refused(r"1 arguments and outputs \[\(3, 7\)\]", tmp_path / "w.pt")
+
+
+@pytest.mark.parametrize("kind", NETWORKS)
+def test_envs_and_overrides_that_do_not_fit(kind: str, tmp_path: Path) -> None:
+    file = write(tmp_path, kind, acting_network(kind))
+    other = "DQN" if kind in CONTINUOUS else "SAC"
+    with pytest.raises(ConfigError, match=r"set env\.continuous_actions=(true|false)"):
+        published_policy(file, world(other))
+    with pytest.raises(ConfigError, match=r"needs the observation|need the observation"):
+        published_policy(file, envs.make("gymnasium", id="CartPole-v1"))
+    with pytest.raises(ConfigError, match=r"agent.hidden: \[8, 8\] contradicts the published weights"):
+        published_agent(file, world(kind), 1000, agent_type=kind, hidden=[8, 8])
+    with pytest.raises(ConfigError, match=r"agent\.gama: unknown key"):
+        published_agent(file, world(kind), 1000, agent_type=kind, gama=0.5)
+    if kind in ("DQN", "DDPG"):
+        wrong = {"DQN": {"dueling": True}, "DDPG": {"inputs": "features"}}[kind]
+        with pytest.raises(ConfigError, match=r"network_params\.pth: (network|actor): "):
+            published_agent(file, world(kind), 1000, agent_type=kind, **wrong)

@@ -1,0 +1,198 @@
+"""Callables and objects from elsewhere as policies."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tensordict import TensorDictBase
+from torch import nn
+from torchrl.data import OneHot
+
+import envs
+from rlstack.adapters.protocols import ActPolicy, CallablePolicy, PredictPolicy, foreign_policy, load_callable
+from rlstack.config import ConfigError
+from tests.adapters.small_worlds import Noise, box
+
+TWO = box((-1, 1), (0, 2))
+
+
+def sign_of_first(observation: Any) -> Any:
+    """0 or 1, batched, for numpy and torch alike."""
+    return (observation[..., 0] > 0) * 1
+
+
+class Acting:
+    """One observation at a time, as MarineNav's agents."""
+
+    def act(self, state: Any, eps: float) -> int:
+        assert state.shape == (5,) and eps == 0.0
+        return int(state[0] > 0)
+
+
+class Predicting:
+    def predict(self, observation: Any) -> Any:
+        assert isinstance(observation, np.ndarray)
+        return sign_of_first(observation)
+
+
+class PredictingTwo(Predicting):
+    def predict(self, observation: Any) -> Any:
+        return super().predict(observation), None
+
+
+class Linear(nn.Module):
+    """Takes tensors; two scores."""
+
+    def forward(self, observation: torch.Tensor) -> torch.Tensor:
+        assert isinstance(observation, torch.Tensor)
+        return observation[..., :1].sign().long().clamp(min=0)
+
+
+FORMS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "function": (sign_of_first, {}),
+    "function of tensors": (lambda observation: observation[..., 0].gt(0).long(), {}),
+    "tensors asked for": (lambda observation: observation[..., 0].gt(0).long(), {"arrays": "torch"}),
+    "one at a time": (lambda observation: int(observation[0] > 0), {"batched": False}),
+    "list": (lambda observation: [int(value) for value in observation[:, 0] > 0], {}),
+    "module": (Linear(), {}),
+    "act": (Acting(), {}),
+    "predict": (Predicting(), {}),
+    "predict with state": (PredictingTwo(), {}),
+}
+
+
+@pytest.mark.parametrize("agents", [None, 2])
+@pytest.mark.parametrize("obj, options", FORMS.values(), ids=FORMS.keys())
+def test_every_form_acts_in_every_layout(obj: Any, options: dict[str, Any], agents: int | None) -> None:
+    env = Noise(5, 2, num_worlds=6, agents=agents)
+    policy, td = foreign_policy(obj, env, **options), env.reset()
+    place = td if agents is None else td["agents"]
+    policy(td)
+    assert torch.equal(place["action"], (place["observation"][..., 0] > 0).long())
+    env.rollout(3, policy, break_when_any_done=False)
+
+
+def test_forms_by_name() -> None:
+    class All(Predicting, Acting):
+        def __call__(self, observation: Any) -> Any:
+            return np.zeros(len(observation), dtype=np.int64)
+
+    env, td = Noise(5, 2, num_worlds=64), Noise(5, 2, num_worlds=64).reset()
+    expected = (td["observation"][:, 0] > 0).long()
+    for name, action in {"auto": expected, "predict": expected, "act": expected, "callable": 0 * expected}.items():
+        assert torch.equal(foreign_policy(All(), env, name)(td)["action"], action)  # type: ignore[arg-type]
+    assert isinstance(All(), PredictPolicy) and isinstance(All(), ActPolicy) and isinstance(All(), CallablePolicy)
+    assert not isinstance(Acting(), PredictPolicy) and not isinstance(Predicting(), ActPolicy | CallablePolicy)
+
+
+def test_continuous_actions_and_one_hot_ones() -> None:
+    env, td = Noise(5, TWO, num_worlds=3), Noise(5, TWO, num_worlds=3).reset()
+    action = foreign_policy(lambda observation: np.full((len(observation), 2), 0.5), env)(td)["action"]
+    assert action.dtype == torch.float32 and (action == 0.5).all() and action.shape == (3, 2)
+    env = Noise(5, OneHot(4), num_worlds=3)
+    assert foreign_policy(lambda o: np.full(len(o), 2), env)(env.reset())["action"].tolist() == [[0, 0, 1, 0]] * 3
+    assert foreign_policy(lambda o: np.eye(4)[[1] * len(o)], env)(env.reset())["action"].tolist() == [[0, 1, 0, 0]] * 3
+
+
+def test_structured_observations_are_dicts() -> None:
+    env = envs.make("marinenav", num_worlds=3, num_robots=2)
+
+    def single(observation: dict[str, np.ndarray]) -> list[float]:
+        assert {key: value.shape for key, value in observation.items()} == {
+            "self": (7,),
+            "objects": (5, 5),
+            "mask": (5,),
+        }
+        return [float(np.tanh(observation["self"][0])), 0.0]
+
+    td = foreign_policy(single, env, batched=False)(env.reset())
+    expected = td["agents", "observation", "self"][..., 0].tanh()
+    torch.testing.assert_close(td["agents", "action"][..., 0], expected)
+
+
+def test_a_memory_is_handed_back_and_begins_anew() -> None:
+    class Counting:
+        """Its action is the number of steps of the episode so far, at most 9."""
+
+        def predict(self, observation: Any, state: Any = None, episode_start: Any = None) -> Any:
+            count = np.zeros(len(observation), dtype=np.int64) if state is None else np.where(episode_start, 0, state)
+            return count, np.minimum(count + 1, 9)
+
+    env = Noise(5, 10, num_worlds=3)
+    policy = foreign_policy(Counting(), env)
+    for _ in range(2):
+        action = env.rollout(8, policy, break_when_any_done=False)["action"]
+        assert action.tolist() == [[t % (3 + w) for t in range(8)] for w in range(3)]
+
+
+def test_deterministic_predictions_are_asked_for() -> None:
+    class Sampling:
+        def predict(self, observation: Any, deterministic: bool = False) -> Any:
+            return np.full(len(observation), int(deterministic))
+
+    env = Noise(5, 2)
+    assert foreign_policy(Sampling(), env)(env.reset())["action"].tolist() == [1, 1, 1]
+
+
+class Silent:
+    pass
+
+
+FAULTS: list[tuple[Any, Any, dict[str, Any], str]] = [
+    (Silent(), 4, {}, r"Silent is no policy: it offers no predict\(obs\), act\(state, eps\) or call"),
+    (Acting, 4, {}, "it is a class, an instance is needed"),
+    (Acting(), 4, {"protocol": "predict"}, "it offers no predict"),
+    (Acting(), 4, {"protocol": "other"}, "'other' is unknown, allowed: auto, predict, act, callable"),
+    (lambda o: np.zeros((len(o), 3)), TWO, {"arrays": "numpy"}, r"actions of shape \(3, 3\), the env takes \(3, 2\)"),
+    (lambda o: np.zeros(7, dtype=int), 4, {"arrays": "numpy"}, r"actions of shape \(7,\), the env takes \(3,\)"),
+    (lambda o: np.zeros((len(o), 2), dtype=int), TWO, {"arrays": "numpy"}, r"torch.int64, the env takes torch.float32"),
+    (lambda o: np.full(len(o), 0.5), 4, {"arrays": "numpy"}, "fractions as actions, the env takes indices below 4"),
+    (lambda o: np.full(len(o), 4), 4, {"arrays": "numpy"}, r"actions in \[4, 4\], the env takes \[0, 3\]"),
+    (lambda o: np.full((len(o), 2), -0.5), TWO, {"arrays": "numpy"}, r"actions in \[-0.5, -0.5\], the env takes"),
+    (lambda o: np.full((len(o), 2), np.nan), TWO, {"arrays": "numpy"}, "not a finite number"),
+    (lambda o: "left", 4, {"arrays": "numpy"}, "not an array of numbers"),
+    (lambda o: None, 4, {"arrays": "numpy"}, "not an array of numbers"),
+    (lambda o: o["self"], 4, {"arrays": "numpy"}, "fails on a vector of shape .*IndexError"),
+    (lambda o: o.nothing, 4, {}, "with numpy arrays, .*AttributeError.*with torch arrays, .*AttributeError"),
+]
+
+
+@pytest.mark.parametrize("obj, action, options, message", FAULTS)
+def test_what_does_not_fit_is_told_in_one_line(obj: Any, action: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        foreign_policy(obj, Noise(5, action), **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_trying_leaves_the_generator_and_the_observations_alone() -> None:
+    def scribble(observation: Any) -> Any:
+        observation[:] = 0
+        return np.zeros(len(observation), dtype=np.int64)
+
+    env = Noise(5, 4)
+    state, td = torch.get_rng_state(), env.reset()
+    shown: TensorDictBase = td.clone()
+    foreign_policy(scribble, env, arrays="numpy")(td)
+    assert torch.equal(torch.get_rng_state(), state) and torch.equal(td["observation"], shown["observation"])
+
+
+def test_loading_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "strangers_policy.py").write_text("class Agents:\n    best = max\n")
+    (tmp_path / "strangers_mistake.py").write_text("raise OSError('no licence')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert load_callable("strangers_policy:Agents.best") is max
+    for path, message in {
+        "strangers_policy": "not of the form 'package.module:attribute'",
+        "strangers_policy:": "not of the form",
+        "strangers_policy:agents": "there is no 'agents' in it, but Agents",
+        "no_such_module:x": "no_such_module cannot be imported .*ModuleNotFoundError",
+        "strangers_mistake:x": "OSError: no licence",
+    }.items():
+        with pytest.raises(ConfigError, match=message):
+            load_callable(path)
+    sys.modules.pop("strangers_policy", None)

@@ -1,0 +1,242 @@
+"""Models of Stable-Baselines3: recorded answers, and files that are no such models."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from rlstack.adapters.sb3 import SB3Model, load_sb3, sb3_layers
+from rlstack.adapters.sb3.networks import FeedForward, SquashedGaussian
+from rlstack.adapters.sb3.recurrent import RecurrentActorCritic
+from rlstack.config import ConfigError
+
+TOLERANCE = 1e-6
+FIXTURES = Path(__file__).resolve().parents[1] / "fixtures/sb3"
+SMALL = ["a2c_multi_default", "dqn_multi_default", "ppo_mlp_box_action"]
+MULTI = {"combat_targets": 17, "enemy_count": 1, "mission_progress": 3, "player_state": 7, "spatial_awareness": 4}
+
+
+def recorded(path: Path) -> dict[str, Tensor]:
+    with np.load(path.with_name(path.stem + "_io.npz")) as file:
+        return {key: torch.from_numpy(value) for key, value in file.items()}
+
+
+def close(ours: Tensor, theirs: Tensor) -> None:
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=TOLERANCE)
+
+
+def check(path: Path) -> SB3Model:
+    """Every recorded answer, from normalised and from raw observations."""
+    model, answers = load_sb3(path, path.with_name(path.stem + "_vecnormalize.pkl")), recorded(path)
+    keys, network = model.observation_keys, model.network
+    assert isinstance(network, FeedForward)
+    raw = answers["raw"] if keys is None else {key: answers[f"raw_{key}"] for key in keys}
+    norm = answers["norm"] if keys is None else torch.cat([answers[f"norm_{key}"] for key in keys], -1)
+    for features in (norm, model.features(raw)):
+        outputs, action = network.outputs(features), network.act(features)
+        if "logits" in outputs:
+            close(outputs["logits"], answers["action_net_out"])
+            close(outputs["logits"].log_softmax(-1), answers["logits_normalised"])
+        for name in {"value", "q", "mean", "log_std"} & set(outputs) & set(answers):
+            close(outputs[name], answers[name])
+        if "std" in answers:
+            close(outputs["log_std"].exp(), answers["std"])
+        if isinstance(network, SquashedGaussian):
+            for index, value in enumerate(network.values(features, action), 1):
+                close(value, answers[f"q{index}"])
+        close(action, answers["det_action"])
+    return model
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_recorded_answers(name: str) -> None:
+    model = check(FIXTURES / f"{name}.zip")
+    assert model.algorithm == {"a2c": "A2C", "dqn": "DQN", "ppo": "PPO"}[name[:3]]
+    assert not any(value.requires_grad for value in model.network.parameters()) and not model.network.training
+
+
+@pytest.mark.shared
+def test_all_recorded_answers(shared_dir: Path) -> None:
+    paths = sorted((shared_dir / "sb3").glob("*.zip"))
+    assert paths
+    for path in paths:
+        check(path)
+
+
+def test_soft_actor_critic() -> None:
+    path = FIXTURES / "sac_small.zip"
+    model, answers = load_sb3(path), recorded(path)
+    network = model.network
+    assert isinstance(network, SquashedGaussian) and model.algorithm == "SAC" and model.activation == "ReLU"
+    features = model.features(answers["raw"])
+    outputs, action = network.outputs(features), network.act(features)
+    close(outputs["mean"], answers["mean"])
+    close(outputs["log_std"], answers["log_std"])
+    close(action, answers["squashed"])
+    for index, value in enumerate(network.values(features, action), 1):
+        close(value, answers[f"q{index}"])
+    assert model.low is not None and model.high is not None
+    close(model.low, torch.tensor([-2.0, 0.0]))
+    close(model.low + (action + 1) / 2 * (model.high - model.low), answers["det_action"])
+
+
+def test_recurrent_sequence() -> None:
+    path = FIXTURES / "recurrent_ppo_small.zip"
+    model, answers = load_sb3(path), recorded(path)
+    network = model.network
+    assert isinstance(network, RecurrentActorCritic) and model.algorithm == "RecurrentPPO" and model.recurrent
+    assert len(answers["det_action"].unique()) > 1 and answers["starts"][1:].any()
+    state = network.initial_state(3)
+    for t, features in enumerate(answers["raw"]):
+        action, _ = network.act(features, state, answers["starts"][t])
+        outputs, state = network.outputs(features, state, answers["starts"][t])
+        torch.testing.assert_close(
+            outputs["logits"].log_softmax(-1), answers["logits_normalised"][t], rtol=1e-6, atol=1e-5
+        )
+        close(outputs["value"], answers["value"][t])
+        assert torch.equal(action, answers["det_action"][t])
+
+
+def test_what_the_file_says() -> None:
+    model = load_sb3(FIXTURES / "ppo_mlp_box_action.zip")
+    assert (model.activation, model.action, model.num_timesteps, model.version) == ("Tanh", "box", 64, "2.9.2")
+    assert model.hidden == {"actor": (64, 64), "critic": (64, 64)} and model.observation_shapes == {"": (32,)}
+    numbers = {"gamma": 0.99, "learning_rate": 0.0003, "n_steps": 32, "clip_range": 0.2, "gae_lambda": 0.95}
+    assert model.hyperparameters.items() >= numbers.items()
+    model = load_sb3(FIXTURES / "a2c_multi_default.zip")
+    assert model.observation_keys == tuple(MULTI) and model.low is None and model.action == "discrete"
+    assert model.observation_shapes == {key: (size,) for key, size in MULTI.items()}
+    assert load_sb3(FIXTURES / "sac_small.zip").hyperparameters["net_arch"] == [16, 12]
+
+
+@pytest.mark.parametrize("name", [*SMALL, "sac_small"])
+def test_layers_fill_a_plain_network(name: str) -> None:
+    """The layers alone, with the activation between them, give the model's own answers."""
+    model = load_sb3(FIXTURES / f"{name}.zip")
+    parts, network = sb3_layers(model), model.network
+    features = torch.randn(7, network.in_features)
+    answers: dict[str, Tensor] = {}
+    for part, layers in parts.items():
+        value = (
+            torch.cat((features, torch.zeros(7, 2)), -1)
+            if part.startswith("critic") and "log_std" in parts
+            else features
+        )
+        for index, (weight, bias) in enumerate(layers):
+            value = nn.functional.linear(value, weight, bias)
+            if index < len(layers) - 1:
+                value = getattr(nn, model.activation)()(value)
+        answers[part] = value
+    outputs = network.outputs(features)  # type: ignore[operator]
+    names = {"actor": "logits" if "logits" in outputs else "mean", "critic": "value", "q": "q", "log_std": "log_std"}
+    for part, name in names.items():
+        if part in answers:
+            close(outputs[name], answers[part])
+    if isinstance(network, SquashedGaussian):
+        close(network.values(features, torch.zeros(7, 2))[1], answers["critic1"])
+
+
+# -- files that are no such models ---------------------------------------------------------------------------------
+
+
+def rewritten(
+    tmp_path: Path, name: str, weights: dict[str, Tensor | None] | None = None, drop: str = "", **data: Any
+) -> Path:
+    """A copy of a fixture with other weights (None: without them), members or settings."""
+    path = tmp_path / "model.zip"
+    with zipfile.ZipFile(FIXTURES / f"{name}.zip") as source, zipfile.ZipFile(path, "w") as target:
+        for member in source.namelist():
+            content = source.read(member)
+            if member == "data":
+                content = json.dumps({**json.loads(content), **data}).encode()
+            if member == "policy.pth" and weights:
+                state = torch.load(io.BytesIO(content), weights_only=True) | weights
+                buffer = io.BytesIO()
+                torch.save({key: value for key, value in state.items() if value is not None}, buffer)
+                content = buffer.getvalue()
+            if member != drop:
+                target.writestr(member, content)
+    return path
+
+
+PPO = "ppo_mlp_box_action"
+FAULTS: dict[str, tuple[dict[str, Any], str]] = {
+    "no weights": ({"drop": "policy.pth"}, "it lacks policy.pth"),
+    "no settings": ({"drop": "data"}, "it lacks data"),
+    "old": ({"weights": {"mlp_extractor.shared_net.0.weight": torch.zeros(2, 2)}}, "shared_net.*not supported"),
+    "unknown": ({"weights": {"action_net.weight": None}}, "none of PPO, A2C, DQN, SAC, RecurrentPPO"),
+    "images": ({"weights": {"features_extractor.cnn.0.weight": torch.zeros(2)}}, "only MlpPolicy and MultiInputPolicy"),
+    "more": ({"weights": {"extra.weight": torch.zeros(2)}}, "unknown kind: extra.weight"),
+    "less": ({"weights": {"value_net.bias": None}}, "lack value_net.bias"),
+    "misfit": ({"weights": {"action_net.weight": torch.zeros(2, 9)}}, "do not follow one another"),
+    "activation": (
+        {"policy_kwargs": {"activation_fn": "<class 'mine.Sine'>"}},
+        "activation_fn: .*Sine.*allowed: .*Tanh",
+    ),
+    "gSDE": ({"use_sde": True}, "gSDE"),
+    "action": (
+        {"action_space": {":type:": "<class 'gymnasium.spaces.multi_discrete.MultiDiscrete'>"}},
+        "MultiDiscrete",
+    ),
+    "observation": ({"observation_space": {":type:": "<class 'gymnasium.spaces.discrete.Discrete'>"}}, "only vectors"),
+    "features": (
+        {"observation_space": {":type:": "<class 'gymnasium.spaces.box.Box'>", "_shape": [9]}},
+        "9 features, the network takes 32",
+    ),
+}
+
+
+@pytest.mark.parametrize("change, message", FAULTS.values(), ids=FAULTS.keys())
+def test_unsuitable_files_are_told_in_one_line(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        load_sb3(rewritten(tmp_path, PPO, **change))
+    assert "model.zip" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_no_file_and_no_zip(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_sb3(tmp_path / "nothing.zip")
+    (tmp_path / "text.zip").write_text("hello")
+    with pytest.raises(ConfigError, match="not a zip file"):
+        load_sb3(tmp_path / "text.zip")
+
+
+class Bomb:
+    """Leaves a file behind when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return (Path.touch, (self.path,))
+
+
+def test_nothing_in_the_zip_is_unpickled(tmp_path: Path) -> None:
+    import base64
+
+    trace, path = tmp_path / "trace", tmp_path / "model.zip"
+    entry = {":type:": "<class 'dict'>", ":serialized:": base64.b64encode(pickle.dumps(Bomb(trace))).decode()}
+    model = load_sb3(rewritten(tmp_path, PPO, policy_kwargs=entry))
+    assert model.algorithm == "PPO" and not trace.exists()
+    with zipfile.ZipFile(path, "w") as file:
+        buffer = io.BytesIO()
+        torch.save({"action_net.weight": Bomb(trace)}, buffer)
+        file.writestr("policy.pth", buffer.getvalue())
+        file.writestr("data", "{}")
+    with pytest.raises(ConfigError, match="a part of the file is broken"):
+        load_sb3(path)
+    assert not trace.exists()
+
+
+def test_statistics_of_another_model_are_refused() -> None:
+    with pytest.raises(ConfigError, match="statistics are those of 32 features, the network takes 5"):
+        load_sb3(FIXTURES / "sac_small.zip", FIXTURES / "ppo_mlp_box_action_vecnormalize.pkl")

@@ -1,0 +1,139 @@
+"""Observation statistics of Stable-Baselines3, and pickles that try something else."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rlstack.adapters.vecnormalize import VecNormalize, load_vecnormalize
+from rlstack.config import ConfigError
+
+FIXTURES = Path(__file__).resolve().parents[1] / "fixtures/sb3"
+
+
+def check(path: Path) -> None:
+    """Reads what is expected, and normalises as recorded."""
+    statistics = load_vecnormalize(path)
+    expected = json.loads(path.with_name(path.stem + "_expected.json").read_text())
+    assert statistics.to_json() == expected and VecNormalize.from_json(expected) == statistics
+    with np.load(path.with_name(path.name.replace("_vecnormalize.pkl", "_io.npz"))) as file:
+        keys = statistics.obs_keys
+        names = [("raw", "norm")] if keys is None else [(f"raw_{key}", f"norm_{key}") for key in keys]
+        raw, norm = (torch.from_numpy(np.concatenate([file[name] for name in part], -1)) for part in zip(*names))
+    ours = statistics.normalise(raw)
+    assert ours.dtype == torch.float32
+    torch.testing.assert_close(ours, norm, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("path", sorted(FIXTURES.glob("*_vecnormalize.pkl")), ids=lambda path: path.stem)
+def test_recorded_statistics(path: Path) -> None:
+    check(path)
+
+
+@pytest.mark.shared
+def test_all_recorded_statistics(shared_dir: Path) -> None:
+    paths = sorted((shared_dir / "sb3").glob("*_vecnormalize.pkl"))
+    assert paths
+    for path in paths:
+        check(path)
+
+
+def statistics(**changes: Any) -> VecNormalize:
+    entries: dict[str, Any] = {"clip_obs": 2.0, "clip_reward": 10.0, "gamma": 0.9, "epsilon": 0.0, "norm_obs": True}
+    entries |= {"norm_reward": True, "obs_mean": [1.0, 0.0], "obs_var": [4.0, 0.25], "obs_count": 3.0}
+    entries |= {"ret_mean": [0.0], "ret_var": [1.0], "ret_count": 3.0}
+    return VecNormalize.from_json(entries | changes)
+
+
+def test_normalising() -> None:
+    seen = torch.tensor([[2.0, 0.5], [9.0, -9.0]], dtype=torch.float64)
+    assert statistics().normalise(seen).tolist() == [[0.5, 1.0], [2.0, -2.0]]
+    assert statistics(obs_mask=[True, False]).normalise(seen).tolist() == [[0.5, 0.5], [2.0, -9.0]]
+    assert torch.equal(statistics(norm_obs=False).normalise(seen), seen.float())
+    assert statistics(obs_var=[0.0, 0.0], epsilon=0.25).normalise(seen)[0].tolist() == [2.0, 1.0]
+
+
+def test_json_files_are_read_too(tmp_path: Path) -> None:
+    path = tmp_path / "normalisation.json"
+    path.write_text(json.dumps(statistics().to_json()))
+    assert load_vecnormalize(path) == statistics()
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"surplus": 1}, "has also surplus"),
+        ({"obs_var": [1.0]}, "differ in length"),
+        ({"obs_mean": [1.0, float("nan")]}, "not a finite number"),
+        ({"obs_mean": ["a", "b"]}, "not a finite number"),
+    ],
+)
+def test_entries_that_do_not_fit(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        statistics(**change)
+    with pytest.raises(ConfigError, match="lacks obs_mean"):
+        VecNormalize.from_json({key: value for key, value in statistics().to_json().items() if key != "obs_mean"})
+    with pytest.raises(ConfigError, match="those of 2 features, not 3"):
+        statistics().normalise(torch.zeros(1, 3))
+
+
+# -- hostile and broken pickles ------------------------------------------------------------------------------------
+
+
+class Call:
+    """Calls a function when it is unpickled."""
+
+    def __init__(self, function: Any, *arguments: Any) -> None:
+        self.call = function, arguments
+
+    def __reduce__(self) -> Any:
+        return self.call
+
+
+@pytest.mark.parametrize("protocol", [0, 2, 4, 5])
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_pickle_that_names_anything_else_is_refused(tmp_path: Path, protocol: int, nested: bool) -> None:
+    trace, path = tmp_path / "trace", tmp_path / "statistics.pkl"
+    bomb = Call(os.system, f"touch {trace}")
+    path.write_bytes(pickle.dumps(OrderedDict(obs_rms=[bomb]) if nested else bomb, protocol=protocol))
+    with pytest.raises(ConfigError, match=r"refused: the pickle names posix\.system") as caught:
+        load_vecnormalize(path)
+    assert not trace.exists() and "\n" not in str(caught.value) and "statistics.pkl" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["builtins\neval", "numpy\nload", "numpy.core.multiarray\n_reconstruct.__class__", "rlstack.config\nos"]
+)
+def test_allowed_modules_are_no_way_around(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "statistics.pkl"
+    path.write_bytes(b"c" + name.encode() + b"\n.")
+    with pytest.raises(ConfigError, match="refused"):
+        load_vecnormalize(path)
+
+
+def test_a_pickle_cannot_change_what_stands_in(tmp_path: Path) -> None:
+    """Writing to one of our classes (BUILD on the class itself) fails, and the next file is read as ever."""
+    path = tmp_path / "statistics.pkl"
+    for name in (b"numpy\nndarray", b"numpy.core.multiarray\nscalar", b"_codecs\nencode", b"collections\nOrderedDict"):
+        path.write_bytes(b"\x80\x02c" + name + b"\n}X\x05\x00\x00\x00codes}s\x86b.")
+        with pytest.raises(ConfigError, match="not a pickle"):
+            load_vecnormalize(path)
+    check(FIXTURES / "a2c_multi_default_vecnormalize.pkl")
+
+
+@pytest.mark.parametrize("content", [b"", b"hello", pickle.dumps([1, 2]), b"{broken", b"\x80\x04\x95"])
+def test_other_files(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "statistics.pkl"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=r"not a pickle|not the statistics"):
+        load_vecnormalize(path)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_vecnormalize(tmp_path / "nothing.pkl")

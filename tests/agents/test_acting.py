@@ -1,0 +1,262 @@
+"""How every agent acts: greedily, exploring, within bounds and masks, on any kind of observation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torchrl.data import Binary, Bounded, Categorical, Composite, MultiCategorical, TensorSpec, Unbounded
+
+import envs
+from rlstack.agents import make_agent, rainbow
+from rlstack.agents.base import Interface
+from rlstack.agents.off_policy import epsilon_greedy
+from rlstack.collection.flatten import flatten_agents
+from tests.agents.small_agents import CASES, CONTINUOUS, DISCRETE, ON_POLICY, Decisions, copies, equal, plain, small
+
+
+def learn(agent: Any, env: Decisions, rounds: int = 2) -> dict[str, Any]:
+    """Some updates on made-up experience; they must change something and stay finite."""
+    before, metrics = copies(agent.parameters()), {}
+    for k in range(rounds):
+        metrics = agent.learn(env.experience(agent, 3, 10), 30 * (k + 1))
+    assert agent.updates > 0 and not equal(before, copies(agent.parameters()))
+    assert all(torch.isfinite(parameter).all() for parameter in agent.parameters())
+    assert metrics and all(torch.isfinite(torch.as_tensor(value)).all() for value in metrics.values())
+    return metrics
+
+
+def act(agent: Any, env: Decisions, explore: bool, *lead: int) -> Tensor:
+    return agent.policy(explore)(env.draw(*lead))["action"]
+
+
+@pytest.mark.parametrize(("name", "discrete"), CASES)
+def test_greedy_is_deterministic_and_exploring_varies(name: str, discrete: bool) -> None:
+    env = plain(discrete)
+    agent = small(env, name=name, **({"epsilon": 0.2} if name == "rainbow" else {}))  # its noise stays between updates
+    learn(agent, env)
+    seen, greedy, exploring = env.draw(200), agent.policy(explore=False), agent.policy(explore=True)
+    first, random = greedy(seen.clone())["action"], torch.get_rng_state()
+    assert torch.equal(greedy(seen.clone())["action"], first)
+    assert torch.equal(random, torch.get_rng_state()), "greedy draws no random numbers"
+    assert not torch.equal(exploring(seen.clone())["action"], exploring(seen.clone())["action"])
+    assert first.shape == ((200,) if discrete else (200, 2)) and not first.requires_grad
+    torch.testing.assert_close(greedy(seen[:7].clone())["action"], first[:7])
+    alone = greedy(seen[3].clone())["action"]
+    torch.testing.assert_close(alone, first[3])
+
+
+@pytest.mark.parametrize("squash", ["tanh", "arctan"])
+def test_the_published_soft_actor_critic_draws_its_greedy_actions(squash: str) -> None:
+    env = plain(discrete=False)
+    agent = small(env, name="sac", greedy="sample", squash=squash)
+    seen = env.draw(5)
+    policy = agent.policy(explore=False)
+    assert not torch.equal(policy(seen.clone())["action"], policy(seen.clone())["action"])
+
+
+# -- bounds ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CONTINUOUS)
+@pytest.mark.parametrize("random_frames", [0, 1000])
+def test_actions_keep_to_the_envs_bounds_and_fill_them(name: str, random_frames: int) -> None:
+    low, high = torch.tensor([-2.0, 10.0]), torch.tensor([4.0, 10.5])
+    env = Decisions(Bounded(-2.0, 2.0, shape=(3,)), Bounded(low, high, shape=(2,)))
+    wide = {"noise": 2.0} if name in ("ddpg", "td3") else {"noise_high": 2.0} if name == "acqn" else {}
+    agent = small(env, name=name, **wide, **({} if name in ON_POLICY else {"random_frames": random_frames}))
+    learn(agent, env)
+    for explore in (True, False):
+        action = act(agent, env, explore, 300)
+        assert (action >= low).all() and (action <= high).all()
+        if explore:
+            assert (action.amin(0) < low + 0.3 * (high - low)).all()
+            assert (action.amax(0) > high - 0.3 * (high - low)).all()
+    inside = agent.interface.from_env(action)
+    assert inside.abs().max() <= 1 + 1e-4
+    torch.testing.assert_close(agent.interface.to_env(inside), action)
+    corners = torch.tensor([[-1.0, -1.0], [1.0, 1.0], [0.0, 0.0]])
+    torch.testing.assert_close(agent.interface.to_env(corners), torch.stack((low, high, (low + high) / 2)))
+
+
+def test_actions_are_remembered_as_the_agent_has_them() -> None:
+    env = Decisions(Bounded(-2.0, 2.0, shape=(3,)), Bounded(10.0, 30.0, shape=(2,)))
+    agent = small(env, name="td3", n_step=1)
+    data = env.experience(agent, 3, 10)
+    agent.learn(data, 30)
+    remembered = agent.replay.take(torch.arange(30))
+    torch.testing.assert_close(remembered["action"], (data["action"].flatten(0, 1) - 20) / 10)
+
+
+def test_infinite_bounds_leave_actions_as_they_are() -> None:
+    interface = Interface.of(Decisions(Unbounded(3), Bounded(-torch.inf, torch.inf, shape=(2,))))  # type: ignore[arg-type]
+    action = torch.randn(5, 2)
+    assert torch.equal(interface.to_env(action), action) and torch.equal(interface.from_env(action), action)
+
+
+# -- masks and several choices -----------------------------------------------------------------------------------------
+
+PER_QUANTILE = {"target_action": "per_quantile"}
+
+
+@pytest.mark.parametrize("name", DISCRETE)
+@pytest.mark.parametrize("random_frames", [0, 1000])
+def test_forbidden_actions_are_never_chosen(name: str, random_frames: int) -> None:
+    env = Decisions(Bounded(-2.0, 2.0, shape=(3,)), Categorical(4, shape=()), masked=True)
+    own = {} if name in ON_POLICY else {"random_frames": random_frames, "n_step": 3}
+    if name in ("dqn", "rainbow", "iqn", "sac"):
+        own["epsilon"] = 0.5
+    agent = small(env, name=name, **own)
+    learn(agent, env)
+    for explore in (True, False):
+        assert (act(agent, env, explore, 40, 20) != 0).all()
+    assert set(act(agent, env, True, 40, 20).unique().tolist()) == {1, 2, 3}
+
+
+@pytest.mark.parametrize(
+    ("name", "own"), [("dqn", {}), ("dqn", {"double": False}), ("iqn", {}), ("iqn", PER_QUANTILE), ("sac", {})]
+)
+def test_targets_ignore_forbidden_actions(name: str, own: dict[str, Any]) -> None:
+    """A target does not move when all networks' outputs for a forbidden next action do."""
+    env = Decisions(Bounded(-2.0, 2.0, shape=(3,)), Categorical(4, shape=()), masked=True)
+    agent = small(env, name=name, n_step=1, **own)
+    batch, found = env.experience(agent, 1, 16)[0], []
+    tau = torch.rand(16, 8)
+    for _ in range(2):
+        found.append(agent._next_quantiles(batch, tau) if name == "iqn" else agent.value_target(batch))
+        for network in [*agent.networks.values(), *(target.network for target in agent.targets.values())]:
+            if hasattr(network, "output"):
+                network.output.bias.data[0] += 50
+    torch.testing.assert_close(*found)
+
+
+def test_rainbow_evaluates_allowed_actions(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = Decisions(Bounded(-2.0, 2.0, shape=(3,)), Categorical(4, shape=()), masked=True)
+    agent = small(env, name="rainbow")
+    batch = env.experience(agent, 1, 64)[0]
+    seen: list[Tensor] = []
+
+    def spy(values: Tensor, action: Tensor, inner: Any = rainbow._of_action) -> Tensor:
+        seen.append(action)
+        return inner(values, action)
+
+    monkeypatch.setattr(rainbow, "_of_action", spy)
+    agent.target_distribution(batch)
+    assert (seen[0] != 0).all() and len(seen[0].unique()) > 1
+
+
+@pytest.mark.parametrize("name", DISCRETE)
+def test_states_that_allow_nothing_do_no_harm(name: str) -> None:
+    """Agents that are over often show an empty mask, in ended states and while they wait."""
+    env = Decisions(Bounded(-2.0, 2.0, shape=(3,)), Categorical(4, shape=()), masked=True)
+    own = {"epsilon": 0.5, "n_step": 1} if name not in ON_POLICY else {}
+    agent = small(env, name=name, **own | ({"target_action": "per_quantile"} if name == "iqn" else {}))
+    data = env.experience(agent, 3, 20)
+    over = data["next", "terminated"][..., 0]
+    data["next", "action_mask"] = data["next", "action_mask"] & ~over[..., None]
+    assert over.any()
+    metrics = agent.learn(data, 60)
+    assert all(torch.isfinite(torch.as_tensor(value)).all() for value in metrics.values())
+    assert all(torch.isfinite(parameter).all() for parameter in agent.parameters())
+    waiting = env.draw(50)
+    waiting["action_mask"] = torch.zeros(50, 4, dtype=torch.bool)
+    for explore in (True, False):
+        assert agent.policy(explore)(waiting.clone())["action"].shape == (50,)
+
+
+def test_random_actions_are_uniform_over_what_is_allowed() -> None:
+    torch.manual_seed(0)
+    mask = torch.tensor([True, False, True, False, True])
+    drawn = epsilon_greedy(torch.arange(5.0).expand(20_000, 5), 0.5, mask.expand(20_000, 5))
+    shares = torch.bincount(drawn, minlength=5) / 20_000
+    torch.testing.assert_close(shares, torch.tensor([1, 0, 1, 0, 4]) / 6, rtol=0, atol=0.02)
+
+
+@pytest.mark.parametrize("name", ON_POLICY)
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("counts", [(3, 2, 4), (5,)])
+def test_several_choices_at_once(name: str, masked: bool, counts: tuple[int, ...]) -> None:
+    env = Decisions(Bounded(-2.0, 2.0, shape=(3,)), MultiCategorical(torch.tensor(counts)), masked)
+    agent = small(env, name=name)
+    learn(agent, env)
+    for explore in (True, False):
+        action = act(agent, env, explore, 30, 10)
+        assert action.shape == (30, 10, len(counts)) and (action < torch.tensor(counts)).all()
+        assert not masked or (action > 0).all()
+    random = agent.interface.random_action((500,), torch.device("cpu"), env.allowed.expand(500, -1) if masked else None)
+    random = random.reshape(500, -1)
+    assert (random.amax(0) == torch.tensor(counts) - 1).all() and (random.amin(0) == int(masked)).all()
+
+
+def test_a_choice_whose_env_wants_a_dimension_gets_it() -> None:
+    env = Decisions(Bounded(-2.0, 2.0, shape=(3,)), Categorical(4, shape=(1,)))
+    agent = small(env, name="dqn", epsilon=0.5)
+    assert act(agent, env, True, 6).shape == (6, 1)
+    learn(agent, env)
+
+
+# -- observations ------------------------------------------------------------------------------------------------------
+
+STRUCTURED: dict[str, TensorSpec] = {
+    "dict": Composite(
+        {
+            "pair": Bounded(-1.0, 1.0, shape=(2, 3)),
+            "inner": Composite({"number": Unbounded(()), "flags": Binary(2, dtype=torch.bool)}),
+            "choice": Categorical(5, shape=()),
+        }
+    ),
+    "objects": Composite(
+        {"self": Unbounded(7), "objects": Bounded(-1.0, 1.0, shape=(5, 4)), "mask": Binary(5, dtype=torch.bool)}
+    ),
+    "image": Bounded(0, 255, shape=(3, 40, 40), dtype=torch.uint8),
+}
+
+
+@pytest.mark.parametrize(("name", "discrete"), CASES)
+@pytest.mark.parametrize("kind", ["dict", "objects"])
+def test_structured_observations(name: str, discrete: bool, kind: str) -> None:
+    action = Categorical(4, shape=()) if discrete else Bounded(-1.0, 1.0, shape=(2,))
+    env = Decisions(STRUCTURED[kind], action)
+    agent = small(env, name=name, normalize_observations=True, **({"candidates": 4} if name == "acqn" else {}))
+    learn(agent, env)
+    action = act(agent, env, False, 3, 4)
+    assert action.shape == ((3, 4) if discrete else (3, 4, 2))
+
+
+@pytest.mark.parametrize("name", ["dqn", "ppo"])
+def test_images(name: str) -> None:
+    env = Decisions(STRUCTURED["image"], Categorical(4, shape=()))
+    agent = small(env, name=name)
+    learn(agent, env, rounds=1)
+    assert act(agent, env, False, 2, 2).shape == (2, 2)
+
+
+# -- several agents ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "discrete"), CASES)
+def test_several_robots_of_which_some_are_inactive(name: str, discrete: bool) -> None:
+    env = envs.make("marinenav", num_worlds=3, num_robots=3, continuous_actions=not discrete)
+    agent: Any = small(env, name=name, normalize_observations=True)
+    batch = env.rollout(8, agent.policy(explore=True), break_when_any_done=False)
+    flat = flatten_agents(batch, agent.interface.group)
+    flat["active"][::2, 4:] = False
+    flat["next", "done"][::2, 3:] = True
+    active = int(flat["active"].sum())
+    poisoned = flat.clone()
+    poisoned["next", "reward"][~flat["active"]] = 1e6  # what nobody may learn from
+    outcomes = []
+    for data in (flat, poisoned):
+        each: Any = small(env, name=name, normalize_observations=True)
+        torch.manual_seed(0)
+        each.learn(data, active)
+        outcomes.append(copies(each.parameters()))
+        assert each.updates > 0
+    assert equal(*outcomes)
+
+
+def test_a_yaml_of_another_name_is_found_by_name() -> None:
+    env = plain(discrete=True)
+    assert make_agent("dqn_published", env).config.name == "dqn_published"  # type: ignore[arg-type]

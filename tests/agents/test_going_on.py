@@ -1,0 +1,133 @@
+"""Every agent's state: whoever is restored goes on exactly, and shares nothing with whoever was saved."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+
+from tests.agents.small_agents import CASES, ON_POLICY, equal, plain, small
+
+
+def through_a_file(state: Any) -> Any:
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    buffer.seek(0)
+    return torch.load(buffer, weights_only=True)
+
+
+def leaves(state: Any) -> list[Tensor]:
+    if isinstance(state, dict):
+        return [leaf for key in sorted(state, key=str) for leaf in leaves(state[key])]
+    if isinstance(state, list | tuple):
+        return [leaf for value in state for leaf in leaves(value)]
+    return [] if state is None or isinstance(state, str) else [torch.as_tensor(state)]
+
+
+def options(name: str) -> dict[str, Any]:
+    """Everything that has a state of its own: statistics, schedules, steps that wait, targets by period."""
+    lr = "lr_actor" if name in ("ddpg", "td3", "sac", "acqn") else "lr"
+    own: dict[str, Any] = {"normalize_observations": True, "normalize_rewards": True}
+    own[lr] = {"kind": "linear", "start": 1e-3, "end": 0.0}
+    if name not in ON_POLICY:
+        own |= {"n_step": 3, "frames_per_update": 7, "target_every": 50, "target_tau": 0.5}
+    return own | ({"actor_every": 2} if name == "td3" else {})
+
+
+def everything(agent: Any) -> dict[str, Any]:
+    return {"agent": agent.state_dict(), "replay": agent.replay_state()}
+
+
+@pytest.mark.parametrize(("name", "discrete"), CASES)
+def test_a_restored_agent_goes_on_exactly(name: str, discrete: bool) -> None:
+    env = plain(discrete)
+    agent, other = (small(env, name=name, **options(name)) for _ in range(2))
+    parts = [env.experience(agent, 3, 10) for _ in range(5)]
+    for k, part in enumerate(parts[:3]):
+        agent.learn(part, 30 * (k + 1))
+    saved = through_a_file(everything(agent))
+    other.learn(parts[4], 30)  # has a past of its own
+    other.load_state_dict(saved["agent"])
+    if saved["replay"] is not None:
+        other.load_replay_state(saved["replay"])
+    assert agent.updates == other.updates > 0
+    outcomes, random = [], torch.get_rng_state()
+    for each in (agent, other):
+        torch.set_rng_state(random)
+        metrics = [each.learn(part, frames) for part, frames in zip(parts[3:], (120, 150))]
+        acted = [each.policy(explore)(env.draw(6)).get("action") for explore in (True, False)]
+        outcomes.append([*acted, *leaves(metrics), *leaves(everything(each))])
+    assert agent.updates == other.updates and len(outcomes[0]) == len(outcomes[1])
+    assert equal(*outcomes)
+
+
+@pytest.mark.parametrize(("name", "discrete"), CASES)
+def test_an_agent_restored_from_memory_shares_nothing(name: str, discrete: bool) -> None:
+    env = plain(discrete)
+    agent, twin = (small(env, name=name, **options(name)) for _ in range(2))
+    parts = [env.experience(agent, 3, 10) for _ in range(3)]
+    for k, part in enumerate(parts[:2]):
+        agent.learn(part, 30 * (k + 1))
+    twin.load_state_dict(agent.state_dict())
+    if agent.replay_state() is not None:
+        twin.load_replay_state(agent.replay_state())
+    before = leaves(through_a_file(everything(agent)))
+    twin.learn(parts[2], 90)
+    assert equal(before, leaves(everything(agent)))
+    assert not equal(before, leaves(everything(twin)))
+
+
+@pytest.mark.parametrize("name", ["rainbow"])
+def test_the_published_memory_goes_on_too(name: str) -> None:
+    env, own = plain(discrete=True), {"memory": "interleaved", "steps_per_batch": 1, "resample_noise": False}
+    agent, other = (small(env, name=name, **own) for _ in range(2))
+    parts = [env.experience(agent, 3, 1) for _ in range(40)]
+    for k, part in enumerate(parts[:30]):
+        agent.learn(part, 3 * (k + 1))
+    saved, random = through_a_file(everything(agent)), torch.get_rng_state()
+    other.load_state_dict(saved["agent"])
+    other.load_replay_state(saved["replay"])
+    outcomes = []
+    for each in (agent, other):
+        torch.set_rng_state(random)
+        for k, part in enumerate(parts[30:]):
+            each.learn(part, 93 + 3 * k)
+        outcomes.append(leaves(everything(each)))
+    assert agent.updates > 0 and equal(*outcomes)
+
+
+@pytest.mark.parametrize(("before", "after"), [("float32", "float16"), ("float16", "bfloat16")])
+def test_a_run_may_go_on_in_another_precision(before: str, after: str) -> None:
+    env = plain(discrete=True)
+    agent, other = (small(env, name="dqn", precision=precision) for precision in (before, after))
+    agent.learn(env.experience(agent, 3, 10), 30)
+    other.load_state_dict(through_a_file(agent.state_dict()))
+    assert other.learn(env.experience(other, 3, 10), 60)
+
+
+def test_steps_that_wait_hold_structured_observations() -> None:
+    def experience(value: float) -> TensorDict:
+        lead = [2, 3]
+        following = {
+            "observation": {"self": torch.full((*lead, 1), value + 0.5)},
+            "reward": torch.ones(*lead, 1),
+            "done": torch.zeros(*lead, 1, dtype=torch.bool),
+            "terminated": torch.zeros(*lead, 1, dtype=torch.bool),
+        }
+        here = {"observation": {"self": torch.full((*lead, 1), value)}, "action": torch.zeros(*lead, 1)}
+        entries = {**here, "active": torch.ones(*lead, dtype=torch.bool), "next": following}
+        return TensorDict(entries, lead)
+
+    from rlstack.collection.flatten import NStep
+
+    step, other = NStep(3, 1.0), NStep(3, 1.0)
+    step(experience(1.0))
+    other.load_state_dict(through_a_file(step.state_dict()), "cpu")
+    result = other(experience(2.0))
+    assert (result == step(experience(2.0))).all()
+    assert result["observation", "self"][0, :, 0].tolist() == [1.0, 1.0, 2.0]
+    assert result["next", "observation", "self"][0, :, 0].tolist() == [2.5] * 3

@@ -1,0 +1,246 @@
+"""Options every agent has: precision of the forward passes, split batches, cadence, targets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDict
+from torch import Tensor, nn
+from torchrl.data import Bounded, Categorical
+
+from rlstack.agents.optimizer import Optimizer
+from tests.agents.small_agents import CASES, ON_POLICY, Decisions, copies, equal, plain, small
+
+OFF_POLICY = [(name, discrete) for name, discrete in CASES if name not in ON_POLICY]
+
+
+def updated(agent: Any, env: Decisions, rounds: int = 2) -> None:
+    for k in range(rounds):
+        metrics = agent.learn(env.experience(agent, 3, 16), 48 * (k + 1))
+    assert metrics and all(torch.isfinite(torch.as_tensor(value)).all() for value in metrics.values())
+
+
+# -- precision ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "discrete"), CASES)
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_low_precision_learns(name: str, discrete: bool, precision: str) -> None:
+    action = Categorical(4, shape=()) if discrete else Bounded(-1.0, 1.0, shape=(2,))
+    env = Decisions(Bounded(-2.0, 2.0, shape=(3,)), action, masked=discrete)
+    agent = small(env, name=name, precision=precision)
+    before = copies(agent.parameters())
+    updated(agent, env, 4)  # the first steps may be left out, until the loss's scale fits
+    assert agent.updates > 0 and all(torch.isfinite(parameter).all() for parameter in agent.parameters())
+    moved = [not torch.equal(old, new) for old, new in zip(before, agent.parameters())]
+    assert sum(moved) > 0.8 * len(moved)
+    assert all(parameter.dtype == torch.float32 for parameter in agent.parameters())
+
+
+@pytest.mark.parametrize(("name", "discrete"), CASES)
+def test_low_precision_stays_close_to_full_precision(name: str, discrete: bool) -> None:
+    losses = []
+    for precision in ("float32", "bfloat16"):
+        env = plain(discrete)
+        agent = small(env, name=name, precision=precision)
+        torch.manual_seed(1)
+        metrics = agent.update_once(env.experience(agent, 2, 32))
+        losses.append(float(metrics.get("loss/critic", metrics.get("loss/value", 0.0))))
+    assert losses[0] != losses[1] and losses[1] == pytest.approx(losses[0], rel=0.1)
+
+
+def test_a_step_whose_gradients_overflow_is_left_out() -> None:
+    parameter = nn.Parameter(torch.ones(3))
+    optimizer = Optimizer([[parameter]], 0.1, max_grad_norm=1.0, precision="float16")
+    scale, batch = optimizer._scaler.get_scale(), TensorDict({"x": torch.ones(4)}, [4])
+    factors = iter([1e38, 1.0])
+
+    def loss(part: TensorDict) -> tuple[Tensor, dict[str, Tensor]]:
+        return (next(factors) * parameter.sum() * part["x"].mean(), {})
+
+    optimizer.minimize(loss, batch)
+    assert torch.equal(parameter.detach(), torch.ones(3)) and optimizer._scaler.get_scale() == scale / 2
+    optimizer.minimize(loss, batch)
+    torch.testing.assert_close(parameter.detach(), torch.full((3,), 0.9))
+
+
+# -- split batches -----------------------------------------------------------------------------------------------------
+
+
+def gradients(agent: Any, batch: TensorDict) -> list[Tensor]:
+    """Of every optimiser, after one update that leaves the parameters where they are."""
+    for optimizer in agent.optimizers.values():
+        optimizer.lr = 0.0
+    if agent.interface.choices is None and hasattr(agent, "draw"):
+        agent.draw = lambda like: torch.full_like(like, 0.3)
+    for owner in (agent, getattr(agent, "loss", None)):
+        for name in ("draw_levels", "_draw"):
+            if hasattr(owner, name):
+                levels = torch.linspace(0.1, 0.9, agent.config.num_quantiles, dtype=torch.float64)
+                setattr(owner, name, lambda like, levels=levels: levels.expand(len(like), -1))
+    agent.resample = lambda: None
+    agent.step(batch) if hasattr(agent, "step") else agent.update(batch)
+    return [parameter.grad for parameter in agent.parameters() if parameter.grad is not None]
+
+
+@pytest.mark.parametrize(("name", "discrete"), CASES)
+@pytest.mark.parametrize("max_grad_norm", [None, 0.1])
+def test_a_split_batch_gives_the_gradients_of_the_whole(name: str, discrete: bool, max_grad_norm: float | None) -> None:
+    names = ("max_grad_norm_actor", "max_grad_norm_critic") if name == "acqn" else ("max_grad_norm",)
+    own: dict[str, Any] = dict.fromkeys(names, max_grad_norm)
+    own |= {"target_noise": 0.0} if name in ("td3", "acqn") else {}
+    own |= {"normalize_advantage": True} if name in ON_POLICY else {"n_step": 1}
+    env, found = plain(discrete, torch.float64), []
+    for accumulate in (1, 4):
+        agent = small(env, name=name, accumulate=accumulate, **own)
+        torch.manual_seed(1)
+        data = env.experience(agent, 2, 16)
+        batch = agent.rollout(data) if name in ON_POLICY else data.exclude("active").reshape(-1)
+        if name == "rainbow":
+            batch["weight"], batch["index"] = torch.rand(32, 1, dtype=torch.float64), torch.arange(32)
+            agent.replay.extend(batch.exclude("weight", "index"))
+        found.append(gradients(agent, batch))
+    assert len(found[0]) > 4 and any((gradient != 0).any() for gradient in found[0])
+    torch.testing.assert_close(*found, rtol=0, atol=1e-12)
+
+
+def test_priorities_come_back_in_the_order_of_the_batch() -> None:
+    env, found = plain(discrete=True), []
+    for accumulate in (1, 4):
+        agent = small(env, name="rainbow", accumulate=accumulate, n_step=1, resample_noise=False)
+        torch.manual_seed(1)
+        batch = env.experience(agent, 1, 32)[0]
+        agent.replay.update_priority = lambda index, error: found.append((index, error))
+        torch.manual_seed(2)
+        agent.update(batch.set("index", torch.arange(32)))
+    torch.testing.assert_close(*found)
+
+
+# -- memory and cadence ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "discrete"), OFF_POLICY)
+def test_updates_follow_the_frames(name: str, discrete: bool) -> None:
+    env = plain(discrete)
+    for per_update in (0.5, 3, 100):
+        agent = small(env, name=name, frames_per_update=per_update, replay_device="cpu", learning_starts=48, n_step=1)
+        assert agent.learn(env.experience(agent, 1, 40), 40) == {} and agent.updates == 0
+        for frames in (48, 50, 51, 60, 160):
+            agent.learn(env.experience(agent, 1, frames - 40), frames)
+        assert agent.updates == pytest.approx(120 / per_update, abs=1), (
+            "those due before learning starts are not made up"
+        )
+
+
+@pytest.mark.parametrize(("name", "discrete"), OFF_POLICY)
+@pytest.mark.parametrize("every", [None, 40])
+def test_targets_follow_by_tau_and_by_period(name: str, discrete: bool, every: int | None) -> None:
+    if name == "acqn":
+        pytest.skip("in test_acqn_agent.py")
+    env = plain(discrete)
+    agent = small(env, name=name, target_tau=0.25, target_every=every, frames_per_update=20, n_step=1)
+    assert set(agent.targets) and all(
+        not p.requires_grad for t in agent.targets.values() for p in t.network.parameters()
+    )
+    for frames in range(20, 121, 20):
+        old = {key: copies(list(target.network.parameters())) for key, target in agent.targets.items()}
+        agent.learn(env.experience(agent, 1, 20), frames)
+        assert agent.updates == frames // 20
+        for key, target in agent.targets.items():
+            now, online = list(target.network.parameters()), list(agent.networks[key].parameters())
+            if every is not None and frames % every:
+                assert equal(now, old[key])
+                continue
+            for average, before, value in zip(now, old[key], online):
+                torch.testing.assert_close(average, 0.75 * before + 0.25 * value.detach())
+
+
+def test_the_actor_of_td3_and_its_targets_come_late() -> None:
+    env = plain(discrete=False)
+    agent = small(env, name="td3", actor_every=3, frames_per_update=20, n_step=1)
+    moved = []
+    for frames in range(20, 181, 20):
+        before = copies([*agent.actor.parameters(), *agent.targets["critic_1"].network.parameters()])
+        critic = copies(list(agent.critics[1].parameters()))
+        metrics = agent.learn(env.experience(agent, 1, 20), frames)
+        after = copies([*agent.actor.parameters(), *agent.targets["critic_1"].network.parameters()])
+        same = [torch.equal(a, b) for a, b in zip(before, after)]
+        assert all(same) or not any(same)
+        assert ("loss/actor" in metrics) != all(same) and not equal(critic, copies(list(agent.critics[1].parameters())))
+        moved.append(not all(same))
+    assert moved == [True, False, False] * 3
+
+
+@pytest.mark.parametrize(("name", "discrete"), OFF_POLICY)
+def test_the_first_frames_are_random(name: str, discrete: bool) -> None:
+    env = plain(discrete)
+    agent = small(env, name=name, random_frames=100)
+    for frames, uniform in ((0, True), (99, True), (100, False)):
+        agent.set_frames(frames)
+        agent.explore = lambda observation, mask=None: torch.full(observation.shape[:1] + (() if discrete else (2,)), 1)
+        action = agent.policy(explore=True)(env.draw(4000))["action"]
+        if not uniform:
+            assert (action == 1).all()
+        elif discrete:
+            shares = torch.bincount(action, minlength=4) / 4000
+            torch.testing.assert_close(shares, torch.full((4,), 0.25), rtol=0, atol=0.04)
+        else:
+            assert action.abs().max() <= 1 and (action.std(0) - 3**-0.5).abs().max() < 0.03
+            assert action.mean(0).abs().max() < 0.05
+
+
+def test_the_temperature_is_learned_towards_its_entropy() -> None:
+    for target, up in ((50.0, True), (-50.0, False)):
+        env = plain(discrete=False)
+        agent = small(env, name="sac", target_entropy=target, lr_alpha=0.01, alpha=0.2)
+        updated(agent, env)
+        assert (agent.temperature().item() > 0.2) == up
+    fixed = small(plain(discrete=True), name="sac", learn_alpha=False, alpha=0.2)
+    updated(fixed, plain(discrete=True))
+    assert fixed.temperature().item() == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize("name", ON_POLICY)
+def test_batches_with_little_or_nothing_to_learn_from(name: str) -> None:
+    env = plain(discrete=True)
+    agent = small(env, name=name, normalize_observations=True, normalize_rewards=True)
+    for count in (0, 1):
+        data = env.experience(agent, 2, 3)
+        data["active"][:] = False
+        data["active"][:1, :count] = True
+        metrics = agent.learn(data, 1)
+        assert all(torch.isfinite(torch.as_tensor(value)).all() for value in metrics.values())
+    assert all(torch.isfinite(parameter).all() for parameter in agent.parameters())
+
+
+def test_ppo_stops_once_its_policy_has_moved_far_enough() -> None:
+    env, counts = plain(discrete=True), []
+    for target_kl in (None, 1e-9):
+        agent = small(env, name="ppo", epochs=5, minibatch_size=20, target_kl=target_kl, lr=0.01)
+        agent.learn(env.experience(agent, 2, 20), 40)
+        counts.append(agent.updates)
+    assert counts == [10, 2]
+
+
+@pytest.mark.parametrize("length", [5, 100])
+def test_advantages_of_sequences_equal_the_recursion(length: int) -> None:
+    """Both ways of estimating them; values of what follows are those of the true next observations."""
+    env = plain(discrete=True, dtype=torch.float64)
+    agent = small(env, name="ppo", gamma=0.875, gae_lambda=0.75)
+    data = env.experience(agent, 2, length)
+    following = data["next", "observation"]
+    going_on = ~data["next", "done"][:, :-1]
+    following[:, :-1] = torch.where(going_on, data["observation"][:, 1:], following[:, :-1])
+    batch = agent.rollout(data).view(2, length)
+    with torch.no_grad():
+        value, next_value = agent.critic(data["observation"])[..., 0], agent.critic(following)[..., 0]
+    for row in range(2):
+        advantage = 0.0
+        for t in reversed(range(length)):
+            reward, done, terminated = (data["next", key][row, t, 0].item() for key in ("reward", "done", "terminated"))
+            error = reward + 0.875 * float(next_value[row, t]) * (not terminated) - float(value[row, t])
+            advantage = error + 0.875 * 0.75 * advantage * (not done)
+            assert batch["advantage"][row, t].item() == pytest.approx(advantage, abs=1e-9)
+            assert batch["return"][row, t].item() == pytest.approx(advantage + float(value[row, t]), abs=1e-9)

@@ -1,0 +1,87 @@
+"""Agents in envs they cannot act in, and shipped configurations in envs they can."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from torchrl.data import Bounded, Categorical, Composite, MultiCategorical, TensorSpec, Unbounded
+
+import envs
+from rlstack.agents import make_agent
+from rlstack.config import ConfigError, conf_dir
+from tests.agents.small_agents import Decisions
+
+ACTIONS: dict[str, TensorSpec] = {
+    "continuous": Bounded(-1.0, 1.0, shape=(2,)),
+    "discrete": Categorical(3, shape=()),
+    "multi-discrete": MultiCategorical([3, 2]),
+    "a matrix": Bounded(-1.0, 1.0, shape=(2, 2)),
+    "unbounded": Unbounded(2),
+}
+TAKES = {
+    "ppo": ("continuous", "discrete", "multi-discrete"),
+    "a2c": ("continuous", "discrete", "multi-discrete"),
+    "dqn": ("discrete",),
+    "rainbow": ("discrete",),
+    "iqn": ("discrete",),
+    "ddpg": ("continuous",),
+    "td3": ("continuous",),
+    "sac": ("continuous", "discrete"),
+    "acqn": ("continuous",),
+}
+
+
+@pytest.mark.parametrize("name", TAKES)
+@pytest.mark.parametrize("kind", ACTIONS)
+def test_agents_say_which_actions_they_take(name: str, kind: str) -> None:
+    env: Any = Decisions(Unbounded(3), ACTIONS[kind])
+    if kind in TAKES[name]:
+        assert make_agent(name, env).parameters()
+        return
+    with pytest.raises(ConfigError, match=f"agent={name} (needs|takes) .*the env has ") as error:
+        make_agent(name, env)
+    assert "\n" not in str(error.value)
+
+
+SHIPPED = sorted(path.stem for path in (conf_dir() / "agent").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("name", [name for name in SHIPPED if name.removesuffix("_published") in TAKES])
+def test_every_shipped_configuration_builds_in_every_fitting_world(name: str) -> None:
+    algorithm, built = name.removesuffix("_published"), 0
+    objects = Composite({"self": Unbounded(7), "objects": Unbounded((5, 5)), "mask": Unbounded(5)})
+    for continuous in (True, False):
+        kind = "continuous" if continuous else "discrete"
+        if kind not in TAKES[algorithm]:
+            continue
+        shapes: list[Any] = [Decisions(seen, ACTIONS[kind]) for seen in (Unbounded(3), objects)]
+        for env in (*shapes, envs.make("marinenav", num_worlds=2, continuous_actions=continuous)):
+            agent = make_agent(name, env)
+            assert agent.config.name == name and agent.config.algorithm == algorithm
+            assert agent.policy(explore=True).out_keys[0] == agent.interface.key("action")
+            built += 1
+    assert built >= 3
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "message"),
+    [
+        ("ppo", {"minibatch_size": 1}, "agent.minibatch_size: 1 is outside"),
+        ("ppo", {"clip": 0.0}, r"agent\.clip: 0 is outside"),
+        ("dqn", {"accumulate": 3}, "batch_size 64 cannot be split into 3 equal parts"),
+        ("rainbow", {"value_min": 5.0, "value_max": 5.0}, "value_min must be below value_max"),
+        ("rainbow", {"memory": "interleaved"}, "steps_per_batch must be 1"),
+        ("iqn", {"target_action": "best"}, "agent.target_action"),
+        ("ddpg", {"noise": -0.1}, r"agent\.noise: -0.1 is outside"),
+        ("sac", {"alpha": 0.0}, r"agent\.alpha: 0.0 is outside"),
+        ("a2c", {"precision": "float64"}, "agent.precision"),
+        ("td3", {"actor_every": 0}, "agent.actor_every"),
+        ("dqn", {"epsilon": {"kind": "linear", "start": 2.0, "end": 0.0}}, r"agent\.epsilon: 2 is outside \[0, 1\]"),
+    ],
+)
+def test_mistakes_in_the_configuration_are_one_line(name: str, overrides: dict[str, Any], message: str) -> None:
+    env: Any = Decisions(Unbounded(3), ACTIONS[TAKES[name][-1]])
+    with pytest.raises(ConfigError, match=message) as error:
+        make_agent(name, env, **overrides)
+    assert "\n" not in str(error.value)

@@ -1,0 +1,362 @@
+"""On the same batch, losses and gradients equal those of TorchRL's loss modules, in double precision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDict
+from tensordict.nn import InteractionType, ProbabilisticTensorDictModule, ProbabilisticTensorDictSequential
+from tensordict.nn import TensorDictModule as Module
+from torch import Tensor, nn
+from torch.distributions import Categorical, Distribution, Independent, Normal
+from torchrl.modules import DistributionalQValueActor, QValueActor, TanhNormal
+from torchrl.objectives import (
+    A2CLoss,
+    ClipPPOLoss,
+    DDPGLoss,
+    DiscreteSACLoss,
+    DistributionalDQNLoss,
+    DQNLoss,
+    SACLoss,
+    TD3Loss,
+)
+
+from tests.agents.small_agents import plain, small
+
+N, GAMMA = 32, 0.875
+"""Numbers that single precision holds exactly: TorchRL keeps coefficients so."""
+DOUBLE = torch.float64
+
+
+def agent_and_batch(name: str, discrete: bool, dtype: torch.dtype = DOUBLE, **options: Any) -> tuple[Any, TensorDict]:
+    """An agent whose targets differ from its networks, and a flat batch of what it did."""
+    off_policy = {} if name in ("ppo", "a2c") else {"n_step": 1, "target_tau": 0.5}
+    agent = small(plain(discrete, dtype), name=name, gamma=GAMMA, **off_policy, **options)
+    for target in agent.targets.values():
+        for parameter in target.network.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    batch = plain(discrete, dtype).experience(agent, 1, N)[0]
+    batch["next", "done"][:2] = True
+    batch["next", "terminated"][:2] = torch.tensor([[True], [False]])
+    return agent, batch
+
+
+def follow(loss: nn.Module, agent: Any, names: dict[str, Any]) -> None:
+    """Puts the agent's target parameters into TorchRL's target parameters."""
+    for theirs, ours in names.items():
+        params = getattr(loss, theirs)
+        for key, value in ours.state_dict().items():
+            found = [k for k in params.keys(True, True) if ".".join(k[-key.count(".") - 1 :]) == key]
+            assert len(found) == 1, (theirs, key, found)
+            params[found[0]].data.copy_(value)
+
+
+def gradients(value: Tensor, parameters: Iterable[Tensor]) -> list[Tensor]:
+    return list(torch.autograd.grad(value, list(parameters), retain_graph=True))
+
+
+def same(ours: Tensor, theirs: Tensor, parameters: Iterable[Tensor], atol: float = 1e-12) -> None:
+    """Equal values, and equal gradients with respect to the shared parameters."""
+    parameters = list(parameters)
+    torch.testing.assert_close(ours, theirs.reshape(ours.shape), rtol=0, atol=atol)
+    torch.testing.assert_close(gradients(ours, parameters), gradients(theirs, parameters), rtol=0, atol=atol)
+
+
+def module(function: nn.Module, in_keys: list[str], out_keys: list[str]) -> Module:
+    return Module(function, in_keys=in_keys, out_keys=out_keys)
+
+
+# -- values of actions -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("double", [False, True])
+@pytest.mark.parametrize("dueling", [False, True])
+def test_dqn(double: bool, dueling: bool) -> None:
+    agent, batch = agent_and_batch("dqn", True, double=double, dueling=dueling)
+    actor = QValueActor(agent.network, in_keys=["observation"], action_space="categorical")
+    loss = DQNLoss(actor, loss_function="smooth_l1", delay_value=True, double_dqn=double, action_space="categorical")
+    loss.make_value_estimator(gamma=GAMMA)
+    follow(loss, agent, {"target_value_network_params": agent.target})
+    same(agent.loss(batch)[0], loss(batch.clone())["loss"], agent.network.parameters())
+
+
+class AtomsFirst(nn.Module):
+    """Log probabilities with the atoms before the actions, as TorchRL wants them."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, observation: Tensor) -> Tensor:
+        return self.network(observation).transpose(-2, -1).log_softmax(-2)
+
+
+def test_rainbow() -> None:
+    """In single precision: theirs keeps the target distribution so."""
+    agent, batch = agent_and_batch("rainbow", True, torch.float32, value_min=-1.5, value_max=2.0)
+    actor = DistributionalQValueActor(
+        AtomsFirst(agent.network), support=agent.atoms, in_keys=["observation"], action_space="categorical"
+    )
+    loss = DistributionalDQNLoss(actor, gamma=GAMMA, delay_value=True)
+    loss.make_value_estimator(gamma=GAMMA)
+    network = {f"network.{key}": value for key, value in agent.target.state_dict().items()}
+    follow(loss, agent, {"target_value_network_params": _Named(network)})
+    same(agent.loss(batch)[0], loss(batch.clone())["loss"], agent.network.parameters(), 1e-6)
+
+
+class _Named:
+    def __init__(self, state: dict[str, Tensor]) -> None:
+        self._state = state
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return self._state
+
+
+# -- deterministic actors ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", ["l2", "smooth_l1"])
+def test_ddpg(error: str) -> None:
+    agent, batch = agent_and_batch("ddpg", False, critic_loss="mse" if error == "l2" else error)
+    actor = module(agent.actor, ["observation"], ["action"])
+    critic = module(agent.critics[0], ["observation", "action"], ["state_action_value"])
+    loss = DDPGLoss(actor, critic, loss_function=error, delay_actor=True, delay_value=True)
+    loss.make_value_estimator(gamma=GAMMA)
+    follow(
+        loss,
+        agent,
+        {
+            "target_actor_network_params": agent.targets["actor"].network,
+            "target_value_network_params": agent.targets["critic"].network,
+        },
+    )
+    theirs = loss(batch.clone())
+    same(agent.critic_loss(batch)[0], theirs["loss_value"], agent.critics[0].parameters())
+    same(agent.actor_loss(batch)[0], theirs["loss_actor"], agent.actor.parameters())
+
+
+def twins(agent: Any, loss: nn.Module, key: str = "target_qvalue_network_params") -> None:
+    """The two target critics into TorchRL's stacked ones."""
+    params = getattr(loss, key)
+    states = [agent.targets[f"critic_{k}"].network.state_dict() for k in (1, 2)]
+    for name in states[0]:
+        found = [k for k in params.keys(True, True) if ".".join(k[-name.count(".") - 1 :]) == name]
+        assert len(found) == 1
+        params[found[0]].data.copy_(torch.stack([state[name] for state in states]))
+
+
+def critic_gradients(loss: nn.Module, value: Tensor, agent: Any) -> list[Tensor]:
+    """Gradients of TorchRL's stacked critics in the order of ours."""
+    params = dict(loss.qvalue_network_params.items(True, True))
+    names = [name for name, _ in agent.critics[0].named_parameters()]
+    keys = [next(k for k in params if ".".join(k[-name.count(".") - 1 :]) == name) for name in names]
+    grads = gradients(value, [params[key] for key in keys])
+    return [grad[k] for k in range(2) for grad in grads]
+
+
+def same_critics(agent: Any, loss: nn.Module, ours: Tensor, theirs: Tensor) -> None:
+    torch.testing.assert_close(ours, theirs.sum(), rtol=0, atol=1e-12)
+    parameters = [parameter for critic in agent.critics for parameter in critic.parameters()]
+    torch.testing.assert_close(gradients(ours, parameters), critic_gradients(loss, theirs.sum(), agent))
+
+
+def test_td3_without_noise() -> None:
+    agent, batch = agent_and_batch("td3", False, target_noise=0.0)
+    actor = module(agent.actor, ["observation"], ["action"])
+    critics = [module(critic, ["observation", "action"], ["state_action_value"]) for critic in agent.critics]
+    loss = TD3Loss(
+        actor,
+        critics,
+        bounds=(-1.0, 1.0),
+        policy_noise=0.0,
+        noise_clip=0.5,
+        loss_function="l2",
+        delay_actor=True,
+        delay_qvalue=True,
+    )
+    loss.make_value_estimator(gamma=GAMMA)
+    follow(loss, agent, {"target_actor_network_params": agent.targets["actor"].network})
+    twins(agent, loss)
+    theirs = loss(batch.clone())
+    same_critics(agent, loss, agent.critic_loss(batch)[0], theirs["loss_qvalue"])
+    same(agent.actor_loss(batch)[0], theirs["loss_actor"], agent.actor.parameters())
+
+
+def test_td3_smooths_its_target_actions() -> None:
+    agent, batch = agent_and_batch("td3", False, target_noise=0.4, target_noise_clip=0.5)
+    observation = batch["next", "observation"].repeat(500, 1)
+    plain_action = agent.targets["actor"].network(observation)
+    noise = (agent.target_action(observation) - plain_action)[plain_action.abs() < 0.4]
+    expected = (torch.randn(100_000) * 0.4).clamp(-0.5, 0.5).std()
+    assert float(noise.std()) == pytest.approx(float(expected), rel=0.03)
+    assert noise.abs().max() <= 0.5 + 1e-12 and agent.target_action(observation).abs().max() <= 1
+
+
+# -- soft actor-critic -------------------------------------------------------------------------------------------------
+
+
+class Scale(nn.Module):
+    """Mean and standard deviation from our mean and log standard deviation."""
+
+    def __init__(self, actor: nn.Module) -> None:
+        super().__init__()
+        self.actor = actor
+
+    def forward(self, observation: Tensor) -> tuple[Tensor, Tensor]:
+        mean, log_std = self.actor(observation)
+        return mean, log_std.exp()
+
+
+def probabilistic(network: nn.Module, keys: list[str], distribution: Callable[..., Distribution]) -> Any:
+    return ProbabilisticTensorDictSequential(
+        module(network, ["observation"], keys),
+        ProbabilisticTensorDictModule(
+            in_keys=keys,
+            out_keys=["action"],
+            distribution_class=distribution,
+            return_log_prob=True,
+            default_interaction_type=InteractionType.RANDOM,
+        ),
+    )
+
+
+@pytest.mark.parametrize("alpha", [0.25, 1.0])
+def test_sac_with_the_same_noise(alpha: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent, batch = agent_and_batch("sac", False, alpha=alpha)
+    noise = torch.randn(N, 2, dtype=DOUBLE)
+    agent.draw = lambda like: noise
+    # Both normal draws of TorchRL's distribution give the same numbers.
+    monkeypatch.setattr("torch.distributions.normal._standard_normal", lambda shape, dtype, device: noise)
+    actor = probabilistic(Scale(agent.actor), ["loc", "scale"], _tanh_normal)
+    critics = [module(critic, ["observation", "action"], ["state_action_value"]) for critic in agent.critics]
+    loss = SACLoss(actor, critics, alpha_init=alpha, target_entropy=-2.0, loss_function="l2", delay_qvalue=True)
+    loss.make_value_estimator(gamma=GAMMA)
+    twins(agent, loss)
+    loss.log_alpha.data = agent.temperature.log_alpha.detach().clone()
+    theirs = loss(batch.clone())
+    same_critics(agent, loss, agent.critic_loss(batch)[0], theirs["loss_qvalue"])
+    ours, info = agent.actor_loss(batch)
+    same(ours, theirs["loss_actor"], agent.actor.parameters())
+    ours = agent._alpha_loss(info["entropy"])[0]
+    torch.testing.assert_close(ours, theirs["loss_alpha"], rtol=0, atol=1e-12)
+    grads = (gradients(ours, [agent.temperature.log_alpha]), gradients(theirs["loss_alpha"], [loss.log_alpha]))
+    torch.testing.assert_close(*grads, rtol=0, atol=1e-12)
+
+
+def _tanh_normal(loc: Tensor, scale: Tensor) -> Distribution:
+    return TanhNormal(loc, scale, upscale=1.0, tanh_loc=False, safe_tanh=False)
+
+
+@pytest.mark.parametrize("alpha", [0.25, 1.0])
+def test_discrete_sac(alpha: float) -> None:
+    agent, batch = agent_and_batch("sac", True, alpha=alpha)
+    actor = probabilistic(agent.actor, ["logits"], Categorical)
+    critics = [module(critic, ["observation"], ["action_value"]) for critic in agent.critics]
+    loss = DiscreteSACLoss(
+        actor,
+        critics,
+        action_space="categorical",
+        num_actions=4,
+        alpha_init=alpha,
+        target_entropy=0.5,
+        loss_function="l2",
+        delay_qvalue=True,
+    )
+    loss.make_value_estimator(gamma=GAMMA)
+    twins(agent, loss)
+    loss.log_alpha.data = agent.temperature.log_alpha.detach().clone()
+    theirs = loss(batch.clone())
+    same_critics(agent, loss, agent.critic_loss(batch)[0], theirs["loss_qvalue"])
+    same(agent.actor_loss(batch)[0], theirs["loss_actor"], agent.actor.parameters())
+
+
+# -- on-policy ---------------------------------------------------------------------------------------------------------
+
+
+class Gaussian(nn.Module):
+    """Mean and standard deviation from our actor and its parameter."""
+
+    def __init__(self, actor: nn.Module) -> None:
+        super().__init__()
+        self.actor = actor
+
+    def forward(self, observation: Tensor) -> tuple[Tensor, Tensor]:
+        mean = self.actor(observation)
+        return mean, self.actor.log_std.exp().expand_as(mean)
+
+
+def _independent_normal(loc: Tensor, scale: Tensor) -> Distribution:
+    return Independent(Normal(loc, scale), 1)
+
+
+def on_policy(name: str, discrete: bool, **options: Any) -> tuple[Any, TensorDict, Any, Any]:
+    """An agent that has moved since the batch was gathered, the batch, and actor and critic as TorchRL's modules."""
+    agent, sequences = agent_and_batch(name, discrete, entropy_coefficient=0.015625, **options)
+    batch = agent.rollout(sequences[None])
+    with torch.no_grad():
+        for parameter in agent.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    keys, distribution = (["logits"], Categorical) if discrete else (["loc", "scale"], _independent_normal)
+    actor = probabilistic(agent.actor if discrete else Gaussian(agent.actor), keys, distribution)
+    return agent, batch, actor, module(agent.critic, ["observation"], ["state_value"])
+
+
+def as_theirs(batch: TensorDict) -> TensorDict:
+    entries = {
+        "observation": batch["observation"],
+        "action": batch["action"],
+        "action_log_prob": batch["log_prob"],
+        "advantage": batch["advantage"][:, None],
+        "value_target": batch["return"][:, None],
+        "state_value": batch["value"][:, None],
+    }
+    return TensorDict(entries, batch.batch_size)
+
+
+def total(losses: TensorDict) -> Tensor:
+    return losses["loss_objective"] + losses["loss_critic"] + losses["loss_entropy"]
+
+
+@pytest.mark.parametrize("discrete", [False, True])
+@pytest.mark.parametrize("clip_value", [None, 0.0625])
+def test_ppo(discrete: bool, clip_value: float | None) -> None:
+    agent, batch, actor, critic = on_policy("ppo", discrete, clip=0.125, clip_value=clip_value)
+    loss = ClipPPOLoss(
+        actor,
+        critic,
+        clip_epsilon=0.125,
+        loss_critic_type="l2",
+        critic_coeff=0.5,
+        entropy_coeff=0.015625,
+        normalize_advantage=False,
+        clip_value=clip_value,
+    )
+    ours, info = agent.loss(batch)
+    assert 0 < info["clipped"] < 1
+    same(ours, total(loss(as_theirs(batch))), agent.parameters(), 1e-8)
+
+
+@pytest.mark.parametrize("discrete", [False, True])
+def test_a2c(discrete: bool) -> None:
+    agent, batch, actor, critic = on_policy("a2c", discrete)
+    loss = A2CLoss(actor, critic, loss_critic_type="l2", critic_coeff=0.5, entropy_coeff=0.015625)
+    same(agent.loss(batch)[0], total(loss(as_theirs(batch))), agent.parameters())
+
+
+def test_advantages_are_normalised_as_theirs() -> None:
+    agent, batch, actor, critic = on_policy("ppo", True, normalize_advantage=True)
+    loss = ClipPPOLoss(
+        actor,
+        critic,
+        loss_critic_type="l2",
+        critic_coeff=0.5,
+        entropy_coeff=0.015625,
+        normalize_advantage=True,
+    )
+    seen: list[TensorDict] = []
+    agent.optimizer.minimize = lambda function, part: seen.append(part)
+    agent.step(batch)
+    same(agent.loss(seen[0])[0], total(loss(as_theirs(batch))), agent.parameters(), 1e-7)

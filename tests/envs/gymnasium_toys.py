@@ -1,0 +1,125 @@
+"""Small Gymnasium environments whose every number is known, and a rollout.
+
+Worker processes import this module, so it does without torch.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+TOYS = __name__
+"""Where an ``id`` finds them."""
+
+
+def rolled(env: Any, steps: int, action: Any = None) -> Any:
+    """``[W, steps]`` by the fast path, with given actions ``[steps, W, ...]`` or random ones."""
+    import torch
+
+    tensordict, taken = env.reset(), []
+    for step in range(steps):
+        tensordict = env.rand_action(tensordict) if action is None else tensordict.set("action", action[step])
+        now, tensordict = env.step_and_maybe_reset(tensordict)
+        taken.append(now)
+    return torch.stack(taken, -1)
+
+
+class Structured(gymnasium.Env[Any, Any]):
+    """A Dict observation of everything that can be encoded; the action shows up in it."""
+
+    observation_space = spaces.Dict(
+        {
+            "camera": spaces.Box(0, 255, (4, 5, 3), np.uint8),
+            "pair": spaces.Tuple([spaces.Discrete(3, start=1), spaces.MultiBinary(2)]),
+            "speed": spaces.Box(-1.0, 1.0, ()),
+        }
+    )
+    action_space = spaces.MultiDiscrete([3, 2], start=[1, 0])
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.steps = 0
+        return self._show(1, 0), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action), action
+        self.steps += 1
+        return self._show(*action), float(self.steps), self.steps == 4, False, {}
+
+    def _show(self, choice: int, switch: int) -> dict[str, Any]:
+        camera = np.full((4, 5, 3), self.steps, np.uint8)
+        return {"camera": camera, "pair": (choice, np.array([switch, 1], np.int8)), "speed": np.float32(0.25)}
+
+
+class Masked(gymnasium.Env[Any, Any]):
+    """Action k is legal in step k (modulo 3) alone, and any other one an error; the mask comes with ``info``."""
+
+    observation_space = spaces.Box(0.0, 10.0, (1,))
+    action_space = spaces.Discrete(3, start=5)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.steps = 0
+        return self._shown()
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert action - 5 == self.steps % 3, f"illegal {action} in step {self.steps}"
+        self.steps += 1
+        observation, info = self._shown()
+        return observation, 1.0, False, self.steps == 7, info
+
+    def _shown(self) -> tuple[Any, dict[str, Any]]:
+        return np.array([self.steps], np.float32), {"action_mask": np.eye(3, dtype=np.int8)[self.steps % 3]}
+
+
+class MaskedInObservation(Masked):
+    """The same mask as an entry of a Dict observation."""
+
+    observation_space = spaces.Dict({"observation": Masked.observation_space, "action_mask": spaces.MultiBinary(3)})
+
+    def _shown(self) -> tuple[Any, dict[str, Any]]:
+        observation, info = super()._shown()
+        return {"observation": observation, **info}, {}
+
+
+class Fragile(gymnasium.Env[Any, Any]):
+    """Breaks in its third step: with an exception, or by ending its whole process."""
+
+    observation_space = spaces.Box(-1.0, 1.0, (2,))
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, dies: bool = False) -> None:
+        self.dies, self.steps = dies, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        if self.steps == 3 and self.dies:
+            os._exit(7)
+        if self.steps == 3:
+            raise ArithmeticError("the mast broke")
+        return np.zeros(2, np.float32), 0.0, False, False, {}
+
+
+class Noisy(gymnasium.Env[Any, Any]):
+    """Observes only its own random numbers; ends by chance."""
+
+    observation_space = spaces.Box(0.0, 1.0, (2,))
+    action_space = spaces.Box(-2.0, 3.0, (2, 2))
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return self.np_random.random(2, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action), action
+        reward = float(action.sum())
+        action *= 0.0  # an environment may do as it likes with what it was given
+        return self.np_random.random(2, np.float32), reward, bool(self.np_random.random() < 0.2), False, {}

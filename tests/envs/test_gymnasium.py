@@ -1,0 +1,266 @@
+"""Gymnasium environments as a world: the same numbers as the plain environments, in TorchRL's form."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from torchrl.data import Bounded, MultiCategorical
+from torchrl.envs.utils import RandomPolicy, check_env_specs
+
+import envs
+import rlstack
+from envs.gymnasium import Gymnasium
+from tests.envs.gymnasium_toys import TOYS, rolled
+
+CARTPOLE = "CartPole-v1"
+
+
+@pytest.mark.parametrize(
+    ("id", "options"),
+    [
+        (CARTPOLE, {}),
+        ("Pendulum-v1", {"max_steps": 2}),
+        (f"{TOYS}:Structured", {}),
+        (f"{TOYS}:Masked", {}),
+        (f"{TOYS}:MaskedInObservation", {}),
+        (f"{TOYS}:Noisy", {"dtype": torch.float64}),
+    ],
+)
+def test_specs_and_collector(id: str, options: dict[str, Any]) -> None:
+    env = Gymnasium(id, num_envs=3, **options)
+    check_env_specs(env)
+    policy = env.rand_action if "Masked" in id else RandomPolicy(env.full_action_spec)
+    batches = list(rlstack.make_collector(env, policy, steps_per_batch=6, total_frames=36))
+    assert [batch.shape for batch in batches] == [(3, 6)] * 2
+    for step in torch.cat(batches, 1).unbind(1):
+        assert env.observation_spec.is_in(step.select(*env.observation_spec.keys(True, True)))
+        assert env.observation_spec.is_in(step["next"].select(*env.observation_spec.keys(True, True)))
+
+
+def test_what_comes_out_is_what_plain_gymnasium_gives() -> None:
+    """Terminal observations, terminated apart from truncated, statistics: every environment stepped by hand."""
+    env = Gymnasium(CARTPOLE, num_envs=3, max_steps=25, seed=4)
+    seeds = dict(env._seeds)
+    torch.manual_seed(1)
+    action = (torch.rand(150, 3) < torch.tensor([0.5, 0.5, 0.2])).long()
+    action[:, 0] = torch.arange(150) % 2  # stays up until the time limit
+    batch = rolled(env, 150, action)
+    ends = []
+    for row in range(3):
+        plain = gymnasium.make(CARTPOLE, max_episode_steps=25)
+        observation, _ = plain.reset(seed=seeds[row])
+        total, length = 0.0, 0
+        for step in range(150):
+            now = batch[row, step]
+            following = now["next"]
+            torch.testing.assert_close(now["observation"], torch.from_numpy(observation))
+            assert now["episode", "length"] == length and not now["done"].any()
+            observation, reward, terminated, truncated, _ = plain.step(int(action[step, row]))
+            total, length = total + float(reward), length + 1
+            torch.testing.assert_close(following["observation"], torch.from_numpy(observation))
+            expected = [reward, terminated, truncated, terminated or truncated, total, length]
+            flags = [following[key].item() for key in ("reward", "terminated", "truncated", "done")]
+            assert [*flags, *(following["episode", key].item() for key in ("return", "length"))] == expected
+            if terminated or truncated:
+                ends.append((row, truncated))
+                observation, _ = plain.reset()
+                total, length = 0.0, 0
+    assert {truncated for _, truncated in ends} == {True, False} and len(ends) > 10
+
+
+def test_the_fast_path_equals_torchrls_own() -> None:
+    torch.manual_seed(0)
+    action = torch.randint(2, (60, 4))
+    fast = rolled(Gymnasium(CARTPOLE, num_envs=4, seed=2), 60, action)
+    env, slow = Gymnasium(CARTPOLE, num_envs=4, seed=2), []
+    tensordict = env.reset()
+    for step in range(60):
+        now = env.step(tensordict.set("action", action[step]))
+        slow.append(now.clone())
+        tensordict = env.maybe_reset(env.step_mdp(now))
+    assert fast["next", "done"].sum() > 4
+    assert (fast == torch.stack(slow, -1)).all()
+
+
+def test_outputs_are_never_overwritten() -> None:
+    env = Gymnasium(f"{TOYS}:Structured", num_envs=2)
+    tensordict, kept, copies = env.reset(), [], []
+    for _ in range(9):
+        now, tensordict = env.step_and_maybe_reset(env.rand_action(tensordict))
+        kept.append(now)
+        copies.append(now.clone())
+    assert all((a == b).all() for a, b in zip(kept, copies))
+
+
+def test_a_world_that_ended_waits_for_its_reset() -> None:
+    env = Gymnasium(f"{TOYS}:Structured", num_envs=2)
+    tensordict = env.reset()
+    for _ in range(4):
+        end = env.step(env.rand_action(tensordict))["next"]
+    assert end["terminated"].all() and (end["episode", "return"] == 1 + 2 + 3 + 4).all()
+    later = env.step(env.rand_action(tensordict))["next"]
+    assert (later["reward"] == 0).all()
+    assert (later.exclude("reward") == end.exclude("reward")).all()
+    only_first = env.step_mdp(tensordict.set("next", later)).set("_reset", torch.tensor([[True], [False]]))
+    assert env.reset(only_first)["episode", "length"].tolist() == [[0.0], [4.0]]
+
+
+def test_structured_observations_and_choices_with_an_offset() -> None:
+    env = Gymnasium(f"{TOYS}:Structured", num_envs=2)
+    assert isinstance(env.action_spec, MultiCategorical)
+    following = env.step(env.reset().set("action", torch.tensor([[0, 0], [2, 1]])))["next", "observation"]
+    assert following["pair", "0"].tolist() == [[1, 0, 0], [0, 0, 1]]
+    assert following["pair", "1"].tolist() == [[0, 1], [1, 1]]
+    assert following["camera"].dtype == torch.uint8 and (following["camera"] == 1).all()
+    assert following["speed"].tolist() == [[0.25], [0.25]]
+
+
+def test_continuous_actions_are_clipped_and_belong_to_the_batch() -> None:
+    env = Gymnasium(f"{TOYS}:Noisy", num_envs=1)
+    assert isinstance(env.action_spec, Bounded) and env.action_spec.shape == (1, 4)
+    action = torch.tensor([[1.0, -9.0, 9.0, 0.5]])
+    assert env.step(env.reset().set("action", action))["next", "reward"].item() == 1.0 - 2.0 + 3.0 + 0.5
+    assert action.tolist() == [[1.0, -9.0, 9.0, 0.5]], "what the environment does to its action stays there"
+
+
+@pytest.mark.parametrize("name", ["Masked", "MaskedInObservation"])
+def test_action_masks_follow_the_environment(name: str) -> None:
+    env = Gymnasium(f"{TOYS}:{name}", num_envs=2)
+    batch = rolled(env, 10)  # an illegal action is an error there
+    assert env.observation_spec["observation"].shape == (2, 1)
+    torch.testing.assert_close(batch["action"][0], torch.tensor([0, 1, 2, 0, 1, 2, 0, 0, 1, 2]))
+    torch.testing.assert_close(batch["action_mask"].long().argmax(-1), batch["action"])
+    assert batch["next", "action_mask"][0, 6].tolist() == [False, True, False], "after seven steps"
+
+
+def test_seeds_decide_everything() -> None:
+    def observations(seed: int, num_envs: int = 3) -> torch.Tensor:
+        action = torch.zeros(30, num_envs, 4)
+        return rolled(Gymnasium(f"{TOYS}:Noisy", num_envs=num_envs, seed=seed), 30, action)["observation"]
+
+    first = observations(1)
+    assert (first == observations(1)).all() and (first[:2] == observations(1, 2)).all()
+    assert (first != observations(2)).all() and (first[0] != first[1]).all()
+    env = Gymnasium(f"{TOYS}:Noisy", num_envs=3, seed=7)
+    env.set_seed(1)
+    assert (env.reset()["observation"] == first[:, 0]).all()
+
+
+def test_a_restored_world_starts_new_episodes_from_the_saved_generator() -> None:
+    env = Gymnasium(f"{TOYS}:Noisy", num_envs=2, seed=3)
+    seen = rolled(env, 5)["observation"]
+    state = env.state_dict()
+    starts = []
+    for seed in (8, 9):
+        other = Gymnasium(f"{TOYS}:Noisy", num_envs=2, seed=seed)
+        other.load_state_dict(state)
+        assert other.total_steps == 10
+        root = other.reset()
+        assert (root["episode", "length"] == 0).all()
+        starts.append(root["observation"])
+    assert (starts[0] == starts[1]).all() and (starts[0] != seen[:, 0]).all()
+
+
+def test_own_environments_outside_of_the_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "harbour_of_mine.py").write_text(
+        "import gymnasium\n"
+        "from gymnasium.envs.classic_control import CartPoleEnv\n"
+        "class Harbour(CartPoleEnv):\n"
+        "    def __init__(self, gravity=9.8):\n"
+        "        super().__init__()\n"
+        "        self.gravity = gravity\n"
+        "gymnasium.register('Harbour-v3', entry_point='harbour_of_mine:Harbour', max_episode_steps=9)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for id, limit in (("harbour_of_mine:Harbour-v3", 9), ("harbour_of_mine:Harbour", None)):
+        env = envs.make("gymnasium", id=id, num_envs=1, kwargs={"gravity": 0.0})
+        assert env._first.unwrapped.gravity == 0.0
+        assert getattr(env._first.spec, "max_episode_steps", None) == limit
+        env = envs.make("gymnasium", id=id, num_envs=1, max_steps=5)
+        action = torch.tensor([[0], [1]] * 3)
+        assert rolled(env, 6, action)["next", "truncated"][0, :, 0].tolist() == [False] * 4 + [True, False]
+    del gymnasium.registry["Harbour-v3"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "id: missing, give an environment such as CartPole-v1"),
+        ({"id": "cartpol-v1"}, "id: unknown environment 'cartpol-v1', did you mean CartPole-v1"),
+        ({"id": "no_such_module:Some-v0"}, "no_such_module:Some-v0 needs a package that is not installed"),
+        ({"id": "no_such_module:Some"}, "module 'no_such_module' cannot be imported"),
+        ({"id": "math:Some"}, "module 'math' has no class and has registered no environment 'Some'"),
+        ({"id": "builtins:dict"}, "builtins:dict cannot be made with kwargs {}: that is a dict, not a gymnasium.Env"),
+        ({"id": CARTPOLE, "kwargs": {"colour": 1}}, "CartPole-v1 cannot be made with kwargs {'colour': 1}"),
+        ({"id": CARTPOLE, "num_envs": 0}, "num_envs: 0 is not"),
+        ({"id": CARTPOLE, "workers": -1}, "workers: -1 is not"),
+        ({"id": CARTPOLE, "max_steps": 0}, "max_steps: 0 is not"),
+        ({"id": CARTPOLE, "num_worlds": 2}, "gymnasium: unknown option 'num_worlds'"),
+    ],
+)
+def test_wrong_options_say_what_is_right(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message) as error:
+        envs.make("gymnasium", **options)
+    assert "\n" not in str(error.value)
+
+
+def test_a_missing_package_is_named_by_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_: Any, **__: Any) -> None:
+        raise gymnasium.error.DependencyNotInstalled("no such package")
+
+    monkeypatch.setattr(gymnasium, "make", missing)
+    for id, extra in (("LunarLander-v3", "box2d"), ("HalfCheetah-v5", "mujoco")):
+        with pytest.raises(ValueError, match=rf"needs the extra '{extra}': pip install 'rlstack\[{extra}\]'"):
+            Gymnasium(id)
+
+
+@pytest.mark.parametrize(("id", "package"), [("LunarLander-v3", "Box2D"), ("HalfCheetah-v5", "mujoco")])
+def test_environments_of_the_extras(id: str, package: str) -> None:
+    pytest.importorskip(package)
+    with Gymnasium(id, num_envs=2) as env:
+        assert rolled(env, 5)["next", "reward"].isfinite().all()
+
+
+def test_pictures() -> None:
+    pytest.importorskip("pygame")
+    with Gymnasium(CARTPOLE, num_envs=2, kwargs={"render_mode": "rgb_array"}) as env:
+        picture = env.render()
+        assert picture.dtype == torch.uint8 and picture.shape == (400, 600, 3) and picture.float().std() > 0
+    with pytest.raises(RuntimeError, match="renders no picture"):
+        Gymnasium(CARTPOLE).render()
+
+
+def test_a_closed_world_says_so() -> None:
+    with Gymnasium(CARTPOLE, num_envs=2) as env:
+        root = env.rand_action(env.reset())
+    env.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        env.step(root)
+    with pytest.raises(RuntimeError, match="reset"):
+        Gymnasium(CARTPOLE, num_envs=2).step(root)
+
+
+def test_evaluation_brings_its_own_size_and_seeds() -> None:
+    from rlstack.evaluation.evaluator import evaluate
+
+    def policy(tensordict: Any) -> Any:
+        return tensordict.set("action", (tensordict["observation"][:, 2] > 0).long())
+
+    options = {"id": CARTPOLE, "num_envs": 2, "workers": 3}
+    results = [evaluate(policy, "gymnasium", options, 130, seed) for seed in (0, 0, 1)]  # type: ignore[arg-type]
+    returns = [np.asarray(result.episodes["return"]) for result in results]
+    assert returns[0].shape == (130,) and (returns[0] == np.asarray(results[0].episodes["length"])).all()
+    assert (returns[0] == returns[1]).all() and (returns[0] != returns[2]).any()
+
+
+def test_a_run_may_ask_for_another_size() -> None:
+    from rlstack.training.worlds import build_world
+
+    config = {"name": "gymnasium", "id": CARTPOLE, "num_envs": 5, "dtype": "float64"}
+    assert build_world(config, seed=1).batch_size == (5,)
+    assert build_world(config, num_worlds=2).batch_size == (2,)

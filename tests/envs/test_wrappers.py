@@ -1,0 +1,378 @@
+"""Repeated actions and stacked observations: sums, ends, histories, specs, and going on from a checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+from torchrl.data import Binary, Bounded, Categorical, Composite, Unbounded
+from torchrl.envs import EnvBase
+from torchrl.envs.utils import check_env_specs
+
+import envs
+from envs.base import World
+from envs.wrappers import ActionRepeat, FrameStack
+from rlstack.evaluation.evaluator import EpisodeSet, evaluate
+from tests.evaluation.scripted import Scripted, episodes, full_ahead
+
+ENDS = ("done", "terminated", "truncated")
+
+
+class Clock(World):
+    """World w shows [steps, action of the last step, w] and an image of steps; it ends after ``lengths[w]`` steps.
+
+    The reward is the action times the step's number.
+    """
+
+    input_features = "of the clock"
+
+    def __init__(self, lengths: tuple[int, ...] = (3, 5, 50), seed: int | None = 0) -> None:
+        super().__init__(len(lengths), "cpu", torch.float32, seed)
+        lead = self.batch_size
+        self.lengths = torch.tensor(lengths)
+        self.steps, self.last = torch.zeros(len(lengths)), torch.zeros(len(lengths))
+        vector = Bounded(torch.tensor([0.0, -1.0, 0.0]).expand(3, 3), torch.tensor([100.0, 1.0, 2.0]).expand(3, 3))
+        parts = {
+            "vector": vector,
+            "image": Bounded(0, 255, shape=(*lead, 2, 4, 4), dtype=torch.uint8),
+            "late": Binary(1, shape=(*lead, 1), dtype=torch.bool),
+            "parity": Categorical(2, shape=lead, dtype=torch.int64),
+        }
+        self.observation_spec = Composite(
+            observation=Composite(parts, shape=lead), steps=Unbounded((*lead, 1)), shape=lead
+        )
+        self.action_spec = Bounded(-1.0, 1.0, shape=(*lead, 1))
+        self.reward_spec = Bounded(-60.0, 100.0, shape=(*lead, 1))
+        flag = Binary(1, shape=(*lead, 1), dtype=torch.bool)
+        self.done_spec = Composite({key: flag.clone() for key in ENDS}, shape=lead)
+
+    def _current(self) -> TensorDict:
+        worlds = torch.arange(3.0)
+        observation = {
+            "vector": torch.stack([self.steps, self.last, worlds], -1),
+            "image": self.steps.byte().view(3, 1, 1, 1).expand(3, 2, 4, 4).clone(),
+            "late": self.steps[:, None] > 2,
+            "parity": self.steps.long() % 2,
+        }
+        steps = self.steps.clone()[:, None]
+        return TensorDict({"observation": TensorDict(observation, [3]), "steps": steps}, [3])
+
+    def _advance(self, tensordict: TensorDictBase) -> TensorDict:
+        self.last = tensordict["action"][:, 0]
+        self.steps = self.steps + 1
+        done = (self.steps >= self.lengths)[:, None]
+        reward = (self.last * self.steps)[:, None]
+        ends = {"done": done, "terminated": done, "truncated": torch.zeros_like(done)}
+        return self._current().update({"reward": reward, **ends})
+
+    def _restart(self, worlds: Tensor | None) -> None:
+        restarted = torch.ones(3, dtype=torch.bool) if worlds is None else torch.isin(torch.arange(3), worlds)
+        self.steps, self.last = (torch.where(restarted, 0.0, value) for value in (self.steps, self.last))
+
+    def _state_to_save(self) -> dict[str, Any]:
+        return {"steps": self.steps, "last": self.last}
+
+    def _load_state(self, state: dict[str, Any]) -> None:
+        self.steps, self.last = state["steps"], state["last"]
+
+
+class Team(World):
+    """One world of two agents that show the number of steps; agent a is cut short after ``lengths[a]`` steps.
+
+    Reward 1 for agent 0, 10 for agent 1, also after their ends.
+    """
+
+    def __init__(self, lengths: tuple[int, int] = (2, 5)) -> None:
+        super().__init__(1, "cpu", torch.float32, 0)
+        self.lengths, self.steps = torch.tensor([lengths]), 0
+        lead = (1, 2)
+
+        def root(agents: dict[str, Any], **rest: Any) -> Composite:
+            return Composite({"agents": Composite(agents, shape=lead), **rest}, shape=(1,))
+
+        def flag(*shape: int) -> Binary:
+            return Binary(shape[-1], shape=shape, dtype=torch.bool)
+
+        self.observation_spec = root({"observation": Bounded(0.0, 100.0, shape=(*lead, 1)), "active": flag(*lead)})
+        self.action_spec = root({"action": Categorical(2, shape=lead, dtype=torch.int64)})
+        self.reward_spec = root({"reward": Unbounded((*lead, 1))})
+        self.done_spec = root({key: flag(*lead, 1) for key in ENDS}, **{key: flag(1, 1) for key in ENDS})
+
+    def _active(self) -> Tensor:
+        return self.steps < self.lengths
+
+    def _current(self) -> TensorDict:
+        agents = {"observation": torch.full((1, 2, 1), float(self.steps)), "active": self._active()}
+        return TensorDict({"agents": TensorDict(agents, [1, 2])}, [1])
+
+    def _advance(self, tensordict: TensorDictBase) -> TensorDict:
+        before = self._active()
+        self.steps += 1
+        following, done = self._current(), ~self._active()[..., None]
+        truncated = done & before[..., None]
+        ends = {"done": done, "terminated": done & ~truncated, "truncated": truncated}
+        following["agents"].update({"reward": torch.tensor([[[1.0], [10.0]]]), **ends})
+        over = done.all(1)
+        return following.update({"done": over, "terminated": torch.zeros_like(over), "truncated": over})
+
+    def _restart(self, worlds: Tensor | None) -> None:
+        self.steps = 0
+
+    def _state_to_save(self) -> dict[str, Any]:
+        return {"steps": self.steps}
+
+    def _load_state(self, state: dict[str, Any]) -> None:
+        self.steps = state["steps"]
+
+
+def clock(**options: Any) -> EnvBase:
+    return envs.make(f"{__name__}:Clock", **options)
+
+
+def act(env: EnvBase, td: TensorDictBase, value: float = 1.0) -> tuple[TensorDictBase, TensorDictBase]:
+    return env.step_and_maybe_reset(td.set("action", torch.full((3, 1), value)))
+
+
+def assert_equal(a: TensorDictBase, b: TensorDictBase) -> None:
+    ours, theirs = a.flatten_keys("."), b.flatten_keys(".")
+    assert set(ours.keys()) == set(theirs.keys())
+    for key in ours.keys():  # noqa: SIM118
+        assert torch.equal(ours[key], theirs[key]), key
+
+
+# --- the options every world takes
+
+
+def test_one_means_no_wrapper() -> None:
+    assert type(clock(action_repeat=1, frame_stack=1)) is Clock
+    env = clock(action_repeat=2, frame_stack=3)
+    assert isinstance(env, FrameStack) and isinstance(env.inner, ActionRepeat) and isinstance(env.inner.inner, Clock)
+    assert {"lengths", "action_repeat", "frame_stack"} <= set(envs.options_of(f"{__name__}:Clock"))
+
+
+class Other(EnvBase):
+    """No world."""
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        return tensordict
+
+    def _reset(self, tensordict: TensorDictBase | None = None, **_: Any) -> TensorDictBase:
+        return TensorDict({})
+
+    def _set_seed(self, seed: int | None) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("world", "options", "message"),
+    [
+        ("Clock", {"action_repeat": 0}, "action_repeat: 0 is not a positive whole number"),
+        ("Clock", {"frame_stack": 1.5}, r"frame_stack: 1\.5 is not a positive whole number"),
+        ("Clock", {"action_repeat": True}, "action_repeat: True is not a positive whole number"),
+        ("Other", {"action_repeat": 2}, r"action_repeat: Other is not an envs\.base\.World, only 1 is allowed"),
+        ("Clock", {"frame_stacks": 2}, "unknown option 'frame_stacks', did you mean 'frame_stack'"),
+    ],
+)
+def test_wrong_options_are_explained(world: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        envs.make(f"{__name__}:{world}", **options)
+
+
+def test_object_slots_cannot_be_stacked() -> None:
+    with pytest.raises(ValueError, match="frame_stack: the observation of MarineNav has object slots"):
+        envs.make("marinenav", num_worlds=2, frame_stack=2)
+
+
+@pytest.mark.parametrize("world", ["Clock", "Team"])
+@pytest.mark.parametrize("options", [{"action_repeat": 3}, {"frame_stack": 3}, {"action_repeat": 2, "frame_stack": 2}])
+def test_specs_hold(world: str, options: dict[str, int]) -> None:
+    env = envs.make(f"{__name__}:{world}", **options)
+    check_env_specs(env, seed=1)
+    rollout = env.rollout(40, break_when_any_done=False)
+    for t in range(40):
+        following = rollout[:, t]["next"]
+        assert env.observation_spec.is_in(following.select(*env.observation_spec.keys()))
+        assert env.full_reward_spec.is_in(following.select(*env.full_reward_spec.keys()))
+
+
+@pytest.mark.parametrize("world", ["Clock", "Team"])
+@pytest.mark.parametrize("options", [{"action_repeat": 3}, {"frame_stack": 3}, {"action_repeat": 2, "frame_stack": 2}])
+def test_the_fast_path_does_what_torchrl_does(world: str, options: dict[str, int]) -> None:
+    env, plain = (envs.make(f"{__name__}:{world}", **options) for _ in range(2))
+    td, other = env.reset(), plain.reset()
+    for _ in range(40):
+        action = env.full_action_spec.rand()
+        done_td, td = env.step_and_maybe_reset(td.update(action))
+        done_other, other = EnvBase.step_and_maybe_reset(plain, other.update(action.clone()))
+        assert_equal(done_td, done_other)
+        assert_equal(td, other.exclude(*env.action_keys))
+
+
+def test_a_wrapper_passes_on_what_it_lacks() -> None:
+    env = clock(action_repeat=2)
+    assert env.input_features == "of the clock" and env.lengths.tolist() == [3, 5, 50]
+    assert clock(frame_stack=2).input_features is None
+    assert not hasattr(env, "colour")
+
+
+def test_seeds_reach_the_inner_world() -> None:
+    env = clock(action_repeat=2, frame_stack=2)
+    env.set_seed(5)
+    assert env.inner.inner.generator.initial_seed() == 5 and env.generator is env.inner.inner.generator
+
+
+# --- action repeat
+
+
+def test_rewards_are_summed_up_to_the_first_end() -> None:
+    env = clock(action_repeat=4)
+    step, td = act(env, env.reset(), 0.5)
+    following = step["next"]
+    assert following["reward"][:, 0].tolist() == [0.5 * (1 + 2 + 3), 0.5 * (1 + 2 + 3 + 4), 0.5 * 10]
+    assert following["steps"][:, 0].tolist() == [3, 4, 4]
+    assert following["done"][:, 0].tolist() == [True, False, False]
+    assert td["steps"][:, 0].tolist() == [0, 4, 4] and not td["done"].any()
+    step, td = act(env, td, 1.0)
+    assert step["next", "reward"][:, 0].tolist() == [6, 5, 5 + 6 + 7 + 8]
+    assert step["next", "steps"][:, 0].tolist() == [3, 5, 8]
+
+
+def test_the_reward_spec_knows_of_the_sum() -> None:
+    space = clock(action_repeat=4).reward_spec.space
+    assert space.low.eq(-240).all() and space.high.eq(400).all()
+
+
+def test_an_agent_stops_at_its_own_end() -> None:
+    env = envs.make(f"{__name__}:Team", action_repeat=3)
+    td = env.reset().update(env.full_action_spec.zero())
+    step, td = env.step_and_maybe_reset(td)
+    agents = step["next", "agents"]
+    assert agents["reward"].flatten().tolist() == [2, 30]
+    # Agent 0 was cut short in the second of three steps: what it saw then is what its value is bootstrapped from.
+    assert agents["observation"].flatten().tolist() == [2, 3]
+    assert agents["done"].flatten().tolist() == agents["truncated"].flatten().tolist() == [True, False]
+    assert not agents["terminated"].any() and agents["active"].flatten().tolist() == [False, True]
+    assert not step["next", "done"].any()
+    step, td = env.step_and_maybe_reset(td.update(env.full_action_spec.zero()))
+    agents = step["next", "agents"]
+    assert agents["reward"][0, 1].item() == 20 and agents["observation"][0, 1].item() == 5
+    assert agents["truncated"][0, 1] and step["next", "truncated"].all()
+    assert td["agents", "observation"].eq(0).all() and td["agents", "active"].all() and not td["agents", "done"].any()
+
+
+# --- frame stack
+
+
+def test_the_last_observations_stand_side_by_side() -> None:
+    env = clock(frame_stack=3, lengths=(3, 50, 50))
+    td = env.reset()
+    shapes = {"vector": (9,), "image": (6, 4, 4), "late": (3,), "parity": (3,)}
+    assert {key: value.shape[1:] for key, value in td["observation"].items()} == shapes
+    assert td["observation", "vector"][1].tolist() == [0, 0, 1] * 3
+    step, td = act(env, td, 0.5)
+    step, td = act(env, td, -0.5)
+    assert step["next", "observation", "vector"][1].tolist() == [0, 0, 1, 1, 0.5, 1, 2, -0.5, 1]
+    assert step["next", "observation", "image"][1, :, 0, 0].tolist() == [0, 0, 1, 1, 2, 2]
+    assert step["next", "observation", "parity"][1].tolist() == [0, 1, 0]
+    step, td = act(env, td, 1.0)
+    assert step["next", "observation", "late"][1].tolist() == [False, False, True]
+    # The end of world 0 belongs to its own episode, and its next episode knows nothing of that.
+    assert step["next", "observation", "vector"][0].tolist() == [1, 0.5, 0, 2, -0.5, 0, 3, 1, 0]
+    assert td["observation", "vector"][0].tolist() == [0, 0, 0] * 3
+    assert td["observation", "vector"][1].tolist() == [1, 0.5, 1, 2, -0.5, 1, 3, 1, 1]
+    assert td["steps"][:, 0].tolist() == [0, 3, 3]  # what is no observation stays as it is
+
+
+def test_bounds_are_those_of_every_frame() -> None:
+    spec = clock(frame_stack=2).observation_spec["observation", "vector"]
+    assert spec.space.low[0].tolist() == [0, -1, 0, 0, -1, 0] and spec.space.high[0].tolist() == [100, 1, 2, 100, 1, 2]
+
+
+def test_every_agent_has_a_stack_of_its_own() -> None:
+    env = envs.make(f"{__name__}:Team", frame_stack=2)
+    td = env.reset()
+    for _ in range(2):
+        _, td = env.step_and_maybe_reset(td.update(env.full_action_spec.zero()))
+    assert td["agents", "observation"].tolist() == [[[1, 2], [1, 2]]]
+
+
+def test_what_was_handed_out_never_changes() -> None:
+    env = clock(action_repeat=2, frame_stack=3)
+    td, kept = env.reset(), []
+    for _ in range(8):
+        step, td = act(env, td.copy())
+        kept += [(step, step.clone()), (td, td.clone())]
+    for handed_out, then in kept:
+        assert_equal(handed_out.exclude("action"), then.exclude("action"))
+
+
+# --- checkpoint and evaluation
+
+
+def test_a_restored_clock_keeps_its_history() -> None:
+    env, other = clock(action_repeat=2, frame_stack=3), clock(action_repeat=2, frame_stack=3)
+    td = env.reset()
+    for _ in range(4):
+        _, td = act(env, td, 0.25)
+    other.load_state_dict(env.state_dict())
+    resumed = other.reset()
+    assert_equal(resumed["observation"], td["observation"])
+    for _ in range(5):
+        step, td = act(env, td)
+        again, resumed = act(other, resumed)
+        assert_equal(step["next"], again["next"])
+
+
+def test_a_restored_marinenav_continues_exactly(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"num_worlds": 6, "num_robots": 2, "max_steps": 9, "action_repeat": 2}
+
+    def run(env: EnvBase, td: TensorDictBase) -> tuple[list[TensorDictBase], TensorDictBase]:
+        torch.manual_seed(1)
+        steps = []
+        for _ in range(12):
+            step, td = env.step_and_maybe_reset(td.update(env.full_action_spec.rand()))
+            steps.append(step["next"])
+        return steps, td
+
+    env, other = envs.make("marinenav", seed=1, **options), envs.make("marinenav", seed=2, **options)
+    _, td = run(env, env.reset())
+    torch.save(env.state_dict(), tmp_path / "env.pt")
+    uninterrupted, _ = run(env, td.copy())
+    other.load_state_dict(torch.load(tmp_path / "env.pt", weights_only=True))
+    start = other.reset()
+    assert_equal(start["agents", "observation"], td["agents", "observation"])
+    resumed, _ = run(other, start)
+    assert any(step["done"].any() for step in resumed)
+    for ours, theirs in zip(uninterrupted, resumed, strict=True):
+        assert_equal(ours, theirs)
+
+
+def test_marinenav_is_evaluated_and_recorded_with_repeated_actions() -> None:
+    """Full thrust all the time: repeating it changes nothing but the number of decisions."""
+    names = ["arrives", "collides"]
+    chosen = EpisodeSet([episodes()[name] for name in names], names)
+    results = [
+        evaluate(
+            Scripted(full_ahead),
+            "marinenav",
+            {"dtype": torch.float64, "action_repeat": repeats},
+            episodes=1,
+            seed=3,
+            record=1,
+            episode_set=chosen,
+        )
+        for repeats in (1, 2)
+    ]
+    once, twice = (result.episodes for result in results)
+    assert once.keys() == twice.keys() and once["success"].tolist() == [1, 0] and once["collision"].tolist() == [0, 1]
+    for name, values in once.items():
+        assert torch.equal(values, twice[name]), name
+    for index, length in enumerate(once["length"].long().tolist()):
+        short = results[1].recordings[index]
+        assert len(short.pose) == -(-length // 2) + 1 and short.dt == pytest.approx(1.0, abs=0.5)

@@ -1,0 +1,213 @@
+"""Whole agents of the ``*_published`` recipes against updates recorded from the reference learners.
+
+Losses, gradient norms before clipping, and parameters after three updates: networks, losses, order of the draws,
+optimisers and clipping all have to be right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+from torchrl.modules import NoisyLinear
+
+import envs
+from rlstack.adapters.marinenav import NETWORKS, network_state, published_state, set_network
+from rlstack.adapters.marinenav.agents import CONFIGURATIONS
+from rlstack.adapters.marinenav.weights import CONTINUOUS, NOISY_NAMES
+from rlstack.agents import make_agent
+
+TOLERANCE = 1e-9
+BATCH = 16
+
+
+class Recording:
+    """A recorded run of three updates on one batch."""
+
+    def __init__(self, path: Path) -> None:
+        with np.load(path) as file:
+            self.arrays = dict(file.items())
+
+    def __getitem__(self, key: str) -> Tensor:
+        return torch.as_tensor(self.arrays[key])
+
+    def under(self, prefix: str) -> dict[str, np.ndarray]:
+        found = {key.removeprefix(prefix): value for key, value in self.arrays.items() if key.startswith(prefix)}
+        return unpacked(found)
+
+    def draws(self, name: str) -> Iterator[Tensor]:
+        """All draws of the three updates in their order."""
+        return (self[f"step{k}/{name}{i}"] for k in range(3) for i in range(3) if f"step{k}/{name}{i}" in self.arrays)
+
+    def batch(self) -> TensorDict:
+        def observation(prefix: str) -> dict[str, Tensor]:
+            return {key: self[prefix + key] for key in ("self", "objects", "mask")}
+
+        following = {
+            "observation": observation("next_"),
+            "reward": self["reward"][:, None],
+            "terminated": self["done"][:, None] > 0.5,
+        }
+        entries: dict[str, Any] = {"observation": observation(""), "action": self["action"], "next": following}
+        if "weights" in self.arrays:  # Rainbow: the rewards are three-step returns
+            entries |= {"weight": self["weights"], "gamma": torch.full((BATCH, 1), 0.99**3, dtype=torch.float64)}
+        return TensorDict(entries, batch_size=[BATCH])
+
+
+def unpacked(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """With the noise of weights, which the small recordings keep as the two vectors it is the product of."""
+    for name in [name for name in arrays if name.endswith("weight_epsilon_in")]:
+        layer = name.removesuffix("weight_epsilon_in")
+        arrays[f"{layer}weight_epsilon"] = np.outer(arrays[f"{layer}bias_epsilon"], arrays.pop(name))
+    return arrays
+
+
+def published_part(part: str) -> str:
+    return "net" if part == "network" else part
+
+
+def build(kind: str, recording: Recording) -> Any:
+    env = envs.make("marinenav", num_worlds=1, dtype=torch.float64, continuous_actions=kind in CONTINUOUS)
+    small = {"self_features": 6, "object_features": [4], "hidden": [12, 12], "batch_size": BATCH, "buffer_size": BATCH}
+    agent = make_agent(CONFIGURATIONS[kind], env, 1000, **small)
+    for part, names in NETWORKS[kind].items():
+        for prefix, target in (("local0", False), ("target0", True)):
+            state = published_state(recording.under(f"{prefix}/{published_part(part)}/"), names)
+            set_network(agent, part, state, target)
+    return agent
+
+
+def inject(agent: Any, kind: str, recording: Recording) -> None:
+    """Replaces every random draw by the recorded ones."""
+    levels, normals, step = recording.draws("rand"), recording.draws("eps"), iter(range(3))
+    if kind == "AC-IQN":
+        agent.loss.draw_levels = lambda like: next(levels)
+    elif kind == "IQN":
+        agent._draw = lambda like: next(levels)
+    elif kind == "SAC":
+        agent.draw = lambda like: next(normals)
+    elif kind == "Rainbow":
+        layers = dict(agent.target.named_modules())
+
+        def resample() -> None:
+            for name, value in recording.under(f"step{next(step)}/target_eps/").items():
+                layer, _, noise = name.rpartition(".")
+                getattr(layers[NOISY_NAMES[layer]], noise).copy_(torch.as_tensor(value))
+
+        agent.resample = resample
+
+
+def losses(agent: Any, kind: str, metrics: dict[str, Any]) -> list[Tensor]:
+    if kind == "SAC":
+        return [loss.detach() for loss in agent.critic_losses] + [metrics["loss/actor"]]
+    return [metrics[name] for name in ("loss/critic", "loss/actor") if name in metrics]
+
+
+def norms(agent: Any) -> list[Tensor]:
+    names = ("lr",) if "lr" in agent.optimizers else ("lr_critic", "lr_actor")
+    return [norm for name in names for norm in agent.optimizers[name].norms]
+
+
+def check(kind: str, path: Path) -> None:
+    recording = Recording(path)
+    agent, batch = build(kind, recording), recording.batch()
+    original = batch.clone()
+    inject(agent, kind, recording)
+    per_entry: list[Tensor] = []
+    if kind == "Rainbow":
+        per_entry = watch_errors(agent)
+    for k in range(3):
+        metrics = agent.update(batch)
+        expected = [recording[f"step{k}/loss{i}"] for i in range(3) if f"step{k}/loss{i}" in recording.arrays]
+        if kind == "Rainbow":
+            close(per_entry[k], expected[0])
+            expected = [(recording["weights"] * expected[0]).mean()]
+        close(torch.stack(losses(agent, kind, metrics)), torch.stack(expected))
+        close(torch.stack(norms(agent)), recording[f"step{k}/gradnorm"])
+    for part, names in NETWORKS[kind].items():
+        compare_parameters(network_state(agent, part), recording, part, names)
+    assert (batch == original).all()
+
+
+def watch_errors(agent: Any) -> list[Tensor]:
+    """What the loss reports of every entry, update by update."""
+    seen: list[Tensor] = []
+    loss: Callable[[Any], Any] = agent.loss
+
+    def watched(batch: Any) -> Any:
+        value, info = loss(batch)
+        seen.append(info["error"])
+        return value, info
+
+    agent.loss = watched
+    return seen
+
+
+def compare_parameters(state: dict[str, Tensor], recording: Recording, part: str, names: Any) -> None:
+    """Of arrays of which only every tenth row was kept (``...::10``) these rows."""
+    recorded = recording.under(f"step2/local/{published_part(part)}/")
+    left = {name for name in state if not name.endswith("_epsilon")}
+    for name, value in recorded.items():
+        layer, _, kind = name.removesuffix("::10").rpartition(".")
+        ours = state[f"{names[layer]}.{kind}"]
+        left.discard(f"{names[layer]}.{kind}")
+        close(ours[::10] if name.endswith("::10") else ours, torch.as_tensor(value))
+    assert not left
+
+
+def close(ours: Tensor, recorded: Tensor) -> None:
+    torch.testing.assert_close(ours, recorded, rtol=0, atol=TOLERANCE)
+
+
+def name_of(kind: str) -> str:
+    return kind.replace("-", "_")
+
+
+@pytest.mark.parametrize("kind", NETWORKS)
+def test_recorded_updates(kind: str, fixtures_dir: Path) -> None:
+    check(kind, fixtures_dir / f"losses/public_{name_of(kind)}.npz")
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("kind", NETWORKS)
+def test_all_recorded_updates(kind: str, shared_dir: Path) -> None:
+    paths = sorted((shared_dir / "golden/marinenav/losses").glob(f"*_{name_of(kind)}.npz"))
+    paths = [path for path in paths if kind != "IQN" or not path.stem.endswith("AC_IQN")]
+    assert paths
+    for path in paths:
+        check(kind, path)
+
+
+def test_rainbow_keeps_its_noise_and_the_target_draws_new(fixtures_dir: Path) -> None:
+    recording = Recording(fixtures_dir / "losses/public_Rainbow.npz")
+    agent = build("Rainbow", recording)
+
+    def noise(network: Any) -> list[Tensor]:
+        return [layer.weight_epsilon.clone() for layer in network.modules() if isinstance(layer, NoisyLinear)]
+
+    own, target = noise(agent.network), noise(agent.target)
+    assert len(own) == 6
+    agent.update(recording.batch())
+    assert all(map(torch.equal, own, noise(agent.network)))
+    assert not any(map(torch.equal, target, noise(agent.target)))
+
+
+def test_iqn_takes_the_best_action_of_every_quantile_by_itself(fixtures_dir: Path) -> None:
+    """In the recording one action is best at all levels: here the embedding is made to matter more."""
+    recording = Recording(fixtures_dir / "losses/public_IQN.npz")
+    agent, batch = build("IQN", recording), recording.batch()
+    with torch.no_grad():
+        agent.target.embedding.linear.weight.mul_(20)
+        tau = torch.rand(BATCH, 8, dtype=torch.float64)
+        quantiles = agent.target(batch["next", "observation"], tau)
+    best = quantiles.argmax(-1)
+    assert (best != best[:, :1]).any()
+    expected = batch["next", "reward"] + 0.99 * ~batch["next", "terminated"] * quantiles.max(-1).values
+    seen = agent.loss(batch, tau, tau)[1]["target"]
+    torch.testing.assert_close(seen, expected.mean())
