@@ -9,9 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["flatten_agents", "imitate", "load", "make_agent", "make_collector"]
+__all__ = ["export_policy", "flatten_agents", "imitate", "load", "load_policy", "make_agent", "make_collector"]
 
 if TYPE_CHECKING:
+    from .adapters.exporting import export_policy
+    from .adapters.loading import load_policy
     from .agents import make_agent
     from .collection.collector import make_collector
     from .collection.flatten import flatten_agents
@@ -24,6 +26,8 @@ _HOMES = {
     "flatten_agents": "rlstack.collection.flatten",
     "imitate": "rlstack.training.imitation",
     "load": "rlstack.training.loading",
+    "load_policy": "rlstack.adapters.loading",
+    "export_policy": "rlstack.adapters.exporting",
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ if TYPE_CHECKING:  # importing torch takes seconds, which a mistyped key need no
 
 CONVERTED = ("marinenav", "sb3")
 _UNKNOWN = ("torchscript", "onnx", "callable")
+_OTHERS = (*_UNKNOWN, "rlstack")
 _INPUTS = 256
 
 
@@ -38,15 +40,17 @@ class ConvertConfig:
 
 
 def positional(arguments: list[str]) -> list[str]:
-    """``sb3 model.zip`` at the beginning as ``kind=sb3 path=model.zip``; the rest as for the group ``agent``."""
-    names = iter(("kind", "path"))
-    rewritten: list[str] = []
-    for index, entry in enumerate(arguments):
-        if index > 1 or entry.startswith("-") or entry.partition("=")[0] in ConvertConfig.__dataclass_fields__:
-            return rewritten + open_group("agent")(arguments[index:])
+    """The words ``sb3 model.zip`` as ``kind=sb3 path=model.zip``, where they stand first or behind Hydra's options."""
+    known = [index for index, entry in enumerate(arguments) if entry in (*CONVERTED, *_OTHERS)]
+    first = known[0] if known else 0
+    rewritten = list(arguments)
+    for name, index in zip(("kind", "path"), range(first, len(arguments))):
+        entry = arguments[index]
+        if entry.startswith("-") or entry.partition("=")[0] in ConvertConfig.__dataclass_fields__:
+            break
         quoted = entry.replace("\\", "\\\\").replace("'", "\\'")
-        rewritten.append(f"{next(names)}='{quoted}'")
-    return rewritten
+        rewritten[index] = f"{name}='{quoted}'"
+    return open_group("agent")(rewritten)
 
 
 def run(cfg: DictConfig) -> None:
@@ -79,8 +83,8 @@ def run(cfg: DictConfig) -> None:
     print(f"{agent_config['name']} of {sum(p.numel() for p in agent.parameters()):,} parameters; {compared}")
     print(f"wrote {out}")
     print(f"evaluate it:  python -m rlstack.evaluate checkpoint={out}")
-    given = overrides(_changed(agent_config))
-    shown = f"agent={agent_config['name']} {given} env={env_config['name']}".replace("  ", " ")
+    given = overrides(_changed(agent))
+    shown = " ".join(("agent=" + agent_config["name"], *([given] if given else []), _world_given(config)))
     print(f"train it on:  python -m rlstack.train init={out} {shown}")
 
 
@@ -145,9 +149,9 @@ def _compare(agent: Agent, env: EnvBase, config: ConvertConfig) -> str:
     """
     from tensordict import TensorDict
 
-    from rlstack.adapters.agreement import largest_difference, random_inputs
+    from rlstack.adapters.agreement import compare, random_inputs
+    from rlstack.adapters.exporting import deterministic
     from rlstack.adapters.loading import load_policy
-    from rlstack.export import deterministic
 
     names = {"vecnormalize": config.vecnormalize, "agent_type": config.agent_type}
     options = {name: value for name, value in names.items() if value is not None}
@@ -161,16 +165,30 @@ def _compare(agent: Agent, env: EnvBase, config: ConvertConfig) -> str:
     answer = original(TensorDict({}, [_INPUTS]).set(key, seen)).get(agent.interface.key("action"))
     policy: Any = agent.policy(explore=False)
     answer = answer if agent.interface.group is None else answer.squeeze(1)
-    worst, wrong = largest_difference(policy.action, answer, observation, mask, agent.interface)
-    if wrong:
-        raise ConfigError(f"{config.path}: converted, it acts otherwise on {wrong} of {_INPUTS} random observations")
-    return f"its greedy actions on {_INPUTS} random observations differ by {worst:.1e} at most"
+    found = compare(policy.action, answer, observation, mask, agent.interface)
+    if found.wrong:
+        raise ConfigError(
+            f"{config.path}: converted, it acts otherwise on {found.wrong} of {_INPUTS} random observations"
+        )
+    return f"{found} on {_INPUTS} random observations"
 
 
-def _changed(agent_config: dict[str, Any]) -> dict[str, Any]:
+def _changed(agent: Agent) -> dict[str, Any]:
     """What differs from the yaml of the same name."""
-    ours = load_group("agent", agent_config["name"])
-    return {key: value for key, value in agent_config.items() if value != ours.get(key)}
+    ours = to_plain(build(type(agent).Config, load_group("agent", agent.config.name), "agent"))
+    return {key: value for key, value in to_plain(agent.config).items() if value != ours[key]}
+
+
+def _world_given(config: ConvertConfig) -> str:
+    """The world as on the command line."""
+    from hydra.core.hydra_config import HydraConfig
+
+    if config.env is None:
+        return "env=marinenav_published"
+    if not HydraConfig.initialized():
+        return "env=<the same>"
+    given = [entry for entry in HydraConfig.get().overrides.task if entry.lstrip("+~").partition("=")[0][:3] == "env"]
+    return " ".join(map(shlex.quote, given))
 
 
 main = hydra_command("convert", positional)(run)

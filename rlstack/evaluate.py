@@ -126,8 +126,9 @@ def from_elsewhere(config: EvaluateConfig, device: torch.device) -> Candidate:
         raise ConfigError("env: missing, an agent from elsewhere needs a world: env=<group>")
     agent = build_agent(config.agent, _world(config.env), 1, device)
     source = f"{config.agent['kind']}:{config.agent['path']}"
-    stem = "_".join(_as_names(Path(str(config.agent["path"])).name.replace(":", ".")))
-    return Candidate(agent, config.env, source, Path("runs") / f"legacy_{stem}" / "evaluations")
+    path = Path(str(config.agent["path"]))
+    called = "_".join(_as_names(path.stem if path.is_file() else path.name))
+    return Candidate(agent, config.env, source, Path("runs") / f"{config.agent['kind']}_{called}" / "evaluations")
 
 
 def output_folder(config: EvaluateConfig, judged: Candidate) -> Path:
@@ -139,7 +140,7 @@ def output_folder(config: EvaluateConfig, judged: Candidate) -> Path:
     parts = [judged.stem] if judged.stem else []
     parts += [f"seed{config.seed}"]
     parts += ["explore"] if config.policy == "explore" else []
-    parts += [str(config.env.get("name"))] if config.env else []
+    parts += _as_names(str(config.env.get("name"))) if config.env else []
     parts += [Path(config.episodes_file).name.partition(".")[0]] if config.episodes_file else []
     folder = judged.folder / "_".join(parts)
     folder = folder if config.output is None else Path(config.output)

@@ -1,32 +1,15 @@
-"""Writes an agent's greedy policy as a network of its own: ``python -m rlstack.export checkpoint=<run> format=onnx``."""
+"""Writes an agent's greedy policy as a program: ``python -m rlstack.export checkpoint=runs/<run> format=onnx``."""
 
 from __future__ import annotations
 
-import dataclasses
-import importlib
-import json
-import os
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 from omegaconf import DictConfig
-from tensordict import TensorDict
-from torch import Tensor, nn
-from torchrl.data import Composite
 
-from rlstack.adapters.agreement import largest_difference, random_inputs
-from rlstack.agents.base import MASK, Agent, Interface, Policy
 from rlstack.command import hydra_command, open_group
 from rlstack.config import ConfigError, build
-
-FORMAT, VERSION = "rlstack-policy", 1
-_INPUTS, _EXAMPLES = 1000, 3
-Program = Callable[[Sequence[Tensor]], Tensor]
 
 
 @dataclass
@@ -40,26 +23,12 @@ class ExportConfig:
     agent: dict[str, Any] | None = None
 
 
-@dataclass(frozen=True)
-class Exported:
-    """What was written.
-
-    Attributes:
-        path: of the program; see :func:`beside` for its description.
-        difference: the largest to the agent's own actions.
-        description: content of that file.
-    """
-
-    path: Path
-    difference: float
-    description: dict[str, Any]
-
-
 def run(cfg: DictConfig) -> None:
     """Loads a checkpoint, exports its agent and says what is where."""
     config = build(ExportConfig, cfg)
     if config.checkpoint is None:
         raise ConfigError("checkpoint: missing, give a run directory or a checkpoint file: checkpoint=runs/<run>")
+    from rlstack.adapters.exporting import INPUTS, beside, export_policy
     from rlstack.training.loading import load
 
     loaded = load(config.checkpoint, which=config.which, agent=config.agent)
@@ -73,236 +42,8 @@ def run(cfg: DictConfig) -> None:
         print(f"input {entry['name']}: {entry['dtype']} {entry['shape']}")
     output = exported.description["output"]
     print(f"output {output['name']}: {output['dtype']} {output['shape']}, {output['meaning']}")
-    print(f"differs from the agent by {exported.difference:.1e} at most on {_INPUTS} random inputs")
+    print(f"{exported.agreement} on {INPUTS} random inputs")
     print(f"wrote {exported.path} and {beside(exported.path)}")
-
-
-def export_policy(agent: Agent, path: str | Path, format: str = "torchscript", frames: int | None = None) -> Exported:
-    """Writes an agent's greedy policy, from raw observations to the env's actions, as a program of its own.
-
-    Inputs are the leaves of the observation in the env's order ``[N, *shape]``, and the action mask last where the env
-    has one; N is free. The output is the action ``[N, *shape]`` in the env's units, or the choice (int64). Both are
-    named in a JSON file beside the program. The program runs on the CPU; it is compared with the agent before it gets
-    its name. The global random generators are left as they are.
-
-    Args:
-        agent: of rlstack; what is random in its greedy acting is replaced by the mean or mode, which ``note`` tells.
-        path: of the file to write.
-        format: ``torchscript`` or ``onnx``.
-        frames: it was trained for, for the record.
-
-    Raises:
-        ConfigError: one line: an agent that is none of ours, a package is missing, the file cannot be written, or the
-            program does not act as the agent; then nothing is left.
-    """
-    path = Path(path)
-    if agent.device.type != "cpu":
-        raise ConfigError(f"export: the agent is on {agent.device}, load it on the cpu")
-    writers: dict[str, Callable[[ExportedPolicy, Path], Program]] = {"torchscript": _torchscript, "onnx": _onnx}
-    if format not in writers:
-        raise ConfigError(f"format: {format!r} is unknown, allowed: {', '.join(writers)}")
-    if format == "onnx":
-        _require_onnx()
-    temporary = path.with_name(f".{path.name}.tmp")
-    with deterministic(agent) as note, _frozen(agent), torch.no_grad():
-        module = ExportedPolicy(agent)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            program = writers[format](module, temporary)
-            difference = _verified(module, program)
-            description = _describe(module, agent, frames, note, difference)
-            _write_json(beside(path), description)
-            os.replace(temporary, path)
-        except OSError as error:
-            raise ConfigError(f"out: {path} cannot be written ({error.strerror or error})") from None
-        finally:
-            temporary.unlink(missing_ok=True)
-    return Exported(path, difference, description)
-
-
-class ExportedPolicy(nn.Module):
-    """The greedy policy of an agent on plain tensors.
-
-    Args:
-        agent: whose networks it shares.
-
-    Attributes:
-        names: of the inputs in order.
-    """
-
-    def __init__(self, agent: Agent) -> None:
-        super().__init__()
-        policy = agent.policy(explore=False)
-        if not isinstance(policy, Policy):
-            raise ConfigError(f"{type(agent).__name__} cannot be exported, only agents with networks of rlstack can")
-        self.interface = agent.interface
-        self._act = policy.action
-        spec = agent.interface.observation
-        self._keys = list(spec.keys(include_nested=True, leaves_only=True)) if isinstance(spec, Composite) else []
-        self.names = [key if isinstance(key, str) else ".".join(key) for key in self._keys] or ["observation"]
-        self.names += [MASK] if agent.interface.masked else []
-
-    def forward(self, *inputs: Tensor) -> Tensor:
-        """Actions ``[N, *shape]`` for the inputs ``[N, ...]`` in the order of ``names``."""
-        return self.act(*self.joined(inputs))
-
-    def act(self, observation: Any, mask: Tensor | None) -> Tensor:
-        """The same for an observation as the agent has it."""
-        return self._act(observation, mask)
-
-    def joined(self, inputs: Sequence[Tensor]) -> tuple[Any, Tensor | None]:
-        """Observation and action mask of these inputs."""
-        mask = inputs[-1] if self.interface.masked else None
-        if not self._keys:
-            return inputs[0], mask
-        return TensorDict(dict(zip(self._keys, inputs)), [inputs[0].shape[0]]), mask
-
-    def split(self, observation: Any, mask: Tensor | None) -> tuple[Tensor, ...]:
-        """The inverse of :meth:`joined`."""
-        leaves = [observation.get(key) for key in self._keys] if self._keys else [observation]
-        return (*leaves, *([] if mask is None else [mask]))
-
-
-def beside(path: Path) -> Path:
-    """The file that describes a program."""
-    return path.with_name(f"{path.name}.json")
-
-
-@contextmanager
-def deterministic(agent: Agent) -> Iterator[str]:
-    """Agents that draw random numbers when greedy act by their mean or mode inside; says so, or nothing."""
-    changes: dict[str, Any] = {}
-    note = ""
-    if getattr(agent.config, "act_levels", None) == "random":
-        changes, note = (
-            {"act_levels": "midpoints"},
-            "it acts at random quantile levels; exported with evenly spaced ones",
-        )
-    elif getattr(agent.config, "greedy", None) == "sample":
-        changes, note = {"greedy": "mode"}, "it samples its actions; exported with the most probable ones"
-    config = agent.config
-    agent.config = dataclasses.replace(config, **changes) if changes else config
-    try:
-        yield note
-    finally:
-        agent.config = config
-
-
-@contextmanager
-def _frozen(agent: Agent) -> Iterator[None]:
-    """Parameters are constants of a program."""
-    trained = [p for network in agent.networks.values() for p in network.parameters() if p.requires_grad]
-    for parameter in trained:
-        parameter.requires_grad_(False)
-    try:
-        yield
-    finally:
-        for parameter in trained:
-            parameter.requires_grad_(True)
-
-
-# -- formats -----------------------------------------------------------------------------------------------------
-
-
-def _torchscript(module: ExportedPolicy, path: Path) -> Program:
-    examples = module.split(*random_inputs(module.interface, _EXAMPLES))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of tracing: what depends on the values is compared afterwards
-        traced = torch.jit.trace(module, examples, check_trace=False)
-        torch.jit.save(traced, str(path))
-        program = torch.jit.load(str(path))
-    return lambda inputs: program(*inputs)
-
-
-def _onnx(module: ExportedPolicy, path: Path) -> Program:
-    examples = module.split(*random_inputs(module.interface, _EXAMPLES))
-    axes = {name: {0: "batch"} for name in (*module.names, "action")}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.onnx.export(
-            *(module, examples, str(path)),
-            input_names=module.names,
-            output_names=["action"],
-            dynamic_axes=axes,
-            dynamo=False,  # whose way over torch.export does not understand observations as TensorDicts
-        )
-    session = importlib.import_module("onnxruntime").InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    taken = {entry.name for entry in session.get_inputs()}  # an input that nothing depends on may be left out
-
-    def program(inputs: Sequence[Tensor]) -> Tensor:
-        feed = {name: value.numpy() for name, value in zip(module.names, inputs) if name in taken}
-        return torch.from_numpy(session.run(None, feed)[0])
-
-    return program
-
-
-def _require_onnx() -> None:
-    for package in ("onnx", "onnxruntime"):
-        try:
-            importlib.import_module(package)
-        except ImportError:
-            raise ConfigError(f"format=onnx needs {package}: pip install 'rlstack[export]'") from None
-
-
-# -- checks ------------------------------------------------------------------------------------------------------
-
-
-def _verified(module: ExportedPolicy, program: Program) -> float:
-    """The largest difference, over one batch of many inputs and one of a single.
-
-    Raises:
-        ConfigError: the program acts otherwise than the agent.
-    """
-    observation, mask = random_inputs(module.interface, _INPUTS)
-    inputs = module.split(observation, mask)
-    answer = program(inputs)
-    worst, wrong = largest_difference(module.act, answer, observation, mask, module.interface)
-    single = program([value[:1] for value in inputs])
-    if wrong or single.shape != answer[:1].shape or answer.dtype != module.act(observation, mask).dtype:
-        raise ConfigError(
-            f"the exported program acts otherwise than the agent on {wrong} of {_INPUTS} random inputs, by up to "
-            f"{worst:.1e}; nothing was written"
-        )
-    return worst
-
-
-def _describe(module: ExportedPolicy, agent: Agent, frames: int | None, note: str, difference: float) -> dict[str, Any]:
-    """What a user of the program must know."""
-    observation, mask = random_inputs(module.interface, 1)
-    inputs = module.split(observation, mask)
-    action = module(*inputs)
-    entries = [
-        {"name": name, "shape": ["batch", *value.shape[1:]], "dtype": str(value.dtype).removeprefix("torch.")}
-        for name, value in zip(module.names, inputs)
-    ]
-    output = {
-        "name": "action",
-        "shape": ["batch", *action.shape[1:]],
-        "dtype": str(action.dtype).removeprefix("torch."),
-    }
-    description = {
-        "format": FORMAT,
-        "version": VERSION,
-        "agent": agent.config.name,
-        "frames": agent.frames if frames is None else frames,
-        "inputs": entries,
-        "output": output | _action(module.interface),
-        "largest_difference": difference,
-    }
-    return description | ({"note": note} if note else {})
-
-
-def _action(interface: Interface) -> dict[str, Any]:
-    if interface.choices is not None:
-        return {"kind": "discrete", "choices": list(interface.choices), "meaning": interface.describe_action()}
-    low, high = (bound.tolist() for bound in (interface.action.space.low, interface.action.space.high))
-    return {"kind": "continuous", "low": low, "high": high, "meaning": interface.describe_action()}
-
-
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    os.replace(temporary, path)
 
 
 main = hydra_command("export", open_group("agent"))(run)

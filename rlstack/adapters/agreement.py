@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ TOLERANCE = 1e-5
 """How far apart continuous actions may be, in the env's units, or as a share of half their range if that is larger."""
 _WIDE = 1e4
 """Bounds further out than this say nothing about what is observed."""
-_NUDGES = 64
+_NUDGES, _NUDGE = 64, 1e-6
 
 
 def random_inputs(interface: Interface, count: int, seed: int = 0) -> tuple[Any, Tensor | None]:
@@ -56,36 +57,56 @@ def _mask(count: int, choices: int) -> Tensor:
     return mask | torch.nn.functional.one_hot(torch.randint(choices, (count,)), choices).bool()
 
 
-def largest_difference(
-    act: Act, answer: Tensor, observation: Any, mask: Tensor | None, interface: Interface
-) -> tuple[float, int]:
-    """How far answers are from what an agent does, and how many are wrong.
+@dataclass(frozen=True)
+class Agreement:
+    """What :func:`compare` finds.
 
-    An answer that differs is right all the same where the agent, too, would give it to an input that differs in
-    the sixth digit: there it stands between two actions (of several candidates, or choices), and rounding decides.
+    Attributes:
+        largest: difference of all answers but those where rounding decides.
+        rounded: number of answers that differ by more than :func:`tolerance` where rounding decides.
+        wrong: number of answers that differ although it does not.
+    """
+
+    largest: float
+    rounded: int
+    wrong: int
+
+    def __str__(self) -> str:
+        rounded = f", but for {self.rounded} where rounding decides," if self.rounded else ""
+        return f"its greedy actions differ by {self.largest:.1e} at most{rounded}"
+
+
+def compare(act: Act, answer: Tensor, observation: Any, mask: Tensor | None, interface: Interface) -> Agreement:
+    """How far answers are from what an agent does.
+
+    Rounding decides where the agent's own action moves that far (of choices: to that choice) if its input changes in
+    the sixth digit: between two actions of the same value, or where large numbers cancel.
 
     Args:
         act: the agent.
         answer: actions ``[N]`` of the other for the same inputs.
-
-    Returns the largest difference of the right and the wrong alike, but for such ties, and the number of wrong ones.
     """
     wanted = act(observation, mask)
     difference = _difference(wanted, answer)
-    wrong = difference > tolerance(interface)
-    if bool(wrong.any()):
-        legal = None if mask is None else mask[wrong]
-        tied = _tied(act, answer[wrong], difference[wrong], observation[wrong], legal)
-        difference[wrong] = torch.where(tied, 0.0, difference[wrong])
-    return float(difference.max()), int((difference > tolerance(interface)).sum())
+    beyond = difference > tolerance(interface)
+    rounded = beyond.clone()
+    if bool(beyond.any()):
+        legal = None if mask is None else mask[beyond]
+        rounded[beyond] = _rounded(act, wanted[beyond], answer[beyond], observation[beyond], legal)
+    wrong = int((beyond & ~rounded).sum())
+    return Agreement(float(difference.masked_fill(rounded, 0.0).max()), int(rounded.sum()), wrong)
 
 
-def _tied(act: Act, answer: Tensor, difference: Tensor, observation: Any, mask: Tensor | None) -> Tensor:
-    """``[N]`` bool: on an input next to this one the agent jumps to the answer (and more than nine tenths of the way)."""
+def _rounded(act: Act, wanted: Tensor, answer: Tensor, observation: Any, mask: Tensor | None) -> Tensor:
+    """``[N]`` bool: rounding decides."""
     found = torch.zeros(len(answer), dtype=torch.bool)
     with torch.random.fork_rng(devices=[]):
         for _ in range(_NUDGES):
-            found |= _difference(act(_nudged(observation), mask), answer) <= 0.1 * difference
+            near = act(_nudged(observation), mask)
+            if answer.is_floating_point():
+                found |= _difference(near, wanted) >= 0.9 * _difference(answer, wanted)
+            else:
+                found |= _difference(near, answer) == 0
     return found
 
 
@@ -94,7 +115,7 @@ def _nudged(observation: Any) -> Any:
         return observation.apply(_nudged)
     if not observation.is_floating_point():
         return observation
-    return observation * (1 + TOLERANCE * (2 * torch.rand_like(observation) - 1))
+    return observation * (1 + _NUDGE * (2 * torch.rand_like(observation) - 1))
 
 
 def _difference(one: Tensor, other: Tensor) -> Tensor:

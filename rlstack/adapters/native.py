@@ -123,6 +123,8 @@ def _settings(model: SB3Model) -> dict[str, Any]:
         if isinstance(known.get("learning_rate"), float):
             found |= dict.fromkeys(("lr_actor", "lr_critic", "lr_alpha"), known["learning_rate"])
         found["learn_alpha"] = str(known.get("ent_coef", "auto")).startswith("auto")
+    if "batch_size" in found and "buffer_size" in found:  # theirs draws a batch larger than its memory with repeats
+        found["buffer_size"] = max(found["buffer_size"], found["batch_size"])
     if model.algorithm == "DQN":
         found |= {"double": False, "dueling": False}
     if model.normaliser is not None:
@@ -133,15 +135,20 @@ def _settings(model: SB3Model) -> dict[str, Any]:
 
 
 def _structure(model: SB3Model) -> dict[str, Any]:
-    """Hidden layers and activation, which all networks of an agent of ours share."""
-    widths = {widths for part, widths in model.hidden.items() if part != "log_std"}
-    if len(widths) != 1 or not next(iter(widths)):
-        shown = ", ".join(f"{part} {list(widths)}" for part, widths in model.hidden.items() if part != "log_std")
+    """Hidden layers and activation; a critic of its own shape is possible for PPO and A2C only."""
+    widths = {part: list(widths) for part, widths in model.hidden.items() if part != "log_std"}
+    hidden = next(iter(widths.values()))
+    separate = model.algorithm in ("PPO", "A2C")
+    if not all(widths.values()) or (not separate and any(other != hidden for other in widths.values())):
+        shown = ", ".join(f"{part} {sizes}" for part, sizes in widths.items())
         raise ConfigError(f"its networks have different hidden layers ({shown}), or none; {_INSTEAD}")
     if model.activation not in ACTIVATIONS:
         allowed = ", ".join(ACTIVATIONS)
         raise ConfigError(f"the activation {model.activation} is not one that trains here ({allowed}); {_INSTEAD}")
-    return {"hidden": list(next(iter(widths))), "activation": ACTIVATIONS[model.activation], "inputs": "raw"}
+    structure: dict[str, Any] = {"hidden": hidden, "activation": ACTIVATIONS[model.activation], "inputs": "raw"}
+    if separate:
+        structure["critic_hidden"] = None if widths["critic"] == hidden else widths["critic"]
+    return structure
 
 
 def _normalised(model: SB3Model) -> bool:

@@ -17,7 +17,7 @@ from rlstack.config import ConfigError
 from rlstack.networks.distributions import Choices, Distribution, Gaussian
 from rlstack.networks.values import StateNetwork
 
-from .base import Agent, AgentConfig, Fraction, Interface, NonNegative, Policy, Positive, Scheduled
+from .base import Agent, AgentConfig, Count, Fraction, Interface, NonNegative, Policy, Positive, Scheduled
 from .optimizer import Info
 
 LONG = 64
@@ -28,6 +28,7 @@ LONG = 64
 class OnPolicyConfig(AgentConfig):
     """The part of an on-policy agent's yaml that both have."""
 
+    critic_hidden: list[Count] | None
     orthogonal: bool
     initial_std: Positive
     gae_lambda: Fraction
@@ -50,7 +51,7 @@ class OnPolicy(Agent):
         c, self.choices = config, interface.choices
         outputs = sum(self.choices) if self.choices else interface.action.shape[-1]
         actor = StateNetwork(self.encoder(), outputs, c.hidden, c.activation)
-        critic = StateNetwork(self.encoder(), 1, c.hidden, c.activation)
+        critic = StateNetwork(self.encoder(), 1, c.critic_hidden or c.hidden, c.activation)
         if c.orthogonal:
             orthogonal_(actor, 0.01)
             orthogonal_(critic, 1.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,6 +73,14 @@ def load(
     except CheckpointError as error:
         raise ConfigError(f"checkpoint: {error}") from None
     config = state["config"]
+    for key in ("algorithm", *SHAPING):
+        if (
+            agent is not None
+            and key in config["agent"]
+            and agent.get(key, config["agent"][key]) != config["agent"][key]
+        ):
+            fixed = overrides({key: config["agent"][key]})
+            raise ConfigError(f"agent.{key}: cannot change, the networks of {file} are of {fixed}")
     changed = to_plain(OmegaConf.merge(config["agent"], dict(agent or {})))
     config = {**config, "agent": changed}
     env = build_world(config["env"], num_worlds=1)
@@ -80,13 +89,24 @@ def load(
         loaded.load_state_dict(state["agent"])
     except (KeyError, RuntimeError, ValueError) as error:
         what = f"the agent with {overrides(agent)}" if agent else "this version of the agent"
-        raise ConfigError(f"checkpoint: {file} does not fit {what} ({error})") from None
+        raise ConfigError(f"checkpoint: {file} does not fit {what} ({_brief(error)})") from None
     run_dir = file.parent.parent if (file.parent.parent / "config.yaml").is_file() else None
     return LoadedRun(loaded, config, state["frames"], file, run_dir)
 
 
 SHAPING = (
-    *("inputs", "self_features", "object_features", "hidden", "activation", "layer_norm", "join", "squash", "dueling"),
+    *(
+        "inputs",
+        "self_features",
+        "object_features",
+        "hidden",
+        "critic_hidden",
+        "activation",
+        "layer_norm",
+        "join",
+        "squash",
+        "dueling",
+    ),
     *("critic", "num_atoms", "value_min", "value_max", "normalize_observations"),
 )
 """What of an agent's configuration its networks depend on."""
@@ -117,12 +137,17 @@ def initialise(agent: Agent, path: str | Path, which: str = "latest") -> None:
         for name, target in agent.targets.items():
             target.network.load_state_dict(saved["targets"].get(name, saved["networks"][name]))
     except (KeyError, RuntimeError) as error:
-        reason = str(error).splitlines()[-1].strip()
-        raise ConfigError(f"init: the networks of {file} do not fit this agent and env ({reason})") from None
+        raise ConfigError(f"init: the networks of {file} do not fit this agent and env ({_brief(error)})") from None
+
+
+def _brief(error: Exception) -> str:
+    """The last line, where torch says which tensor it is."""
+    line = (str(error).strip().splitlines() or [type(error).__name__])[-1].strip()
+    return line if len(line) < 200 else f"{line[:200]} ..."
 
 
 def overrides(values: Mapping[str, Any]) -> str:
-    """An agent's keys and values as on the command line."""
+    """An agent's keys and values as on a shell's command line."""
 
     def written(value: Any) -> str:
         if isinstance(value, list | tuple):
@@ -131,7 +156,7 @@ def overrides(values: Mapping[str, Any]) -> str:
             return "{" + ",".join(f"{key}:{written(entry)}" for key, entry in value.items()) + "}"
         return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
-    return " ".join(f"agent.{key}={written(value)}" for key, value in values.items())
+    return " ".join(shlex.quote(f"agent.{key}={written(value)}") for key, value in values.items())
 
 
 def _checkpoint_file(path: Path, which: str) -> Path:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,9 +22,10 @@ from envs.marinenav.episodes import load_episodes
 from rlstack.adapters.marinenav import load_published, network_state, published_agent
 from rlstack.adapters.marinenav.__main__ import main
 from rlstack.adapters.marinenav.evaluations import read_evaluations
-from rlstack.adapters.marinenav.training import TrialTraining, folders
+from rlstack.adapters.marinenav.processes import train_together
+from rlstack.adapters.marinenav.training import Job, TrialTraining, folders
 from rlstack.adapters.marinenav.trial import Trial, read_trials
-from rlstack.config import build
+from rlstack.config import ConfigError, build
 from rlstack.training.checkpoint import CheckpointStore
 from rlstack.training.config import TrainConfig
 from tests.envs.marinenav.recorded import load_json
@@ -334,30 +337,56 @@ def test_of_a_grid_only_unfinished_trials_go_on(
     assert CheckpointStore(trained(small) / "seed_2/checkpoints").latest() is not None
 
 
-# --- the command as users type it
+# --- several at once
+
+
+def pretend(job: Job) -> float:
+    """What a process does with trials of seeds 1 to 3: ends well, ends with a user's error, dies."""
+    if job.trial.seed == 2:
+        raise ConfigError("load_model: gone")
+    if job.trial.seed == 3:
+        os._exit(3)
+    return 0.75
 
 
 @pytest.mark.slow
-def test_two_trials_at_once_by_the_published_numbers(tmp_path: Path) -> None:
-    schedule = {
-        "num_episodes": [1],
-        "num_robots": [2],
-        "num_cores": [0],
-        "num_obstacles": [0],
-        "min_start_goal_dis": [30],
-    }
-    path = write(tmp_path, seed=[1, 2], total_timesteps=2100, eval_freq=1000, eval_schedule=schedule)
-    result = subprocess.run(
-        [sys.executable, "-m", "rlstack.adapters.marinenav", "-C", str(path), "-P", "2", "-D", "cpu"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=280,
+def test_a_trial_that_fails_does_not_end_the_others(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trials = read_trials(write(small, seed=[2, 3, 1]))
+    jobs = [Job(trial, Path(f"seed_{trial.seed}"), "cpu", alone=False) for trial in trials]
+    with pytest.raises((ConfigError, RuntimeError), match=r"seed_[23]: "):  # whichever was first
+        train_together(jobs, 2, pretend)
+    printed = capsys.readouterr().out
+    assert "seed_1: finished, success 0.750" in printed
+    assert "seed_2: failed, load_model: gone" in printed
+    assert "seed_3: failed, its process ended with status 3" in printed
+
+
+@pytest.mark.slow
+def test_two_at_once_by_the_published_numbers_stopped_and_gone_on_with(tmp_path: Path) -> None:
+    schedule = {key: values[:1] for key, values in CONFIG["eval_schedule"].items()}
+    write(tmp_path, seed=[1, 2], total_timesteps=2100, eval_freq=1000, eval_schedule=schedule | {"num_episodes": [1]})
+    arguments = [sys.executable, "-m", "rlstack.adapters.marinenav", "-P", "2", "-D", "cpu"]
+    options: dict[str, Any] = {"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": str(ROOT)}, "text": True}
+    first = subprocess.Popen(
+        [*arguments, "-C", "config.json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        **options,
     )
-    assert result.returncode == 0, result.stderr
-    assert result.stderr == "" and result.stdout.count("finished, success") == 2
+    deadline = time.monotonic() + 60
+    while len(list(tmp_path.glob("out/*/*/eval_configs.json"))) < 2 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    time.sleep(1)
+    os.killpg(first.pid, signal.SIGINT)  # as a terminal does
+    printed, errors = first.communicate(timeout=60)
+    assert (first.returncode, errors) == (130, "interrupted\n")
+    assert printed.count("stopped") == 2 and f"-R {trained(tmp_path).relative_to(tmp_path)}" in printed
+
+    second = subprocess.run([*arguments, "-R", str(trained(tmp_path))], capture_output=True, timeout=200, **options)
+    assert (second.returncode, second.stderr) == (0, "")
+    assert second.stdout.count("finished, success") == 2
     for seed in (1, 2):
         folder = trained(tmp_path) / f"seed_{seed}"
         assert read_evaluations(folder / "evaluations.npz").timesteps == [2000, 2100]
-        assert "trial finished" in (folder / "output.txt").read_text()
+        assert "resuming at" in (folder / "output.txt").read_text()

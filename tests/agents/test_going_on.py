@@ -10,6 +10,7 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
+from rlstack.collection.flatten import NStep
 from tests.agents.small_agents import CASES, ON_POLICY, equal, plain, small
 
 
@@ -81,10 +82,9 @@ def test_an_agent_restored_from_memory_shares_nothing(name: str, discrete: bool)
     assert not equal(before, leaves(everything(twin)))
 
 
-@pytest.mark.parametrize("name", ["rainbow"])
-def test_the_published_memory_goes_on_too(name: str) -> None:
+def test_the_published_memory_goes_on_too() -> None:
     env, own = plain(discrete=True), {"memory": "interleaved", "steps_per_batch": 1, "resample_noise": False}
-    agent, other = (small(env, name=name, **own) for _ in range(2))
+    agent, other = (small(env, name="rainbow", **own) for _ in range(2))
     parts = [env.experience(agent, 3, 1) for _ in range(40)]
     for k, part in enumerate(parts[:30]):
         agent.learn(part, 3 * (k + 1))
@@ -121,8 +121,6 @@ def test_steps_that_wait_hold_structured_observations() -> None:
         here = {"observation": {"self": torch.full((*lead, 1), value)}, "action": torch.zeros(*lead, 1)}
         entries = {**here, "active": torch.ones(*lead, dtype=torch.bool), "next": following}
         return TensorDict(entries, lead)
-
-    from rlstack.collection.flatten import NStep
 
     step, other = NStep(3, 1.0), NStep(3, 1.0)
     step(experience(1.0))

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
 import torch
-from tensordict import TensorDict
-from tensordict.nn import InteractionType, ProbabilisticTensorDictModule, ProbabilisticTensorDictSequential
-from tensordict.nn import TensorDictModule as Module
 from torch import Tensor, nn
-from torch.distributions import Categorical, Distribution, Independent, Normal
+from torch.distributions import Categorical, Distribution
 from torchrl.modules import DistributionalQValueActor, QValueActor, TanhNormal
 from torchrl.objectives import (
-    A2CLoss,
-    ClipPPOLoss,
     DDPGLoss,
     DiscreteSACLoss,
     DistributionalDQNLoss,
@@ -24,24 +18,7 @@ from torchrl.objectives import (
     TD3Loss,
 )
 
-from tests.agents.small_agents import plain, small
-
-N, GAMMA = 32, 0.875
-"""Numbers that single precision holds exactly: TorchRL keeps coefficients so."""
-DOUBLE = torch.float64
-
-
-def agent_and_batch(name: str, discrete: bool, dtype: torch.dtype = DOUBLE, **options: Any) -> tuple[Any, TensorDict]:
-    """An agent whose targets differ from its networks, and a flat batch of what it did."""
-    off_policy = {} if name in ("ppo", "a2c") else {"n_step": 1, "target_tau": 0.5}
-    agent = small(plain(discrete, dtype), name=name, gamma=GAMMA, **off_policy, **options)
-    for target in agent.targets.values():
-        for parameter in target.network.parameters():
-            parameter.add_(0.3 * torch.randn_like(parameter))
-    batch = plain(discrete, dtype).experience(agent, 1, N)[0]
-    batch["next", "done"][:2] = True
-    batch["next", "terminated"][:2] = torch.tensor([[True], [False]])
-    return agent, batch
+from tests.agents.torchrl_sides import DOUBLE, GAMMA, N, agent_and_batch, gradients, module, probabilistic, same
 
 
 def follow(loss: nn.Module, agent: Any, names: dict[str, Any]) -> None:
@@ -52,21 +29,6 @@ def follow(loss: nn.Module, agent: Any, names: dict[str, Any]) -> None:
             found = [k for k in params.keys(True, True) if ".".join(k[-key.count(".") - 1 :]) == key]
             assert len(found) == 1, (theirs, key, found)
             params[found[0]].data.copy_(value)
-
-
-def gradients(value: Tensor, parameters: Iterable[Tensor]) -> list[Tensor]:
-    return list(torch.autograd.grad(value, list(parameters), retain_graph=True))
-
-
-def same(ours: Tensor, theirs: Tensor, parameters: Iterable[Tensor], atol: float = 1e-12) -> None:
-    """Equal values, and equal gradients with respect to the shared parameters."""
-    parameters = list(parameters)
-    torch.testing.assert_close(ours, theirs.reshape(ours.shape), rtol=0, atol=atol)
-    torch.testing.assert_close(gradients(ours, parameters), gradients(theirs, parameters), rtol=0, atol=atol)
-
-
-def module(function: nn.Module, in_keys: list[str], out_keys: list[str]) -> Module:
-    return Module(function, in_keys=in_keys, out_keys=out_keys)
 
 
 # -- values of actions -------------------------------------------------------------------------------------------------
@@ -210,19 +172,6 @@ class Scale(nn.Module):
         return mean, log_std.exp()
 
 
-def probabilistic(network: nn.Module, keys: list[str], distribution: Callable[..., Distribution]) -> Any:
-    return ProbabilisticTensorDictSequential(
-        module(network, ["observation"], keys),
-        ProbabilisticTensorDictModule(
-            in_keys=keys,
-            out_keys=["action"],
-            distribution_class=distribution,
-            return_log_prob=True,
-            default_interaction_type=InteractionType.RANDOM,
-        ),
-    )
-
-
 @pytest.mark.parametrize("alpha", [0.25, 1.0])
 def test_sac_with_the_same_noise(alpha: float, monkeypatch: pytest.MonkeyPatch) -> None:
     agent, batch = agent_and_batch("sac", False, alpha=alpha)
@@ -271,92 +220,3 @@ def test_discrete_sac(alpha: float) -> None:
     theirs = loss(batch.clone())
     same_critics(agent, loss, agent.critic_loss(batch)[0], theirs["loss_qvalue"])
     same(agent.actor_loss(batch)[0], theirs["loss_actor"], agent.actor.parameters())
-
-
-# -- on-policy ---------------------------------------------------------------------------------------------------------
-
-
-class Gaussian(nn.Module):
-    """Mean and standard deviation from our actor and its parameter."""
-
-    def __init__(self, actor: nn.Module) -> None:
-        super().__init__()
-        self.actor = actor
-
-    def forward(self, observation: Tensor) -> tuple[Tensor, Tensor]:
-        mean = self.actor(observation)
-        return mean, self.actor.log_std.exp().expand_as(mean)
-
-
-def _independent_normal(loc: Tensor, scale: Tensor) -> Distribution:
-    return Independent(Normal(loc, scale), 1)
-
-
-def on_policy(name: str, discrete: bool, **options: Any) -> tuple[Any, TensorDict, Any, Any]:
-    """An agent that has moved since the batch was gathered, the batch, and actor and critic as TorchRL's modules."""
-    agent, sequences = agent_and_batch(name, discrete, entropy_coefficient=0.015625, **options)
-    batch = agent.rollout(sequences[None])
-    with torch.no_grad():
-        for parameter in agent.parameters():
-            parameter.add_(0.1 * torch.randn_like(parameter))
-    keys, distribution = (["logits"], Categorical) if discrete else (["loc", "scale"], _independent_normal)
-    actor = probabilistic(agent.actor if discrete else Gaussian(agent.actor), keys, distribution)
-    return agent, batch, actor, module(agent.critic, ["observation"], ["state_value"])
-
-
-def as_theirs(batch: TensorDict) -> TensorDict:
-    entries = {
-        "observation": batch["observation"],
-        "action": batch["action"],
-        "action_log_prob": batch["log_prob"],
-        "advantage": batch["advantage"][:, None],
-        "value_target": batch["return"][:, None],
-        "state_value": batch["value"][:, None],
-    }
-    return TensorDict(entries, batch.batch_size)
-
-
-def total(losses: TensorDict) -> Tensor:
-    return losses["loss_objective"] + losses["loss_critic"] + losses["loss_entropy"]
-
-
-@pytest.mark.parametrize("discrete", [False, True])
-@pytest.mark.parametrize("clip_value", [None, 0.0625])
-def test_ppo(discrete: bool, clip_value: float | None) -> None:
-    agent, batch, actor, critic = on_policy("ppo", discrete, clip=0.125, clip_value=clip_value)
-    loss = ClipPPOLoss(
-        actor,
-        critic,
-        clip_epsilon=0.125,
-        loss_critic_type="l2",
-        critic_coeff=0.5,
-        entropy_coeff=0.015625,
-        normalize_advantage=False,
-        clip_value=clip_value,
-    )
-    ours, info = agent.loss(batch)
-    assert 0 < info["clipped"] < 1
-    same(ours, total(loss(as_theirs(batch))), agent.parameters(), 1e-8)
-
-
-@pytest.mark.parametrize("discrete", [False, True])
-def test_a2c(discrete: bool) -> None:
-    agent, batch, actor, critic = on_policy("a2c", discrete)
-    loss = A2CLoss(actor, critic, loss_critic_type="l2", critic_coeff=0.5, entropy_coeff=0.015625)
-    same(agent.loss(batch)[0], total(loss(as_theirs(batch))), agent.parameters())
-
-
-def test_advantages_are_normalised_as_theirs() -> None:
-    agent, batch, actor, critic = on_policy("ppo", True, normalize_advantage=True)
-    loss = ClipPPOLoss(
-        actor,
-        critic,
-        loss_critic_type="l2",
-        critic_coeff=0.5,
-        entropy_coeff=0.015625,
-        normalize_advantage=True,
-    )
-    seen: list[TensorDict] = []
-    agent.optimizer.minimize = lambda function, part: seen.append(part)
-    agent.step(batch)
-    same(agent.loss(seen[0])[0], total(loss(as_theirs(batch))), agent.parameters(), 1e-7)

@@ -7,10 +7,8 @@ leaves the files that it leaves. ``-R <folder>`` goes on with trials that were i
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import time
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import NoReturn
 
@@ -18,6 +16,7 @@ from rlstack.command import user_errors
 from rlstack.config import ConfigError
 from rlstack.training.worlds import choose_device
 
+from .processes import train_together
 from .training import Job, check, folders, resumable, run_trial
 from .trial import read_trials
 
@@ -39,44 +38,42 @@ def _parser() -> _Parser:
 
 
 def jobs(arguments: argparse.Namespace) -> list[Job]:
-    """What to train, checked, nothing written yet.
+    """What to train, all of it checked, each trial in its folder.
 
     Raises:
-        ConfigError: in one line, what is wrong.
+        ConfigError: in one line, what is wrong; nothing has been written then.
     """
     if (arguments.config_file is None) == (arguments.resume is None):
         raise ConfigError("give -C/--config-file, or -R/--resume to go on with a training")
     if arguments.num_procs < 1:
         raise ConfigError(f"-P/--num-procs: {arguments.num_procs} is not a positive number of processes")
     choose_device(arguments.device)
-    resume = arguments.resume is not None
-    if resume:
-        trials, places = map(list, zip(*resumable(arguments.resume)))
-    else:
-        trials = read_trials(arguments.config_file)
-    check(trials, arguments.device, resume)
-    if not resume:
-        places = folders(trials, time.strftime("%Y-%m-%d-%H-%M-%S"))
-    alone = arguments.num_procs == 1 or len(trials) == 1
-    return [Job(trial, place, arguments.device, resume, alone) for trial, place in zip(trials, places)]
+    if arguments.resume is not None:
+        unfinished = resumable(arguments.resume)
+        alone = min(arguments.num_procs, len(unfinished)) == 1
+        return [Job(trial, folder, arguments.device, alone) for trial, folder in unfinished]
+    trials = read_trials(arguments.config_file)
+    check(trials, arguments.device)
+    alone = min(arguments.num_procs, len(trials)) == 1
+    places = folders(trials, time.strftime("%Y-%m-%d-%H-%M-%S"))
+    work = [Job(trial, place, arguments.device, alone) for trial, place in zip(trials, places)]
+    for job in work:
+        job.lay_out()
+    return work
 
 
 def run(work: Sequence[Job], num_procs: int) -> None:
     """Trains one trial after the other, or several at once in processes of their own."""
-    if all(job.alone for job in work):
-        for job in work:
-            run_trial(job)
-        return
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(min(num_procs, len(work)), context)
     try:
-        pending = {pool.submit(run_trial, job): job for job in work}
-        for job in work:
-            print(f"{job.folder}: {job.trial.agent_type}, seed {job.trial.seed}", flush=True)
-        for future in as_completed(pending):
-            print(f"{pending[future].folder}: finished, success {future.result():.3f}", flush=True)
-    finally:
-        pool.shutdown(cancel_futures=True)
+        if work[0].alone:
+            for job in work:
+                run_trial(job)
+        else:
+            train_together(work, num_procs)
+    except KeyboardInterrupt:
+        folder = work[0].folder if len(work) == 1 else work[0].folder.parent
+        print(f"go on with: python -m rlstack.adapters.marinenav -R {folder}")
+        raise
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

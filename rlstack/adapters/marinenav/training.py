@@ -50,10 +50,8 @@ class TrialTraining(Training):
         self.evaluations = Evaluations()
 
     def begin(self) -> None:
-        """Writes what describes the trial, and takes over the networks of ``load_model``."""
+        """Takes over the networks of ``load_model``, and writes the evaluation episodes."""
         take_over(self.trial, self.agent, self.env)
-        self.run.write_config(self.raw_config)
-        (self.run.path / TRIAL).write_text(self.trial.to_json(), encoding="utf-8")
         save_episodes(self.run.path / EPISODES, [*self._fresh_configs()])
 
     def restore(self) -> None:
@@ -109,24 +107,32 @@ class TrialTraining(Training):
 
 @dataclass(frozen=True)
 class Job:
-    """A trial to train.
+    """A trial to train, from its beginning or its latest checkpoint.
 
     Attributes:
         trial: what.
         folder: where.
         device: torch's name of it.
-        resume: go on with the run in the folder.
         alone: shows its progress; else it is written to ``output.txt`` in the folder.
     """
 
     trial: Trial
     folder: Path
     device: str
-    resume: bool = False
     alone: bool = True
 
+    def lay_out(self) -> None:
+        """Makes the folder of a new trial, with what describes it.
 
-def check(trials: list[Trial], device: str, resume: bool = False) -> None:
+        Raises:
+            ConfigError: the folder cannot be made.
+        """
+        run = RunDirectory.create(self.folder, self.folder.name, keep=1)
+        run.write_config(self.trial.train_config(self.device))
+        (run.path / TRIAL).write_text(self.trial.to_json(), encoding="utf-8")
+
+
+def check(trials: list[Trial], device: str) -> None:
     """Everything that can be known before anything is written.
 
     Raises:
@@ -136,14 +142,14 @@ def check(trials: list[Trial], device: str, resume: bool = False) -> None:
     for trial in trials:
         check_imitation(trial)
         # All else that agents and worlds depend on is common to the grid.
-        kind = (trial.agent_type, None if resume else trial.load_model)
+        kind = (trial.agent_type, trial.load_model)
         if kind in seen:
             continue
         seen.add(kind)
         trial.eval_schedule.episodes()
         config = build(TrainConfig, trial.train_config(device))
         check_buildable(config)
-        if kind[1] is not None:
+        if trial.load_model is not None:
             env = build_world(config.env)
             take_over(trial, build_agent(config.agent, env, config.total_frames), env)
 
@@ -169,26 +175,19 @@ def run_trial(job: Job) -> float:
     """Trains one trial to its end; returns the success rate of the last evaluation."""
     torchrl_logger.setLevel("WARNING")  # it tells of its own workings
     plain = job.trial.train_config(job.device)
-    if job.resume:
-        run = RunDirectory.open(job.folder, plain["checkpoint"]["keep"])
-    else:
-        run = RunDirectory.create(job.folder, job.folder.name, plain["checkpoint"]["keep"])
+    run = RunDirectory.open(job.folder, plain["checkpoint"]["keep"])
     with contextlib.ExitStack() as stack:
         if not job.alone:
             output = stack.enter_context((run.path / OUTPUT).open("a", encoding="utf-8"))
             stack.enter_context(contextlib.redirect_stdout(output))
         training = TrialTraining(job.trial, run, plain)
         print(describe(training.config, run))
-        if job.resume:
-            training.restore()
+        training.restore()
+        if training.frames:
             print(f"resuming at {training.frames:,} env steps")
-        if not training.frames:
+        else:
             training.begin()
-        try:
-            evaluation = training.execute()
-        except KeyboardInterrupt:
-            print(f"go on with: python -m rlstack.adapters.marinenav -R {run.path}")
-            raise
+        evaluation = training.execute()
         evaluation.print_table()
         print(f"trial finished: {run.path}")
     return evaluation.summary()["eval/success"]

@@ -1,0 +1,320 @@
+"""Agents from elsewhere as native agents that go on training."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from tensordict import TensorDict
+from torchrl.data import Bounded, Categorical
+
+import rlstack
+from rlstack.adapters.agreement import compare, random_inputs
+from rlstack.adapters.native import sb3_agent
+from rlstack.adapters.sb3 import load_sb3
+from rlstack.adapters.vecnormalize import load_vecnormalize
+from rlstack.agents import Interface
+from rlstack.config import ConfigError, conf_dir
+from rlstack.convert import main, positional
+from rlstack.training.loading import initialise, load
+from tests.adapters.small_worlds import Noise, box
+
+FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
+MULTI = {"combat_targets": 17, "enemy_count": 1, "mission_progress": 3, "player_state": 7, "spatial_awareness": 4}
+SHUFFLED = {key: MULTI[key] for key in reversed(MULTI)} | {"a_surplus": 2}
+"""The env's own order, and a key that the models do not know."""
+OFF_POLICY = {"learning_starts": 0}
+Worlds = Callable[[int], Noise]
+
+
+def arena(num_worlds: int = 3) -> Noise:
+    return Noise(SHUFFLED, 6, num_worlds)
+
+
+def asymmetric(num_worlds: int = 3) -> Noise:
+    """Bounds that cut off some of the model's actions, and whose centre is not zero."""
+    return Noise(32, box((-0.02, 0.05), (-0.3, 1)), num_worlds)
+
+
+def reacher(num_worlds: int = 3) -> Noise:
+    return Noise(5, box((-2, 1), (0, 3)), num_worlds)
+
+
+MODELS: list[tuple[str, Worlds]] = [
+    ("a2c_multi_default", arena),
+    ("dqn_multi_default", arena),
+    ("ppo_mlp_box_action", asymmetric),
+    ("sac_small", reacher),
+]
+
+
+def files(name: str, statistics: bool = True) -> dict[str, Any]:
+    pickle = FIXTURES / f"sb3/{name}_vecnormalize.pkl"
+    found = {"path": FIXTURES / f"sb3/{name}.zip"}
+    return {**found, "vecnormalize": pickle} if statistics and pickle.exists() else found
+
+
+def native(name: str, env: Any, statistics: bool = True, **overrides: Any) -> Any:
+    return sb3_agent(env=env, **files(name, statistics), **overrides)
+
+
+@pytest.mark.parametrize("statistics", [True, False])
+@pytest.mark.parametrize(("name", "world"), MODELS)
+def test_greedy_actions_are_the_models(name: str, world: Worlds, statistics: bool) -> None:
+    env = world(256)
+    model = load_sb3(**files(name, statistics))
+    agent = native(name, env, statistics)
+    seen = env.reset()
+    network: Any = model.network
+    expected = network.act(model.features(seen["observation"]))
+    action = agent.policy(explore=False)(seen)["action"]
+    if model.action == "box":
+        low, high = env.action_spec.space.low, env.action_spec.space.high
+        if name == "sac_small":  # in [-1, 1]
+            expected = low + (expected + 1) / 2 * (high - low)
+        assert name == "sac_small" or (expected != expected.clamp(low, high)).any()
+        torch.testing.assert_close(action, expected.clamp(low, high), atol=1e-6, rtol=0)
+    else:
+        assert torch.equal(action, expected) and len(action.unique()) > 1
+
+
+@pytest.mark.parametrize(("name", "world"), MODELS)
+def test_goes_on_training(name: str, world: Worlds) -> None:
+    env = world(16)
+    agent = native(name, env, **(OFF_POLICY if name[0] in "ds" else {}))
+    rollout = env.rollout(6, agent.policy(explore=True), break_when_any_done=False)
+    before = [parameter.detach().clone() for parameter in agent.parameters()]
+    metrics = agent.learn(rlstack.flatten_agents(rollout, group=None), 96)
+    assert all(np.isfinite(float(value)) for value in metrics.values()) and metrics
+    assert not any(map(torch.equal, before[:2], agent.parameters()[:2]))
+
+
+@pytest.mark.parametrize("name", ["a2c_multi_default", "ppo_mlp_box_action"])
+def test_values_and_spread_of_an_actor_critic(name: str) -> None:
+    env = arena() if name[0] == "a" else asymmetric()
+    agent, model = native(name, env), load_sb3(**files(name))
+    observation = env.reset()["observation"]
+    outputs: Any = model.network.outputs(model.features(observation))  # type: ignore[operator]
+    torch.testing.assert_close(agent.critic(agent.normalized(observation)), outputs["value"], atol=1e-6, rtol=0)
+    if name[0] == "p":  # in the env's units
+        half = torch.tensor([0.035, 0.65])
+        torch.testing.assert_close(agent.actor.log_std.exp() * half, outputs["log_std"][0].exp())
+
+
+def test_critics_targets_and_temperature_of_sac() -> None:
+    agent, model = native("sac_small", reacher()), load_sb3(**files("sac_small"))
+    observation, action = torch.randn(20, 5), torch.rand(20, 2) * 2 - 1
+    expected = model.network.values(observation, action)  # type: ignore[operator]
+    for critic, value in zip(agent.critics, expected):
+        torch.testing.assert_close(critic(observation, action), value)
+    with zipfile.ZipFile(files("sac_small")["path"]) as file, file.open("policy.pth") as weights:
+        state = torch.load(weights, weights_only=True)
+    for index, name in enumerate(("critic_1", "critic_2")):
+        output = agent.targets[name].network.output
+        assert torch.equal(output.bias, state[f"critic_target.qf{index}.4.bias"])
+        assert not torch.equal(output.bias, agent.networks[name].output.bias)
+    assert float(agent.temperature()) == pytest.approx(np.exp(-0.0096), abs=1e-4)  # as the file says
+
+
+def test_statistics_go_on_from_theirs() -> None:
+    agent = native("a2c_multi_default", arena())
+    statistics = load_vecnormalize(files("a2c_multi_default")["vecnormalize"])
+    moments = agent.normalizer.moments_by_leaf()
+    assert moments["mission_progress"].mean.tolist() == list(statistics.obs_mean[18:21])
+    assert float(moments["player_state"].count) == statistics.obs_count
+    assert float(agent.reward_scaler.moments.var) == statistics.ret_var[0]
+
+
+def test_settings_are_taken_over_and_can_be_changed() -> None:
+    agent = native("ppo_mlp_box_action", asymmetric(), gae_lambda=0.9)
+    c = agent.config
+    assert (c.minibatch_size, c.steps_per_batch, c.epochs, c.lr, c.gae_lambda) == (32, 32, 10, 3e-4, 0.9)
+
+
+@pytest.mark.parametrize(
+    ("name", "world", "overrides", "message"),
+    [
+        ("recurrent_ppo_small", Noise, {}, "RecurrentPPO is not trainable here yet; agent=legacy uses it as it is"),
+        ("sac_small", reacher, {"hidden": [3]}, r"agent.hidden: \[3\] contradicts the model, which has \[16, 12\]"),
+        ("sac_small", reacher, {"hiden": [3]}, "agent.hiden: unknown key, did you mean 'hidden'"),
+        ("sac_small", asymmetric, {}, "takes a vector of 5 features"),
+    ],
+)
+def test_what_cannot_be_converted(name: str, world: Any, overrides: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        native(name, world(), **overrides)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("kind", ["ppo", "a2c", "dqn", "sac"])
+def test_the_full_set(kind: str, shared_dir: Path) -> None:
+    """Structured or flat, as each was trained; actions as recorded with it."""
+    for path in sorted((shared_dir / "sb3").glob(f"{kind}_*.zip")):
+        statistics = path.with_name(f"{path.stem}_vecnormalize.pkl")
+        model, io = load_sb3(path, statistics), np.load(path.with_name(f"{path.stem}_io.npz"))
+        keys, actions = model.observation_keys, model.network.out_features
+        observation: Any = model.network.in_features if keys is None else MULTI
+        if model.low is None or model.high is None:
+            env = Noise(observation, actions, 64)
+        else:
+            env = Noise(observation, box(*zip(model.low.tolist(), model.high.tolist())), 64)
+        agent = sb3_agent(path, env, vecnormalize=statistics)
+        raw = torch.as_tensor(io["raw"]) if keys is None else {key: torch.as_tensor(io[f"raw_{key}"]) for key in keys}
+        count = len(io["det_action"])
+        td = TensorDict({"observation": raw}, [count])
+        if keys is not None:
+            td["observation"].batch_size = [count]
+        action = agent.policy(explore=False)(td)["action"]
+        recorded = torch.as_tensor(io["det_action"]).reshape(action.shape)
+        torch.testing.assert_close(action, recorded.to(action.dtype), atol=1e-5, rtol=0)
+
+
+# -- MarineNav and the command -----------------------------------------------------------------------------------
+
+
+def command(*overrides: str) -> None:
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        cfg = compose("convert", positional(list(overrides)))
+    main(cfg)
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Files of published agents: an AC-IQN actor, and a small DQN."""
+    folder = tmp_path_factory.mktemp("published")
+    recorded = np.load(FIXTURES / "losses/public_DQN.npz")
+    prefix = "local0/net/"
+    arrays = {key.removeprefix(prefix): recorded[key] for key in recorded.files if key.startswith(prefix)}
+    np.savez(folder / "DQN_params.npz", **arrays)
+    return {"AC-IQN": FIXTURES / "marinenav/AC_IQN_params.npz", "DQN": folder / "DQN_params.npz"}
+
+
+@pytest.mark.parametrize("kind", ["AC-IQN", "DQN"])
+def test_marinenavs_agents(
+    kind: str, published: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "new folder/converted.pt"
+    small = ("agent.buffer_size=200", "agent.batch_size=16", "agent.learning_starts=10")
+    command("marinenav", str(published[kind]), f"out={out}", *small)
+    told = capsys.readouterr().out
+    assert "differ by 0.0e+00 at most on 256 random observations" in told and f"init={out}" in told
+    assert ("published without critic, which start fresh" in told) == (kind == "AC-IQN")
+    loaded = rlstack.load(out)
+    env = loaded.make_env(num_worlds=2)
+    seen = env.reset()
+    policy = rlstack.load_policy(f"marinenav:{published[kind]}", env, agent_type=kind)
+    key = ("agents", "action")
+    assert torch.equal(loaded.agent.policy(explore=False)(seen.clone())[key], policy(seen.clone())[key])
+    rollout = env.rollout(8, loaded.agent.policy(explore=True), break_when_any_done=False)
+    metrics = loaded.agent.learn(rlstack.flatten_agents(rollout), 80)
+    assert metrics and all(np.isfinite(float(value)) for value in metrics.values())
+
+
+def test_the_commands_words() -> None:
+    known = positional(["--config-dir", "my conf", "sb3", "it's.zip", "out=x", "agent.lr=1"])
+    assert known == ["--config-dir", "my conf", "kind='sb3'", "path='it\\'s.zip'", "out=x", "++agent.lr=1"]
+    assert positional(["kind=sb3", "path=x", "out=y"]) == ["kind=sb3", "path=x", "out=y"]
+    assert positional(["--help"]) == ["--help"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ([], "kind and path: missing"),
+        (["sb4", "x.zip", "out=x"], "kind: no option 'sb4', did you mean 'sb3'"),
+        (["onnx", "x.onnx", "out=x"], "onnx: a program whose layers are not known .*imitation.expert=onnx:x.onnx"),
+        (["sb3", "x.zip"], "out: missing"),
+        (["sb3", "x.zip", "out=x"], "env: missing"),
+        (["sb3", "x.zip", "out=x", "agent_type=IQN"], "agent_type: agents of kind sb3 have none"),
+        (["marinenav", "none.npz", "out=x"], "none.npz: No such file"),
+    ],
+)
+def test_mistakes_are_one_line(overrides: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        command(*overrides)
+    assert "\n" not in str(caught.value)
+
+
+# -- what becomes of a checkpoint --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def checkpoint(published: dict[str, Path], tmp_path: Path) -> Path:
+    command("marinenav", str(published["AC-IQN"]), f"out={tmp_path / 'ours.pt'}")
+    return tmp_path / "ours.pt"
+
+
+def test_a_new_run_starts_from_its_networks(checkpoint: Path) -> None:
+    loaded = rlstack.load(checkpoint)
+    torch.manual_seed(1)
+    agent = rlstack.make_agent("acqn_published", loaded.make_env(), lr_actor=1e-5)
+    initialise(agent, checkpoint)
+    assert agent.frames == 0 and agent.config.lr_actor == 1e-5
+    ours, theirs = agent.state_dict()["networks"]["loss"], loaded.agent.state_dict()["networks"]["loss"]
+    assert all(torch.equal(ours[key], theirs[key]) for key in theirs if isinstance(theirs[key], torch.Tensor))
+
+
+def test_networks_that_do_not_fit(checkpoint: Path) -> None:
+    env = rlstack.load(checkpoint).make_env()
+    for name, overrides, message in (
+        ("ddpg_published", {}, "holds an agent=acqn_published, not agent=ddpg_published"),
+        ("acqn_published", {"hidden": [8, 8]}, r"holds other networks; give these, too: 'agent.hidden=\[128,128\]'"),
+    ):
+        with pytest.raises(ConfigError, match=f"init: .*{message}"):
+            initialise(rlstack.make_agent(name, env, **overrides), checkpoint)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="init: nowhere does not exist"):
+        initialise(rlstack.make_agent("acqn_published", env), "nowhere")
+
+
+def test_acting_can_be_changed_when_it_is_loaded(checkpoint: Path) -> None:
+    loaded = load(checkpoint, agent={"candidates": 4, "cvar": 0.25})
+    assert (loaded.agent.config.candidates, loaded.config["agent"]["cvar"]) == (4, 0.25)  # type: ignore[attr-defined]
+    for changes, message in (
+        ({"cvr": 0.5}, "agent.cvr: unknown key, did you mean 'cvar'"),
+        (
+            {"hidden": [8, 8]},
+            r"agent.hidden: cannot change, the networks of .*ours.pt are of 'agent.hidden=\[128,128\]'",
+        ),
+        ({"cvar": 2.0}, "agent.cvar"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            load(checkpoint, agent=changes)
+
+
+# -- the comparison ----------------------------------------------------------------------------------------------
+
+
+def spec_only(discrete: bool) -> Interface:
+    action = Categorical(3, shape=()) if discrete else Bounded(-1.0, 1.0, shape=(1,))
+    return Interface(None, Bounded(-1.0, 1.0, shape=(1,)), action, None, torch.float32)
+
+
+def test_the_comparison_tells_errors_from_rounding() -> None:
+    observation = torch.linspace(-1, 1, 101).unsqueeze(1)  # the one in the middle is at the jump
+    observation[50] = 1e-9
+
+    def jump(seen: Any, mask: Any) -> torch.Tensor:
+        return (seen[:, 0] * 1e9 > 1).long()
+
+    answer = jump(observation, None)
+    assert compare(jump, answer, observation, None, spec_only(True)).wrong == 0
+    answer[50] = 1 - answer[50]
+    found = compare(jump, answer, observation, None, spec_only(True))
+    assert (found.rounded, found.wrong) == (1, 0)
+    answer[10] = 1 - answer[10]
+    assert compare(jump, answer, observation, None, spec_only(True)).wrong == 1
+
+
+def test_the_comparison_of_continuous_actions() -> None:
+    observation, _ = random_inputs(spec_only(False), 50)
+    found = compare(lambda seen, _: seen, observation + 5e-6, observation, None, spec_only(False))
+    assert found.wrong == 0 and found.largest == pytest.approx(5e-6, rel=0.1)
+    found = compare(lambda seen, _: seen, observation + 5e-5, observation, None, spec_only(False))
+    assert found.wrong == 50 and found.largest == pytest.approx(5e-5, rel=0.1)

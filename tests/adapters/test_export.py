@@ -1,0 +1,221 @@
+"""Greedy policies as programs of their own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from torchrl.data import Bounded, Categorical, Composite, MultiCategorical, TensorSpec, Unbounded
+
+import envs
+import rlstack
+from rlstack.adapters import exporting
+from rlstack.adapters.agreement import random_inputs
+from rlstack.adapters.exporting import beside, deterministic, export_policy
+from rlstack.config import ConfigError, conf_dir, to_plain
+from rlstack.evaluation.evaluator import evaluate
+from rlstack.export import main
+from rlstack.training.checkpoint import write_checkpoint
+from tests.agents.small_agents import CASES, Decisions, Detour, plain, small
+
+FORMATS = ("torchscript", "onnx")
+DICT = Composite({"b": Bounded(-2.0, 2.0, shape=(3,)), "a": Unbounded((2, 2)), "n": Categorical(5, shape=())})
+
+
+@pytest.fixture(autouse=True)
+def packages(request: pytest.FixtureRequest) -> None:
+    if "onnx" in request.node.name:
+        pytest.importorskip("onnx")
+        pytest.importorskip("onnxruntime")
+
+
+def marinenav(discrete: bool) -> Any:
+    return envs.make("marinenav", num_worlds=2, continuous_actions=not discrete)
+
+
+def settled(agent: Any) -> Any:
+    """With observation statistics that change something."""
+    observation, _ = random_inputs(agent.interface, 64)
+    if agent.normalizer is not None:
+        agent.normalizer.update(observation)
+    return agent
+
+
+def answers(path: Path, format: str, inputs: list[torch.Tensor]) -> torch.Tensor:
+    """What a user without rlstack gets from the file."""
+    if format == "torchscript":
+        return torch.jit.load(str(path))(*inputs)
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(path))
+    names = [entry["name"] for entry in json.loads(beside(path).read_text())["inputs"]]
+    return torch.from_numpy(session.run(None, {name: part.numpy() for name, part in zip(names, inputs)})[0])
+
+
+def check(agent: Any, path: Path, format: str, count: int = 5) -> dict[str, Any]:
+    """Exports, and compares the file with the agent by the agent's own way of acting."""
+    exported = export_policy(agent, path, format, frames=12)
+    assert sorted(entry.name for entry in path.parent.iterdir()) == [path.name, f"{path.name}.json"]
+    content = json.loads(beside(path).read_text())
+    observation, mask = random_inputs(agent.interface, count, seed=1)
+    names = [entry["name"] for entry in content["inputs"] if entry["name"] != "action_mask"]
+    leaves = [observation if name == "observation" else observation[name] for name in names]
+    inputs = [*leaves, *([] if mask is None else [mask])]
+    assert [entry["dtype"] for entry in content["inputs"]] == [str(part.dtype)[6:] for part in inputs]
+    action = answers(path, format, inputs)
+    with deterministic(agent):
+        expected = agent.policy(explore=False).action(observation, mask)
+    torch.testing.assert_close(action, expected, atol=2e-5, rtol=0)
+    assert action.shape[1:] == torch.Size(content["output"]["shape"][1:]) and exported.description == content
+    return content
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize(("name", "discrete"), CASES)
+def test_every_agent_in_marinenav(name: str, discrete: bool, format: str, tmp_path: Path) -> None:
+    candidates = {"candidates": 4} if name == "acqn" else {}
+    agent = settled(small(marinenav(discrete), name=name, normalize_observations=True, **candidates))
+    content = check(agent, tmp_path / "policy", format)
+    assert [entry["name"] for entry in content["inputs"]] == ["self", "objects", "mask"]
+    assert content["frames"] == 12 and content["output"]["kind"] == ("discrete" if discrete else "continuous")
+    assert all(p.requires_grad for p in agent.parameters())
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize(
+    ("name", "observation", "action", "masked"),
+    [
+        ("ppo", DICT, MultiCategorical([2, 3, 4]), True),
+        ("rainbow", Bounded(-2.0, 2.0, shape=(3,)), Categorical(4, shape=()), True),
+        ("iqn", Bounded(-2.0, 2.0, shape=(3,)), Categorical(4, shape=()), True),
+        ("sac", DICT, Bounded(-3.0, 1.0, shape=(2,)), False),
+        ("dqn", DICT, Categorical(4, shape=(1,)), False),
+        ("dqn", Bounded(0, 255, shape=(36, 36, 2), dtype=torch.uint8), Categorical(4, shape=()), False),
+    ],
+)
+def test_other_observations_and_masks(
+    name: str, observation: TensorSpec, action: TensorSpec, masked: bool, format: str, tmp_path: Path
+) -> None:
+    env: Any = Decisions(observation, action, masked)
+    content = check(settled(small(env, name=name)), tmp_path / "policy", format)
+    assert (content["inputs"][-1]["name"] == "action_mask") == masked
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "word"),
+    [("iqn", {"act_levels": "random"}, "evenly spaced"), ("sac", {"greedy": "sample"}, "most probable")],
+)
+def test_what_is_random_is_left_out_and_told(name: str, options: dict[str, Any], word: str, tmp_path: Path) -> None:
+    agent = small(plain(discrete=True), name=name, **options)
+    assert word in check(agent, tmp_path / "policy.pt", "torchscript")["note"]
+    assert agent.config == small(plain(discrete=True), name=name, **options).config
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_it_comes_back_as_an_agent_from_elsewhere(format: str, tmp_path: Path) -> None:
+    agent = small(Detour(), name="td3")
+    export_policy(agent, tmp_path / "policy", format)
+    found = [
+        evaluate(policy, "tests.agents.small_agents:Detour", {}, 4, 0).table()
+        for policy in (
+            agent.policy(explore=False),
+            rlstack.load_policy(f"{format}:{tmp_path / 'policy'}", Detour()),
+            rlstack.make_agent("legacy", Detour(), kind=format, path=str(tmp_path / "policy")).policy(explore=False),
+        )
+    ]
+    assert found[0][0]["return"] == pytest.approx(found[1][0]["return"], abs=1e-5) and found[1] == found[2]
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_masks_come_back_too(format: str, tmp_path: Path) -> None:
+    env: Any = Decisions(Bounded(-2.0, 2.0, shape=(3,)), Categorical(4, shape=()), masked=True)
+    agent = small(env, name="dqn")
+    with torch.no_grad():
+        agent.network.output.bias[0] = 100.0  # what is never legal
+    export_policy(agent, tmp_path / "policy", format)
+    again = rlstack.make_agent("legacy", env, kind=format, path=str(tmp_path / "policy"))
+    seen = env.draw(64)
+    action = again.policy(explore=False)(seen.clone())["action"]
+    assert torch.equal(action, agent.policy(explore=False)(seen)["action"]) and (action > 0).all()
+
+
+# -- mistakes ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("discrete", [True, False])
+def test_a_program_that_acts_otherwise_is_not_kept(
+    discrete: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = exporting._torchscript
+
+    def spoiled(module: Any, path: Path) -> Any:
+        program = written(module, path)
+        return lambda inputs: (program(inputs) + 1) % 4 if discrete else program(inputs) + 2e-5
+
+    monkeypatch.setattr(exporting, "_torchscript", spoiled)
+    with pytest.raises(ConfigError, match=r"acts otherwise than the agent on \d+ of 1000 random inputs"):
+        export_policy(small(plain(discrete), name="ppo"), tmp_path / "policy.pt")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_mistakes_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = small(plain(True), name="dqn")
+    with pytest.raises(ConfigError, match="format: 'pickle' is unknown, allowed: torchscript, onnx"):
+        export_policy(agent, tmp_path / "x", "pickle")
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="out: .* cannot be written"):
+        export_policy(agent, tmp_path / "file/x")
+    foreign = rlstack.make_agent("legacy", plain(True), kind="callable", path="tests.adapters.test_export:first")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="Legacy cannot be exported"):
+        export_policy(foreign, tmp_path / "x")
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(ConfigError, match=r"format=onnx needs onnxruntime: pip install 'rlstack\[export\]'"):
+        export_policy(agent, tmp_path / "x", "onnx")
+
+
+def first(observation: Any) -> Any:
+    """Always the first choice."""
+    return [0] * len(observation)
+
+
+# -- python -m rlstack.export ------------------------------------------------------------------------------------
+
+
+def command(*overrides: str) -> None:
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        cfg = compose("export", list(overrides))
+    main(cfg)
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    agent = small(marinenav(False), name="acqn")
+    config = {"agent": to_plain(agent.config), "env": {"name": "marinenav", "num_worlds": 2}, "total_frames": 10}
+    write_checkpoint(tmp_path / "ours.pt", {"frames": 7, "agent": agent.state_dict(), "config": config}, 7)
+    return tmp_path / "ours.pt"
+
+
+def test_the_command(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command(f"checkpoint={checkpoint}", "++agent.candidates=4")
+    path = checkpoint.parent / "exports/ours_policy.pt"
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "input self: float32 ['batch', 7]" and lines[-1] == f"wrote {path} and {path}.json"
+    assert json.loads(beside(path).read_text())["frames"] == 7
+    with pytest.raises(ConfigError, match="checkpoint: missing"):
+        command()
+
+
+def test_the_program_needs_no_rlstack(checkpoint: Path, tmp_path: Path) -> None:
+    command(f"checkpoint={checkpoint}", f"out={tmp_path / 'policy.pt'}")
+    code = (
+        "import sys, torch; p = torch.jit.load('policy.pt');"
+        "print(p(torch.zeros(7, 7), torch.zeros(7, 5, 5), torch.zeros(7, 5).bool()).shape, 'rlstack' in sys.modules)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert result.stdout == "torch.Size([7, 2]) False\n"

@@ -1,0 +1,151 @@
+"""Agents from elsewhere in the place of ours."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from torchrl.data import Bounded, Categorical
+
+import envs
+import rlstack
+from rlstack.adapters.sb3 import load_sb3, sb3_policy
+from rlstack.agents import Interface
+from rlstack.agents.legacy import SpecsOnly
+from rlstack.collection.collector import make_collector
+from rlstack.config import ConfigError, conf_dir
+from rlstack.evaluate import main
+from rlstack.evaluation.evaluator import evaluate
+from tests.adapters.small_worlds import Noise
+from tests.agents.small_agents import Decisions
+
+FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
+MULTI = {"combat_targets": 17, "enemy_count": 1, "mission_progress": 3, "player_state": 7, "spatial_awareness": 4}
+MODEL: dict[str, Any] = {
+    "kind": "sb3",
+    "path": str(FIXTURES / "sb3/dqn_multi_default.zip"),
+    "vecnormalize": str(FIXTURES / "sb3/dqn_multi_default_vecnormalize.pkl"),
+}
+ACTOR = str(FIXTURES / "marinenav/AC_IQN_params.npz")
+
+
+@pytest.mark.parametrize("agents", [None, 2])
+def test_it_acts_as_its_policy(agents: int | None) -> None:
+    env = Noise(MULTI, 6, num_worlds=32, agents=agents)
+    agent = rlstack.make_agent("legacy", env, **MODEL)
+    td, key = env.reset(), "action" if agents is None else ("agents", "action")
+    expected = sb3_policy(load_sb3(MODEL["path"], MODEL["vecnormalize"]), env)(td.clone())[key]
+    for explore in (False, True):
+        assert torch.equal(agent.policy(explore)(td.clone())[key], expected)
+    assert len(expected.unique()) > 1 and agent.parameters() == []
+
+
+def test_in_a_collector_and_through_a_checkpoint() -> None:
+    env = Noise(MULTI, 6)
+    agent = rlstack.make_agent("legacy", env, **MODEL)
+    (batch,) = make_collector(env, agent.policy(explore=True), 4, total_frames=12)
+    assert batch["action"].shape == (3, 4)
+    state = agent.state_dict()
+    agent.set_frames(100)
+    agent.load_state_dict(state)
+    assert agent.frames == 0
+
+
+def test_a_recurrent_model_begins_anew_with_every_use() -> None:
+    env = Noise(5, 4)
+    agent = rlstack.make_agent("legacy", env, kind="sb3", path=str(FIXTURES / "sb3/recurrent_ppo_small.zip"))
+
+    def episode() -> Any:
+        env.set_seed(3)
+        return env.rollout(3, agent.policy(explore=False))["action"]
+
+    assert torch.equal(episode(), episode())
+
+
+@pytest.mark.parametrize("agents", [None, 2])
+def test_an_interface_stands_in_for_its_env(agents: int | None) -> None:
+    for env in (Noise(MULTI, 6, agents=agents), envs.make("marinenav", num_worlds=2)):
+        interface = Interface.of(env)
+        assert Interface.of(SpecsOnly(interface, torch.device("cpu"))) == interface  # type: ignore[arg-type]
+    masked = Interface.of(Decisions(Bounded(-1.0, 1.0, shape=(3,)), Categorical(4, shape=()), True))  # type: ignore[arg-type]
+    assert Interface.of(SpecsOnly(masked, torch.device("cpu"))).masked  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "agent=legacy needs agent.kind and agent.path"),
+        ({**MODEL, "kind": "sb4"}, "agent.kind: no option 'sb4', did you mean 'sb3'"),
+        ({**MODEL, "path": "none.zip"}, "agent: none.zip: cannot be read"),
+        ({**MODEL, "which": "best"}, "agent: sb3.which: unknown key"),
+        ({**MODEL, "arrays": "jax"}, "agent.arrays: expected one of"),
+        ({**MODEL, "hidden": [3]}, "agent.hidden: unknown key"),
+    ],
+)
+def test_mistakes_are_one_line(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        rlstack.make_agent("legacy", Noise(MULTI, 6), **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_it_learns_nothing() -> None:
+    env = Noise(MULTI, 6)
+    agent = rlstack.make_agent("legacy", env, **MODEL)
+    sequences = rlstack.flatten_agents(env.rollout(2, agent.policy(True)), group=None)
+    expected = (
+        r"cannot be trained here; convert it: python -m rlstack.convert sb3 .*; or imitate it: .*imitation.expert=sb3"
+    )
+    for learn in (agent.update_once, lambda data: agent.learn(data, 6)):
+        with pytest.raises(ConfigError, match=expected):
+            learn(sequences)
+
+
+# -- python -m rlstack.evaluate ----------------------------------------------------------------------------------
+
+
+def command(*overrides: str) -> None:
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        cfg = compose("evaluate", [*overrides, "plots=false", "video=false"])
+    main(cfg)
+
+
+def test_evaluated_like_one_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen = SimpleNamespace()
+
+    def observed(policy: Any, world: str, options: Any, **rest: Any) -> Any:
+        seen.policy, seen.world = policy, world
+        rest["episodes"] = 1
+        return evaluate(policy, "tests.agents.test_legacy:short", {}, **rest)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("rlstack.evaluation.evaluator.evaluate", observed)
+    command("agent=legacy", "agent.kind=marinenav", f"agent.path={ACTOR}", "env=marinenav")
+    assert seen.world == "marinenav"
+    assert capsys.readouterr().out.startswith(f"marinenav:{ACTOR} in marinenav, seed 1000\n")
+    assert (tmp_path / "runs/marinenav_AC_IQN_params/evaluations/seed1000_marinenav/evaluation.json").is_file()
+
+
+def short(num_worlds: int = 1) -> Any:
+    """MarineNav, cut after two steps."""
+    return envs.make("marinenav", num_worlds=num_worlds, max_steps=2)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["agent=legacy", "agent.kind=sb3", "agent.path=x.zip"], "env: missing, an agent from elsewhere needs a world"),
+        (["agent=legacy", "env=marinenav"], "agent=legacy needs agent.kind and agent.path"),
+        (["agent=ppo", "env=marinenav"], "agent=ppo: would have to be trained first"),
+        (["agent=legacy", "checkpoint=x"], "agent: a checkpoint brings its agent; give keys of it alone"),
+    ],
+)
+def test_evaluation_mistakes_are_one_line(overrides: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        command(*overrides)
+    assert "\n" not in str(caught.value)
