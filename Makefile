@@ -15,6 +15,7 @@ ARGS ?=
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.rlstack-stamp
+EXTRAS_STAMP := $(VENV)/.rlstack-extras-stamp
 PIP_INSTALL := $(PY) -m pip --disable-pip-version-check install $(PIP_ARGS) -c constraints.txt
 
 .PHONY: help venv train test test-all lint format bench wheel pins clean
@@ -35,14 +36,21 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PIP_INSTALL) --quiet -e '.[dev]'
 	@touch $@
 
+$(EXTRAS_STAMP): $(STAMP)
+	@$(PIP_INSTALL) --quiet -e '.[dev,box2d,export,mujoco,pettingzoo,sb3]'
+	@touch $@
+
 train: $(STAMP) ## train with the shipped defaults; ARGS="seed=1 ..." overrides
 	$(PY) -m rlstack.train agent=acqn env=marinenav $(ARGS)
 
-test: $(STAMP) ## the test suite, with coverage
-	$(PY) -m pytest --cov --cov-report=term $(ARGS)
+# Small networks gain nothing from several threads, test files do from several processes.
+PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n auto --dist loadfile --cov --cov-report=term
 
-test-all: $(STAMP) ## the same and the slow proofs
-	$(PY) -m pytest --cov --cov-report=term -m "" $(ARGS)
+test: $(STAMP) ## the test suite, with coverage
+	$(PYTEST) $(ARGS)
+
+test-all: $(EXTRAS_STAMP) ## the same, the slow proofs, and the tests that need optional packages
+	$(PYTEST) -m "" $(ARGS)
 
 lint: $(STAMP) ## ruff check, ruff format --check, mypy
 	$(PY) -m ruff check .

@@ -31,6 +31,8 @@ class World(EnvBase):
     batch_locked = True
     evaluation_options: ClassVar[dict[str, Any]] = {}
     """Constructor options that make the world judge as the published evaluation does."""
+    saves_episodes: bool = True
+    """Whether a loaded state goes on within its episodes; False where simulators cannot be saved."""
 
     def __init__(self, num_worlds: int, device: torch.device | str, dtype: torch.dtype, seed: int | None) -> None:
         if num_worlds < 1:

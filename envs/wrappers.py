@@ -45,6 +45,7 @@ class Wrapper(World):
     def __init__(self, inner: World) -> None:
         super().__init__(inner.num_worlds, inner.device, inner.float_dtype, None)
         self.inner = inner
+        self.saves_episodes = inner.saves_episodes
         self.generator = inner.generator
         self.observation_spec = inner.observation_spec.clone()
         self.action_spec = inner.full_action_spec.clone()

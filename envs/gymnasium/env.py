@@ -45,6 +45,7 @@ class Gymnasium(World):
     """
 
     evaluation_options: ClassVar[dict[str, Any]] = {"workers": 0}
+    saves_episodes = False
 
     def __init__(
         self,

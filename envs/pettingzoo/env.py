@@ -68,6 +68,8 @@ class PettingZoo(World):
         ValueError: no such environment, impossible options, or agents whose spaces differ or have no encoding.
     """
 
+    saves_episodes = False
+
     def __init__(
         self,
         id: str | None = None,

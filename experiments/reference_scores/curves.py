@@ -45,7 +45,9 @@ def draw(path: Path, results: dict[str, dict[str, Any]], picture: Path) -> None:
         rows = list(csv.DictReader(file))
     width = 4
     height = -(-len(results) // width)
-    figure, axes = plt.subplots(height, width, figsize=(4 * width, 2.8 * height), constrained_layout=True, squeeze=False)
+    figure, axes = plt.subplots(
+        height, width, figsize=(4 * width, 2.8 * height), constrained_layout=True, squeeze=False
+    )
     for axis in axes.flat:
         axis.set_axis_off()
     for axis, (study, result) in zip(axes.flat, results.items()):

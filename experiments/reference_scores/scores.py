@@ -5,8 +5,8 @@
     python -m experiments.reference_scores.scores --judge-only                    # runs that are there
 
 A study is a file in ``conf/experiment/reference``, which holds every number. The last checkpoint of each seed (not the
-best one) plays 100 episodes greedily in environments of another seed. Results beside this file: ``results/<study>.json``,
-``results/curves.csv``, ``curves.png`` and the table ``results/table.md``.
+best one) plays 100 episodes greedily in environments of another seed. Results beside this file:
+``results/<study>.json``, ``results/curves.csv``, ``curves.png`` and the table ``results/table.md``.
 """
 
 from __future__ import annotations
@@ -78,7 +78,9 @@ def train(study: str, seeds: list[int], folder: Path) -> None:
         *(f"seed={','.join(map(str, missing))}", f"run_dir={folder / study}/seed${{seed}}"),
     ]
     with open(folder / study / "log.txt", "a") as log:
-        subprocess.run(command, check=True, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        subprocess.run(
+            command, check=True, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, "OMP_NUM_THREADS": "1"}
+        )
 
 
 def complete(run: Path) -> bool:
@@ -167,7 +169,9 @@ def main() -> None:
             (out / f"{study}.json").write_text(json.dumps(result, indent=2) + "\n")
             print(table({study: result}).splitlines()[-1], flush=True)
     write(arguments.folder, [study for study in chosen if (out / f"{study}.json").is_file()], arguments.seeds, out)
-    results = {name: json.loads((out / f"{name}.json").read_text()) for name in STUDIES if (out / f"{name}.json").is_file()}
+    results = {
+        name: json.loads((out / f"{name}.json").read_text()) for name in STUDIES if (out / f"{name}.json").is_file()
+    }
     (out / "table.md").write_text(table(results))
     draw(out / "curves.csv", results, arguments.out / "curves.png")
 

@@ -71,11 +71,14 @@ def export_policy(agent: Agent, path: str | Path, format: str = "torchscript", f
         raise ConfigError(f"format: {format!r} is unknown, allowed: {', '.join(writers)}")
     if format == "onnx":
         _require_onnx()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"out: {path} cannot be written ({error.strerror or error})") from None
     temporary = path.with_name(f".{path.name}.tmp")
     with deterministic(agent) as note, _frozen(agent), torch.no_grad():
         module = ExportedPolicy(agent)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
             program = writers[format](module, temporary)
             agreement = _verified(module, program)
             description = _describe(module, agent, frames, note, agreement)

@@ -385,6 +385,11 @@ class Agent(ABC):
         self.updates = state["updates"]
         self.set_frames(state["frames"])
 
+    def begin_episodes(self) -> None:
+        """What follows does not go on from what was learned last: forgets episodes that were under way."""
+        if self.reward_scaler is not None:
+            self.reward_scaler.returns.zero_()
+
     def replay_state(self) -> dict[str, Any] | None:
         """The replay memory for a checkpoint, None for agents without one."""
         return None

@@ -181,6 +181,10 @@ class OffPolicy(Agent):
         self._frames_due, self._next_target_update = state["frames_due"], state["next_target_update"]
         self.n_step.load_state_dict(state["n_step"], self.device)
 
+    def begin_episodes(self) -> None:
+        super().begin_episodes()
+        self.n_step.clear()
+
     def replay_state(self) -> dict[str, Any]:
         return self.replay.state_dict()
 

@@ -40,6 +40,9 @@ class PPO(OnPolicy):
         "entropy_coefficient": Interval(low=0),
     }
 
+    _reporting = True
+    """Of most minibatches nobody reads the report, which costs as much as a small network's forward pass."""
+
     def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
         """Epochs of minibatches in random order; stops early once the policy has moved by ``target_kl``."""
         metrics: dict[str, Tensor | float] = {}
@@ -47,9 +50,11 @@ class PPO(OnPolicy):
             return metrics
         for _ in range(self.config.epochs):
             shuffled = batch[torch.randperm(len(batch), device=self.device)]
-            for minibatch in shuffled.split(self.config.minibatch_size):
-                if len(minibatch) < 2:  # an advantage by itself cannot be normalised
-                    continue
+            minibatches = shuffled.split(self.config.minibatch_size)
+            if len(minibatches[-1]) < 2:  # an advantage by itself cannot be normalised
+                minibatches = minibatches[:-1]
+            for minibatch in minibatches:
+                self._reporting = minibatch is minibatches[-1]
                 loss, norm, info = self.step(minibatch)
             metrics = {
                 "loss/total": loss,
@@ -72,13 +77,17 @@ class PPO(OnPolicy):
         log_ratio = distribution.log_prob(batch.get("action")) - batch.get("log_prob")
         ratio = log_ratio.exp()
         policy = -torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage).mean()
-        value, entropy = self._value_loss(batch), distribution.entropy().mean()
-        loss = policy + c.value_coefficient * value - self.scheduled["entropy_coefficient"] * entropy
+        value = self._value_loss(batch)
+        loss = policy + c.value_coefficient * value
+        if self.scheduled["entropy_coefficient"]:
+            loss = loss - self.scheduled["entropy_coefficient"] * distribution.entropy().mean()
+        if not self._reporting:
+            return loss, {}
         with torch.no_grad():
             info = {
                 "policy": policy.detach(),
                 "value": value.detach(),
-                "entropy": entropy.detach(),
+                "entropy": distribution.entropy().mean(),
                 "kl": (ratio - 1 - log_ratio).mean(),
                 "clipped": ((ratio - 1).abs() > clip).to(ratio.dtype).mean(),
             }

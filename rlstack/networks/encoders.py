@@ -35,7 +35,7 @@ class Layers(nn.Sequential):
 
     def forward(self, input: Tensor) -> Tensor:
         for layer in self._modules.values():
-            input = layer.forward(input)  # type: ignore[union-attr]
+            input = layer.forward(input)
         return input
 
 

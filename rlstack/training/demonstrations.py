@@ -169,12 +169,13 @@ def _leaf(arrays: Arrays, key: Any, shape: Sequence[int], dtype: torch.dtype) ->
     if name not in arrays:
         raise ConfigError(f"{name} is missing, it holds {', '.join(sorted(arrays)) or 'nothing'}")
     array = arrays[name]
-    if array.shape[1:] != tuple(shape) or array.ndim == 0 or array.dtype.kind not in "biuf":
-        raise ConfigError(f"{name} is {array.dtype} {list(array.shape)}, the world has [N, {str([*shape])[1:]}")
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
-        raise ConfigError(f"{name} is not finite everywhere")
     if key == "action" and dtype.is_floating_point != (array.dtype.kind == "f"):
         raise ConfigError(f"action is {array.dtype}, the world takes {dtype}")
+    if array.shape[1:] != tuple(shape) or array.ndim == 0 or array.dtype.kind not in "biuf":
+        wanted = ", ".join(map(str, ("N", *shape)))
+        raise ConfigError(f"{name} is {array.dtype} {list(array.shape)}, the world has [{wanted}]")
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise ConfigError(f"{name} is not finite everywhere")
     return torch.from_numpy(np.ascontiguousarray(array)).to(dtype)
 
 

@@ -73,41 +73,28 @@ def load(
     except CheckpointError as error:
         raise ConfigError(f"checkpoint: {error}") from None
     config = state["config"]
+    stored, given = config["agent"], dict(agent or {})
     for key in ("algorithm", *SHAPING):
-        if (
-            agent is not None
-            and key in config["agent"]
-            and agent.get(key, config["agent"][key]) != config["agent"][key]
-        ):
-            fixed = overrides({key: config["agent"][key]})
-            raise ConfigError(f"agent.{key}: cannot change, the networks of {file} are of {fixed}")
-    changed = to_plain(OmegaConf.merge(config["agent"], dict(agent or {})))
+        if key in stored and given.get(key, stored[key]) != stored[key]:
+            raise ConfigError(
+                f"agent.{key}: cannot change, the networks of {file} are of {overrides({key: stored[key]})}"
+            )
+    changed = to_plain(OmegaConf.merge(stored, given))
     config = {**config, "agent": changed}
     env = build_world(config["env"], num_worlds=1)
     loaded = build_agent(changed, env, config["total_frames"], choose_device(str(device)))
     try:
         loaded.load_state_dict(state["agent"])
     except (KeyError, RuntimeError, ValueError) as error:
-        what = f"the agent with {overrides(agent)}" if agent else "this version of the agent"
+        what = f"the agent with {overrides(given)}" if given else "this version of the agent"
         raise ConfigError(f"checkpoint: {file} does not fit {what} ({_brief(error)})") from None
     run_dir = file.parent.parent if (file.parent.parent / "config.yaml").is_file() else None
     return LoadedRun(loaded, config, state["frames"], file, run_dir)
 
 
 SHAPING = (
-    *(
-        "inputs",
-        "self_features",
-        "object_features",
-        "hidden",
-        "critic_hidden",
-        "activation",
-        "layer_norm",
-        "join",
-        "squash",
-        "dueling",
-    ),
-    *("critic", "num_atoms", "value_min", "value_max", "normalize_observations"),
+    *("inputs", "self_features", "object_features", "hidden", "critic_hidden", "activation", "layer_norm", "join"),
+    *("squash", "dueling", "critic", "num_atoms", "value_min", "value_max", "normalize_observations"),
 )
 """What of an agent's configuration its networks depend on."""
 
@@ -136,6 +123,7 @@ def initialise(agent: Agent, path: str | Path, which: str = "latest") -> None:
                 network.load_state_dict(saved["networks"][name])
         for name, target in agent.targets.items():
             target.network.load_state_dict(saved["targets"].get(name, saved["networks"][name]))
+        agent.begin_episodes()
     except (KeyError, RuntimeError) as error:
         raise ConfigError(f"init: the networks of {file} do not fit this agent and env ({_brief(error)})") from None
 

@@ -222,6 +222,8 @@ class Training:
         try:
             self.agent.load_state_dict(state["agent"])
             self.env.load_state_dict(state["env"])
+            if not getattr(self.env, "saves_episodes", False):
+                self.agent.begin_episodes()
             self.monitor.load_state_dict(state["monitor"])
             if state.get("replay") is not None:
                 self.agent.load_replay_state(state["replay"])

@@ -20,9 +20,12 @@ from rlstack.adapters.native import sb3_agent
 from rlstack.adapters.sb3 import load_sb3
 from rlstack.adapters.vecnormalize import load_vecnormalize
 from rlstack.agents import Interface
-from rlstack.config import ConfigError, conf_dir
+from rlstack.config import ConfigError, build, conf_dir, to_plain
 from rlstack.convert import main, positional
+from rlstack.training.config import TrainConfig
 from rlstack.training.loading import initialise, load
+from rlstack.training.loop import Training
+from rlstack.training.run_directory import RunDirectory
 from tests.adapters.small_worlds import Noise, box
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
@@ -259,6 +262,27 @@ def test_a_new_run_starts_from_its_networks(checkpoint: Path) -> None:
     assert agent.frames == 0 and agent.config.lr_actor == 1e-5
     ours, theirs = agent.state_dict()["networks"]["loss"], loaded.agent.state_dict()["networks"]["loss"]
     assert all(torch.equal(ours[key], theirs[key]) for key in theirs if isinstance(theirs[key], torch.Tensor))
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_training_begins_with_them(checkpoint: Path, resumed: bool, tmp_path: Path) -> None:
+    """Also a run that is resumed before its first checkpoint."""
+    overrides = [
+        f"init={checkpoint}",
+        "agent=acqn_published",
+        "env.num_worlds=2",
+        "logger=csv",
+        "device=cpu",
+        "threads=1",
+    ]
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        plain = to_plain(compose("train", overrides))
+    training = Training(build(TrainConfig, plain), RunDirectory.create(tmp_path / "run", "test", 1), plain)
+    bias = training.agent.networks["loss"].state_dict()["actor_network_params.output.bias"]
+    expected = rlstack.load(checkpoint).agent.networks["loss"].state_dict()["actor_network_params.output.bias"]
+    assert not torch.equal(bias, expected)
+    training.restore() if resumed else training.begin()
+    assert torch.equal(bias, expected)
 
 
 def test_networks_that_do_not_fit(checkpoint: Path) -> None:

@@ -169,7 +169,7 @@ def test_mistakes_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(ConfigError, match="format: 'pickle' is unknown, allowed: torchscript, onnx"):
         export_policy(agent, tmp_path / "x", "pickle")
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match="out: .* cannot be written"):
+    with pytest.raises(ConfigError, match=r"out: .* cannot be written"):
         export_policy(agent, tmp_path / "file/x")
     foreign = rlstack.make_agent("legacy", plain(True), kind="callable", path="tests.adapters.test_export:first")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="Legacy cannot be exported"):

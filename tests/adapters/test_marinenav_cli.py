@@ -168,7 +168,8 @@ def changed(group: str, **values: Any) -> dict[str, Any]:
         ({"total_timesteps": 0}, ["total_timesteps", "0"]),
         ({"agent_type": "PPO"}, ["agent_type", "'AC-IQN'", "'Rainbow'", "PPO"]),
         ({"agent_type": ["DQN", "TD3"]}, ["agent_type", "TD3"]),
-        ({"imitation_learning": True}, ["imitation_learning: not available from this command yet"]),
+        ({"imitation_learning": True}, ["imitation_learning", "-I/--imitate <expert>"]),
+        ({"imitation_learning": [False, True]}, ["imitation_learning", "-I/--imitate <expert>"]),
         ({"imitation_learning": "no"}, ["imitation_learning", "bool"]),
         ({"load_model": "nowhere"}, ["load_model", "nowhere"]),
         (changed("training_schedule", num_robots=[2]), ["training_schedule", "num_robots 1", "num_cores 2"]),
@@ -206,6 +207,8 @@ def test_a_mistake_is_one_clear_line_and_leaves_nothing(
         (["-C", "list"], "expected a JSON object"),
         (["-R", "."], "trial_config.json"),
         (["-R", ".", "-C", "config.json"], "-R"),
+        (["-C", "config.json", "-I", "marinenav:weights"], "-I/--imitate: there is nothing to imitate for"),
+        (["-R", ".", "-I", "marinenav:weights"], "-I/--imitate: with -R"),
     ],
 )
 def test_a_mistake_on_the_command_line(

@@ -1,7 +1,8 @@
 """MarineNav's own command line: ``python -m rlstack.adapters.marinenav -C config.json [-P num_procs] [-D device]``.
 
 Trains the published agents from an unchanged JSON configuration of the published trainer, by the published rules, and
-leaves the files that it leaves. ``-R <folder>`` goes on with trials that were interrupted.
+leaves the files that it leaves. ``-R <folder>`` goes on with trials that were interrupted. ``-I <expert>`` says whom
+trials with ``imitation_learning: true`` clone; they end with that, and are evaluated once, at timestep 0.
 """
 
 from __future__ import annotations
@@ -34,6 +35,13 @@ def _parser() -> _Parser:
     parser.add_argument("-P", "--num-procs", type=int, default=1, help="trials trained at once, default 1")
     parser.add_argument("-D", "--device", default="cpu", help="cpu (default), cuda, cuda:<k> or auto")
     parser.add_argument("-R", "--resume", type=Path, help="folder of an interrupted training, instead of -C")
+    parser.add_argument(
+        "-I",
+        "--imitate",
+        metavar="EXPERT",
+        help="whom trials with imitation_learning: true clone: a run directory, a checkpoint, kind:path of an agent "
+        "from elsewhere (marinenav:<published files>), or recorded episodes (evaluations.npz)",
+    )
     return parser
 
 
@@ -49,14 +57,16 @@ def jobs(arguments: argparse.Namespace) -> list[Job]:
         raise ConfigError(f"-P/--num-procs: {arguments.num_procs} is not a positive number of processes")
     choose_device(arguments.device)
     if arguments.resume is not None:
+        if arguments.imitate is not None:
+            raise ConfigError("-I/--imitate: with -R/--resume, trials imitate whom they began to imitate; leave it out")
         unfinished = resumable(arguments.resume)
         alone = min(arguments.num_procs, len(unfinished)) == 1
-        return [Job(trial, folder, arguments.device, alone) for trial, folder in unfinished]
+        return [Job(trial, folder, arguments.device, alone, expert) for trial, folder, expert in unfinished]
     trials = read_trials(arguments.config_file)
-    check(trials, arguments.device)
+    check(trials, arguments.device, arguments.imitate)
     alone = min(arguments.num_procs, len(trials)) == 1
     places = folders(trials, time.strftime("%Y-%m-%d-%H-%M-%S"))
-    work = [Job(trial, place, arguments.device, alone) for trial, place in zip(trials, places)]
+    work = [Job(trial, place, arguments.device, alone, arguments.imitate) for trial, place in zip(trials, places)]
     for job in work:
         job.lay_out()
     return work

@@ -26,8 +26,9 @@ from rlstack.training.worlds import build_world
 
 from .agents import published_agent, save_published
 from .evaluations import Evaluations, read_evaluations
+from .imitation import check_expert, check_wanted, stored_expert, train_config
 from .rollouts import MAX_STEPS, play_episodes
-from .trial import EVALUATION_SEED, Trial, check_imitation, read_trials
+from .trial import EVALUATION_SEED, Trial, read_trials
 
 TRIAL, EPISODES, EVALUATIONS, OUTPUT = "trial_config.json", "eval_configs.json", "evaluations.npz", "output.txt"
 
@@ -36,12 +37,12 @@ class TrialTraining(Training):
     """The training of one trial.
 
     Evaluates when learning starts, then every ``eval_freq`` env steps, and at the end, on the trial's own episodes;
-    writes ``evaluations.npz`` and the published network files each time.
+    writes ``evaluations.npz`` and the published network files each time. A trial that imitates does so once, at 0.
 
     Args:
         trial: what to do.
         run: the trial's folder.
-        plain: ``trial.train_config(...)``, possibly with other numbers.
+        plain: ``imitation.train_config(trial, ...)``, possibly with other numbers.
     """
 
     def __init__(self, trial: Trial, run: RunDirectory, plain: dict[str, Any]) -> None:
@@ -69,8 +70,8 @@ class TrialTraining(Training):
 
     def evaluate(self) -> Evaluation:
         """The published evaluation of the trial's episodes; adds to the files."""
-        gpus = [self.device] if self.device.type == "cuda" else []
-        with torch.random.fork_rng(devices=gpus):
+        gpus = range(torch.cuda.device_count()) if self.device.type == "cuda" else ()
+        with torch.random.fork_rng(devices=list(gpus)):
             torch.manual_seed(EVALUATION_SEED)  # of policies that sample
             episodes, statistics = play_episodes(
                 self.agent.policy(explore=False),
@@ -114,12 +115,18 @@ class Job:
         folder: where.
         device: torch's name of it.
         alone: shows its progress; else it is written to ``output.txt`` in the folder.
+        expert: whom to imitate, if the trial does that.
     """
 
     trial: Trial
     folder: Path
     device: str
     alone: bool = True
+    expert: str | None = None
+
+    def train_config(self) -> dict[str, Any]:
+        """The complete ``rlstack.train`` configuration."""
+        return train_config(self.trial, self.device, self.expert)
 
     def lay_out(self) -> None:
         """Makes the folder of a new trial, with what describes it.
@@ -128,27 +135,29 @@ class Job:
             ConfigError: the folder cannot be made.
         """
         run = RunDirectory.create(self.folder, self.folder.name, keep=1)
-        run.write_config(self.trial.train_config(self.device))
+        run.write_config(self.train_config())
         (run.path / TRIAL).write_text(self.trial.to_json(), encoding="utf-8")
 
 
-def check(trials: list[Trial], device: str) -> None:
+def check(trials: list[Trial], device: str, expert: str | None = None) -> None:
     """Everything that can be known before anything is written.
 
     Raises:
         ConfigError: in one line, what is wrong.
     """
+    check_wanted(trials, expert)
     seen = set()
     for trial in trials:
-        check_imitation(trial)
         # All else that agents and worlds depend on is common to the grid.
-        kind = (trial.agent_type, trial.load_model)
+        kind = (trial.agent_type, trial.load_model, trial.imitation_learning)
         if kind in seen:
             continue
         seen.add(kind)
         trial.eval_schedule.episodes()
-        config = build(TrainConfig, trial.train_config(device))
+        plain = train_config(trial, device, expert)
+        config = build(TrainConfig, plain)
         check_buildable(config)
+        check_expert(plain, trial.agent_type)
         if trial.load_model is not None:
             env = build_world(config.env)
             take_over(trial, build_agent(config.agent, env, config.total_frames), env)
@@ -174,7 +183,7 @@ def take_over(trial: Trial, agent: Agent, env: EnvBase) -> None:
 def run_trial(job: Job) -> float:
     """Trains one trial to its end; returns the success rate of the last evaluation."""
     torchrl_logger.setLevel("WARNING")  # it tells of its own workings
-    plain = job.trial.train_config(job.device)
+    plain = job.train_config()
     run = RunDirectory.open(job.folder, plain["checkpoint"]["keep"])
     with contextlib.ExitStack() as stack:
         if not job.alone:
@@ -185,33 +194,34 @@ def run_trial(job: Job) -> float:
         training.restore()
         if training.frames:
             print(f"resuming at {training.frames:,} env steps")
-        else:
-            training.begin()
         evaluation = training.execute()
         evaluation.print_table()
         print(f"trial finished: {run.path}")
     return evaluation.summary()["eval/success"]
 
 
-def resumable(path: Path) -> list[tuple[Trial, Path]]:
-    """The unfinished trials in a trial's folder, or in a folder of trials.
+def resumable(path: Path) -> list[tuple[Trial, Path, str | None]]:
+    """The unfinished trials in a trial's folder, or in a folder of trials: each with its folder and its expert.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: there is none, or it is not known whom one imitates.
     """
     files = [path / TRIAL] if (path / TRIAL).is_file() else sorted(path.glob(f"*/{TRIAL}"))
     if not files:
         raise ConfigError(f"{path}: neither a trial's folder nor one of trials, there is no {TRIAL}")
     found = [(read_trials(file)[0], file.parent) for file in files]
-    left = [(trial, folder) for trial, folder in found if _frames(folder) < trial.total_timesteps]
+    left = [(trial, folder) for trial, folder in found if not _finished(trial, folder)]
     if not left:
         raise ConfigError(f"{path}: every trial is finished")
-    return left
+    return [(trial, folder, stored_expert(trial, folder)) for trial, folder in left]
 
 
-def _frames(folder: Path) -> int:
+def _finished(trial: Trial, folder: Path) -> bool:
     latest = RunDirectory(folder).checkpoints.latest()
-    return 0 if latest is None else int(latest.stem.rpartition("_")[2])
+    if latest is None:
+        return False
+    # Cloning ends with its first checkpoint.
+    return trial.imitation_learning or int(latest.stem.rpartition("_")[2]) >= trial.total_timesteps
 
 
 def folders(trials: list[Trial], stamp: str) -> list[Path]:

@@ -98,7 +98,7 @@ class Trial:
         training_schedule: the curriculum.
         eval_schedule: the evaluation episodes.
         agent_type: the published agent to train.
-        imitation_learning: see :func:`check_imitation`.
+        imitation_learning: clone an expert instead, see :mod:`.imitation`.
         load_model: a folder of published network files to begin with.
     """
 
@@ -177,9 +177,3 @@ def _axis(path: str | Path, key: str, value: Any) -> list[Any]:
     if not value:
         raise ConfigError(f"{path}: {key}: an empty list, which makes no trial")
     return value
-
-
-def check_imitation(trial: Trial) -> None:
-    """Raises a :class:`ConfigError` if the trial asks for imitation."""
-    if trial.imitation_learning:
-        raise ConfigError("imitation_learning: not available from this command yet; set it to false")

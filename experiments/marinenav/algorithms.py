@@ -1,0 +1,145 @@
+"""Every algorithm on MarineNav, levels 0-5, for the same number of env steps, beside the published agents.
+
+    python -m experiments.marinenav.algorithms --parallel 2
+    python -m experiments.marinenav.algorithms ppo sac --seeds 0 1
+
+Each run is ``python -m rlstack.train agent=<name> env=marinenav`` with the numbers of
+``conf/recipe/marinenav_<name>.yaml``, one thread, counted in env steps (of one world); its last checkpoint then plays
+100 episodes a level that training never saw. Results beside this file: ``algorithms.json``, ``algorithms.md`` and
+``algorithms.png``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+from .quality import LEVELS, final_evaluation, read_curve, train
+
+HERE = Path(__file__).parent
+AGENTS = ("acqn", "ppo", "sac", "td3", "ddpg", "iqn", "dqn", "rainbow", "a2c")
+ENV_STEPS = 2_000_000
+PUBLISHED = {"acqn": 0.769, "sac": 0.725, "iqn": 0.719, "ddpg": 0.481, "dqn": 0.396}
+"""Success of the released agents (arXiv 2412.09466), levels 0-5, after 6 million env steps."""
+DECISIONS_PER_STEP = 4.3
+"""Of the robots of a world, roughly: turns the recipes' numbers, which count decisions, into env steps."""
+PER_UPDATE = 1200
+
+
+def run(agent: str, seed: int, folder: Path) -> Path:
+    """Trains one agent unless it is there already."""
+    path = folder / agent / f"seed{seed}"
+    if any((path / "checkpoints").glob("checkpoint_*.pt")):
+        return path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    overrides = [
+        *(f"agent={agent}", "env=marinenav", "collector.count=env_steps", f"total_frames={ENV_STEPS}", "threads=1"),
+        *(f"log_every={ENV_STEPS // 50}", f"eval.every={ENV_STEPS // 10}", f"checkpoint.every={ENV_STEPS}"),
+        *("checkpoint.replay=false", "logger=csv"),
+    ]
+    if agent not in ("ppo", "a2c"):
+        overrides += [f"agent.frames_per_update={round(PER_UPDATE / DECISIONS_PER_STEP)}", "agent.learning_starts=5000"]
+    return train(seed, path.parent, overrides)
+
+
+def summarise(agent: str, runs: dict[int, Path], episodes: int, evaluation_seed: int) -> dict[str, Any]:
+    """Success over the seeds, by level, time on success and cost."""
+    seeds = {}
+    for seed, path in runs.items():
+        summary = final_evaluation(path, episodes, evaluation_seed)["summary"]
+        with open(path / "metrics.csv", newline="") as file:
+            cpu = float(list(csv.DictReader(file))[-1]["time/cpu_seconds"]) / 60
+        seeds[seed] = {
+            **{name: value for name, value in summary.items() if name.startswith("eval/")},
+            "cpu_minutes": cpu,
+        }
+    rows = list(seeds.values())
+    return {
+        "success": float(np.mean([row["eval/success"] for row in rows])),
+        "levels": [float(np.mean([row[f"eval/success_level{level}"] for row in rows])) for level in range(LEVELS)],
+        "time": float(np.mean([row["eval/time"] or np.nan for row in rows])),
+        "cpu_minutes": float(np.mean([row["cpu_minutes"] for row in rows])),
+        "published": PUBLISHED.get(agent),
+        "seeds": seeds,
+    }
+
+
+def table(results: dict[str, dict[str, Any]]) -> str:
+    """Markdown, a row for each agent."""
+    lines = [
+        "| agent | success | by level 0-5 | time on success | CPU-min | published, 6M env steps |",
+        "|---|---|---|---|---|---|",
+    ]
+    for agent, row in sorted(results.items(), key=lambda item: -item[1]["success"]):
+        levels = " ".join(f"{value:.2f}".removeprefix("0") for value in row["levels"])
+        spread = [seed["eval/success"] for seed in row["seeds"].values()]
+        seeds = f" ({min(spread):.3f} to {max(spread):.3f})" if len(spread) > 1 else ""
+        published = "" if row["published"] is None else f"{row['published']:.3f}"
+        cells = [
+            agent,
+            f"{row['success']:.3f}{seeds}",
+            levels,
+            f"{row['time']:.1f} s",
+            f"{row['cpu_minutes']:.1f}",
+            published,
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def draw(folder: Path, results: dict[str, dict[str, Any]], picture: Path) -> None:
+    """Success during training, one line a run."""
+    figure, axis = plt.subplots(figsize=(7.5, 4.5), constrained_layout=True)
+    for index, agent in enumerate(results):
+        for number, seed in enumerate(results[agent]["seeds"]):
+            rows = read_curve(folder / agent / f"seed{seed}")
+            frames, success = [row["frames"] for row in rows], [row["eval/success"] for row in rows]
+            axis.plot(frames, success, color=f"C{index}", label=None if number else agent)
+    axis.set(xlabel="env steps", ylabel="success, levels 0-5, greedy, noise on", ylim=(0, 1))
+    axis.grid(alpha=0.3)
+    axis.legend(ncols=3)
+    figure.savefig(picture, dpi=120)
+    plt.close(figure)
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("agents", nargs="*", help=f"of {', '.join(AGENTS)}; none: all")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--parallel", type=int, default=1, help="runs at once")
+    parser.add_argument("--episodes", type=int, default=100, help="per level, in the final evaluation")
+    parser.add_argument("--evaluation-seed", type=int, default=1000)
+    parser.add_argument("--folder", type=Path, default=Path("runs/algorithms"), help="of the run directories")
+    parser.add_argument("--out", type=Path, default=HERE)
+    arguments = parser.parse_args()
+    unknown = [agent for agent in arguments.agents if agent not in AGENTS]
+    if unknown:
+        parser.error(f"unknown agent {unknown[0]!r}; known: {', '.join(AGENTS)}")
+    chosen = arguments.agents or list(AGENTS)
+    jobs = [(agent, seed) for agent in chosen for seed in arguments.seeds]
+    with ThreadPoolExecutor(arguments.parallel) as pool:
+        paths = dict(zip(jobs, pool.map(lambda job: run(*job, arguments.folder), jobs), strict=True))
+    file = arguments.out / "algorithms.json"
+    results = json.loads(file.read_text()) if file.is_file() else {}
+    for agent in chosen:
+        runs = {seed: paths[agent, seed] for seed in arguments.seeds}
+        results[agent] = summarise(agent, runs, arguments.episodes, arguments.evaluation_seed)
+    file.write_text(json.dumps(results, indent=2) + "\n")
+    (arguments.out / "algorithms.md").write_text(table(results))
+    draw(arguments.folder, results, arguments.out / "algorithms.png")
+    print(table(results))
+
+
+if __name__ == "__main__":
+    main()

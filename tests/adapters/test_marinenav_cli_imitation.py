@@ -1,0 +1,177 @@
+"""The published trainer's command line, ``imitation_learning: true``: whom a trial imitates, and what it leaves."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import envs
+import rlstack
+from rlstack.adapters.marinenav import load_published
+from rlstack.adapters.marinenav.__main__ import main
+from rlstack.adapters.marinenav.evaluations import read_evaluations
+from rlstack.adapters.marinenav.trial import Trial
+from rlstack.training.checkpoint import CheckpointStore
+from rlstack.training.imitation import Imitation
+
+LEVELS = {"num_robots": [1, 2], "num_cores": [0, 0], "num_obstacles": [0, 1], "min_start_goal_dis": [30.0, 35.0]}
+CONFIG: dict[str, Any] = {
+    "seed": 9,
+    "total_timesteps": 24,
+    "eval_freq": 24,
+    "save_dir": "out",
+    "training_schedule": {"timesteps": [0, 1000], **LEVELS},
+    "eval_schedule": {"num_episodes": [1, 1], **LEVELS},
+    "agent_type": "AC-IQN",
+    "imitation_learning": True,
+}
+FILES = {"trial_config.json", "eval_configs.json", "evaluations.npz", "config.yaml", "metrics.csv", "checkpoints"}
+NETWORKS = {
+    f"{part}_{name}" for part in ("actor", "critic") for name in ("network_params.pth", "constructor_params.json")
+}
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fixtures_dir: Path) -> Path:
+    """400 decisions are cloned, and episodes judged after 6 steps, in a folder with copies of the fixtures."""
+    full = Trial.train_config
+
+    def train_config(self: Trial, device: str) -> dict[str, Any]:
+        plain = full(self, device)
+        plain["agent"] |= {"learning_starts": 8, "batch_size": 8, "buffer_size": 100}
+        plain["imitation"] |= {"frames": 400, "epochs": 20, "batch_size": 32}
+        return plain
+
+    monkeypatch.setattr(Trial, "train_config", train_config)
+    monkeypatch.setattr("rlstack.adapters.marinenav.training.MAX_STEPS", 6)
+    monkeypatch.chdir(tmp_path)
+    for name in ("AC_IQN_params.npz", "evaluations_example.npz"):
+        shutil.copy(fixtures_dir / "marinenav" / name, tmp_path)
+    return tmp_path
+
+
+def write(folder: Path, **changes: Any) -> str:
+    (folder / "config.json").write_text(json.dumps(CONFIG | changes))
+    return str(folder / "config.json")
+
+
+def trials(folder: Path) -> list[Path]:
+    return sorted((folder / "out").glob("*/*"))
+
+
+def imitation_metrics(trial: Path) -> dict[str, float]:
+    with open(trial / "metrics.csv", newline="") as file:
+        (row, *_) = csv.DictReader(file)
+    return {key: float(row[key]) for key in row if key.startswith("imitation/") and row[key]}
+
+
+def test_a_trial_clones_the_published_actor(small: Path) -> None:
+    main(["-C", write(small, agent_type="DDPG"), "-I", "marinenav:AC_IQN_params.npz"])
+    (trial,) = trials(small)
+    assert {path.name for path in trial.iterdir()} == FILES | NETWORKS | {"evaluations"}
+    assert json.loads((trial / "trial_config.json").read_text()) == CONFIG | {"agent_type": "DDPG"}
+    found = read_evaluations(trial / "evaluations.npz")
+    assert found.timesteps == [0]
+    assert [len(episode.robots) for episode in found.episodes[0]] == [1, 2]
+
+    # What it wrote acts as the expert does, in worlds of both levels.
+    env = envs.make("marinenav", num_worlds=24, num_robots=2, num_obstacles=1, seed=5)
+    expert = rlstack.load_policy("marinenav:AC_IQN_params.npz", env)
+    rollout = env.rollout(40, expert, break_when_any_done=False)
+    active = rollout["agents", "active"]
+    wanted = rollout["agents", "action"][active]
+    clone = rlstack.load_policy(f"marinenav:{trial}", env)
+    error = (clone(rollout.clone())["agents", "action"][active] - wanted).square().mean().sqrt()
+    assert error < 0.5 * (wanted - wanted.mean(0)).square().mean().sqrt()
+    assert imitation_metrics(trial)["imitation/frames"] == 400
+
+
+def test_the_expert_acts_on_every_level(small: Path) -> None:
+    """The second begins after 1000 env steps of a trial that learns by trying."""
+    main(["-C", write(small), "-I", "marinenav:AC_IQN_params.npz"])
+    world = rlstack.load(trials(small)[0]).make_env(num_worlds=32)
+    assert set(world.reset()["episode", "level"].flatten().tolist()) == {0, 1}
+
+
+def test_a_trial_clones_recorded_episodes(small: Path) -> None:
+    main(["-C", write(small, agent_type="SAC"), "-I", "evaluations_example.npz"])
+    (trial,) = trials(small)
+    recorded = read_evaluations("evaluations_example.npz").episodes[-1]
+    decisions = sum(len(robot.action) for episode in recorded if episode.success for robot in episode.robots)
+    assert imitation_metrics(trial)["imitation/frames"] == decisions
+    assert (trial / "actor_network_params.pth").exists() and (trial / "critic_2_params.pth").exists()
+
+
+def test_of_a_grid_only_some_trials_imitate(small: Path) -> None:
+    main(["-C", write(small, imitation_learning=[True, False]), "-I", "marinenav:AC_IQN_params.npz"])
+    clone, learner = trials(small)
+    assert [
+        json.loads((trial / "trial_config.json").read_text())["imitation_learning"] for trial in (clone, learner)
+    ] == [True, False]
+    assert read_evaluations(clone / "evaluations.npz").timesteps == [0]
+    assert read_evaluations(learner / "evaluations.npz").timesteps == [8, 24]
+    assert imitation_metrics(clone) and not imitation_metrics(learner)
+
+
+def test_an_interrupted_cloning_is_done_anew(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two trials the second is interrupted; it gets to where the first is, which is as if nothing had been."""
+
+    def interrupted(self: Imitation, stopped: Any) -> dict[str, float]:
+        if not CheckpointStore(trials(small)[0] / "checkpoints").latest():
+            return learn(self, stopped)
+        raise KeyboardInterrupt
+
+    learn = Imitation.learn
+    monkeypatch.setattr(Imitation, "learn", interrupted)
+    with pytest.raises(SystemExit) as stopped:
+        main(["-C", write(small, seed=[9, 9]), "-I", "evaluations_example.npz"])
+    assert stopped.value.code == 130
+    monkeypatch.setattr(Imitation, "learn", learn)
+    straight, other = trials(small)
+    assert not (other / "evaluations.npz").exists()
+    before = (straight / "metrics.csv").read_bytes()
+    main(["-R", str(straight.parent)])
+    assert (straight / "metrics.csv").read_bytes() == before
+    for name in ("evaluations.npz", "actor_network_params.pth"):
+        assert (straight / name).read_bytes() == (other / name).read_bytes(), name
+    assert load_published(other).arrays.keys() == {"actor", "critic"}
+    with pytest.raises(SystemExit) as stopped:
+        main(["-R", str(straight.parent)])
+    assert stopped.value.code == 2
+
+
+@pytest.mark.parametrize(
+    ("agent_type", "expert", "needles"),
+    [
+        ("DQN", "marinenav:AC_IQN_params.npz", ["DQN cannot imitate marinenav:AC_IQN_params.npz: ", "continuous"]),
+        (
+            ["SAC", "IQN"],
+            "evaluations_example.npz",
+            ["IQN cannot imitate evaluations_example.npz: ", "action is float64", "int64"],
+        ),
+        ("SAC", "nowhere.npz", ["nowhere.npz does not exist"]),
+        ("SAC", "nowhere", ["'nowhere' does not exist"]),
+        ("SAC", "marinenav:nowhere.npz", ["nowhere.npz"]),
+        ("SAC", "tensorflow:model", ["kind", "sb3"]),
+        ("SAC", "AC_IQN_params.npz", ["no recorded episodes", "marinenav:AC_IQN_params.npz"]),
+        ("SAC", "other.npz", ["other.npz", "observation/"]),
+    ],
+)
+def test_an_expert_that_does_not_fit_is_one_clear_line(
+    agent_type: Any, expert: str, needles: list[str], small: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.savez(small / "other.npz", observation=np.zeros((20, 3)), action=np.zeros((20, 2)))
+    with pytest.raises(SystemExit) as stopped:
+        main(["-C", write(small, agent_type=agent_type), "-I", expert])
+    assert stopped.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: -I/--imitate")
+    for needle in needles:
+        assert needle in line
+    assert not (small / "out").exists()
