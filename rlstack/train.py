@@ -6,7 +6,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from rlstack.command import hydra_command
+from rlstack.command import hydra_command, open_group
 from rlstack.config import ConfigError, build, to_plain
 
 _RESUMABLE = (
@@ -101,7 +101,7 @@ def _resumed(plain: dict[str, Any]) -> dict[str, Any]:
     return to_plain(stored)
 
 
-main = hydra_command("train")(run)
+main = hydra_command("train", open_group("agent"))(run)
 
 if __name__ == "__main__":
     main()

@@ -11,6 +11,7 @@ from typing import Annotated
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
+from torch.nn.functional import mse_loss
 
 from rlstack.config import Interval
 
@@ -95,10 +96,9 @@ class PPO(OnPolicy):
 
     def _value_loss(self, batch: TensorDictBase) -> Tensor:
         """Mean squared error, of values kept within ``clip_value`` of the old ones where that is set."""
-        value = self.critic(batch.get("observation")).squeeze(-1)
-        error = (value - batch.get("return")).square()
-        if self.config.clip_value is not None:
-            old = batch.get("value")
-            near = old + (value - old).clamp(-self.config.clip_value, self.config.clip_value)
-            error = torch.maximum(error, (near - batch.get("return")).square())
-        return error.mean()
+        value, target = self.critic(batch.get("observation")).squeeze(-1), batch.get("return")
+        if self.config.clip_value is None:
+            return mse_loss(value, target)
+        old = batch.get("value")
+        near = old + (value - old).clamp(-self.config.clip_value, self.config.clip_value)
+        return torch.maximum((value - target).square(), (near - target).square()).mean()

@@ -44,7 +44,7 @@ class LeanCollector(Collector):
 
 
 def stack_steps(steps: list[TensorDictBase], dim: int) -> TensorDict:
-    """Tensordicts of the same keys stacked along a new dimension; what ``torch.stack`` gives, in a third of its time."""
+    """Tensordicts of the same keys stacked along a new dimension: what ``torch.stack`` gives, in less time."""
     columns = [dict(step.items()) for step in steps]
     stacked: dict[str, Any] = {}
     for key, first in columns[0].items():

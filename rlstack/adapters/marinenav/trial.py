@@ -24,6 +24,9 @@ EVALUATION_SEED = 253
 """Of the evaluation episodes, whatever the seed of the trial."""
 _UPDATE_EVERY, _LOG_EVERY = 4, 10_000
 _EVALUATIONS_PER_CHECKPOINT = 10
+# The networks see raw numbers and the published actors steer in jerks: with a third of the decisions and half the
+# epochs a clone of AC-IQN succeeds in 3 % of the published episodes, with these in 67 %; the actor itself in 80 %.
+_CLONING = {"frames": 600_000, "epochs": 20}
 
 AgentType = Literal["AC-IQN", "IQN", "DDPG", "DQN", "SAC", "Rainbow"]
 Whole = Annotated[int, Interval(low=0)]
@@ -137,6 +140,7 @@ class Trial:
         # The best is kept besides; each holds the whole replay memory, a third of a gigabyte in the end.
         plain["checkpoint"] |= {"every": _EVALUATIONS_PER_CHECKPOINT * self.eval_freq, "keep": 1}
         plain |= {"total_frames": self.total_timesteps, "seed": self.seed, "device": device}
+        plain["imitation"] |= _CLONING
         # The networks are too small for more than one thread.
         plain |= {"threads": 1, "log_every": min(_LOG_EVERY, self.total_timesteps)}
         return plain
