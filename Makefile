@@ -61,8 +61,9 @@ format: $(STAMP) ## apply ruff's fixes and format
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
 
-bench: $(STAMP) ## speed benchmark
+bench: $(EXTRAS_STAMP) ## speed benchmarks: MarineNav, and training beside stable-baselines3
 	$(PY) -m experiments.benchmarks.speed $(ARGS)
+	$(PY) -m experiments.benchmarks.stable_baselines
 
 wheel: $(STAMP) ## build the wheel into dist/
 	$(PY) -m build --no-isolation --wheel --outdir dist .

@@ -31,6 +31,8 @@ class World(EnvBase):
     batch_locked = True
     evaluation_options: ClassVar[dict[str, Any]] = {}
     """Constructor options that make the world judge as the published evaluation does."""
+    evaluation_steps: ClassVar[int | None] = None
+    """After how many steps the published evaluation judges an episode as it stands; None lets every episode end."""
     saves_episodes: bool = True
     """Whether a loaded state goes on within its episodes; False where simulators cannot be saved."""
 

@@ -165,22 +165,26 @@ class ActionRepeat(Wrapper):
 
     def _load_state(self, state: dict[str, Any]) -> None:
         super()._load_state(state)
-        self._shown = self._loaded(state["shown"])
+        if self.saves_episodes:
+            self._shown = self._loaded(state["shown"])
+        else:  # the inner world began new episodes
+            self._show_anew(None)
 
 
 class FrameStack(Wrapper):
     """Shows the last ``frames`` observations as one, oldest first.
 
-    They are joined along an observation's first axis: ``[F]`` becomes ``[frames * F]``, an image ``[C, H, Wd]``
-    ``[frames * C, H, Wd]``, a number ``[frames]``; every entry of a dict observation likewise. At a world's start
-    the first observation stands in for those before it. ``input_features`` is None: a world's own input scaling
-    knows one frame only.
+    They are joined along an observation's first axis: ``[F]`` becomes ``[frames * F]``, a number ``[frames]``; every
+    entry of a dict observation likewise. Images (three axes) are joined along their channels, the smaller of the
+    first and the last axis: ``[C, H, Wd]`` becomes ``[frames * C, H, Wd]``, ``[H, Wd, C]`` ``[H, Wd, frames * C]``;
+    those without channels (uint8, two axes) become ``[frames, H, Wd]``. At a world's start its first observation
+    stands in for those before it. ``input_features`` and ``nearest_obstacle`` are None: they know one frame only.
 
     Raises:
         ValueError: no observation, one with object slots, or one whose kind of spec cannot be stacked.
     """
 
-    input_features = None
+    input_features = nearest_obstacle = None
 
     def __init__(self, inner: World, frames: int) -> None:
         super().__init__(inner)
@@ -219,16 +223,22 @@ class FrameStack(Wrapper):
 
     # -- stacks --------------------------------------------------------------------------------------------------
 
-    def _frame(self, value: Tensor) -> Tensor:
-        return value.unsqueeze(-1) if value.dim() == self._axis else value
+    def _frame(self, value: Tensor) -> tuple[Tensor, int]:
+        """One frame, and the axis along which frames are joined."""
+        shape = value.shape[self._axis :]
+        if len(shape) == 0 or (len(shape) == 2 and value.dtype == torch.uint8):
+            return value.unsqueeze(self._axis), self._axis
+        channels_last = len(shape) == 3 and shape[-1] < shape[0]
+        return value, value.dim() - 1 if channels_last else self._axis
 
     def _repeated(self, value: Tensor) -> Tensor:
-        return torch.cat([self._frame(value)] * self.frames, self._axis)
+        frame, axis = self._frame(value)
+        return torch.cat([frame] * self.frames, axis)
 
     def _pushed(self, stack: Tensor, value: Tensor) -> Tensor:
-        size = stack.shape[self._axis] // self.frames
-        kept = stack.narrow(self._axis, size, size * (self.frames - 1))
-        return torch.cat([kept, self._frame(value)], self._axis)
+        frame, axis = self._frame(value)
+        size = frame.shape[axis]
+        return torch.cat([stack.narrow(axis, size, size * (self.frames - 1)), frame], axis)
 
     def _advance(self, tensordict: TensorDictBase) -> TensorDict:
         following = self.inner._advance(tensordict).copy()
@@ -247,7 +257,10 @@ class FrameStack(Wrapper):
 
     def _load_state(self, state: dict[str, Any]) -> None:
         super()._load_state(state)
-        self._stack = self._loaded(state["stack"])
+        if self.saves_episodes:
+            self._stack = self._loaded(state["stack"])
+        else:  # the inner world began new episodes
+            self._show_anew(None)
 
 
 # -- tensors and specs -------------------------------------------------------------------------------------------

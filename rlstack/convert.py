@@ -17,6 +17,7 @@ from rlstack.config.errors import missing_option
 if TYPE_CHECKING:  # importing torch takes seconds, which a mistyped key need not cost
     from torchrl.envs import EnvBase
 
+    from rlstack.adapters.sb3 import SB3Model
     from rlstack.agents import Agent
 
 CONVERTED = ("marinenav", "sb3")
@@ -57,6 +58,7 @@ def run(cfg: DictConfig) -> None:
     """Loads, converts, compares the two on random observations, and writes the checkpoint."""
     config = build(ConvertConfig, cfg)
     _check(config)
+    from rlstack.adapters.safe_load import reason
     from rlstack.training.checkpoint import write_checkpoint
     from rlstack.training.loading import overrides
     from rlstack.training.worlds import build_world
@@ -65,18 +67,20 @@ def run(cfg: DictConfig) -> None:
     env = build_world(env_config, num_worlds=1)
     with warnings.catch_warnings(record=True) as notes:
         warnings.simplefilter("always", UserWarning)
-        agent, frames = _converted(config, env)
-    compared = _compare(agent, env, config)
+        agent, model = _converted(config, env)
+    compared = _compare(agent, env, config, model)
+    frames = 0 if model is None else model.num_timesteps
     agent_config = to_plain(agent.config)
     total = agent.total_frames
     out = Path(str(config.out))
+    state = agent.state_dict()
     source = {"kind": config.kind, "path": str(config.path)}
     content = {"agent": agent_config, "env": env_config, "total_frames": total, "converted_from": source}
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        write_checkpoint(out, {"frames": frames, "agent": agent.state_dict(), "config": content}, frames)
-    except OSError as error:
-        raise ConfigError(f"out: {out} cannot be written ({error.strerror})") from None
+        write_checkpoint(out, {"frames": frames, "agent": state, "config": content}, frames)
+    except (OSError, RuntimeError) as error:  # the latter of torch's writer
+        raise ConfigError(f"out: {out} cannot be written ({reason(error)})") from None
     for note in notes:
         if "start fresh" in str(note.message):
             print(f"note: {note.message}")
@@ -106,6 +110,8 @@ def _check(config: ConvertConfig) -> None:
         raise ConfigError(missing_option("kind", config.kind, [kind for kind in KINDS if kind in CONVERTED]))
     if config.out is None:
         raise ConfigError("out: missing, the checkpoint to write: out=converted.pt")
+    if Path(config.out).is_dir():
+        raise ConfigError(f"out: {config.out} is a folder, the checkpoint to write is a file: out=converted.pt")
     other = "agent_type" if config.kind == "sb3" else "vecnormalize"
     if getattr(config, other) is not None:
         raise ConfigError(f"{other}: agents of kind {config.kind} have none")
@@ -124,8 +130,8 @@ def _env(config: ConvertConfig) -> dict[str, Any]:
     return load_group("env", "marinenav_published", {"continuous_actions": continuous})
 
 
-def _converted(config: ConvertConfig, env: EnvBase) -> tuple[Agent, int]:
-    """The agent, and the frames it was trained for as far as its file tells."""
+def _converted(config: ConvertConfig, env: EnvBase) -> tuple[Agent, SB3Model | None]:
+    """The agent, and the model that it comes from, if that is one of Stable-Baselines3."""
     options: dict[str, Any] = dict(config.agent or {})
     if config.total_frames is not None:
         options["total_frames"] = config.total_frames
@@ -133,15 +139,15 @@ def _converted(config: ConvertConfig, env: EnvBase) -> tuple[Agent, int]:
     if config.kind == "marinenav":
         from rlstack.adapters.marinenav import published_agent
 
-        return published_agent(path, env, agent_type=config.agent_type, **options), 0
+        return published_agent(path, env, agent_type=config.agent_type, **options), None
     from rlstack.adapters.native import sb3_agent
     from rlstack.adapters.sb3 import load_sb3
 
-    agent = sb3_agent(path, env, vecnormalize=config.vecnormalize, **options)
-    return agent, load_sb3(path).num_timesteps
+    model = load_sb3(path, config.vecnormalize)
+    return sb3_agent(model, env, **options), model
 
 
-def _compare(agent: Agent, env: EnvBase, config: ConvertConfig) -> str:
+def _compare(agent: Agent, env: EnvBase, config: ConvertConfig, model: SB3Model | None) -> str:
     """Acts with both on random observations.
 
     Raises:
@@ -151,14 +157,16 @@ def _compare(agent: Agent, env: EnvBase, config: ConvertConfig) -> str:
 
     from rlstack.adapters.agreement import compare, random_inputs
     from rlstack.adapters.exporting import deterministic
-    from rlstack.adapters.loading import load_policy
+    from rlstack.adapters.marinenav import published_policy
+    from rlstack.adapters.sb3 import sb3_policy
 
-    names = {"vecnormalize": config.vecnormalize, "agent_type": config.agent_type}
-    options = {name: value for name, value in names.items() if value is not None}
     with deterministic(agent) as note:
         if note:
             return f"not compared, {note.partition(';')[0]}"
-    original = load_policy(f"{config.kind}:{config.path}", env, **options)
+    if model is None:
+        original = published_policy(str(config.path), env, config.agent_type)
+    else:
+        original = sb3_policy(model, env)
     observation, mask = random_inputs(agent.interface, _INPUTS)
     seen = observation if agent.interface.group is None else observation.unsqueeze(1)
     key = agent.interface.key("observation")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -9,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from omegaconf import DictConfig
 
 from rlstack.command import hydra_command, open_group
-from rlstack.config import ConfigError, Interval, build
+from rlstack.config import ConfigError, Interval, build, load_group, to_plain
 
 if TYPE_CHECKING:  # importing torch takes seconds, which a mistyped key need not cost
     import torch
@@ -63,6 +66,8 @@ def run(cfg: DictConfig) -> None:
         raise ConfigError("agent: a checkpoint brings its agent; give keys of it alone, such as agent.cvar=0.25")
     if config.checkpoint is None and not foreign:
         raise ConfigError("checkpoint: missing, give a run directory or a checkpoint file: checkpoint=runs/<run>")
+    if foreign:
+        _check_plain(config)
 
     from rlstack.evaluation.evaluator import evaluate
     from rlstack.evaluation.pictures import PER_LEVEL, save_pictures
@@ -70,6 +75,7 @@ def run(cfg: DictConfig) -> None:
 
     device = choose_device(config.device)
     judged = from_elsewhere(config, device) if foreign else from_checkpoint(config, device)
+    episode_set = read_episodes(config.episodes_file, judged.env["name"])
     folder = output_folder(config, judged)
     evaluation = evaluate(
         judged.agent.policy(explore=config.policy == "explore"),
@@ -79,7 +85,7 @@ def run(cfg: DictConfig) -> None:
         seed=config.seed,
         device=device,
         record=PER_LEVEL if config.plots or config.video else 0,
-        episode_set=read_episodes(config.episodes_file, judged.env["name"]),
+        episode_set=episode_set,
         name=judged.name,
     )
     evaluation.save(folder / "evaluation.json")
@@ -87,8 +93,21 @@ def run(cfg: DictConfig) -> None:
 
     print(f"{evaluation.policy} in {judged.env['name']}, seed {config.seed}")
     evaluation.print_table()
+    if evaluation.cut:
+        count = f"{evaluation.cut} of {len(evaluation.levels)} episodes"
+        print(f"{count} had not ended after {evaluation.max_steps:,} steps, and are judged as they stood")
     for path in (folder / "evaluation.json", *pictures):
         print(f"wrote {path}")
+
+
+def _check_plain(config: EvaluateConfig) -> None:
+    """Refuses what only an agent of a checkpoint can do."""
+    if config.policy == "explore":
+        raise ConfigError(
+            "policy: explore is for a checkpoint; an agent from elsewhere acts in the one way that it has"
+        )
+    if config.which == "best":
+        raise ConfigError("which: best is for checkpoint=<run>; with agent=legacy agent.kind=rlstack: agent.which=best")
 
 
 def from_checkpoint(config: EvaluateConfig, device: torch.device) -> Candidate:
@@ -104,7 +123,7 @@ def from_checkpoint(config: EvaluateConfig, device: torch.device) -> Candidate:
     check_fit(loaded.agent, env)
     changes = overrides(config.agent or {})
     name = f"{loaded.path} ({config.policy}, {loaded.frames:,} frames{', ' if changes else ''}{changes})"
-    stem = f"{loaded.frames:012d}"
+    stem = f"{loaded.frames:012d}" if loaded.run_dir else f"{loaded.path.stem}_{loaded.frames:012d}"
     folder = (loaded.run_dir or loaded.path.parent) / "evaluations"
     return Candidate(loaded.agent, env, name, folder, "_".join([stem, *_as_names(changes)]))
 
@@ -127,12 +146,14 @@ def from_elsewhere(config: EvaluateConfig, device: torch.device) -> Candidate:
     agent = build_agent(config.agent, _world(config.env), 1, device)
     source = f"{config.agent['kind']}:{config.agent['path']}"
     path = Path(str(config.agent["path"]))
-    called = "_".join(_as_names(path.stem if path.is_file() else path.name))
-    return Candidate(agent, config.env, source, Path("runs") / f"{config.agent['kind']}_{called}" / "evaluations")
+    called = _as_names(path.stem if path.is_file() else path.name)
+    given = {**config.agent, "path": str(path.resolve()) if path.exists() else str(path)}
+    folder = "_".join([config.agent["kind"], *called, _short_hash(given)])
+    return Candidate(agent, config.env, source, Path("runs") / folder / "evaluations")
 
 
 def output_folder(config: EvaluateConfig, judged: Candidate) -> Path:
-    """Where the results go: a name of its own for every agent, seed, policy, world and set of episodes.
+    """Where the results go: a name of its own for every agent, seed, policy and world.
 
     Raises:
         ConfigError: the folder cannot be made.
@@ -140,7 +161,7 @@ def output_folder(config: EvaluateConfig, judged: Candidate) -> Path:
     parts = [judged.stem] if judged.stem else []
     parts += [f"seed{config.seed}"]
     parts += ["explore"] if config.policy == "explore" else []
-    parts += _as_names(str(config.env.get("name"))) if config.env else []
+    parts += _world_names(config.env) if config.env else []
     parts += [Path(config.episodes_file).name.partition(".")[0]] if config.episodes_file else []
     folder = judged.folder / "_".join(parts)
     folder = folder if config.output is None else Path(config.output)
@@ -149,6 +170,25 @@ def output_folder(config: EvaluateConfig, judged: Candidate) -> Path:
     except OSError as error:
         raise ConfigError(f"output: {folder} cannot be made ({error.strerror})") from None
     return folder
+
+
+def _world_names(env: dict[str, Any]) -> list[str]:
+    """A world's name, which of many it is (``id``), and a hash of options that are not those of its yaml."""
+    from rlstack.evaluation.evaluator import OURS
+
+    name, which = str(env.get("name")), env.get("id")
+    try:
+        usual = load_group("env", name)
+    except ConfigError:  # a world without a yaml
+        usual = {}
+    ignored = ("name", "id", *OURS)
+    options, usual = ({key: entries[key] for key in entries if key not in ignored} for entries in (env, usual))
+    called = [*_as_names(name), *(_as_names(str(which)) if which is not None else [])]
+    return [*called, *([] if options == usual else [_short_hash(options)])]
+
+
+def _short_hash(content: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(to_plain(content), sort_keys=True).encode()).hexdigest()[:6]
 
 
 def _as_names(text: str) -> list[str]:
@@ -172,7 +212,7 @@ def read_episodes(file: str | None, world: str) -> EpisodeSet | None:
         raise ConfigError(f"episodes_file: the world {world!r} cannot start given episodes")
     try:
         configs = reader.load_episodes(file)
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error, RecursionError) as error:
         raise ConfigError(f"episodes_file: {file} cannot be read ({error})") from None
     except ValueError as error:
         raise ConfigError(f"episodes_file: {error}") from None

@@ -70,6 +70,7 @@ class MarineNav(World):
         "goal_reward": 10.0,
         "discount": 0.99,
     }
+    evaluation_steps: ClassVar[int | None] = 1000
     input_features = EncounterFeatures
     nearest_obstacle = staticmethod(nearest_obstacle)
     evaluation_set = staticmethod(evaluation_set)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,25 +19,26 @@ COLUMNS = ("study", "seed", "frames", "return")
 def write(folder: Path, studies: list[str], seeds: list[int], out: Path) -> None:
     """Evaluations during training of these studies into ``curves.csv``; the rows of others stay."""
     path = out / "curves.csv"
-    rows = []
+    new = {study: list(_rows(folder, study, seeds)) for study in studies}
+    rows = [row for part in new.values() for row in part]
     if path.is_file():
         with open(path, newline="") as file:
-            rows = [row for row in csv.DictReader(file) if row["study"] not in studies]
-    for study in studies:
-        for seed in seeds:
-            metrics = folder / study / f"seed{seed}" / "metrics.csv"
-            if not metrics.is_file():
-                continue
-            with open(metrics, newline="") as file:
-                rows += [
-                    {"study": study, "seed": str(seed), "frames": row["frames"], "return": row["eval/return"]}
-                    for row in csv.DictReader(file)
-                    if row.get("eval/return")
-                ]
+            rows = [row for row in csv.DictReader(file) if not new.get(row["study"])] + rows
     with open(path, "w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS)
         writer.writeheader()
         writer.writerows(rows)
+
+
+def _rows(folder: Path, study: str, seeds: list[int]) -> Iterator[dict[str, str]]:
+    for seed in seeds:
+        metrics = folder / study / f"seed{seed}" / "metrics.csv"
+        if not metrics.is_file():
+            continue
+        with open(metrics, newline="") as file:
+            for row in csv.DictReader(file):
+                if row.get("eval/return"):
+                    yield {"study": study, "seed": str(seed), "frames": row["frames"], "return": row["eval/return"]}
 
 
 def draw(path: Path, results: dict[str, dict[str, Any]], picture: Path) -> None:
@@ -58,6 +60,8 @@ def draw(path: Path, results: dict[str, dict[str, Any]], picture: Path) -> None:
                 curves.setdefault(row["seed"], []).append((float(row["frames"]), float(row["return"])))
         for curve in curves.values():
             axis.plot(*zip(*curve), color="tab:blue", alpha=0.3, linewidth=1)
+        if not curves:
+            continue
         shortest = min(len(curve) for curve in curves.values())
         mean = np.mean([[value for _, value in curve[:shortest]] for curve in curves.values()], axis=0)
         axis.plot([frames for frames, _ in next(iter(curves.values()))[:shortest]], mean, color="tab:blue")

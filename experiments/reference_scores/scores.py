@@ -16,6 +16,7 @@ import csv
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from omegaconf import OmegaConf
 
 from rlstack.evaluation.statistics import bootstrap_interval, iqm
 
@@ -72,6 +74,8 @@ def train(study: str, seeds: list[int], folder: Path) -> None:
     missing = [seed for seed in seeds if not complete(folder / study / f"seed{seed}")]
     if not missing:
         return
+    for seed in missing:  # what an earlier attempt left
+        shutil.rmtree(folder / study / f"seed{seed}", ignore_errors=True)
     (folder / study).mkdir(parents=True, exist_ok=True)
     command = [
         *(sys.executable, "-m", "rlstack.train", "-m", f"experiment=reference/{study}"),
@@ -84,8 +88,11 @@ def train(study: str, seeds: list[int], folder: Path) -> None:
 
 
 def complete(run: Path) -> bool:
-    """The run has reached its last frame, where it leaves a checkpoint."""
-    return any((run / "checkpoints").glob("checkpoint_*.pt"))
+    """The run has a checkpoint of its last frame; there are earlier ones, of the best evaluation or after Ctrl-C."""
+    if not (run / "config.yaml").is_file():
+        return False
+    total = OmegaConf.load(run / "config.yaml")["total_frames"]
+    return any(int(path.stem.partition("_")[2]) >= total for path in (run / "checkpoints").glob("checkpoint_*.pt"))
 
 
 def judge(study: str, seeds: list[int], folder: Path) -> dict[str, Any]:

@@ -29,7 +29,7 @@ def random_inputs(interface: Interface, count: int, seed: int = 0) -> tuple[Any,
     Features without bounds worth the name are normal numbers of sizes from 0.1 to 100.
     """
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # alone: those of GPUs are not put back
         mask = None
         if interface.masked:
             parts = [_mask(count, choices) for choices in interface.choices or ()]
@@ -76,6 +76,7 @@ class Agreement:
         return f"its greedy actions differ by {self.largest:.1e} at most{rounded}"
 
 
+@torch.no_grad()
 def compare(act: Act, answer: Tensor, observation: Any, mask: Tensor | None, interface: Interface) -> Agreement:
     """How far answers are from what an agent does.
 

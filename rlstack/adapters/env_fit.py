@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
-from torchrl.data import Categorical, Composite, OneHot, TensorSpec
+from torchrl.data import Categorical, Composite, MultiCategorical, OneHot, TensorSpec
 from torchrl.envs import EnvBase
 
+from rlstack.adapters.safe_load import first_line
 from rlstack.agents.base import Interface
 from rlstack.config import ConfigError
 
@@ -30,9 +32,10 @@ def encode(spec: TensorSpec, index: Tensor) -> Tensor:
 
 
 def sample_observation(env: EnvBase, interface: Interface) -> Any:
-    """A random observation within the env's spec; the global random generator is left as it was."""
+    """An observation within the env's spec, the same every time; the global random generator is left as it was."""
     with torch.random.fork_rng(devices=[]):
-        return env.observation_spec[interface.key("observation")].rand()
+        torch.default_generator.manual_seed(0)  # alone: those of GPUs would not be put back
+        return env.observation_spec[interface.key("observation")].to("cpu").rand().to(env.device or "cpu")
 
 
 def describe_observation(interface: Interface) -> str:
@@ -68,25 +71,51 @@ def as_actions(answer: Any, lead: torch.Size, spec: TensorSpec, device: Any, who
             Discrete actions may have a last dimension of 1, or be indices where the env wants one-hot vectors.
 
     Raises:
-        ConfigError: no numbers, another shape, or fractions as discrete actions.
+        ConfigError: no numbers, another shape, or discrete actions that are fractions or none of the env's.
     """
     try:
         action = torch.as_tensor(answer, device=device)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise ConfigError(f"{who}: the action is not an array of numbers ({str(error).splitlines()[0]})") from None
+        raise ConfigError(f"{who}: the action is not an array of numbers ({first_line(error)})") from None
     count, entries = choices(spec), lead.numel()
     if count is not None:
         if action.is_floating_point() and not bool((action == action.round()).all()):
             raise ConfigError(f"{who}: {action.dtype} fractions as actions, the env takes indices below {count}")
         indices = (action.numel() == entries and action.shape[:1] == (entries,)) or action.shape in (lead, (*lead, 1))
         if indices:
+            _check_choices(action, torch.tensor(count), who)
             return encode(spec, action.reshape(lead))
     if action.shape not in ((*lead, *spec.shape), (entries, *spec.shape)):
         expected = " or ".join(str(shape) for shape in dict.fromkeys(((*lead, *spec.shape), (entries, *spec.shape))))
         raise ConfigError(f"{who}: actions of shape {tuple(action.shape)}, the env takes {expected}")
     if spec.dtype.is_floating_point is not (action.dtype.is_floating_point) and count is None:
         raise ConfigError(f"{who}: actions of {action.dtype}, the env takes {spec.dtype}")
+    if isinstance(spec, MultiCategorical):
+        _check_choices(action, spec.nvec, who)
     return action.reshape(*lead, *spec.shape).to(spec.dtype)
+
+
+def _check_choices(action: Tensor, counts: Tensor, who: str) -> None:
+    """Raises an error unless indices ``[..., *counts.shape]`` are below ``counts``."""
+    if bool(((action < 0) | (action >= counts.to(action.device))).any()):
+        seen = f"[{float(action.min()):g}, {float(action.max()):g}]"
+        raise ConfigError(f"{who}: actions in {seen}, the env takes [0, {int(counts.max()) - 1}]")
+
+
+@contextmanager
+def telling(interface: Interface, who: str) -> Iterator[None]:
+    """What a stranger's code raises inside becomes one clear error that names it.
+
+    Raises:
+        ConfigError: it fails on an observation of this env.
+    """
+    try:
+        yield
+    except ConfigError:
+        raise
+    except (Exception, SystemExit) as error:  # a stranger's code may raise anything
+        saw, said = describe_observation(interface), (str(error).strip().splitlines() or [""])[0]
+        raise ConfigError(f"{who}: fails on {saw}: {type(error).__name__}: {said}") from error
 
 
 def try_out(act: Callable[[Any], Tensor], env: EnvBase, interface: Interface, who: str) -> None:
@@ -96,15 +125,8 @@ def try_out(act: Callable[[Any], Tensor], env: EnvBase, interface: Interface, wh
         ConfigError: it fails on an observation of this env, or its action is not one of the env's.
     """
     observation = sample_observation(env, interface)
-    try:
-        with torch.no_grad():
-            action = act(observation)
-    except ConfigError:
-        raise
-    except Exception as error:  # a stranger's code may raise anything
-        lines = str(error).strip().splitlines() or [""]
-        saw = describe_observation(interface)
-        raise ConfigError(f"{who}: fails on {saw}: {type(error).__name__}: {lines[0]}") from error
+    with torch.no_grad(), telling(interface, who):
+        action = act(observation)
     check_bounds(action, interface.action, who)
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import io
 import json
 import math
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 from torchrl.data import Composite
 
 from rlstack.adapters.agreement import Agreement, compare, random_inputs
+from rlstack.adapters.safe_load import reason
 from rlstack.agents.base import MASK, Agent, Interface, Policy
 from rlstack.config import ConfigError
 
@@ -28,6 +30,7 @@ INPUTS = 1000
 """Random inputs on which program and agent are compared."""
 _EXAMPLES = 3
 Program = Callable[[Sequence[Tensor]], Tensor]
+Writer = Callable[["ExportedPolicy"], tuple[bytes, Program]]
 
 
 @dataclass(frozen=True)
@@ -66,28 +69,24 @@ def export_policy(agent: Agent, path: str | Path, format: str = "torchscript", f
     path = Path(path)
     if agent.device.type != "cpu":
         raise ConfigError(f"export: the agent is on {agent.device}, load it on the cpu")
-    writers: dict[str, Callable[[ExportedPolicy, Path], Program]] = {"torchscript": _torchscript, "onnx": _onnx}
+    writers: dict[str, Writer] = {"torchscript": _torchscript, "onnx": _onnx}
     if format not in writers:
         raise ConfigError(f"format: {format!r} is unknown, allowed: {', '.join(writers)}")
     if format == "onnx":
         _require_onnx()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"out: {path} cannot be written ({error.strerror or error})") from None
-    temporary = path.with_name(f".{path.name}.tmp")
+    for place in (path, beside(path)):
+        if place.is_dir():
+            raise ConfigError(f"out: {place} is a folder")
     with deterministic(agent) as note, _frozen(agent), torch.no_grad():
         module = ExportedPolicy(agent)
-        try:
-            program = writers[format](module, temporary)
-            agreement = _verified(module, program)
-            description = _describe(module, agent, frames, note, agreement)
-            _write_json(beside(path), description)
-            os.replace(temporary, path)
-        except OSError as error:
-            raise ConfigError(f"out: {path} cannot be written ({error.strerror or error})") from None
-        finally:
-            temporary.unlink(missing_ok=True)
+        content, program = writers[format](module)
+        agreement = _verified(module, program)
+        description = _describe(module, agent, frames, note, agreement)
+    text = json.dumps(description, indent=2) + "\n"
+    try:
+        _write({path: content, beside(path): text.encode()})
+    except OSError as error:
+        raise ConfigError(f"out: {path} cannot be written ({reason(error)})") from None
     return Exported(path, agreement, description)
 
 
@@ -175,36 +174,40 @@ def _frozen(agent: Agent) -> Iterator[None]:
 # -- formats -----------------------------------------------------------------------------------------------------
 
 
-def _torchscript(module: ExportedPolicy, path: Path) -> Program:
+def _torchscript(module: ExportedPolicy) -> tuple[bytes, Program]:
     examples = module.split(*random_inputs(module.interface, _EXAMPLES))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of tracing: what depends on the values is compared afterwards
         traced = torch.jit.trace(module, examples, check_trace=False)
-        torch.jit.save(traced, str(path))
-        program = torch.jit.load(str(path))
-    return lambda inputs: program(*inputs)
+        buffer = io.BytesIO()
+        torch.jit.save(traced, buffer)
+        buffer.seek(0)
+        program = torch.jit.load(buffer)
+    return buffer.getvalue(), lambda inputs: program(*inputs)
 
 
-def _onnx(module: ExportedPolicy, path: Path) -> Program:
+def _onnx(module: ExportedPolicy) -> tuple[bytes, Program]:
     examples = module.split(*random_inputs(module.interface, _EXAMPLES))
+    buffer = io.BytesIO()
     axes = {name: {0: "batch"} for name in (*module.names, "action")}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.onnx.export(
-            *(module, examples, str(path)),
+            *(module, examples, buffer),
             input_names=module.names,
             output_names=["action"],
             dynamic_axes=axes,
             dynamo=False,  # whose way over torch.export does not understand observations as TensorDicts
         )
-    session = importlib.import_module("onnxruntime").InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    runtime = importlib.import_module("onnxruntime")
+    session = runtime.InferenceSession(buffer.getvalue(), providers=["CPUExecutionProvider"])
     taken = {entry.name for entry in session.get_inputs()}  # an input that nothing depends on may be left out
 
     def program(inputs: Sequence[Tensor]) -> Tensor:
         feed = {name: value.numpy() for name, value in zip(module.names, inputs) if name in taken}
         return torch.from_numpy(session.run(None, feed)[0])
 
-    return program
+    return buffer.getvalue(), program
 
 
 def _require_onnx() -> None:
@@ -273,7 +276,15 @@ def _action(interface: Interface) -> dict[str, Any]:
     return {"kind": "continuous", "low": low, "high": high, "meaning": interface.describe_action()}
 
 
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    os.replace(temporary, path)
+def _write(files: Mapping[Path, bytes]) -> None:
+    """All of them or none: each gets its name, in this order, once all are on disk under another."""
+    partial = {path: path.with_name(f".{path.name}.tmp") for path in files}
+    try:
+        for path, content in files.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            partial[path].write_bytes(content)
+        for path, temporary in partial.items():
+            os.replace(temporary, path)
+    finally:
+        for temporary in partial.values():
+            temporary.unlink(missing_ok=True)

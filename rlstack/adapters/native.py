@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import math
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torchrl.envs import EnvBase
 
+from rlstack.adapters.safe_load import load_tensors
 from rlstack.adapters.sb3 import SB3Model, load_sb3, sb3_layers
-from rlstack.adapters.sb3.archive import read_archive
 from rlstack.adapters.sb3.networks import Layers, Weights
 from rlstack.adapters.sb3.policy import check_fit
 from rlstack.adapters.vecnormalize import VecNormalize
@@ -60,7 +59,7 @@ SETTINGS: dict[str, dict[str, str]] = {
 
 
 def sb3_agent(
-    path: str | Path,
+    path: SB3Model | str | Path,
     env: EnvBase,
     total_frames: int = 1_000_000,
     vecnormalize: str | Path | None = None,
@@ -73,10 +72,10 @@ def sb3_agent(
     (:data:`SETTINGS`). Its greedy actions are the model's own. Optimisers, memory and schedules begin anew.
 
     Args:
-        path: the model's zip.
+        path: the model's zip, or the model as loaded.
         env: what it is to act in.
         total_frames: length of the run, which schedules are relative to.
-        vecnormalize: statistics that its observations were normalised with.
+        vecnormalize: statistics that its observations were normalised with; a loaded model brings its own.
         device: of networks and memory; default the env's.
         overrides: values that replace the configuration's.
 
@@ -87,9 +86,9 @@ def sb3_agent(
     Example:
         >>> agent = sb3_agent("ppo.zip", env, vecnormalize="ppo_statistics.pkl", lr=1e-4)
     """
-    model = load_sb3(path, vecnormalize)
+    model = path if isinstance(path, SB3Model) else load_sb3(path, vecnormalize)
     if model.recurrent:
-        raise ConfigError(f"{path}: {model.algorithm} is not trainable here yet; {_INSTEAD}")
+        raise ConfigError(f"{model.where}: {model.algorithm} is not trainable here yet; {_INSTEAD}")
     interface = Interface.of(env)
     check_fit(model, interface)
     try:
@@ -104,12 +103,12 @@ def sb3_agent(
             if model.algorithm in ("PPO", "A2C"):
                 _fill_actor_critic(agent, model, columns)
             elif model.algorithm == "DQN":
-                _fill_dqn(agent, model, columns, Weights(read_archive(path).state))
+                _fill_dqn(agent, model, columns, Weights(model.archive.state))
             else:
-                _fill_sac(agent, model, columns, Weights(read_archive(path).state), Path(path))
+                _fill_sac(agent, model, columns, Weights(model.archive.state))
             _fill_statistics(agent, model)
     except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from None
+        raise ConfigError(f"{model.where}: {error}") from None
     return agent
 
 
@@ -214,7 +213,7 @@ def _fill_dqn(agent: Any, model: SB3Model, columns: Tensor, weights: Weights) ->
     _fill(agent.target, weights.linears("q_net_target.q_net"), columns)
 
 
-def _fill_sac(agent: Any, model: SB3Model, columns: Tensor, weights: Weights, path: Path) -> None:
+def _fill_sac(agent: Any, model: SB3Model, columns: Tensor, weights: Weights) -> None:
     layers = sb3_layers(model)
     if "critic2" in layers or "critic1" not in layers:
         raise ConfigError(f"it has {sum(part.startswith('critic') for part in layers)} critics, ours 2; {_INSTEAD}")
@@ -222,23 +221,32 @@ def _fill_sac(agent: Any, model: SB3Model, columns: Tensor, weights: Weights, pa
     for index, name in enumerate(("critic_1", "critic_2")):
         _fill(agent.networks[name], layers[f"critic{index}"], columns)
         _fill(agent.targets[name].network, weights.linears(f"critic_target.qf{index}"), columns)
-    alpha = _temperature(path)
+    alpha = _temperature(model.archive.variables)
     if alpha is not None:
         agent.temperature.log_alpha.fill_(math.log(alpha))
 
 
-def _temperature(path: Path) -> float | None:
-    """SAC's weight of the entropy as trained, or as set; None if the file does not tell."""
-    with zipfile.ZipFile(path) as file:
-        if "pytorch_variables.pth" not in file.namelist():
-            return None
-        found = torch.load(io.BytesIO(file.read("pytorch_variables.pth")), map_location="cpu", weights_only=True)
-    if not isinstance(found, Mapping):
+def _temperature(variables: bytes) -> float | None:
+    """SAC's weight of the entropy as trained, or as set; None if the file does not tell.
+
+    Raises:
+        ConfigError: not a file of tensors, or not a finite number.
+    """
+    if not variables:
         return None
-    if isinstance(found.get("log_ent_coef"), Tensor):
-        return math.exp(float(found["log_ent_coef"]))
-    fixed = found.get("ent_coef_tensor")
-    return float(fixed) if isinstance(fixed, Tensor) and float(fixed) > 0 else None
+    try:
+        found = load_tensors(io.BytesIO(variables))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"pytorch_variables.pth: {error}") from None
+    known = found if isinstance(found, Mapping) else {}
+    learned, fixed = (known.get(name) for name in ("log_ent_coef", "ent_coef_tensor"))
+    try:
+        alpha = math.exp(float(learned)) if isinstance(learned, Tensor) else float(0.0 if fixed is None else fixed)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        alpha = math.nan
+    if not math.isfinite(alpha):
+        raise ConfigError("pytorch_variables.pth: the weight of the entropy is not a finite number")
+    return alpha if alpha > 0 else None
 
 
 # -- statistics --------------------------------------------------------------------------------------------------

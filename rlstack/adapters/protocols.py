@@ -21,8 +21,9 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 from torchrl.envs import EnvBase
 
-from rlstack.adapters.env_fit import as_actions, try_out
+from rlstack.adapters.env_fit import as_actions, telling, try_out
 from rlstack.adapters.episode_starts import EpisodeStarts
+from rlstack.adapters.safe_load import first_line
 from rlstack.agents.base import Interface
 from rlstack.config import ConfigError
 
@@ -100,13 +101,18 @@ def load_callable(path: str) -> Any:
         raise ConfigError(f"{path!r} is not of the form 'package.module:attribute'")
     try:
         found: Any = importlib.import_module(module)
-    except Exception as error:  # a stranger's module may raise anything
-        raise ConfigError(f"{path}: {module} cannot be imported ({type(error).__name__}: {error})") from error
+    except (Exception, SystemExit) as error:  # a stranger's module may raise anything, or end the program
+        raise ConfigError(
+            f"{path}: {module} cannot be imported ({type(error).__name__}: {first_line(error)})"
+        ) from error
     for name in attribute.split("."):
-        if not hasattr(found, name):
-            public = ", ".join(key for key in vars(found) if not key.startswith("_")) or "nothing"
-            raise ConfigError(f"{path}: there is no {name!r} in it, but {public}")
-        found = getattr(found, name)
+        try:
+            found = getattr(found, name)
+        except AttributeError:
+            public = ", ".join(key for key in getattr(found, "__dict__", ()) if not key.startswith("_")) or "nothing"
+            raise ConfigError(f"{path}: there is no {name!r} in it, but {public}") from None
+        except Exception as error:  # an attribute that is computed
+            raise ConfigError(f"{path}: {name} cannot be had ({type(error).__name__}: {first_line(error)})") from error
     return found
 
 
@@ -141,10 +147,15 @@ class ForeignPolicy(TensorDictModuleBase):
         return tensordict.set(self.out_keys[0], self.action(observation, starts))
 
     def action(self, observation: Any, starts: np.ndarray[Any, Any] | None = None) -> Tensor:
-        """Actions for an observation of the env; ``starts [N]`` tells an object with a memory where episodes begin."""
+        """Actions for an observation of the env; ``starts [N]`` tells an object with a memory where episodes begin.
+
+        Raises:
+            ConfigError: the object fails, or its answer is no action of the env.
+        """
         device, lead = _first(observation).device, _lead(observation, self.interface)
         folded = _fold(observation, len(lead), lead.numel(), self._asked.tensors)
-        answer = self._asked.answer(folded, lead.numel(), starts)
+        with telling(self.interface, self.who):
+            answer = self._asked.answer(folded, lead.numel(), starts)
         return as_actions(answer, lead, self.interface.action, device, self.who)
 
 

@@ -8,6 +8,7 @@ operations that read and write files: run what you got from people you trust.
 from __future__ import annotations
 
 import importlib
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,8 @@ from torch import Tensor
 from torchrl.data import OneHot, TensorSpec
 from torchrl.envs import EnvBase
 
-from rlstack.adapters.env_fit import as_actions, choices, leaves, try_out
+from rlstack.adapters.env_fit import as_actions, choices, leaves, telling, try_out
+from rlstack.adapters.safe_load import first_line, forward_arguments
 from rlstack.agents.base import MASK, Interface
 from rlstack.config import ConfigError
 
@@ -46,9 +48,11 @@ def torchscript_policy(path: str | Path, env: EnvBase) -> TensorDictModuleBase:
     """
     _check_file(path)
     try:
-        module = torch.jit.load(str(path), map_location=env.device).eval()
-    except (RuntimeError, ValueError) as error:
-        raise ConfigError(f"{path}: not a TorchScript file ({_first_line(error)})") from None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            module = torch.jit.load(str(path), map_location=env.device).eval()
+    except Exception as error:  # torch raises all sorts for damaged and hostile bytes
+        raise ConfigError(f"{path}: not a TorchScript file ({first_line(error)})") from None
     interface = Interface.of(env)
     return _policy(_arrange(module, interface, str(path)), interface, env, str(path), module)
 
@@ -70,7 +74,7 @@ def onnx_policy(path: str | Path, env: EnvBase) -> TensorDictModuleBase:
     try:
         session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     except Exception as error:  # the runtime has exceptions of its own, without a common base
-        raise ConfigError(f"{path}: not an ONNX file that can be run ({_first_line(error)})") from None
+        raise ConfigError(f"{path}: not an ONNX file that can be run ({first_line(error)})") from None
     interface = Interface.of(env)
     return _policy(_session_graph(session, interface, str(path)), interface, env, str(path))
 
@@ -96,7 +100,11 @@ class GraphPolicy(TensorDictModuleBase):
         return tensordict.set(self.out_keys[0], self.action(tensordict.get(self.interface.key("observation")), mask))
 
     def action(self, observation: Any, mask: Tensor | None = None) -> Tensor:
-        """Actions for an observation of the env; without a mask everything is legal."""
+        """Actions for an observation of the env; without a mask everything is legal.
+
+        Raises:
+            ConfigError: the graph fails, or its output is no action of the env.
+        """
         parts, specs = leaves(observation, self.interface), _specs(self.interface)
         lead = parts[0].shape[: parts[0].dim() - len(specs[0].shape)]
         inputs = [part.reshape(lead.numel(), *part.shape[len(lead) :]) for part in parts]
@@ -104,10 +112,11 @@ class GraphPolicy(TensorDictModuleBase):
             options = sum(self.interface.choices or ())
             everything = torch.ones(lead.numel(), options, dtype=torch.bool, device=parts[0].device)
             inputs.append(everything if mask is None else mask.reshape(-1, options))
-        output = self._graph(inputs)
-        while isinstance(output, tuple | list):
-            output = output[0]
-        output = torch.as_tensor(output)
+        with telling(self.interface, self.who):
+            output = self._graph(inputs)
+            while isinstance(output, tuple | list):
+                output = output[0]
+            output = torch.as_tensor(output)
         spec = self.interface.action
         count = choices(spec)
         scores = output.is_floating_point() and output.shape[-1:] == (count,) and output.dim() > 1
@@ -148,7 +157,10 @@ def _arrange(module: Any, interface: Interface, who: str) -> Graph:
     def seen(parts: list[Tensor]) -> list[Tensor]:
         return cast(parts[:count])
 
-    arguments = [entry for entry in module.forward.schema.arguments if entry.name != "self"]
+    try:
+        arguments = forward_arguments(module)
+    except ValueError as error:
+        raise ConfigError(f"{who}: {error}") from None
     required = sum(not entry.has_default_value() for entry in arguments)
     names = [".".join(path) for path in _paths(interface)]
     count = max(1, len(names))
@@ -208,7 +220,3 @@ def _session_graph(session: Any, interface: Interface, who: str) -> Graph:
 def _check_file(path: str | Path) -> None:
     if not Path(path).is_file():
         raise ConfigError(f"{path}: no such file")
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

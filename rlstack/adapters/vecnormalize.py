@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor
 
 from rlstack.adapters.inert_pickle import Array, Normaliser, Standin, read_pickle
+from rlstack.adapters.safe_load import first_line, load_json
 from rlstack.config import ConfigError
 
 
@@ -124,12 +124,14 @@ def load_vecnormalize(path: str | Path) -> VecNormalize:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
     try:
         if content.lstrip()[:1] == b"{":
-            return VecNormalize.from_json(json.loads(content))
+            return VecNormalize.from_json(load_json(content))
         return _statistics(_fields(content))
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ConfigError(f"{path}: not the statistics of a VecNormalize ({error!r})") from None
+    except Exception as error:  # whatever a broken or hostile file makes of the stand-ins
+        raise ConfigError(
+            f"{path}: not the statistics of a VecNormalize ({type(error).__name__}: {first_line(error)})"
+        ) from None
 
 
 def _fields(content: bytes) -> Mapping[str, Any]:

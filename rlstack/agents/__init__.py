@@ -12,7 +12,8 @@ from torchrl.envs import EnvBase
 from rlstack.config import ConfigError, build, load_group
 from rlstack.config.errors import missing_option
 
-from .base import Agent, Interface
+from .base import Agent
+from .interface import Interface
 
 __all__ = ["Agent", "Interface", "agent_class", "build_agent", "make_agent", "register"]
 

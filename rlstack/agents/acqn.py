@@ -22,7 +22,8 @@ from rlstack.losses.acqn import ACIQNLoss
 from rlstack.networks.actors import DeterministicActor, Squash
 from rlstack.networks.quantile import LateQuantileCritic, QuantileCritic
 
-from .base import Count, Interface, NonNegative, Positive, Scheduled, require_continuous
+from .base import Count, NonNegative, Positive, Scheduled
+from .interface import Interface, require_continuous
 from .off_policy import OffPolicy, OffPolicyConfig
 from .optimizer import Info
 from .risk import CVaR, check_level, levels
@@ -64,6 +65,8 @@ class ACQNConfig(OffPolicyConfig):
             raise ValueError(f"noise_low {self.noise_low} is above noise_high {self.noise_high}")
         if self.critic == "gated" and (len(self.hidden) != 2 or self.hidden[0] != self.hidden[1]):
             raise ValueError("critic=gated has two hidden layers of one width, give hidden as [n, n]")
+        if self.critic == "gated" and self.layer_norm:
+            raise ValueError("critic=gated has no layer normalisation, give layer_norm=false")
 
 
 class ACQN(OffPolicy):
@@ -87,9 +90,9 @@ class ACQN(OffPolicy):
             actor.output.weight.mul_(c.output_scale)
         critic: nn.Module
         if c.critic == "gated":
-            critic = QuantileCritic(self.encoder(), size, c.hidden[0])
+            critic = QuantileCritic(self.encoder(), size, c.hidden[0], c.activation)
         else:
-            critic = LateQuantileCritic(self.encoder(), size, c.hidden, c.layer_norm)
+            critic = LateQuantileCritic(self.encoder(), size, c.hidden, c.layer_norm, c.activation)
         loss = ACIQNLoss(
             actor, critic, c.gamma, c.num_quantiles, c.kappa, c.shared_levels, c.target_noise, c.raw_penalty
         )
@@ -117,7 +120,8 @@ class ACQN(OffPolicy):
         if self.config.candidates == 1:
             return action
         size = action.shape[-1]
-        flat = seen.flatten(0, -2) if isinstance(seen, Tensor) else seen.reshape(-1)
+        lead = len(self._lead(observation))
+        flat = seen.reshape(-1, *seen.shape[lead:]) if isinstance(seen, Tensor) else seen.reshape(-1)
         proposals = (action.reshape(-1, size) + self._offsets).clamp(-1, 1)  # [K, B, D]
         n = self.config.num_quantiles
         tau = (torch.arange(n, dtype=action.dtype, device=action.device) + 0.5) / n

@@ -1,4 +1,4 @@
-"""What every agent offers, and what an env looks like to one."""
+"""What every agent offers."""
 
 from __future__ import annotations
 
@@ -11,13 +11,17 @@ import torch
 from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
-from torchrl.data import Binary, Bounded, Categorical, Composite, MultiCategorical, TensorSpec
-from torchrl.envs import EnvBase
 
 from rlstack.collection.normalizers import ObservationNormalizer, RewardScaler
 from rlstack.config import ConfigError, Interval
 from rlstack.networks.encoders import Activation, build_encoder
 
+from .interface import GROUP as GROUP
+from .interface import MASK, Interface
+from .interface import legal as legal
+from .interface import random_choice as random_choice
+from .interface import require_choices as require_choices
+from .interface import require_continuous as require_continuous
 from .optimizer import Optimizer, Precision, Target
 from .schedules import ScheduleConfig, make_schedule
 
@@ -27,176 +31,6 @@ Fraction = Annotated[float, Interval(low=0, high=1)]
 Count = Annotated[int, Interval(low=1)]
 Whole = Annotated[int, Interval(low=0)]
 Scheduled = float | ScheduleConfig
-
-GROUP = "agents"
-MASK = "action_mask"
-
-
-@dataclass(frozen=True)
-class Interface:
-    """An env as one agent sees it: the specs of a single decision, without batch or agent dimensions.
-
-    Attributes:
-        group: key under which several agents stand, None for a single agent.
-        observation: spec of one observation, a Composite when structured.
-        action: spec of one action.
-        features: builds the world's own input scaling (a module from observation to observation), if it has one.
-        dtype: of floating-point observations.
-        masked: the env says under ``action_mask`` which actions are legal.
-        nearest: the world's own distance to the nearest obstacle, a function of the observation, if it has one.
-    """
-
-    group: str | None
-    observation: TensorSpec
-    action: TensorSpec
-    features: Callable[[], nn.Module] | None
-    dtype: torch.dtype
-    masked: bool = False
-    nearest: Callable[[Any], Tensor] | None = None
-
-    @classmethod
-    def of(cls, env: EnvBase) -> Interface:
-        """Reads an env's specs."""
-        group = GROUP if GROUP in env.observation_spec.keys() else None  # noqa: SIM118
-        prefix = () if group is None else (group,)
-        lead = env.full_action_spec[group].shape if group is not None else env.batch_size
-        observation = _strip(env.observation_spec[(*prefix, "observation")], len(lead))
-        action = _strip(env.full_action_spec[(*prefix, "action")], len(lead))
-        dtypes = [leaf.dtype for leaf in _leaves(observation) if leaf.dtype.is_floating_point]
-        seen = env.observation_spec if group is None else env.observation_spec[group]
-        return cls(
-            group,
-            observation,
-            action,
-            getattr(env, "input_features", None),
-            dtypes[0] if dtypes else torch.get_default_dtype(),
-            MASK in seen.keys(),  # noqa: SIM118
-            getattr(env, "nearest_obstacle", None),
-        )
-
-    def key(self, name: str) -> str | tuple[str, str]:
-        """``name`` or ``(group, name)``."""
-        return name if self.group is None else (self.group, name)
-
-    def observation_keys(self) -> list[Any]:
-        """Leaf keys of the observation in the env's layout, for a policy's ``in_keys``."""
-        root = self.key("observation")
-        if not isinstance(self.observation, Composite):
-            return [root]
-        prefix = root if isinstance(root, tuple) else (root,)
-        leaves = self.observation.keys(include_nested=True, leaves_only=True)
-        return [(*prefix, *((key,) if isinstance(key, str) else key)) for key in leaves]
-
-    # -- actions -------------------------------------------------------------------------------------------------
-
-    @property
-    def continuous(self) -> bool:
-        """The action is a bounded vector."""
-        return isinstance(self.action, Bounded) and self.action.dtype.is_floating_point and self.action.ndim == 1
-
-    @property
-    def choices(self) -> tuple[int, ...] | None:
-        """Number of choices of each discrete part of an action (one part, usually); None for other actions."""
-        if isinstance(self.action, MultiCategorical):
-            return tuple(int(n) for n in self.action.nvec.reshape(-1))
-        if isinstance(self.action, Categorical) and not isinstance(self.action, Binary):
-            return (int(self.action.n),)
-        return None
-
-    def describe_action(self) -> str:
-        """The kind of action in words, for messages."""
-        if self.continuous:
-            size = self.action.shape[-1]
-            return f"continuous actions of {size} number{'' if size == 1 else 's'}"
-        choices = self.choices
-        if choices is None:
-            return f"{type(self.action).__name__} actions of shape {list(self.action.shape)}"
-        return f"{choices[0]} discrete actions" if len(choices) == 1 else f"multi-discrete actions {list(choices)}"
-
-    def to_env(self, action: Tensor) -> Tensor:
-        """An agent's action as the env takes it.
-
-        A continuous one in [-1, 1] is put within the env's bounds (infinite bounds leave it as it is); a choice
-        ``[...]`` gets the last dimension of 1 that some envs have.
-        """
-        if not self.action.dtype.is_floating_point:
-            return action.unsqueeze(-1) if self._single else action
-        scaling = self._scaling(action)
-        return action if scaling is None else torch.addcmul(scaling[0], action, scaling[1])
-
-    def from_env(self, action: Tensor) -> Tensor:
-        """The inverse of :meth:`to_env`."""
-        if not self.action.dtype.is_floating_point:
-            return action.squeeze(-1) if self._single else action
-        scaling = self._scaling(action)
-        return action if scaling is None else (action - scaling[0]) / scaling[1]
-
-    @property
-    def _single(self) -> bool:
-        return tuple(self.action.shape) == (1,)
-
-    def _scaling(self, like: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Centre and half width of the bounds ``[D]``; None where actions are in [-1, 1] or unbounded."""
-        if "scaling" not in self.__dict__:  # read from the spec once: it is needed at every step
-            low, high = self.action.space.low, self.action.space.high
-            bounded = bool(torch.isfinite(low).all() and torch.isfinite(high).all())
-            plain = not bounded or bool((low == -1).all() and (high == 1).all())
-            self.__dict__["scaling"] = None if plain else ((high + low) / 2, (high - low) / 2)
-        scaling = self.__dict__["scaling"]
-        if scaling is None:
-            return None
-        return scaling[0].to(like.device, like.dtype), scaling[1].to(like.device, like.dtype)
-
-    def random_action(self, lead: Sequence[int], device: torch.device, mask: Tensor | None = None) -> Tensor:
-        """Uniform actions of shape ``[*lead, ...]``, legal where a mask is given; continuous ones in [-1, 1]."""
-        choices = self.choices
-        if choices is None:
-            return torch.rand(*lead, *self.action.shape, dtype=self.dtype, device=device) * 2 - 1
-        if mask is None and len(choices) == 1:
-            return torch.randint(choices[0], tuple(lead), device=device)
-        weights = torch.ones(*lead, sum(choices), device=device) if mask is None else mask.to(torch.float32)
-        parts = [random_choice(part).view(*lead) for part in weights.split(choices, -1)]
-        return parts[0] if len(parts) == 1 else torch.stack(parts, -1)
-
-
-def random_choice(mask: Tensor) -> Tensor:
-    """One of the options that ``mask [..., n]`` (bool, or 0 and 1) allows, uniformly, ``[...]``; see :func:`legal`."""
-    weights = legal(mask > 0).reshape(-1, mask.shape[-1]).to(torch.float32)
-    return torch.multinomial(weights, 1).view(mask.shape[:-1])
-
-
-def legal(mask: Tensor) -> Tensor:
-    """``[..., n]`` with everything allowed where nothing is: agents that are over often show an empty mask."""
-    return mask | ~mask.any(-1, keepdim=True)
-
-
-def require_continuous(name: str, interface: Interface) -> None:
-    """Raises a one-line :class:`ConfigError` unless actions are bounded vectors."""
-    if not interface.continuous:
-        raise ConfigError(
-            f"agent={name} needs continuous actions, the env has {interface.describe_action()}; "
-            "set env.continuous_actions=true if the env knows it, or choose a discrete agent "
-            "(ppo, a2c, dqn, rainbow, iqn)"
-        )
-
-
-def require_choices(name: str, interface: Interface) -> None:
-    """Raises a one-line :class:`ConfigError` unless an action is one of n."""
-    if interface.choices is None or len(interface.choices) != 1:
-        raise ConfigError(
-            f"agent={name} needs one discrete action, the env has {interface.describe_action()}; set "
-            "env.continuous_actions=false if the env knows it, or choose an agent for such actions (ppo, a2c, and for "
-            "continuous ones sac, td3, ddpg, acqn)"
-        )
-
-
-def _strip(spec: TensorSpec, dims: int) -> TensorSpec:
-    """The spec of one entry of its leading dimensions."""
-    return spec[(0,) * dims] if dims else spec
-
-
-def _leaves(spec: TensorSpec) -> list[TensorSpec]:
-    return list(spec.values(include_nested=True, leaves_only=True)) if isinstance(spec, Composite) else [spec]
 
 
 class Policy(TensorDictModuleBase):
@@ -246,6 +80,9 @@ class Agent(ABC):
         total_frames: length of the run, which schedules are relative to.
         device: of its networks.
 
+    Raises:
+        ConfigError: a schedule out of its bounds, or inputs that would be scaled twice.
+
     Attributes:
         networks: everything with parameters or running statistics, by name.
         optimizers: by the name of the learning rate in the configuration (``lr``, ``lr_actor``, ...).
@@ -270,6 +107,10 @@ class Agent(ABC):
         self.scheduled = {name: schedule(0) for name, schedule in self.schedules.items()}
         self.normalizer: ObservationNormalizer | None = None
         if config.normalize_observations:
+            if interface.features is not None and config.inputs == "features":
+                raise ConfigError(
+                    "agent.normalize_observations needs agent.inputs=raw in a world that scales its own inputs"
+                )
             self.normalizer = ObservationNormalizer(interface.observation).to(device)
             self.networks["normalizer"] = self.normalizer
         self.reward_scaler: RewardScaler | None = None
@@ -418,3 +259,8 @@ class AgentConfig:
     gamma: Fraction
     precision: Precision
     accumulate: Count
+
+    def __post_init__(self) -> None:
+        for name in ("hidden", "object_features"):
+            if not getattr(self, name):
+                raise ValueError(f"{name} [] has no layers, give one width at least")

@@ -18,7 +18,8 @@ from rlstack.config import Interval
 from rlstack.networks.actors import DeterministicActor, Squash
 from rlstack.networks.values import ActionValue
 
-from .base import Interface, NonNegative, Positive, Scheduled, require_continuous
+from .base import NonNegative, Positive, Scheduled
+from .interface import Interface, require_continuous
 from .off_policy import OffPolicy, OffPolicyConfig
 from .optimizer import Info
 

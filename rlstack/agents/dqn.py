@@ -15,9 +15,11 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, smooth_l1_loss
 
 from rlstack.config import Interval
+from rlstack.networks.distributions import masked_logits
 from rlstack.networks.values import DuelingNetwork, StateNetwork
 
-from .base import Interface, Positive, Scheduled, require_choices
+from .base import Positive, Scheduled
+from .interface import Interface, require_choices
 from .off_policy import OffPolicy, OffPolicyConfig, epsilon_greedy, greedy, next_mask
 from .optimizer import Info
 
@@ -86,4 +88,4 @@ class DQN(OffPolicy):
     def imitation_loss(self, observation: Any, action: Tensor, mask: Tensor | None) -> Tensor:
         """Cross entropy of the choice, Q-values taken as logits."""
         values = self.network(observation)
-        return cross_entropy(values if mask is None else values.masked_fill(~mask, -1e9), action)
+        return cross_entropy(masked_logits(values, mask), action)

@@ -15,9 +15,11 @@ from torch.nn.functional import cross_entropy
 
 from rlstack.config import Interval
 from rlstack.losses.quantile import quantile_huber_loss
+from rlstack.networks.distributions import masked_logits
 from rlstack.networks.quantile import QuantileNetwork
 
-from .base import Count, Interface, Positive, Scheduled, require_choices
+from .base import Count, Positive, Scheduled
+from .interface import Interface, require_choices
 from .off_policy import OffPolicy, OffPolicyConfig, epsilon_greedy, greedy, next_mask
 from .optimizer import Info
 from .risk import CVaR, check_level, levels
@@ -119,7 +121,7 @@ class IQN(OffPolicy):
         """Cross entropy of the choice, mean quantiles taken as logits."""
         tau = torch.rand(len(action), self.config.num_quantiles, dtype=self.interface.dtype, device=self.device)
         values = self.network(observation, tau).mean(-2)
-        return cross_entropy(values if mask is None else values.masked_fill(~mask, -1e9), action)
+        return cross_entropy(masked_logits(values, mask), action)
 
 
 def _of_action(quantiles: Tensor, action: Tensor) -> Tensor:

@@ -14,7 +14,8 @@ from torchrl.data import Binary, Composite, TensorSpec
 from rlstack.adapters.loading import KINDS, check_kind, load_policy
 from rlstack.config import ConfigError
 
-from .base import MASK, Agent, Count, Interface
+from .base import Agent, Count
+from .interface import MASK, Interface
 
 
 @dataclass

@@ -10,11 +10,13 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from rlstack.collection.devices import usable_device
 from rlstack.collection.flatten import NStep, transitions
 from rlstack.collection.replay import Replay
 from rlstack.config import Interval
 
-from .base import MASK, Agent, AgentConfig, Count, Interface, Policy, Positive, Whole, legal, random_choice
+from .base import Agent, AgentConfig, Count, Policy, Positive, Whole
+from .interface import MASK, Interface, legal, random_choice
 
 
 @dataclass
@@ -35,6 +37,7 @@ class OffPolicyConfig(AgentConfig):
     frames_per_update: Positive
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.batch_size > self.buffer_size:
             raise ValueError(f"batch_size {self.batch_size} is larger than buffer_size {self.buffer_size}")
         if self.batch_size % self.accumulate:
@@ -57,8 +60,16 @@ class OffPolicy(Agent):
 
     def make_replay(self) -> Any:
         """The memory; uniform unless an algorithm wants another."""
-        c = self.config
-        return Replay(c.buffer_size, c.batch_size, self.device, c.replay_device and torch.device(c.replay_device))
+        return Replay(self.config.buffer_size, self.config.batch_size, self.device, self.replay_device())
+
+    def replay_device(self) -> torch.device | None:
+        """Where the memory lives, None for the agent's device.
+
+        Raises:
+            ConfigError: not a device, or one that is not there.
+        """
+        name = self.config.replay_device
+        return None if name is None else usable_device(name, "agent.replay_device", "null, cpu, cuda, cuda:<k>")
 
     # -- acting --------------------------------------------------------------------------------------------------
 

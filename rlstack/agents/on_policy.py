@@ -17,7 +17,8 @@ from rlstack.config import ConfigError
 from rlstack.networks.distributions import Choices, Distribution, Gaussian
 from rlstack.networks.values import StateNetwork
 
-from .base import Agent, AgentConfig, Count, Fraction, Interface, NonNegative, Policy, Positive, Scheduled
+from .base import Agent, AgentConfig, Count, Fraction, NonNegative, Policy, Positive, Scheduled
+from .interface import Interface
 from .optimizer import Info
 
 LONG = 64

@@ -23,7 +23,7 @@ class Optimizer:
         groups: what to train; the gradients of each group are clipped by themselves.
         lr: learning rate, a number that :attr:`lr` changes later.
         max_grad_norm: gradients are clipped to this norm; None leaves them.
-        kind: ``"adam"`` (Kingma & Ba 2015) or ``"rmsprop"``.
+        kind: ``"adam"`` (Kingma & Ba 2015, moments 0.9 and 0.999) or ``"rmsprop"`` (smoothing 0.99).
         eps: added to the denominator of a step.
         precision: of the forward pass. float16 scales the loss, so that small gradients do not vanish, and leaves out
             steps whose gradients overflow (Micikevicius et al. 2018); parameters stay as they are.

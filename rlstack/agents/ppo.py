@@ -45,15 +45,16 @@ class PPO(OnPolicy):
     """Of most minibatches nobody reads the report, which costs as much as a small network's forward pass."""
 
     def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
-        """Epochs of minibatches in random order; stops early once the policy has moved by ``target_kl``."""
+        """Epochs of minibatches in random order.
+
+        It stops early once the policy has moved by ``target_kl``, as estimated on an epoch's last minibatch.
+        """
         metrics: dict[str, Tensor | float] = {}
         if len(batch) < 2:
             return metrics
+        sizes = _nearly_equal(len(batch), self.config.minibatch_size)
         for _ in range(self.config.epochs):
-            shuffled = batch[torch.randperm(len(batch), device=self.device)]
-            minibatches = shuffled.split(self.config.minibatch_size)
-            if len(minibatches[-1]) < 2:  # an advantage by itself cannot be normalised
-                minibatches = minibatches[:-1]
+            minibatches = batch[torch.randperm(len(batch), device=self.device)].split(sizes)
             for minibatch in minibatches:
                 self._reporting = minibatch is minibatches[-1]
                 loss, norm, info = self.step(minibatch)
@@ -102,3 +103,13 @@ class PPO(OnPolicy):
         old = batch.get("value")
         near = old + (value - old).clamp(-self.config.clip_value, self.config.clip_value)
         return torch.maximum((value - target).square(), (near - target).square()).mean()
+
+
+def _nearly_equal(count: int, size: int) -> list[int]:
+    """``count`` (>= 2) in parts of about ``size``, none of them a small remainder whose gradient is mostly noise.
+
+    Every part has two entries at least: an advantage by itself cannot be normalised.
+    """
+    parts = min(max(1, round(count / size)), count // 2)
+    least, more = divmod(count, parts)
+    return [least + 1] * more + [least] * (parts - more)

@@ -20,11 +20,13 @@ from torchrl.modules import NoisyLinear
 
 from rlstack.collection.interleaved import InterleavedReplay
 from rlstack.collection.prioritized import PrioritizedReplay
-from rlstack.config import Interval
+from rlstack.config import ConfigError, Interval
 from rlstack.losses.categorical import project_distribution
+from rlstack.networks.distributions import masked_logits
 from rlstack.networks.values import DuelingNetwork
 
-from .base import Count, Interface, NonNegative, Positive, Scheduled, require_choices
+from .base import Count, NonNegative, Positive, Scheduled
+from .interface import Interface, require_choices
 from .off_policy import OffPolicy, OffPolicyConfig, epsilon_greedy, greedy, next_mask
 from .optimizer import Info
 
@@ -53,6 +55,8 @@ class RainbowConfig(OffPolicyConfig):
             raise ValueError("value_min must be below value_max, with two atoms at least")
         if self.memory == "interleaved" and self.steps_per_batch != 1:
             raise ValueError("memory=interleaved takes steps one by one: steps_per_batch must be 1")
+        if self.memory == "interleaved" and self.replay_device is not None:
+            raise ValueError("memory=interleaved lives with the learner: replay_device must be null")
 
 
 class Rainbow(OffPolicy):
@@ -82,9 +86,12 @@ class Rainbow(OffPolicy):
     def make_replay(self) -> Any:
         c = self.config
         if c.memory == "interleaved":
+            if self.interface.masked:
+                raise ConfigError("agent.memory=interleaved keeps no action masks, which the env has: use prioritized")
             return InterleavedReplay(c.buffer_size, c.batch_size, self.device, c.n_step, c.gamma, c.priority_exponent)
-        storage = c.replay_device and torch.device(c.replay_device)
-        return PrioritizedReplay(c.buffer_size, c.batch_size, self.device, storage, alpha=c.priority_exponent)
+        return PrioritizedReplay(
+            c.buffer_size, c.batch_size, self.device, self.replay_device(), alpha=c.priority_exponent
+        )
 
     # -- acting --------------------------------------------------------------------------------------------------
 
@@ -166,7 +173,7 @@ class Rainbow(OffPolicy):
         """Cross entropy of the choice, expected returns taken as logits, without noise as the greedy policy has it."""
         with self.without_noise():
             values = self._expected(self.network(observation))
-        return cross_entropy(values if mask is None else values.masked_fill(~mask, -1e9), action)
+        return cross_entropy(masked_logits(values, mask), action)
 
 
 def _of_action(values: Tensor, action: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rlstack.config import ConfigError, Interval
 
-from .base import Interface
+from .interface import Interface
 
 Level: TypeAlias = Annotated[float, Interval(low=0, high=1, open_low=True)]
 

@@ -18,13 +18,17 @@ from torch.nn.functional import cross_entropy, mse_loss, softplus
 
 from rlstack.config import ConfigError, Interval
 from rlstack.networks.actors import GaussianActor, Squash, squashed
+from rlstack.networks.distributions import masked_logits
 from rlstack.networks.values import ActionValue, StateNetwork
 
-from .base import Interface, Positive, Scheduled
+from .base import Positive, Scheduled
+from .interface import Interface, legal
 from .off_policy import OffPolicy, OffPolicyConfig, greedy, next_mask
 from .optimizer import Info
 
 CRITICS = ("critic_1", "critic_2")
+ENTROPY_SHARE = 0.89
+"""Of the entropy of uniform choices: what discrete policies aim at unless ``target_entropy`` is set."""
 
 
 @dataclass
@@ -68,7 +72,7 @@ class SAC(OffPolicy):
         self.actor = self.add_network("actor", self._new_actor(), c.target_tau if c.target_actor else None)
         self.critics = [self.add_network(name, self._new_critic(), c.target_tau) for name in CRITICS]
         self.temperature = self.add_network("temperature", _Temperature(c.alpha))
-        usual = -float(interface.action.shape[-1]) if self.choices is None else 0.89 * math.log(self.choices)
+        usual = -float(interface.action.shape[-1]) if self.choices is None else ENTROPY_SHARE * math.log(self.choices)
         self.target_entropy: float = usual if c.target_entropy is None else c.target_entropy
         self.actor_optimizer = self.add_optimizer("lr_actor", self.actor, max_grad_norm=c.max_grad_norm)
         self.critic_optimizer = self.add_optimizer("lr_critic", *self.critics, max_grad_norm=c.max_grad_norm)
@@ -146,7 +150,8 @@ class SAC(OffPolicy):
         critic_loss, critic_norm, info = self.critic_optimizer.minimize(self.critic_loss, batch)
         actor_loss, actor_norm, acted = self.actor_optimizer.minimize(self.actor_loss, batch)
         if self.config.learn_alpha:
-            self.alpha_optimizer.minimize(lambda part: self._alpha_loss(acted["entropy"]), batch)
+            wanted = acted.get("target_entropy", self.target_entropy)
+            self.alpha_optimizer.minimize(lambda part: self._alpha_loss(acted["entropy"], wanted), batch)
         return {
             "loss/critic": critic_loss,
             "loss/actor": actor_loss,
@@ -166,9 +171,9 @@ class SAC(OffPolicy):
             values = [critic(observation, action) for critic in self.critics]
         else:
             values = [critic(observation).gather(-1, action.unsqueeze(-1)) for critic in self.critics]
-        self.critic_losses = [mse_loss(value, target) for value in values]
-        loss = self.critic_losses[0] + self.critic_losses[1]
-        return loss, {"value": values[0].detach().mean(), "target": target.mean()}
+        losses = [mse_loss(value, target) for value in values]
+        self.critic_losses = [loss.detach() for loss in losses]
+        return losses[0] + losses[1], {"value": values[0].detach().mean(), "target": target.mean()}
 
     @torch.no_grad()
     def value_target(self, batch: TensorDictBase) -> Tensor:
@@ -194,22 +199,27 @@ class SAC(OffPolicy):
             action, log_prob = self.action_and_log_prob(self.actor, observation)
             least = torch.minimum(*(critic(observation, action) for critic in self.critics))
             return (alpha * log_prob - least).mean(), {"entropy": -log_prob.detach().mean()}
-        log_prob = _log_probabilities(self.actor(observation), batch.get("action_mask", None))
+        mask = batch.get("action_mask", None)
+        log_prob = _log_probabilities(self.actor(observation), mask)
         with torch.no_grad():
             least = torch.minimum(*(critic(observation) for critic in self.critics))
         probabilities = log_prob.exp()
         loss = (probabilities * (alpha * log_prob - least)).sum(-1).mean()
-        return loss, {"entropy": -(probabilities * log_prob).detach().sum(-1).mean()}
+        info = {"entropy": -(probabilities * log_prob).detach().sum(-1).mean()}
+        if mask is not None and self.config.target_entropy is None:
+            # Few legal choices have little entropy, which no temperature could raise to that of all.
+            info["target_entropy"] = ENTROPY_SHARE * legal(mask).sum(-1).to(log_prob.dtype).log().mean()
+        return loss, info
 
-    def _alpha_loss(self, entropy: Tensor) -> tuple[Tensor, Info]:
+    def _alpha_loss(self, entropy: Tensor, target: Tensor | float) -> tuple[Tensor, Info]:
         """Raises the temperature while the entropy is below its target (Haarnoja et al. 2018, arXiv 1812.05905)."""
-        return self.temperature.log_alpha * (entropy - self.target_entropy), {}
+        return self.temperature.log_alpha * (entropy - target), {}
 
     def imitation_loss(self, observation: Any, action: Tensor, mask: Tensor | None) -> Tensor:
         """Cross entropy of choices; squared difference to the squashed mean of continuous actions."""
         out = self.actor(observation)
         if self.choices is not None:
-            return cross_entropy(out if mask is None else out.masked_fill(~mask, -1e9), action)
+            return cross_entropy(masked_logits(out, mask), action)
         return mse_loss(squashed(out[0], self.config.squash), action)
 
 
@@ -225,7 +235,5 @@ class _Temperature(nn.Module):
 
 
 def _log_probabilities(logits: Tensor, mask: Tensor | None) -> Tensor:
-    """``[..., n]``, never in low precision; actions that are not legal get a very low one, so that products with it
-    stay finite."""
-    logits = logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
-    return (logits if mask is None else logits.masked_fill(~mask, -1e9)).log_softmax(-1)
+    """``[..., n]``."""
+    return masked_logits(logits, mask).log_softmax(-1)

@@ -9,6 +9,7 @@ from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torchrl.collectors import Collector
 from torchrl.envs import EnvBase
+from torchrl.envs.utils import set_exploration_type
 
 _LEAN: dict[str, Any] = {
     # Trajectory ids cost a third of a step; episodes end inside the env, which reports their statistics.
@@ -36,9 +37,10 @@ class LeanCollector(Collector):
         policy: Any = self._wrapped_policy
         carrier, env = self._carrier, self.env
         steps = []
-        for _ in range(self.frames_per_batch):
-            done, carrier = env.step_and_maybe_reset(policy(carrier))
-            steps.append(done)
+        with set_exploration_type(self.exploration_type):
+            for _ in range(self.frames_per_batch):
+                done, carrier = env.step_and_maybe_reset(policy(carrier))
+                steps.append(done)
         self._carrier = carrier
         return stack_steps(steps, len(env.batch_size))
 

@@ -9,6 +9,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import LazyTensorStorage
 
+from rlstack.collection.devices import indexed
 from rlstack.config import ConfigError
 
 Leaves = dict[str, Any]
@@ -42,8 +43,8 @@ class Replay:
         if capacity < 1 or batch_size < 1:
             raise ConfigError(f"a replay needs a positive capacity and batch size, got {capacity} and {batch_size}")
         self.capacity, self.batch_size = capacity, batch_size
-        self.device = _indexed(device)
-        self.storage_device = self.device if storage_device is None else _indexed(storage_device)
+        self.device = indexed(device)
+        self.storage_device = self.device if storage_device is None else indexed(storage_device)
         self._pinned = self.storage_device.type == "cpu" and self.device.type == "cuda"
         self._storage = LazyTensorStorage(capacity, device=self.storage_device)
         self._leaves: Leaves = {}
@@ -151,14 +152,6 @@ class Replay:
             names = sorted({name for name, _, _ in differing})
             raise ConfigError(f"the state's transitions are of another kind: {', '.join(names)} differ")
         return data
-
-
-def _indexed(device: torch.device | str) -> torch.device:
-    """The device with its number, as tensors report it."""
-    device = torch.device(device)
-    if device.type == "cuda" and device.index is None:
-        return torch.device("cuda", torch.cuda.current_device())
-    return device
 
 
 def _nested(data: TensorDictBase) -> Leaves:

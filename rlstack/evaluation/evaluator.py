@@ -25,7 +25,10 @@ MAX_WORLDS = 128
 """Worlds stepped at once; more episodes are played in turns. A batch runs until its last world has ended, so small
 batches waste less on stragglers than one large one; and what a policy computes stays in the cache."""
 
-_OURS = ("num_worlds", "num_envs", "device", "seed", "compiled", "workers")
+MOST_STEPS = 100_000
+"""What ends an episode of a world that names no ``evaluation_steps``, should its own rules never do so."""
+
+OURS = ("num_worlds", "num_envs", "device", "seed", "compiled", "workers")
 """Constructor arguments of a world that an evaluation sets itself."""
 
 
@@ -47,7 +50,7 @@ def evaluate(
     noise_source: Callable[[Sequence[Any]], Any] | None = None,
     *,
     episode_set: EpisodeSet | None = None,
-    max_steps: int = 1000,
+    max_steps: int | None = None,
     name: str = "",
 ) -> Evaluation:
     """Plays episodes to their end and takes the world's own statistics of each.
@@ -68,7 +71,8 @@ def evaluate(
         record: how many episodes of each level to record, if the world has a recorder.
         noise_source: makes the perception noise source (``set_noise_source``) for worlds with these configs.
         episode_set: plays these instead of the world's own.
-        max_steps: an episode that has not ended after so many steps is judged as it stands.
+        max_steps: an episode that has not ended after so many steps is judged as it stands; None takes the world's
+            own ``evaluation_steps``, or plays to the end, for :data:`MOST_STEPS` at most.
         name: of the policy, for the record.
 
     Raises:
@@ -78,21 +82,24 @@ def evaluate(
         raise ValueError("an evaluation needs at least one episode")
     configs, levels = episode_set or _default_episodes(world, episodes, seed)
     chosen = _options(world, options, configs)
+    limit = max_steps or getattr(envs.world_class(world), "evaluation_steps", None) or MOST_STEPS
     recorded = _first_of_each_level(levels, record)
     parts: list[dict[str, Tensor]] = []
     recordings: dict[int, Any] = {}
+    cut = 0
     with torch.no_grad(), _own_randomness(seed):
         for first, env in _worlds(world, chosen, len(levels), seed, device):
             indices = range(first, min(first + env.batch_size.numel(), len(levels)))
             start = _start(env, configs[indices.start : indices.stop], noise_source)
             watched = [index for index in indices if index in recorded]
             recorder = _recorder(world, env, watched, first, levels)
-            ends = _play(env, policy, start, max_steps, recorder)
-            parts.append({key: value[: len(indices)].cpu() for key, value in ends.items()})
+            scores = _play(env, policy, start, limit, recorder)
+            parts.append({key: value[: len(indices)].cpu() for key, value in scores.values.items()})
+            cut += int(scores.running[: len(indices)].sum())
             if recorder is not None:
                 recordings.update(zip(watched, recorder.recordings()))
     columns = {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
-    return Evaluation(columns, list(levels), world, chosen, seed, name, recordings)
+    return Evaluation(columns, list(levels), world, chosen, seed, name, recordings, cut, limit)
 
 
 # -- episodes and worlds -----------------------------------------------------------------------------------------
@@ -126,12 +133,12 @@ def _options(world: str, options: Mapping[str, Any], configs: Sequence[Any] = ()
     factory = envs.world_class(world)
     needed = getattr(factory, "episode_options", None) if configs else None
     chosen = {**options, **getattr(factory, "evaluation_options", {}), **(needed(configs) if needed else {})}
-    return {key: value for key, value in chosen.items() if key not in _OURS}
+    return {key: value for key, value in chosen.items() if key not in OURS}
 
 
 def _build(world: str, options: Mapping[str, Any], num_worlds: int, device: torch.device | str, seed: int) -> EnvBase:
     accepted = envs.options_of(world)
-    fixed = dict(zip(_OURS, (num_worlds, num_worlds, device, seed, False, 0)))
+    fixed = dict(zip(OURS, (num_worlds, num_worlds, device, seed, False, 0)))
     return envs.make(world, **options, **{key: value for key, value in fixed.items() if key in accepted})
 
 
@@ -197,8 +204,8 @@ def _recorder(world: str, env: EnvBase, indices: list[int], first: int, levels: 
 
 def _play(
     env: EnvBase, policy: TensorDictModuleBase, tensordict: TensorDictBase, max_steps: int, recorder: Any
-) -> dict[str, Tensor]:
-    """Steps until every world has ended once; returns float64 statistics ``[W]``."""
+) -> _Scores:
+    """Steps until every world has ended once, or for so many steps."""
     scores = _Scores(env, tensordict)
     if recorder is not None:
         recorder.add()
@@ -209,7 +216,7 @@ def _play(
         if scores.take(tensordict.get("next")):
             break
         tensordict = env.maybe_reset(env.step_mdp(tensordict))
-    return scores.values
+    return scores
 
 
 class _Scores:
@@ -217,12 +224,13 @@ class _Scores:
 
     Attributes:
         values: float64 ``[W]`` by name.
+        running: ``[W]`` bool, which have not ended yet.
     """
 
     def __init__(self, env: EnvBase, first: TensorDictBase) -> None:
         self.values: dict[str, Tensor] = {}
         self._env, self._worlds = env, env.batch_size.numel()
-        self._running = torch.ones(self._worlds, dtype=torch.bool, device=first.device)
+        self.running = torch.ones(self._worlds, dtype=torch.bool, device=first.device)
         active = first.get(("agents", "active"), None)
         self._present = None if active is None else active.reshape(self._worlds, -1).double()
         self._return: Tensor | float = 0.0
@@ -231,9 +239,9 @@ class _Scores:
     def take(self, following: TensorDictBase) -> bool:
         """Takes in what a step led to; returns whether all worlds have ended."""
         for name, value in self._statistics(following).items():
-            self.values[name] = torch.where(self._running, value, self.values.get(name, value))
-        self._running = self._running & ~self._ended(following)
-        return not bool(self._running.any())
+            self.values[name] = torch.where(self.running, value, self.values.get(name, value))
+        self.running = self.running & ~self._ended(following)
+        return not bool(self.running.any())
 
     def _statistics(self, following: TensorDictBase) -> dict[str, Tensor]:
         episode = following.get("episode", None)

@@ -7,7 +7,7 @@ import math
 import os
 import platform
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -50,6 +50,8 @@ class Evaluation:
         seed: of episodes, perception and sampling policies.
         policy: where the policy comes from.
         recordings: the world's own recordings, by episode index.
+        cut: how many episodes had not ended after ``max_steps``, and are judged as they stood.
+        max_steps: steps after which an episode was cut.
     """
 
     episodes: dict[str, Tensor]
@@ -59,6 +61,8 @@ class Evaluation:
     seed: int
     policy: str = ""
     recordings: dict[int, Any] = field(default_factory=dict, repr=False)
+    cut: int = 0
+    max_steps: int | None = None
 
     def summary(self) -> dict[str, float]:
         """Numbers for a logger, named ``eval/...``; those that do not exist (time without success) are left out."""
@@ -103,6 +107,8 @@ class Evaluation:
             "policy": self.policy,
             "world": self.world,
             "seed": self.seed,
+            "cut": self.cut,
+            "max_steps": self.max_steps,
             "summary": self.summary(),
             "levels": self.table(),
             "definitions": DEFINITIONS,
@@ -128,7 +134,8 @@ class Evaluation:
             name: torch.tensor([math.nan if row[name] is None else row[name] for row in rows], dtype=torch.float64)
             for name in rows[0]
         }
-        return cls(columns, levels, *(content[key] for key in ("world", "options", "seed", "policy")))
+        read = cls(columns, levels, *(content[key] for key in ("world", "options", "seed", "policy")))
+        return replace(read, cut=content.get("cut", 0), max_steps=content.get("max_steps"))
 
     def save(self, path: str | Path) -> None:
         """Writes :meth:`to_json`, replacing the file in one step; makes missing folders."""

@@ -30,7 +30,8 @@ class ACIQNLoss(LossModule):
         num_quantiles: n, levels drawn for the prediction, the target and the actor.
         kappa: Huber threshold.
         shared_levels: one set of levels for the whole batch, stratified over (0, 1), instead of one set per entry.
-        target_noise: std of the clipped Gaussian noise on the target action (Fujimoto et al. 2018), 0 for none.
+        target_noise: std of the Gaussian noise on the target action (Fujimoto et al. 2018), clipped at two of them; 0
+            for none.
         raw_penalty: weight of the actor's mean squared output before squashing, which keeps it from saturating; needs
             an actor with ``raw`` and ``squashed`` (``networks.actors``).
     """
@@ -107,9 +108,10 @@ class ACIQNLoss(LossModule):
             noise = (torch.randn_like(action) * self.target_noise).clamp(-2 * self.target_noise, 2 * self.target_noise)
             action = (action + noise).clamp(-1, 1)
         gamma = tensordict.get(self.tensor_keys.gamma, None)
-        alive = (~following.get(self.tensor_keys.terminated)).to(action.dtype)
+        reward = following.get(self.tensor_keys.reward)
+        alive = (~following.get(self.tensor_keys.terminated)).to(reward.dtype)  # an action may be in low precision
         discount = alive * (self.gamma if gamma is None else gamma)
-        return following.get(self.tensor_keys.reward) + discount * self.quantiles(observation, action, tau, True)
+        return reward + discount * self.quantiles(observation, action, tau, True)
 
     def critic_loss(
         self, tensordict: TensorDictBase, tau: Tensor | None = None, tau_target: Tensor | None = None
@@ -124,7 +126,8 @@ class ACIQNLoss(LossModule):
         return loss, TensorDict({"value": prediction.detach().mean(), "target": target.mean()})
 
     def actor_loss(self, tensordict: TensorDictBase, tau: Tensor | None = None) -> tuple[Tensor, TensorDict]:
-        """Scalar loss and metrics; gradients also reach the critic, clear them before its next step."""
+        """Scalar loss and metrics (the share of actions beyond +-0.95); gradients also reach the critic, clear them
+        before its next step."""
         observation = tensordict.get(self.tensor_keys.observation)
         penalty: Tensor | float = 0.0
         if self.raw_penalty:
@@ -135,7 +138,7 @@ class ACIQNLoss(LossModule):
             penalty = self.raw_penalty * raw.square().mean()
         else:
             action = self.act(observation)
-        tau = self.draw_levels(action) if tau is None else tau
+        tau = self.draw_levels(tensordict.get(self.tensor_keys.action)) if tau is None else tau
         value = self.quantiles(observation, action, tau).mean()
         saturation = (action.detach().abs() > 0.95).to(action.dtype).mean()
         return penalty - value, TensorDict({"saturation": saturation})

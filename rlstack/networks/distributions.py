@@ -12,6 +12,15 @@ _LOG_2PI = math.log(2 * math.pi)
 _NEVER = -1e9
 
 
+def masked_logits(logits: Tensor, mask: Tensor | None) -> Tensor:
+    """``[..., n]``, never in low precision; options that ``mask [..., n]`` (bool, None: all legal) forbids get -1e9.
+
+    Not minus infinity, so that products with log probabilities stay finite.
+    """
+    logits = logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
+    return logits if mask is None else logits.masked_fill(~mask, _NEVER)
+
+
 class Choices:
     """One or several independent categorical choices.
 
@@ -22,8 +31,7 @@ class Choices:
     """
 
     def __init__(self, logits: Tensor, counts: Sequence[int], mask: Tensor | None = None) -> None:
-        logits = logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
-        logits = logits if mask is None else logits.masked_fill(~mask, _NEVER)
+        logits = masked_logits(logits, mask)
         parts = (logits,) if len(counts) == 1 else logits.split(list(counts), -1)
         self.log_probs = [part.log_softmax(-1) for part in parts]
 

@@ -125,7 +125,8 @@ class ImageEncoder(nn.Module):
         lead = observation.shape[:-3]
         images = observation.reshape(-1, *observation.shape[-3:])
         if not images.is_floating_point():
-            images = images.to(next(self.head.parameters()).dtype) / 255
+            first: Any = self.head[0]  # a target's parameters are buffers, which parameters() does not list
+            images = images.to(first.weight.dtype) / 255
         if self._channels_last:
             images = images.permute(0, 3, 1, 2)
         return self.head(self.convolutions(images)).view(*lead, -1)

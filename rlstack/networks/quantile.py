@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from .encoders import Activation, Observation, mlp
+from .encoders import ACTIVATIONS, Activation, Observation, mlp
 
 COSINES = 64
 
@@ -40,12 +40,15 @@ class QuantileCritic(nn.Module):
         hidden: width of both hidden layers.
     """
 
-    def __init__(self, encoder: nn.Module, action_size: int, hidden: int = 128) -> None:
+    def __init__(
+        self, encoder: nn.Module, action_size: int, hidden: int = 128, activation: Activation = "relu"
+    ) -> None:
         super().__init__()
         features: int = encoder.out_features  # type: ignore[assignment]
         self.encoder = encoder
         self.embedding = CosineEmbedding(features)
-        self.action_encoder = mlp((action_size, hidden))
+        self.action_encoder = mlp((action_size, hidden), activation=activation)
+        self.activation = ACTIVATIONS[activation]()
         self.hidden = nn.Linear(features, hidden)
         self.hidden_2 = nn.Linear(hidden, hidden)
         self.output = nn.Linear(hidden, 1)
@@ -53,8 +56,8 @@ class QuantileCritic(nn.Module):
     def forward(self, observation: Observation, action: Tensor, tau: Tensor) -> Tensor:
         """Quantiles ``[..., n]`` for levels ``[..., n]``; actions ``[..., D]``, or ``[K, B, D]`` candidates."""
         gated = self.encoder(observation).unsqueeze(-2) * self.embedding(tau)
-        x = self.hidden(gated).relu() * self.action_encoder(action).unsqueeze(-2)
-        return self.output(self.hidden_2(x).relu()).squeeze(-1)
+        x = self.activation(self.hidden(gated)) * self.action_encoder(action).unsqueeze(-2)
+        return self.output(self.activation(self.hidden_2(x))).squeeze(-1)
 
 
 class LateQuantileCritic(nn.Module):
@@ -70,12 +73,17 @@ class LateQuantileCritic(nn.Module):
     """
 
     def __init__(
-        self, encoder: nn.Module, action_size: int, hidden: Sequence[int] = (128, 128), layer_norm: bool = True
+        self,
+        encoder: nn.Module,
+        action_size: int,
+        hidden: Sequence[int] = (128, 128),
+        layer_norm: bool = True,
+        activation: Activation = "relu",
     ) -> None:
         super().__init__()
         features: int = encoder.out_features  # type: ignore[assignment]
         self.encoder = encoder
-        self.trunk = mlp((features + action_size, *hidden), layer_norm)
+        self.trunk = mlp((features + action_size, *hidden), layer_norm, activation)
         self.embedding = CosineEmbedding(hidden[-1], relu=False)
         self.output = nn.Linear(hidden[-1], 1)
 

@@ -12,11 +12,12 @@ import shutil
 import warnings
 import zipfile
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from rlstack.adapters.safe_load import is_torchscript, load_tensors
 
 FORMAT = "rlstack-checkpoint"
 VERSION = 1
@@ -149,16 +150,20 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise CheckpointError(f"{path}: no such checkpoint")
     _verify_records(path)
+    if is_torchscript(path):
+        raise CheckpointError(
+            f"{path}: a TorchScript program, not a checkpoint; it acts as agent=legacy agent.kind=torchscript"
+        )
     try:
-        payload = torch.load(path, map_location="cpu", weights_only=True)
-    except UnpicklingError as error:
-        raise CheckpointError(f"{path}: refused, it holds objects that are not plain data") from error
-    except Exception as error:  # torch raises all sorts for a zip that is not its own
-        raise CheckpointError(f"{path}: not a checkpoint of rlstack ({type(error).__name__})") from error
+        payload = load_tensors(path)
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path}: not a checkpoint of rlstack ({error})") from error
     if not isinstance(payload, dict) or payload.get("format") != FORMAT:
         raise CheckpointError(f"{path}: not a checkpoint of rlstack")
     if payload.get("version") != VERSION:
         raise CheckpointError(f"{path}: format version {payload.get('version')}, this program reads version {VERSION}")
+    if not isinstance(payload.get("state"), dict):
+        raise CheckpointError(f"{path}: not a checkpoint of rlstack, it holds no state")
     return payload["state"]
 
 

@@ -69,7 +69,7 @@ def load(
     path = Path(path)
     try:
         file = _checkpoint_file(path, which)
-        state = read_checkpoint(file)
+        state = _read(file)
     except CheckpointError as error:
         raise ConfigError(f"checkpoint: {error}") from None
     config = state["config"]
@@ -85,7 +85,7 @@ def load(
     loaded = build_agent(changed, env, config["total_frames"], choose_device(str(device)))
     try:
         loaded.load_state_dict(state["agent"])
-    except (KeyError, RuntimeError, ValueError) as error:
+    except _MISFITS as error:
         what = f"the agent with {overrides(given)}" if given else "this version of the agent"
         raise ConfigError(f"checkpoint: {file} does not fit {what} ({_brief(error)})") from None
     run_dir = file.parent.parent if (file.parent.parent / "config.yaml").is_file() else None
@@ -107,7 +107,7 @@ def initialise(agent: Agent, path: str | Path, which: str = "latest") -> None:
     """
     try:
         file = _checkpoint_file(Path(path), which)
-        state = read_checkpoint(file)
+        state = _read(file)
     except (CheckpointError, ConfigError) as error:
         raise ConfigError(f"init: {str(error).removeprefix('checkpoint: ')}") from None
     ours, theirs = to_plain(agent.config), state["config"]["agent"]
@@ -124,8 +124,40 @@ def initialise(agent: Agent, path: str | Path, which: str = "latest") -> None:
         for name, target in agent.targets.items():
             target.network.load_state_dict(saved["targets"].get(name, saved["networks"][name]))
         agent.begin_episodes()
-    except (KeyError, RuntimeError) as error:
+    except _MISFITS as error:
         raise ConfigError(f"init: the networks of {file} do not fit this agent and env ({_brief(error)})") from None
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """The state in a checkpoint, with everything in its place that an agent is built from.
+
+    Raises:
+        CheckpointError: not a sound checkpoint, or one of something else.
+    """
+    state = read_checkpoint(file)
+    for keys, kind in _NEEDED.items():
+        value: Any = state
+        for key in keys:
+            value = value.get(key) if isinstance(value, dict) else None
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise CheckpointError(f"{file}: not a checkpoint of a trained agent, it lacks {'.'.join(keys)}")
+    return state
+
+
+_NEEDED: dict[tuple[str, ...], type] = {
+    ("frames",): int,
+    ("agent",): dict,
+    ("agent", "networks"): dict,
+    ("agent", "targets"): dict,
+    ("config", "agent"): dict,
+    ("config", "agent", "name"): str,
+    ("config", "agent", "algorithm"): str,
+    ("config", "env"): dict,
+    ("config", "env", "name"): str,
+    ("config", "total_frames"): int,
+}
+_MISFITS = (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
+"""What loading the state of another agent raises."""
 
 
 def _brief(error: Exception) -> str:

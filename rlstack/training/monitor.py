@@ -18,9 +18,10 @@ class Monitor:
     """Accumulates episode statistics and the learner's metrics; :meth:`flush` gives their means and starts anew."""
 
     def __init__(self) -> None:
-        self._sums: dict[str, float] = {}
-        self._episodes = 0
-        self._learned: dict[str, Tensor | float] = {}  # as they come: reading a number off a GPU waits for it
+        # As they come, on their device: reading a number off a GPU waits for it.
+        self._sums: dict[str, Tensor | float] = {}
+        self._episodes: Tensor | int = 0
+        self._learned: dict[str, Tensor | float] = {}
 
     def observe(self, batch: TensorDictBase, metrics: dict[str, Tensor | float]) -> None:
         """Takes in a collector batch ``[W, T]`` and what ``learn`` returned."""
@@ -29,40 +30,41 @@ class Monitor:
         if episode is None:
             return
         done = batch.get(("next", "done"))[..., 0]
-        finished = episode[done]
-        self._episodes += len(finished)
-        for name, value in finished.items():
-            self._sums[name] = self._sums.get(name, 0.0) + float(value.double().sum())
+        self._episodes = self._episodes + done.sum()
+        for name, value in episode.items():
+            going_on = ~done.view(*done.shape, *[1] * (value.dim() - done.dim()))
+            self._sums[name] = self._sums.get(name, 0.0) + value.double().masked_fill(going_on, 0).sum()
 
     def flush(self) -> dict[str, float]:
         """Metrics ``train/...`` of the episodes finished since the last flush, and the latest learner metrics."""
-        metrics = self._numbers()
-        count = self._episodes
+        metrics, sums = _numbers(self._learned), _numbers(self._sums)
+        count = int(self._episodes)
         if count:
             metrics["train/episodes"] = float(count)
             for name in _MEANS:
-                if name in self._sums:
-                    metrics[f"train/{name}"] = self._sums[name] / count
-            if "success" in self._sums:
-                successes = round(self._sums["success"])
+                if name in sums:
+                    metrics[f"train/{name}"] = sums[name] / count
+            if "success" in sums:
+                successes = round(sums["success"])
                 metrics["train/success"] = successes / count
                 metrics["train/success_low"], metrics["train/success_high"] = wilson_interval(successes, count)
-            if "level" in self._sums:
-                metrics["curriculum/level"] = self._sums["level"] / count
+            if "level" in sums:
+                metrics["curriculum/level"] = sums["level"] / count
         self._sums, self._episodes = {}, 0
         return metrics
 
-    def _numbers(self) -> dict[str, float]:
-        return {name: float(value) for name, value in self._learned.items()}
-
     def state_dict(self) -> dict[str, Any]:
         """Accumulated so far."""
-        return {"sums": dict(self._sums), "episodes": self._episodes, "learned": self._numbers()}
+        return {"sums": _numbers(self._sums), "episodes": int(self._episodes), "learned": _numbers(self._learned)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores :meth:`state_dict`."""
         self._sums, self._episodes = dict(state["sums"]), state["episodes"]
         self._learned = dict(state["learned"])
+
+
+def _numbers(values: dict[str, Tensor | float]) -> dict[str, float]:
+    return {name: float(value) for name, value in values.items()}
 
 
 def count_frames(batch: TensorDictBase, sequences: TensorDictBase, unit: str) -> int:

@@ -10,6 +10,7 @@ import torch
 from torchrl.envs import EnvBase
 
 import envs
+from rlstack.collection.devices import usable_device
 from rlstack.config import ConfigError, convert
 from rlstack.config.errors import unknown_key
 
@@ -82,17 +83,11 @@ def build_world(
 
 
 def choose_device(name: str) -> torch.device:
-    """``auto`` is the GPU if there is one; anything else is a torch device.
+    """``auto`` is the GPU if there is one; anything else is a torch device. A GPU gets its number.
 
     Raises:
         ConfigError: not a device, or one that is not there.
     """
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(f"device: {name!r} cannot be used ({reason}); allowed: auto, cpu, cuda, cuda:<k>") from None
-    return device
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    return usable_device(name, "device", "auto, cpu, cuda, cuda:<k>")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,7 @@ from rlstack.adapters.vecnormalize import load_vecnormalize
 from rlstack.agents import Interface
 from rlstack.config import ConfigError, build, conf_dir, to_plain
 from rlstack.convert import main, positional
+from rlstack.training.checkpoint import write_checkpoint
 from rlstack.training.config import TrainConfig
 from rlstack.training.loading import initialise, load
 from rlstack.training.loop import Training
@@ -30,8 +32,10 @@ from tests.adapters.small_worlds import Noise, box
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
 MULTI = {"combat_targets": 17, "enemy_count": 1, "mission_progress": 3, "player_state": 7, "spatial_awareness": 4}
+ACTOR = str(FIXTURES / "marinenav/AC_IQN_params.npz")
 SHUFFLED = {key: MULTI[key] for key in reversed(MULTI)} | {"a_surplus": 2}
 """The env's own order, and a key that the models do not know."""
+AGENT = {"name": "ppo", "algorithm": "ppo"}
 OFF_POLICY = {"learning_starts": 0}
 Worlds = Callable[[int], Noise]
 
@@ -64,7 +68,10 @@ def files(name: str, statistics: bool = True) -> dict[str, Any]:
 
 
 def native(name: str, env: Any, statistics: bool = True, **overrides: Any) -> Any:
-    return sb3_agent(env=env, **files(name, statistics), **overrides)
+    model = load_sb3(**files(name, statistics))
+    if name == "ppo_mlp_box_action":
+        model = dataclasses.replace(model, low=None, high=None)  # those of a file that does not tell them
+    return sb3_agent(model, env, **overrides)
 
 
 @pytest.mark.parametrize("statistics", [True, False])
@@ -147,6 +154,7 @@ def test_settings_are_taken_over_and_can_be_changed() -> None:
         ("sac_small", reacher, {"hidden": [3]}, r"agent.hidden: \[3\] contradicts the model, which has \[16, 12\]"),
         ("sac_small", reacher, {"hiden": [3]}, "agent.hiden: unknown key, did you mean 'hidden'"),
         ("sac_small", asymmetric, {}, "takes a vector of 5 features"),
+        ("sac_small", lambda: Noise(5, box((-2, 1), (0, 4))), {}, r"bounds high are \[1, 3\], the env's are \[1, 4\]"),
     ],
 )
 def test_what_cannot_be_converted(name: str, world: Any, overrides: dict[str, Any], message: str) -> None:
@@ -201,12 +209,17 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.mark.parametrize("kind", ["AC-IQN", "DQN"])
 def test_marinenavs_agents(
-    kind: str, published: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    kind: str,
+    published: dict[str, Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    recwarn: pytest.WarningsRecorder,
 ) -> None:
     out = tmp_path / "new folder/converted.pt"
     small = ("agent.buffer_size=200", "agent.batch_size=16", "agent.learning_starts=10")
     command("marinenav", str(published[kind]), f"out={out}", *small)
-    told = capsys.readouterr().out
+    told, complaints = capsys.readouterr()
+    assert complaints == "" and not recwarn.list
     assert "differ by 0.0e+00 at most on 256 random observations" in told and f"init={out}" in told
     assert ("published without critic, which start fresh" in told) == (kind == "AC-IQN")
     loaded = rlstack.load(out)
@@ -237,12 +250,40 @@ def test_the_commands_words() -> None:
         (["sb3", "x.zip", "out=x"], "env: missing"),
         (["sb3", "x.zip", "out=x", "agent_type=IQN"], "agent_type: agents of kind sb3 have none"),
         (["marinenav", "none.npz", "out=x"], "none.npz: No such file"),
+        (["marinenav", ACTOR, "agent_type=AC-IQN", "out=."], "out: . is a folder"),
+        (["marinenav", ACTOR, "agent_type=AC-IQN", f"out={ACTOR}/x.pt"], "out: .*x.pt cannot be written"),
     ],
 )
 def test_mistakes_are_one_line(overrides: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
         command(*overrides)
     assert "\n" not in str(caught.value)
+
+
+def test_a_model_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, recwarn: Any) -> None:
+    opened: list[str] = []
+    whole = zipfile.ZipFile
+
+    def counting(file: Any, *arguments: Any, **options: Any) -> Any:
+        opened.extend([str(file)] if str(file).endswith("sac_small.zip") else [])
+        return whole(file, *arguments, **options)
+
+    monkeypatch.setattr(zipfile, "ZipFile", counting)
+    monkeypatch.setattr("rlstack.training.worlds.build_world", lambda *_, **__: reacher(1))
+    command("sb3", str(FIXTURES / "sb3/sac_small.zip"), f"out={tmp_path / 'x.pt'}", "+env.name=any")
+    assert len(opened) == 1
+    told, complaints = capsys.readouterr()
+    assert "on 256 random observations" in told and complaints == "" and not recwarn.list
+
+
+def test_a_disk_that_fails_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> None:
+        raise RuntimeError("PytorchStreamWriter failed writing file data/3\nmore")
+
+    monkeypatch.setattr("torch.save", fails)
+    with pytest.raises(ConfigError, match=r"x.pt cannot be written \(PytorchStreamWriter failed writing file data/3\)$"):
+        command("marinenav", ACTOR, "agent_type=AC-IQN", f"out={tmp_path / 'x.pt'}")
+    assert list(tmp_path.iterdir()) == []
 
 
 # -- what becomes of a checkpoint --------------------------------------------------------------------------------
@@ -297,6 +338,32 @@ def test_networks_that_do_not_fit(checkpoint: Path) -> None:
         initialise(rlstack.make_agent("acqn_published", env), "nowhere")
 
 
+@pytest.mark.parametrize(
+    ("state", "lacks"),
+    [
+        ({"frames": 1}, "agent"),
+        ({"frames": 1, "agent": {"networks": {}, "targets": {}}, "config": [1]}, "config.agent"),
+        ({"frames": 1, "agent": {"networks": {}, "targets": {}}, "config": {"agent": AGENT}}, "config.env"),
+        ({"frames": "1", "agent": {"networks": 1}}, "frames"),
+    ],
+)
+def test_checkpoints_of_something_else(state: dict[str, Any], lacks: str, tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "x.pt", state, 1)
+    with pytest.raises(ConfigError, match=f"checkpoint: .*x.pt: not a checkpoint of a trained agent, it lacks {lacks}$"):
+        load(tmp_path / "x.pt")
+    with pytest.raises(ConfigError, match=f"init: .*x.pt: not a checkpoint of a trained agent, it lacks {lacks}$"):
+        initialise(native("sac_small", reacher()), tmp_path / "x.pt")
+
+
+def test_networks_of_another_make(tmp_path: Path) -> None:
+    agent = native("sac_small", reacher())
+    config = {"agent": to_plain(agent.config), "env": {"name": "any"}, "total_frames": 1}
+    state = {"networks": dict.fromkeys(agent.networks, 1), "targets": {}}
+    write_checkpoint(tmp_path / "x.pt", {"frames": 1, "agent": state, "config": config}, 1)
+    with pytest.raises(ConfigError, match="init: the networks of .*x.pt do not fit this agent and env"):
+        initialise(agent, tmp_path / "x.pt")
+
+
 def test_acting_can_be_changed_when_it_is_loaded(checkpoint: Path) -> None:
     loaded = load(checkpoint, agent={"candidates": 4, "cvar": 0.25})
     assert (loaded.agent.config.candidates, loaded.config["agent"]["cvar"]) == (4, 0.25)  # type: ignore[attr-defined]
@@ -337,8 +404,12 @@ def test_the_comparison_tells_errors_from_rounding() -> None:
 
 
 def test_the_comparison_of_continuous_actions() -> None:
+    def act(seen: Any, mask: Any) -> torch.Tensor:
+        assert not torch.is_grad_enabled()
+        return seen
+
     observation, _ = random_inputs(spec_only(False), 50)
-    found = compare(lambda seen, _: seen, observation + 5e-6, observation, None, spec_only(False))
+    found = compare(act, observation + 5e-6, observation, None, spec_only(False))
     assert found.wrong == 0 and found.largest == pytest.approx(5e-6, rel=0.1)
-    found = compare(lambda seen, _: seen, observation + 5e-5, observation, None, spec_only(False))
+    found = compare(act, observation + 5e-5, observation, None, spec_only(False))
     assert found.wrong == 50 and found.largest == pytest.approx(5e-5, rel=0.1)

@@ -80,8 +80,12 @@ def check(agent: Any, path: Path, format: str, count: int = 5) -> dict[str, Any]
 @pytest.mark.parametrize(("name", "discrete"), CASES)
 def test_every_agent_in_marinenav(name: str, discrete: bool, format: str, tmp_path: Path) -> None:
     candidates = {"candidates": 4} if name == "acqn" else {}
-    agent = settled(small(marinenav(discrete), name=name, normalize_observations=True, **candidates))
-    content = check(agent, tmp_path / "policy", format)
+    env = marinenav(discrete)
+    for folder in ("features", "statistics"):
+        (tmp_path / folder).mkdir()
+    check(small(env, name=name, **candidates), tmp_path / "features" / "policy", format)  # the world's own scaling
+    agent = settled(small(env, name=name, inputs="raw", normalize_observations=True, **candidates))
+    content = check(agent, tmp_path / "statistics" / "policy", format)
     assert [entry["name"] for entry in content["inputs"]] == ["self", "objects", "mask"]
     assert content["frames"] == 12 and content["output"]["kind"] == ("discrete" if discrete else "continuous")
     assert all(p.requires_grad for p in agent.parameters())
@@ -154,9 +158,9 @@ def test_a_program_that_acts_otherwise_is_not_kept(
 ) -> None:
     written = exporting._torchscript
 
-    def spoiled(module: Any, path: Path) -> Any:
-        program = written(module, path)
-        return lambda inputs: (program(inputs) + 1) % 4 if discrete else program(inputs) + 2e-5
+    def spoiled(module: Any) -> Any:
+        content, program = written(module)
+        return content, lambda inputs: (program(inputs) + 1) % 4 if discrete else program(inputs) + 2e-5
 
     monkeypatch.setattr(exporting, "_torchscript", spoiled)
     with pytest.raises(ConfigError, match=r"acts otherwise than the agent on \d+ of 1000 random inputs"):
@@ -171,6 +175,8 @@ def test_mistakes_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=r"out: .* cannot be written"):
         export_policy(agent, tmp_path / "file/x")
+    with pytest.raises(ConfigError, match=r"out: .* is a folder"):
+        export_policy(agent, tmp_path)
     foreign = rlstack.make_agent("legacy", plain(True), kind="callable", path="tests.adapters.test_export:first")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="Legacy cannot be exported"):
         export_policy(foreign, tmp_path / "x")
@@ -182,6 +188,23 @@ def test_mistakes_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def first(observation: Any) -> Any:
     """Always the first choice."""
     return [0] * len(observation)
+
+
+@pytest.mark.parametrize("failing", ["policy", "policy.json"])
+def test_a_failure_leaves_what_was_there(failing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = Path.write_bytes
+
+    def full(path: Path, content: bytes) -> int:
+        if path.name == f".{failing}.tmp":
+            raise OSError(28, "No space left on device")
+        return written(path, content)
+
+    (tmp_path / "policy").write_text("old")
+    (tmp_path / "policy.json").write_text("older")
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(ConfigError, match="out: .*policy cannot be written .No space left on device.$"):
+        export_policy(small(plain(True), name="dqn"), tmp_path / "policy")
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"policy": "old", "policy.json": "older"}
 
 
 # -- python -m rlstack.export ------------------------------------------------------------------------------------

@@ -172,6 +172,7 @@ def changed(group: str, **values: Any) -> dict[str, Any]:
         ({"imitation_learning": [False, True]}, ["imitation_learning", "-I/--imitate <expert>"]),
         ({"imitation_learning": "no"}, ["imitation_learning", "bool"]),
         ({"load_model": "nowhere"}, ["load_model", "nowhere"]),
+        ({"save_dir": ["new/out", "config.json/x"], "seed": [1, 2]}, ["cannot be made", "config.json/x"]),
         (changed("training_schedule", num_robots=[2]), ["training_schedule", "num_robots 1", "num_cores 2"]),
         (changed("training_schedule", timesteps=[5, 30]), ["training_schedule", "ascend from 0"]),
         (changed("training_schedule", num_robots=[2, 0]), ["training_schedule.num_robots[1]", "0"]),
@@ -204,6 +205,7 @@ def test_a_mistake_is_one_clear_line_and_leaves_nothing(
         (["-C", "config.json", "-D", "tpu"], "device"),
         (["-C", "config.json", "-X"], "-X"),
         (["-C", "text"], "not valid JSON"),
+        (["-C", "deep"], "not valid JSON: nested too deeply"),
         (["-C", "list"], "expected a JSON object"),
         (["-R", "."], "trial_config.json"),
         (["-R", ".", "-C", "config.json"], "-R"),
@@ -217,6 +219,7 @@ def test_a_mistake_on_the_command_line(
     write(small)
     (small / "text").write_text("seed: 9")
     (small / "list").write_text("[1]")
+    (small / "deep").write_text("[" * 100_000)
     with pytest.raises(SystemExit) as stopped:
         main(arguments)
     assert stopped.value.code == 2

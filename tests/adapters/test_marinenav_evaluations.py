@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pickle
 import zipfile
@@ -243,6 +244,20 @@ def test_a_hostile_pickle_is_refused_and_nothing_runs(tmp_path: Path, kind: str)
     assert not touched.exists()
 
 
+@pytest.mark.parametrize("actions", [["left"], [[1.0, 2.0, 3.0]], [None]])
+def test_actions_that_are_none(tmp_path: Path, actions: list[Any]) -> None:
+    ours = Evaluations()
+    ours.add(20, [Episode([dataclasses.replace(history(1), action=Listed(actions))], 1.5, False, 2.0, 7.0)])
+    ours.save(tmp_path / "file.npz")
+    with pytest.raises(ConfigError, match="not a MarineNav evaluations.npz .actions of"):
+        read_evaluations(tmp_path / "file.npz")
+
+
+class Listed(list[Any]):
+    def tolist(self) -> list[Any]:
+        return [*self]
+
+
 def test_a_pickle_that_is_no_array_is_refused(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "file.npz", "w") as archive:
         header = b"{'descr': '|O', 'fortran_order': False, 'shape': (1,), }\n"
@@ -258,7 +273,13 @@ def test_files_of_another_kind_end_in_one_line(tmp_path: Path) -> None:
     text.write_text("hello")
     np.savez(other, timesteps=np.zeros(3))
     hostile(short, [1.0])
+    empty = tmp_path / "empty.npz"
+    np.savez(empty, **{name: np.zeros((1, 0)) for name in NAMES} | {"timesteps": np.zeros(1)})
+    endless = tmp_path / "endless.npz"
+    np.savez(endless, **{name: np.zeros((1, 0)) for name in NAMES} | {"timesteps": np.full(1, np.inf)})
     for path, message in (
+        (empty, "an evaluation without episodes"),
+        (endless, "not a MarineNav evaluations.npz"),
         (tmp_path / "none.npz", "No such file"),
         (text, "not a file of such arrays"),
         (other, "lacks observations, actions"),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -13,6 +15,7 @@ from torch import Tensor
 import envs
 from rlstack.adapters.marinenav import NETWORKS, load_published, published_agent, published_policy, save_published
 from rlstack.config import ConfigError
+from tests.adapters.damage import damaged
 from tests.adapters.published_networks import CONTINUOUS, Inputs, acting_network, native, world, write
 
 
@@ -43,7 +46,7 @@ def test_networks_of_different_agents(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("{", "not JSON"), ("[1]", "must hold a JSON object"), ('{"hidden_dimension": 64}', "is 64, the weights have 12")],
+    [("{", "not JSON"), ("[" * 100_000, "not JSON .nested too deeply"), ("[1]", "must hold a JSON object"), ('{"hidden_dimension": 64}', "is 64, the weights have 12")],
 )
 def test_constructor_arguments_must_not_contradict(tmp_path: Path, content: str, message: str) -> None:
     save_published(native("DQN"), tmp_path)
@@ -68,12 +71,15 @@ def test_other_contents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "network_params.pth"
     torch.save({"weights": Trap()}, file)
-    refused(r"network_params\.pth: ", file)
+    refused(r"network_params\.pth: refused, it holds objects that are not plain data$", file)
+    assert not (tmp_path / "trapped").exists()
+    np.savez(tmp_path / "DQN.npz", weights=np.array([Trap()], object))
+    refused(r"DQN\.npz: refused, it holds objects that are not plain data$", tmp_path / "DQN.npz")
     assert not (tmp_path / "trapped").exists()
     torch.save([1, 2], file)
     refused("not a file of named tensors", file)
     file.write_bytes(b"nothing of the kind")
-    refused(r"network_params\.pth: ", file)
+    refused(r"network_params\.pth: not a file of torch.save$", file)
     state = acting_network("IQN").state_dict()
     torch.save({**state, "hidden_layer.bias": state["hidden_layer.bias"] * torch.nan}, file)
     refused(r"network_params\.pth: network: broken weights: hidden_layer\.bias has numbers that are not finite", file)
@@ -90,7 +96,39 @@ def test_other_contents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     refused("9 outputs, the actors have 2 and the discrete agents 25", file)
 
 
+@pytest.mark.parametrize("protocol", [b"\x80\x02", b""])
+@pytest.mark.parametrize("content", [b"h\x05.", b"0.", b"]a.", b"(u.", b"}q\x00b.", b"cos\nsystem\n.", b"\x85", b""])
+def test_streams_that_are_no_weights(content: bytes, protocol: bytes, tmp_path: Path) -> None:
+    """Each of them makes torch's reader fail in another way."""
+    file = tmp_path / "network_params.pth"
+    file.write_bytes(protocol + content)
+    refused(r"network_params\.pth: (not a file of torch.save|refused, it holds objects)", file)
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("archive/data.pkl", protocol + content)
+        archive.writestr("archive/version", "3")
+    refused(r"network_params\.pth: (not a file of torch.save|refused, it holds objects)", file)
+
+
+def test_damaged_arrays(tmp_path: Path) -> None:
+    file = tmp_path / "DQN_params.npz"
+    np.savez_compressed(file, weights=np.arange(1000.0))
+    damaged(file)
+    refused(r"DQN_params\.npz: not an npz file, or a damaged one \(error\)$", file)
+    file.write_text("hello")
+    refused(r"DQN_params\.npz: not an npz file$", file)
+
+
+class NoForward(torch.nn.Module):
+    @torch.jit.export
+    def other(self, x: Tensor) -> Tensor:
+        return x
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_other_programs(tmp_path: Path) -> None:
+    torch.jit.script(NoForward()).save(str(tmp_path / "none.pt"))
+    refused(r"none.pt: not an export .* \(a program without a forward, which cannot act\)", tmp_path / "none.pt")
+
     class Sum(torch.nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             return x.sum()

@@ -11,7 +11,7 @@ import pytest
 import torch
 from tensordict import TensorDictBase
 from torch import nn
-from torchrl.data import OneHot
+from torchrl.data import MultiCategorical, OneHot
 
 import envs
 from rlstack.adapters.protocols import ActPolicy, CallablePolicy, PredictPolicy, foreign_policy, load_callable
@@ -169,6 +169,44 @@ def test_what_does_not_fit_is_told_in_one_line(obj: Any, action: Any, options: d
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("answers", "message"),
+    [
+        ([[3, 0, 1], [4, 0, 1]], r"actions in \[0, 4\], the env takes \[0, 3\]"),
+        ([[3, 0, 1], [0, -1, 1]], r"actions in \[-1, 1\], the env takes \[0, 3\]"),
+        ([[3, 0, 1]], r"<lambda>: fails on a vector of shape \(5,\): StopIteration"),
+    ],
+)
+@pytest.mark.parametrize("one_hot", [False, True])
+def test_every_answer_is_checked(answers: list[list[int]], message: str, one_hot: bool) -> None:
+    left = iter(answers)
+    env = Noise(5, OneHot(4) if one_hot else 4)
+    policy = foreign_policy(lambda _: np.array(next(left)), env, arrays="numpy")
+    with pytest.raises(ConfigError, match=message) as caught:
+        policy(env.reset())
+    assert "\n" not in str(caught.value)
+
+
+def test_several_choices_are_checked_too() -> None:
+    env = Noise(5, MultiCategorical([2, 3]))
+    foreign_policy(lambda o: np.tile([1, 2], (len(o), 1)), env)
+    with pytest.raises(ConfigError, match=r"actions in \[1, 2\], the env takes"):
+        foreign_policy(lambda o: np.tile([2, 1], (len(o), 1)), env)
+
+
+def test_the_sample_is_always_the_same() -> None:
+    seen: list[Any] = []
+
+    def remembers(observation: Any) -> Any:
+        seen.append(observation)
+        return np.zeros(len(observation), dtype=int)
+
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        foreign_policy(remembers, Noise(5, 4), arrays="numpy")
+    np.testing.assert_array_equal(*seen)
+
+
 def test_trying_leaves_the_generator_and_the_observations_alone() -> None:
     def scribble(observation: Any) -> Any:
         observation[:] = 0
@@ -182,16 +220,24 @@ def test_trying_leaves_the_generator_and_the_observations_alone() -> None:
 
 
 def test_loading_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "strangers_policy.py").write_text("class Agents:\n    best = max\n")
+    (tmp_path / "strangers_policy.py").write_text(
+        "class Agents:\n    best = max\n"
+        "class Computed:\n    it = property(lambda self: 1 / 0)\n"
+        "computed = Computed()\n"
+    )
+    (tmp_path / "strangers_end.py").write_text("raise SystemExit(3)\n")
     (tmp_path / "strangers_mistake.py").write_text("raise OSError('no licence')\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     assert load_callable("strangers_policy:Agents.best") is max
     for path, message in {
         "strangers_policy": "not of the form 'package.module:attribute'",
         "strangers_policy:": "not of the form",
-        "strangers_policy:agents": "there is no 'agents' in it, but Agents",
+        "strangers_policy:agents": "there is no 'agents' in it, but Agents, Computed, computed",
         "no_such_module:x": "no_such_module cannot be imported .*ModuleNotFoundError",
         "strangers_mistake:x": "OSError: no licence",
+        "strangers_end:x": r"strangers_end cannot be imported \(SystemExit: 3\)",
+        "math:pi.x": "there is no 'x' in it, but nothing",
+        "strangers_policy:computed.it": r"it cannot be had \(ZeroDivisionError: division by zero\)",
     }.items():
         with pytest.raises(ConfigError, match=message):
             load_callable(path)

@@ -14,10 +14,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from rlstack.adapters.native import sb3_agent
 from rlstack.adapters.sb3 import SB3Model, load_sb3, sb3_layers
 from rlstack.adapters.sb3.networks import FeedForward, SquashedGaussian
 from rlstack.adapters.sb3.recurrent import RecurrentActorCritic
 from rlstack.config import ConfigError
+from tests.adapters.damage import damaged
+from tests.adapters.small_worlds import Noise, box
 
 TOLERANCE = 1e-6
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures/sb3"
@@ -149,11 +152,17 @@ def test_layers_fill_a_plain_network(name: str) -> None:
 
 
 def rewritten(
-    tmp_path: Path, name: str, weights: dict[str, Tensor | None] | None = None, drop: str = "", **data: Any
+    tmp_path: Path,
+    name: str,
+    weights: dict[str, Tensor | None] | None = None,
+    drop: str = "",
+    replaced: dict[str, bytes] | None = None,
+    compression: int = zipfile.ZIP_STORED,
+    **data: Any,
 ) -> Path:
     """A copy of a fixture with other weights (None: without them), members or settings."""
     path = tmp_path / "model.zip"
-    with zipfile.ZipFile(FIXTURES / f"{name}.zip") as source, zipfile.ZipFile(path, "w") as target:
+    with zipfile.ZipFile(FIXTURES / f"{name}.zip") as source, zipfile.ZipFile(path, "w", compression) as target:
         for member in source.namelist():
             content = source.read(member)
             if member == "data":
@@ -164,10 +173,11 @@ def rewritten(
                 torch.save({key: value for key, value in state.items() if value is not None}, buffer)
                 content = buffer.getvalue()
             if member != drop:
-                target.writestr(member, content)
+                target.writestr(member, (replaced or {}).get(member, content))
     return path
 
 
+BOX = "<class 'gymnasium.spaces.box.Box'>"
 PPO = "ppo_mlp_box_action"
 FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "no weights": ({"drop": "policy.pth"}, "it lacks policy.pth"),
@@ -191,6 +201,12 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "features": (
         {"observation_space": {":type:": "<class 'gymnasium.spaces.box.Box'>", "_shape": [9]}},
         "9 features, the network takes 32",
+    ),
+    "shape": ({"observation_space": {":type:": BOX, "_shape": ["9"]}}, r"observation_space: \['9'\] is no shape"),
+    "deep": ({"replaced": {"data": b"[" * 100_000}}, "a part of the file is broken .nested too deeply"),
+    "number": (
+        {"gamma": {"value_schedule": "ConstantSchedule(val=1e+e)"}},
+        "its settings cannot be read .ValueError: could not convert",
     ),
 }
 
@@ -232,9 +248,28 @@ def test_nothing_in_the_zip_is_unpickled(tmp_path: Path) -> None:
         torch.save({"action_net.weight": Bomb(trace)}, buffer)
         file.writestr("policy.pth", buffer.getvalue())
         file.writestr("data", "{}")
-    with pytest.raises(ConfigError, match="a part of the file is broken"):
+    with pytest.raises(ConfigError, match=r"a part of the file is broken \(refused, it holds objects that are not plain"):
         load_sb3(path)
     assert not trace.exists()
+
+
+def test_damaged_parts(tmp_path: Path) -> None:
+    for member in ("data", "policy.pth"):
+        path = rewritten(tmp_path, PPO, compression=zipfile.ZIP_DEFLATED)
+        damaged(path, member)
+        with pytest.raises(ConfigError, match=r"model.zip: a part of the file is broken \(Error -3 while decompressing"):
+            load_sb3(path)
+
+
+@pytest.mark.parametrize("variables", [b"nothing", {"log_ent_coef": torch.zeros(2)}, {"ent_coef_tensor": [1]}])
+def test_a_temperature_that_is_none(variables: Any, tmp_path: Path) -> None:
+    buffer = io.BytesIO()
+    torch.save(variables, buffer)
+    content = variables if isinstance(variables, bytes) else buffer.getvalue()
+    path = rewritten(tmp_path, "sac_small", replaced={"pytorch_variables.pth": content})
+    assert load_sb3(path).algorithm == "SAC"  # which acts without it
+    with pytest.raises(ConfigError, match="model.zip: pytorch_variables.pth: (not a file of torch.save|the weight of)"):
+        sb3_agent(path, Noise(5, box((-2, 1), (0, 3))))
 
 
 def test_statistics_of_another_model_are_refused() -> None:

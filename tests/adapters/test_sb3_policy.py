@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,11 @@ FIXTURES = Path(__file__).resolve().parents[1] / "fixtures/sb3"
 MULTI = {"combat_targets": 17, "enemy_count": 1, "mission_progress": 3, "player_state": 7, "spatial_awareness": 4}
 
 
-def model(name: str, statistics: bool = True) -> SB3Model:
+def model(name: str, statistics: bool = True, bounds: bool = True) -> SB3Model:
+    """A fixture; without ``bounds`` as one whose file does not tell them."""
     path = FIXTURES / f"{name}_vecnormalize.pkl"
-    return load_sb3(FIXTURES / f"{name}.zip", path if statistics and path.exists() else None)
+    found = load_sb3(FIXTURES / f"{name}.zip", path if statistics and path.exists() else None)
+    return found if bounds else dataclasses.replace(found, low=None, high=None)
 
 
 @pytest.mark.parametrize("agents", [None, 2])
@@ -57,11 +60,16 @@ def test_actions_as_the_env_wants_them() -> None:
 
 def test_gaussian_means_are_clipped_to_the_envs_bounds() -> None:
     env = Noise(32, box((-0.02, 0.01), (-1, 1)), num_worlds=64)
-    chosen, td = model("ppo_mlp_box_action", statistics=False), env.reset()
+    chosen, td = model("ppo_mlp_box_action", statistics=False, bounds=False), env.reset()
     mean = chosen.network.outputs(td["observation"])["mean"]  # type: ignore[operator]
     action = sb3_policy(chosen, env)(td)["action"]
     assert torch.equal(action[:, 1], mean[:, 1])
     assert torch.equal(action[:, 0], mean[:, 0].clamp(-0.02, 0.01)) and (action[:, 0] != mean[:, 0]).any()
+
+
+def test_infinite_bounds_of_a_model_say_nothing() -> None:
+    chosen = dataclasses.replace(model("sac_small"), low=torch.full((2,), -torch.inf))
+    sb3_policy(chosen, Noise(5, box((-9, 1), (-9, 3))))
 
 
 def test_squashed_means_fill_the_envs_bounds() -> None:
@@ -69,7 +77,7 @@ def test_squashed_means_fill_the_envs_bounds() -> None:
     td = env.reset()
     with_their_bounds = sb3_policy(model("sac_small"), env)(td.clone())["action"]
     other = Noise(5, box((-1, 1), (10, 40)), num_worlds=64)
-    ours = sb3_policy(model("sac_small"), other)(td)["action"]
+    ours = sb3_policy(model("sac_small", bounds=False), other)(td)["action"]
     torch.testing.assert_close((with_their_bounds[:, 0] + 2) / 3, (ours[:, 0] + 1) / 2)
     torch.testing.assert_close(with_their_bounds[:, 1] / 3, (ours[:, 1] - 10) / 30)
 
@@ -80,7 +88,7 @@ def test_sampling(name: str) -> None:
     env = Noise(observation, 6 if "multi" in name else box((-5, 5), (-5, 5)), num_worlds=4000)
     td = env.reset()
     td = td.apply(lambda value: value[:1].expand_as(value).clone())  # the same decision, 4000 times
-    chosen = model(name)
+    chosen = model(name, bounds=False)
     torch.manual_seed(0)
     action = sb3_policy(chosen, env, deterministic=False)(td)["action"]
     outputs = chosen.network.outputs(chosen.features(td["observation"][:1]))  # type: ignore[operator]
@@ -101,6 +109,8 @@ def test_sampling(name: str) -> None:
         ("sac_small", lambda: Noise(6, box((-1, 1), (-1, 1))), r"SAC model takes a vector of 5 features.*\(6,\)"),
         ("sac_small", lambda: Noise(5, 4), "SAC model has 2 continuous actions, the env takes 4 discrete actions"),
         ("sac_small", lambda: Noise(5, box((-1, 1))), r"2 continuous actions, .* of shape \(1,\)"),
+        ("sac_small", lambda: Noise(5, box((-2, 2), (0, 3))), r"bounds high are \[1, 3\], the env's are \[2, 3\]"),
+        ("sac_small", lambda: Noise(5, box((-3, 1), (0, 3))), r"bounds low are \[-2, 0\], the env's are \[-3, 0\]"),
         ("sac_small", lambda: Noise({"a": 5}, box((-1, 1), (-1, 1))), r"a vector of 5 features, .*'a': \(5,\)"),
         ("dqn_multi_default", lambda: Noise(32, 6), "DQN model takes .*enemy_count.*a vector of shape"),
         ("dqn_multi_default", lambda: Noise(MULTI | {"enemy_count": 2}, 6), "DQN model takes .*enemy_count"),

@@ -123,7 +123,26 @@ def test_graphs_that_do_not_fit(module: nn.Module, observation: Any, action: Any
     assert "\n" not in str(caught.value) and "policy.pt" in str(caught.value)
 
 
+class NoForward(nn.Module):
+    @torch.jit.export
+    def other(self, observation: Tensor) -> Tensor:
+        return observation
+
+
+class OfThree(nn.Module):
+    def forward(self, observation: Tensor) -> Tensor:
+        return observation[:, :2].tanh() * torch.ones(3, 2)
+
+
+def test_a_program_that_fails_later(tmp_path: Path) -> None:
+    policy = torchscript_policy(saved(OfThree(), tmp_path), Noise(5, TWO, num_worlds=3))
+    with pytest.raises(ConfigError, match=r"policy.pt: fails on a vector of shape \(5,\): RuntimeError"):
+        policy(Noise(5, TWO, num_worlds=7).reset())
+
+
 def test_files_that_are_none(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="policy.pt: a program without a forward"):
+        torchscript_policy(saved(NoForward(), tmp_path), Noise())
     with pytest.raises(ConfigError, match="no such file"):
         torchscript_policy(tmp_path / "nothing.pt", Noise())
     (tmp_path / "text.pt").write_text("hello")

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from tensordict import TensorDict
+from torch import nn
 
 import envs
 from rlstack.adapters.marinenav import ACTOR_NAMES, CRITIC_NAMES, published_state
@@ -99,6 +100,14 @@ def test_targets_are_moving_averages() -> None:
         torch.testing.assert_close(average, 0.9 * before + 0.1 * value.detach())
 
 
+@pytest.mark.parametrize("critic", ["late", "gated"])
+def test_the_activation_is_that_of_both_networks(critic: str) -> None:
+    agent = small(activation="tanh", critic=critic, layer_norm=False, hidden=[16, 16])
+    for network in (agent.loss.actor_network, agent.loss.critic_network):
+        kinds = {type(module) for module in network.modules()}
+        assert nn.Tanh in kinds and nn.ReLU not in kinds
+
+
 def test_schedules_drive_what_they_should() -> None:
     lr = {"kind": "linear", "start": 1.0e-2, "end": 0.0, "duration": 1.0}
     agent = small(total_frames=1000, lr_actor=lr, lr_critic=5.0e-3, epsilon=lr, noise_scale=lr)
@@ -160,7 +169,14 @@ def test_the_published_recipe_reproduces_recorded_updates(fixtures_dir: Path) ->
         ({"n_step": 1, "gamma": 0.0, "squash": "arctan"}, 1.0),  # who does not look ahead takes the reward at once
         pytest.param({"n_step": 2, "lr_actor": 5e-4}, -1.0, marks=pytest.mark.slow),  # through the summed rewards
         pytest.param(
-            {"n_step": 1, "critic": "gated", "shared_levels": False, "squash": "arctan", "lr_actor": 3e-3},
+            {
+                "n_step": 1,
+                "critic": "gated",
+                "layer_norm": False,
+                "shared_levels": False,
+                "squash": "arctan",
+                "lr_actor": 3e-3,
+            },
             -1.0,
             marks=pytest.mark.slow,
         ),

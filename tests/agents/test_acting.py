@@ -11,7 +11,7 @@ from torchrl.data import Binary, Bounded, Categorical, Composite, MultiCategoric
 
 import envs
 from rlstack.agents import make_agent, rainbow
-from rlstack.agents.base import Interface
+from rlstack.agents.interface import Interface
 from rlstack.agents.off_policy import epsilon_greedy
 from rlstack.collection.flatten import flatten_agents
 from tests.agents.small_agents import CASES, CONTINUOUS, DISCRETE, ON_POLICY, Decisions, copies, equal, plain, small
@@ -88,6 +88,14 @@ def test_actions_are_remembered_as_the_agent_has_them() -> None:
     agent.learn(data, 30)
     remembered = agent.replay.take(torch.arange(30))
     torch.testing.assert_close(remembered["action"], (data["action"].flatten(0, 1) - 20) / 10)
+
+
+def test_a_number_with_a_single_value_is_harmless() -> None:
+    interface = Interface.of(Decisions(Unbounded(3), Bounded(torch.tensor([2.0, 0.0]), torch.tensor([2.0, 4.0]))))  # type: ignore[arg-type]
+    acted = torch.tensor([[0.7, 0.5], [-1.0, 1.0]])
+    there = interface.to_env(acted)
+    assert there.tolist() == [[2, 3], [2, 4]]
+    assert interface.from_env(there).tolist() == [[0, 0.5], [0, 1]]
 
 
 def test_infinite_bounds_leave_actions_as_they_are() -> None:
@@ -233,13 +241,24 @@ def test_images(name: str) -> None:
     assert act(agent, env, False, 2, 2).shape == (2, 2)
 
 
+def test_candidates_are_compared_on_images_and_on_a_single_observation() -> None:
+    for seen in (STRUCTURED["image"], Bounded(-1.0, 1.0, shape=(3,)), STRUCTURED["objects"]):
+        env = Decisions(seen, Bounded(-1.0, 1.0, shape=(2,)))
+        agent = small(env, candidates=4)
+        learn(agent, env, rounds=1)
+        policy, several = agent.policy(explore=False), env.draw(2, 3)
+        together = policy(several.clone())["action"]
+        assert together.shape == (2, 3, 2)
+        torch.testing.assert_close(policy(several[1, 2].clone())["action"], together[1, 2], rtol=0, atol=1e-5)
+
+
 # -- several agents ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("name", "discrete"), CASES)
 def test_several_robots_of_which_some_are_inactive(name: str, discrete: bool) -> None:
     env = envs.make("marinenav", num_worlds=3, num_robots=3, continuous_actions=not discrete)
-    agent: Any = small(env, name=name, normalize_observations=True)
+    agent: Any = small(env, name=name, inputs="raw", normalize_observations=True)
     batch = env.rollout(8, agent.policy(explore=True), break_when_any_done=False)
     flat = flatten_agents(batch, agent.interface.group)
     flat["active"][::2, 4:] = False
@@ -249,7 +268,7 @@ def test_several_robots_of_which_some_are_inactive(name: str, discrete: bool) ->
     poisoned["next", "reward"][~flat["active"]] = 1e6  # what nobody may learn from
     outcomes = []
     for data in (flat, poisoned):
-        each: Any = small(env, name=name, normalize_observations=True)
+        each: Any = small(env, name=name, inputs="raw", normalize_observations=True)
         torch.manual_seed(0)
         each.learn(data, active)
         outcomes.append(copies(each.parameters()))

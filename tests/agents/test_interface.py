@@ -9,7 +9,8 @@ from torchrl.data import Binary, Bounded, Categorical, Composite, TensorSpec, Un
 import envs
 from rlstack.agents import Agent, agent_class, build_agent, make_agent, register
 from rlstack.agents.acqn import ACQN
-from rlstack.agents.base import Interface, Policy
+from rlstack.agents.base import Policy
+from rlstack.agents.interface import Interface
 from rlstack.collection.flatten import flatten_agents
 from rlstack.config import ConfigError, conf_dir
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -49,6 +50,15 @@ def test_low_precision_stays_close_to_full_precision(name: str, discrete: bool) 
         metrics = agent.update_once(env.experience(agent, 2, 32))
         losses.append(float(metrics.get("loss/critic", metrics.get("loss/value", 0.0))))
     assert losses[0] != losses[1] and losses[1] == pytest.approx(losses[0], rel=0.1)
+
+
+@pytest.mark.parametrize("name", ["dqn", "iqn", "rainbow", "sac"])
+def test_masked_choices_can_be_imitated_in_low_precision(name: str) -> None:
+    agent = small(plain(discrete=True), name=name)
+    observation, mask = torch.randn(8, 3), (torch.arange(4) > 0).expand(8, 4)
+    with torch.autocast("cpu", torch.float16):
+        loss = agent.imitation_loss(observation, torch.ones(8, dtype=torch.int64), mask)
+    assert 0 < loss.item() < 10
 
 
 def test_a_step_whose_gradients_overflow_is_left_out() -> None:
@@ -200,6 +210,28 @@ def test_the_temperature_is_learned_towards_its_entropy() -> None:
     assert fixed.temperature().item() == pytest.approx(0.2)
 
 
+def test_the_temperature_stays_where_nothing_can_be_chosen() -> None:
+    """A single legal action has no entropy, whatever the temperature."""
+    env = Decisions(Bounded(-2.0, 2.0, shape=(3,)), Categorical(2, shape=()), masked=True)
+    agent = small(env, name="sac", lr_alpha=0.1, alpha=0.2)
+    updated(agent, env, 4)
+    assert agent.updates > 5 and agent.temperature().item() == pytest.approx(0.2)
+
+
+def test_the_entropy_aimed_at_follows_the_legal_actions() -> None:
+    agent = small(plain(discrete=True), name="sac")
+    mask = torch.tensor([[True, True, True, False], [False, True, False, False]])
+    _, info = agent.actor_loss(TensorDict({"observation": torch.randn(2, 3), "action_mask": mask}, [2]))
+    assert info["target_entropy"].item() == pytest.approx(0.89 * (math.log(3) + math.log(1)) / 2)
+
+
+def test_reported_losses_hold_no_graph() -> None:
+    env = plain(discrete=False)
+    agent = small(env, name="sac", n_step=1)
+    updated(agent, env)
+    assert not any(loss.requires_grad for loss in agent.critic_losses)
+
+
 @pytest.mark.parametrize("name", ON_POLICY)
 def test_batches_with_little_or_nothing_to_learn_from(name: str) -> None:
     env = plain(discrete=True)
@@ -220,6 +252,26 @@ def test_ppo_stops_once_its_policy_has_moved_far_enough() -> None:
         agent.learn(env.experience(agent, 2, 20), 40)
         counts.append(agent.updates)
     assert counts == [10, 2]
+
+
+@pytest.mark.parametrize(
+    ("count", "sizes"),
+    [(40, [20, 20]), (41, [21, 20]), (51, [17] * 3), (49, [25, 24]), (19, [19]), (2, [2])],
+)
+def test_ppo_has_no_small_remainders(count: int, sizes: list[int]) -> None:
+    env, seen = plain(discrete=True), []
+    agent = small(env, name="ppo", epochs=1, minibatch_size=20)
+    agent.step = lambda batch, step=agent.step: (seen.append(len(batch)), step(batch))[1]
+    agent.learn(env.experience(agent, 1, count), count)
+    assert seen == sizes
+
+
+def test_ppo_never_takes_an_entry_by_itself() -> None:
+    env, seen = plain(discrete=True), []
+    agent = small(env, name="ppo", epochs=1, minibatch_size=2)
+    agent.step = lambda batch, step=agent.step: (seen.append(len(batch)), step(batch))[1]
+    agent.learn(env.experience(agent, 1, 7), 7)
+    assert sum(seen) == 7 and min(seen) == 2
 
 
 @pytest.mark.parametrize("length", [5, 100])

@@ -44,6 +44,41 @@ def test_agents_say_which_actions_they_take(name: str, kind: str) -> None:
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "kind", "fitting"),
+    [
+        ("acqn", "discrete", {"ppo", "a2c", "dqn", "rainbow", "iqn", "sac"}),
+        ("acqn", "multi-discrete", {"ppo", "a2c"}),
+        ("dqn", "multi-discrete", {"ppo", "a2c"}),
+        ("dqn", "continuous", {"ppo", "a2c", "sac", "td3", "ddpg", "acqn"}),
+        ("dqn", "a matrix", None),
+    ],
+)
+def test_a_refusal_names_the_agents_that_fit(name: str, kind: str, fitting: set[str] | None) -> None:
+    env: Any = Decisions(Unbounded(3), ACTIONS[kind])
+    with pytest.raises(ConfigError) as error:
+        make_agent(name, env)
+    _, _, suggested = str(error.value).partition("choose an agent for such actions (")
+    assert (set(suggested.rstrip(")").split(", ")) if suggested else None) == fitting
+    assert fitting is None or all(kind in TAKES[each] for each in fitting)
+
+
+def test_inputs_are_not_scaled_twice() -> None:
+    env = envs.make("marinenav", num_worlds=1)
+    with pytest.raises(
+        ConfigError, match=r"agent\.normalize_observations needs agent\.inputs=raw in a world that"
+    ) as e:
+        make_agent("ppo", env, normalize_observations=True)
+    assert "\n" not in str(e.value)
+    assert make_agent("ppo", env, normalize_observations=True, inputs="raw").normalizer is not None
+
+
+def test_the_published_memory_keeps_no_masks() -> None:
+    env: Any = Decisions(Unbounded(3), ACTIONS["discrete"], masked=True)
+    with pytest.raises(ConfigError, match=r"agent\.memory=interleaved keeps no action masks"):
+        make_agent("rainbow", env, memory="interleaved", steps_per_batch=1)
+
+
 SHIPPED = sorted(path.stem for path in (conf_dir() / "agent").glob("*.yaml"))
 
 
@@ -72,6 +107,16 @@ def test_every_shipped_configuration_builds_in_every_fitting_world(name: str) ->
         ("dqn", {"accumulate": 3}, "batch_size 64 cannot be split into 3 equal parts"),
         ("rainbow", {"value_min": 5.0, "value_max": 5.0}, "value_min must be below value_max"),
         ("rainbow", {"memory": "interleaved"}, "steps_per_batch must be 1"),
+        (
+            "rainbow",
+            {"memory": "interleaved", "steps_per_batch": 1, "replay_device": "cpu"},
+            "memory=interleaved lives with the learner: replay_device must be null",
+        ),
+        ("dqn", {"replay_device": "gpu"}, "agent.replay_device: 'gpu' cannot be used .*; allowed: null, cpu, cuda"),
+        ("rainbow", {"replay_device": "cuda:99"}, "agent.replay_device: 'cuda:99' cannot be used"),
+        ("sac", {"hidden": []}, r"hidden \[\] has no layers, give one width at least"),
+        ("a2c", {"object_features": []}, r"object_features \[\] has no layers"),
+        ("acqn", {"critic": "gated"}, "critic=gated has no layer normalisation, give layer_norm=false"),
         ("iqn", {"target_action": "best"}, "agent.target_action"),
         ("ddpg", {"noise": -0.1}, r"agent\.noise: -0.1 is outside"),
         ("sac", {"alpha": 0.0}, r"agent\.alpha: 0.0 is outside"),

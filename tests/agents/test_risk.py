@@ -11,7 +11,7 @@ from torch import Tensor
 from torchrl.data import Bounded, Categorical, Unbounded
 
 import envs
-from rlstack.agents.base import Interface
+from rlstack.agents.interface import Interface
 from rlstack.agents.risk import AdaptiveLevel, levels
 from rlstack.config import ConfigError
 from tests.agents.small_agents import Decisions, small

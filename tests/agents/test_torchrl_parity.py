@@ -189,7 +189,7 @@ def test_sac_with_the_same_noise(alpha: float, monkeypatch: pytest.MonkeyPatch) 
     same_critics(agent, loss, agent.critic_loss(batch)[0], theirs["loss_qvalue"])
     ours, info = agent.actor_loss(batch)
     same(ours, theirs["loss_actor"], agent.actor.parameters())
-    ours = agent._alpha_loss(info["entropy"])[0]
+    ours = agent._alpha_loss(info["entropy"], agent.target_entropy)[0]
     torch.testing.assert_close(ours, theirs["loss_alpha"], rtol=0, atol=1e-12)
     grads = (gradients(ours, [agent.temperature.log_alpha]), gradients(theirs["loss_alpha"], [loss.log_alpha]))
     torch.testing.assert_close(*grads, rtol=0, atol=1e-12)

@@ -8,11 +8,14 @@ from typing import Any
 import pytest
 import torch
 from tensordict import TensorDict, TensorDictBase
+from tensordict.nn import TensorDictModule
 from torchrl.data import Binary, Bounded, Composite, Unbounded
 from torchrl.envs import EnvBase
+from torchrl.modules import ProbabilisticActor
 
 import envs
-from rlstack.agents.base import Interface, Policy
+from rlstack.agents.base import Policy
+from rlstack.agents.interface import Interface
 from rlstack.collection.collector import make_collector
 from rlstack.collection.flatten import flatten_agents, n_step_returns, transitions
 
@@ -177,6 +180,19 @@ def test_the_policy_is_used_as_it_is_now() -> None:
     assert (next(batches)["action"] == 0).all()
     scale.fill_(0.5)
     assert (next(batches)["action"] == 0.5).all()
+    collector.shutdown(close_env=False)
+
+
+def test_a_probabilistic_actor_draws_its_actions() -> None:
+    """As in TorchRL's own collector, whose default it is; outside, such an actor is deterministic."""
+    torch.manual_seed(0)
+    network = TensorDictModule(
+        lambda seen: (seen[..., :1] * 0, seen[..., :1] * 0 + 1), ["observation"], ["loc", "scale"]
+    )
+    actor = ProbabilisticActor(network, ["loc", "scale"], distribution_class=torch.distributions.Normal)
+    collector = make_collector(Clock(), actor, 50)
+    action = next(iter(collector))["action"]
+    assert action.std() > 0.5
     collector.shutdown(close_env=False)
 
 

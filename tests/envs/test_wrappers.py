@@ -23,12 +23,13 @@ ENDS = ("done", "terminated", "truncated")
 
 
 class Clock(World):
-    """World w shows [steps, action of the last step, w] and an image of steps; it ends after ``lengths[w]`` steps.
+    """World w shows [steps, action of the last step, w] and images of steps; it ends after ``lengths[w]`` steps.
 
     The reward is the action times the step's number.
     """
 
     input_features = "of the clock"
+    nearest_obstacle = "a wall"
 
     def __init__(self, lengths: tuple[int, ...] = (3, 5, 50), seed: int | None = 0) -> None:
         super().__init__(len(lengths), "cpu", torch.float32, seed)
@@ -39,6 +40,8 @@ class Clock(World):
         parts = {
             "vector": vector,
             "image": Bounded(0, 255, shape=(*lead, 2, 4, 4), dtype=torch.uint8),
+            "photo": Bounded(0.0, 255.0, shape=(*lead, 5, 4, 2)),
+            "gray": Bounded(0, 255, shape=(*lead, 5, 4), dtype=torch.uint8),
             "late": Binary(1, shape=(*lead, 1), dtype=torch.bool),
             "parity": Categorical(2, shape=lead, dtype=torch.int64),
         }
@@ -55,6 +58,8 @@ class Clock(World):
         observation = {
             "vector": torch.stack([self.steps, self.last, worlds], -1),
             "image": self.steps.byte().view(3, 1, 1, 1).expand(3, 2, 4, 4).clone(),
+            "photo": self.steps.view(3, 1, 1, 1) + torch.tensor([0.0, 0.5]).expand(3, 5, 4, 2),
+            "gray": self.steps.byte().view(3, 1, 1).expand(3, 5, 4).clone(),
             "late": self.steps[:, None] > 2,
             "parity": self.steps.long() % 2,
         }
@@ -217,7 +222,8 @@ def test_the_fast_path_does_what_torchrl_does(world: str, options: dict[str, int
 def test_a_wrapper_passes_on_what_it_lacks() -> None:
     env = clock(action_repeat=2)
     assert env.input_features == "of the clock" and env.lengths.tolist() == [3, 5, 50]
-    assert clock(frame_stack=2).input_features is None
+    assert env.nearest_obstacle == "a wall"
+    assert clock(frame_stack=2).input_features is None and clock(frame_stack=2).nearest_obstacle is None
     assert not hasattr(env, "colour")
 
 
@@ -272,13 +278,15 @@ def test_an_agent_stops_at_its_own_end() -> None:
 def test_the_last_observations_stand_side_by_side() -> None:
     env = clock(frame_stack=3, lengths=(3, 50, 50))
     td = env.reset()
-    shapes = {"vector": (9,), "image": (6, 4, 4), "late": (3,), "parity": (3,)}
+    shapes = {"vector": (9,), "image": (6, 4, 4), "photo": (5, 4, 6), "gray": (3, 5, 4), "late": (3,), "parity": (3,)}
     assert {key: value.shape[1:] for key, value in td["observation"].items()} == shapes
     assert td["observation", "vector"][1].tolist() == [0, 0, 1] * 3
     step, td = act(env, td, 0.5)
     step, td = act(env, td, -0.5)
     assert step["next", "observation", "vector"][1].tolist() == [0, 0, 1, 1, 0.5, 1, 2, -0.5, 1]
     assert step["next", "observation", "image"][1, :, 0, 0].tolist() == [0, 0, 1, 1, 2, 2]
+    assert step["next", "observation", "photo"][1, 0, 0].tolist() == [0, 0.5, 1, 1.5, 2, 2.5]
+    assert step["next", "observation", "gray"][1, :, 4, 3].tolist() == [0, 1, 2]
     assert step["next", "observation", "parity"][1].tolist() == [0, 1, 0]
     step, td = act(env, td, 1.0)
     assert step["next", "observation", "late"][1].tolist() == [False, False, True]
@@ -327,6 +335,26 @@ def test_a_restored_clock_keeps_its_history() -> None:
         step, td = act(env, td)
         again, resumed = act(other, resumed)
         assert_equal(step["next"], again["next"])
+
+
+class Forgetful(Clock):
+    """Cannot go on within its episodes."""
+
+    saves_episodes = False
+
+    def _load_state(self, state: dict[str, Any]) -> None:
+        self._restart(None)
+
+
+@pytest.mark.parametrize("options", [{"action_repeat": 2}, {"frame_stack": 3}, {"action_repeat": 2, "frame_stack": 3}])
+def test_worlds_that_begin_anew_show_no_old_history(options: dict[str, int]) -> None:
+    env, other = (envs.make(f"{__name__}:Forgetful", **options) for _ in range(2))
+    start = env.reset()
+    _, td = act(env, start.copy())
+    other.load_state_dict(env.state_dict())
+    resumed = other.reset()
+    assert_equal(resumed["observation"], start["observation"])
+    assert not torch.equal(resumed["observation", "vector"], td["observation", "vector"])
 
 
 def test_a_restored_marinenav_continues_exactly(tmp_path: Path) -> None:

@@ -82,15 +82,16 @@ def straight_run(distance: float) -> tuple[list[float], list[float]]:
 
 
 class Countdown(EnvBase):
-    """World w ends after ``1 + w % 4`` steps; no statistics of its own.
+    """World w ends after ``last + w % 4`` steps; no statistics of its own.
 
     A single agent is rewarded 1 a step; with ``agents=3`` they get 1, 3 and 100, and the third is mere padding.
     """
 
     batch_locked = True
 
-    def __init__(self, num_worlds: int = 1, agents: int = 0, seed: int = 0) -> None:
+    def __init__(self, num_worlds: int = 1, agents: int = 0, seed: int = 0, last: int = 1) -> None:
         super().__init__(batch_size=[num_worlds])
+        self._last = last
         self._agents, lead = agents, (num_worlds, agents)
         here = {"shape": (num_worlds,)}
 
@@ -127,7 +128,7 @@ class Countdown(EnvBase):
             out.set(("agents", "reward"), torch.tensor([[1.0], [3.0], [100.0]]).repeat(*self.batch_size, 1, 1))
         else:
             out.set("reward", torch.ones(*self.batch_size, 1))
-        done = self._steps > torch.arange(len(self._steps))[:, None] % 4
+        done = self._steps >= self._last + torch.arange(len(self._steps))[:, None] % 4
         return out.set("done", done).set("terminated", done.clone())
 
     def _set_seed(self, seed: int | None) -> None:

@@ -66,6 +66,8 @@ def test_a_robot_that_reaches_its_goal_and_collides_has_reached_it() -> None:
 def test_a_thousand_steps_are_the_limit() -> None:
     found = play(["rests"]).episodes
     assert (int(found["length"]), float(found["time"])) == (1000, 500.0)
+    cut = play(["rests", "arrives"])
+    assert (cut.cut, cut.max_steps) == (1, 1000) and play(["arrives"]).cut == 0
     assert (bool(found["success"]), bool(found["collision"])) == (False, False)
     assert float(found["discounted_return"]) == pytest.approx(discounted([-0.1] * 1000))
 
@@ -206,6 +208,16 @@ def test_worlds_without_statistics(monkeypatch: pytest.MonkeyPatch, agents: int,
     assert found.episodes["length"].tolist() == lengths
     assert found.episodes["return"].tolist() == [reward * length for length in lengths]
     assert found.summary() == pytest.approx({"eval/return": 2 * reward, "eval/length": 2.0})
+
+
+def test_episodes_of_other_worlds_end_by_their_own_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = Scripted(lambda td: torch.zeros(*td.batch_size, 1), "action")
+    options = {"last": 1003}  # more than a thousand steps, which are the limit of MarineNav alone
+    found = evaluate(policy, COUNTDOWN, options, 2, 0)
+    assert found.episodes["length"].tolist() == [1003, 1004] and found.cut == 0
+    monkeypatch.setattr(evaluator, "MOST_STEPS", 1003)
+    found = evaluate(policy, COUNTDOWN, options, 2, 0)
+    assert found.episodes["length"].tolist() == [1003, 1003] and (found.cut, found.max_steps) == (1, 1003)
 
 
 def test_an_outside_env_of_one_world() -> None:

@@ -32,6 +32,7 @@ def test_json_round_trip(result: Evaluation, tmp_path: Path) -> None:
     back = Evaluation.from_json(path.read_text())
     assert back.table() == result.table() and back.summary() == result.summary()
     assert back.to_json() == result.to_json()
+    assert (back.cut, back.max_steps) == (result.cut, 40) and result.cut == 1
     assert (back.levels, back.seed, back.policy, back.world) == (result.levels, 0, "full ahead", "marinenav")
     content = json.loads(path.read_text())
     assert content["options"]["dtype"] == "float64" and content["options"]["collision_penalty"] == -5.0

@@ -166,6 +166,19 @@ def test_the_batch_may_bring_its_own_discount(recording: Recording) -> None:
     torch.testing.assert_close(given, reward + gamma * (own - reward) / 0.99)
 
 
+def test_low_precision_reaches_neither_discounts_nor_levels() -> None:
+    actor, critic = DeterministicActor(FlatEncoder(3), 1, (4,)), LateQuantileCritic(FlatEncoder(3), 1, (4,))
+    loss, seen = ACIQNLoss(actor, critic, gamma=0.995), []
+    loss.quantiles = lambda observation, action, tau, target=False: seen.append(tau) or torch.full_like(tau, 1000.0)
+    following = {"observation": torch.rand(7, 3), "reward": torch.ones(7, 1), "terminated": torch.zeros(7, 1).bool()}
+    batch = TensorDict({"observation": torch.rand(7, 3), "action": torch.rand(7, 1), "next": following}, [7])
+    with torch.autocast("cpu", torch.bfloat16):
+        assert loss.act(batch["observation"]).dtype == torch.bfloat16
+        torch.testing.assert_close(loss.target(batch, torch.rand(7, 8)), torch.full((7, 8), 996.0))
+        loss.actor_loss(batch)
+    assert seen[-1].dtype == torch.float32
+
+
 def test_shared_levels_are_stratified() -> None:
     actor, critic = DeterministicActor(FlatEncoder(3), 1, (4,)), LateQuantileCritic(FlatEncoder(3), 1, (4,))
     loss = ACIQNLoss(actor, critic, num_quantiles=10, shared_levels=True)

@@ -236,6 +236,19 @@ def test_not_a_checkpoint_of_ours(tmp_path: Path) -> None:
     torch.save({"format": "rlstack-checkpoint", "version": 99, "state": {}}, path)
     with pytest.raises(CheckpointError, match="format version 99, this program reads version 1"):
         read_checkpoint(path)
+    for payload in ({}, {"state": [1]}):
+        torch.save({"format": "rlstack-checkpoint", "version": 1, **payload}, path)
+        with pytest.raises(CheckpointError, match="it holds no state"):
+            read_checkpoint(path)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+def test_a_torchscript_file_is_told_from_a_checkpoint(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    torch.jit.save(torch.jit.trace(nn.Tanh(), torch.zeros(1)), str(tmp_path / "policy.pt"))
+    recwarn.clear()
+    with pytest.raises(CheckpointError, match="policy.pt: a TorchScript program, .* agent=legacy agent.kind=torchscript"):
+        read_checkpoint(tmp_path / "policy.pt")
+    assert not recwarn.list
 
 
 class Malicious:
@@ -249,7 +262,7 @@ class Malicious:
 def test_a_malicious_pickle_is_refused_and_not_executed(tmp_path: Path) -> None:
     target, path = tmp_path / "owned", tmp_path / "bad.pt"
     torch.save({"format": "rlstack-checkpoint", "version": 1, "state": Malicious(target)}, path)
-    with pytest.raises(CheckpointError, match="not plain data"):
+    with pytest.raises(CheckpointError, match=r"\(refused, it holds objects that are not plain data\)$"):
         read_checkpoint(path)
     assert not target.exists()
     torch.load(path, weights_only=False)  # the bait does work

@@ -13,6 +13,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 
 import rlstack
+from rlstack.agents.acqn import ACQN
 from rlstack.config import ConfigError, build, conf_dir, to_plain
 from rlstack.training.checkpoint import read_checkpoint
 from rlstack.training.config import TrainConfig
@@ -197,6 +198,13 @@ def test_self_check_prints_a_line_a_check_and_leaves_no_trace(tmp_path: Path, ca
     assert list(run.path.iterdir()) == []
 
 
+def test_the_self_check_also_acts_greedily(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ACQN, "exploit", lambda self, observation, mask=None: observation["self"][..., :2] * torch.nan)
+    run = RunDirectory.create(tmp_path / "run", "test", 1)
+    with pytest.raises(ConfigError, match=r"self-check forward failed: .*actions are not finite"):
+        self_check(build(TrainConfig, plain_config()), run)
+
+
 def test_a_run_directory_is_never_overwritten(finished: Path) -> None:
     with pytest.raises(ConfigError, match="already holds a run"):
         RunDirectory.create(finished, "x", 1)
@@ -226,6 +234,19 @@ def test_every_experiment_keeps_its_own_values() -> None:
     assert (config.eval.every, config.eval.episodes, config.eval.seed) == (60_000, 10, 253)
     assert (config.collector.count, config.collector.steps_per_batch) == ("env_steps", 4)
     assert config.env["num_worlds"] == 1 and config.env["timeout_is_terminal"] is True
+
+
+@pytest.mark.parametrize("env", ["gymnasium", "pettingzoo"])
+def test_small_environments_get_small_numbers(env: str) -> None:
+    """Those of agent=acqn are MarineNav's; an experiment has the last word."""
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        agent = compose("train", ["agent=acqn", f"env={env}"]).agent
+        marinenav = compose("train", ["agent=acqn", "env=marinenav"]).agent
+        reference = compose("train", ["experiment=reference/pendulum_acqn"]).agent
+    assert (agent.frames_per_update, agent.learning_starts, agent.lr_actor, agent.candidates) == (1, 1000, 1e-3, 1)
+    assert (marinenav.frames_per_update, marinenav.candidates) == (1200, 16)
+    assert (reference.gamma, list(reference.hidden)) == (0.98, [64, 64])
 
 
 def test_debug_names_what_is_not_finite() -> None:

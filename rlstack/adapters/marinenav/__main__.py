@@ -8,6 +8,8 @@ trials with ``imitation_learning: true`` clone; they end with that, and are eval
 from __future__ import annotations
 
 import argparse
+import contextlib
+import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -67,9 +69,29 @@ def jobs(arguments: argparse.Namespace) -> list[Job]:
     alone = min(arguments.num_procs, len(trials)) == 1
     places = folders(trials, time.strftime("%Y-%m-%d-%H-%M-%S"))
     work = [Job(trial, place, arguments.device, alone, arguments.imitate) for trial, place in zip(trials, places)]
-    for job in work:
-        job.lay_out()
+    lay_out(work)
     return work
+
+
+def lay_out(work: Sequence[Job]) -> None:
+    """Makes the folders of new trials: of all of them, or of none.
+
+    Raises:
+        ConfigError: a folder cannot be made, or written to.
+    """
+    made: list[Path] = []
+    try:
+        for job in work:
+            made[:0] = [path for path in (job.folder, *job.folder.parents) if not path.exists()]
+            job.lay_out()
+    except (ConfigError, OSError) as error:
+        for job in work:
+            if job.folder in made:
+                shutil.rmtree(job.folder, ignore_errors=True)
+        for folder in made:
+            with contextlib.suppress(OSError):  # gone, or in use by another training
+                folder.rmdir()
+        raise error if isinstance(error, ConfigError) else ConfigError(f"save_dir: {error}") from None
 
 
 def run(work: Sequence[Job], num_procs: int) -> None:

@@ -15,6 +15,7 @@ from typing import Any, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
+from rlstack.adapters.safe_load import first_line
 from rlstack.config import ConfigError
 from rlstack.evaluation.table import print_rows
 
@@ -92,7 +93,10 @@ class RobotHistory:
         trajectory = np.array(trajectories, dtype=np.float64).reshape(len(trajectories), _TRAJECTORY)
         if not len(seen) == len(trajectory) == len(actions) + 1:
             raise ValueError(f"{len(seen)} observations, {len(trajectory)} positions, {len(actions)} actions")
-        return cls(own, objects, mask, np.array(actions), trajectory, len(observations) - len(seen), relations)
+        action = np.array(actions)
+        if action.dtype.kind not in "fiu" or not (action.ndim == 1 or action.shape[1:] == (2,)):
+            raise ValueError(f"actions of {action.dtype} {action.shape}")
+        return cls(own, objects, mask, action, trajectory, len(observations) - len(seen), relations)
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,8 +192,10 @@ def read_evaluations(path: str | Path) -> Evaluations:
         for timestep, *parts in zip(arrays["timesteps"], *columns, strict=True):
             evaluations.timesteps.append(int(timestep))
             evaluations.episodes.append([_episode(*numbers) for numbers in zip(*parts, strict=True)])
-    except (TypeError, ValueError, IndexError) as error:
-        raise ConfigError(f"{path}: not a MarineNav evaluations.npz ({error})") from None
+            if not evaluations.episodes[-1]:
+                raise ValueError("an evaluation without episodes")
+    except Exception as error:  # whatever the numbers of a broken or hostile file are no numbers of
+        raise ConfigError(f"{path}: not a MarineNav evaluations.npz ({first_line(error)})") from None
     return evaluations
 
 

@@ -6,7 +6,7 @@ Such a program cannot run Python, but may compute anything: run what you got fro
 from __future__ import annotations
 
 import math
-import zipfile
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rlstack.adapters.marinenav.weights import ACTION_SIZE, CHOICES, NUM_OBJECTS, OBJECT_SIZE, SELF_SIZE
+from rlstack.adapters.safe_load import forward_arguments
 from rlstack.agents.base import Interface, Policy
 from rlstack.config import ConfigError
 
@@ -64,15 +65,6 @@ class Export:
         return output
 
 
-def is_export(path: Path) -> bool:
-    """Whether a file is a TorchScript archive."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return any("/code/" in name for name in archive.namelist())
-    except (OSError, zipfile.BadZipFile):
-        return False
-
-
 def load_export(path: Path, device: torch.device | str = "cpu") -> Export:
     """Loads a TorchScript export and tries it, to see which agent it is.
 
@@ -84,14 +76,16 @@ def load_export(path: Path, device: torch.device | str = "cpu") -> Export:
     for where in dict.fromkeys((torch.device(device), torch.device("cpu"))):
         try:
             return _load_on(path, where)
-        except (RuntimeError, ValueError) as error:
+        except Exception as error:  # torch raises all sorts for programs that are no such
             reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
     raise ConfigError(f"{path}: not an export of a published MarineNav agent ({reason})")
 
 
 def _load_on(path: Path, device: torch.device) -> Export:
-    module = torch.jit.load(str(path), map_location=device).eval()
-    arguments = [entry for entry in module.forward.schema.arguments if entry.name != "self"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        module = torch.jit.load(str(path), map_location=device).eval()
+    arguments = forward_arguments(module)
     dtype = next((value.dtype for value in module.state_dict().values() if value.is_floating_point()), torch.float64)
     shapes = ((SELF_SIZE,), (NUM_OBJECTS, OBJECT_SIZE), (NUM_OBJECTS,))
     sample: list[Any] = [tuple(torch.zeros(3, *shape, dtype=dtype, device=device) for shape in shapes)]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlstack.adapters.marinenav.exports import Export, is_export, load_export
+from rlstack.adapters.marinenav.exports import Export, load_export
 from rlstack.adapters.marinenav.weights import (
     NETWORKS,
     NUM_OBJECTS,
@@ -27,6 +25,7 @@ from rlstack.adapters.marinenav.weights import (
     type_in_name,
     widths,
 )
+from rlstack.adapters.safe_load import is_torchscript, load_arrays, load_json, load_tensors, reason
 from rlstack.config import ConfigError
 
 Source = str | Path | Mapping[str, Any]
@@ -94,7 +93,7 @@ def load_published(
     if not path.is_file():
         raise ConfigError(f"{path}: No such file or directory")
     named = type_in_name(path.name)
-    if is_export(path):
+    if is_torchscript(path):
         export = load_export(path, device or "cpu")
         arrays = _network_of(export)
         return _checked(Published(_settled(export.agent_types, wanted, named, str(path)), arrays, str(path), export))
@@ -109,29 +108,13 @@ def read_arrays(path: str | Path) -> dict[str, np.ndarray]:
     """
     try:
         if Path(path).suffix in (".npz", ".npy"):
-            return _read_npz(path)
-        content = torch.load(path, map_location="cpu", weights_only=True)
+            return load_arrays(path)
+        content = load_tensors(path)
         if not isinstance(content, Mapping) or not all(isinstance(value, Tensor) for value in content.values()):
             raise ValueError("not a file of named tensors")
         return {str(key): value.detach().numpy() for key, value in content.items()}
-    except (
-        OSError,
-        EOFError,
-        ValueError,
-        TypeError,
-        RuntimeError,
-        pickle.UnpicklingError,
-        zipfile.BadZipFile,
-    ) as error:
-        raise ConfigError(f"{path}: {(str(error).splitlines() or [type(error).__name__])[0]}") from error
-
-
-def _read_npz(path: str | Path) -> dict[str, np.ndarray]:
-    file = np.load(path, allow_pickle=False)
-    if not isinstance(file, np.lib.npyio.NpzFile):
-        raise ValueError("not an npz file")
-    with file:
-        return dict(file.items())
+    except (OSError, ValueError, TypeError, RuntimeError) as error:  # the latter two of tensors that fit no array
+        raise ConfigError(f"{path}: {reason(error)}") from None
 
 
 # -- one network -------------------------------------------------------------------------------------------------
@@ -273,7 +256,7 @@ def _check_constructor(file: Path, arrays: Arrays) -> None:
     if not file.is_file():
         return
     try:
-        given = json.loads(file.read_text())
+        given = load_json(file.read_bytes())
     except (OSError, ValueError) as error:
         raise ConfigError(f"{file}: not JSON ({error})") from None
     if not isinstance(given, dict):

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from hydra import compose, initialize_config_dir
 
 from envs.marinenav.generator import generate_episodes
+from rlstack.adapters.safe_load import load_json
 from rlstack.config import ConfigError, Interval, build, conf_dir, to_plain
 from rlstack.evaluation.evaluator import EpisodeSet
 from rlstack.training.config import Count, Seed
@@ -165,7 +166,7 @@ def read_trials(path: str | Path) -> list[Trial]:
 
 def _read_json(path: str | Path) -> Mapping[str, Any]:
     try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
+        content = load_json(Path(path).read_bytes())
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
     except ValueError as error:

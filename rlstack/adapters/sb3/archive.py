@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ast
 import io
-import json
-import pickle
 import re
 import zipfile
 from collections.abc import Mapping
@@ -14,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
+from rlstack.adapters.safe_load import first_line, load_json, load_tensors
 from rlstack.config import ConfigError
 
 ALGORITHMS = ("PPO", "A2C", "DQN", "SAC", "RecurrentPPO")
@@ -28,6 +26,7 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
         *(nn.Softplus, nn.Softsign, nn.Hardtanh, nn.Hardswish, nn.ReLU6, nn.Tanhshrink, nn.LogSigmoid, nn.Identity),
     )
 }
+_VERSION, _VARIABLES = "_stable_baselines3_version", "pytorch_variables.pth"
 _ONLY_VECTORS = "only vectors of floats, or a Dict of them, are supported"
 
 
@@ -39,11 +38,13 @@ class Archive:
         state: the policy's ``state_dict``, on the CPU.
         data: the settings; an object is a dict of its printable attributes.
         version: of Stable-Baselines3 that wrote it, empty if it does not say.
+        variables: the file of what is learned beside the policy, such as SAC's temperature; empty if there is none.
     """
 
     state: dict[str, Tensor]
     data: dict[str, Any]
     version: str
+    variables: bytes = b""
 
 
 def read_archive(path: str | Path) -> Archive:
@@ -54,25 +55,26 @@ def read_archive(path: str | Path) -> Archive:
     """
     try:
         with zipfile.ZipFile(path) as file:
-            lacks = sorted({"data", "policy.pth"} - set(file.namelist()))
+            names = set(file.namelist())
+            lacks = sorted({"data", "policy.pth"} - names)
             if lacks:
                 raise ConfigError(f"{path}: not a model of Stable-Baselines3, it lacks {' and '.join(lacks)}")
-            data = json.loads(file.read("data"))
-            state = torch.load(io.BytesIO(file.read("policy.pth")), map_location="cpu", weights_only=True)
-            named = "_stable_baselines3_version" in file.namelist()
-            version = file.read("_stable_baselines3_version").decode().strip() if named else ""
+            data = load_json(file.read("data"))
+            state = load_tensors(io.BytesIO(file.read("policy.pth")))
+            version = file.read(_VERSION).decode().strip() if _VERSION in names else ""
+            variables = file.read(_VARIABLES) if _VARIABLES in names else b""
+    except ConfigError:
+        raise
     except zipfile.BadZipFile:
         raise ConfigError(f"{path}: not a zip file, as models of Stable-Baselines3 are") from None
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror or error})") from None
-    except (ValueError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
-        if isinstance(error, ConfigError):
-            raise
-        raise ConfigError(f"{path}: a part of the file is broken ({str(error).splitlines()[0]})") from None
+    except Exception as error:  # zipfile and zlib raise all sorts for damaged bytes
+        raise ConfigError(f"{path}: a part of the file is broken ({first_line(error)})") from None
     tensors = isinstance(state, Mapping) and all(isinstance(value, Tensor) for value in state.values())
     if not tensors or not isinstance(data, dict):
         raise ConfigError(f"{path}: not a model of Stable-Baselines3, its policy.pth or data is something else")
-    return Archive(dict(state), data, version)
+    return Archive(dict(state), data, version, variables)
 
 
 def algorithm_of(archive: Archive) -> str:
@@ -167,7 +169,11 @@ def observation_of(archive: Archive) -> tuple[tuple[str, ...] | None, dict[str, 
     if kind != "Box" or space.get("dtype") == "uint8":
         raise ConfigError(f"observation_space: {_ONLY_VECTORS}, not {kind} {space.get('dtype', '')}")
     shape = space.get("_shape")
-    return None, {"": tuple(shape)} if isinstance(shape, list) else {}
+    if not isinstance(shape, list):
+        return None, {}
+    if not all(isinstance(size, int) and not isinstance(size, bool) and size >= 0 for size in shape):
+        raise ConfigError(f"observation_space: {shape} is no shape")
+    return None, {"": tuple(shape)}
 
 
 def action_of(archive: Archive) -> tuple[str, np.ndarray[Any, Any] | None, np.ndarray[Any, Any] | None]:
@@ -211,5 +217,5 @@ def _numbers(printed: Any) -> np.ndarray[Any, Any] | None:
 def _literal(value: Any) -> Any:
     try:
         return ast.literal_eval(value) if isinstance(value, str) else value
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
         return value

@@ -12,6 +12,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from rlstack.adapters.safe_load import first_line
 from rlstack.adapters.sb3.archive import (
     Archive,
     action_of,
@@ -45,6 +46,8 @@ class SB3Model:
         num_timesteps: env steps it was trained for.
         hyperparameters: its settings that are plain numbers, for reference.
         version: of Stable-Baselines3 that wrote it.
+        archive: the file's content.
+        where: the file, for messages.
     """
 
     algorithm: str
@@ -60,6 +63,8 @@ class SB3Model:
     num_timesteps: int
     hyperparameters: dict[str, Any]
     version: str
+    archive: Archive
+    where: str
 
     @property
     def recurrent(self) -> bool:
@@ -93,12 +98,16 @@ def load_sb3(path: str | Path, vecnormalize: VecNormalize | str | Path | None = 
     """
     archive = read_archive(path)
     try:
-        return _model(archive, None if vecnormalize is None else as_vecnormalize(vecnormalize))
+        return _model(archive, None if vecnormalize is None else as_vecnormalize(vecnormalize), str(path))
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
+    except Exception as error:  # whatever settings are that Stable-Baselines3 has not written
+        raise ConfigError(
+            f"{path}: its settings cannot be read ({type(error).__name__}: {first_line(error)})"
+        ) from error
 
 
-def _model(archive: Archive, normaliser: VecNormalize | None) -> SB3Model:
+def _model(archive: Archive, normaliser: VecNormalize | None, where: str) -> SB3Model:
     algorithm = algorithm_of(archive)
     check_extractor(archive)
     activation = activation_of(archive, algorithm)
@@ -123,6 +132,8 @@ def _model(archive: Archive, normaliser: VecNormalize | None) -> SB3Model:
         num_timesteps=steps if isinstance(steps, int) else 0,
         hyperparameters=hyperparameters_of(archive),
         version=archive.version,
+        archive=archive,
+        where=where,
     )
 
 

@@ -20,6 +20,9 @@ from rlstack.adapters.sb3.recurrent import RecurrentActorCritic, State
 from rlstack.agents.base import Interface
 from rlstack.config import ConfigError
 
+_PRINTED = 1e-5
+"""How exactly the file tells the bounds."""
+
 
 def sb3_policy(model: SB3Model, env: EnvBase, deterministic: bool = True) -> TensorDictModuleBase:
     """A policy that acts as the model's ``predict``, for all worlds and agents of an env at once.
@@ -35,7 +38,7 @@ def sb3_policy(model: SB3Model, env: EnvBase, deterministic: bool = True) -> Ten
         deterministic: False samples from the distribution; a DQN has none and stays greedy.
 
     Raises:
-        ConfigError: the env's observations or actions are not the model's.
+        ConfigError: the env's observations or actions, or their bounds, are not the model's.
     """
     interface = Interface.of(env)
     check_fit(model, interface)
@@ -130,6 +133,27 @@ def check_fit(model: SB3Model, interface: Interface) -> None:
         raise ConfigError(
             f"the {model.algorithm} model has {count} continuous actions, the env takes {describe_action(interface)}"
         )
+    else:
+        _check_bounds(model, interface)
+
+
+def _check_bounds(model: SB3Model, interface: Interface) -> None:
+    """The model's actions mean what they meant in its own bounds; infinite ones, or unknown ones, say nothing."""
+    space = interface.action.space
+    for name, known, offered in (("low", model.low, space.low), ("high", model.high, space.high)):
+        if known is None:
+            continue
+        given = offered.detach().cpu().float().reshape(-1)
+        alike = torch.isclose(known, given, rtol=_PRINTED, atol=_PRINTED) | known.isinf()
+        if not bool(alike.all()):
+            raise ConfigError(
+                f"the {model.algorithm} model was trained with actions whose bounds {name} are {_shown(known)}, the "
+                f"env's are {_shown(given)}; give the env the bounds that it was trained with"
+            )
+
+
+def _shown(values: Tensor) -> str:
+    return f"[{', '.join(f'{value:g}' for value in values.tolist())}]"
 
 
 def _size(shape: tuple[int, ...] | None, spec: Any) -> int:

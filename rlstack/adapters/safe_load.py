@@ -1,0 +1,109 @@
+"""Files that strangers wrote, opened as plain data: nothing in them runs, and every fault is told in words of our own.
+
+The libraries' own messages are not repeated: some of them advise to load the file unsafely.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+import zipfile
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import IO, Any
+
+import numpy as np
+import torch
+
+REFUSED = "refused, it holds objects that are not plain data"
+
+
+def load_tensors(file: str | Path | IO[bytes]) -> Any:
+    """What ``torch.save`` wrote, if it is tensors, numbers, strings and containers of them; on the CPU.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: anything else, in a few words.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return torch.load(file, map_location="cpu", weights_only=True)
+    except OSError:
+        raise
+    except UnpicklingError as error:
+        # A stream of bytes that is no pickle at all ends at the first byte that is no operation.
+        reason = "not a file of torch.save" if "operand" in str(error) else REFUSED
+        raise ValueError(reason) from None
+    except Exception as error:  # torch raises all sorts for damaged and hostile bytes
+        raise ValueError(f"not a file of torch.save, or a damaged one ({type(error).__name__})") from None
+
+
+def load_arrays(path: str | Path) -> dict[str, np.ndarray[Any, Any]]:
+    """The arrays of an ``.npz`` file by name.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: anything else, in a few words.
+    """
+    with open(path, "rb") as content:
+        if not zipfile.is_zipfile(content):
+            raise ValueError("not an npz file")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with np.load(path, allow_pickle=False) as file:
+                arrays = dict(file.items())
+    except OSError:
+        raise
+    except Exception as error:  # numpy and zlib raise all sorts for damaged and hostile bytes
+        if "pickle" in str(error):
+            raise ValueError(REFUSED) from None
+        raise ValueError(f"not an npz file, or a damaged one ({type(error).__name__})") from None
+    if not all(isinstance(array, np.ndarray) for array in arrays.values()):
+        raise ValueError("not an npz file of arrays alone")
+    return arrays
+
+
+def load_json(content: str | bytes) -> Any:
+    """``json.loads``, which for content that is nested too deeply is no ``ValueError``.
+
+    Raises:
+        ValueError: not JSON.
+    """
+    try:
+        return json.loads(content)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def is_torchscript(path: str | Path) -> bool:
+    """Whether a file is a TorchScript archive."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return any("/code/" in name for name in archive.namelist())
+    except Exception:  # zipfile raises all sorts for damaged bytes
+        return False
+
+
+def forward_arguments(module: Any) -> list[Any]:
+    """What the ``forward`` of a TorchScript module takes, ``self`` left out.
+
+    Raises:
+        ValueError: it has none.
+    """
+    try:
+        arguments = module.forward.schema.arguments
+    except (AttributeError, NotImplementedError, RuntimeError):
+        raise ValueError("a program without a forward, which cannot act") from None
+    return [entry for entry in arguments if entry.name != "self"]
+
+
+def reason(error: Exception) -> str:
+    """Why something cannot be read or written, in one line."""
+    return getattr(error, "strerror", None) or first_line(error)
+
+
+def first_line(error: BaseException) -> str:
+    """Of an error's text; its type where there is none."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

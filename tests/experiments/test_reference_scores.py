@@ -1,0 +1,74 @@
+"""The reference studies: their files, their table, and a fast subset run for real."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments.reference_scores import curves
+from experiments.reference_scores.scores import STUDIES, judge, table, train
+from rlstack.config import conf_dir
+
+RESULT: dict[str, Any] = {
+    **STUDIES["cartpole_ppo"]._asdict(),
+    "frames": 100_000,
+    "scores": {0: 500.0, 1: 470.0},
+    "mean": 485.0,
+    "iqm": 485.0,
+    "interval": [470.0, 500.0],
+    "lowest": 470.0,
+    "passed": False,
+    "cpu_seconds": {0: 20.0, 1: 30.0},
+}
+
+
+def test_every_study_has_a_file_and_every_file_a_study() -> None:
+    files = {path.stem for path in (conf_dir() / "experiment" / "reference").glob("*.yaml")}
+    assert files == set(STUDIES)
+
+
+def test_a_row_says_whether_the_bar_was_reached() -> None:
+    row = table({"cartpole_ppo": RESULT}).splitlines()[-1]
+    assert "| CartPole-v1 | PPO | 100,000 | 2 | 485.0 | 485.0 | 470.0 to 500.0 | 470.0 |" in row
+    assert "475 (every seed): NO" in row and row.endswith("| 25 |")
+
+
+def _metrics(folder: Path, study: str, seed: int, values: list[float]) -> None:
+    run = folder / study / f"seed{seed}"
+    run.mkdir(parents=True)
+    with open(run / "metrics.csv", "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["frames", "eval/return"])
+        writer.writerows([[1000 * (k + 1), value] for k, value in enumerate(values)])
+        writer.writerow([9000, ""])  # a log line without an evaluation
+
+
+def test_curves_of_other_studies_stay(tmp_path: Path) -> None:
+    _metrics(tmp_path, "cartpole_ppo", 0, [20.0, 500.0])
+    _metrics(tmp_path, "cartpole_ppo", 1, [30.0, 400.0])
+    _metrics(tmp_path, "cartpole_dqn", 0, [10.0])
+    curves.write(tmp_path, ["cartpole_ppo"], [0, 1], tmp_path)
+    curves.write(tmp_path, ["cartpole_dqn"], [0], tmp_path)
+    with open(tmp_path / "curves.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["study"], row["return"]) for row in rows] == [
+        ("cartpole_ppo", "20.0"),
+        ("cartpole_ppo", "500.0"),
+        ("cartpole_ppo", "30.0"),
+        ("cartpole_ppo", "400.0"),
+        ("cartpole_dqn", "10.0"),
+    ]
+    curves.draw(tmp_path / "curves.csv", {"cartpole_ppo": RESULT}, tmp_path / "curves.png")
+    assert (tmp_path / "curves.png").stat().st_size > 1000
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("study", ["cartpole_ppo", "cartpole_dqn", "pendulum_td3"])
+def test_a_fast_subset_reaches_its_bar(study: str, tmp_path: Path) -> None:
+    train(study, [0], tmp_path)
+    result = judge(study, [0], tmp_path)
+    assert result["passed"], result["scores"]
