@@ -188,7 +188,7 @@ def _torchscript(module: ExportedPolicy) -> tuple[bytes, Program]:
 
 def _onnx(module: ExportedPolicy) -> tuple[bytes, Program]:
     examples = module.split(*random_inputs(module.interface, _EXAMPLES))
-    buffer = io.BytesIO()
+    buffer: Any = io.BytesIO()  # which this exporter takes, though its signature does not say so
     axes = {name: {0: "batch"} for name in (*module.names, "action")}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -57,9 +57,10 @@ def evaluate(
 
     A world class steers this by what it offers: ``evaluation_options``, which override ``options``, so that training
     tricks (shaped rewards, curricula) do not count; ``evaluation_set(per_level, seed) -> (configs, levels)``, fixed
-    episodes started by ``reset_to(configs)``; ``episode_options(configs)``, the options these need. Without a set,
-    episodes are random ones of this seed. Without statistics under ``("next", "episode")``, ``return`` (mean over
-    agents) and ``length`` are counted here. The global random generator of torch is left as it was.
+    episodes started by ``reset_to(configs)``; ``episode_options(configs)``, the options these need;
+    ``evaluation_steps``, see ``max_steps``. Without a set, episodes are random ones of this seed. Without statistics
+    under ``("next", "episode")``, ``return`` (mean over agents) and ``length`` are counted here. The global random
+    generator of torch is left as it was.
 
     Args:
         policy: an env's tensordict in, the same with actions out.

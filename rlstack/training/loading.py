@@ -128,6 +128,22 @@ def initialise(agent: Agent, path: str | Path, which: str = "latest") -> None:
         raise ConfigError(f"init: the networks of {file} do not fit this agent and env ({_brief(error)})") from None
 
 
+_NEEDED: dict[tuple[str, ...], type | tuple[type, ...]] = {
+    ("frames",): int,
+    ("agent",): dict,
+    ("agent", "networks"): dict,
+    ("agent", "targets"): dict,
+    ("config", "agent"): dict,
+    ("config", "agent", "name"): str,
+    ("config", "agent", "algorithm"): str,
+    ("config", "env"): dict,
+    ("config", "env", "name"): str,
+    ("config", "total_frames"): (int, float),  # 1e6 is a float in yaml
+}
+_MISFITS = (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
+"""What loading the state of another agent raises."""
+
+
 def _read(file: Path) -> dict[str, Any]:
     """The state in a checkpoint, with everything in its place that an agent is built from.
 
@@ -142,22 +158,6 @@ def _read(file: Path) -> dict[str, Any]:
         if not isinstance(value, kind) or isinstance(value, bool):
             raise CheckpointError(f"{file}: not a checkpoint of a trained agent, it lacks {'.'.join(keys)}")
     return state
-
-
-_NEEDED: dict[tuple[str, ...], type] = {
-    ("frames",): int,
-    ("agent",): dict,
-    ("agent", "networks"): dict,
-    ("agent", "targets"): dict,
-    ("config", "agent"): dict,
-    ("config", "agent", "name"): str,
-    ("config", "agent", "algorithm"): str,
-    ("config", "env"): dict,
-    ("config", "env", "name"): str,
-    ("config", "total_frames"): int,
-}
-_MISFITS = (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
-"""What loading the state of another agent raises."""
 
 
 def _brief(error: Exception) -> str:

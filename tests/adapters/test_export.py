@@ -202,7 +202,7 @@ def test_a_failure_leaves_what_was_there(failing: str, tmp_path: Path, monkeypat
     (tmp_path / "policy").write_text("old")
     (tmp_path / "policy.json").write_text("older")
     monkeypatch.setattr(Path, "write_bytes", full)
-    with pytest.raises(ConfigError, match="out: .*policy cannot be written .No space left on device.$"):
+    with pytest.raises(ConfigError, match=r"out: .*policy cannot be written \(No space left on device\)$"):
         export_policy(small(plain(True), name="dqn"), tmp_path / "policy")
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"policy": "old", "policy.json": "older"}
 

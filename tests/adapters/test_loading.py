@@ -69,7 +69,7 @@ def test_a_checkpoint_of_ours(prefix: str, tmp_path: Path) -> None:
     agent = rlstack.make_agent("ppo", env, hidden=[8], steps_per_batch=2)
     from rlstack.config import to_plain
 
-    config = {"agent": to_plain(agent.config), "env": {"name": "marinenav", "num_worlds": 1}, "total_frames": 10}
+    config = {"agent": to_plain(agent.config), "env": {"name": "marinenav", "num_worlds": 1}, "total_frames": 1e1}
     state = {"frames": 7, "agent": agent.state_dict(), "config": config}
     write_checkpoint(tmp_path / "ours.pt", state, 7)
     td = env.reset()

@@ -249,7 +249,7 @@ def test_actions_that_are_none(tmp_path: Path, actions: list[Any]) -> None:
     ours = Evaluations()
     ours.add(20, [Episode([dataclasses.replace(history(1), action=Listed(actions))], 1.5, False, 2.0, 7.0)])
     ours.save(tmp_path / "file.npz")
-    with pytest.raises(ConfigError, match="not a MarineNav evaluations.npz .actions of"):
+    with pytest.raises(ConfigError, match=r"not a MarineNav evaluations\.npz \(actions of"):
         read_evaluations(tmp_path / "file.npz")
 
 

@@ -46,7 +46,12 @@ def test_networks_of_different_agents(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("{", "not JSON"), ("[" * 100_000, "not JSON .nested too deeply"), ("[1]", "must hold a JSON object"), ('{"hidden_dimension": 64}', "is 64, the weights have 12")],
+    [
+        ("{", "not JSON"),
+        ("[" * 100_000, "not JSON .nested too deeply"),
+        ("[1]", "must hold a JSON object"),
+        ('{"hidden_dimension": 64}', "is 64, the weights have 12"),
+    ],
 )
 def test_constructor_arguments_must_not_contradict(tmp_path: Path, content: str, message: str) -> None:
     save_published(native("DQN"), tmp_path)

@@ -221,9 +221,7 @@ def test_trying_leaves_the_generator_and_the_observations_alone() -> None:
 
 def test_loading_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "strangers_policy.py").write_text(
-        "class Agents:\n    best = max\n"
-        "class Computed:\n    it = property(lambda self: 1 / 0)\n"
-        "computed = Computed()\n"
+        "class Agents:\n    best = max\nclass Computed:\n    it = property(lambda self: 1 / 0)\ncomputed = Computed()\n"
     )
     (tmp_path / "strangers_end.py").write_text("raise SystemExit(3)\n")
     (tmp_path / "strangers_mistake.py").write_text("raise OSError('no licence')\n")

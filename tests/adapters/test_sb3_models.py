@@ -248,7 +248,7 @@ def test_nothing_in_the_zip_is_unpickled(tmp_path: Path) -> None:
         torch.save({"action_net.weight": Bomb(trace)}, buffer)
         file.writestr("policy.pth", buffer.getvalue())
         file.writestr("data", "{}")
-    with pytest.raises(ConfigError, match=r"a part of the file is broken \(refused, it holds objects that are not plain"):
+    with pytest.raises(ConfigError, match=r"part of the file is broken \(refused, it holds objects that are not plain"):
         load_sb3(path)
     assert not trace.exists()
 
@@ -257,7 +257,7 @@ def test_damaged_parts(tmp_path: Path) -> None:
     for member in ("data", "policy.pth"):
         path = rewritten(tmp_path, PPO, compression=zipfile.ZIP_DEFLATED)
         damaged(path, member)
-        with pytest.raises(ConfigError, match=r"model.zip: a part of the file is broken \(Error -3 while decompressing"):
+        with pytest.raises(ConfigError, match=r"a part of the file is broken \(Error -3 while decompressing"):
             load_sb3(path)
 
 
@@ -268,7 +268,7 @@ def test_a_temperature_that_is_none(variables: Any, tmp_path: Path) -> None:
     content = variables if isinstance(variables, bytes) else buffer.getvalue()
     path = rewritten(tmp_path, "sac_small", replaced={"pytorch_variables.pth": content})
     assert load_sb3(path).algorithm == "SAC"  # which acts without it
-    with pytest.raises(ConfigError, match="model.zip: pytorch_variables.pth: (not a file of torch.save|the weight of)"):
+    with pytest.raises(ConfigError, match=r"model.zip: pytorch_variables.pth: (not a file of|the weight of)"):
         sb3_agent(path, Noise(5, box((-2, 1), (0, 3))))
 
 

@@ -141,7 +141,7 @@ def test_a_program_that_fails_later(tmp_path: Path) -> None:
 
 
 def test_files_that_are_none(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="policy.pt: a program without a forward"):
+    with pytest.raises(ConfigError, match=r"policy\.pt: a program without a forward"):
         torchscript_policy(saved(NoForward(), tmp_path), Noise())
     with pytest.raises(ConfigError, match="no such file"):
         torchscript_policy(tmp_path / "nothing.pt", Noise())

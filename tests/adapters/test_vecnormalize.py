@@ -129,7 +129,9 @@ def test_a_pickle_cannot_change_what_stands_in(tmp_path: Path) -> None:
     check(FIXTURES / "a2c_multi_default_vecnormalize.pkl")
 
 
-@pytest.mark.parametrize("content", [b"", b"hello", pickle.dumps([1, 2]), b"{broken", b'{"a":' * 100_000, b"\x80\x04\x95"])
+@pytest.mark.parametrize(
+    "content", [b"", b"hello", pickle.dumps([1, 2]), b"{broken", b'{"a":' * 100_000, b"\x80\x04\x95"]
+)
 def test_other_files(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "statistics.pkl"
     path.write_bytes(content)

@@ -128,7 +128,13 @@ def test_evaluated_like_one_of_ours(
     command("agent=legacy", "agent.kind=marinenav", f"agent.path={ACTOR}", "env=marinenav")
     assert seen.world == "marinenav"
     assert capsys.readouterr().out.startswith(f"marinenav:{ACTOR} in marinenav, seed 1000\n")
-    assert (tmp_path / "runs/marinenav_AC_IQN_params/evaluations/seed1000_marinenav/evaluation.json").is_file()
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert folder.name.startswith("marinenav_AC_IQN_params_")
+    assert (folder / "evaluations/seed1000_marinenav/evaluation.json").is_file()
+    command("agent=legacy", "agent.kind=marinenav", f"agent.path={ACTOR}", "agent.agent_type=DDPG", "env=marinenav")
+    Path("AC_IQN_params.npz").write_bytes(Path(ACTOR).read_bytes())
+    command("agent=legacy", "agent.kind=marinenav", "agent.path=AC_IQN_params.npz", "env=marinenav")
+    assert len([*(tmp_path / "runs").iterdir()]) == 3  # other options, and another file of that name
 
 
 def short(num_worlds: int = 1) -> Any:
@@ -142,6 +148,8 @@ def short(num_worlds: int = 1) -> Any:
         (["agent=legacy", "agent.kind=sb3", "agent.path=x.zip"], "env: missing, an agent from elsewhere needs a world"),
         (["agent=legacy", "env=marinenav"], "agent=legacy needs agent.kind and agent.path"),
         (["agent=ppo", "env=marinenav"], "agent=ppo: would have to be trained first"),
+        (["agent=legacy", "env=marinenav", "policy=explore"], "policy: explore is for a checkpoint"),
+        (["agent=legacy", "env=marinenav", "which=best"], "which: best is for checkpoint=<run>; .* agent.which=best"),
         (["agent=legacy", "checkpoint=x"], "agent: a checkpoint brings its agent; give keys of it alone"),
     ],
 )

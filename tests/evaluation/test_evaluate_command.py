@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import imageio.v2 as imageio
 import pytest
@@ -18,8 +20,8 @@ import envs
 from envs.marinenav.env import MarineNav
 from envs.marinenav.episodes import Config, save_episodes
 from rlstack.agents import Interface
-from rlstack.config import ConfigError, conf_dir
-from rlstack.evaluate import main
+from rlstack.config import ConfigError, conf_dir, load_group
+from rlstack.evaluate import EvaluateConfig, from_checkpoint, main, output_folder
 from rlstack.evaluation.evaluator import EpisodeSet, evaluate
 from rlstack.evaluation.pictures import most_telling, save_pictures
 from rlstack.training import loading
@@ -94,6 +96,57 @@ def test_another_world_and_folder(run_dir: Path, episodes_file: Path, tmp_path: 
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["evaluation.json"]
     command("checkpoint=run", *common)
     assert (run_dir / "evaluations" / "000000001234_seed1000_marinenav_three").is_dir()
+
+
+def test_every_world_and_checkpoint_has_a_folder_of_its_own(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def folder(path: Path, run_dir: Path | None, env: dict[str, Any] | None = None) -> Path:
+        loaded = loading.load("any")
+        changed = SimpleNamespace(**{**vars(loaded), "path": path, "run_dir": run_dir})
+        with monkeypatch.context() as patch:
+            patch.setattr(loading, "load", lambda *_, **__: changed)
+            patch.setattr("rlstack.evaluate.check_fit", lambda *_: None)
+            config = EvaluateConfig("x", "latest", "greedy", 1, None, 0, "cpu", None, False, False, None, env)
+            return output_folder(config, from_checkpoint(config, torch.device("cpu")))
+
+    marinenav, gymnasium = load_group("env", "marinenav"), load_group("env", "gymnasium")
+    worlds: list[dict[str, Any] | None] = [
+        *(None, marinenav, load_group("env", "marinenav_published"), {**marinenav, "num_robots": 2}),
+        *({**gymnasium, "id": "CartPole-v1"}, {**gymnasium, "id": "Pendulum-v1"}),
+        *(
+            {**gymnasium, "id": "CartPole-v1", "kwargs": {"a": 1}},
+            {**gymnasium, "id": "CartPole-v1", "kwargs": {"a": 2}},
+        ),
+        {"name": "my.worlds:One"},
+    ]
+    run, loose = run_dir / "checkpoints/checkpoint_000000001234.pt", run_dir.parent
+    places = [folder(run, run_dir, world) for world in worlds]
+    places += [folder(loose / "a.pt", None), folder(loose / "b.pt", None)]
+    assert len(set(places)) == len(places)
+    names = [place.name.removeprefix("000000001234_seed0") for place in places]
+    assert names[:2] == ["", "_marinenav"] and names[4:6] == ["_gymnasium_CartPole-v1", "_gymnasium_Pendulum-v1"]
+    assert names[-2] == "a_000000001234_seed0"
+    assert folder(run, run_dir, {**marinenav, "num_worlds": 7, "device": "cpu"}) == places[1]  # no matter of the world
+
+
+def test_episodes_that_were_cut_are_told(
+    run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_episodes(tmp_path / "two.json", [episodes()[name] for name in ("rests", "arrives")])
+    monkeypatch.setattr(MarineNav, "evaluation_steps", 60)
+    command("checkpoint=run", f"episodes_file={tmp_path / 'two.json'}", "plots=false", "video=false")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-2] == "1 of 2 episodes had not ended after 60 steps, and are judged as they stood"
+
+
+@pytest.mark.parametrize("content", ["damaged", "deep"])
+def test_episodes_that_cannot_be_read_leave_no_folder(content: str, run_dir: Path, tmp_path: Path) -> None:
+    file = tmp_path / "bad.json.gz"
+    written = bytearray(gzip.compress(b"[" * 100_000))
+    written[10] = written[10] if content == "deep" else 0xFF
+    file.write_bytes(written)
+    with pytest.raises(ConfigError, match=r"episodes_file: .*bad\.json\.gz cannot be read") as error:
+        command("checkpoint=run", f"episodes_file={file}")
+    assert "\n" not in str(error.value) and not run_dir.exists()
 
 
 @pytest.mark.parametrize(
