@@ -25,6 +25,7 @@ class Batch:
 
     Attributes:
         done: bool ``[W]``, which environments have ended and not been reset.
+        numbers: reward, return and length, ``[3, W, 1]``.
         steps: environment steps taken.
     """
 
@@ -32,18 +33,18 @@ class Batch:
         count = len(arrays.reward)
         self.arrays, self.done, self.steps = arrays, arrays.flags[0, :, 0], 0
         self._returns = np.zeros(count)
-        self._numbers: Array = np.zeros((3, count, 1), dtype)
-        self._reward, self._return, self._length = self._numbers[..., 0]
+        self.numbers: Array = np.zeros((3, count, 1), dtype)
+        self._reward, self._return, self._length = self.numbers[..., 0]
         self._nested = observations.nested
         self._size, self._device, self._on_cpu = torch.Size([count]), device, device.type == "cpu"
         self._leaves = [torch.from_numpy(array) for array in arrays.observations]
         self._mask = None if arrays.mask is None else torch.from_numpy(arrays.mask)
-        self._flag_tensor, self._number_tensor = torch.from_numpy(arrays.flags), torch.from_numpy(self._numbers)
+        self._flag_tensor, self._number_tensor = torch.from_numpy(arrays.flags), torch.from_numpy(self.numbers)
 
     def begin(self, rows: list[int]) -> None:
         """New episodes have begun in these rows."""
         self._returns[rows] = 0.0
-        self._numbers[:, rows] = 0.0
+        self.numbers[:, rows] = 0.0
 
     def account(self, running: Array) -> None:
         """A step has been taken; ``running [W]`` were those that had not ended before it."""

@@ -66,11 +66,11 @@ def onnx_policy(path: str | Path, env: EnvBase) -> TensorDictModuleBase:
     Raises:
         ConfigError: onnxruntime is not installed, no such file, not ONNX, or it does not fit the env.
     """
+    _check_file(path)
     try:
         runtime = importlib.import_module("onnxruntime")
     except ImportError:
         raise ConfigError("policies in ONNX need onnxruntime: pip install 'rlstack[export]'") from None
-    _check_file(path)
     try:
         session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     except Exception as error:  # the runtime has exceptions of its own, without a common base

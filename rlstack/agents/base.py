@@ -61,11 +61,14 @@ class Policy(TensorDictModuleBase):
         return acted if isinstance(acted, Tensor) else acted["action"]
 
     @torch.no_grad()
+    def entries(self, observation: Any, mask: Tensor | None = None) -> dict[str, Tensor]:
+        """What it leaves in a tensordict, by name without group: ``action`` and the extras."""
+        acted = self._act(observation, mask) if self._masked else self._act(observation)
+        return {"action": acted} if isinstance(acted, Tensor) else acted
+
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        observation = tensordict.get(self._observation)
-        acted = self._act(observation, tensordict.get(self._mask)) if self._masked else self._act(observation)
-        if isinstance(acted, Tensor):
-            return tensordict.set(self.out_keys[0], acted)
+        mask = tensordict.get(self._mask) if self._masked else None
+        acted = self.entries(tensordict.get(self._observation), mask)
         for key in self.out_keys:
             tensordict.set(key, acted[key if isinstance(key, str) else key[-1]])
         return tensordict

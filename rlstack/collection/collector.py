@@ -36,13 +36,26 @@ class LeanCollector(Collector):
         """A batch ``[*env.batch_size, steps]``."""
         policy: Any = self._wrapped_policy
         carrier, env = self._carrier, self.env
-        steps = []
         with set_exploration_type(self.exploration_type):
+            if self._in_one_go:
+                batch, self._carrier = env.collect(policy.entries, self.frames_per_batch)
+                return batch
+            steps = []
             for _ in range(self.frames_per_batch):
                 done, carrier = env.step_and_maybe_reset(policy(carrier))
                 steps.append(done)
         self._carrier = carrier
         return stack_steps(steps, len(env.batch_size))
+
+    @property
+    def _in_one_go(self) -> bool:
+        """The env can step many times under a policy that acts on tensors (not one that a wrapper merely passes on)."""
+        return (
+            hasattr(type(self.env), "collect")
+            and hasattr(self._wrapped_policy, "entries")
+            and self.env.device is not None
+            and self.env.device.type == "cpu"
+        )
 
 
 def stack_steps(steps: list[TensorDictBase], dim: int) -> TensorDict:
