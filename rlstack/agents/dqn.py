@@ -20,7 +20,7 @@ from rlstack.networks.values import DuelingNetwork, StateNetwork
 
 from .base import Positive, Scheduled
 from .interface import Interface, require_choices
-from .off_policy import OffPolicy, OffPolicyConfig, epsilon_greedy, greedy, next_mask
+from .off_policy import OffPolicy, OffPolicyConfig, greedy, next_mask
 from .optimizer import Info
 
 
@@ -58,7 +58,7 @@ class DQN(OffPolicy):
         return greedy(self.network(self.normalized(observation)), mask)
 
     def explore(self, observation: Any, mask: Tensor | None = None) -> Tensor:
-        return epsilon_greedy(self.network(self.normalized(observation)), self.scheduled["epsilon"], mask)
+        return self.epsilon_greedy(lambda: self.exploit(observation, mask), observation, mask)
 
     def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
         loss, norm, info = self.optimizer.minimize(self.loss, batch)

@@ -20,7 +20,7 @@ from rlstack.networks.quantile import QuantileNetwork
 
 from .base import Count, Positive, Scheduled
 from .interface import Interface, require_choices
-from .off_policy import OffPolicy, OffPolicyConfig, epsilon_greedy, greedy, next_mask
+from .off_policy import OffPolicy, OffPolicyConfig, greedy, next_mask
 from .optimizer import Info
 from .risk import CVaR, check_level, levels
 
@@ -78,7 +78,7 @@ class IQN(OffPolicy):
         return greedy(self.act_values(observation), mask)
 
     def explore(self, observation: Any, mask: Tensor | None = None) -> Tensor:
-        return epsilon_greedy(self.act_values(observation), self.scheduled["epsilon"], mask)
+        return self.epsilon_greedy(lambda: self.exploit(observation, mask), observation, mask)
 
     # -- learning ------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -16,7 +17,7 @@ from rlstack.collection.replay import Replay
 from rlstack.config import Interval
 
 from .base import Agent, AgentConfig, Count, Policy, Positive, Whole
-from .interface import MASK, Interface, legal, random_choice
+from .interface import MASK, Interface, legal
 
 
 @dataclass
@@ -91,6 +92,22 @@ class OffPolicy(Agent):
             return self.interface.to_env(action)
 
         return Policy(self.interface, act)
+
+    def epsilon_greedy(self, best: Callable[[], Tensor], observation: Any, mask: Tensor | None = None) -> Tensor:
+        """The best action, with probability ``epsilon`` a uniformly random (legal) one, ``[...]``.
+
+        On the CPU nothing is computed that is not used; on a GPU asking would cost more.
+        """
+        epsilon, lead = self.scheduled["epsilon"], self._lead(observation)
+        if epsilon <= 0:
+            return best()
+        chosen = torch.rand(lead, device=self.device) < epsilon
+        if self.device.type == "cpu" and not chosen.any():
+            return best()
+        random = self.interface.random_action(lead, self.device, mask)
+        if self.device.type == "cpu" and chosen.all():
+            return random
+        return torch.where(chosen, random, best())
 
     def _lead(self, observation: Any) -> torch.Size:
         """The batch dimensions of an observation."""
@@ -201,21 +218,6 @@ class OffPolicy(Agent):
 
     def load_replay_state(self, state: dict[str, Any]) -> None:
         self.replay.load_state_dict(state)
-
-
-def epsilon_greedy(values: Tensor, epsilon: float, mask: Tensor | None = None) -> Tensor:
-    """The best action of ``[..., n]`` values, with probability epsilon a uniformly random (legal) one, ``[...]``."""
-    best = greedy(values, mask)
-    if epsilon <= 0:
-        return best
-    chosen = torch.rand(best.shape, device=values.device) < epsilon
-    if values.device.type == "cpu" and not chosen.any():  # on a GPU asking would cost more than drawing
-        return best
-    if mask is None:
-        random = torch.randint(values.shape[-1], best.shape, device=values.device)
-    else:
-        random = random_choice(mask)
-    return torch.where(chosen, random, best)
 
 
 def greedy(values: Tensor, mask: Tensor | None = None) -> Tensor:

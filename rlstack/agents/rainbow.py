@@ -27,7 +27,7 @@ from rlstack.networks.values import DuelingNetwork
 
 from .base import Count, NonNegative, Positive, Scheduled
 from .interface import Interface, require_choices
-from .off_policy import OffPolicy, OffPolicyConfig, epsilon_greedy, greedy, next_mask
+from .off_policy import OffPolicy, OffPolicyConfig, greedy, next_mask
 from .optimizer import Info
 
 
@@ -108,7 +108,7 @@ class Rainbow(OffPolicy):
             return greedy(self.values(observation), mask)
 
     def explore(self, observation: Any, mask: Tensor | None = None) -> Tensor:
-        return epsilon_greedy(self.values(observation), self.scheduled["epsilon"], mask)
+        return self.epsilon_greedy(lambda: greedy(self.values(observation), mask), observation, mask)
 
     @contextmanager
     def without_noise(self) -> Iterator[None]:

@@ -12,7 +12,6 @@ from torchrl.data import Binary, Bounded, Categorical, Composite, MultiCategoric
 import envs
 from rlstack.agents import make_agent, rainbow
 from rlstack.agents.interface import Interface
-from rlstack.agents.off_policy import epsilon_greedy
 from rlstack.collection.flatten import flatten_agents
 from tests.agents.small_agents import CASES, CONTINUOUS, DISCRETE, ON_POLICY, Decisions, copies, equal, plain, small
 
@@ -177,7 +176,9 @@ def test_states_that_allow_nothing_do_no_harm(name: str) -> None:
 def test_random_actions_are_uniform_over_what_is_allowed() -> None:
     torch.manual_seed(0)
     mask = torch.tensor([True, False, True, False, True])
-    drawn = epsilon_greedy(torch.arange(5.0).expand(20_000, 5), 0.5, mask.expand(20_000, 5))
+    agent = small(Decisions(Bounded(-2.0, 2.0, shape=(3,)), Categorical(5), True), name="dqn", epsilon=0.5)
+    fourth = torch.full((20_000,), 4)
+    drawn = agent.epsilon_greedy(lambda: fourth, torch.zeros(20_000, 3), mask.expand(20_000, 5))
     shares = torch.bincount(drawn, minlength=5) / 20_000
     torch.testing.assert_close(shares, torch.tensor([1, 0, 1, 0, 4]) / 6, rtol=0, atol=0.02)
 
