@@ -208,10 +208,11 @@ def test_onnx_that_does_not_fit(tmp_path: Path) -> None:
         onnx_policy(tmp_path / "nothing.onnx", Noise(5, TWO))
 
 
-def test_onnx_without_its_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_onnx_without_its_runtime(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def missing(name: str) -> Any:
         raise ImportError(name)
 
+    (tmp_path / "policy.onnx").touch()
     monkeypatch.setattr(importlib, "import_module", missing)
     with pytest.raises(ConfigError, match=r"need onnxruntime: pip install 'rlstack\[export\]'"):
-        onnx_policy("policy.onnx", Noise(5, TWO))
+        onnx_policy(tmp_path / "policy.onnx", Noise(5, TWO))
