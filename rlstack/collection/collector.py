@@ -25,8 +25,8 @@ _LEAN: dict[str, Any] = {
 class LeanCollector(Collector):
     """A ``Collector`` whose inner loop does nothing but act, step and stack.
 
-    TorchRL's own loop also handles device changes, hooks, trajectory ids and replay buffers, which triples the cost of
-    a step of a few small environments. The batches are the same.
+    TorchRL's own loop also handles device changes, hooks, trajectory ids and replay buffers, which costs more than a
+    step of a few small environments. The batches are the same.
     """
 
     _carrier: TensorDictBase

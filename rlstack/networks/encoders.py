@@ -28,7 +28,7 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 
 
 class Layers(nn.Sequential):
-    """A sequence of layers without what ``nn.Module`` does around each of them, a third of a small network's time.
+    """A sequence of layers without what ``nn.Module`` does around each of them.
 
     Forward hooks of the layers inside are not called.
     """
