@@ -46,18 +46,20 @@ class Columns:
         observation = self._nested([leaf[:, t] for leaf in self._tensors], lambda part: _made(part, self._size[:1]))
         return observation, None if self._mask_tensor is None else self._mask_tensor[:, t]
 
-    def entries(self) -> tuple[dict[str, Any], Tensor]:
-        """All steps: entries ``[W, steps, ...]`` of a tensordict, and the rewards."""
-        reward, total, length = torch.from_numpy(self.numbers).unbind(0)
-        done, terminated, truncated = torch.from_numpy(self.flags).unbind(0)
+    def entries(self, rewards: bool) -> dict[str, Any]:
+        """All steps as entries ``[W, steps, ...]`` of a tensordict."""
+        reward, total, length = torch.from_numpy(self.numbers)
+        done, terminated, truncated = torch.from_numpy(self.flags)
         entries = {
             "observation": self._nested(self._tensors, lambda part: _made(part, self._size)),
             "episode": _made({"return": total, "length": length}, self._size),
             **{"done": done, "terminated": terminated, "truncated": truncated},
         }
+        if rewards:
+            entries["reward"] = reward
         if self._mask_tensor is not None:
             entries["action_mask"] = self._mask_tensor
-        return entries, reward
+        return entries
 
 
 def collect(
@@ -84,11 +86,11 @@ def collect(
         advance(acted[-1]["action"].numpy())
         following.write(t)
         restart()
-    entries, _ = here.entries()
-    after, reward = following.entries()
     size = (len(batch.done), steps)
+    entries = here.entries(rewards=False)
     entries |= {name: torch.stack([entry[name] for entry in acted], 1) for name in acted[0]}
-    return _made({**entries, "next": _made({**after, "reward": reward}, size)}, size)
+    entries["next"] = _made(following.entries(rewards=True), size)
+    return _made(entries, size)
 
 
 def _made(entries: dict[str, Any], size: tuple[int, ...]) -> TensorDict:

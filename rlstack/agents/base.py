@@ -60,12 +60,15 @@ class Policy(TensorDictModuleBase):
         acted = self._act(observation, mask) if self._masked else self._act(observation)
         return acted if isinstance(acted, Tensor) else acted["action"]
 
-    @torch.no_grad()
     def entries(self, observation: Any, mask: Tensor | None = None) -> dict[str, Tensor]:
-        """What it leaves in a tensordict, by name without group: ``action`` and the extras."""
+        """What it leaves in a tensordict, by name without group: ``action`` and the extras.
+
+        It does not turn gradients off: whoever steps many times does so once.
+        """
         acted = self._act(observation, mask) if self._masked else self._act(observation)
         return {"action": acted} if isinstance(acted, Tensor) else acted
 
+    @torch.no_grad()
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         mask = tensordict.get(self._mask) if self._masked else None
         acted = self.entries(tensordict.get(self._observation), mask)

@@ -122,7 +122,7 @@ class DDPG(OffPolicy):
         action = self.target_action(observation)
         values = [self.targets[name].network(observation, action) for name in self.CRITICS]
         least = values[0] if len(values) == 1 else torch.minimum(*values)
-        return following.get("reward") + self.discount(batch) * least
+        return self.bootstrapped(batch, least)
 
     def target_action(self, observation: Any) -> Tensor:
         """``[N, D]``."""

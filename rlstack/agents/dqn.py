@@ -83,7 +83,7 @@ class DQN(OffPolicy):
         values = self.target(observation)
         chooser = self.network(observation) if self.config.double else values
         best = values.gather(-1, greedy(chooser, mask).unsqueeze(-1))
-        return following.get("reward") + self.discount(batch) * best
+        return self.bootstrapped(batch, best)
 
     def imitation_loss(self, observation: Any, action: Tensor, mask: Tensor | None) -> Tensor:
         """Cross entropy of the choice, Q-values taken as logits."""

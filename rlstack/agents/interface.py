@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -74,12 +75,12 @@ class Interface:
 
     # -- actions -------------------------------------------------------------------------------------------------
 
-    @property
+    @cached_property
     def continuous(self) -> bool:
         """The action is a bounded vector."""
         return isinstance(self.action, Bounded) and self.action.dtype.is_floating_point and self.action.ndim == 1
 
-    @property
+    @cached_property
     def choices(self) -> tuple[int, ...] | None:
         """Number of choices of each discrete part of an action (one part, usually); None for other actions."""
         if isinstance(self.action, MultiCategorical):
@@ -98,25 +99,34 @@ class Interface:
             return f"{type(self.action).__name__} actions of shape {list(self.action.shape)}"
         return f"{choices[0]} discrete actions" if len(choices) == 1 else f"multi-discrete actions {list(choices)}"
 
+    @cached_property
+    def as_is(self) -> bool:
+        """An agent's action is the env's: :meth:`to_env` changes nothing."""
+        return not self._single if self._whole else self._scaling(torch.empty(0)) is None
+
     def to_env(self, action: Tensor) -> Tensor:
         """An agent's action as the env takes it.
 
         A continuous one in [-1, 1] is put within the env's bounds (infinite bounds leave it as it is); a choice
         ``[...]`` gets the last dimension of 1 that some envs have.
         """
-        if not self.action.dtype.is_floating_point:
+        if self._whole:
             return action.unsqueeze(-1) if self._single else action
         scaling = self._scaling(action)
         return action if scaling is None else torch.addcmul(scaling[0], action, scaling[1])
 
     def from_env(self, action: Tensor) -> Tensor:
         """The inverse of :meth:`to_env`."""
-        if not self.action.dtype.is_floating_point:
+        if self._whole:
             return action.squeeze(-1) if self._single else action
         scaling = self._scaling(action)
         return action if scaling is None else (action - scaling[0]) / scaling[2]
 
-    @property
+    @cached_property
+    def _whole(self) -> bool:
+        return not self.action.dtype.is_floating_point
+
+    @cached_property
     def _single(self) -> bool:
         return tuple(self.action.shape) == (1,)
 

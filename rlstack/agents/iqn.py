@@ -97,7 +97,7 @@ class IQN(OffPolicy):
         """Quantile Huber loss of Z_tau(s, a) to r + gamma Zbar_tau'(s', a'); levels are drawn, the target's first."""
         reward = batch.get(("next", "reward"))
         tau_target = self._draw(reward) if tau_target is None else tau_target
-        target = reward + self.discount(batch) * self._next_quantiles(batch, tau_target)
+        target = self.bootstrapped(batch, self._next_quantiles(batch, tau_target))
         tau = self._draw(reward) if tau is None else tau
         quantiles = self.network(batch.get("observation"), tau)
         value = _of_action(quantiles, batch.get("action"))

@@ -101,13 +101,14 @@ class OffPolicy(Agent):
         epsilon, lead = self.scheduled["epsilon"], self._lead(observation)
         if epsilon <= 0:
             return best()
-        chosen = torch.rand(lead, device=self.device) < epsilon
-        if self.device.type == "cpu" and not chosen.any():
-            return best()
-        random = self.interface.random_action(lead, self.device, mask)
-        if self.device.type == "cpu" and chosen.all():
-            return random
-        return torch.where(chosen, random, best())
+        drawn = torch.rand(lead, device=self.device)
+        if self.device.type == "cpu":
+            chosen = drawn.numpy() < epsilon
+            if not chosen.any():
+                return best()
+            if chosen.all():
+                return self.interface.random_action(lead, self.device, mask)
+        return torch.where(drawn < epsilon, self.interface.random_action(lead, self.device, mask), best())
 
     def _lead(self, observation: Any) -> torch.Size:
         """The batch dimensions of an observation."""
@@ -163,12 +164,15 @@ class OffPolicy(Agent):
             following.set("reward", self.reward_scaler(following.get("reward")))
         return batch.set("next", following)
 
-    def discount(self, batch: TensorDictBase) -> Tensor:
-        """``gamma^n``, and zero where the episode ended in a terminal state, ``[N, 1]``."""
+    def bootstrapped(self, batch: TensorDictBase, values: Tensor) -> Tensor:
+        """``r + gamma^n v`` for values ``[N, k]`` of next states, ``r`` alone where the episode terminated."""
         following = batch.get("next")
-        alive = (~following.get("terminated")).to(following.get("reward").dtype)
-        gamma = batch.get("gamma", None)
-        return alive * (self.config.gamma if gamma is None else gamma)
+        reward, gamma = following.get("reward"), batch.get("gamma", None)
+        if gamma is None:
+            target = torch.add(reward, values, alpha=self.config.gamma)
+        else:
+            target = torch.addcmul(reward, gamma, values)
+        return torch.where(following.get("terminated"), reward, target)
 
     def _observe(self, sequences: TensorDictBase) -> None:
         """Running statistics see every new entry once."""
@@ -182,6 +186,8 @@ class OffPolicy(Agent):
 
     def _own(self, sequences: TensorDictBase) -> TensorDictBase:
         """With actions as the agent has them."""
+        if self.interface.as_is:
+            return sequences
         return sequences.copy().set("action", self.interface.from_env(sequences.get("action")))
 
     def _update_targets(self, frames: int) -> None:

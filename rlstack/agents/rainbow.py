@@ -166,7 +166,7 @@ class Rainbow(OffPolicy):
         observation = following.get("observation")
         best = greedy(self._expected(self.network(observation)), next_mask(batch))
         probabilities = _of_action(self.target(observation), best).softmax(-1, dtype=self.atoms.dtype)
-        moved = following.get("reward") + self.discount(batch) * self.atoms
+        moved = self.bootstrapped(batch, self.atoms)
         return project_distribution(probabilities, moved, self.atoms)
 
     def imitation_loss(self, observation: Any, action: Tensor, mask: Tensor | None) -> Tensor:

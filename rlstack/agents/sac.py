@@ -190,7 +190,7 @@ class SAC(OffPolicy):
             log_prob = _log_probabilities(actor(observation), next_mask(batch))
             least = torch.minimum(*(critic(observation) for critic in critics))
             soft = (log_prob.exp() * (least - self.temperature() * log_prob)).sum(-1, keepdim=True)
-        return following.get("reward") + self.discount(batch) * soft
+        return self.bootstrapped(batch, soft)
 
     def actor_loss(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
         """alpha log pi(a | s) - min Q(s, a)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -30,6 +31,17 @@ class LeanCollector(Collector):
     """
 
     _carrier: TensorDictBase
+
+    def iterator(self) -> Iterator[TensorDictBase]:
+        """Batches until ``total_frames``; on a GPU in a stream of its own, as TorchRL's does it."""
+        if self.env.device is None or self.env.device.type != "cpu":
+            yield from super().iterator()
+            return
+        while self._frames < self.total_frames:
+            self._iter += 1
+            batch = self.rollout()
+            self._frames += batch.numel()
+            yield batch
 
     @torch.no_grad()
     def rollout(self) -> TensorDictBase:

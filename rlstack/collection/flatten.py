@@ -29,10 +29,10 @@ def flatten_agents(batch: TensorDictBase, group: str | None = "agents") -> Tenso
     if batch.ndim != 2:
         batch = batch.reshape(-1, batch.shape[-1])
     if group is None:
-        flat = batch.select(*_ROOT, strict=False)
-        flat.set("next", batch.get("next").select(*_NEXT, strict=False))
-        flat.set("active", torch.ones(batch.shape, dtype=torch.bool, device=batch.device))
-        return flat
+        flat = _selected(batch, _ROOT)
+        flat["next"] = _made(_selected(batch.get("next"), _NEXT), batch)
+        flat["active"] = torch.ones(batch.shape, dtype=torch.bool, device=batch.device)
+        return _made(flat, batch)
     here, following = batch.get(group), batch.get(("next", group))
     worlds, time, agents = here.shape
 
@@ -139,3 +139,12 @@ def _flat(sequences: TensorDictBase, without: tuple[str, ...] = ()) -> TensorDic
         if key not in without
     }
     return TensorDict._new_unsafe(entries, batch_size=torch.Size([sequences.numel()]), device=sequences.device)
+
+
+def _selected(part: TensorDictBase, keys: tuple[str, ...]) -> dict[str, Any]:
+    return {key: value for key, value in part.items() if key in keys}
+
+
+def _made(entries: dict[str, Any], like: TensorDictBase) -> TensorDict:
+    # The public constructor checks every entry, which small batches feel.
+    return TensorDict._new_unsafe(entries, batch_size=like.batch_size, device=like.device)

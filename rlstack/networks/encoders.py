@@ -10,6 +10,7 @@ import torch
 from tensordict import TensorDictBase
 from tensordict.utils import NestedKey
 from torch import Tensor, nn
+from torch.nn import functional
 from torchrl.data import Composite, TensorSpec
 
 from rlstack.config import ConfigError
@@ -30,12 +31,17 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 class Layers(nn.Sequential):
     """A sequence of layers without what ``nn.Module`` does around each of them.
 
-    Forward hooks of the layers inside are not called.
+    Forward hooks of the layers inside are not called. A ReLU overwrites its input: no layer here needs its own output.
     """
 
     def forward(self, input: Tensor) -> Tensor:
         for layer in self._modules.values():
-            input = layer.forward(input)
+            if type(layer) is nn.Linear:
+                input = functional.linear(input, layer.weight, layer.bias)
+            elif type(layer) is nn.ReLU:
+                input = input.relu_()
+            else:
+                input = layer.forward(input)
         return input
 
 

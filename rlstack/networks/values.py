@@ -7,6 +7,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from .encoders import Activation, Observation, mlp
 
@@ -36,7 +37,9 @@ class StateNetwork(nn.Module):
 
     def forward(self, observation: Observation) -> Tensor:
         """``[..., N]``."""
-        return self.output(self.trunk(self.encoder(observation)))
+        # Module calls around each part would cost as much as a small network itself.
+        output = self.output
+        return functional.linear(self.trunk.forward(self.encoder.forward(observation)), output.weight, output.bias)
 
 
 class DuelingNetwork(nn.Module):

@@ -1,0 +1,78 @@
+"""One optimiser step beside what torch does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor, nn
+
+from rlstack.agents.optimizer import Optimizer
+
+
+def small_network(outputs: int = 2) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, outputs))
+
+
+def data(count: int = 8) -> list[TensorDict]:
+    torch.manual_seed(1)
+    return [TensorDict({"x": torch.randn(count, 3)}, [count]) for _ in range(6)]
+
+
+def squares(network: nn.Module) -> Any:
+    def loss(batch: TensorDictBase) -> tuple[Tensor, dict[str, Tensor]]:
+        return network(batch["x"]).square().mean(), {}
+
+    return loss
+
+
+@pytest.mark.parametrize("max_grad_norm", [None, 0.05])
+def test_steps_are_those_of_torch(max_grad_norm: float | None) -> None:
+    ours, theirs = small_network(), small_network()
+    optimizer = Optimizer([list(ours.parameters())], lr=0.01, max_grad_norm=max_grad_norm, eps=1e-5)
+    reference = torch.optim.Adam(theirs.parameters(), lr=0.01, eps=1e-5)
+    for step, batch in enumerate(data()):
+        optimizer.lr = reference.param_groups[0]["lr"] = 0.01 / (step + 1)
+        _, norm, _ = optimizer.minimize(squares(ours), batch)
+        reference.zero_grad()
+        squares(theirs)(batch)[0].backward()
+        if max_grad_norm is not None:
+            expected = nn.utils.clip_grad_norm_(theirs.parameters(), max_grad_norm)
+            torch.testing.assert_close(norm, expected)
+            assert expected > max_grad_norm  # or nothing was clipped
+        reference.step()
+    for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(mine, other)
+
+
+def test_moments_go_on_after_a_load() -> None:
+    straight, stopped = small_network(), small_network()
+    first = Optimizer([list(straight.parameters())], lr=0.01)
+    second = Optimizer([list(stopped.parameters())], lr=0.01)
+    batches = data()
+    for batch in batches[:3]:
+        first.minimize(squares(straight), batch)
+        second.minimize(squares(stopped), batch)
+    third = Optimizer([list(stopped.parameters())], lr=0.01)
+    kept = {name: value.clone() for name, value in stopped.state_dict().items()}
+    for batch in batches[:2]:
+        third.minimize(squares(stopped), batch)  # moments of its own, which the load replaces
+    stopped.load_state_dict(kept)
+    third.load_state_dict(second.state_dict())
+    for batch in batches[3:]:
+        first.minimize(squares(straight), batch)
+        third.minimize(squares(stopped), batch)
+    for mine, other in zip(straight.parameters(), stopped.parameters(), strict=True):
+        assert torch.equal(mine, other)
+
+
+def test_a_parameter_without_a_gradient_stays() -> None:
+    network, unused = small_network(), nn.Parameter(torch.ones(2))
+    optimizer = Optimizer([[*network.parameters(), unused]], lr=0.01, max_grad_norm=1.0)
+    before = network[0].weight.detach().clone()
+    for batch in data():
+        optimizer.minimize(squares(network), batch)
+    assert torch.equal(unused, torch.ones(2)) and not torch.equal(network[0].weight, before)
