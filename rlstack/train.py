@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -48,12 +49,11 @@ def run(cfg: DictConfig) -> None:
     from rlstack.training.summary import describe, where_things_are
 
     check_buildable(config)
-    name = f"{config.agent.get('name')}_{config.env.get('name')}_seed{config.seed}"
-    resuming = config.resume is not None
+    resuming, keep = config.resume is not None, config.checkpoint.keep
     directory = (
-        RunDirectory.open(str(config.resume), config.checkpoint.keep)
+        RunDirectory.open(str(config.resume), keep)
         if resuming
-        else RunDirectory.create(config.run_dir, name, config.checkpoint.keep)
+        else RunDirectory.create(config.run_dir, run_name(config.agent, config.env, config.seed), keep)
     )
     check_gradients(config.debug)
     print(describe(config, directory))
@@ -73,6 +73,12 @@ def run(cfg: DictConfig) -> None:
     evaluation = training.execute()
     evaluation.print_table()
     print(where_things_are(directory))
+
+
+def run_name(agent: dict[str, Any], env: dict[str, Any], seed: int) -> str:
+    """``<agent>_<env or its id>_seed<seed>``, fit for a folder's name."""
+    world = re.sub(r"[^\w.-]+", "-", str(env.get("id") or env.get("name")))
+    return f"{agent.get('name')}_{world}_seed{seed}"
 
 
 def _debugged(plain: dict[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
 import subprocess
@@ -16,6 +15,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
+
+import rlstack
 
 REPO = Path(__file__).resolve().parent.parent
 
@@ -68,10 +69,7 @@ def test_pins_are_plain_and_leave_rlstack_out(pins: dict[str, Version]) -> None:
 
 
 def test_version_is_the_declared_one(pyproject: dict[str, Any]) -> None:
-    version = getattr(importlib.import_module("rlstack"), "__version__", None)
-    if version is None:
-        pytest.skip("rlstack defines no __version__")
-    assert version == pyproject["project"]["version"]
+    assert rlstack.__version__ == pyproject["project"]["version"]
 
 
 def _python(*args: str, cwd: Path, pythonpath: Path | None = None) -> subprocess.CompletedProcess[str]:

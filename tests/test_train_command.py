@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from rlstack.train import run_name
 from tests.small_run import SMALL_RUN
 
 ROOT = Path(__file__).parent.parent
@@ -75,6 +76,11 @@ def test_a_multirun_over_seeds_with_a_users_own_group(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_run_is_named_after_the_outside_env_it_is_in() -> None:
+    outside = {"name": "gymnasium", "id": "my.package:Grid-v0"}
+    assert run_name({"name": "dqn"}, outside, 3) == "dqn_my.package-Grid-v0_seed3"
+
+
 def test_debug_runs_every_part(tmp_path: Path) -> None:
     result = train("debug=true", "run_dir=out", cwd=tmp_path)
     assert result.returncode == 0, result.stderr

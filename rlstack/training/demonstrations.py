@@ -23,6 +23,7 @@ from torchrl.data import Composite
 from torchrl.envs import EnvBase
 
 from rlstack.adapters.env_fit import check_bounds
+from rlstack.adapters.safe_load import load_arrays
 from rlstack.agents.base import MASK, Interface
 from rlstack.collection.collector import make_collector
 from rlstack.collection.flatten import flatten_agents
@@ -112,7 +113,7 @@ def read_demonstrations(path: str | Path, interface: Interface, device: torch.de
     try:
         with zipfile.ZipFile(path) as archive:
             members = set(archive.namelist())
-        arrays = _evaluations(path) if "timesteps.npy" in members else _plain(path)
+        arrays = _evaluations(path) if "timesteps.npy" in members else load_arrays(path)
     except FileNotFoundError:
         raise ConfigError(f"{path} does not exist") from None
     except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
@@ -121,11 +122,6 @@ def read_demonstrations(path: str | Path, interface: Interface, device: torch.de
         return _fitted(arrays, interface).to(device)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
-
-
-def _plain(path: str | Path) -> Arrays:
-    with np.load(path, allow_pickle=False) as file:
-        return {name: file[name] for name in file.files}
 
 
 def _evaluations(path: str | Path) -> Arrays:

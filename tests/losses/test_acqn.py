@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from tensordict import TensorDict
@@ -15,6 +14,7 @@ from rlstack.losses.acqn import ACIQNLoss
 from rlstack.networks.actors import DeterministicActor
 from rlstack.networks.encoders import FlatEncoder, ObjectSetEncoder
 from rlstack.networks.quantile import LateQuantileCritic, QuantileCritic
+from tests.losses.recordings import Recording
 
 pytestmark = pytest.mark.filterwarnings("ignore:No target network updater:UserWarning")
 
@@ -22,33 +22,12 @@ TOLERANCE = 1e-9
 NAMES = {"actor": ACTOR_NAMES, "critic": CRITIC_NAMES}
 
 
-class Recording:
-    """A recorded run of three updates on one batch."""
-
-    def __init__(self, path: Path) -> None:
-        with np.load(path) as file:
-            self.arrays = dict(file.items())
-
-    def __getitem__(self, key: str) -> Tensor:
-        return torch.as_tensor(self.arrays[key])
+class Pair(Recording):
+    """A recording of AC-IQN's actor and critic."""
 
     def state(self, prefix: str, network: str) -> dict[str, Tensor]:
         """Parameters of ``"actor"`` or ``"critic"`` under our names."""
-        start = f"{prefix}/{network}/"
-        arrays = {key.removeprefix(start): value for key, value in self.arrays.items() if key.startswith(start)}
-        return published_state(arrays, NAMES[network])
-
-    def batch(self) -> TensorDict:
-        def observation(prefix: str) -> dict[str, Tensor]:
-            return {key: self[prefix + key] for key in ("self", "objects", "mask")}
-
-        following = {
-            "observation": observation("next_"),
-            "reward": self["reward"][:, None],
-            "terminated": self["done"][:, None] > 0.5,
-        }
-        entries = {"observation": observation(""), "action": self["action"], "next": following}
-        return TensorDict(entries, batch_size=[16])
+        return published_state(self.under(f"{prefix}/{network}/"), NAMES[network])
 
     def network(self, prefix: str, name: str) -> nn.Module:
         encoder = ObjectSetEncoder(7, 5, 5, 6, (4,))
@@ -68,7 +47,7 @@ def flat(params: TensorDict) -> dict[str, Tensor]:
     return {".".join(key) if isinstance(key, tuple) else key: value for key, value in params.items(True, True)}
 
 
-def check(recording: Recording) -> None:
+def check(recording: Pair) -> None:
     loss, batch = recording.loss(), recording.batch()
     original = batch.clone()
     parameters = {name: list(getattr(loss, f"{name}_network_params").values(True, True)) for name in NAMES}
@@ -100,7 +79,7 @@ def check(recording: Recording) -> None:
 
 
 def test_recorded_updates(fixtures_dir: Path) -> None:
-    check(Recording(fixtures_dir / "losses/public_AC_IQN.npz"))
+    check(Pair(fixtures_dir / "losses/public_AC_IQN.npz"))
 
 
 @pytest.mark.shared
@@ -108,15 +87,15 @@ def test_all_recorded_updates(shared_dir: Path) -> None:
     paths = sorted((shared_dir / "golden/marinenav/losses").glob("*_AC_IQN.npz"))
     assert paths
     for path in paths:
-        check(Recording(path))
+        check(Pair(path))
 
 
 @pytest.fixture
-def recording(fixtures_dir: Path) -> Recording:
-    return Recording(fixtures_dir / "losses/public_AC_IQN.npz")
+def recording(fixtures_dir: Path) -> Pair:
+    return Pair(fixtures_dir / "losses/public_AC_IQN.npz")
 
 
-def test_targets_are_copies_that_no_gradient_reaches(recording: Recording) -> None:
+def test_targets_are_copies_that_no_gradient_reaches(recording: Pair) -> None:
     loss, batch = recording.loss(), recording.batch()
     for _ in range(2):  # to_module() must leave it so after each use
         losses = loss(batch)
@@ -131,14 +110,14 @@ def test_targets_are_copies_that_no_gradient_reaches(recording: Recording) -> No
                 assert online[key].requires_grad and online[key].grad is not None
 
 
-def test_critic_loss_leaves_the_actor_alone(recording: Recording) -> None:
+def test_critic_loss_leaves_the_actor_alone(recording: Pair) -> None:
     loss, batch = recording.loss(), recording.batch()
     loss.critic_loss(batch)[0].backward()
     assert all(value.grad is None for value in loss.actor_network_params.values(True, True))
     assert all(value.grad is not None for value in loss.critic_network_params.values(True, True))
 
 
-def test_levels_are_drawn_target_first(recording: Recording) -> None:
+def test_levels_are_drawn_target_first(recording: Pair) -> None:
     loss, batch = recording.loss(), recording.batch()
     torch.manual_seed(3)
     drawn = loss.critic_loss(batch)[0]
@@ -147,7 +126,7 @@ def test_levels_are_drawn_target_first(recording: Recording) -> None:
     assert torch.equal(drawn, loss.critic_loss(batch, tau, tau_target)[0])
 
 
-def test_terminated_entries_take_the_reward_alone(recording: Recording) -> None:
+def test_terminated_entries_take_the_reward_alone(recording: Pair) -> None:
     loss, batch = recording.loss(), recording.batch()
     done = torch.arange(16)[:, None] < 5
     batch["next", "terminated"] = done
@@ -156,7 +135,7 @@ def test_terminated_entries_take_the_reward_alone(recording: Recording) -> None:
     assert (target[5:] != batch["next", "reward"][5:]).all()
 
 
-def test_the_batch_may_bring_its_own_discount(recording: Recording) -> None:
+def test_the_batch_may_bring_its_own_discount(recording: Pair) -> None:
     loss, batch = recording.loss(), recording.batch()
     batch["next", "terminated"] = torch.zeros(16, 1, dtype=torch.bool)
     tau = torch.rand(16, 8, dtype=torch.float64)

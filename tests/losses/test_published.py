@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tensordict import TensorDict
 from torch import Tensor
 from torchrl.modules import NoisyLinear
 
@@ -22,42 +21,20 @@ from rlstack.adapters.marinenav import NETWORKS, network_state, published_state,
 from rlstack.adapters.marinenav.agents import CONFIGURATIONS
 from rlstack.adapters.marinenav.weights import CONTINUOUS, NOISY_NAMES
 from rlstack.agents import make_agent
+from tests.losses.recordings import BATCH, Recording
 
 TOLERANCE = 1e-9
-BATCH = 16
 
 
-class Recording:
-    """A recorded run of three updates on one batch."""
-
-    def __init__(self, path: Path) -> None:
-        with np.load(path) as file:
-            self.arrays = dict(file.items())
-
-    def __getitem__(self, key: str) -> Tensor:
-        return torch.as_tensor(self.arrays[key])
+class Updates(Recording):
+    """A recording of a whole learner."""
 
     def under(self, prefix: str) -> dict[str, np.ndarray]:
-        found = {key.removeprefix(prefix): value for key, value in self.arrays.items() if key.startswith(prefix)}
-        return unpacked(found)
+        return unpacked(super().under(prefix))
 
     def draws(self, name: str) -> Iterator[Tensor]:
         """All draws of the three updates in their order."""
         return (self[f"step{k}/{name}{i}"] for k in range(3) for i in range(3) if f"step{k}/{name}{i}" in self.arrays)
-
-    def batch(self) -> TensorDict:
-        def observation(prefix: str) -> dict[str, Tensor]:
-            return {key: self[prefix + key] for key in ("self", "objects", "mask")}
-
-        following = {
-            "observation": observation("next_"),
-            "reward": self["reward"][:, None],
-            "terminated": self["done"][:, None] > 0.5,
-        }
-        entries: dict[str, Any] = {"observation": observation(""), "action": self["action"], "next": following}
-        if "weights" in self.arrays:  # Rainbow: the rewards are three-step returns
-            entries |= {"weight": self["weights"], "gamma": torch.full((BATCH, 1), 0.99**3, dtype=torch.float64)}
-        return TensorDict(entries, batch_size=[BATCH])
 
 
 def unpacked(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -72,7 +49,7 @@ def published_part(part: str) -> str:
     return "net" if part == "network" else part
 
 
-def build(kind: str, recording: Recording) -> Any:
+def build(kind: str, recording: Updates) -> Any:
     env = envs.make("marinenav", num_worlds=1, dtype=torch.float64, continuous_actions=kind in CONTINUOUS)
     small = {"self_features": 6, "object_features": [4], "hidden": [12, 12], "batch_size": BATCH, "buffer_size": BATCH}
     agent = make_agent(CONFIGURATIONS[kind], env, 1000, **small)
@@ -83,7 +60,7 @@ def build(kind: str, recording: Recording) -> Any:
     return agent
 
 
-def inject(agent: Any, kind: str, recording: Recording) -> None:
+def inject(agent: Any, kind: str, recording: Updates) -> None:
     """Replaces every random draw by the recorded ones."""
     levels, normals, step = recording.draws("rand"), recording.draws("eps"), iter(range(3))
     if kind == "AC-IQN":
@@ -115,7 +92,7 @@ def norms(agent: Any) -> list[Tensor]:
 
 
 def check(kind: str, path: Path) -> None:
-    recording = Recording(path)
+    recording = Updates(path)
     agent, batch = build(kind, recording), recording.batch()
     original = batch.clone()
     inject(agent, kind, recording)
@@ -149,7 +126,7 @@ def watch_errors(agent: Any) -> list[Tensor]:
     return seen
 
 
-def compare_parameters(state: dict[str, Tensor], recording: Recording, part: str, names: Any) -> None:
+def compare_parameters(state: dict[str, Tensor], recording: Updates, part: str, names: Any) -> None:
     """Of arrays of which only every tenth row was kept (``...::10``) these rows."""
     recorded = recording.under(f"step2/local/{published_part(part)}/")
     left = {name for name in state if not name.endswith("_epsilon")}
@@ -185,7 +162,7 @@ def test_all_recorded_updates(kind: str, shared_dir: Path) -> None:
 
 
 def test_rainbow_keeps_its_noise_and_the_target_draws_new(fixtures_dir: Path) -> None:
-    recording = Recording(fixtures_dir / "losses/public_Rainbow.npz")
+    recording = Updates(fixtures_dir / "losses/public_Rainbow.npz")
     agent = build("Rainbow", recording)
 
     def noise(network: Any) -> list[Tensor]:
@@ -200,7 +177,7 @@ def test_rainbow_keeps_its_noise_and_the_target_draws_new(fixtures_dir: Path) ->
 
 def test_iqn_takes_the_best_action_of_every_quantile_by_itself(fixtures_dir: Path) -> None:
     """In the recording one action is best at all levels: here the embedding is made to matter more."""
-    recording = Recording(fixtures_dir / "losses/public_IQN.npz")
+    recording = Updates(fixtures_dir / "losses/public_IQN.npz")
     agent, batch = build("IQN", recording), recording.batch()
     with torch.no_grad():
         agent.target.embedding.linear.weight.mul_(20)

@@ -241,7 +241,7 @@ def test_a_files_mistakes_are_one_line(tmp_path: Path) -> None:
         ({"action": np.full(20, 3)}, "actions up to 3, the world has 3 discrete actions"),
         ({"action": np.zeros(20)}, "float64"),
         ({"action": np.zeros(19, np.int64)}, "lengths: 19, 20"),
-        ({"action": np.array([None] * 20)}, "pickle"),
+        ({"action": np.array([None] * 20)}, "not plain data"),
     ]
     for change, message in bad:
         np.savez(tmp_path / "bad.npz", **{**good, **change})

@@ -1,0 +1,44 @@
+"""Recorded runs of three updates on one batch, as the reference learners left them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+
+BATCH = 16
+
+
+class Recording:
+    """One file of arrays."""
+
+    def __init__(self, path: Path) -> None:
+        with np.load(path) as file:
+            self.arrays = dict(file.items())
+
+    def __getitem__(self, key: str) -> Tensor:
+        return torch.as_tensor(self.arrays[key])
+
+    def under(self, prefix: str) -> dict[str, np.ndarray]:
+        """The arrays whose names begin so, by the rest of their names."""
+        return {key.removeprefix(prefix): value for key, value in self.arrays.items() if key.startswith(prefix)}
+
+    def batch(self) -> TensorDict:
+        """The transitions all three updates saw."""
+
+        def observation(prefix: str) -> dict[str, Tensor]:
+            return {key: self[prefix + key] for key in ("self", "objects", "mask")}
+
+        following = {
+            "observation": observation("next_"),
+            "reward": self["reward"][:, None],
+            "terminated": self["done"][:, None] > 0.5,
+        }
+        entries: dict[str, Any] = {"observation": observation(""), "action": self["action"], "next": following}
+        if "weights" in self.arrays:  # Rainbow: the rewards are three-step returns
+            entries |= {"weight": self["weights"], "gamma": torch.full((BATCH, 1), 0.99**3, dtype=torch.float64)}
+        return TensorDict(entries, batch_size=[BATCH])
