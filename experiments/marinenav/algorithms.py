@@ -107,7 +107,10 @@ def draw(folder: Path, results: dict[str, dict[str, Any]], picture: Path) -> Non
     figure, axis = plt.subplots(figsize=(7.5, 4.5), constrained_layout=True)
     for index, agent in enumerate(results):
         for number, seed in enumerate(results[agent]["seeds"]):
-            rows = read_curve(folder / agent / f"seed{seed}")
+            run = folder / agent / f"seed{seed}"
+            if not complete(run):  # measured once, its run since removed
+                continue
+            rows = read_curve(run)
             frames, success = [row["frames"] for row in rows], [row["eval/success"] for row in rows]
             axis.plot(frames, success, color=f"C{index}", label=None if number else agent)
     axis.set(xlabel="env steps", ylabel="success, levels 0-5, greedy, noise on", ylim=(0, 1))
