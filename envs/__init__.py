@@ -1,8 +1,13 @@
-"""Batched worlds for TorchRL. ``envs.make(name, **options)`` builds one."""
+"""Batched worlds for TorchRL. ``envs.make(name, **options)`` builds one.
+
+Importing the package makes ``rlstack/Arena-v0`` and ``rlstack/MarineNav-v0`` known to Gymnasium, see ``envs.faces``.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+
+from .faces import register_faces
 
 __all__ = ["constructor", "make", "names", "options_of", "register", "world_class"]
 
@@ -17,3 +22,6 @@ def __getattr__(name: str) -> Any:
     from . import registry
 
     return getattr(registry, name)
+
+
+register_faces()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
@@ -12,6 +13,10 @@ from torchrl.envs import EnvBase
 
 from .memory import keep_freed_memory
 
+MEMORY = "memory"
+"""Key, at the root or in the group ``agents``, of what a policy remembers of the episode; see :class:`World`."""
+_GROUP = "agents"
+
 
 class World(EnvBase):
     """A batch of ``num_worlds`` independent worlds, ``batch_size [W]``.
@@ -20,6 +25,9 @@ class World(EnvBase):
     and :meth:`_current` (what they show now), sets its specs, and lists its options as constructor arguments.
     Episode statistics, time limits and deactivation belong into the world: a transform around it would cost more than
     the simulation. On the CPU the process keeps the memory it frees, see :func:`keep_freed_memory`.
+
+    A policy finds at the next step what it leaves under ``("next", "memory")`` or ``("next", "agents", "memory")``,
+    ``[W, M]`` or ``[W, A, M]``: under ``"memory"`` or ``("agents", "memory")``, zeros once an episode has ended.
 
     Args:
         num_worlds: W.
@@ -35,6 +43,8 @@ class World(EnvBase):
     """After how many steps the published evaluation judges an episode as it stands; None lets every episode end."""
     saves_episodes: bool = True
     """Whether a loaded state goes on within its episodes; False where simulators cannot be saved."""
+    num_stages: int = 0
+    """How many stages of difficulty :meth:`set_stage` knows, 0 for none."""
 
     def __init__(self, num_worlds: int, device: torch.device | str, dtype: torch.dtype, seed: int | None) -> None:
         if num_worlds < 1:
@@ -75,7 +85,10 @@ class World(EnvBase):
 
     def step_and_maybe_reset(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
         """One step; finished worlds restart. Same result as TorchRL's own version, without its bookkeeping."""
+        left = tensordict.get("next", None)
         following = self._advance(tensordict)
+        if left is not None:
+            hand_on(left, following)
         tensordict.set("next", following)
         finished = following.get("done")
         worlds = finished[:, 0].nonzero()[:, 0]
@@ -85,7 +98,47 @@ class World(EnvBase):
         for key in self.done_keys:
             value = following.get(key)
             root.set(key, value & ~finished.view(-1, *[1] * (value.dim() - 1)) if len(worlds) else value)
+        if left is not None:
+            hand_on(following, root, forget=True)
         return tensordict, root
+
+    def maybe_reset(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Restarts finished worlds; see :meth:`torchrl.envs.EnvBase.maybe_reset`."""
+        kept = TensorDict({}, self.batch_size, self.device)  # a restart clears the flags
+        hand_on(tensordict, kept, forget=True)
+        tensordict = super().maybe_reset(tensordict)
+        hand_on(kept, tensordict)
+        return tensordict
+
+    @property
+    def _step_mdp(self) -> Callable[[TensorDictBase], TensorDictBase]:
+        """TorchRL's way from a step to the next root, which knows only of what the specs name."""
+        plain = super()._step_mdp
+
+        def step_mdp(tensordict: TensorDictBase) -> TensorDictBase:
+            root = plain(tensordict)
+            hand_on(tensordict.get("next"), root)
+            return root
+
+        return step_mdp
+
+    def set_stage(self, stage: int) -> None:
+        """Makes all worlds as hard as a stage of a curriculum asks, from now on; draws no random numbers.
+
+        Args:
+            stage: 0, the easiest, to ``num_stages - 1``.
+
+        Raises:
+            ValueError: the world has no such stage.
+        """
+        if not 0 <= stage < self.num_stages:
+            known = f"it has {self.num_stages}, the first is 0" if self.num_stages else "it has none"
+            raise ValueError(f"{type(self).__name__} has no stage {stage}: {known}")
+        self._enter_stage(stage)
+
+    def _enter_stage(self, stage: int) -> None:
+        """What :meth:`set_stage` does, for a world that has stages."""
+        raise NotImplementedError
 
     def _set_seed(self, seed: int | None) -> None:
         if seed is not None:
@@ -106,3 +159,24 @@ class World(EnvBase):
 
     @abstractmethod
     def _load_state(self, state: dict[str, Any]) -> None: ...
+
+
+def hand_on(source: TensorDictBase, target: TensorDictBase, forget: bool = False) -> None:
+    """Puts what a policy remembers where it stands in another tensordict, too.
+
+    Args:
+        forget: zeros where the episode of a world, or an agent's own, is ``done`` in the source.
+    """
+    if (memory := source.get(MEMORY, None)) is not None:
+        target.set(MEMORY, _kept(memory, source.get("done")) if forget else memory)
+    agents = source.get(_GROUP, None)
+    if agents is not None and (memory := agents.get(MEMORY, None)) is not None:
+        if forget:
+            memory = _kept(memory, source.get("done").unsqueeze(1))
+            own = agents.get("done", None)
+            memory = memory if own is None else _kept(memory, own)
+        target.set((_GROUP, MEMORY), memory)
+
+
+def _kept(memory: Tensor, done: Tensor) -> Tensor:
+    return memory * (~done).to(memory.dtype)

@@ -12,9 +12,11 @@ from typing import Any
 
 from torchrl.envs import EnvBase
 
+from .partial import partly_hidden
 from .wrappers import wrapped
 
 _WORLDS: dict[str, str] = {
+    "arena": "envs.arena.env:Arena",
     "gymnasium": "envs.gymnasium:Gymnasium",
     "marinenav": "envs.marinenav.env:MarineNav",
     "pettingzoo": "envs.pettingzoo:PettingZoo",
@@ -27,6 +29,8 @@ _WRAPPING = {
     name: inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=1, annotation=int)
     for name in ("action_repeat", "frame_stack")
 }
+_KEEP = "observation_keep"
+_WRAPPING[_KEEP] = inspect.Parameter(_KEEP, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=list[int] | None)
 
 
 def register(name: str, target: str) -> None:
@@ -95,7 +99,8 @@ def make(name: str, **options: Any) -> EnvBase:
     Args:
         name: a registered name, or ``package.module:Class`` of your own ``EnvBase``.
         options: its constructor arguments; besides, for every ``envs.base.World``, ``action_repeat`` (steps per
-            action) and ``frame_stack`` (observations shown at once), see ``envs.wrappers``.
+            action) and ``frame_stack`` (observations shown at once), see ``envs.wrappers``, and ``observation_keep``
+            (indices of what is shown of an observation), see ``envs.partial``.
 
     Raises:
         ValueError: unknown name or option (it says which are allowed), or an impossible value.
@@ -108,4 +113,5 @@ def make(name: str, **options: Any) -> EnvBase:
         raise ValueError(f"{name}: unknown option {unknown[0]!r}{hint} (allowed: {', '.join(allowed)})")
     own = _own_options(name)
     around = {key: value for key, value in options.items() if key in _WRAPPING and key not in own}
-    return wrapped(world_class(name)(**{key: options[key] for key in options if key not in around}), **around)
+    world = world_class(name)(**{key: options[key] for key in options if key not in around})
+    return wrapped(partly_hidden(world, around.pop(_KEEP, None)), **around)

@@ -46,6 +46,7 @@ class Wrapper(World):
         super().__init__(inner.num_worlds, inner.device, inner.float_dtype, None)
         self.inner = inner
         self.saves_episodes = inner.saves_episodes
+        self.num_stages = inner.num_stages
         self.generator = inner.generator
         self.observation_spec = inner.observation_spec.clone()
         self.action_spec = inner.full_action_spec.clone()
@@ -85,6 +86,9 @@ class Wrapper(World):
     def _restart(self, worlds: Tensor | None) -> None:
         self.inner._restart(worlds)
         self._show_anew(worlds)
+
+    def _enter_stage(self, stage: int) -> None:
+        self.inner.set_stage(stage)
 
     def _set_seed(self, seed: int | None) -> None:
         if "inner" in self._modules:  # the base class seeds before there is one

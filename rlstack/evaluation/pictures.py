@@ -14,6 +14,9 @@ PER_LEVEL = 6
 def save_pictures(evaluation: Evaluation, folder: Path, plots: bool = True, video: bool = True) -> list[Path]:
     """Writes ``trajectories.png`` (all recorded episodes) and ``episode.mp4`` (:func:`most_telling`) as asked.
 
+    A world draws what it records with ``save_trajectories(recordings, path, columns)`` and ``save_animation(recording,
+    path)``, both or one of them, in the module ``render`` beside it.
+
     Returns:
         What was written; nothing for an evaluation without recordings or a world without a renderer.
     """
@@ -21,10 +24,10 @@ def save_pictures(evaluation: Evaluation, folder: Path, plots: bool = True, vide
     if renderer is None:
         return []
     written = []
-    if plots:
+    if plots and hasattr(renderer, "save_trajectories"):
         written.append(folder / "trajectories.png")
         renderer.save_trajectories(list(evaluation.recordings.values()), written[-1], columns=PER_LEVEL)
-    if video:
+    if video and hasattr(renderer, "save_animation"):
         written.append(folder / "episode.mp4")
         renderer.save_animation(evaluation.recordings[most_telling(evaluation)], written[-1])
     return written

@@ -1,0 +1,169 @@
+"""What happens when things touch: shots hit enemies and spawners, enemy shots and enemies hit the player."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .movement import length2
+from .rows import first_row, pick, placed, rows_of, spots
+from .rules import FAR, NEVER, Rules
+from .shooting import emptied, flying, per_target
+from .state import ArenaState
+from .tables import Tables
+
+_SURELY = 1.0e30  # makes a number beyond 1 of any positive one
+
+
+class Hits(NamedTuple):
+    """What the player's shots did."""
+
+    health: Tensor  # [T, n] of the targets
+    shot_ends: Tensor  # [N, n]
+    enemies: Tensor  # [n] enemies hit
+    killed: Tensor  # [n] enemies killed
+    spawners: Tensor  # [n] spawners hit
+    destroyed: Tensor  # [n] spawners killed
+
+
+class Impact(NamedTuple):
+    """What the collisions of a step did."""
+
+    changes: dict[str, Tensor]
+    reward: Tensor  # [n] float64
+    cleared: Tensor  # [n] bool: the last spawner is gone, and the next phase, if there is one, begins
+
+
+def touching(state: ArenaState, rules: Rules) -> tuple[Tensor, Tensor]:
+    """Which targets the player's shots touch, ``[T, N, n]``, and how far they are from them, ``[2, T, N, n]``."""
+    away = state.targets[:, :, None] - state.shots[:, None]
+    away = away + (~flying(state, rules)).to(away.dtype) * FAR
+    radii = per_target(away, rules, rules.enemy_radius, rules.spawner_radius)
+    reach2 = (radii[..., None] + rules.shot_radius) ** 2
+    return (reach2 - length2(away)).mul_(_SURELY).clamp_(0, 1), away
+
+
+def strike(state: ArenaState, touch: Tensor, rounds: int, rules: Rules) -> Hits:
+    """The player's shots, oldest first; each hits the first of its targets that is still alive.
+
+    Args:
+        touch: ``[T, N, n]``, see :func:`touching`.
+        rounds: shots resolved in each world, at least those that touch something.
+    """
+    kind, slots, targets = state.step.dtype, rules.shot_slots, len(touch)
+    health, ends = state.target_health, state.shot_ends
+    # Position of each shot in the order of age; those that touch nothing, or have been resolved, come last.
+    order = torch.remainder(rows_of(ends) - state.fired, slots) + (1 - touch.amax(0)) * slots
+    counts = []
+    for _ in range(rounds):
+        first = order.amin(0)
+        shot = spots(torch.remainder(first + state.fired, slots))
+        struck = pick(touch, shot) * (health > 0)
+        row = first_row(struck)
+        hit = (row < targets) & (first < slots)
+        target = spots(row.clamp_max(targets - 1))
+        before = pick(health, target)
+        left = before - rules.shot_damage * hit
+        health = placed(health, target, left)
+        ends = placed(ends, shot, torch.where(hit, state.step, pick(ends, shot)))
+        order = placed(order, shot, torch.full_like(first, 2.0 * slots))
+        enemy, dead = row < rules.max_enemies, left <= 0
+        counts.append(torch.stack((hit & enemy, hit & enemy & dead, hit & ~enemy, hit & ~enemy & dead)))
+    total = torch.stack(counts).sum(0).to(kind) if counts else state.step.new_zeros(4, len(state.step))
+    return Hits(health.clamp_min(0), ends, *total.unbind(0))
+
+
+def collide(state: ArenaState, touch: Tensor, rounds: int, rules: Rules, tables: Tables) -> Impact:
+    """All collisions of a step, in the order of the game, and what they pay.
+
+    Args:
+        touch, rounds: see :func:`strike`.
+    """
+    enemies = rules.max_enemies
+    hits = strike(state, touch, rounds, rules)
+    healed = (state.health + rules.heal * hits.destroyed).clamp_max(rules.max_health)
+    healed = torch.where(hits.destroyed > 0, healed, state.health)
+    player = state.position[:, None]
+
+    hit = length2(state.bullets - player) < (rules.player_radius + rules.shot_radius) ** 2
+    consumed = _in_order(hit, state, _blows(healed, rules.shot_damage))
+    taken = consumed.sum(0)
+    health = (healed - rules.shot_damage * taken).clamp_min(0)
+
+    near = length2(state.targets[:, :enemies] - player) < (rules.player_radius + rules.enemy_radius) ** 2
+    near = near & (hits.health[:enemies] > 0)
+    contact = near & (near.cumsum(0) <= _blows(health, rules.contact_damage))
+    crashed = contact.sum(0)
+    health = (health - rules.contact_damage * crashed).clamp_min(0)
+
+    target_health = torch.cat((hits.health[:enemies].masked_fill(contact, 0.0), hits.health[enemies:]))
+    cleared = (hits.destroyed > 0) & (target_health[enemies:].amax(0) <= 0)
+    kills = hits.killed + crashed
+    died = (state.health > 0) & (health <= 0)
+    quick = hits.destroyed * (state.step - state.phase_start < rules.quick_steps)
+    counted = (*hits[2:], quick, taken + crashed, cleared, died)
+    reward = (torch.stack([count.double() for count in counted]) * tables.pay).sum(0)
+    reward = reward + shaping(state, health, target_health, kills, rules)
+    changes = {
+        "health": health,
+        "shot_ends": hits.shot_ends,
+        "kills": state.kills + kills,
+        "spawner_kills": state.spawner_kills + hits.destroyed,
+        "first_kill": torch.where((hits.destroyed > 0) & (state.first_kill < 0), state.step, state.first_kill),
+        "damage_dealt": state.damage_dealt + (state.target_health - hits.health).sum(0),
+        "damage_taken": state.damage_taken + healed - health,
+        "phase": state.phase + cleared,
+        **emptied(state, consumed),
+        **closed_ranks(state, target_health, rules),
+    }
+    return Impact(changes, reward, cleared)
+
+
+def _blows(health: Tensor, damage: float) -> Tensor:
+    """How many blows it takes to kill the player."""
+    return (health / damage).ceil()
+
+
+def _in_order(hit: Tensor, state: ArenaState, most: Tensor) -> Tensor:
+    """The first ``most [n]`` of the enemy shots ``hit [K, n]`` bool in the order they were fired."""
+    slots = len(hit)
+    order = torch.where(hit, state.bullet_born * slots + rows_of(state.bullet_born), NEVER)
+    last = pick(order.sort(0).values, spots((most - 1).clamp(0, slots - 1)))
+    return hit & (order <= last) & (most > 0)
+
+
+def shaping(state: ArenaState, health: Tensor, target_health: Tensor, kills: Tensor, rules: Rules) -> Tensor:
+    """The shaped part of the reward ``[n]``, float64: damage dealt, weighed by health, against damage taken.
+
+    It is 0 in the first step of an episode or phase.
+    """
+    spawners = slice(rules.max_enemies, None)
+    dealt = (state.target_health[spawners] - target_health[spawners]).sum(0).double()
+    taken = (state.health - health).clamp_min(0).double()
+    offence = dealt + rules.shaping_kill * kills
+    effect = offence * (0.5 + 0.5 * health.double() / rules.max_health) - rules.shaping_damage * taken
+    shaped = (rules.shaping * rules.stage.shaping * effect).clamp(-rules.shaping_limit, rules.shaping_limit)
+    return shaped * (state.step - 1 > state.phase_start)
+
+
+def closed_ranks(state: ArenaState, health: Tensor, rules: Rules) -> dict[str, Tensor]:
+    """Targets without the dead: enemies move up, spawners leave their slots empty."""
+    enemies = rules.max_enemies
+    fields = torch.cat((state.targets, torch.stack((health, state.speed, state.ready))))  # [5, T, n]
+    empty = fields.new_tensor((FAR, FAR, 0.0, 0.0, NEVER))[:, None, None]
+    alive = health > 0
+    rank = torch.where(alive[:enemies], rows_of(health[:enemies]), rows_of(health[:enemies]) + enemies)
+    order = rank.argsort(0).expand(len(fields), -1, -1)
+    moved = torch.cat((fields[:, :enemies].gather(1, order), fields[:, enemies:]), 1)
+    count = alive[:enemies].sum(0)
+    there = torch.cat((rows_of(health[:enemies]) < count, alive[enemies:]))
+    targets, (health, speed, ready) = torch.where(there, moved, empty).split((2, 3))
+    return {
+        "targets": targets,
+        "target_health": health,
+        "speed": speed,
+        "ready": ready,
+        "enemies": count.to(rank.dtype),
+    }

@@ -1,0 +1,217 @@
+"""Arena as a TorchRL environment: W games at once of a ship against spawners and the enemies they make."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+
+from ..base import World
+from .draws import SampledDraws
+from .observation import GROUPS, observe
+from .pool import Start, StartPool
+from .rules import STAGES, make_rules
+from .simulation import Kernels, Outcome, advance, advance_densely, trimmed
+from .spawning import begin
+from .specs import STATISTICS, Specs
+from .state import ArenaState
+from .tables import make_tables
+
+_TRIM_EVERY = 128
+_FEWEST_SLOTS = 8
+
+
+class Arena(World):
+    """A single-agent shooter, batched: five phases, each cleared when its spawners are destroyed.
+
+    ``action [W]`` is one of 5 (style 1: wait, thrust, turn left, turn right, shoot) or of 6 (style 2: wait, up, down,
+    left, right, shoot). ``observation [W, 32]``, all within [-1, 1]:
+
+    0 to 9: x, y, velocity x, y, rotation (a full turn is 1), health, time until the next shot, phase, share of the
+    phase's spawners left, time left; 10 to 15: distance, bearing, 1 of the nearest and the second nearest enemy; 16 to
+    23: distance, bearing, 1, health of the two nearest spawners; 24 to 26: distance and bearing of the nearest enemy
+    shot, enemy shots within 150 px (1: five or more); 27 to 30: distances from the left, right, upper and lower edge;
+    31: enemies alive. Distances are shares of the diagonal, a bearing of 0.5 is dead ahead; what is not there has
+    distance 1, bearing 0.5 and zeros. As a dict the same numbers are ``player_state`` (0 to 6), ``combat_targets`` (10
+    to 26), ``mission_progress`` (7 to 9), ``spatial_awareness`` (27 to 30), ``enemy_count`` (31).
+
+    ``("episode", ...) [W, 1]`` runs along and is final where ``done``: ``return``, ``length``, ``success`` (won),
+    ``time`` (s at 60 steps a second), ``phase`` (cleared so far), ``spawners`` and ``enemies`` (destroyed), ``health``,
+    ``damage_dealt`` and ``damage_taken`` (health lost to and by the player's hits).
+
+    Args:
+        num_worlds: W.
+        style: 1 (turn and thrust) or 2 (four directions).
+        observation: ``"flat"`` or ``"dict"``.
+        stage: of the curriculum, 0 to 5, which makes the game easier and shapes its reward more; None: the game itself.
+            :meth:`set_stage` changes it at any time.
+        start_phases: phases, 0 to 4, one of which is drawn at every reset.
+        start_health: of the player at a reset; None: full.
+        max_steps: time limit; None: the game's own, 3000.
+        timeout_is_terminal: report the time limit as ``terminated``, the original rule; else as ``truncated``.
+        compiled: compile what runs in every step with ``torch.compile`` (a minute once; same results to rounding).
+
+    Raises:
+        ValueError: an option that is not possible; it says what is.
+    """
+
+    evaluation_options: ClassVar[dict[str, Any]] = {
+        "stage": None,
+        "start_phases": [0],
+        "start_health": None,
+        "max_steps": None,
+        "timeout_is_terminal": False,
+    }
+    num_stages = len(STAGES)
+
+    def __init__(
+        self,
+        num_worlds: int = 64,
+        style: int = 1,
+        observation: Literal["flat", "dict"] = "flat",
+        stage: int | None = None,
+        start_phases: list[int] | None = None,
+        start_health: float | None = None,
+        max_steps: int | None = None,
+        timeout_is_terminal: bool = False,
+        compiled: bool = False,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+        seed: int | None = 0,
+    ) -> None:
+        super().__init__(num_worlds, device, dtype, seed)
+        self._state: ArenaState
+        if observation not in ("flat", "dict"):
+            raise ValueError(f"observation: {observation!r} is unknown, allowed: flat, dict")
+        self._pool = StartPool(self._start)
+        self._rules_at = lambda stage: make_rules(style, stage, max_steps)
+        self._enter_stage(stage)
+        phases = [0] if start_phases is None else list(start_phases)
+        if not phases or not set(phases) <= set(range(len(self.rules.phases))):
+            raise ValueError(f"start_phases: {phases} must be one or more of 0 to {len(self.rules.phases) - 1}")
+        if start_health is not None and not 0 < start_health <= self.rules.max_health:
+            raise ValueError(f"start_health: {start_health} is not above 0 and at most {self.rules.max_health:g}")
+        self._start_phases = torch.tensor(phases, device=self.device)
+        self._start_health, self.timeout_is_terminal = start_health, timeout_is_terminal
+        self._grouped = observation == "dict"
+        self._steps = 0
+        self._kernels = Kernels()
+        specs = Specs(num_worlds, self.rules, self._grouped, dtype, self.device)
+        self.observation_spec, self.action_spec = specs.observation, specs.action
+        self.reward_spec, self.done_spec = specs.reward, specs.done
+
+    @property
+    def stage(self) -> int | None:
+        """The stage of the curriculum."""
+        return self._stage
+
+    def _enter_stage(self, stage: int | None) -> None:
+        """Takes effect at once, but for spawners that already stand."""
+        self.rules, self._stage = self._rules_at(stage), stage
+        self._tables = make_tables(self.rules, self.float_dtype, self.device)
+        self._draws = SampledDraws(self.rules, self.num_worlds, self.generator, self.float_dtype)
+        self._pool.clear()
+
+    # -- reset ---------------------------------------------------------------------------------------------------
+
+    def _restart(self, worlds: Tensor | None) -> None:
+        if worlds is None:
+            self._state, self._observation, self._episode = self._start(self.num_worlds)
+            return
+        fresh, places = self._pool.take(len(worlds))
+        self._state.restart(worlds, fresh.state, places)
+        # Never in place: batches hold these tensors.
+        self._observation = self._observation.index_copy(0, worlds, fresh.observation[places])
+        self._episode = self._episode.index_copy(1, worlds, fresh.statistics[:, places])
+
+    def _start(self, count: int) -> Start:
+        jitter, slots = self._draws.jitter(count), self._fewest_slots
+        state = begin(self._draw_phases(count), self._start_health, jitter, slots, self.rules, self._tables)
+        return Start(state, observe(state, self.rules, self._tables), self._statistics(state))
+
+    @property
+    def _fewest_slots(self) -> int:
+        return _FEWEST_SLOTS if self._is_sparse else self.rules.enemy_shot_slots
+
+    @property
+    def _is_sparse(self) -> bool:
+        return self.device.type == "cpu"
+
+    def _draw_phases(self, count: int) -> Tensor:
+        if len(self._start_phases) == 1:
+            return self._start_phases.expand(count)
+        drawn = torch.randint(len(self._start_phases), (count,), generator=self.generator, device=self.device)
+        return self._start_phases[drawn]
+
+    # -- step ----------------------------------------------------------------------------------------------------
+
+    def _advance(self, tensordict: TensorDictBase) -> TensorDict:
+        action = tensordict.get("action")
+        if self._is_sparse:
+            self._state, outcome = advance(self._state, action, self.rules, self._tables, self._draws, self._kernels)
+            self._steps += 1
+            if self._steps % _TRIM_EVERY == 0:
+                self._state = trimmed(self._state, self._fewest_slots)
+        else:
+            self._state, outcome = advance_densely(self._state, action, self.rules, self._tables, self._draws)
+        self._observation, self._episode = outcome.observation, self._statistics(self._state)
+        return self._current().update(self._ends(outcome))
+
+    def _ends(self, outcome: Outcome) -> dict[str, Tensor]:
+        terminated, late = outcome.terminated[:, None], outcome.time_out[:, None]
+        if self.timeout_is_terminal:
+            terminated, late = terminated | late, torch.zeros_like(late)
+        return {
+            "reward": outcome.reward.to(self.float_dtype)[:, None],
+            "done": terminated | late,
+            "terminated": terminated,
+            "truncated": late & ~terminated,
+        }
+
+    def _statistics(self, state: ArenaState) -> Tensor:
+        """``[statistics, W]`` in the order of ``STATISTICS``."""
+        won = (state.phase >= len(self.rules.phases)).to(self.float_dtype)
+        rows = [state.returns.to(self.float_dtype), state.step, won, state.step / 60]
+        rows += [state.phase, state.spawner_kills, state.kills, state.health, state.damage_dealt, state.damage_taken]
+        return torch.stack(rows)
+
+    def _current(self) -> TensorDict:
+        lead = self.batch_size
+        columns = {name: row[:, None] for name, row in zip(STATISTICS, self._episode.unbind(0))}
+        episode = TensorDict._new_unsafe(columns, batch_size=lead, device=self.device)
+        observation: Any = self._observation
+        if self._grouped:
+            parts = {name: observation[:, part] for name, part in GROUPS.items()}
+            observation = TensorDict._new_unsafe(parts, batch_size=lead, device=self.device)
+        entries = {"observation": observation, "episode": episode}
+        return TensorDict._new_unsafe(entries, batch_size=lead, device=self.device)
+
+    @property
+    def worlds(self) -> ArenaState:
+        """The whole simulation state, world-last."""
+        return self._state
+
+    # -- checkpoint ----------------------------------------------------------------------------------------------
+
+    def _set_seed(self, seed: int | None) -> None:
+        super()._set_seed(seed)
+        if hasattr(self, "_pool"):  # the base class seeds first
+            self._pool.clear()
+
+    def _state_to_save(self) -> dict[str, Any]:
+        return {
+            "stage": self._stage,
+            "state": dict(self._state.map(torch.clone).items()),  # steps write into the state in place
+            "observation": self._observation,
+            "episode": self._episode,
+            "pool": self._pool.state_dict(),
+        }
+
+    def _load_state(self, state: dict[str, Any]) -> None:
+        self._enter_stage(state["stage"])
+        self._state = ArenaState(**{name: value.to(self.device, copy=True) for name, value in state["state"].items()})
+        self._observation = state["observation"].to(self.device)
+        self._episode = state["episode"].to(self.device)
+        self._pool.load_state_dict(state["pool"], self.device)

@@ -1,0 +1,77 @@
+"""What moves in every step of every world: player, enemies, projectiles."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from .rules import Rules
+from .state import ArenaState
+from .tables import Tables
+
+_TINY = 1.0e-20  # stands in for a distance of 0 before dividing: who is there already does not move
+
+
+def move(
+    state: ArenaState, action: Tensor, rules: Rules, tables: Tables, in_place: bool = True
+) -> tuple[ArenaState, Tensor]:
+    """One step of everything that moves; also ``[W]`` bool, where the player shoots.
+
+    Args:
+        action: ``[W]`` int64, see :attr:`Rules.num_actions`.
+        in_place: move targets and projectiles where they stand in memory.
+    """
+    step = state.step + 1
+    position, velocity, rotation = steer(state, action, rules, tables)
+    shoots = (action == rules.num_actions - 1) & (state.shot_ready <= step)
+    shot_ready = torch.where(shoots, step + rules.shot_cooldown, state.shot_ready)
+    targets, shots, bullets = state.targets, state.shots, state.bullets
+    if not in_place:
+        targets, shots, bullets = targets.clone(), shots.clone(), bullets.clone()
+    # Enemies head for where the player is now; what stands still has speed 0. Nobody can leave the arena this way: the
+    # player's box is smaller than theirs by more than a step.
+    toward = position[:, None] - targets
+    share = state.speed / length(toward).clamp_min_(_TINY)
+    moved = state.replace(
+        step=step,
+        position=position,
+        velocity=velocity,
+        rotation=rotation,
+        shot_ready=shot_ready,
+        targets=targets.addcmul_(toward, share),
+        shots=shots.add_(state.shot_velocity),
+        bullets=bullets.add_(state.bullet_velocity),
+    )
+    return moved, shoots
+
+
+def steer(state: ArenaState, action: Tensor, rules: Rules, tables: Tables) -> tuple[Tensor, Tensor, Tensor]:
+    """The player's position, velocity and rotation after an action."""
+    control = tables.controls.index_select(1, action)
+    if rules.style == 1:
+        angle = state.rotation.to(control.dtype)
+        push = torch.stack((angle.cos(), angle.sin())) * control[0]
+        velocity = (state.velocity + push) * rules.friction
+        velocity = velocity * (rules.top_speed / length(velocity)).clamp_max(1.0)
+        rotation = torch.remainder(state.rotation + rules.turn * control[1].double(), 2 * math.pi)
+    else:
+        velocity, heading = control[:2], control[2].double() * math.pi
+        rotation = torch.where(heading.isnan(), state.rotation, heading)
+    radius = rules.player_radius
+    position = state.position + velocity
+    x = position[0].clamp(radius, rules.width - radius)
+    y = position[1].clamp(radius, rules.height - radius)
+    return torch.stack((x, y)), velocity, rotation
+
+
+def length(vector: Tensor) -> Tensor:
+    """Euclidean length of ``[2, ...]``."""
+    return length2(vector).sqrt()
+
+
+def length2(vector: Tensor) -> Tensor:
+    """Squared length of ``[2, ...]``."""
+    x, y = vector.unbind(0)
+    return torch.addcmul(x * x, y, y)

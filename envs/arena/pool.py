@@ -1,0 +1,60 @@
+"""Beginnings of episodes made in advance, many at once, so that a reset of a few worlds costs little."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .state import ArenaState
+
+_SIZE = 128
+
+
+class Start(NamedTuple):
+    """Worlds at their beginning, and what they show."""
+
+    state: ArenaState
+    observation: Tensor  # [n, .]
+    statistics: Tensor  # [., n]
+
+
+class StartPool:
+    """Unused beginnings.
+
+    Args:
+        make: makes so many.
+    """
+
+    def __init__(self, make: Callable[[int], Start]) -> None:
+        self._make = make
+        self.clear()
+
+    def clear(self) -> None:
+        """Forgets all: the next ones are made by other rules, or from another seed."""
+        self._start: Start | None = None
+        self._used = 0
+
+    def take(self, count: int) -> tuple[Start, slice]:
+        """``count`` unused ones: some beginnings and where among them they are."""
+        if self._start is None or self._used + count > len(self._start.observation):
+            self._start, self._used = self._make(max(count, _SIZE)), 0
+        self._used += count
+        return self._start, slice(self._used - count, self._used)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nested dict of tensors and numbers."""
+        if self._start is None:
+            return {"used": 0}
+        state, observation, statistics = self._start
+        return {"used": self._used, "state": dict(state.items()), "shown": [observation, statistics]}
+
+    def load_state_dict(self, saved: dict[str, Any], device: torch.device) -> None:
+        """Restores :meth:`state_dict`."""
+        self.clear()
+        if "state" in saved:
+            observation, statistics = (value.to(device) for value in saved["shown"])
+            state = ArenaState(**{name: value.to(device) for name, value in saved["state"].items()})
+            self._start, self._used = Start(state, observation, statistics), saved["used"]

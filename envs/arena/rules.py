@@ -1,0 +1,189 @@
+"""The constants of Arena: what the world is made of, how phases and curriculum stages change it, what pays.
+
+Lengths are pixels, angles radians (y points down, angle 0 is +x), times steps (nominally 60 a second).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+FAR = 1.0e6
+"""Coordinate of whatever is not there: too far away to be hit, to be seen or to be the nearest."""
+NEVER = 1.0e9
+"""Step at which something happens that does not happen."""
+
+_CORNERS = ((200.0, 200.0), (1400.0, 200.0), (200.0, 1080.0), (1400.0, 1080.0))
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One of the levels that an episode passes through.
+
+    Attributes:
+        anchors: where its spawners stand, before jitter.
+        speed: multiplies the speed of enemies.
+        period: multiplies the time between two enemies of a spawner.
+    """
+
+    anchors: tuple[tuple[float, float], ...]
+    speed: float
+    period: float
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage of the curriculum: factors of what the game is without one."""
+
+    name: str
+    period: float
+    max_enemies: float
+    spawner_health: float
+    enemy_speed: float
+    shaping: float
+    damage_penalty: float
+
+
+STAGES = (
+    Stage("survival basics", 2.5, 0.3, 0.4, 0.2, 4.0, 0.3),
+    Stage("enemy elimination", 2.0, 0.5, 0.5, 0.85, 3.0, 0.6),
+    Stage("spawner targeting", 1.8, 0.6, 0.65, 0.9, 2.5, 0.9),
+    Stage("multi-target management", 1.4, 0.75, 0.8, 0.95, 1.8, 1.2),
+    Stage("aggressive combat", 1.15, 0.85, 0.9, 1.0, 1.0, 1.3),
+    Stage("elite performance", 1.0, 1.0, 1.0, 1.0, 0.5, 1.0),
+)
+NO_STAGE = Stage("none", 1.0, 1.0, 1.0, 1.0, 1.0, 1.0)
+
+PHASES = (
+    Phase(((800.0, 200.0),), 1.0, 1.0),
+    Phase(((200.0, 640.0), (1400.0, 640.0)), 0.9, 0.9),
+    Phase(((800.0, 200.0), (200.0, 1080.0), (1400.0, 1080.0)), 0.8, 0.85),
+    Phase(_CORNERS, 0.7, 0.8),
+    Phase((*_CORNERS, (800.0, 640.0)), 0.75, 0.75),
+)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Every number that the simulation reads, for one style of control and one curriculum stage."""
+
+    style: int = 1
+    stage: Stage = NO_STAGE
+    phases: tuple[Phase, ...] = PHASES
+    # arena
+    width: float = 1600.0
+    height: float = 1280.0
+    max_steps: int = 3000
+    # player
+    player_radius: float = 15.0
+    max_health: float = 150.0
+    start: tuple[float, float] = (800.0, 640.0)
+    thrust: float = 0.3  # style 1
+    friction: float = 0.97
+    top_speed: float = 6.0
+    turn: float = math.radians(5.0)
+    walking_speed: float = 5.0  # style 2
+    shot_cooldown: int = 10
+    # enemies
+    enemy_radius: float = 12.0
+    enemy_health: float = 10.0
+    enemy_speed: float = 2.0
+    contact_damage: float = 10.0
+    fire_probability: float = 0.3
+    fire_cooldown: int = 60
+    max_enemies: int = 8
+    # spawners
+    spawner_radius: float = 25.0
+    spawner_health: float = 100.0
+    spawn_period: int = 120
+    spawn_attempts: int = 5
+    spawn_gap: tuple[float, float] = (5.0, 50.0)  # between the rims of spawner and new enemy
+    spawn_clearance: float = 150.0
+    jitter: float = 30.0
+    heal: float = 75.0
+    # projectiles
+    shot_radius: float = 3.0
+    shot_speed: float = 8.0
+    shot_damage: float = 10.0
+    shot_lifetime: int = 120
+    enemy_shot_slots: int = 48
+    # observation
+    danger_radius: float = 150.0
+    danger_count: float = 5.0
+    # reward
+    step_reward: float = 0.01
+    hit_enemy: float = 2.0
+    kill_enemy: float = 5.0
+    hit_spawner: float = 10.0
+    kill_spawner: float = 75.0
+    quick_kill: float = 50.0
+    quick_steps: int = 500
+    damage: float = -2.0  # per hit taken
+    clear_phase: float = 100.0
+    death: float = -100.0
+    shaping: float = 0.01
+    shaping_limit: float = 0.2
+    shaping_kill: float = 5.0
+    shaping_damage: float = 0.8
+
+    @property
+    def diagonal(self) -> float:
+        """The unit of observed distances."""
+        return math.hypot(self.width, self.height)
+
+    @property
+    def num_actions(self) -> int:
+        """5 in style 1 (wait, thrust, turn left, turn right, shoot), 6 in style 2 (wait, four directions, shoot)."""
+        return 5 if self.style == 1 else 6
+
+    @property
+    def num_spawners(self) -> int:
+        """Slots for spawners: what the fullest phase needs."""
+        return max(len(phase.anchors) for phase in self.phases)
+
+    @property
+    def shot_slots(self) -> int:
+        """The player's shots that can be alive at once."""
+        flight = min(self.shot_lifetime, math.ceil(self.diagonal / self.shot_speed))
+        return math.ceil(flight / self.shot_cooldown)
+
+    @property
+    def enemy_cap(self) -> int:
+        """Enemies alive at once."""
+        return int(self.max_enemies * self.stage.max_enemies)
+
+    @property
+    def new_spawner_health(self) -> float:
+        """Of a spawner at the beginning of a phase."""
+        return float(int(self.spawner_health * self.stage.spawner_health))
+
+    def period(self, phase: int) -> int:
+        """Steps between two enemies of a spawner."""
+        return int(self.spawn_period * (self.phases[phase].period * self.stage.period))
+
+    def new_enemy_speed(self, phase: int) -> float:
+        """Pixels per step of an enemy made now; it keeps them."""
+        return self.enemy_speed * self.phases[phase].speed * self.stage.enemy_speed
+
+
+def make_rules(style: int, stage: int | None, max_steps: int | None = None) -> Rules:
+    """The rules of a game.
+
+    Args:
+        style: 1 (turn and thrust) or 2 (four directions).
+        stage: of the curriculum, None for the game itself.
+        max_steps: time limit, None for the game's own.
+
+    Raises:
+        ValueError: a style, stage or time limit that does not exist.
+    """
+    if style not in (1, 2):
+        raise ValueError(f"style: {style} is unknown, allowed: 1 (turn and thrust), 2 (four directions)")
+    if stage is not None and stage not in range(len(STAGES)):
+        raise ValueError(f"stage: {stage} is unknown, allowed: null and 0 to {len(STAGES) - 1}")
+    rules = Rules(style=style, stage=NO_STAGE if stage is None else STAGES[stage])
+    if max_steps is None:
+        return rules
+    if not 1 <= max_steps <= 1_000_000:
+        raise ValueError(f"max_steps: {max_steps} is not between 1 and 1000000")
+    return replace(rules, max_steps=max_steps)

@@ -1,0 +1,75 @@
+"""A world that hides a part of what it would show."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+from torchrl.data import Bounded, Composite, Unbounded
+from torchrl.envs import EnvBase
+
+from .base import World
+from .wrappers import Wrapper
+
+_GROUP = "agents"
+
+
+def partly_hidden(env: EnvBase, observation_keep: Sequence[int] | None = None) -> EnvBase:
+    """The env, showing only these numbers of its observation; None leaves it as it is.
+
+    Raises:
+        ValueError: not a list of different indices of the observation, an observation that is no vector, or an env
+            that is no :class:`World`.
+    """
+    if observation_keep is None:
+        return env
+    if not isinstance(env, World):
+        raise ValueError(f"observation_keep: {type(env).__name__} is not an envs.base.World, only null is allowed")
+    return KeepObservation(env, observation_keep)
+
+
+class KeepObservation(Wrapper):
+    """Shows some numbers of a vector ``[F]``, in the order given: CartPole without velocities is ``keep=[0, 2]``.
+
+    What is left is often not enough to act on: a policy needs a memory. ``input_features`` and ``nearest_obstacle``
+    are None: they know whole observations only.
+    """
+
+    input_features = nearest_obstacle = None
+
+    def __init__(self, inner: World, keep: Sequence[int]) -> None:
+        super().__init__(inner)
+        grouped = _GROUP in inner.observation_spec.keys()  # noqa: SIM118
+        self._key: Any = (_GROUP, "observation") if grouped else "observation"
+        whole = inner.observation_spec[self._key]
+        dims = 2 if grouped else 1
+        if isinstance(whole, Composite) or len(whole.shape) != dims + 1 or not isinstance(whole, Bounded | Unbounded):
+            raise ValueError(f"observation_keep: the observation of {type(inner).__name__} is not a vector of numbers")
+        size = whole.shape[-1]
+        chosen = list(keep) if isinstance(keep, Sequence) and not isinstance(keep, str) else []
+        whole_numbers = all(type(k) is int and 0 <= k < size for k in chosen)
+        if not chosen or not whole_numbers or len(set(chosen)) < len(chosen):
+            raise ValueError(f"observation_keep: {keep!r} are not different indices from 0 to {size - 1}")
+        self._keep = torch.tensor(chosen, device=self.device)
+        kind: dict[str, Any] = {"shape": (*whole.shape[:-1], len(chosen)), "dtype": whole.dtype, "device": self.device}
+        spec = inner.observation_spec.clone()
+        if isinstance(whole, Bounded):
+            spec[self._key] = Bounded(self._kept(whole.space.low), self._kept(whole.space.high), **kind)
+        else:
+            spec[self._key] = Unbounded(**kind)
+        self.observation_spec = spec
+
+    def _kept(self, observation: Tensor) -> Tensor:
+        return observation.index_select(-1, self._keep)
+
+    def _shown(self, entries: TensorDict) -> TensorDict:
+        return entries.copy().set(self._key, self._kept(entries.get(self._key)))
+
+    def _advance(self, tensordict: TensorDictBase) -> TensorDict:
+        return self._shown(self.inner._advance(tensordict))
+
+    def _current(self) -> TensorDict:
+        return self._shown(self.inner._current())

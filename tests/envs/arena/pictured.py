@@ -1,0 +1,68 @@
+"""Arena worlds made by hand for pictures: one of everything, at places that tests know."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from envs.arena.recording import Recording, Snapshot, snapshot
+from envs.arena.rules import Rules, make_rules
+from envs.arena.state import ArenaState, blank_state
+
+SHIP_AT, ENEMY_AT, SPAWNER_AT, SHOT_AT, BULLET_AT = (500, 640), (400, 980), (1200, 360), (1000, 1000), (640, 300)
+FIRST_SPAWNER = 8
+
+
+def rules_of(style: int = 1) -> Rules:
+    return make_rules(style, None)
+
+
+def two_worlds(style: int = 1) -> ArenaState:
+    """World 0 holds nobody but the ship at its start, world 1 one of everything, all at step 200 of phase 1."""
+    state = blank_state(rules_of(style), 8, 2, torch.float32, "cpu")
+    state.step += 200
+    state.phase += 1
+    for field, slot, place in (
+        ("targets", 0, ENEMY_AT),
+        ("targets", FIRST_SPAWNER, SPAWNER_AT),
+        ("shots", 0, SHOT_AT),
+        ("bullets", 0, BULLET_AT),
+    ):
+        getattr(state, field)[:, slot, 1] = torch.tensor(place, dtype=torch.float32)
+    state.position[:, 1] = torch.tensor(SHIP_AT, dtype=torch.float32)
+    state.rotation[1] = math.pi / 2
+    state.target_health[0, 1], state.target_health[FIRST_SPAWNER, 1] = 10, 100
+    state.speed[0, 1], state.enemies[1] = 1.8, 1
+    state.ready[0, 1], state.ready[FIRST_SPAWNER, 1], state.period[0, 1] = 230, 250, 108
+    state.shot_velocity[0, 0, 1], state.shot_ends[0, 1] = 8, 260
+    state.bullet_velocity[1, 0, 1], state.bullet_born[0, 1], state.bullet_ends[0, 1] = -8, 150, 260
+    return state
+
+
+def shown(state: ArenaState | None = None, style: int = 1) -> Snapshot:
+    """World 1."""
+    return snapshot(two_worlds(style) if state is None else state, 1, rules_of(style))
+
+
+def recording(frames: int = 7, stride: int = 1) -> Recording:
+    """The ship moves 3 px a step to the right."""
+    state, taken = two_worlds(), []
+    for _ in range(frames):
+        taken.append(shown(state.map(torch.clone)))
+        state.step += stride
+        state.position[0] += 3 * stride
+    return Recording(taken, rules_of(), "episode 0")
+
+
+def has(picture: NDArray[np.uint8], at: tuple[float, float], colour: Any, reach: int = 3) -> bool:
+    """Whether a pixel within ``reach`` of an arena position has this colour, in a picture of any size."""
+    height, width = picture.shape[:2]
+    scale = min(width / 1600, height / 1280)
+    column = round((width - 1600 * scale) / 2 + at[0] * scale)
+    row = round((height - 1280 * scale) / 2 + at[1] * scale)
+    patch = picture[max(0, row - reach) : row + reach + 1, max(0, column - reach) : column + reach + 1].astype(int)
+    return bool((np.abs(patch - np.array(colour)).max(-1) < 40).any())

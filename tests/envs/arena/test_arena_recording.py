@@ -1,0 +1,184 @@
+"""Recordings: one episode a world, from its first to its last state, and what happened between two of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModuleBase
+
+import envs
+from envs.arena import render
+from envs.arena.effects import DURATION, Effects, happened
+from envs.arena.env import Arena
+from envs.arena.recording import Recorder, snapshot
+from rlstack.evaluation.evaluator import evaluate
+from rlstack.evaluation.pictures import save_pictures
+from tests.envs.arena.pictured import ENEMY_AT, SPAWNER_AT, rules_of, shown
+
+
+def play(env: Any, recorder: Recorder, steps: int, seed: int = 0) -> None:
+    """Random actions; ended worlds start anew."""
+    torch.manual_seed(seed)
+    root = env.reset()
+    recorder.add()
+    for _ in range(steps):
+        stepped = env.step(env.rand_action(root))
+        recorder.add()
+        root = env.maybe_reset(env.step_mdp(stepped))
+
+
+def test_a_recording_ends_with_its_episode() -> None:
+    env = Arena(num_worlds=4, max_steps=20)
+    recorder = Recorder(env, [3, 0])
+    play(env, recorder, 45)
+    recordings = recorder.recordings()
+    assert [one.title for one in recordings] == ["world 3", "world 0"]
+    for one in recordings:
+        assert [frame.step for frame in one.frames] == list(range(21))
+        assert [frame.over(env.rules) for frame in one.frames] == [False] * 20 + [True]
+
+
+def test_recorded_frames_are_the_states_and_stay_as_they_were() -> None:
+    env = Arena(num_worlds=3, start_phases=[4], seed=5)
+    recorder, expected = Recorder(env, [1]), []
+    torch.manual_seed(1)
+    root = env.reset()
+    for _ in range(130):
+        recorder.add()
+        expected.append(snapshot(env.worlds, 1, env.rules))
+        root = env.step_mdp(env.step(env.rand_action(root)))
+    for frame, state in zip(recorder.recordings()[0].frames, expected, strict=True):
+        for name, value in vars(state).items():
+            np.testing.assert_array_equal(getattr(frame, name), value, err_msg=name)
+    last = expected[-1]
+    assert len(last.enemies) == 8 and (last.spawner_health > 0).sum() == 5
+    assert any(len(frame.bullets) for frame in expected) and any(len(frame.shots) for frame in expected)
+
+
+def test_a_recording_ends_with_a_reset_or_a_death() -> None:
+    env = Arena(num_worlds=2)
+    recorder = Recorder(env, [0, 1])
+    for restart in (False, True):
+        root = env.reset()
+        recorder.add()
+        for step in range(3):
+            if not restart and step == 1:
+                env.worlds.health[1] = 0  # stepped on all the same
+            root = env.step_mdp(env.step(env.rand_action(root)))
+            recorder.add()
+    assert [[frame.step for frame in one.frames] for one in recorder.recordings()] == [[0, 1, 2, 3], [0, 1, 2]]
+
+
+def test_recorders_of_nothing_and_nobody_are_errors() -> None:
+    env = Arena(num_worlds=2)
+    with pytest.raises(ValueError, match=r"worlds: \[2\] are not among the 2 worlds"):
+        Recorder(env, [1, 2])
+    with pytest.raises(ValueError, match="1 titles for 2 worlds"):
+        Recorder(env, [0, 1], ["one"])
+    with pytest.raises(ValueError, match="nothing recorded"):
+        Recorder(env, [0]).recordings()
+
+
+def test_repeated_actions_leave_one_frame_each() -> None:
+    env = envs.make("arena", num_worlds=2, action_repeat=4)
+    recorder = Recorder(env, [0])
+    play(env, recorder, 5)
+    assert [frame.step for frame in recorder.recordings()[0].frames] == [0, 4, 8, 12, 16, 20]
+
+
+# --- events
+
+
+def test_events_are_where_they_happened() -> None:
+    before = shown()
+    later = {"step": before.step + 1}
+    none = np.zeros((0, 2))
+    shot = replace(before, enemies=none, enemy_speed=np.zeros(0), enemy_ready=np.zeros(0), **later)
+    assert [(e.kind, e.at) for e in happened(before, shot, rules_of())] == [("kill", ENEMY_AT)]
+    assert [
+        (e.kind, e.at) for e in happened(replace(shot, step=before.step), replace(before, **later), rules_of())
+    ] == [("birth", ENEMY_AT)]
+    struck = replace(before, spawner_health=np.array([90.0, 0, 0, 0, 0]), **later)
+    assert [(e.kind, e.at, e.slot) for e in happened(before, struck, rules_of())] == [("spawner hit", SPAWNER_AT, 0)]
+    for health, kind in ((140.0, "hurt"), (0.0, "death")):
+        assert [e.kind for e in happened(before, replace(before, health=health, **later), rules_of())] == [kind]
+
+
+def test_a_new_phase_sweeps_the_board_and_a_win_does_not() -> None:
+    before = shown()
+    empty = {"enemies": np.zeros((0, 2)), "enemy_speed": np.zeros(0), "enemy_ready": np.zeros(0)}
+    swept = replace(before, step=before.step + 1, phase=2, **empty)
+    kinds = {(e.kind, e.at) for e in happened(before, swept, rules_of())}
+    assert kinds == {("vanish", ENEMY_AT), ("destroyed", SPAWNER_AT)}
+    won = replace(before, step=before.step + 1, phase=5, spawner_health=np.zeros(5))
+    assert [e.kind for e in happened(replace(before, phase=4), won, rules_of())] == ["destroyed"]
+
+
+def test_of_several_enemies_the_right_one_explodes() -> None:
+    before = shown()
+    places = np.array([[100.0, 100], [300, 100], [500, 100]])
+    before = replace(before, enemies=places, enemy_speed=np.full(3, 2.0), enemy_ready=np.zeros(3))
+    moved = np.array([[101.0, 101], [501, 101], [900, 900]])  # the last one is new
+    now = replace(before, step=before.step + 1, enemies=moved)
+    assert [(e.kind, e.at) for e in happened(before, now, rules_of())] == [("kill", (300, 100)), ("birth", (900, 900))]
+
+
+def test_a_played_episode_has_as_many_explosions_as_kills() -> None:
+    env = Arena(num_worlds=6, style=2, start_phases=[4], seed=1)
+    recorder = Recorder(env, range(6))
+    play(env, recorder, 250)
+    for one in recorder.recordings():
+        frames = list(zip(one.frames[:-1], one.frames[1:]))
+        counts = Counter(event.kind for pair in frames for event in happened(*pair, env.rules))
+        assert (counts["kill"], counts["destroyed"]) == (one.frames[-1].kills, one.frames[-1].spawner_kills)
+        assert counts["hurt"] + counts["death"] > 0
+
+
+def test_effects_end_and_a_new_episode_starts_without_them() -> None:
+    before, effects = shown(), Effects(rules_of())
+    effects.watch(before)
+    dead = replace(before, step=before.step + 1, health=0.0)
+    effects.watch(dead)
+    assert [event.kind for event in effects.events] == ["death"]
+    effects.watch(dead, pause=DURATION["death"] - 1)
+    assert [event.kind for event in effects.events] == ["death"]
+    effects.watch(dead, pause=DURATION["death"])
+    assert effects.events == []
+    effects.watch(before)
+    effects.watch(dead)
+    effects.watch(replace(before, step=0))
+    assert effects.events == []
+
+
+# --- in evaluations
+
+
+class Shooting(TensorDictModuleBase):
+    """Shoots all the time."""
+
+    in_keys, out_keys = ["observation"], ["action"]
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        return tensordict.set("action", torch.full(tensordict.batch_size, 4))
+
+
+@pytest.mark.parametrize("options", [{}, {"action_repeat": 3, "frame_stack": 2}])
+def test_evaluations_write_a_grid_and_a_video(tmp_path: Path, options: dict[str, int]) -> None:
+    found = evaluate(Shooting(), "arena", options, episodes=3, seed=0, record=2, max_steps=5)
+    assert list(found.recordings) == [0, 1] and found.recordings[1].title == "episode 1"
+    paths = save_pictures(found, tmp_path)
+    assert [path.name for path in paths] == ["trajectories.png", "episode.mp4"]
+    assert all(path.stat().st_size > 1000 for path in paths)
+
+
+def test_a_world_may_offer_one_kind_of_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = evaluate(Shooting(), "arena", {}, episodes=1, seed=0, record=1, max_steps=2)
+    monkeypatch.delattr(render, "save_trajectories")
+    assert [path.name for path in save_pictures(found, tmp_path)] == ["episode.mp4"]
