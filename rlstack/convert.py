@@ -17,10 +17,15 @@ from rlstack.config.errors import missing_option
 if TYPE_CHECKING:  # importing torch takes seconds, which a mistyped key need not cost
     from torchrl.envs import EnvBase
 
+    from rlstack.adapters.arena_files import ArenaFiles
     from rlstack.adapters.sb3 import SB3Model
     from rlstack.agents import Agent
 
-CONVERTED = ("marinenav", "sb3")
+    Model = SB3Model | ArenaFiles
+
+CONVERTED = ("arena", "marinenav", "sb3")
+_OPTIONS = {"arena": "normalization", "marinenav": "agent_type", "sb3": "vecnormalize"}
+"""What only agents of a kind have."""
 _UNKNOWN = ("torchscript", "onnx", "callable")
 _OTHERS = (*_UNKNOWN, "rlstack")
 _INPUTS = 256
@@ -34,6 +39,7 @@ class ConvertConfig:
     path: str | None
     out: str | None
     vecnormalize: str | None
+    normalization: str | None
     agent_type: str | None
     total_frames: int | None
     agent: dict[str, Any] | None = None
@@ -88,7 +94,7 @@ def run(cfg: DictConfig) -> None:
     print(f"wrote {out}")
     print(f"evaluate it:  python -m rlstack.evaluate checkpoint={out}")
     given = overrides(_changed(agent))
-    shown = " ".join(("agent=" + agent_config["name"], *([given] if given else []), _world_given(config)))
+    shown = " ".join(("agent=" + agent_config["name"], *([given] if given else []), _world_given(config, env_config)))
     print(f"train it on:  python -m rlstack.train init={out} {shown}")
 
 
@@ -112,14 +118,18 @@ def _check(config: ConvertConfig) -> None:
         raise ConfigError("out: missing, the checkpoint to write: out=converted.pt")
     if Path(config.out).is_dir():
         raise ConfigError(f"out: {config.out} is a folder, the checkpoint to write is a file: out=converted.pt")
-    other = "agent_type" if config.kind == "sb3" else "vecnormalize"
-    if getattr(config, other) is not None:
-        raise ConfigError(f"{other}: agents of kind {config.kind} have none")
+    for kind, option in _OPTIONS.items():
+        if kind != config.kind and getattr(config, option) is not None:
+            raise ConfigError(f"{option}: agents of kind {config.kind} have none")
 
 
 def _env(config: ConvertConfig) -> dict[str, Any]:
     if config.env is not None:
         return config.env
+    if config.kind == "arena":
+        from rlstack.adapters.arena import style_of
+
+        return load_group("env", "arena", {"style": style_of(str(config.path), config.normalization)})
     if config.kind == "sb3":
         raise ConfigError("env: missing, the world that the agent acts in: env=gymnasium env.id=CartPole-v1")
     from rlstack.adapters.marinenav import load_published
@@ -130,8 +140,8 @@ def _env(config: ConvertConfig) -> dict[str, Any]:
     return load_group("env", "marinenav_published", {"continuous_actions": continuous})
 
 
-def _converted(config: ConvertConfig, env: EnvBase) -> tuple[Agent, SB3Model | None]:
-    """The agent, and the model that it comes from, if that is one of Stable-Baselines3."""
+def _converted(config: ConvertConfig, env: EnvBase) -> tuple[Agent, Model | None]:
+    """The agent, and the model that it comes from; None for the files of MarineNav's agents."""
     options: dict[str, Any] = dict(config.agent or {})
     if config.total_frames is not None:
         options["total_frames"] = config.total_frames
@@ -140,6 +150,11 @@ def _converted(config: ConvertConfig, env: EnvBase) -> tuple[Agent, SB3Model | N
         from rlstack.adapters.marinenav import published_agent
 
         return published_agent(path, env, agent_type=config.agent_type, **options), None
+    if config.kind == "arena":
+        from rlstack.adapters.arena import arena_agent, load_arena
+
+        files = load_arena(path, config.normalization)
+        return arena_agent(files, env, **options), files
     from rlstack.adapters.native import sb3_agent
     from rlstack.adapters.sb3 import load_sb3
 
@@ -147,7 +162,7 @@ def _converted(config: ConvertConfig, env: EnvBase) -> tuple[Agent, SB3Model | N
     return sb3_agent(model, env, **options), model
 
 
-def _compare(agent: Agent, env: EnvBase, config: ConvertConfig, model: SB3Model | None) -> str:
+def _compare(agent: Agent, env: EnvBase, config: ConvertConfig, model: Model | None) -> str:
     """Acts with both on random observations.
 
     Raises:
@@ -157,16 +172,11 @@ def _compare(agent: Agent, env: EnvBase, config: ConvertConfig, model: SB3Model 
 
     from rlstack.adapters.agreement import compare, random_inputs
     from rlstack.adapters.exporting import deterministic
-    from rlstack.adapters.marinenav import published_policy
-    from rlstack.adapters.sb3 import sb3_policy
 
     with deterministic(agent) as note:
         if note:
             return f"not compared, {note.partition(';')[0]}"
-    if model is None:
-        original = published_policy(str(config.path), env, config.agent_type)
-    else:
-        original = sb3_policy(model, env)
+    original = _original(config, env, model)
     observation, mask = random_inputs(agent.interface, _INPUTS)
     seen = observation if agent.interface.group is None else observation.unsqueeze(1)
     key = agent.interface.key("observation")
@@ -181,18 +191,33 @@ def _compare(agent: Agent, env: EnvBase, config: ConvertConfig, model: SB3Model 
     return f"{found} on {_INPUTS} random observations"
 
 
+def _original(config: ConvertConfig, env: EnvBase, model: Any) -> Any:
+    """The agent as it is, as a policy of the env."""
+    if config.kind == "marinenav":
+        from rlstack.adapters.marinenav import published_policy
+
+        return published_policy(str(config.path), env, config.agent_type)
+    if config.kind == "arena":
+        from rlstack.adapters.arena import arena_policy
+
+        return arena_policy(model, env)
+    from rlstack.adapters.sb3 import sb3_policy
+
+    return sb3_policy(model, env)
+
+
 def _changed(agent: Agent) -> dict[str, Any]:
     """What differs from the yaml of the same name."""
     ours = to_plain(build(type(agent).Config, load_group("agent", agent.config.name), "agent"))
     return {key: value for key, value in to_plain(agent.config).items() if value != ours[key]}
 
 
-def _world_given(config: ConvertConfig) -> str:
+def _world_given(config: ConvertConfig, env: dict[str, Any]) -> str:
     """The world as on the command line."""
     from hydra.core.hydra_config import HydraConfig
 
     if config.env is None:
-        return "env=marinenav_published"
+        return f"env=arena env.style={env['style']}" if config.kind == "arena" else "env=marinenav_published"
     if not HydraConfig.initialized():
         return "env=<the same>"
     given = [entry for entry in HydraConfig.get().overrides.task if entry.lstrip("+~").partition("=")[0][:3] == "env"]

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from omegaconf import DictConfig
 
 from rlstack.command import hydra_command, open_group
 from rlstack.config import ConfigError, build
+
+if TYPE_CHECKING:
+    from rlstack.training.loading import LoadedRun
 
 
 @dataclass
@@ -18,7 +21,7 @@ class ExportConfig:
 
     checkpoint: str | None
     which: Literal["latest", "best"]
-    format: Literal["torchscript", "onnx"]
+    format: Literal["torchscript", "onnx", "arena"]
     out: str | None
     agent: dict[str, Any] | None = None
 
@@ -32,6 +35,9 @@ def run(cfg: DictConfig) -> None:
     from rlstack.training.loading import load
 
     loaded = load(config.checkpoint, which=config.which, agent=config.agent)
+    if config.format == "arena":
+        _save_arena(loaded, config.out)
+        return
     ending = "pt" if config.format == "torchscript" else "onnx"
     folder = (loaded.run_dir or loaded.path.parent) / "exports"
     out = folder / f"{loaded.path.stem}_policy.{ending}" if config.out is None else Path(config.out)
@@ -44,6 +50,23 @@ def run(cfg: DictConfig) -> None:
     print(f"output {output['name']}: {output['dtype']} {output['shape']}, {output['meaning']}")
     print(f"{exported.agreement} on {INPUTS} random inputs")
     print(f"wrote {exported.path} and {beside(exported.path)}")
+
+
+def _save_arena(loaded: LoadedRun, out: str | None) -> None:
+    """The files of the Arena's own stack, which go on training there; of a ``*_final.pt`` the curriculum, too."""
+    from rlstack.adapters.arena import STYLES, save_arena
+    from rlstack.adapters.arena_state import training_state
+    from rlstack.training.checkpoint import read_checkpoint
+
+    run = loaded.run_dir or loaded.path.parent
+    path = run / "exports" / f"{run.resolve().name}_{loaded.frames}_steps.pt" if out is None else Path(out)
+    state = None
+    if path.stem.endswith("_final"):
+        style = STYLES.get((loaded.agent.interface.choices or (0,))[0])
+        curriculum = read_checkpoint(loaded.path).get("curriculum")
+        state = training_state(path, style, loaded.frames, None, curriculum)
+    for file in save_arena(loaded.agent, path, loaded.frames, state):
+        print(f"wrote {file}")
 
 
 main = hydra_command("export", open_group("agent"))(run)

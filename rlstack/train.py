@@ -71,6 +71,10 @@ def run(cfg: DictConfig) -> None:
         raise
     directory.write_config({**plain, "resume": None})
     evaluation = training.execute()
+    if config.curriculum is not None:
+        from rlstack.training.curriculum.picture import save_curriculum
+
+        save_curriculum(directory.path, [stage.name for stage in config.curriculum.stages])
     evaluation.print_table()
     print(where_things_are(directory))
 

@@ -10,7 +10,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import Binary, Composite, Unbounded
 
-from ..base import World
+from ..base import World, hand_on
 from ..encodings import Array
 from .batch import Batch
 from .making import Recipe
@@ -189,13 +189,20 @@ class Gymnasium(World):
 
     def step_and_maybe_reset(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
         """One step; environments that have ended start anew. If none has, the next root shares the step's tensors."""
+        left = tensordict.get("next", None)
         following = self._advance(tensordict)
+        if left is not None:
+            hand_on(left, following)
         tensordict.set("next", following)
         batch = self._batch
         if not batch.done.any():
-            return tensordict, batch.root_from(following)
-        self._restart_rows(np.flatnonzero(batch.done).tolist())
-        return tensordict, batch.root_after_reset()
+            root = batch.root_from(following)
+        else:
+            self._restart_rows(np.flatnonzero(batch.done).tolist())
+            root = batch.root_after_reset()
+        if left is not None:
+            hand_on(following, root, forget=True)
+        return tensordict, root
 
     def _current(self) -> TensorDict:
         return self._batch.root()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -22,10 +22,12 @@ class Curriculum:
         levels: what each level asks of a random world.
         timesteps: ascending; level k starts once this many environment steps (summed over parallel worlds) have been
             made. None: every reset draws one of the levels with equal probability.
+        stage: the only level that is drawn, whatever ``timesteps`` say; None: as they say.
     """
 
     levels: list[Level]
     timesteps: list[int] | None
+    stage: int | None = None
 
     @classmethod
     def from_options(
@@ -68,13 +70,25 @@ class Curriculum:
 
     def phase(self, total_steps: int) -> int:
         """Changes whenever the distribution of random worlds does."""
+        if self.stage is not None:
+            return 1 + self.stage  # 0 is that of all levels at once
         return 0 if self.timesteps is None else sum(step <= total_steps for step in self.timesteps) - 1
+
+    @property
+    def num_stages(self) -> int:
+        """Levels that :meth:`at` can choose; none where env steps choose them."""
+        return len(self.levels) if self.timesteps is None else 0
+
+    def at(self, stage: int) -> Curriculum:
+        """The same levels, of which only this one is drawn."""
+        return replace(self, stage=stage)
 
     def draw(self, total_steps: int, count: int, generator: torch.Generator) -> Tensor:
         """Levels ``[count]`` of ``count`` new worlds."""
-        if self.timesteps is not None:
-            return torch.full((count,), self.phase(total_steps), dtype=torch.int64, device=generator.device)
-        return torch.randint(len(self.levels), (count,), generator=generator, device=generator.device)
+        if self.stage is None and self.timesteps is None:
+            return torch.randint(len(self.levels), (count,), generator=generator, device=generator.device)
+        level = self.phase(total_steps) if self.stage is None else self.stage
+        return torch.full((count,), level, dtype=torch.int64, device=generator.device)
 
 
 def _checked(level: Level) -> Level:

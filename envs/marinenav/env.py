@@ -101,7 +101,7 @@ class MarineNav(World):
     ) -> None:
         super().__init__(num_worlds, device, dtype, seed)
         self.curriculum = Curriculum.from_options(curriculum, num_robots, num_obstacles, num_cores, min_start_goal_dis)
-        self.num_robots = self.curriculum.most_robots
+        self.num_robots, self.num_stages = self.curriculum.most_robots, self.curriculum.num_stages
         self.perception_noise = perception_noise
         self.options = StepOptions(continuous_actions, max_steps, discount, timeout_is_terminal, end_on_collision)
         self.total_steps = 0
@@ -171,6 +171,9 @@ class MarineNav(World):
         fresh = observation[source]
         # Never in place: batches hold these tensors.
         self._observation = self._observation.apply(lambda old, new: old.index_copy(0, worlds, new), fresh)
+
+    def _enter_stage(self, stage: int) -> None:
+        self.curriculum = self.curriculum.at(stage)
 
     def _random_worlds(self, count: int) -> tuple[WorldState, TensorDict]:
         level = self.curriculum.draw(self.total_steps, count, self.generator)

@@ -54,6 +54,7 @@ STUDIES = {
     "cartpole_dqn": Study("CartPole-v1", "DQN", 475, "every seed"),
     "cartpole_rainbow": Study("CartPole-v1", "Rainbow", 475, "every seed"),
     "cartpole_iqn": Study("CartPole-v1", "IQN", 475, "every seed"),
+    "cartpole_hidden_ppo": Study("CartPole-v1 without velocities", "PPO, LSTM", 475, "every seed"),
     "cartpole_a2c": Study("CartPole-v1", "A2C", 450, "mean"),
     "acrobot_dqn": Study("Acrobot-v1", "DQN", -100, "mean"),
     "acrobot_ppo": Study("Acrobot-v1", "PPO", -90, "mean"),

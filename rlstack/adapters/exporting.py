@@ -16,20 +16,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tensordict import TensorDict
-from torch import Tensor, nn
-from torchrl.data import Composite
+from torch import Tensor
 
-from rlstack.adapters.agreement import Agreement, compare, random_inputs
+from envs.base import MEMORY
+from rlstack.adapters.agreement import TOLERANCE, Agreement, compare, random_inputs
+from rlstack.adapters.exported import NEXT_MEMORY, ExportedPolicy
 from rlstack.adapters.safe_load import reason
-from rlstack.agents.base import MASK, Agent, Interface, Policy
+from rlstack.agents.base import Agent, Interface
 from rlstack.config import ConfigError
 
 FORMAT, VERSION = "rlstack-policy", 1
 INPUTS = 1000
 """Random inputs on which program and agent are compared."""
 _EXAMPLES = 3
-Program = Callable[[Sequence[Tensor]], Tensor]
+Program = Callable[[Sequence[Tensor]], Tensor | tuple[Tensor, ...]]
 Writer = Callable[["ExportedPolicy"], tuple[bytes, Program]]
 
 
@@ -52,9 +52,10 @@ def export_policy(agent: Agent, path: str | Path, format: str = "torchscript", f
     """Writes an agent's greedy policy, from raw observations to the env's actions, as a program of its own.
 
     Inputs are the leaves of the observation in the env's order ``[N, *shape]``, and the action mask last where the env
-    has one; N is free. The output is the action ``[N, *shape]`` in the env's units, or the choice (int64). Both are
-    named in a JSON file beside the program. The program runs on the CPU; it is compared with the agent before it gets
-    its name. The global random generators are left as they are.
+    has one; N is free. The output is the action ``[N, *shape]`` in the env's units, or the choice (int64). An agent
+    with a memory takes it as the last input ``memory [N, M]``, zeros at first, and gives ``next_memory`` as a second
+    output. All are named in a JSON file beside the program. The program runs on the CPU; it is compared with the agent
+    before it gets its name. The global random generators are left as they are.
 
     Args:
         agent: of rlstack; what is random in its greedy acting is replaced by the mean or mode, which ``note`` tells.
@@ -88,49 +89,6 @@ def export_policy(agent: Agent, path: str | Path, format: str = "torchscript", f
     except OSError as error:
         raise ConfigError(f"out: {path} cannot be written ({reason(error)})") from None
     return Exported(path, agreement, description)
-
-
-class ExportedPolicy(nn.Module):
-    """The greedy policy of an agent on plain tensors.
-
-    Args:
-        agent: whose networks it shares.
-
-    Attributes:
-        names: of the inputs in order.
-    """
-
-    def __init__(self, agent: Agent) -> None:
-        super().__init__()
-        policy = agent.policy(explore=False)
-        if not isinstance(policy, Policy):
-            raise ConfigError(f"{type(agent).__name__} cannot be exported, only agents with networks of rlstack can")
-        self.interface = agent.interface
-        self._act = policy.action
-        spec = agent.interface.observation
-        self._keys = list(spec.keys(include_nested=True, leaves_only=True)) if isinstance(spec, Composite) else []
-        self.names = [key if isinstance(key, str) else ".".join(key) for key in self._keys] or ["observation"]
-        self.names += [MASK] if agent.interface.masked else []
-
-    def forward(self, *inputs: Tensor) -> Tensor:
-        """Actions ``[N, *shape]`` for the inputs ``[N, ...]`` in the order of ``names``."""
-        return self.act(*self.joined(inputs))
-
-    def act(self, observation: Any, mask: Tensor | None) -> Tensor:
-        """The same for an observation as the agent has it."""
-        return self._act(observation, mask)
-
-    def joined(self, inputs: Sequence[Tensor]) -> tuple[Any, Tensor | None]:
-        """Observation and action mask of these inputs."""
-        mask = inputs[-1] if self.interface.masked else None
-        if not self._keys:
-            return inputs[0], mask
-        return TensorDict(dict(zip(self._keys, inputs)), [inputs[0].shape[0]]), mask
-
-    def split(self, observation: Any, mask: Tensor | None) -> tuple[Tensor, ...]:
-        """The inverse of :meth:`joined`."""
-        leaves = [observation.get(key) for key in self._keys] if self._keys else [observation]
-        return (*leaves, *([] if mask is None else [mask]))
 
 
 def beside(path: Path) -> Path:
@@ -189,13 +147,13 @@ def _torchscript(module: ExportedPolicy) -> tuple[bytes, Program]:
 def _onnx(module: ExportedPolicy) -> tuple[bytes, Program]:
     examples = module.split(*random_inputs(module.interface, _EXAMPLES))
     buffer: Any = io.BytesIO()  # which this exporter takes, though its signature does not say so
-    axes = {name: {0: "batch"} for name in (*module.names, "action")}
+    axes = {name: {0: "batch"} for name in (*module.names, *module.outputs)}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.onnx.export(
             *(module, examples, buffer),
             input_names=module.names,
-            output_names=["action"],
+            output_names=module.outputs,
             dynamic_axes=axes,
             dynamo=False,  # whose way over torch.export does not understand observations as TensorDicts
         )
@@ -203,9 +161,10 @@ def _onnx(module: ExportedPolicy) -> tuple[bytes, Program]:
     session = runtime.InferenceSession(buffer.getvalue(), providers=["CPUExecutionProvider"])
     taken = {entry.name for entry in session.get_inputs()}  # an input that nothing depends on may be left out
 
-    def program(inputs: Sequence[Tensor]) -> Tensor:
+    def program(inputs: Sequence[Tensor]) -> Tensor | tuple[Tensor, ...]:
         feed = {name: value.numpy() for name, value in zip(module.names, inputs) if name in taken}
-        return torch.from_numpy(session.run(None, feed)[0])
+        outputs = tuple(torch.from_numpy(output) for output in session.run(None, feed))
+        return outputs if module.memory_size else outputs[0]
 
     return buffer.getvalue(), program
 
@@ -229,15 +188,21 @@ def _verified(module: ExportedPolicy, program: Program) -> Agreement:
     """
     observation, mask = random_inputs(module.interface, INPUTS)
     inputs = module.split(observation, mask)
-    answer = program(inputs)
+    answer, memory = _action_and_memory(program(inputs))
     found = compare(module.act, answer, observation, mask, module.interface)
-    single = program([value[:1] for value in inputs])
-    if found.wrong or single.shape != answer[:1].shape or answer.dtype != module.act(observation, mask).dtype:
+    single, _ = _action_and_memory(program([value[:1] for value in inputs]))
+    wanted, remembered = _action_and_memory(module(*inputs))
+    forgets = memory is not None and not torch.allclose(memory, remembered, rtol=0, atol=TOLERANCE)
+    if found.wrong or forgets or single.shape != answer[:1].shape or answer.dtype != wanted.dtype:
         raise ConfigError(
             f"the exported program acts otherwise than the agent on {found.wrong} of {INPUTS} random inputs, by up to "
             f"{found.largest:.1e}; nothing was written"
         )
     return found
+
+
+def _action_and_memory(answer: Tensor | tuple[Tensor, ...]) -> Any:
+    return (answer, None) if isinstance(answer, Tensor) else answer
 
 
 def _describe(
@@ -246,7 +211,7 @@ def _describe(
     """What a user of the program must know."""
     observation, mask = random_inputs(module.interface, 1)
     inputs = module.split(observation, mask)
-    action = module(*inputs)
+    action = module.act(observation, mask)
     entries = [
         {"name": name, "shape": ["batch", *value.shape[1:]], "dtype": str(value.dtype).removeprefix("torch.")}
         for name, value in zip(module.names, inputs)
@@ -265,6 +230,8 @@ def _describe(
         "output": output | _action(module.interface),
         "largest_difference": agreement.largest,
     }
+    if module.memory_size:
+        description["memory"] = f"{MEMORY} is zeros where an episode begins, then {NEXT_MEMORY} of the step before"
     return description | ({"note": note} if note else {})
 
 

@@ -40,6 +40,14 @@ def _sb3(path: str, env: EnvBase, vecnormalize: Any = None, deterministic: bool 
     return sb3_policy(load_sb3(path, vecnormalize), env, deterministic)
 
 
+def _arena(
+    path: str, env: EnvBase, normalization: str | None = None, deterministic: bool = True
+) -> TensorDictModuleBase:
+    from rlstack.adapters.arena import arena_policy
+
+    return arena_policy(path, env, normalization, deterministic)
+
+
 def _torchscript(path: str, env: EnvBase) -> TensorDictModuleBase:
     from rlstack.adapters.scripted import torchscript_policy
 
@@ -64,6 +72,7 @@ _LOADERS: dict[str, tuple[_Loader, tuple[str, ...]]] = {
     "rlstack": (_rlstack, ("which", "explore")),
     "marinenav": (_marinenav, ("agent_type",)),
     "sb3": (_sb3, ("vecnormalize", "deterministic")),
+    "arena": (_arena, ("normalization", "deterministic")),
     "torchscript": (_torchscript, ()),
     "onnx": (_onnx, ()),
     "callable": (_callable, ("protocol", "batched", "arrays")),
@@ -83,6 +92,8 @@ def load_policy(source: str, env: EnvBase, **options: Any) -> TensorDictModuleBa
     rlstack       the same                                the same
     marinenav     files of a published agent              ``agent_type`` where the files do not settle it
     sb3           a model's zip                           ``vecnormalize`` (its statistics), ``deterministic`` (True)
+    arena         a ``.pt`` of the Arena's own stack      ``normalization`` (its statistics; ``none``),
+                                                          ``deterministic`` (True)
     torchscript   a file of ``torch.jit.save``
     onnx          an ONNX file
     callable      ``package.module:attribute``            ``protocol`` (auto, callable, act, predict), ``batched``

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torchrl.envs import EnvBase
 
+from rlstack.adapters.native_memory import fill_memories, memory_of
 from rlstack.adapters.safe_load import load_tensors
 from rlstack.adapters.sb3 import SB3Model, load_sb3, sb3_layers
 from rlstack.adapters.sb3.networks import Layers, Weights
@@ -26,6 +27,9 @@ ACTIVATIONS = {"Tanh": "tanh", "ReLU": "relu", "SiLU": "silu", "GELU": "gelu", "
 """Theirs to ours."""
 _INSTEAD = "agent=legacy uses it as it is"
 
+_SEPARATE = ("PPO", "A2C", "RecurrentPPO")
+"""Those whose actor and critic are separate networks."""
+
 _COMMON = {"gamma": "gamma"}
 _ACTOR_CRITIC = _COMMON | {
     "learning_rate": "lr",
@@ -36,6 +40,7 @@ _ACTOR_CRITIC = _COMMON | {
     "max_grad_norm": "max_grad_norm",
     "normalize_advantage": "normalize_advantage",
 }
+_PPO = {"n_epochs": "epochs", "batch_size": "minibatch_size", "clip_range": "clip", "target_kl": "target_kl"}
 _OFF_POLICY = _COMMON | {
     "batch_size": "batch_size",
     "buffer_size": "buffer_size",
@@ -43,9 +48,9 @@ _OFF_POLICY = _COMMON | {
     "n_steps": "n_step",
 }
 SETTINGS: dict[str, dict[str, str]] = {
-    "PPO": _ACTOR_CRITIC
-    | {"n_epochs": "epochs", "batch_size": "minibatch_size", "clip_range": "clip", "target_kl": "target_kl"},
+    "PPO": _ACTOR_CRITIC | _PPO,
     "A2C": _ACTOR_CRITIC,
+    "RecurrentPPO": _ACTOR_CRITIC | _PPO,
     "DQN": _OFF_POLICY
     | {
         "learning_rate": "lr",
@@ -66,10 +71,11 @@ def sb3_agent(
     device: torch.device | str | None = None,
     **overrides: Any,
 ) -> Agent:
-    """A PPO, A2C, DQN or SAC of Stable-Baselines3 as the native agent of that name, ready to go on training.
+    """A model of Stable-Baselines3 as the native agent of its algorithm, ready to go on training.
 
-    Networks, targets, SAC's temperature and observation statistics are taken over, and the settings that both have
-    (:data:`SETTINGS`). Its greedy actions are the model's own. Optimisers, memory and schedules begin anew.
+    PPO, A2C, DQN, SAC, and RecurrentPPO as a PPO with a memory. Networks, targets, SAC's temperature and observation
+    statistics are taken over, and the settings that both have (:data:`SETTINGS`). Its greedy actions are the model's
+    own. Optimisers, replay memory and schedules begin anew.
 
     Args:
         path: the model's zip, or the model as loaded.
@@ -87,20 +93,24 @@ def sb3_agent(
         >>> agent = sb3_agent("ppo.zip", env, vecnormalize="ppo_statistics.pkl", lr=1e-4)
     """
     model = path if isinstance(path, SB3Model) else load_sb3(path, vecnormalize)
-    if model.recurrent:
-        raise ConfigError(f"{model.where}: {model.algorithm} is not trainable here yet; {_INSTEAD}")
     interface = Interface.of(env)
     check_fit(model, interface)
     try:
         fixed = {**_structure(model), "normalize_observations": _normalised(model)}
+        if model.recurrent:
+            fixed["recurrent"] = memory_of(model, overrides.pop("recurrent", None))
         for key, value in fixed.items():
             if overrides.get(key, value) != value:
                 raise ConfigError(f"agent.{key}: {overrides[key]} contradicts the model, which has {value}")
         config = {**_settings(model), **fixed, **overrides}
-        agent: Any = make_agent(model.algorithm.lower(), env, total_frames, device, **config)
-        columns = _columns(model, interface, agent.encoder())
+        name = "ppo" if model.recurrent else model.algorithm.lower()
+        agent: Any = make_agent(name, env, total_frames, device, **config)
+        encoder = agent.encoder()
+        columns = _columns(model, interface, encoder.encoder if model.recurrent else encoder)
         with torch.no_grad():
-            if model.algorithm in ("PPO", "A2C"):
+            if model.recurrent:
+                columns = fill_memories(agent, model, columns)
+            if model.algorithm in _SEPARATE:
                 _fill_actor_critic(agent, model, columns)
             elif model.algorithm == "DQN":
                 _fill_dqn(agent, model, columns, Weights(model.archive.state))
@@ -137,7 +147,7 @@ def _structure(model: SB3Model) -> dict[str, Any]:
     """Hidden layers and activation; a critic of its own shape is possible for PPO and A2C only."""
     widths = {part: list(widths) for part, widths in model.hidden.items() if part != "log_std"}
     hidden = next(iter(widths.values()))
-    separate = model.algorithm in ("PPO", "A2C")
+    separate = model.algorithm in _SEPARATE
     if not all(widths.values()) or (not separate and any(other != hidden for other in widths.values())):
         shown = ", ".join(f"{part} {sizes}" for part, sizes in widths.items())
         raise ConfigError(f"its networks have different hidden layers ({shown}), or none; {_INSTEAD}")

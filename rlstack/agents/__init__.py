@@ -62,6 +62,10 @@ def build_agent(
         raise ConfigError(f"agent.algorithm: missing, one of {', '.join(_AGENTS)} or 'package.module:Class'")
     cls = agent_class(config["algorithm"])
     interface = Interface.of(env)
+    if config.get("recurrent") is not None:
+        from .recurrent import recurrent_class
+
+        cls = recurrent_class(cls)
     typed: Any = build(cls.Config, config, "agent")
     cls.check(interface)
     return cls(typed, interface, total_frames, torch.device(device))

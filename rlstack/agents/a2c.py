@@ -43,10 +43,9 @@ class A2C(OnPolicy):
 
     def loss(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
         """-A log pi(a | s) + value loss - entropy bonus."""
-        observation, advantage = batch.get("observation"), batch.get("advantage")
-        distribution = self.distribution(observation, batch.get("action_mask", None))
-        policy = -(advantage * distribution.log_prob(batch.get("action"))).mean()
-        value = mse_loss(self.critic(observation).squeeze(-1), batch.get("return"))
+        distribution, values = self.policy_and_value(batch)
+        policy = -(batch.get("advantage") * distribution.log_prob(batch.get("action"))).mean()
+        value = mse_loss(values, batch.get("return"))
         entropy = distribution.entropy().mean()
         loss = policy + self.config.value_coefficient * value - self.scheduled["entropy_coefficient"] * entropy
         return loss, {"policy": policy.detach(), "value": value.detach(), "entropy": entropy.detach()}

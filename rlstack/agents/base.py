@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from rlstack.collection.normalizers import ObservationNormalizer, RewardScaler
 from rlstack.config import ConfigError, Interval
 from rlstack.networks.encoders import Activation, build_encoder
+from rlstack.networks.keyed import EncoderConfig, keyed_encoder
 
 from .interface import GROUP as GROUP
 from .interface import MASK, Interface
@@ -111,17 +112,18 @@ class Agent(ABC):
             for name, bounds in self.SCHEDULED.items()
         }
         self.scheduled = {name: schedule(0) for name, schedule in self.schedules.items()}
+        unbiased = getattr(config, "unbiased_statistics", False)
         self.normalizer: ObservationNormalizer | None = None
         if config.normalize_observations:
             if interface.features is not None and config.inputs == "features":
                 raise ConfigError(
                     "agent.normalize_observations needs agent.inputs=raw in a world that scales its own inputs"
                 )
-            self.normalizer = ObservationNormalizer(interface.observation).to(device)
+            self.normalizer = ObservationNormalizer(interface.observation, unbiased).to(device)
             self.networks["normalizer"] = self.normalizer
         self.reward_scaler: RewardScaler | None = None
         if config.normalize_rewards:
-            self.reward_scaler = RewardScaler(config.gamma).to(device)
+            self.reward_scaler = RewardScaler(config.gamma, unbiased).to(device)
             self.networks["reward_scaler"] = self.reward_scaler
 
     # -- building ------------------------------------------------------------------------------------------------
@@ -130,6 +132,8 @@ class Agent(ABC):
         """A new encoder of the observation."""
         c = self.config
         features = self.interface.features if c.inputs == "features" else None
+        if c.encoders:
+            return keyed_encoder(self.interface.observation, c.encoders, features)
         return build_encoder(self.interface.observation, features, c.self_features, c.object_features)
 
     def add_network(self, name: str, network: nn.Module, target_tau: float | None = None) -> Any:
@@ -187,6 +191,10 @@ class Agent(ABC):
     @abstractmethod
     def update_once(self, sequences: TensorDictBase) -> dict[str, Tensor | float]:
         """One update on just this data, outside the run's schedule: what a self-check tries."""
+
+    def lesson(self, batch: TensorDictBase) -> tuple[Any, Tensor, Tensor | None]:
+        """What :meth:`imitation_loss` takes, of a batch of decisions to imitate."""
+        return self.normalized(batch.get("observation")), batch.get("action"), batch.get(MASK, None)
 
     def imitation_loss(self, observation: Any, action: Tensor, mask: Tensor | None) -> Tensor:
         """Behaviour cloning: a scalar that is least where the policy acts as given.
@@ -265,6 +273,7 @@ class AgentConfig:
     gamma: Fraction
     precision: Precision
     accumulate: Count
+    encoders: dict[str, EncoderConfig] | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         for name in ("hidden", "object_features"):

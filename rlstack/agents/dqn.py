@@ -6,7 +6,7 @@ on the same batch the loss equals that of TorchRL's ``DQNLoss``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from torch.nn.functional import cross_entropy, smooth_l1_loss
 
 from rlstack.config import Interval
 from rlstack.networks.distributions import masked_logits
+from rlstack.networks.recurrent import ReplayedConfig
 from rlstack.networks.values import DuelingNetwork, StateNetwork
 
 from .base import Positive, Scheduled
@@ -33,6 +34,7 @@ class DQNConfig(OffPolicyConfig):
     lr: Scheduled
     max_grad_norm: Positive | None
     epsilon: Scheduled
+    recurrent: ReplayedConfig | None = field(default=None, kw_only=True)
 
 
 class DQN(OffPolicy):

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torchrl.data import Binary, Bounded, Categorical, Composite, MultiCategorical, TensorSpec
 from torchrl.envs import EnvBase
 
+from envs.base import World
 from rlstack.config import ConfigError
 
 GROUP = "agents"
@@ -30,6 +31,7 @@ class Interface:
         dtype: of floating-point observations.
         masked: the env says under ``action_mask`` which actions are legal.
         nearest: the world's own distance to the nearest obstacle, a function of the observation, if it has one.
+        carries: the env hands on what a policy remembers, see :class:`envs.base.World`.
     """
 
     group: str | None
@@ -39,6 +41,7 @@ class Interface:
     dtype: torch.dtype
     masked: bool = False
     nearest: Callable[[Any], Tensor] | None = None
+    carries: bool = False
 
     @classmethod
     def of(cls, env: EnvBase) -> Interface:
@@ -58,6 +61,7 @@ class Interface:
             dtypes[0] if dtypes else torch.get_default_dtype(),
             MASK in seen.keys(),  # noqa: SIM118
             getattr(env, "nearest_obstacle", None),
+            isinstance(env, World) or getattr(env, "carries_memory", False),
         )
 
     def key(self, name: str) -> str | tuple[str, str]:
@@ -72,6 +76,12 @@ class Interface:
         prefix = root if isinstance(root, tuple) else (root,)
         leaves = self.observation.keys(include_nested=True, leaves_only=True)
         return [(*prefix, *((key,) if isinstance(key, str) else key)) for key in leaves]
+
+    def lead(self, observation: Any) -> torch.Size:
+        """The batch dimensions of an observation."""
+        if not isinstance(observation, Tensor):
+            return observation.batch_size
+        return observation.shape[: observation.dim() - len(self.observation.shape)]
 
     # -- actions -------------------------------------------------------------------------------------------------
 

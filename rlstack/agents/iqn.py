@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -17,6 +17,7 @@ from rlstack.config import Interval
 from rlstack.losses.quantile import quantile_huber_loss
 from rlstack.networks.distributions import masked_logits
 from rlstack.networks.quantile import QuantileNetwork
+from rlstack.networks.recurrent import ReplayedConfig
 
 from .base import Count, Positive, Scheduled
 from .interface import Interface, require_choices
@@ -40,6 +41,7 @@ class IQNConfig(OffPolicyConfig):
     act_quantiles: Count
     act_levels: Literal["midpoints", "random"]
     cvar: CVaR
+    recurrent: ReplayedConfig | None = field(default=None, kw_only=True)
 
 
 class IQN(OffPolicy):

@@ -27,6 +27,7 @@ class LegacyConfig:
     kind: str | None
     path: str | None
     vecnormalize: str | None
+    normalization: str | None
     deterministic: bool | None
     agent_type: str | None
     protocol: Literal["auto", "callable", "act", "predict"] | None
@@ -87,7 +88,7 @@ class Legacy(Agent):
         if kind == "rlstack":
             return ConfigError(f"agent=legacy cannot be trained; begin a run from its networks: init={path}")
         imitate = f"imitate it: agent=<name> imitation.expert={kind}:{path}"
-        if kind not in ("sb3", "marinenav"):
+        if kind not in ("sb3", "marinenav", "arena"):
             return ConfigError(f"an agent from elsewhere cannot be trained here; {imitate}")
         convert = f"python -m rlstack.convert {kind} {path} out=converted.pt env=<env>"
         return ConfigError(f"an agent from elsewhere cannot be trained here; convert it: {convert}; or {imitate}")
@@ -109,6 +110,7 @@ class SpecsOnly:
         self.observation_spec = self._of_one(interface.group, seen)
         self.full_action_spec = self._of_one(interface.group, {"action": interface.action})
         self.input_features, self.nearest_obstacle = interface.features, interface.nearest
+        self.carries_memory = interface.carries
 
     def _of_one(self, group: str | None, specs: dict[str, TensorSpec]) -> Composite:
         lead = (1,) if group is None else (1, 1)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -15,9 +15,11 @@ from torchrl.objectives.value.functional import generalized_advantage_estimate, 
 
 from rlstack.config import ConfigError
 from rlstack.networks.distributions import Choices, Distribution, Gaussian
+from rlstack.networks.encoders import Trunk
+from rlstack.networks.recurrent import RecurrentConfig
 from rlstack.networks.values import StateNetwork
 
-from .base import Agent, AgentConfig, Count, Fraction, NonNegative, Policy, Positive, Scheduled
+from .base import Agent, AgentConfig, Count, Fraction, NonNegative, Policy, Positive, Scheduled, Whole
 from .interface import Interface
 from .optimizer import Info
 
@@ -39,6 +41,19 @@ class OnPolicyConfig(AgentConfig):
     lr: Scheduled
     optimizer_eps: Positive
     max_grad_norm: Positive | None
+    shared_layers: Whole = field(default=0, kw_only=True)
+    policy_gain: Positive = field(default=0.01, kw_only=True)
+    value_gain: Positive = field(default=1.0, kw_only=True)
+    unbiased_statistics: bool = field(default=False, kw_only=True)
+    greedy: Literal["mode", "sample"] = field(default="mode", kw_only=True)
+    recurrent: RecurrentConfig | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.shared_layers >= len(self.hidden):
+            raise ValueError(f"shared_layers {self.shared_layers} leaves none of the {len(self.hidden)} hidden layers")
+        if self.shared_layers and self.critic_hidden is not None:
+            raise ValueError("critic_hidden must be null where layers are shared")
 
 
 class OnPolicy(Agent):
@@ -46,22 +61,29 @@ class OnPolicy(Agent):
 
     config: Any
     OPTIMIZER = "adam"
+    row_size = 1
+    """Decisions in an entry of a batch; more where entries are sequences."""
 
     def __init__(self, config: Any, interface: Interface, total_frames: int, device: torch.device) -> None:
         super().__init__(config, interface, total_frames, device)
         c, self.choices = config, interface.choices
         outputs = sum(self.choices) if self.choices else interface.action.shape[-1]
-        actor = StateNetwork(self.encoder(), outputs, c.hidden, c.activation)
-        critic = StateNetwork(self.encoder(), 1, c.critic_hidden or c.hidden, c.activation)
+        encoder, hidden = self.encoder(), c.hidden[c.shared_layers :]
+        if c.shared_layers:
+            encoder = Trunk(encoder, c.hidden[: c.shared_layers], c.activation)
+        actor = StateNetwork(encoder, outputs, hidden, c.activation)
+        critic = StateNetwork(
+            encoder if c.shared_layers else self.encoder(), 1, c.critic_hidden or hidden, c.activation
+        )
         if c.orthogonal:
-            orthogonal_(actor, 0.01)
-            orthogonal_(critic, 1.0)
+            orthogonal_(actor, c.policy_gain)
+            orthogonal_(critic, c.value_gain)
         if not self.choices:
             actor.register_parameter("log_std", nn.Parameter(torch.full((outputs,), math.log(c.initial_std))))
         self.actor, self.critic = self.add_network("actor", actor), self.add_network("critic", critic)
         self.optimizer = self.add_optimizer(
             "lr",
-            [*self.actor.parameters(), *self.critic.parameters()],
+            list(dict.fromkeys([*self.actor.parameters(), *self.critic.parameters()])),
             max_grad_norm=c.max_grad_norm,
             kind=self.OPTIMIZER,
             eps=c.optimizer_eps,
@@ -80,13 +102,24 @@ class OnPolicy(Agent):
 
     def distribution(self, observation: Any, mask: Tensor | None = None) -> Distribution:
         """Of actions, for a normalised observation."""
-        out = self.actor(observation)
+        return self._distribution(self.actor(observation), mask)
+
+    def _distribution(self, out: Tensor, mask: Tensor | None) -> Distribution:
         return Choices(out, self.choices, mask) if self.choices else Gaussian(out, self.actor.log_std)
+
+    def policy_and_value(self, batch: TensorDictBase) -> tuple[Distribution, Tensor]:
+        """Of a batch ``[N]`` of normalised observations, values ``[N]``; layers that both share run once."""
+        observation, mask = batch.get("observation"), batch.get("action_mask", None)
+        if not self.config.shared_layers:
+            return self.distribution(observation, mask), self.critic(observation).squeeze(-1)
+        features = self.actor.encoder(observation)
+        return self._distribution(self.actor.head(features), mask), self.critic.head(features).squeeze(-1)
 
     def policy(self, explore: bool) -> Policy:
         def act(observation: Any, mask: Tensor | None = None) -> dict[str, Tensor]:
             distribution = self.distribution(self.normalized(observation), mask)
-            raw = distribution.sample() if explore else distribution.mode()
+            sampled = explore or self.config.greedy == "sample"
+            raw = distribution.sample() if sampled else distribution.mode()
             action = self.interface.to_env(raw if self.choices else raw.clamp(-1, 1))
             acted = {"action": action}
             if explore:
@@ -101,7 +134,7 @@ class OnPolicy(Agent):
     # -- data ----------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def rollout(self, sequences: TensorDictBase) -> TensorDict:
+    def rollout(self, sequences: TensorDictBase) -> TensorDictBase:
         """Active decisions as a flat batch ``[N]``.
 
         ``observation`` (scaled), ``action`` (before clipping), ``log_prob``, ``value``, ``advantage``, ``return``, all
@@ -113,8 +146,7 @@ class OnPolicy(Agent):
         if self.reward_scaler is not None:
             self.reward_scaler.update(sequences)
             reward = self.reward_scaler(reward)
-        value = self.critic(observation)
-        next_value = self._next_values(value, following)
+        value, next_value = self._values(observation, sequences)
         estimate = vec_generalized_advantage_estimate if value.shape[1] > LONG else generalized_advantage_estimate
         done, terminated = following.get("done"), following.get("terminated")
         advantage, target = estimate(
@@ -132,8 +164,16 @@ class OnPolicy(Agent):
         mask = sequences.get("action_mask", None)
         if mask is not None:
             entries["action_mask"] = mask
-        batch = TensorDict(entries, sequences.batch_size)
-        return batch[sequences.get("active")]
+        return self._batch(TensorDict(entries, sequences.batch_size), sequences)
+
+    def _batch(self, entries: TensorDict, sequences: TensorDictBase) -> TensorDictBase:
+        """What is learned of entries ``[B, T]``."""
+        return entries[sequences.get("active")]
+
+    def _values(self, observation: Any, sequences: TensorDictBase) -> tuple[Tensor, Tensor]:
+        """Of all (scaled) observations ``[B, T]`` and of those that follow them, ``[B, T, 1]``."""
+        value = self.critic(observation)
+        return value, self._next_values(value, sequences.get("next"))
 
     def _next_values(self, value: Tensor, following: TensorDictBase) -> Tensor:
         """Of the true next states: the following entry's value, computed anew where a sequence or an episode ends."""
@@ -158,10 +198,21 @@ class OnPolicy(Agent):
 
         Advantages are normalised over the whole of it, however it is split up afterwards.
         """
-        if self.config.normalize_advantage and len(batch) > 1:
-            batch = batch.copy().set("advantage", normalized_advantage(batch.get("advantage")))
+        if self.normalizes_steps:
+            batch = self.with_normalized_advantages(batch)
         self.updates += 1
         return self.optimizer.minimize(self.loss, batch)
+
+    def with_normalized_advantages(self, batch: TensorDictBase) -> TensorDictBase:
+        """The batch, its advantages with zero mean and unit standard deviation (of one alone, as it is)."""
+        if len(batch) < 2:
+            return batch
+        return batch.copy().set("advantage", normalized_advantage(batch.get("advantage")))
+
+    @property
+    def normalizes_steps(self) -> bool:
+        """Each step normalises the advantages of its own batch."""
+        return self.config.normalize_advantage
 
     def learn(self, sequences: TensorDictBase, frames: int) -> dict[str, Tensor | float]:
         self.set_frames(frames)

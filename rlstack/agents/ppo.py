@@ -5,8 +5,9 @@ On the same batch the loss equals that of TorchRL's ``ClipPPOLoss``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
 
 import torch
 from tensordict import TensorDictBase
@@ -19,6 +20,16 @@ from .base import Count, Positive, Scheduled
 from .on_policy import OnPolicy, OnPolicyConfig
 from .optimizer import Info
 
+_METRICS = {
+    "loss/total": "total",
+    "loss/policy": "policy",
+    "loss/value": "value",
+    "grad/all": "norm",
+    "policy/entropy": "entropy",
+    "policy/kl": "kl",
+    "policy/clipped": "clipped",
+}
+
 
 @dataclass
 class PPOConfig(OnPolicyConfig):
@@ -29,6 +40,9 @@ class PPOConfig(OnPolicyConfig):
     clip: Scheduled
     clip_value: Positive | None
     target_kl: Positive | None
+    normalize_over: Literal["minibatch", "rollout"] = field(default="minibatch", kw_only=True)
+    short_minibatch: bool = field(default=False, kw_only=True)
+    report_over: Literal["last", "all"] = field(default="last", kw_only=True)
 
 
 class PPO(OnPolicy):
@@ -47,39 +61,43 @@ class PPO(OnPolicy):
     def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
         """Epochs of minibatches in random order.
 
-        It stops early once the policy has moved by ``target_kl``, as estimated on an epoch's last minibatch.
+        It stops after an epoch once the policy has moved by more than ``target_kl``, estimated as
+        ``E[ratio - 1 - log ratio]`` (Schulman 2020) on what ``report_over`` says: the epoch's last minibatch, or the
+        mean over all minibatches so far. The metrics are of the same.
         """
+        c = self.config
+        if len(batch) * self.row_size < 2:
+            return {}
+        if c.normalize_advantage and not self.normalizes_steps:
+            batch = self.with_normalized_advantages(batch)
+        split = _with_remainder if c.short_minibatch else _nearly_equal
+        sizes, seen = split(len(batch), max(c.minibatch_size // self.row_size, 1)), []
         metrics: dict[str, Tensor | float] = {}
-        if len(batch) < 2:
-            return metrics
-        sizes = _nearly_equal(len(batch), self.config.minibatch_size)
-        for _ in range(self.config.epochs):
+        for _ in range(c.epochs):
             minibatches = batch[torch.randperm(len(batch), device=self.device)].split(sizes)
             for minibatch in minibatches:
-                self._reporting = minibatch is minibatches[-1]
+                self._reporting = c.report_over == "all" or minibatch is minibatches[-1]
                 loss, norm, info = self.step(minibatch)
-            metrics = {
-                "loss/total": loss,
-                "loss/policy": info["policy"],
-                "loss/value": info["value"],
-                "grad/all": norm,
-                "policy/entropy": info["entropy"],
-                "policy/kl": info["kl"],
-                "policy/clipped": info["clipped"],
-            }
-            if self.config.target_kl is not None and info["kl"] > self.config.target_kl:
+                if self._reporting:
+                    seen.append({"total": loss, "norm": norm, **info})
+            found = seen[-1] if c.report_over == "last" else _means(seen)
+            metrics = {name: found[entry] for name, entry in _METRICS.items()}
+            if c.target_kl is not None and found["kl"] > c.target_kl:
                 break
         return metrics
 
+    @property
+    def normalizes_steps(self) -> bool:
+        return super().normalizes_steps and self.config.normalize_over == "minibatch"
+
     def loss(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
         """-min(r A, clip(r) A) + value loss - entropy bonus."""
-        c, clip = self.config, self.scheduled["clip"]
-        observation, advantage = batch.get("observation"), batch.get("advantage")
-        distribution = self.distribution(observation, batch.get("action_mask", None))
+        c, clip, advantage = self.config, self.scheduled["clip"], batch.get("advantage")
+        distribution, values = self.policy_and_value(batch)
         log_ratio = distribution.log_prob(batch.get("action")) - batch.get("log_prob")
         ratio = log_ratio.exp()
         policy = -torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage).mean()
-        value = self._value_loss(batch)
+        value = self._value_loss(values, batch)
         loss = policy + c.value_coefficient * value
         if self.scheduled["entropy_coefficient"]:
             loss = loss - self.scheduled["entropy_coefficient"] * distribution.entropy().mean()
@@ -95,9 +113,9 @@ class PPO(OnPolicy):
             }
         return loss, info
 
-    def _value_loss(self, batch: TensorDictBase) -> Tensor:
+    def _value_loss(self, value: Tensor, batch: TensorDictBase) -> Tensor:
         """Mean squared error, of values kept within ``clip_value`` of the old ones where that is set."""
-        value, target = self.critic(batch.get("observation")).squeeze(-1), batch.get("return")
+        target = batch.get("return")
         if self.config.clip_value is None:
             return mse_loss(value, target)
         old = batch.get("value")
@@ -106,10 +124,20 @@ class PPO(OnPolicy):
 
 
 def _nearly_equal(count: int, size: int) -> list[int]:
-    """``count`` (>= 2) in parts of about ``size``, none of them a small remainder whose gradient is mostly noise.
+    """``count`` in parts of about ``size``, none of them a small remainder whose gradient is mostly noise.
 
-    Every part has two entries at least: an advantage by itself cannot be normalised.
+    Every part has two entries, if there are: an advantage by itself cannot be normalised.
     """
-    parts = min(max(1, round(count / size)), count // 2)
+    parts = max(1, min(round(count / size), count // 2))
     least, more = divmod(count, parts)
     return [least + 1] * more + [least] * (parts - more)
+
+
+def _with_remainder(count: int, size: int) -> list[int]:
+    """``count`` in parts of exactly ``size``, the last one with what is left."""
+    whole, rest = divmod(count, size)
+    return [size] * whole + [rest] * (rest > 0)
+
+
+def _means(seen: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+    return {name: torch.stack([entry[name] for entry in seen]).mean() for name in seen[0]}

@@ -25,8 +25,11 @@ class ScheduleConfig:
         end: the value from ``duration`` on; required unless the kind is constant, which takes none.
         duration: when ``end`` is reached, warm-up included: up to 1 a fraction of the run, above 1 a number
             of frames. None is the whole run.
-        warmup: how long the value first climbs from 0 to ``start``: up to 1 a fraction of the run, above 1 a
-            number of frames.
+        warmup: how long the value first moves from ``warmup_start`` to ``start``: up to 1 a fraction of the run,
+            above 1 a number of frames.
+        warmup_start: the value at the beginning of the warm-up.
+        factor: of an exponential alone: what the value is multiplied by over ``duration``; it stops at ``end`` if it
+            gets there. None is ``end / start``, which reaches ``end`` at the end.
     """
 
     kind: Literal["constant", "linear", "cosine", "exponential"]
@@ -34,6 +37,8 @@ class ScheduleConfig:
     end: Finite | None = None
     duration: Annotated[int | float | None, Interval(low=0, open_low=True)] = None
     warmup: FractionOrFrames = 0
+    warmup_start: Finite = 0.0
+    factor: Annotated[float | None, Interval(low=0, open_low=True)] = None
 
     def __post_init__(self) -> None:
         if self.kind == "constant" and (self.end, self.duration) != (None, None):
@@ -42,6 +47,14 @@ class ScheduleConfig:
             raise ValueError(f"kind {self.kind!r} needs an end")
         if self.kind == "exponential" and not (self.start > 0 and self.end is not None and self.end > 0):
             raise ValueError("kind 'exponential' needs start and end above 0")
+        if self.factor is not None:
+            self._check_factor(self.factor)
+
+    def _check_factor(self, factor: float) -> None:
+        if self.kind != "exponential":
+            raise ValueError(f"kind {self.kind!r} takes no factor, only 'exponential' does")
+        if self.end is not None and (factor - 1) * (self.end - self.start) <= 0:
+            raise ValueError(f"factor {factor:g} does not lead from {self.start:g} towards the end, {self.end:g}")
 
 
 def make_schedule(
@@ -55,17 +68,17 @@ def make_schedule(
     With ``f`` frames done, warm-up ``w`` and duration ``d`` in frames, and the progress
     ``p = clip((f - w) / (d - w), 0, 1)``:
 
-    * warm-up (any kind, while ``f < w``): ``start * f / w``
+    * warm-up (any kind, while ``f < w``): ``warmup_start + (start - warmup_start) * f / w``
     * constant: ``start``
     * linear: ``start + (end - start) * p``
     * cosine: ``end + (start - end) * (1 + cos(pi * p)) / 2``
-    * exponential: ``start * (end / start) ** p``
+    * exponential: ``start * (end / start) ** p``; with a factor ``start * factor ** p``, but never beyond ``end``
 
     Args:
         config: the number or the mapping.
         total_frames: length of the run in frames, for what is given as a fraction of it.
         where: the key under which the schedule stands, for messages (``"agent.lr"``).
-        bounds: what ``start`` and ``end`` must lie in, if anything.
+        bounds: what ``start``, ``end`` and, if there is a warm-up, ``warmup_start`` must lie in, if anything.
 
     Raises:
         ConfigError: one line, for a mapping that makes no schedule.
@@ -78,14 +91,15 @@ def make_schedule(
         if not isinstance(config, Mapping):
             raise ConfigError(f"{where}: expected a number or a schedule, got {config!r}")
         config = build(ScheduleConfig, config, where)
-    for value in (config.start, config.end):
+    for value in (config.start, config.end, config.warmup_start if config.warmup else None):
         if value is not None and bounds is not None and value not in bounds:
             raise ConfigError(f"{where}: {value:g} is outside {bounds}")
     warmup = _frames(config.warmup, total_frames)
     duration = math.inf if config.kind == "constant" else _frames(config.duration or 1.0, total_frames)
     if warmup >= duration:
         raise ConfigError(f"{where}.warmup: {warmup:g} frames leave nothing of the duration, {duration:g} frames")
-    return _Curve(config.kind, config.start, config.start if config.end is None else config.end, warmup, duration)
+    end = config.start if config.end is None else config.end
+    return _Curve(config.kind, config.start, end, warmup, duration, config.warmup_start, config.factor)
 
 
 def _frames(length: int | float, total_frames: int) -> float:
@@ -101,15 +115,20 @@ class _Curve:
     end: float
     warmup: float
     duration: float
+    warmup_start: float = 0.0
+    factor: float | None = None
 
     def __call__(self, frames: int) -> float:
         if frames < self.warmup:
-            return self.start * max(frames, 0) / self.warmup
+            return self.warmup_start + (self.start - self.warmup_start) * max(frames, 0) / self.warmup
         if self.kind == "constant":
             return self.start
         progress = min((frames - self.warmup) / (self.duration - self.warmup), 1.0)
         if progress <= 0:
             return self.start
+        if self.factor is not None:
+            value = self.start * self.factor**progress
+            return max(value, self.end) if self.factor < 1 else min(value, self.end)
         if progress == 1.0:  # exactly, whatever the rounding of the formulas
             return self.end
         if self.kind == "linear":

@@ -8,8 +8,8 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-_ROOT = ("observation", "action", "action_mask", "raw_action", "log_prob")
-_NEXT = ("observation", "reward", "terminated", "done", "action_mask")
+_ROOT = ("observation", "action", "action_mask", "raw_action", "log_prob", "memory")
+_NEXT = ("observation", "reward", "terminated", "done", "action_mask", "memory")
 
 
 def flatten_agents(batch: TensorDictBase, group: str | None = "agents") -> TensorDict:
@@ -23,8 +23,8 @@ def flatten_agents(batch: TensorDictBase, group: str | None = "agents") -> Tenso
 
     Returns ``[W*A, T]`` (or ``[W, T]``) with ``observation``, ``action``, ``next`` (``observation``, ``reward``,
     ``terminated``, ``done``, the last two ``[..., 1]``) and ``active [.., T]`` bool: entries to learn from; where
-    there are any, also ``action_mask`` (here and next), ``raw_action`` and ``log_prob``, which a policy left beside
-    its action.
+    there are any, also ``action_mask`` (here and next), and what a policy left beside its action: ``raw_action``,
+    ``log_prob`` and ``memory`` (here and next).
     """
     if batch.ndim != 2:
         batch = batch.reshape(-1, batch.shape[-1])

@@ -1,7 +1,12 @@
-"""Running statistics that bring observations and rewards to unit scale."""
+"""Running statistics that bring observations and rewards to unit scale.
+
+They move where they are told to (``update``) and nowhere else: who acts or evaluates leaves them as they are.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -9,18 +14,28 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 from torchrl.data import Composite, TensorSpec
 
+from rlstack.config import ConfigError
+
 _CLIP, _EPS = 10.0, 1e-8
 
 
 class RunningMoments(nn.Module):
-    """Mean and variance of everything seen so far (parallel update of Chan et al. 1979)."""
+    """Mean and variance of everything seen so far (parallel update of Chan et al. 1979).
+
+    Args:
+        shape: of one entry.
+        unbiased: the variance of each batch is that over N - 1 (its spread around a mean that is estimated too), and
+            none of a batch of one entry, which says nothing of its spread. False: over N, so that the result does not
+            depend on how the data were split into batches.
+    """
 
     mean: Tensor
     var: Tensor
     count: Tensor
 
-    def __init__(self, shape: torch.Size) -> None:
+    def __init__(self, shape: torch.Size, unbiased: bool = False) -> None:
         super().__init__()
+        self.unbiased = unbiased
         self.register_buffer("mean", torch.zeros(shape, dtype=torch.float64))
         self.register_buffer("var", torch.ones(shape, dtype=torch.float64))
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
@@ -33,7 +48,8 @@ class RunningMoments(nn.Module):
         values = values.double()
         count = self.count + len(values)
         delta = values.mean(0) - self.mean
-        within = self.var * self.count + values.var(0, unbiased=False) * len(values)
+        spread = values.var(0, unbiased=self.unbiased and len(values) > 1)
+        within = self.var * self.count + spread * len(values)
         self.var.copy_((within + delta.square() * self.count * len(values) / count) / count)
         self.mean.add_(delta * len(values) / count)
         self.count.copy_(count)
@@ -46,9 +62,10 @@ class ObservationNormalizer(nn.Module):
 
     Args:
         observation: spec of a single observation.
+        unbiased: see :class:`RunningMoments`.
     """
 
-    def __init__(self, observation: TensorSpec) -> None:
+    def __init__(self, observation: TensorSpec, unbiased: bool = False) -> None:
         super().__init__()
         self._leaves: list[Any] = [None]
         specs = {None: observation}
@@ -60,7 +77,7 @@ class ObservationNormalizer(nn.Module):
         if self._slots and "mask" in self._leaves:  # a mask of 0 and 1 is one, too
             self._leaves.remove("mask")
         shapes = [specs[key].shape[1:] if self._in_slots(key) else specs[key].shape for key in self._leaves]
-        self.moments = nn.ModuleList(RunningMoments(shape) for shape in shapes)
+        self.moments = nn.ModuleList(RunningMoments(shape, unbiased) for shape in shapes)
 
     def _in_slots(self, key: Any) -> bool:
         return self._slots and key == "objects"
@@ -99,14 +116,15 @@ class RewardScaler(nn.Module):
 
     Args:
         gamma: discount of the return.
+        unbiased: see :class:`RunningMoments`.
     """
 
     returns: Tensor
 
-    def __init__(self, gamma: float) -> None:
+    def __init__(self, gamma: float, unbiased: bool = False) -> None:
         super().__init__()
         self.gamma = gamma
-        self.moments = RunningMoments(torch.Size([]))
+        self.moments = RunningMoments(torch.Size([]), unbiased)
         self.register_buffer("returns", torch.zeros(0, dtype=torch.float64))
 
     @torch.no_grad()
@@ -133,3 +151,84 @@ class RewardScaler(nn.Module):
         if saved is not None:
             self.returns = torch.zeros_like(saved, device=self.returns.device)
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
+
+# -- as JSON -----------------------------------------------------------------------------------------------------
+
+
+def statistics_to_json(observations: ObservationNormalizer | None, rewards: RewardScaler | None) -> dict[str, Any]:
+    """Both as numbers and lists: ``obs_mean [F]``, ``obs_var [F]``, ``obs_count``, ``ret_mean [1]``, ``ret_var [1]``,
+    ``ret_count``; the entries of one that is None are left out.
+
+    F are the numbers of an observation, those of a structured one joined in the order of its keys.
+
+    Raises:
+        ConfigError: an observation with object slots, whose statistics have counts of their own.
+    """
+    entries: dict[str, Any] = {}
+    if observations is not None:
+        parts = _counted_together(observations)
+        for name in ("mean", "var"):
+            entries[f"obs_{name}"] = torch.cat([getattr(part, name).reshape(-1) for part in parts]).tolist()
+        entries["obs_count"] = float(parts[0].count)
+    if rewards is not None:
+        own = rewards.moments
+        entries |= {"ret_mean": [float(own.mean)], "ret_var": [float(own.var)], "ret_count": float(own.count)}
+    return entries
+
+
+def load_statistics(
+    entries: Mapping[str, Any], observations: ObservationNormalizer | None, rewards: RewardScaler | None
+) -> None:
+    """The inverse of :func:`statistics_to_json`; one that is None takes nothing. Numbers keep the device and the
+    type of the statistics, whatever a file has made of them.
+
+    Raises:
+        ConfigError: a missing entry, one of the wrong kind or length, or a number that no statistics have.
+    """
+    parts = [] if observations is None else _counted_together(observations)
+    sizes = [part.mean.numel() for part in parts]
+    seen = _read(entries, "obs", sum(sizes)) if parts else None
+    returns = None if rewards is None else _read(entries, "ret", 1)
+    if seen is not None:
+        for part, mean, var in zip(parts, seen[0].split(sizes), seen[1].split(sizes)):
+            _set(part, mean, var, seen[2])
+    if rewards is not None and returns is not None:
+        _set(rewards.moments, *returns)
+
+
+def _counted_together(observations: ObservationNormalizer) -> list[Any]:
+    parts = list(observations.moments)
+    if not parts:
+        raise ConfigError("statistics: no part of this observation is normalised")
+    if observations._slots:
+        raise ConfigError("statistics: those of observations with object slots have no JSON form")
+    return parts
+
+
+def _read(entries: Mapping[str, Any], prefix: str, size: int) -> tuple[Tensor, Tensor, Tensor]:
+    lists = [_numbers(entries, f"{prefix}_{name}", size) for name in ("mean", "var")]
+    count = _numbers(entries, f"{prefix}_count", None)
+    if bool((lists[1] < 0).any()) or float(count) < 0:
+        raise ConfigError(f"statistics: {prefix}_var and {prefix}_count must not be negative")
+    return lists[0], lists[1], count
+
+
+def _numbers(entries: Mapping[str, Any], key: str, size: int | None) -> Tensor:
+    """One number, or a list of so many."""
+    value = entries.get(key)
+    values = [value] if size is None else value
+    wanted = 1 if size is None else size
+    kind = "a number" if size is None else f"a list of {size} numbers"
+    if not isinstance(values, list) or len(values) != wanted or not all(map(_is_finite, values)):
+        raise ConfigError(f"statistics: {key} must be {kind}, all finite")
+    return torch.tensor(values[0] if size is None else values, dtype=torch.float64)
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and -math.inf < value < math.inf
+
+
+def _set(moments: Any, mean: Tensor, var: Tensor, count: Tensor) -> None:
+    for buffer, value in ((moments.mean, mean), (moments.var, var), (moments.count, count)):
+        buffer.copy_(value.reshape(buffer.shape))

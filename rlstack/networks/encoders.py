@@ -61,6 +61,24 @@ def mlp(
     return Layers(*layers)
 
 
+class Trunk(nn.Module):
+    """An encoder and the hidden layers behind it, for several networks to share.
+
+    Args:
+        encoder: observation encoder.
+        hidden: widths of the layers.
+    """
+
+    def __init__(self, encoder: nn.Module, hidden: Sequence[int], activation: Activation = "relu") -> None:
+        super().__init__()
+        features: int = encoder.out_features  # type: ignore[assignment]
+        self.encoder, self.layers = encoder, mlp((features, *hidden), activation=activation)
+        self.out_features = hidden[-1]
+
+    def forward(self, observation: Observation) -> Tensor:
+        return self.layers(self.encoder(observation))
+
+
 class FlatEncoder(nn.Module):
     """A vector ``[..., size]`` as it is; has no parameters."""
 
@@ -170,7 +188,7 @@ class ObjectSetEncoder(nn.Module):
         return torch.cat((own, objects.flatten(-2)), dim=-1)
 
 
-class _Scaled(nn.Module):
+class Scaled(nn.Module):
     """A world's own input scaling in front of an encoder."""
 
     def __init__(self, features: nn.Module, encoder: nn.Module) -> None:
@@ -217,4 +235,4 @@ def build_encoder(
         return ObjectSetEncoder(own, size, count, self_features, object_features)
     scaling: Any = features()
     encoder = ObjectSetEncoder(scaling.self_size, scaling.object_size, count, self_features, object_features)
-    return _Scaled(scaling, encoder)
+    return Scaled(scaling, encoder)

@@ -37,9 +37,13 @@ class StateNetwork(nn.Module):
 
     def forward(self, observation: Observation) -> Tensor:
         """``[..., N]``."""
+        return self.head(self.encoder(observation))
+
+    def head(self, features: Tensor) -> Tensor:
+        """``[..., N]`` for an observation that is encoded already."""
         # Module calls around each part would cost as much as a small network itself.
         output = self.output
-        return functional.linear(self.trunk.forward(self.encoder.forward(observation)), output.weight, output.bias)
+        return functional.linear(self.trunk.forward(features), output.weight, output.bias)
 
 
 class DuelingNetwork(nn.Module):

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from rlstack.config import Interval
 
+from .curriculum.config import CurriculumConfig
 from .loggers import LoggerConfig
 
 Count = Annotated[int, Interval(low=1)]
@@ -101,7 +102,8 @@ class ImitationConfig:
 class TrainConfig:
     """One run. ``agent`` and ``env`` are checked by the agent's and the world's own types.
 
-    ``init`` is a checkpoint whose agent's networks a new run starts from.
+    ``init`` is a checkpoint whose agent's networks a new run starts from; without a ``curriculum`` the world is as its
+    options say all the time.
     """
 
     agent: dict[str, Any]
@@ -120,3 +122,4 @@ class TrainConfig:
     debug: bool
     imitation: ImitationConfig
     init: str | None = None
+    curriculum: CurriculumConfig | None = None

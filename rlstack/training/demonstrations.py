@@ -44,6 +44,14 @@ def decisions(sequences: TensorDictBase) -> TensorDict:
     return kept.reshape(-1) if active is None else kept[active]
 
 
+def in_order(sequences: TensorDictBase) -> TensorDict:
+    """What is needed of sequences ``[B, T]`` to imitate them by an agent with a memory: also where episodes end."""
+    kept = sequences.select(*_KEYS, "active", ("next", "done"), strict=False)
+    if "active" not in kept.keys():  # noqa: SIM118
+        kept.set("active", torch.ones(kept.batch_size, dtype=torch.bool, device=kept.device))
+    return kept
+
+
 def gather(
     env: EnvBase,
     expert: TensorDictModuleBase,
@@ -51,11 +59,13 @@ def gather(
     frames: int,
     steps_per_batch: int = 16,
     observe: Callable[[TensorDictBase], None] | None = None,
+    ordered: bool = False,
 ) -> TensorDict:
     """Lets a policy act until ``frames`` decisions of active agents have been made; ``[frames]`` of them.
 
     Args:
         observe: is shown every collected batch of sequences ``[B, T]``.
+        ordered: returns them as :func:`in_order` does, ``[B, T]``.
     """
     collector = make_collector(env, expert, steps_per_batch)
     gathered, count = [], 0
@@ -64,13 +74,13 @@ def gather(
             sequences = flatten_agents(batch, interface.group)
             if observe is not None:
                 observe(sequences)
-            gathered.append(decisions(sequences))
-            count += len(gathered[-1])
+            gathered.append(in_order(sequences) if ordered else decisions(sequences))
+            count += int(sequences.get("active").sum())
             if count >= frames:
                 break
     finally:
         collector.shutdown(close_env=False)
-    return torch.cat(gathered)[:frames]
+    return torch.cat(gathered, 1) if ordered else torch.cat(gathered)[:frames]
 
 
 # -- files -------------------------------------------------------------------------------------------------------

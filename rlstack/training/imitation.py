@@ -13,27 +13,24 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 from torchrl.envs import EnvBase
 from torchrl.objectives.common import LossModule
 
-from rlstack.agents.base import MASK, Agent
+from rlstack.agents.base import Agent
 from rlstack.agents.off_policy import OffPolicy
 from rlstack.agents.optimizer import Info, Optimizer
+from rlstack.agents.recurrent.base import Recurrent
 from rlstack.config import ConfigError
 
 from .config import TrainConfig
-from .demonstrations import decisions, gather, read_demonstrations
+from .demonstrations import decisions, gather, in_order, read_demonstrations
 from .experts import Expert, expert_policy
+from .lessons import UNORDERED, Lessons, lessons_for
 from .seeding import restore_rng, rng_state
 from .worlds import build_world
-
-HELD_OUT = 10
-"""One in so many stretches of the data is not trained on but measured."""
-_STRETCHES = 100
-_CHUNK = 4096  # decisions measured at once: greedy acting may look at many actions each
 
 Source: TypeAlias = EnvBase | TensorDictBase | str | Path
 
@@ -87,7 +84,8 @@ def imitate(
             if memory is not None:
                 memory.add(sequences)
 
-        data = gather(source, policy, agent.interface, frames, agent.config.steps_per_batch, observe)
+        ordered = isinstance(agent, Recurrent)
+        data = gather(source, policy, agent.interface, frames, agent.config.steps_per_batch, observe, ordered)
         if memory is not None:
             memory.close()
     elif expert is not None or replay:
@@ -95,7 +93,7 @@ def imitate(
     elif isinstance(source, str | Path):
         data = read_demonstrations(source, agent.interface, agent.device)
     else:
-        data = decisions(source)
+        data = in_order(source) if isinstance(agent, Recurrent) else decisions(source)
     return clone(agent, data, epochs, batch_size, lr, stopped)
 
 
@@ -119,7 +117,7 @@ class _Memory:
         if self._agent.reward_scaler is not None:
             self._agent.reward_scaler.update(sequences)
         # An expert may leave beside its action what the agent's own transitions do not have.
-        self._agent.remember(sequences.exclude("raw_action", "log_prob"))
+        self._agent.remember(sequences.exclude("raw_action", "log_prob", "memory", ("next", "memory")))
 
     def close(self) -> None:
         """What follows comes from other worlds: no return runs on into it."""
@@ -140,44 +138,52 @@ def clone(
     lr: float = 1e-3,
     stopped: Callable[[], bool] | None = None,
 ) -> dict[str, float]:
-    """Supervised learning of a flat batch of decisions ``[N]``; see :func:`imitate`."""
-    if len(data) < HELD_OUT:
-        raise ConfigError(f"imitation: {len(data)} decisions are too few, {HELD_OUT} are needed at least")
-    data = data.to(agent.device).copy()
-    data.set("action", agent.interface.from_env(data.get("action")))
-    held = torch.arange(len(data), device=agent.device) // max(len(data) // _STRETCHES, 1) % HELD_OUT == HELD_OUT - 1
-    train, rest = data[~held], data[held]
+    """Supervised learning of a flat batch of decisions ``[N]``, by an agent with a memory of sequences ``[B, T]``.
+
+    See :func:`imitate`.
+    """
+    lessons = lessons_for(agent, data)
     if agent.normalizer is not None:
-        agent.normalizer.update(train.get("observation"))
+        agent.normalizer.update(lessons.observations())
     with _as_in_greedy_acting(agent):
-        loss = _fit(agent, train, epochs, batch_size, lr, stopped)
-        with torch.no_grad():
-            held_out = sum(float(_loss(agent, part)[0]) * len(part) for part in rest.split(_CHUNK)) / len(rest)
+        loss = _fit(agent, lessons, epochs, batch_size, lr, stopped)
+        lessons.refresh()
+        held_out = _held_out(agent, lessons)
     copy_to_targets(agent)
-    metrics = {"imitation/loss": loss, "imitation/held_out": held_out, "imitation/frames": float(len(data))}
-    return {**metrics, **_agreement(agent, rest)}
+    metrics = {"imitation/loss": loss, "imitation/held_out": held_out}
+    return {**metrics, "imitation/frames": float(lessons.size(lessons.data)), **_agreement(agent, lessons)}
+
+
+@torch.no_grad()
+def _held_out(agent: Agent, lessons: Lessons) -> float:
+    """The mean loss of what was not trained on."""
+    losses = [(float(_loss(agent, part)[0]), lessons.size(part)) for part in lessons.held_out()]
+    return sum(loss * size for loss, size in losses) / sum(size for _, size in losses)
 
 
 def _fit(
     agent: Agent,
-    train: TensorDictBase,
+    lessons: Lessons,
     epochs: int,
     batch_size: int,
     lr: float,
     stopped: Callable[[], bool] | None,
 ) -> float:
     """The epochs; returns the mean loss of the last one."""
-    optimizer = Optimizer([_acting_parameters(agent, train[:2])], lr, precision=agent.config.precision)
-    steps = epochs * -(-len(train) // batch_size)
-    step = 0
-    for _ in range(epochs):
-        total: Tensor | float = 0.0
-        for index in torch.randperm(len(train), device=agent.device).split(batch_size):
+    lessons.refresh()
+    optimizer = Optimizer([_acting_parameters(agent, lessons.train()[:2])], lr, precision=agent.config.precision)
+    total: Tensor | float = 0.0
+    for epoch in range(epochs):
+        total = 0.0
+        if epoch:
+            lessons.refresh()
+        batches = lessons.batches(batch_size)
+        for step, batch in enumerate(batches):
             _give_up_if(stopped)
-            optimizer.lr = lr * (1 - step / steps)
-            loss, _, _ = optimizer.minimize(lambda batch: _loss(agent, batch), train[index])
-            total, step = total + loss * len(index), step + 1
-    return float(total) / len(train)
+            optimizer.lr = lr * (1 - (epoch + step / len(batches)) / epochs)
+            loss, _, _ = optimizer.minimize(lambda batch: _loss(agent, batch), batch)
+            total = total + loss * lessons.size(batch)
+    return float(total) / lessons.size(lessons.train())
 
 
 def _give_up_if(stopped: Callable[[], bool] | None) -> None:
@@ -186,8 +192,7 @@ def _give_up_if(stopped: Callable[[], bool] | None) -> None:
 
 
 def _loss(agent: Agent, batch: TensorDictBase) -> tuple[Tensor, Info]:
-    observation = agent.normalized(batch.get("observation"))
-    return agent.imitation_loss(observation, batch.get("action"), batch.get(MASK, None)), {}
+    return agent.imitation_loss(*agent.lesson(batch)), {}
 
 
 def _acting_parameters(agent: Agent, batch: TensorDictBase) -> list[Tensor]:
@@ -224,22 +229,20 @@ def copy_to_targets(agent: Agent) -> None:
 
 
 @torch.no_grad()
-def _agreement(agent: Agent, data: TensorDictBase) -> dict[str, float]:
-    """How well greedy acting agrees with the data."""
+def _agreement(agent: Agent, lessons: Lessons) -> dict[str, float]:
+    """How well greedy acting agrees with what was held out."""
     interface, policy = agent.interface, agent.policy(explore=False)
-    total = 0.0
-    for part in data.split(_CHUNK):
-        seen: Any = TensorDict({}, part.batch_size, device=agent.device)
-        for name in ("observation", MASK) if interface.masked else ("observation",):
-            seen.set(interface.key(name), part.get(name))
-        action, wanted = interface.from_env(policy(seen).get(interface.key("action"))), part.get("action")
+    total, count = 0.0, 0
+    for part in lessons.held_out():
+        action, wanted = lessons.greedy(policy, part)
+        count += len(wanted)
         if interface.choices is None:
             total += float((action - wanted).square().sum()) / action.shape[-1]
         else:
-            total += float((action == wanted).reshape(len(part), -1).all(-1).sum())
+            total += float((action == wanted).reshape(len(wanted), -1).all(-1).sum())
     if interface.choices is None:
-        return {"imitation/error": (total / len(data)) ** 0.5}
-    return {"imitation/accuracy": total / len(data)}
+        return {"imitation/error": (total / count) ** 0.5}
+    return {"imitation/accuracy": total / count}
 
 
 # -- as a part of a run ------------------------------------------------------------------------------------------
@@ -271,6 +274,8 @@ class Imitation:
                 self._expert = expert_policy(c.expert, self._env, agent.interface, c.expert_options)
             else:
                 assert c.episodes is not None, "only built where there is something to imitate"
+                if isinstance(agent, Recurrent):
+                    raise ConfigError(UNORDERED)
                 self._data = read_demonstrations(c.episodes, agent.interface, agent.device)
         except ConfigError as error:
             known = str(error).startswith("imitation")

@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 from torchrl.envs import EnvBase
 
 from rlstack.agents import Agent, build_agent
-from rlstack.config import ConfigError, to_plain
+from rlstack.config import ConfigError, build, to_plain
 
 from .checkpoint import BEST, CheckpointError, CheckpointStore, read_checkpoint
 from .run_directory import RunDirectory
@@ -74,17 +74,18 @@ def load(
         raise ConfigError(f"checkpoint: {error}") from None
     config = state["config"]
     stored, given = config["agent"], dict(agent or {})
+    changed = to_plain(OmegaConf.merge(stored, given))
     for key in ("algorithm", *SHAPING):
-        if key in stored and given.get(key, stored[key]) != stored[key]:
+        if key in stored and _shape(key, changed[key]) != _shape(key, stored[key]):
             raise ConfigError(
                 f"agent.{key}: cannot change, the networks of {file} are of {overrides({key: stored[key]})}"
             )
-    changed = to_plain(OmegaConf.merge(stored, given))
     config = {**config, "agent": changed}
     env = build_world(config["env"], num_worlds=1)
     loaded = build_agent(changed, env, config["total_frames"], choose_device(str(device)))
     try:
         loaded.load_state_dict(state["agent"])
+        loaded.begin_episodes()  # those of the run go on only where the run does
     except _MISFITS as error:
         what = f"the agent with {overrides(given)}" if given else "this version of the agent"
         raise ConfigError(f"checkpoint: {file} does not fit {what} ({_brief(error)})") from None
@@ -93,10 +94,27 @@ def load(
 
 
 SHAPING = (
-    *("inputs", "self_features", "object_features", "hidden", "critic_hidden", "activation", "layer_norm", "join"),
+    *("inputs", "self_features", "object_features", "hidden", "critic_hidden", "shared_layers", "activation"),
+    *("layer_norm", "join", "recurrent", "encoders"),
     *("squash", "dueling", "critic", "num_atoms", "value_min", "value_max", "normalize_observations"),
 )
 """What of an agent's configuration its networks depend on."""
+_OF_TRAINING = ("sequence_length", "burn_in")
+
+
+def _shape(key: str, value: Any) -> Any:
+    """What the networks depend on of a value that one of these keys has."""
+    if key != "recurrent" or not isinstance(value, Mapping):
+        return value
+    return {name: entry for name, entry in value.items() if name not in _OF_TRAINING}
+
+
+def _filled_up(config: Mapping[str, Any], kind: type) -> Mapping[str, Any]:
+    """With what a stored configuration leaves to be understood; as it is if it is one of another version."""
+    try:
+        return to_plain(build(kind, config))
+    except ConfigError:
+        return config
 
 
 def initialise(agent: Agent, path: str | Path, which: str = "latest") -> None:
@@ -113,7 +131,9 @@ def initialise(agent: Agent, path: str | Path, which: str = "latest") -> None:
     ours, theirs = to_plain(agent.config), state["config"]["agent"]
     if ours["algorithm"] != theirs["algorithm"]:
         raise ConfigError(f"init: {file} holds an agent={theirs['name']}, not agent={ours['name']}")
-    other = {key: theirs[key] for key in SHAPING if key in ours and key in theirs and ours[key] != theirs[key]}
+    theirs = _filled_up(theirs, type(agent.config))
+    both = [key for key in SHAPING if key in ours and key in theirs]
+    other = {key: theirs[key] for key in both if _shape(key, ours[key]) != _shape(key, theirs[key])}
     if other:
         raise ConfigError(f"init: {file} holds other networks; give these, too: {overrides(other)}")
     saved = state["agent"]

@@ -18,6 +18,7 @@ from rlstack.evaluation.evaluator import Evaluation, evaluate
 
 from .checkpoint import CheckpointError
 from .config import TrainConfig
+from .curriculum.course import Curriculum
 from .imitation import Imitation, outcome
 from .interrupt import StopRequest
 from .loading import initialise
@@ -47,6 +48,7 @@ class Training:
         seed_everything(config.seed)
         self.env = build_world(config.env, self.device, config.seed)
         self.agent = build_agent(config.agent, self.env, config.total_frames, self.device)
+        self.curriculum = None if config.curriculum is None else Curriculum(config.curriculum, self.env)
         self.monitor = Monitor()
         self.frames, self.best_score = 0, float("-inf")
         self._time = {"time/seconds": 0.0, "time/cpu_seconds": 0.0}
@@ -93,10 +95,12 @@ class Training:
                 metrics = self._learn(batch)
                 self.monitor.observe(batch, metrics)
                 self._time = clock.read()
+                self._follow_curriculum(batch, logger, progress)
                 due = _Due(previous, self.frames, c.total_frames)
                 if due(c.log_every):
                     rate = (self.frames - frames_before) / clock.elapsed
                     row = {**self.monitor.flush(), "train/updates": float(self.agent.updates)}
+                    row |= self.curriculum.metrics() if self.curriculum is not None else {}
                     logger.log(self.frames, {**row, **self._time, "time/frames_per_second": rate})
                     progress.update(self.frames, row)
                 best = False
@@ -142,6 +146,15 @@ class Training:
         sequences = flatten_agents(batch, self.agent.interface.group)
         self.frames += count_frames(batch, sequences, self.config.collector.count)
         return self.agent.learn(sequences, self.frames)
+
+    def _follow_curriculum(self, batch: TensorDictBase, logger: MetricLogger, progress: Progress) -> None:
+        """Between two batches, so that a checkpoint holds the stage that the next one begins in."""
+        if self.curriculum is None:
+            return
+        self.curriculum.observe(batch)
+        if self.curriculum.check(self.frames):
+            logger.log(self.frames, self.curriculum.metrics())
+            progress.event(f"curriculum at {self.frames:,} frames: {self.curriculum}")
 
     def evaluation_due(self, previous: int) -> bool:
         """Whether to evaluate now, after a batch that began at ``previous`` frames; always at the end of the run."""
@@ -193,6 +206,7 @@ class Training:
             "agent": self.agent.state_dict(),
             "env": self.env.state_dict(),
             "monitor": self.monitor.state_dict(),
+            "curriculum": None if self.curriculum is None else self.curriculum.state_dict(),
             "rng": rng_state(),
             "config": self.raw_config,
         }
@@ -221,6 +235,8 @@ class Training:
         self.frames, self._time, self.best_score = state["frames"], state["time"], state["best_score"]
         try:
             self.agent.load_state_dict(state["agent"])
+            if self.curriculum is not None:  # before the worlds, which go on within its stage
+                self.curriculum.load_state_dict(state["curriculum"])
             self.env.load_state_dict(state["env"])
             if not getattr(self.env, "saves_episodes", False):
                 self.agent.begin_episodes()

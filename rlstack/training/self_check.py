@@ -19,6 +19,7 @@ from rlstack.config import ConfigError
 
 from .checkpoint import CheckpointStore
 from .config import TrainConfig
+from .curriculum.course import Curriculum
 from .run_directory import RunDirectory
 from .seeding import restore_rng, rng_state
 from .worlds import build_world, choose_device
@@ -103,12 +104,16 @@ def check_buildable(config: TrainConfig) -> None:
     """Builds the world and the agent, without running them: a bad option is known before anything is written.
 
     Raises:
-        ConfigError: an unknown key, a wrong type, an impossible value, or an agent that cannot act in the world.
+        ConfigError: an unknown key, a wrong type, an impossible value, an agent that cannot act in the world, or a
+            curriculum that it does not have.
     """
     random = rng_state()
     try:
         device = choose_device(config.device)
-        build_agent(config.agent, build_world(config.env, device, config.seed), config.total_frames, device)
+        env = build_world(config.env, device, config.seed)
+        build_agent(config.agent, env, config.total_frames, device)
+        if config.curriculum is not None:
+            Curriculum(config.curriculum, env)
     finally:
         restore_rng(random)
 

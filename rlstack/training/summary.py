@@ -32,6 +32,8 @@ def describe(config: TrainConfig, run: RunDirectory) -> str:
         "logging": ", ".join(sinks),
         "run": str(run.path),
     }
+    if config.curriculum is not None:
+        rows["curriculum"] = f"{len(config.curriculum.stages)} stages, from {config.curriculum.stages[0].name}"
     return "\n".join(f"{name:>11}  {value}" for name, value in rows.items())
 
 
@@ -42,10 +44,11 @@ def where_things_are(run: RunDirectory) -> str:
         ("metrics.csv", "every logged number"),
         ("tensorboard", f"curves: tensorboard --logdir {run.path}"),
         ("evaluations", "evaluation results during training"),
+        ("curriculum.png", "stages over the run"),
         ("checkpoints", "latest and best.pt"),
     ]
     lines = [f"run finished: {run.path}"]
-    lines += [f"  {name:<14}{what}" for name, what in parts if (run.path / name).exists()]
+    lines += [f"  {name:<16}{what}" for name, what in parts if (run.path / name).exists()]
     lines.append(f"evaluate it:   python -m rlstack.evaluate checkpoint={run.path}")
     lines.append(f"train longer:  python -m rlstack.train resume={run.path} total_frames=<more>")
     return "\n".join(lines)

@@ -18,7 +18,7 @@ from torchrl.data import Bounded, Categorical
 import rlstack
 from rlstack.adapters.agreement import compare, random_inputs
 from rlstack.adapters.native import sb3_agent
-from rlstack.adapters.sb3 import load_sb3
+from rlstack.adapters.sb3 import load_sb3, sb3_policy
 from rlstack.adapters.vecnormalize import load_vecnormalize
 from rlstack.agents import Interface
 from rlstack.config import ConfigError, build, conf_dir, to_plain
@@ -47,6 +47,10 @@ def arena(num_worlds: int = 3) -> Noise:
 def asymmetric(num_worlds: int = 3) -> Noise:
     """Bounds that cut off some of the model's actions, and whose centre is not zero."""
     return Noise(32, box((-0.02, 0.05), (-0.3, 1)), num_worlds)
+
+
+def noise(num_worlds: int = 3) -> Noise:
+    return Noise(5, 4, num_worlds)
 
 
 def reacher(num_worlds: int = 3) -> Noise:
@@ -141,6 +145,20 @@ def test_statistics_go_on_from_theirs() -> None:
     assert float(agent.reward_scaler.moments.var) == statistics.ret_var[0]
 
 
+@pytest.mark.parametrize("agents", [None, 2])
+def test_a_recurrent_model_acts_the_same_with_a_memory_of_ours(agents: int | None) -> None:
+    env = Noise(5, 4, num_worlds=6, agents=agents)
+    model = load_sb3(FIXTURES / "sb3/recurrent_ppo_small.zip")
+    theirs, agent = sb3_policy(model, env), sb3_agent(model, env, recurrent={"sequence_length": 8})
+    assert agent.config.recurrent.sequence_length == 8 and agent.config.name == "ppo"
+    ours, td = agent.policy(explore=False), env.reset()
+    for _ in range(30):
+        wanted = theirs(td)[agent.interface.key("action")].clone()
+        td = env.step(ours(td))
+        assert torch.equal(td[agent.interface.key("action")], wanted)
+        td = env.maybe_reset(env.step_mdp(td))
+
+
 def test_settings_are_taken_over_and_can_be_changed() -> None:
     agent = native("ppo_mlp_box_action", asymmetric(), gae_lambda=0.9)
     c = agent.config
@@ -150,7 +168,8 @@ def test_settings_are_taken_over_and_can_be_changed() -> None:
 @pytest.mark.parametrize(
     ("name", "world", "overrides", "message"),
     [
-        ("recurrent_ppo_small", Noise, {}, "RecurrentPPO is not trainable here yet; agent=legacy uses it as it is"),
+        ("recurrent_ppo_small", noise, {"recurrent": {"size": 9}}, "{'size': 9} contradicts the model, which has"),
+        ("recurrent_ppo_small", noise, {"recurrent": "gru"}, "agent.recurrent: gru contradicts the model"),
         ("sac_small", reacher, {"hidden": [3]}, r"agent.hidden: \[3\] contradicts the model, which has \[16, 12\]"),
         ("sac_small", reacher, {"hiden": [3]}, "agent.hiden: unknown key, did you mean 'hidden'"),
         ("sac_small", asymmetric, {}, "takes a vector of 5 features"),

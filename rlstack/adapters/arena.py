@@ -1,0 +1,299 @@
+"""Agents of the Arena game's own PPO stack: as policies, as native agents that go on training, and the way back."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from tensordict.nn import TensorDictModuleBase
+from torch import Tensor, nn
+from torchrl.data import Composite
+from torchrl.envs import EnvBase
+
+from rlstack.adapters.arena_files import ArenaFiles, load_files, write_files
+from rlstack.adapters.sb3.networks import Weights, perceptron
+from rlstack.agents import Agent, Interface, make_agent
+from rlstack.agents.base import Policy
+from rlstack.agents.ppo import PPO
+from rlstack.collection.normalizers import ObservationNormalizer, load_statistics, statistics_to_json
+from rlstack.config import ConfigError
+from rlstack.networks.distributions import Choices
+from rlstack.networks.encoders import FlatEncoder
+
+CONFIGURATION = "ppo_published"
+"""The file in ``conf/agent`` of what these agents were trained by."""
+PARTS = ("shared_net", "actor", "critic")
+STYLES = {5: 1, 6: 2}
+"""The game's style of control by the number of its actions."""
+_INSTEAD = f"agent={CONFIGURATION} has such networks"
+
+
+class ArenaNetwork(nn.Module):
+    """The published actor-critic, rebuilt from its weights: a shared trunk, and two heads of one hidden layer each.
+
+    Args:
+        weights: ``shared_net.{0,2,...}``, ``actor.{0,2}``, ``critic.{0,2}``, each ``.weight`` and ``.bias``.
+
+    Raises:
+        ConfigError: other layers.
+
+    Attributes:
+        features, actions: F, A.
+        hidden: widths of the hidden layers, the heads' last.
+    """
+
+    def __init__(self, weights: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        known = Weights(dict(weights))
+        layers = {part: known.linears(part) for part in PARTS}
+        if known.left or any(len(layers[head]) != 2 for head in PARTS[1:]):
+            raise ConfigError(f"the layers are not those of {', '.join(PARTS)}: {', '.join(sorted(weights)[:12])}")
+        self.shared_net = perceptron(layers["shared_net"], "SiLU", bare_output=False)
+        self.actor, self.critic = (perceptron(layers[head], "SiLU") for head in PARTS[1:])
+        widths = [len(bias) for _, bias in layers["shared_net"]]
+        heads = [(layers[head][0][0].shape, layers[head][1][0].shape) for head in PARTS[1:]]
+        self.features = (layers["shared_net"] or layers["actor"])[0][0].shape[1]
+        self.actions, self.hidden = heads[0][1][0], [*widths, heads[0][0][0]]
+        if heads[0][0] != heads[1][0] or heads[1][1][0] != 1 or (widths and heads[0][0][1] != widths[-1]):
+            raise ConfigError(f"the heads do not fit the trunk: {heads} behind {widths}")
+
+    def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits ``[N, A]`` and values ``[N, 1]`` of scaled features ``[N, F]``."""
+        shared = self.shared_net(features)
+        return self.actor(shared), self.critic(shared)
+
+
+def load_arena(path: str | Path | ArenaFiles, normalization: str | Path | None = None) -> ArenaFiles:
+    """A checkpoint's files, see :func:`~rlstack.adapters.arena_files.load_files`, or as loaded before."""
+    return path if isinstance(path, ArenaFiles) else load_files(path, normalization)
+
+
+def style_of(path: str | Path, normalization: str | Path | None = None) -> int:
+    """The game's style of control that a checkpoint was trained for, by the number of its actions.
+
+    Raises:
+        ConfigError: what is wrong with the files, or an agent of another game.
+    """
+    files = load_arena(path, normalization)
+    actions = _rebuilt(files).actions
+    if actions not in STYLES:
+        raise ConfigError(f"{files.where}: it chooses one of {actions} actions, as no style of the game; give env")
+    return STYLES[actions]
+
+
+def arena_policy(
+    path: str | Path | ArenaFiles,
+    env: EnvBase,
+    normalization: str | Path | None = None,
+    deterministic: bool = True,
+) -> TensorDictModuleBase:
+    """A published agent as a policy of an env, its statistics frozen.
+
+    Args:
+        path: of the ``.pt`` file, or what was loaded from it.
+        env: with the agent's number of features and actions; the policy is on its device.
+        normalization: see :func:`~rlstack.adapters.arena_files.load_files`.
+        deterministic: the most probable action; False samples, as the agent did when it was trained.
+
+    Raises:
+        ConfigError: one line: what is wrong with the files, or an env that the agent cannot act in.
+    """
+    files, interface = load_arena(path, normalization), Interface.of(env)
+    network = _network(files, interface).to(env.device).requires_grad_(False)
+    scaling: nn.Module = nn.Identity()
+    if files.statistics is not None:
+        scaling = ObservationNormalizer(interface.observation)
+        _load_statistics(files, scaling, None)
+        scaling.to(env.device)
+
+    def act(observation: Tensor, mask: Tensor | None = None) -> Tensor:
+        logits, _ = network(scaling(observation).float())
+        choices = Choices(logits, (network.actions,), mask)
+        return interface.to_env(choices.mode() if deterministic else choices.sample())
+
+    policy = Policy(interface, act)
+    policy.network, policy.scaling = network, scaling
+    return policy
+
+
+def arena_agent(
+    path: str | Path | ArenaFiles,
+    env: EnvBase,
+    total_frames: int = 1_000_000,
+    normalization: str | Path | None = None,
+    device: torch.device | str | None = None,
+    **overrides: Any,
+) -> Agent:
+    """A published agent as a native PPO of ``conf/agent/ppo_published.yaml``, ready to go on training.
+
+    Networks, statistics, Adam's moments and the number of frames are taken over.
+
+    Args:
+        path: of the ``.pt`` file, or what was loaded from it.
+        env: what it is to act in.
+        total_frames: length of the run, which schedules are relative to.
+        normalization: see :func:`~rlstack.adapters.arena_files.load_files`.
+        device: of networks; default the env's.
+        overrides: values that replace the configuration's.
+
+    Raises:
+        ConfigError: one line: what is wrong with the files, the overrides or the env.
+
+    Example:
+        >>> agent = arena_agent("ppo_style2_final.pt", env, lr=5e-5)
+    """
+    files, interface = load_arena(path, normalization), Interface.of(env)
+    network, scaled = _network(files, interface), files.statistics is not None
+    fixed: dict[str, Any] = {"inputs": "raw", "activation": "silu", "critic_hidden": None}
+    fixed |= {"hidden": network.hidden, "shared_layers": len(network.hidden) - 1, "normalize_observations": scaled}
+    for key, value in fixed.items():
+        if overrides.get(key, value) != value:
+            raise ConfigError(f"{files.where}: agent.{key}: {overrides[key]} contradicts its weights, {value} fits")
+    chosen = {"normalize_rewards": scaled, **fixed, **overrides}
+    agent: Any = make_agent(CONFIGURATION, env, total_frames, device, **chosen)
+    with torch.no_grad():
+        for name, parameter in published_names(agent):
+            parameter.copy_(files.policy[name])
+    if scaled:
+        _load_statistics(files, agent.normalizer, agent.reward_scaler)
+    _fill_optimizer(agent, files)
+    agent.set_frames(files.num_timesteps)
+    return agent
+
+
+def save_arena(
+    agent: Agent,
+    path: str | Path,
+    frames: int | None = None,
+    training_state: Mapping[str, Any] | None = None,
+) -> list[Path]:
+    """Writes a native PPO as the Arena stack's files: the checkpoint, its metadata and its statistics.
+
+    Args:
+        agent: a PPO with networks as published, of any widths (``agent=ppo_published``).
+        path: ``<run>_<steps>_steps.pt`` or ``<run>_final.pt``.
+        frames: it was trained for; None is what the agent knows.
+        training_state: what else to keep of the run, in a file of its own.
+
+    Returns what was written, the checkpoint first.
+
+    Raises:
+        ConfigError: an agent of another kind, or the files cannot be written.
+    """
+    _check_published(agent)
+    names = list(published_names(agent))
+    steps, now = agent.frames if frames is None else frames, datetime.datetime.now()
+    checkpoint = {
+        "policy_state_dict": {name: value.detach().float().cpu().clone() for name, value in names},
+        "optimizer_state_dict": _published_optimizer(agent, [parameter for _, parameter in names]),
+        "num_timesteps": steps,
+    }
+    style = STYLES.get((agent.interface.choices or (0,))[0])
+    metadata = {"step": steps, "algorithm": "ppo", "style": style, "timestamp": now.isoformat(timespec="seconds")}
+    statistics = None
+    if agent.normalizer is not None:
+        statistics = {"ret_mean": [0.0], "ret_var": [1.0], "ret_count": 0.0}
+        statistics |= statistics_to_json(agent.normalizer, agent.reward_scaler)
+    return write_files(Path(path), checkpoint, metadata, statistics, training_state)
+
+
+def published_names(agent: Any) -> Iterator[tuple[str, Tensor]]:
+    """The parameters of a native agent with their published names, in the published order."""
+    actor, critic = agent.networks["actor"], agent.networks["critic"]
+    shared = [layer for layer in getattr(actor.encoder, "layers", ()) if isinstance(layer, nn.Linear)]
+    parts = zip(PARTS, (shared, [actor.trunk[0], actor.output], [critic.trunk[0], critic.output]), strict=True)
+    for part, layers in parts:
+        for index, layer in enumerate(layers):
+            yield f"{part}.{2 * index}.weight", layer.weight
+            yield f"{part}.{2 * index}.bias", layer.bias
+
+
+# -- checks ------------------------------------------------------------------------------------------------------
+
+
+def _rebuilt(files: ArenaFiles) -> ArenaNetwork:
+    try:
+        return ArenaNetwork(files.policy)
+    except ConfigError as error:
+        raise ConfigError(f"{files.where}: {error}") from None
+
+
+def _network(files: ArenaFiles, interface: Interface) -> ArenaNetwork:
+    """The network, if it can act there."""
+    network, spec = _rebuilt(files), interface.observation
+    if isinstance(spec, Composite) or tuple(spec.shape) != (network.features,) or not spec.dtype.is_floating_point:
+        seen = "a structured one" if isinstance(spec, Composite) else f"of shape {list(spec.shape)}"
+        raise ConfigError(f"{files.where}: it takes an observation of {network.features} features, the env's is {seen}")
+    if interface.choices != (network.actions,):
+        known = f" (style {STYLES[network.actions]})" if network.actions in STYLES else ""
+        raise ConfigError(
+            f"{files.where}: it chooses one of {network.actions} actions{known}, the env has "
+            f"{interface.describe_action()}"
+        )
+    return network
+
+
+def _load_statistics(files: ArenaFiles, observations: Any, rewards: Any) -> None:
+    assert files.statistics is not None
+    try:
+        load_statistics(files.statistics, observations, rewards)
+    except ConfigError as error:
+        raise ConfigError(f"{files.where}: {error}") from None
+
+
+def _check_published(agent: Any) -> None:
+    c = agent.config
+    fits = isinstance(agent, PPO) and type(agent).policy_and_value is PPO.policy_and_value
+    fits = fits and getattr(c, "recurrent", None) is None
+    fits = fits and c.activation == "silu" and c.shared_layers == len(c.hidden) - 1 and c.critic_hidden is None
+    if fits:
+        encoder = agent.actor.encoder.encoder if c.shared_layers else agent.actor.encoder
+        fits = isinstance(encoder, FlatEncoder) and agent.interface.choices is not None
+    if not fits or len(agent.interface.choices) != 1:
+        raise ConfigError(f"this agent has other networks than the Arena stack; {_INSTEAD}")
+
+
+# -- Adam --------------------------------------------------------------------------------------------------------
+
+_MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+def _fill_optimizer(agent: Any, files: ArenaFiles) -> None:
+    """Takes over Adam's moments; an optimiser that has made no step yet has none."""
+    saved = files.optimizer.get("state") or {}
+    if not saved:
+        return
+    state, entries = agent.optimizer.state_dict(), {}
+    places = _places(agent, [parameter for _, parameter in published_names(agent)])
+    try:
+        for index, (name, parameter) in enumerate(published_names(agent)):
+            moments = {key: saved[index][key].to(parameter) for key in _MOMENTS}
+            if any(value.shape != parameter.shape for value in moments.values()):
+                raise ValueError(f"{name} has moments of other shapes")
+            entries[places[index]] = {"step": torch.tensor(float(saved[index]["step"])), **moments}
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"{files.where}: optimizer_state_dict is not that of its network ({error})") from None
+    state["optimizer"]["state"] = entries
+    agent.optimizer.load_state_dict(state)
+
+
+def _published_optimizer(agent: Any, parameters: list[Tensor]) -> dict[str, Any]:
+    """Adam's state with the published order of parameters, without what only concerns how it is computed."""
+    own, places = agent.optimizer.state_dict()["optimizer"], _places(agent, parameters)
+    group = {key: value for key, value in own["param_groups"][0].items() if key != "params"}
+    group |= {"fused": None, "foreach": None, "params": list(range(len(parameters)))}
+    state = {
+        index: {key: value.detach().float().cpu().clone() for key, value in own["state"][place].items()}
+        for index, place in enumerate(places)
+        if place in own["state"]
+    }
+    return {"state": state, "param_groups": [group]}
+
+
+def _places(agent: Any, parameters: list[Tensor]) -> list[int]:
+    """Where each of these parameters stands in the agent's optimiser."""
+    order = {id(parameter): place for place, parameter in enumerate(agent.optimizer.parameters)}
+    return [order[id(parameter)] for parameter in parameters]

@@ -1,0 +1,186 @@
+"""The checkpoint files of the Arena game's own training stack: read as plain data, and written.
+
+A checkpoint is ``<run>_<steps>_steps.pt`` or ``<run>_final.pt``: ``policy_state_dict``, ``optimizer_state_dict`` and
+``num_timesteps``. Beside it lie ``<name>_metadata.json`` (step, algorithm, style, time) and the statistics that it was
+trained with, ``<name>_normalization.json``, of a final one ``<run>_normalization_final.json``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlstack.adapters.safe_load import load_json, load_tensors
+from rlstack.config import ConfigError
+
+NONE = "none"
+"""In place of a file of statistics: the agent was trained without."""
+
+_STEPS = re.compile(r"(?P<run>.+)_(?P<steps>\d+)_steps")
+_FINAL = "_final"
+
+
+@dataclass(frozen=True)
+class ArenaFiles:
+    """What a checkpoint holds.
+
+    Attributes:
+        policy: weights by their published names, in float32.
+        optimizer: Adam's state as torch has it, empty where there is none.
+        num_timesteps: env steps it was trained for.
+        statistics: of observations and returns, see
+            :func:`~rlstack.collection.normalizers.statistics_to_json`; None for an agent that was trained without.
+        metadata: of the file beside it, empty without one.
+        where: the file, for messages.
+    """
+
+    policy: dict[str, Tensor]
+    optimizer: dict[str, Any]
+    num_timesteps: int
+    statistics: dict[str, Any] | None
+    metadata: dict[str, Any]
+    where: str
+
+
+def load_files(path: str | Path, normalization: str | Path | None = None) -> ArenaFiles:
+    """Reads a checkpoint and what lies beside it; nothing in the files is executed.
+
+    Args:
+        path: the ``.pt`` file.
+        normalization: its statistics, ``"none"`` for an agent that was trained without; None finds them by
+            :func:`find_statistics`.
+
+    Raises:
+        ConfigError: one line: no such file, not such a checkpoint, or no statistics.
+    """
+    path = Path(path)
+    try:
+        content = load_tensors(path)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}") from None
+    except ValueError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    fault = _fault(content)
+    if fault is not None:
+        raise ConfigError(f"{path}: not a checkpoint of the Arena stack, {fault}")
+    metadata = path.with_name(f"{path.stem}_metadata.json")
+    return ArenaFiles(
+        policy={name: value.float() for name, value in content["policy_state_dict"].items()},
+        optimizer=dict(content.get("optimizer_state_dict") or {}),
+        num_timesteps=content["num_timesteps"],
+        statistics=_statistics(path, normalization),
+        metadata=_read_json(metadata) if metadata.is_file() else {},
+        where=str(path),
+    )
+
+
+def _fault(content: Any) -> str | None:
+    if not isinstance(content, Mapping):
+        return f"it holds a {type(content).__name__}"
+    policy, steps = content.get("policy_state_dict"), content.get("num_timesteps")
+    if not isinstance(policy, Mapping) or not policy:
+        return "it lacks policy_state_dict"
+    for name, value in policy.items():
+        if not isinstance(name, str) or not isinstance(value, Tensor) or not torch.isfinite(value).all():
+            return f"its weight {name!r} is no tensor of finite numbers"
+    if not isinstance(steps, int) or isinstance(steps, bool) or steps < 0:
+        return "it lacks num_timesteps"
+    if not isinstance(content.get("optimizer_state_dict") or {}, Mapping):
+        return "its optimizer_state_dict is none"
+    return None
+
+
+# -- what lies beside --------------------------------------------------------------------------------------------
+
+
+def find_statistics(path: Path) -> Path | None:
+    """The statistics of a checkpoint: of a final one the run's final ones; else those of the same step, or of the
+    nearest step before it; for a file of another name those named after it. None where there are none.
+    """
+    if path.stem.endswith(_FINAL):
+        final = path.with_name(f"{path.stem.removesuffix(_FINAL)}_normalization{_FINAL}.json")
+        return final if final.is_file() else None
+    named = _STEPS.fullmatch(path.stem)
+    if named is None:
+        own = path.with_name(f"{path.stem}_normalization.json")
+        return own if own.is_file() else None
+    found: dict[int, Path] = {}
+    for other in path.parent.iterdir():
+        match = _STEPS.fullmatch(other.name.removesuffix("_normalization.json"))
+        if match is not None and other.name.endswith("_normalization.json") and match["run"] == named["run"]:
+            found[int(match["steps"])] = other
+    earlier = [steps for steps in found if steps <= int(named["steps"])]
+    return found[max(earlier)] if earlier else None
+
+
+def _statistics(path: Path, given: str | Path | None) -> dict[str, Any] | None:
+    if str(given) == NONE:
+        return None
+    file = find_statistics(path) if given is None else Path(given)
+    if file is None:
+        raise ConfigError(
+            f"{path}: no statistics beside it; give normalization=<file>, or normalization={NONE} for an agent that "
+            "was trained without"
+        )
+    return _read_json(file)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        entries = load_json(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}") from None
+    except ValueError as error:
+        raise ConfigError(f"{path}: not JSON ({error})") from None
+    if not isinstance(entries, dict):
+        raise ConfigError(f"{path}: not a JSON object")
+    return entries
+
+
+# -- writing -----------------------------------------------------------------------------------------------------
+
+
+def write_files(
+    path: Path,
+    checkpoint: Mapping[str, Any],
+    metadata: Mapping[str, Any],
+    statistics: Mapping[str, Any] | None,
+    training_state: Mapping[str, Any] | None = None,
+) -> list[Path]:
+    """Writes a checkpoint and what belongs beside it, each under a name of its own, all of them or none.
+
+    Args:
+        path: of the checkpoint, ``*.pt``.
+        training_state: goes to ``<name>_training_state.json``, if given.
+
+    Raises:
+        ConfigError: the name does not end in ``.pt``, or the disk fails.
+    """
+    if path.suffix != ".pt":
+        raise ConfigError(f"out: {path} must end in .pt")
+    stem, run = path.stem, path.stem.removesuffix(_FINAL)
+    own = f"{run}_normalization{_FINAL}.json" if stem.endswith(_FINAL) else f"{stem}_normalization.json"
+    texts = {f"{stem}_metadata.json": metadata, own: statistics, f"{stem}_training_state.json": training_state}
+    files = {path.with_name(name): content for name, content in texts.items() if content is not None}
+    partial = {target: target.with_name(f".{target.name}.tmp") for target in (path, *files)}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        torch.save(dict(checkpoint), partial[path])
+        for target, entries in files.items():
+            partial[target].write_text(json.dumps(entries, indent=2) + "\n", encoding="utf-8")
+        for target, temporary in partial.items():
+            os.replace(temporary, target)
+    except (OSError, RuntimeError) as error:  # the latter of torch's writer
+        raise ConfigError(f"out: {path} cannot be written ({getattr(error, 'strerror', None) or error})") from None
+    finally:
+        for temporary in partial.values():
+            temporary.unlink(missing_ok=True)
+    return list(partial)

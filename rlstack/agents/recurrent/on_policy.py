@@ -1,0 +1,85 @@
+"""PPO and A2C with a memory: they learn from whole sequences, each from the state in which it began."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+
+from envs.base import MEMORY
+from rlstack.collection.sequences import cut, episode_starts
+from rlstack.networks.recurrent import remembered
+from rlstack.networks.segments import Segments
+
+from ..on_policy import OnPolicy
+from ..optimizer import Info
+from .base import Recurrent
+
+
+class RecurrentOnPolicy(Recurrent, OnPolicy):
+    """An :class:`OnPolicy` agent with a memory.
+
+    A batch is one of sequences ``[N]`` of ``sequence_length`` steps, of which the rollout is made up. Their first
+    states are those that the policy had.
+    """
+
+    ACTING = "actor"
+
+    # -- data ----------------------------------------------------------------------------------------------------
+
+    def _values(self, observation: Any, sequences: TensorDictBase) -> tuple[Tensor, Tensor]:
+        rows, time = sequences.batch_size
+        following = sequences.get(("next", "observation"))
+        entries = self._cut(TensorDict({"here": observation, "next": following}, [rows, time]), sequences)
+        segments = Segments(entries.get("starts"), entries.get("active"), extended=True)
+        core = self.memories[self._critic_memory]
+        after = self.normalized(entries.get("next")[segments.ends])
+        memory = self.part(entries.get(MEMORY), core.name)
+        values = []
+        for features in core.unroll(entries.get("here"), memory, segments, after):
+            assert features is not None
+            value = self.critic(remembered({core.name: features}))
+            values.append(value.reshape(rows, -1, 1)[:, :time])
+        return values[0], values[1]
+
+    @property
+    def _critic_memory(self) -> str:
+        return "critic" if "critic" in self.memories else self.ACTING
+
+    def _batch(self, entries: TensorDict, sequences: TensorDictBase) -> TensorDictBase:
+        batch = self._cut(entries, sequences)
+        return batch[batch.get("active").any(1)]
+
+    def _cut(self, entries: TensorDict, sequences: TensorDictBase) -> TensorDictBase:
+        """Entries ``[B, T]`` as sequences ``[N]``, with ``active`` and ``starts [N, L]`` and ``memory [N, M]``."""
+        self.row_size = min(self.config.recurrent.sequence_length, sequences.batch_size[1])
+        entries = entries.copy().set("active", sequences.get("active")).set("starts", episode_starts(sequences))
+        batch = cut(entries, self.row_size)
+        batch.batch_size = batch.batch_size[:1]
+        return batch.set(MEMORY, sequences.get(MEMORY)[:, :: self.row_size].flatten(0, 1))
+
+    # -- learning ------------------------------------------------------------------------------------------------
+
+    def unrolled(self, batch: TensorDictBase) -> TensorDictBase:
+        active = batch.get("active")
+        segments = Segments(batch.get("starts"), active)
+        observation, memory = batch.get("observation"), batch.get(MEMORY)
+        features = {
+            name: core.unroll(observation, self.part(memory, name), segments)[0][active]
+            for name, core in self.memories.items()
+        }
+        apart = ("observation", "active", "starts", "share", MEMORY)
+        entries = {key: value[active] for key, value in batch.items() if key not in apart}
+        flat = remembered(features)
+        return TensorDict._new_unsafe({"observation": flat, **entries}, batch_size=flat.batch_size)
+
+    def step(self, batch: TensorDictBase) -> tuple[Tensor, Tensor, Info]:
+        return super().step(self.shared_out(batch, batch.get("active")))
+
+    def with_normalized_advantages(self, batch: TensorDictBase) -> TensorDictBase:
+        advantage, active = batch.get("advantage"), batch.get("active")
+        if active.sum() < 2:
+            return batch
+        seen = advantage[active]
+        return batch.copy().set("advantage", (advantage - seen.mean()) / (seen.std() + 1e-8))

@@ -1,0 +1,98 @@
+"""Acting with a memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModuleBase
+from torch import Tensor
+
+from envs.base import MEMORY
+from rlstack.adapters.episode_starts import EpisodeStarts
+
+from ..base import Policy
+from ..interface import MASK, Interface
+
+Recall = Callable[[Any, Tensor], tuple[Any, Tensor]]
+"""Observation ``[...]`` and memory ``[..., M]`` to what is remembered, in its place, and the memory after it."""
+
+
+class RecurrentPolicy(TensorDictModuleBase):
+    """Writes an action for every decision in an env's tensordict, and the memory before and after it.
+
+    The memory ``[..., M]`` stands under ``memory`` (or ``("agents", "memory")``), that after the decision in ``next``.
+    An :class:`envs.base.World` hands it on from step to step and empties it where an episode ends. In other envs the
+    policy keeps it, and :class:`~rlstack.adapters.episode_starts.EpisodeStarts` says where episodes begin. An agent
+    that is not active remembers nothing.
+
+    Args:
+        interface: what it acts on.
+        inner: acts on what is remembered, in place of an observation.
+        recall: see :data:`Recall`.
+        size: M; of a longer memory it takes the first so many.
+        first: memory ``[N, M]`` to begin with where there is none, for so many decisions.
+    """
+
+    def __init__(
+        self,
+        interface: Interface,
+        inner: Policy,
+        recall: Recall,
+        size: int,
+        first: Callable[[int], Tensor],
+    ) -> None:
+        super().__init__()
+        self._key: Any = interface.key(MEMORY)
+        following = ("next", *(self._key if isinstance(self._key, tuple) else (self._key,)))
+        self.in_keys, self._inner_keys = list(inner.in_keys), list(inner.out_keys)
+        self.out_keys = [*inner.out_keys, self._key, following]
+        self.interface, self.size, self._following = interface, size, following
+        self.inner, self._recall, self._first = inner, recall, first
+        self._starts = None if interface.carries else EpisodeStarts(interface)
+        self._held: Tensor | None = None
+
+    def reset(self) -> None:
+        """Forgets what it has kept itself: the next call begins episodes everywhere."""
+        self._held = None
+        if self._starts is not None:
+            self._starts.reset()
+
+    @torch.no_grad()
+    def step(self, observation: Any, memory: Tensor, mask: Tensor | None = None) -> tuple[dict[str, Tensor], Tensor]:
+        """What it leaves in a tensordict, by name without group, and the memory ``[..., M]`` after the step."""
+        seen, following = self._recall(observation, memory)
+        return self.inner.entries(seen, mask), following
+
+    def action(self, observation: Any, mask: Tensor | None = None) -> Tensor:
+        """The env's action for an observation ``[...]`` at the beginning of an episode."""
+        lead = self.interface.lead(observation)
+        return self.step(observation, self._first(lead.numel()).view(*lead, -1), mask)[0]["action"]
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        interface = self.interface
+        observation = tensordict.get(interface.key("observation"))
+        memory = self._memory(tensordict, interface.lead(observation))
+        acted, following = self.step(
+            observation, memory, tensordict.get(interface.key(MASK)) if interface.masked else None
+        )
+        active = None if interface.group is None else tensordict.get(interface.key("active"), None)
+        if active is not None:
+            following = following * active.to(following.dtype).unsqueeze(-1)
+        for key in self._inner_keys:
+            tensordict.set(key, acted[key if isinstance(key, str) else key[-1]])
+        self._held = following if self._starts is not None else None
+        return tensordict.set(self._key, memory).set(self._following, following)
+
+    def _memory(self, tensordict: TensorDictBase, lead: torch.Size) -> Tensor:
+        if self._starts is None:
+            memory = tensordict.get(self._key, None)
+            if memory is None:
+                return self._first(lead.numel()).view(*lead, -1)
+            return memory if memory.shape[-1] == self.size else memory[..., : self.size]
+        starts = self._starts(tensordict, lead)
+        if self._held is None or self._held.shape[:-1] != lead:
+            return self._first(lead.numel()).view(*lead, -1)
+        return self._held * (~starts).to(self._held.dtype).unsqueeze(-1)

@@ -1,0 +1,195 @@
+"""Structured observations, each of their keys through an encoder of its own, as the configuration says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, Literal
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor, nn
+from torchrl.data import Composite, TensorSpec
+
+from rlstack.config import ConfigError, Interval
+from rlstack.config.errors import did_you_mean
+
+from .encoders import ImageEncoder, Observation, Scaled, mlp
+
+Count = Annotated[int, Interval(low=1)]
+WHOLE = "observation"
+"""Name of an observation without keys."""
+
+_OPTIONS = {"flat": (), "mlp": ("hidden",), "set": ("hidden", "mask", "pool"), "image": ("features",), "skip": ()}
+
+
+@dataclass(frozen=True)
+class EncoderConfig:
+    """How one key of an observation is encoded.
+
+    Attributes:
+        kind: ``flat``: its numbers as they are; ``mlp``: these through layers; ``set``: K things ``[K, F]``, each
+            through the same layers; ``image``: through convolutions; ``skip``: it is left out.
+        hidden: ``mlp``, ``set``: widths of the layers.
+        mask: ``set``: key of ``[K]``, above 0.5 where there is something; null: everywhere.
+        pool: ``set``: ``flatten`` joins the K encodings in order (empty ones zero), the others join those that are
+            there into one, whatever their order and number (Zaheer et al. 2017); without any it is zero.
+        features: ``image``: width of the layer after the convolutions.
+    """
+
+    kind: Literal["flat", "mlp", "set", "image", "skip"]
+    hidden: list[Count] | None = None
+    mask: str | None = None
+    pool: Literal["flatten", "mean", "max", "sum"] | None = None
+    features: Count | None = None
+
+    def __post_init__(self) -> None:
+        allowed = _OPTIONS[self.kind]
+        given = [field.name for field in fields(self)[1:] if getattr(self, field.name) is not None]
+        if strange := [name for name in given if name not in allowed]:
+            takes = ", ".join(allowed) or "no options"
+            raise ValueError(f"kind {self.kind!r} has no {strange[0]}, it takes {takes}")
+        for name in ("hidden", "features"):
+            if name in allowed and not getattr(self, name):
+                raise ValueError(f"kind {self.kind!r} needs {name}")
+
+
+class KeyedEncoder(nn.Module):
+    """The encodings of an observation's keys, joined in the order of the keys.
+
+    Args:
+        shapes: of all leaves, by their names.
+        paths: of the same, in the observation; an empty one for an observation that is a single tensor.
+        encoders: by name; leaves without one are taken as they are, unless they are the mask of a set.
+
+    Raises:
+        ConfigError: an encoder of a key that there is not, or that does not fit its shape; it says what there is.
+    """
+
+    def __init__(
+        self,
+        shapes: Mapping[str, torch.Size],
+        paths: Mapping[str, tuple[str, ...]],
+        encoders: Mapping[str, EncoderConfig],
+    ) -> None:
+        super().__init__()
+        for name, config in encoders.items():
+            _check_known(f"agent.encoders.{name}", name, shapes)
+            if config.mask is not None:
+                _check_known(f"agent.encoders.{name}.mask", config.mask, shapes)
+        masks = {config.mask for config in encoders.values() if config.mask is not None}
+        plain = EncoderConfig("flat")
+        chosen = {name: encoders.get(name, plain) for name in sorted(shapes) if name in encoders or name not in masks}
+        used = {name: config for name, config in chosen.items() if config.kind != "skip"}
+        if not used:
+            raise ConfigError("agent.encoders: nothing of the observation is left, every key is skipped")
+        self._paths = [paths[name] for name in used]
+        self._masks = [None if config.mask is None else paths[config.mask] for config in used.values()]
+        self.parts = nn.ModuleList(_part(name, config, shapes) for name, config in used.items())
+        self.out_features = sum(part.out_features for part in self.parts)  # type: ignore[misc]
+
+    def forward(self, observation: Observation) -> Tensor:
+        encoded = []
+        for part, path, mask in zip(self.parts, self._paths, self._masks):
+            values = _leaf(observation, path)
+            encoded.append(part(values) if mask is None else part(values, _leaf(observation, mask)))
+        return encoded[0] if len(encoded) == 1 else torch.cat(encoded, -1)
+
+
+def keyed_encoder(
+    observation: TensorSpec, encoders: Mapping[str, EncoderConfig], features: Callable[[], nn.Module] | None
+) -> nn.Module:
+    """The encoder of an observation spec that the configuration asks for.
+
+    Args:
+        observation: spec of a single observation. Nested keys are named with dots; one without keys is
+            ``observation``.
+        encoders: by name.
+        features: builds the world's input scaling, see :func:`rlstack.networks.encoders.build_encoder`.
+
+    Raises:
+        ConfigError: see :class:`KeyedEncoder`.
+    """
+    leaves: list[tuple[tuple[str, ...], TensorSpec]] = [((), observation)]
+    if isinstance(observation, Composite):
+        leaves = [(_path(key), leaf) for key, leaf in observation.items(include_nested=True, leaves_only=True)]
+    paths = {".".join(path) or WHOLE: path for path, _ in leaves}
+    shapes = {name: leaf.shape for name, (_, leaf) in zip(paths, leaves)}
+    if features is None:
+        return KeyedEncoder(shapes, paths, encoders)
+    scaling: Any = features()
+    shapes["self"] = torch.Size([scaling.self_size])
+    shapes["objects"] = torch.Size([shapes["objects"][0], scaling.object_size])
+    return Scaled(scaling, KeyedEncoder(shapes, paths, encoders))
+
+
+# -- parts -------------------------------------------------------------------------------------------------------
+
+
+class _Flat(nn.Module):
+    """A leaf of so many dimensions as ``[..., F]``, through layers if there are any."""
+
+    def __init__(self, shape: torch.Size, hidden: list[int]) -> None:
+        super().__init__()
+        self._dims = len(shape)
+        self.layers = mlp((max(1, shape.numel()), *hidden))
+        self.out_features = hidden[-1] if hidden else max(1, shape.numel())
+
+    def forward(self, values: Tensor) -> Tensor:
+        values = values.flatten(-self._dims) if self._dims else values.unsqueeze(-1)
+        return self.layers(values if values.is_floating_point() else values.to(torch.get_default_dtype()))
+
+
+class _Set(nn.Module):
+    """``[..., K, F]`` and a mask ``[..., K]``."""
+
+    def __init__(self, shape: torch.Size, hidden: list[int], pool: str) -> None:
+        super().__init__()
+        self.layers, self._pool = mlp((shape[1], *hidden)), pool
+        self.out_features = hidden[-1] * (shape[0] if pool == "flatten" else 1)
+
+    def forward(self, values: Tensor, mask: Tensor | None = None) -> Tensor:
+        values = values if values.is_floating_point() else values.to(torch.get_default_dtype())
+        encoded = self.layers(values)
+        there = torch.ones_like(values[..., :1], dtype=torch.bool) if mask is None else (mask > 0.5).unsqueeze(-1)
+        if self._pool == "max":
+            most = encoded.masked_fill(~there, -torch.inf).amax(-2)
+            return most.masked_fill(~there.any(-2), 0.0)
+        encoded = encoded * there
+        if self._pool == "flatten":
+            return encoded.flatten(-2)
+        total = encoded.sum(-2)
+        return total / there.sum(-2).clamp(min=1) if self._pool == "mean" else total
+
+
+def _part(name: str, config: EncoderConfig, shapes: Mapping[str, torch.Size]) -> nn.Module:
+    where, shape = f"agent.encoders.{name}", shapes[name]
+    if config.kind in ("flat", "mlp"):
+        return _Flat(shape, config.hidden or [])
+    if config.kind == "image":
+        if len(shape) != 3:
+            raise ConfigError(f"{where}: kind 'image' takes three dimensions, it has {list(shape)}")
+        assert config.features is not None
+        return ImageEncoder(shape, config.features)
+    if len(shape) != 2:
+        raise ConfigError(f"{where}: kind 'set' takes things [K, F], it has {list(shape)}")
+    if config.mask is not None and shapes[config.mask] != shape[:1]:
+        raise ConfigError(f"{where}: its mask {config.mask} has {list(shapes[config.mask])}, not {list(shape[:1])}")
+    assert config.hidden is not None
+    return _Set(shape, config.hidden, config.pool or "flatten")
+
+
+def _check_known(where: str, name: str, shapes: Mapping[str, torch.Size]) -> None:
+    if name not in shapes:
+        known = ", ".join(f"{key} {list(shape)}" for key, shape in sorted(shapes.items()))
+        raise ConfigError(f"{where}: {did_you_mean(name, list(shapes))}the observation has no {name!r}, it has {known}")
+
+
+def _path(key: Any) -> tuple[str, ...]:
+    return key if isinstance(key, tuple) else (key,)
+
+
+def _leaf(observation: Observation, path: tuple[str, ...]) -> Any:
+    if not isinstance(observation, TensorDictBase):
+        return observation
+    return observation.get(path if len(path) > 1 else path[0])

@@ -1,0 +1,193 @@
+"""Networks with a memory: LSTM (Hochreiter & Schmidhuber 1997) and GRU (Cho et al. 2014) cores behind an encoder.
+
+A core is fed step by step while acting, and with whole sequences while learning; both give the same. Sequences may
+contain ends of episodes: they are taken apart into :class:`Segments` of one episode each, which are then laid side by
+side, so that one call of the fused kernels does them all and nothing passes from one episode into the next.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeAlias
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from rlstack.config import Interval
+
+from .cells import GRUSequence, LSTMSequence
+from .encoders import Observation
+from .segments import Segments
+
+Kind: TypeAlias = Literal["lstm", "gru"]
+Count = Annotated[int, Interval(low=1)]
+
+_WASTE = 2.0
+"""Padding up to this multiple of the steps costs a fused kernel less than a loop of them costs."""
+
+REMEMBERED = "remembered"
+"""Key of features in place of an observation: what the cores made of it and of everything before it."""
+
+
+@dataclass(frozen=True)
+class RecurrentConfig:
+    """The memory of an agent.
+
+    Attributes:
+        kind: of its cells.
+        size: width of a layer.
+        layers: one above the other.
+        sequence_length: steps that a gradient reaches back (truncated backpropagation through time, Williams & Peng
+            1990); what is older is given as the state in which a sequence began.
+    """
+
+    kind: Kind
+    size: Count = 128
+    layers: Count = 1
+    sequence_length: Count = 32
+
+
+@dataclass(frozen=True)
+class ReplayedConfig(RecurrentConfig):
+    """The memory of an agent that learns from replayed sequences.
+
+    Attributes:
+        burn_in: further steps before each sequence that only bring its first state up to date.
+    """
+
+    burn_in: Annotated[int, Interval(low=0)] = 0
+
+
+class Core(nn.Module):
+    """Recurrent layers whose state is one vector: of each layer the hidden state, for an LSTM also that of its cells.
+
+    Args:
+        kind: ``lstm`` or ``gru``.
+        inputs: number of features F.
+        size: width H of a layer.
+        layers: one above the other.
+
+    Attributes:
+        memory_size: M, length of the state.
+    """
+
+    def __init__(self, kind: Kind, inputs: int, size: int, layers: int = 1) -> None:
+        super().__init__()
+        self.kind, self.size, self.layers, self.out_features = kind, size, layers, size
+        self.cells = (nn.LSTM if kind == "lstm" else nn.GRU)(inputs, size, layers)
+        self._parts = 2 if kind == "lstm" else 1
+        self.memory_size = layers * self._parts * size
+
+    def step(self, x: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """One step: features ``[..., F]`` and state ``[..., M]`` to outputs ``[..., H]`` and the next state."""
+        lead = x.shape[:-1]
+        x = x.reshape(-1, x.shape[-1])
+        before, after = memory.reshape(-1, self.memory_size).split(self.size, -1), []
+        for layer, weights in enumerate(self.cells.all_weights):
+            if self.kind == "lstm":
+                x, cell = torch.lstm_cell(x, before[2 * layer : 2 * layer + 2], *weights)
+                after += [x, cell]
+            else:
+                x = torch.gru_cell(x, before[layer], *weights)
+                after.append(x)
+        following = after[0] if len(after) == 1 else torch.cat(after, -1)
+        return x.view(*lead, self.size), following.view(*lead, self.memory_size)
+
+    def unroll(self, x: Tensor, memory: Tensor, sizes: list[int] | None) -> Tensor:
+        """Many steps of S sequences that begin in the states ``[S, M]``.
+
+        Args:
+            x: ``[P, F]``, all first steps, then all second ones, and so on.
+            sizes: how many sequences have each step, the longest first; None: all have as many.
+
+        Returns the outputs ``[P, H]``.
+        """
+        if x.device.type == "cpu" and torch.is_autocast_enabled("cpu"):  # whose kernels know few low precisions
+            with torch.autocast("cpu", enabled=False):
+                return self.unroll(x.to(memory.dtype), memory, sizes)
+        states = memory.view(-1, self.layers, self._parts, self.size).permute(2, 1, 0, 3).contiguous()
+        if sizes is None:
+            x = x.view(-1, len(memory), x.shape[-1])
+            return self.cells(x, tuple(states) if self.kind == "lstm" else states[0])[0].flatten(0, 1)
+        for layer, (weight, recurrent, bias, recurrent_bias) in enumerate(self.cells.all_weights):
+            if self.kind == "lstm":
+                x = linear(x, weight, bias + recurrent_bias)
+                x = LSTMSequence.apply(x, states[0, layer], states[1, layer], recurrent, sizes)
+            else:
+                x = GRUSequence.apply(linear(x, weight, bias), states[0, layer], recurrent, recurrent_bias, sizes)
+        return x
+
+    def pads(self, segments: Segments) -> bool:
+        """Whether it is quicker to pad all segments to the same length, for a fused kernel.
+
+        There is one for the LSTM on the CPU, and for both on a GPU, where a loop of small kernels waits for each start.
+        """
+        if segments.active.device.type != "cpu":
+            return True
+        return self.kind == "lstm" and segments.count * segments.length <= _WASTE * segments.steps
+
+
+class Remembering(nn.Module):
+    """An encoder and a core behind it.
+
+    To the network around it, it is the encoder of what is :data:`REMEMBERED`: observations go through :meth:`step` or
+    :meth:`unroll` first, and what these give, through :meth:`forward`, which merely picks its own part.
+
+    Args:
+        encoder: of observations.
+        core: takes the encoder's features.
+
+    Attributes:
+        name: under which its features stand.
+    """
+
+    def __init__(self, encoder: nn.Module, core: Core) -> None:
+        super().__init__()
+        self.encoder, self.core, self.name = encoder, core, ""
+        self.out_features = core.out_features
+
+    def forward(self, remembered: TensorDictBase) -> Tensor:
+        return remembered.get(REMEMBERED).get(self.name)
+
+    def step(self, observation: Observation, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """One step; see :meth:`Core.step`."""
+        return self.core.step(self.encoder(observation), memory)
+
+    def unroll(
+        self, observation: Observation, memory: Tensor, segments: Segments, following: Observation | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """All steps of sequences ``[N, L]`` that begin in states ``[N, M]``.
+
+        Args:
+            following: observations ``[E]`` after the ends of the segments, which must be extended then.
+
+        Returns features ``[N, L, H]``; and, if ``following`` is given, those of the next step of the same episode.
+        """
+        layout = segments.layout(self.core.pads(segments))
+        after = None if following is None else self.encoder(following)
+        laid = layout.lay(self.encoder(observation), after)
+        out = self.core.unroll(laid, segments.begin(memory), layout.sizes)
+        return layout.gather(out), None if following is None else layout.gather(out, 1)
+
+    @torch.no_grad()
+    def follow(
+        self, observation: Observation, memory: Tensor, starts: Tensor, active: Tensor
+    ) -> tuple[list[Tensor], Tensor]:
+        """The states of sequences ``[N, L]`` that begin in states ``[N, M]``: L before each step, and the last."""
+        x: Tensor = self.encoder(observation)
+        keep, there = (~starts).to(x.dtype)[..., None], active.to(x.dtype)[..., None]
+        before = []
+        for t in range(x.shape[1]):
+            before.append(memory * keep[:, t])
+            _, memory = self.core.step(x[:, t], before[-1])
+            memory = memory * there[:, t]
+        return before, memory
+
+
+def remembered(features: dict[str, Tensor], **besides: Any) -> TensorDict:
+    """Features ``[..., H]`` by the name of their core, in place of an observation."""
+    lead = next(iter(features.values())).shape[:-1]
+    inner = TensorDict._new_unsafe(dict(features), batch_size=lead)
+    return TensorDict._new_unsafe({REMEMBERED: inner, **besides}, batch_size=lead)

@@ -1,0 +1,139 @@
+"""A world's stages in order, and where in them a run is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tensordict import TensorDictBase
+from torchrl.envs import EnvBase
+
+from rlstack.config import ConfigError
+from rlstack.config.errors import did_you_mean
+
+from .config import CurriculumConfig
+from .episodes import SUCCESS, LatestEpisodes
+from .rules import CLOCKS, FRAMES, OF_SUCCESSES, Standing
+
+STAGE = "curriculum/stage"
+
+
+class Curriculum:
+    """Moves a world through its stages: one stage a check at most, a check after every batch of the run.
+
+    Args:
+        config: the stages.
+        env: any env with ``num_stages`` and ``set_stage``, as every :class:`envs.base.World` has; it is put into the
+            first stage.
+
+    Raises:
+        ConfigError: a metric that the world's episodes do not have, or a stage that it does not have.
+
+    Attributes:
+        stage: the present one, from 0.
+    """
+
+    def __init__(self, config: CurriculumConfig, env: EnvBase) -> None:
+        self.config, self._env = config, env
+        self._rules, self._levels = config.rules(), config.levels
+        _check_levels(self._levels, env)
+        metrics = list(dict.fromkeys(metric for rule in self._rules for metric in rule.metrics))
+        waits = max((rule.most_episodes for rule in self._rules), default=0)
+        self._episodes = LatestEpisodes(_statistics(metrics, env), config.window, waits)
+        self._frames, self._begun = 0, 0
+        self._passed: dict[str, float] = {}
+        self._enter(0)
+
+    def _enter(self, stage: int) -> None:
+        self.stage = stage
+        world: Any = self._env
+        world.set_stage(self._levels[stage])
+
+    # -- judging -------------------------------------------------------------------------------------------------
+
+    def observe(self, batch: TensorDictBase) -> None:
+        """Takes in a collector batch ``[W, T]``."""
+        self._episodes.observe(batch)
+
+    def add(self, episodes: Mapping[str, Sequence[float]]) -> None:
+        """Takes in episodes by statistic, oldest first."""
+        self._episodes.add(episodes)
+
+    def check(self, frames: int) -> bool:
+        """Goes on to the next stage if the present one is passed after so many frames of the run; says so."""
+        self._frames = frames
+        if self.stage >= len(self._rules):  # the last stage
+            return False
+        rule = self._rules[self.stage]
+        if not rule.holds(Standing(len(self._episodes), self._mean)):
+            return False
+        self._passed = {metric: self._mean(metric) for metric in rule.metrics}
+        self._begun = frames
+        if self.config.forget:
+            self._episodes.clear()
+        self._enter(self.stage + 1)
+        return True
+
+    def _mean(self, metric: str) -> float:
+        if metric in CLOCKS:
+            return float(self._frames if metric == FRAMES else self._frames - self._begun)
+        return self._episodes.mean(metric)
+
+    # -- telling -------------------------------------------------------------------------------------------------
+
+    def metrics(self) -> dict[str, float]:
+        """``curriculum/stage``, and what the present stage is judged by, as far as it is known."""
+        asked = self._rules[self.stage].metrics if self.stage < len(self._rules) else []
+        means = {metric: self._mean(metric) for metric in asked if metric not in CLOCKS}
+        return {STAGE: float(self.stage)} | {
+            f"curriculum/{metric}": mean for metric, mean in means.items() if math.isfinite(mean)
+        }
+
+    def __str__(self) -> str:
+        """The stage in words, and how the one before was passed."""
+        name, count = self.config.stages[self.stage].name, len(self.config.stages)
+        reached = ", ".join(f"{metric} {_written(mean)}" for metric, mean in self._passed.items())
+        return f"stage {self.stage + 1} of {count}, {name}" + (f" ({reached})" if reached else "")
+
+    # -- checkpoint ----------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nested dict of numbers and lists."""
+        return {"stage": self.stage, "begun": self._begun, "episodes": self._episodes.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores :meth:`state_dict` and puts the world into that stage."""
+        self._begun = state["begun"]
+        self._episodes.load_state_dict(state["episodes"])
+        self._enter(state["stage"])
+
+
+def _written(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def _check_levels(levels: list[int], env: EnvBase) -> None:
+    known = getattr(env, "num_stages", 0)
+    if not known:
+        raise ConfigError(f"curriculum: {type(env).__name__} has no stages as it is configured")
+    for index, level in enumerate(levels):
+        if level >= known:
+            raise ConfigError(
+                f"curriculum.stages[{index}]: {type(env).__name__} has {known} stages, level {level} is none"
+            )
+
+
+def _statistics(metrics: list[str], env: EnvBase) -> list[str]:
+    """The numbers that the world tells of an episode, with all that these metrics are made of among them."""
+    spec: Any = env.observation_spec["episode"] if "episode" in env.observation_spec.keys() else {}  # noqa: SIM118
+    known = [name for name, leaf in spec.items() if leaf.shape.numel() == env.batch_size.numel()]
+    for metric in metrics:
+        name, only_successes, rest = metric.partition(OF_SUCCESSES)
+        needed = () if metric in CLOCKS else (name, SUCCESS) if only_successes else (name,)
+        missing = [statistic for statistic in needed if statistic not in known]
+        if missing or rest:
+            allowed = ", ".join(("episodes", *CLOCKS, *known))
+            guess = did_you_mean((missing or [metric])[0], known)
+            raise ConfigError(f"curriculum: no metric {metric!r} in this world, {guess}allowed: {allowed}")
+    return known

@@ -1,0 +1,444 @@
+"""Checkpoints of the Arena game's own training stack: read, continued, written back."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from tensordict import TensorDict
+from torch import Tensor, nn
+
+import rlstack
+from rlstack.adapters.arena import arena_agent, arena_policy, published_names, save_arena, style_of
+from rlstack.adapters.arena_files import find_statistics, load_files
+from rlstack.adapters.arena_state import curriculum_from_published
+from rlstack.config import ConfigError, build, conf_dir, load_group, to_plain
+from rlstack.convert import main as convert
+from rlstack.convert import positional
+from rlstack.export import main as export
+from rlstack.training.checkpoint import write_checkpoint
+from rlstack.training.curriculum.config import CurriculumConfig
+from rlstack.training.curriculum.course import Curriculum
+from tests.adapters.small_worlds import Noise
+from tests.agents.arena_recordings import Recording
+from tests.training.test_curriculum import Stages, episodes
+
+FIXTURES = Path(__file__).resolve().parents[1] / "fixtures/arena_training"
+RUN = "ppo_style2_20260101_120000"
+ORDER = ("shared_net.0", "shared_net.2", "actor.0", "actor.2", "critic.0", "critic.2")
+
+
+def game(actions: int = 6, num_worlds: int = 3) -> Noise:
+    return Noise(32, actions, num_worlds)
+
+
+def network(weights: dict[str, Tensor]) -> Any:
+    """The published network, built as its description says."""
+
+    def layers(*names: str) -> list[nn.Linear]:
+        made = []
+        for name in names:
+            made.append(nn.Linear(*reversed(weights[f"{name}.weight"].shape)))
+            made[-1].load_state_dict({kind: weights[f"{name}.{kind}"] for kind in ("weight", "bias")})
+        return made
+
+    shared = layers("shared_net.0", "shared_net.2")
+    parts = {"shared_net": nn.Sequential(shared[0], nn.SiLU(), shared[1], nn.SiLU())}
+    for head in ("actor", "critic"):
+        first, second = layers(f"{head}.0", f"{head}.2")
+        parts[head] = nn.Sequential(first, nn.SiLU(), second)
+    return nn.ModuleDict(parts)
+
+
+def statistics(features: int = 32) -> dict[str, Any]:
+    generator = torch.Generator().manual_seed(5)
+    return {
+        "obs_mean": torch.randn(features, generator=generator).tolist(),
+        "obs_var": (0.1 + torch.rand(features, generator=generator)).tolist(),
+        "obs_count": 622744,
+        "ret_mean": [3.5],
+        "ret_var": [42.0],
+        "ret_count": 622592,
+    }
+
+
+@pytest.fixture(scope="module")
+def weights() -> dict[str, Tensor]:
+    """Recorded ones, six times as large, so that actions vary."""
+    recording = Recording(FIXTURES / "ppo_update_1.npz")
+    names = [f"{name}.{kind}" for name in ORDER for kind in ("weight", "bias")]
+    return {name: recording[f"before.{name}"] * (6 if name == "actor.2.weight" else 1) for name in names}
+
+
+@pytest.fixture
+def folder(weights: dict[str, Tensor], tmp_path: Path) -> Path:
+    """A run of the published trainer: a checkpoint, a final model, and what lies beside them."""
+    folder = tmp_path / "checkpoints"
+    folder.mkdir()
+    theirs = network(weights)
+    optimizer = torch.optim.Adam(theirs.parameters(), lr=1e-4, eps=1e-5)
+    for _ in range(3):
+        theirs.zero_grad()
+        observation = torch.randn(16, 32)
+        (theirs["actor"](theirs["shared_net"](observation)).square().mean()
+         + theirs["critic"](theirs["shared_net"](observation)).square().mean()).backward()  # fmt: skip
+        optimizer.step()
+    content = {
+        "policy_state_dict": theirs.state_dict(),
+        "optimizer_state_dict": optimizer.state_dict(),
+        "num_timesteps": 65536,
+    }
+    metadata = {"step": 65536, "algorithm": "ppo", "style": 2, "timestamp": "2026-01-01T12:00:00"}
+    for name, own in ((f"{RUN}_65536_steps", "normalization"), (f"{RUN}_final", "normalization_final")):
+        torch.save(content, folder / f"{name}.pt")
+        (folder / f"{name}_metadata.json").write_text(json.dumps(metadata))
+        place = f"{RUN}_{own}.json" if name.endswith("final") else f"{name}_{own}.json"
+        (folder / place).write_text(json.dumps(statistics()))
+    return folder
+
+
+@pytest.fixture
+def model(folder: Path) -> Path:
+    return folder / f"{RUN}_65536_steps.pt"
+
+
+def loaded_network(model: Path) -> Any:
+    return network(torch.load(model, weights_only=True)["policy_state_dict"])
+
+
+def scaled(observation: Tensor) -> Tensor:
+    entries = statistics()
+    mean, var = (torch.tensor(entries[key]) for key in ("obs_mean", "obs_var"))
+    return ((observation - mean) / (var + 1e-8).sqrt()).clamp(-10, 10)
+
+
+# -- acting ------------------------------------------------------------------------------------------------------
+
+
+def test_it_acts_as_published(model: Path) -> None:
+    env, theirs = game(num_worlds=400), loaded_network(model)
+    seen = env.reset()
+    logits = theirs["actor"](theirs["shared_net"](scaled(seen["observation"])))
+    policies = [
+        arena_policy(model, env),
+        rlstack.load_policy(f"arena:{model}", env),
+        rlstack.make_agent("legacy", env, kind="arena", path=str(model)).policy(explore=False),
+        arena_agent(model, env).policy(explore=False),
+    ]
+    for policy in policies:
+        assert torch.equal(policy(seen.clone())["action"], logits.argmax(-1))
+    assert len(logits.argmax(-1).unique()) > 3
+    agent: Any = arena_agent(model, env)
+    values = theirs["critic"](theirs["shared_net"](scaled(seen["observation"])))
+    torch.testing.assert_close(agent.critic(agent.normalized(seen["observation"])), values, rtol=0, atol=1e-5)
+
+
+def test_it_can_sample(model: Path) -> None:
+    env = game(num_worlds=1)
+    seen = env.reset().expand(20_000).clone()
+    torch.manual_seed(0)
+    action = arena_policy(model, env, deterministic=False)(seen)["action"]
+    theirs = loaded_network(model)
+    logits = theirs["actor"](theirs["shared_net"](scaled(seen["observation"][:1])))[0]
+    shares = torch.bincount(action, minlength=6) / len(action)
+    torch.testing.assert_close(shares, logits.softmax(-1).detach(), rtol=0, atol=0.02)
+
+
+def test_without_statistics(model: Path, folder: Path) -> None:
+    env, theirs = game(num_worlds=100), loaded_network(model)
+    seen = env.reset()
+    action = theirs["actor"](theirs["shared_net"](seen["observation"])).argmax(-1)
+    agent: Any = arena_agent(model, env, normalization="none")
+    for policy in (agent.policy(explore=False), arena_policy(model, env, "none")):
+        assert torch.equal(policy(seen.clone())["action"], action)
+    assert agent.normalizer is None and agent.reward_scaler is None
+
+
+# -- files -------------------------------------------------------------------------------------------------------
+
+
+def test_statistics_are_found_by_name(folder: Path) -> None:
+    def beside(name: str) -> str | None:
+        found = find_statistics(folder / f"{name}.pt")
+        return None if found is None else found.name
+
+    for other in (f"{RUN}_100000_steps", f"{RUN}_9000_steps", "another_run_70000_steps"):
+        (folder / f"{other}_normalization.json").write_text("{}")
+    assert beside(f"{RUN}_65536_steps") == f"{RUN}_65536_steps_normalization.json"
+    assert beside(f"{RUN}_80000_steps") == f"{RUN}_65536_steps_normalization.json"
+    assert beside(f"{RUN}_10000_steps") == f"{RUN}_9000_steps_normalization.json"
+    assert beside(f"{RUN}_8999_steps") is None
+    assert beside(f"{RUN}_final") == f"{RUN}_normalization_final.json"
+    (folder / f"{RUN}_normalization_final.json").unlink()
+    assert beside(f"{RUN}_final") is None
+    (folder / "mine_normalization.json").write_text("{}")
+    assert beside("mine") == "mine_normalization.json"
+
+
+def test_what_a_checkpoint_says(model: Path) -> None:
+    files = load_files(model)
+    assert files.num_timesteps == 65536 and files.metadata["style"] == 2
+    assert list(files.policy) == [f"{name}.{kind}" for name in ORDER for kind in ("weight", "bias")]
+    assert files.statistics == statistics()
+
+
+class Harmful:
+    """Not plain data."""
+
+    def __reduce__(self) -> Any:
+        return print, ("executed",)
+
+
+def damaged(kind: str, model: Path) -> None:
+    content = torch.load(model, weights_only=True)
+    policy = content["policy_state_dict"]
+    if kind == "text":
+        model.write_text("no weights")
+        return
+    if kind == "object":
+        content["extra"] = Harmful()
+    elif kind == "list":
+        content = [content]
+    elif kind == "nan":
+        policy["actor.2.bias"][1] = math.nan
+    elif kind == "layer":
+        policy["actor.4.weight"], policy["actor.4.bias"] = torch.zeros(6, 6), torch.zeros(6)
+    elif kind == "name":
+        policy["policy.0.weight"] = policy.pop("actor.0.weight")
+    elif kind == "shape":
+        policy["critic.0.weight"] = torch.zeros(64, 100)
+    elif kind == "steps":
+        del content["num_timesteps"]
+    elif kind == "adam":
+        content["optimizer_state_dict"]["state"][3]["exp_avg"] = torch.zeros(2)
+    elif kind == "adam-key":
+        del content["optimizer_state_dict"]["state"][3]
+    torch.save(content, model)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("text", "not a file of torch.save"),
+        ("object", "refused, it holds objects that are not plain data"),
+        ("list", "not a checkpoint of the Arena stack, it holds a list"),
+        ("nan", "its weight 'actor.2.bias' is no tensor of finite numbers"),
+        ("layer", "the layers are not those of shared_net, actor, critic"),
+        ("name", "the layers are not those of"),
+        ("shape", "the heads do not fit the trunk"),
+        ("steps", "it lacks num_timesteps"),
+        ("adam", r"network \(shared_net.2.bias has moments of other shapes\)"),
+        ("adam-key", "optimizer_state_dict is not that of its network"),
+    ],
+)
+def test_damaged_files_are_one_line(kind: str, message: str, model: Path, capsys: Any) -> None:
+    damaged(kind, model)
+    with pytest.raises(ConfigError, match=message) as caught:
+        arena_agent(model, game())
+    assert "\n" not in str(caught.value) and str(model) in str(caught.value)
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "env", "message"),
+    [
+        ({}, Noise(31, 6), r"it takes an observation of 32 features, the env's is of shape \[31\]"),
+        ({}, Noise({"a": 16, "b": 16}, 6), "it takes an observation of 32 features, the env's is a structured one"),
+        ({}, Noise(32, 5), r"it chooses one of 6 actions \(style 2\), the env has 5 discrete actions"),
+        ({"hidden": [3]}, Noise(32, 6), r"agent.hidden: \[3\] contradicts its weights, \[256, 128, 64\] fits"),
+        ({"normalize_observations": False}, Noise(32, 6), "agent.normalize_observations: False contradicts"),
+        ({"normalization": "none.json"}, Noise(32, 6), "none.json: No such file"),
+        ({"lrr": 1}, Noise(32, 6), "agent.lrr: unknown key"),
+    ],
+)
+def test_what_does_not_fit(arguments: dict[str, Any], env: Any, message: str, model: Path) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        arena_agent(model, env, **arguments)
+    assert "\n" not in str(caught.value)
+
+
+def test_statistics_that_are_none(model: Path) -> None:
+    file = model.with_name(f"{model.stem}_normalization.json")
+    for text, message in (
+        ("{", "not JSON"),
+        ("[1]", "not a JSON object"),
+        (json.dumps(statistics(31)), "obs_mean must be a list of 32 numbers"),
+        (json.dumps(statistics() | {"obs_var": [math.nan] * 32}), "obs_var must be a list of 32 numbers, all finite"),
+    ):
+        file.write_text(text)
+        with pytest.raises(ConfigError, match=message):
+            arena_policy(model, game())
+    file.unlink()
+    with pytest.raises(ConfigError, match="no statistics beside it; give normalization=<file>, or normalization=none"):
+        arena_policy(model, game())
+
+
+# -- going on ----------------------------------------------------------------------------------------------------
+
+
+def experience(agent: Any) -> TensorDict:
+    torch.manual_seed(3)
+    rollout = game(num_worlds=16).rollout(6, agent.policy(explore=True), break_when_any_done=False)
+    return rlstack.flatten_agents(rollout, group=None)
+
+
+SMALL = {"minibatch_size": 32, "epochs": 2}
+
+
+def test_it_goes_on_from_where_it_was(model: Path) -> None:
+    """Weights, Adam's moments, statistics and the count of frames."""
+    agent: Any = arena_agent(model, game(), **SMALL)
+    content = torch.load(model, weights_only=True)
+    assert agent.frames == 65536 and float(agent.normalizer.moments[0].count) == 622744
+    assert float(agent.reward_scaler.moments.var) == 42.0
+    ours = agent.optimizer.state_dict()["optimizer"]["state"]
+    order = {id(parameter): place for place, parameter in enumerate(agent.optimizer.parameters)}
+    for index, (name, parameter) in enumerate(published_names(agent)):
+        assert torch.equal(parameter, content["policy_state_dict"][name])
+        for key, value in content["optimizer_state_dict"]["state"][index].items():
+            assert torch.equal(ours[order[id(parameter)]][key], value), (name, key)
+    metrics = agent.learn(experience(agent), 65536 + 96)
+    assert all(math.isfinite(float(value)) for value in metrics.values())
+    assert not torch.equal(next(published_names(agent))[1], content["policy_state_dict"]["shared_net.0.weight"])
+
+
+def test_written_and_read_it_is_the_same_agent(model: Path, tmp_path: Path) -> None:
+    agent: Any = arena_agent(model, game(), **SMALL)
+    agent.learn(experience(agent), 65632)
+    out = tmp_path / "back" / f"{RUN}_65632_steps.pt"
+    written = [path.name for path in save_arena(agent, out)]
+    assert written == [out.name, f"{out.stem}_metadata.json", f"{out.stem}_normalization.json"]
+    assert json.loads(out.with_name(written[1]).read_text()) | {"timestamp": ""} == {
+        "step": 65632,
+        "algorithm": "ppo",
+        "style": 2,
+        "timestamp": "",
+    }
+    twin: Any = arena_agent(out, game(), **SMALL)
+    assert twin.frames == 65632
+    outcomes = []
+    for each in (agent, twin):
+        data = experience(each)
+        each.begin_episodes()
+        torch.manual_seed(4)
+        each.learn(data, 65728)
+        outcomes.append([*each.parameters(), each.normalizer.moments[0].mean])
+    for one, other in zip(*outcomes):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+def test_what_is_written_loads_in_their_classes(model: Path, tmp_path: Path) -> None:
+    agent: Any = arena_agent(model, game())
+    save_arena(agent, tmp_path / "x.pt")
+    content = torch.load(tmp_path / "x.pt", weights_only=True)
+    theirs = network(content["policy_state_dict"])
+    optimizer = torch.optim.Adam(theirs.parameters(), lr=1e-4, eps=1e-5)
+    optimizer.load_state_dict(content["optimizer_state_dict"])
+    (theirs["actor"](theirs["shared_net"](torch.ones(2, 32)))).sum().backward()
+    optimizer.step()
+    assert set(content) == {"policy_state_dict", "optimizer_state_dict", "num_timesteps"}
+    assert json.loads((tmp_path / "x_normalization.json").read_text()) == statistics()
+
+
+@pytest.mark.parametrize(("actions", "style"), [(5, 1), (6, 2)])
+def test_any_widths_and_both_styles(actions: int, style: int, tmp_path: Path) -> None:
+    for hidden in ([24, 16, 8], [12, 10], [9]):
+        env = game(actions)
+        shared = {"hidden": hidden, "shared_layers": len(hidden) - 1}
+        agent = rlstack.make_agent("ppo_published", env, **shared, normalize_rewards=False)
+        save_arena(agent, tmp_path / "x.pt")
+        assert json.loads((tmp_path / "x_metadata.json").read_text())["style"] == style
+        twin: Any = arena_agent(tmp_path / "x.pt", env)
+        assert twin.config.hidden == hidden
+        for (name, one), (_, other) in zip(published_names(agent), published_names(twin), strict=True):
+            assert torch.equal(one, other), name
+
+
+@pytest.mark.parametrize("options", [{}, {"activation": "silu"}, {"shared_layers": 1, "hidden": [8, 8, 8]}])
+def test_other_networks_are_refused(options: dict[str, Any], tmp_path: Path) -> None:
+    agent = rlstack.make_agent("ppo", game(), **options)
+    with pytest.raises(ConfigError, match="other networks than the Arena stack; agent=ppo_published"):
+        save_arena(agent, tmp_path / "x.pt")
+    with pytest.raises(ConfigError, match="other networks than the Arena stack"):
+        save_arena(rlstack.make_agent("dqn", game()), tmp_path / "x.pt")
+    with pytest.raises(ConfigError, match=r"must end in \.pt"):
+        save_arena(rlstack.make_agent("ppo_published", game()), tmp_path / "x.zip")
+    assert list(tmp_path.iterdir()) == []
+
+
+# -- commands ----------------------------------------------------------------------------------------------------
+
+
+def command(name: str, task: Any, *overrides: str) -> None:
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        task(compose(name, list(overrides)))
+
+
+@pytest.fixture
+def anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlstack.training.worlds.build_world", lambda *_, **__: game(num_worlds=1))
+    monkeypatch.setattr("rlstack.training.loading.build_world", lambda *_, **__: game(num_worlds=1))
+
+
+@pytest.mark.usefixtures("anywhere")
+def test_the_commands_convert_and_write_back(model: Path, tmp_path: Path, capsys: Any) -> None:
+    out, back = tmp_path / "ours.pt", tmp_path / "run_final.pt"
+    command("convert", convert, *positional(["arena", str(model), f"out={out}", "+env.name=any"]))
+    told = capsys.readouterr().out
+    assert "ppo_published of 58,311 parameters; its greedy actions differ by 0.0e+00 at most on 256" in told
+    assert rlstack.load(out).frames == 65536
+    command("export", export, f"checkpoint={out}", "format=arena", f"out={back}")
+    names = ["run_final.pt", "run_final_metadata.json", "run_normalization_final.json", "run_final_training_state.json"]
+    assert [line.rpartition("/")[2] for line in capsys.readouterr().out.splitlines()] == names
+    one, other = (torch.load(path, weights_only=True) for path in (model, back))
+    for name, value in one["policy_state_dict"].items():
+        assert torch.equal(value, other["policy_state_dict"][name])
+    assert other["num_timesteps"] == 65536
+    state = json.loads((tmp_path / names[-1]).read_text())
+    assert state["model_path"] == str(back) and state["total_timesteps_completed"] == 65536 and state["style"] == 2
+
+
+@pytest.mark.parametrize(("actions", "style"), [(5, 1), (6, 2), (7, None)])
+def test_the_style_is_that_of_the_actions(actions: int, style: int | None, tmp_path: Path) -> None:
+    save_arena(rlstack.make_agent("ppo_published", game(actions), hidden=[9, 8], shared_layers=1), tmp_path / "x.pt")
+    if style is not None:
+        assert style_of(tmp_path / "x.pt") == style
+        return
+    with pytest.raises(ConfigError, match="it chooses one of 7 actions, as no style of the game; give env"):
+        style_of(tmp_path / "x.pt")
+
+
+@pytest.mark.usefixtures("anywhere")
+def test_the_curriculum_goes_along(tmp_path: Path) -> None:
+    course = Curriculum(build(CurriculumConfig, load_group("curriculum", "arena"), "curriculum"), Stages())  # type: ignore[arg-type]
+    course.add(episodes(spawners=[1.0] * 60, length=[700.0] * 60))
+    course.check(77)
+    agent = rlstack.make_agent("ppo_published", game())
+    config = {"agent": to_plain(agent.config), "env": {"name": "any"}, "total_frames": 1000}
+    state = {"frames": 77, "agent": agent.state_dict(), "config": config, "curriculum": course.state_dict()}
+    write_checkpoint(tmp_path / "ours.pt", state, 77)
+    command("export", export, f"checkpoint={tmp_path / 'ours.pt'}", "format=arena", f"out={tmp_path / 'x_final.pt'}")
+    record = json.loads((tmp_path / "x_final_training_state.json").read_text())
+    assert record["curriculum_stage_index"] == 1 and record["curriculum_metrics"]["episode_lengths"] == [700.0] * 60
+    entries = {"current_stage_index": record["curriculum_stage_index"], "metrics": record["curriculum_metrics"]}
+    assert curriculum_from_published(entries, begun=77) == course.state_dict()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["arena", "none.pt", "out=x"], "none.pt: No such file"),
+        (["arena", "none.pt", "out=x", "+env.name=any"], "none.pt: No such file"),
+        (["arena", "none.pt", "out=x", "vecnormalize=y"], "vecnormalize: agents of kind arena have none"),
+        (["sb3", "none.zip", "out=x", "normalization=y"], "normalization: agents of kind sb3 have none"),
+    ],
+)
+@pytest.mark.usefixtures("anywhere")
+def test_mistakes_of_a_command(words: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        command("convert", convert, *positional(words))

@@ -1,0 +1,65 @@
+"""A world that only an agent with a memory can master."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+from torchrl.data import Binary, Categorical, Composite, Unbounded
+
+from envs.base import World
+
+
+class Recall(World):
+    """Shows -1 or 1 once, then nothing for some steps; the last action should name it.
+
+    Observation ``[2]``: what is shown, and 1 at the last step. Reward 1 for the right choice there. Without a memory
+    half of the reward is the best there is. Episodes of odd worlds are one step longer.
+
+    Args:
+        delay: steps between the two.
+        truncated: episodes are cut off, not ended, after the last step.
+    """
+
+    def __init__(
+        self, num_worlds: int = 16, delay: int = 4, truncated: bool = False, seed: int = 0, dtype: Any = torch.float32
+    ) -> None:
+        super().__init__(num_worlds, "cpu", dtype, seed)
+        lead = (num_worlds,)
+        self.observation_spec = Composite({"observation": Unbounded((*lead, 2), dtype=dtype)}, shape=lead)
+        self.action_spec = Composite({"action": Categorical(2, shape=lead)}, shape=lead)
+        self.reward_spec = Composite({"reward": Unbounded((*lead, 1), dtype=dtype)}, shape=lead)
+        flags = {name: Binary(1, shape=(*lead, 1), dtype=torch.bool) for name in ("done", "terminated", "truncated")}
+        self.done_spec = Composite(flags, shape=lead)
+        self.length = delay + 2 + torch.arange(num_worlds) % 2
+        self.cut_off = truncated
+        self.time, self.cue = torch.zeros(num_worlds, dtype=torch.int64), torch.zeros(num_worlds, dtype=torch.int64)
+
+    def _observation(self) -> Tensor:
+        shown = torch.where(self.time == 0, self.cue * 2 - 1, 0)
+        return torch.stack((shown, self.time == self.length - 1), -1).to(self.float_dtype)
+
+    def _restart(self, worlds: Tensor | None) -> None:
+        worlds = torch.arange(self.num_worlds) if worlds is None else worlds
+        drawn = torch.randint(2, (self.num_worlds,), generator=self.generator)
+        self.time, self.cue = self.time.clone(), self.cue.clone()
+        self.time[worlds], self.cue[worlds] = 0, drawn[worlds]
+
+    def _current(self) -> TensorDict:
+        return TensorDict({"observation": self._observation()}, self.batch_size)
+
+    def _advance(self, tensordict: TensorDictBase) -> TensorDict:
+        last = self.time == self.length - 1
+        reward = (last & (tensordict["action"] == self.cue)).to(self.float_dtype)
+        self.time = self.time + 1
+        done, never = last[:, None], torch.zeros_like(last)[:, None]
+        ends = {"terminated": never if self.cut_off else done, "truncated": done if self.cut_off else never}
+        return self._current().update({"reward": reward[:, None], "done": done, **ends})
+
+    def _state_to_save(self) -> dict[str, Any]:
+        return {"time": self.time, "cue": self.cue}
+
+    def _load_state(self, state: dict[str, Any]) -> None:
+        self.time, self.cue = state["time"], state["cue"]

@@ -1,0 +1,293 @@
+"""PPO against updates, advantages and learning rates recorded from the Arena game's own training stack."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDict
+from torch import nn
+from torchrl.data import Bounded, Categorical
+
+from rlstack.agents import make_agent
+from rlstack.agents.schedules import make_schedule
+from rlstack.config import ConfigError
+from tests.agents.arena_recordings import Recording, parameters, published_agent, world
+from tests.agents.small_agents import Decisions, plain, small
+
+TOLERANCE = 1e-6
+"""Theirs and ours are computed in float32; losses are means of a few thousand terms."""
+
+
+@pytest.fixture
+def folder(fixtures_dir: Path) -> Path:
+    return fixtures_dir / "arena_training"
+
+
+@pytest.fixture
+def shared_folder(shared_dir: Path) -> Path:
+    return shared_dir / "golden/arena/training"
+
+
+# -- updates -----------------------------------------------------------------------------------------------------
+
+
+def updated(recording: Recording, monkeypatch: pytest.MonkeyPatch, **overrides: Any) -> tuple[Any, dict[str, Any]]:
+    """The agent after the recorded update, with the recorded order of the data, and its metrics."""
+    agent, orders = published_agent(recording, **overrides), iter(recording["perms"])
+    monkeypatch.setattr(torch, "randperm", lambda count, device=None: next(orders))
+    metrics = agent.update(recording.batch())
+    monkeypatch.undo()
+    assert next(orders, None) is None, "as many epochs as recorded"
+    return agent, metrics
+
+
+def check_update(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recording = Recording(path)
+    agent, metrics = updated(recording, monkeypatch)
+    theirs = {name.removeprefix("train/"): value for name, value in recording.text("stats").items()}
+    ours = {
+        "policy_loss": metrics["loss/policy"],
+        "value_loss": metrics["loss/value"] / 2,
+        "entropy_loss": metrics["policy/entropy"],
+        "total_loss": metrics["loss/total"],
+        "approx_kl": metrics["policy/kl"],
+        "clip_fraction": metrics["policy/clipped"],
+        "learning_rate": agent.optimizer.lr,
+    }
+    assert {name: float(value) for name, value in ours.items()} == pytest.approx(theirs, abs=TOLERANCE, rel=0)
+    for name, parameter in parameters(agent).items():
+        after, rows = recording.after(name)
+        torch.testing.assert_close(parameter.detach()[rows], after, rtol=0, atol=1e-7)
+    batch = recording.batch()
+    with torch.no_grad():
+        distribution, values = agent.policy_and_value(batch)
+    expected = recording["logits_after"].log_softmax(-1)
+    torch.testing.assert_close(distribution.log_probs[0], expected, rtol=0, atol=TOLERANCE)
+    torch.testing.assert_close(values, recording["values_after"], rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("name", ["ppo_update_1", "ppo_update_2"])
+def test_recorded_updates(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first clips values, the second stops after one of eight epochs."""
+    check_update(folder / f"{name}.npz", monkeypatch)
+
+
+@pytest.mark.shared
+def test_all_recorded_updates(shared_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = sorted(shared_folder.glob("ppo_update_*.npz"))
+    assert len(paths) >= 4
+    for path in paths:
+        check_update(path, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"normalize_over": "minibatch"},
+        {"normalize_advantage": False},
+        {"clip_value": None},
+        {"value_coefficient": 1.0},
+        {"entropy_coefficient": 0.0},
+        {"max_grad_norm": 0.25},
+        {"clip": 0.2},
+    ],
+)
+def test_every_setting_counts(option: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With any of them changed the recorded parameters are not reached."""
+    recording = Recording(folder / "ppo_update_1.npz")
+    agent, _ = updated(recording, monkeypatch, **option)
+    after, rows = recording.after("actor.0.weight")
+    assert (parameters(agent)["actor.0.weight"].detach()[rows] - after).abs().max() > 1e-6
+
+
+def test_an_update_stops_at_the_mean_over_all_minibatches() -> None:
+    """Of the kinds of distance only the one that is asked for ends it."""
+    env = plain(discrete=True)
+    for over, stops in (("all", 3), ("last", 1)):
+        agent = small(env, name="ppo", epochs=5, minibatch_size=10, target_kl=0.5, report_over=over)
+        distances = iter([0.0, 0.9, 0.0, 0.9, 1.0, 1.0] + [0.0] * 4)  # means so far: 0.45, 0.45, 0.63
+
+        def step(batch: Any, agent: Any = agent, distances: Any = distances) -> Any:
+            agent.updates += 1
+            kl = torch.tensor(next(distances))
+            return kl, kl, dict.fromkeys(("policy", "value", "entropy", "clipped"), kl) | {"kl": kl}
+
+        agent.step = step
+        agent.update(agent.rollout(env.experience(agent, 1, 20)))
+        assert agent.updates == 2 * stops
+
+
+def test_minibatches_with_a_remainder() -> None:
+    env, seen = plain(discrete=True), []
+    agent = small(env, name="ppo", epochs=1, minibatch_size=20, short_minibatch=True)
+    agent.step = lambda batch, step=agent.step: (seen.append(len(batch)), step(batch))[1]
+    agent.learn(env.experience(agent, 1, 51), 51)
+    assert seen == [20, 20, 11]
+
+
+def test_a_whole_rollout_is_normalised_once_and_stays_as_it_was() -> None:
+    env, seen = plain(discrete=True), []
+    agent = small(env, name="ppo", epochs=1, minibatch_size=10, normalize_over="rollout")
+    agent.optimizer.minimize = lambda loss, part, real=agent.optimizer.minimize: (seen.append(part), real(loss, part))[
+        1
+    ]
+    batch = agent.rollout(env.experience(agent, 1, 40))
+    before = batch["advantage"].clone()
+    agent.update(batch)
+    advantage = torch.cat([part["advantage"] for part in seen])
+    assert abs(float(advantage.mean())) < 1e-6 and float(advantage.std()) == pytest.approx(1)
+    assert all(abs(float(part["advantage"].mean())) > 1e-3 for part in seen)
+    assert torch.equal(batch["advantage"], before)
+
+
+# -- the network -------------------------------------------------------------------------------------------------
+
+
+def test_the_published_network() -> None:
+    for actions, size in ((6, 58_311), (5, 58_246)):
+        agent: Any = make_agent("ppo_published", world(actions=actions), 1000)  # type: ignore[arg-type]
+        assert sum(parameter.numel() for parameter in agent.parameters()) == size
+        for name, parameter in parameters(agent).items():
+            if name.endswith("bias"):
+                assert not parameter.any()
+                continue
+            small_side = parameter if parameter.shape[0] <= parameter.shape[1] else parameter.T
+            expected = 2 * torch.eye(len(small_side))  # rows are orthogonal, of length sqrt 2
+            torch.testing.assert_close((small_side @ small_side.T).detach(), expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["ppo", "a2c"])
+@pytest.mark.parametrize("discrete", [True, False])
+def test_shared_layers_are_trained_by_both_losses(name: str, discrete: bool) -> None:
+    agent = small(plain(discrete), name=name, hidden=[8, 6, 4], shared_layers=2)
+    assert agent.actor.encoder is agent.critic.encoder
+    assert len({id(parameter) for parameter in agent.parameters()}) == len(agent.parameters()) == (12 + (not discrete))
+    batch = TensorDict({"observation": torch.randn(7, 3)}, [7])
+    distribution, value = agent.policy_and_value(batch)
+    torch.testing.assert_close(value, agent.critic(batch["observation"])[:, 0])
+    alone, taken = agent.distribution(batch["observation"]), distribution.mode()
+    taken = taken if discrete else taken.detach() + 0.5  # at its mode a Gaussian does not change with its mean
+    torch.testing.assert_close(distribution.log_prob(taken), alone.log_prob(taken))
+    trunk = list(agent.actor.encoder.parameters())
+    for output in (value.sum(), distribution.log_prob(taken).sum()):
+        gradients = torch.autograd.grad(output, trunk, retain_graph=True)
+        assert all(gradient.any() for gradient in gradients)
+
+
+@pytest.mark.parametrize("shared", [0, 1])
+def test_shared_layers_run_once_in_a_loss(shared: int) -> None:
+    agent = small(plain(discrete=True), name="ppo", hidden=[8, 4], shared_layers=shared)
+    calls: list[int] = []
+    for network in {id(net): net for net in (agent.actor.encoder, agent.critic.encoder)}.values():
+        network.register_forward_hook(lambda *_: calls.append(1))
+    agent.update_once(plain(discrete=True).experience(agent, 1, 8))
+    assert agent.updates == 2  # two epochs of one minibatch
+    rollout = len(calls) - agent.updates * (1 if shared else 2)
+    assert rollout in (3, 2)  # acting, values, and values of what follows the ends
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"shared_layers": 2}, "agent: shared_layers 2 leaves none of the 2 hidden layers"),
+        ({"shared_layers": 1, "critic_hidden": [8]}, "agent: critic_hidden must be null where layers are shared"),
+        ({"normalize_over": "epoch"}, "agent.normalize_over: expected one of 'minibatch', 'rollout'"),
+    ],
+)
+def test_impossible_options(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        small(plain(discrete=True), name="ppo", **options)
+
+
+def test_a_sampling_policy_plays_by_its_probabilities() -> None:
+    env = Decisions(Bounded(-1.0, 1.0, shape=(3,)), Categorical(4, shape=()), masked=True)
+    for greedy, kinds in (("mode", 1), ("sample", 3)):
+        agent = small(env, name="ppo", greedy=greedy)
+        seen = env.draw(500)
+        seen["observation"] = seen["observation"][:1].expand(500, 3)
+        acted = agent.policy(explore=False)(seen)
+        assert len(acted["action"].unique()) == kinds and "log_prob" not in acted.keys()  # noqa: SIM118
+
+
+# -- advantages --------------------------------------------------------------------------------------------------
+
+
+def check_advantages(path: Path) -> None:
+    """Through the agent's own rollout: an observation is its value."""
+    recording = Recording(path)
+    values, done = recording["values"].T[..., None], recording["dones"].T[..., None]
+    env: Any = Decisions(Bounded(-9.0, 9.0, shape=(1,)), Categorical(2, shape=()))
+    agent: Any = make_agent(
+        "ppo", env, 1000, gamma=float(recording["gamma"]), gae_lambda=float(recording["lam"]), inputs="raw"
+    )
+    agent.critic = nn.Identity()
+    following = torch.cat((values[:, 1:], recording["next_value"][:, None, None]), 1)
+    count, steps = values.shape[:2]
+    entries = {
+        "observation": values,
+        "action": torch.zeros(count, steps, dtype=torch.long),
+        "log_prob": torch.zeros(count, steps),
+        "active": torch.ones(count, steps, dtype=torch.bool),
+        "next": {
+            "observation": following,
+            "reward": recording["rewards"].T[..., None],
+            "done": done,
+            "terminated": done,
+        },
+    }
+    batch = agent.rollout(TensorDict(entries, [count, steps])).view(count, steps)
+    for ours, theirs in (("advantage", "advantages"), ("return", "returns")):
+        torch.testing.assert_close(batch[ours].T, recording[theirs], rtol=0, atol=1e-5)
+
+
+def test_recorded_advantages(folder: Path) -> None:
+    check_advantages(folder / "gae_0.npz")
+
+
+@pytest.mark.shared
+def test_all_recorded_advantages(shared_folder: Path) -> None:
+    paths = sorted(shared_folder.glob("gae_*.npz"))
+    assert len(paths) >= 2
+    for path in paths:
+        check_advantages(path)
+
+
+# -- learning rates ----------------------------------------------------------------------------------------------
+
+RUN = 10_000
+
+
+def schedule_of(theirs: dict[str, Any]) -> Any:
+    """A recorded schedule as ours."""
+    kind, start = theirs["type"], theirs["lr_start"]
+    if kind == "constant":  # takes neither an end nor a warm-up
+        return make_schedule(start, RUN)
+    config = {"kind": kind, "start": start, "end": 0.1 * start if theirs["lr_end"] is None else theirs["lr_end"]}
+    if kind == "exponential":  # nor this one a warm-up
+        config["factor"] = 0.1
+    else:
+        config |= {"warmup": theirs["warmup"], "warmup_start": config["end"]}
+    return make_schedule(config, RUN)
+
+
+def check_schedules(path: Path) -> None:
+    recorded = json.loads(path.read_text())
+    assert {entry["type"] for entry in recorded} == {"constant", "linear", "exponential", "cosine"}
+    assert any(entry["warmup"] for entry in recorded)
+    for entry in recorded:
+        schedule = schedule_of(entry)
+        for remaining, lr in entry["by_progress_remaining"].items():
+            assert schedule(round((1 - float(remaining)) * RUN)) == pytest.approx(lr, rel=1e-12, abs=0), entry
+
+
+def test_recorded_learning_rates(folder: Path) -> None:
+    check_schedules(folder / "lr_schedules.json")
+
+
+@pytest.mark.shared
+def test_the_learning_rates_of_the_full_set(shared_folder: Path) -> None:
+    check_schedules(shared_folder / "lr_schedules.json")

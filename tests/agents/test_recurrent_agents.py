@@ -1,0 +1,350 @@
+"""Agents with a memory: what they learn from is what they remembered when they acted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+
+import envs
+from rlstack.agents import make_agent
+from rlstack.collection.collector import make_collector
+from rlstack.collection.flatten import flatten_agents, n_step_returns
+from rlstack.config import ConfigError
+from rlstack.evaluation.evaluator import evaluate
+from rlstack.networks.recurrent import REMEMBERED
+from tests.agents.recall import Recall
+from tests.agents.small_agents import SMALL, Detour, copies, equal
+
+NAMES = ("ppo", "a2c", "dqn", "iqn")
+ON_POLICY, OFF_POLICY = NAMES[:2], NAMES[2:]
+KINDS = ("lstm", "gru")
+
+
+def small(env: Any, name: str, kind: str = "lstm", length: int = 4, **overrides: Any) -> Any:
+    torch.manual_seed(0)
+    own = {"burn_in": overrides.pop("burn_in", 0)} if name in OFF_POLICY else {}
+    memory = {"kind": kind, "size": 8, "layers": overrides.pop("layers", 1), "sequence_length": length, **own}
+    return make_agent(name, env, 10_000, **{**SMALL[name], "recurrent": memory, **overrides})
+
+
+def batches(env: Any, agent: Any, steps: int) -> Iterator[TensorDict]:
+    group = agent.interface.group
+    for batch in make_collector(env, agent.policy(explore=True), steps):
+        yield flatten_agents(batch, group)
+
+
+def marinenav(num_worlds: int = 3) -> Any:
+    """Robots arrive, or collide, at different times and are not active from then on."""
+    curriculum = {
+        "timesteps": None,
+        "num_robots": [2, 3],
+        "num_cores": [0, 0],
+        "num_obstacles": [1, 3],
+        "min_start_goal_dis": [5.0, 5.0],
+    }
+    options = {"max_steps": 12, "curriculum": curriculum, "perception_noise": False}
+    return envs.make("marinenav", num_worlds=num_worlds, seed=1, **options)
+
+
+WORLDS = {"recall": lambda: Recall(6, delay=2, dtype=torch.float64), "marinenav": marinenav}
+
+
+# -- acting ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_memory_goes_on_from_batch_to_batch_and_ends_with_episodes(name: str, kind: str) -> None:
+    env = Recall(3, delay=2)
+    agent = small(env, name, kind)
+    parts = list(islice(batches(env, agent, 3), 5))
+    memory = torch.cat([part["memory"] for part in parts], 1)
+    after = torch.cat([part["next", "memory"] for part in parts], 1)
+    done = torch.cat([part["next", "done"] for part in parts], 1)
+    assert (memory[:, 0] == 0).all() and (memory[:, 1:].abs().amax(-1) > 0).any()
+    assert torch.equal(memory[:, 1:], after[:, :-1].masked_fill(done[:, :-1], 0.0))
+    assert done[:, 2::3].any() and (~done[:, 2::3]).any(), "batches end within episodes, and at their ends"
+
+
+@pytest.mark.parametrize("options", [{}, {"track_traj_ids": True}, {"use_buffers": True}])
+def test_any_collector_hands_it_on(options: dict[str, Any]) -> None:
+    env = Recall(3, delay=2)
+    agent = small(env, "ppo")
+    collector = make_collector(env, agent.policy(explore=True), 3, total_frames=45, **options)
+    data: Any = torch.cat([batch.clone() for batch in collector], 1)
+    after = data["next", "memory"].masked_fill(data["next", "done"], 0.0)
+    assert torch.equal(data["memory"][:, 1:], after[:, :-1]) and (data["memory"][:, 0] == 0).all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_stored_is_what_the_cores_make_of_the_observations(name: str) -> None:
+    env = WORLDS["recall"]()
+    agent = small(env, name, normalize_observations=True, layers=2)
+    for part in islice(batches(env, agent, 6), 3):
+        network = agent.memories[agent.ACTING]
+        memory = part["memory"][:, 0, : network.core.memory_size]
+        for t in range(part.shape[1]):
+            torch.testing.assert_close(part["memory"][:, t, : memory.shape[1]], memory, rtol=0, atol=0)
+            _, memory = network.step(agent.normalized(part["observation"][:, t]), memory)
+            memory = memory.masked_fill(part["next", "done"][:, t], 0.0)
+        agent.learn(part, agent.frames + part.numel())
+
+
+@pytest.mark.parametrize("world", list(WORLDS))
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("length", [4, 5, 64])
+def test_the_first_loss_sees_the_log_probabilities_of_acting(world: str, kind: str, length: int) -> None:
+    env = WORLDS[world]()
+    agent = small(env, "ppo", kind, length, normalize_observations=world == "recall")
+    for part in islice(batches(env, agent, 12), 3):
+        batch = agent.rollout(part)
+        assert batch.batch_size == torch.Size([len(batch)]) and batch["active"].shape[1] == min(length, 12)
+        flat = agent.unrolled(batch)
+        distribution, value = agent.policy_and_value(flat)
+        log_prob = distribution.log_prob(flat["action"])
+        tolerance = 1e-10 if world == "recall" else 2e-5  # of float64 and float32
+        torch.testing.assert_close(log_prob, flat["log_prob"], rtol=tolerance, atol=tolerance)
+        torch.testing.assert_close(value, flat["value"], rtol=tolerance, atol=tolerance)
+        assert len(flat) == int(part["active"].sum()) and (world == "recall" or len(flat) < part.numel())
+        agent.learn(part, agent.frames + part.numel())
+
+
+def test_values_of_what_follows_are_those_of_the_next_step_and_of_true_last_observations() -> None:
+    env = Recall(4, delay=2, truncated=True, dtype=torch.float64)
+    agent = small(env, "ppo", length=5)
+    part = next(islice(batches(env, agent, 12), 1, None))
+    value, following = agent._values(part["observation"], part)
+    core = agent.memories["critic"]
+    critic = agent.part(part["next", "memory"], "critic")
+    for t in range(12):
+        features, _ = core.step(part["next", "observation"][:, t], critic[:, t])
+        wanted = agent.critic.head(features)
+        torch.testing.assert_close(following[:, t], wanted, rtol=0, atol=1e-12)
+    inside = ~part["next", "done"][:, :-1]
+    torch.testing.assert_close(following[:, :-1][inside], value[:, 1:][inside], rtol=0, atol=1e-12)
+
+
+def test_an_agent_that_is_not_active_remembers_nothing() -> None:
+    env = marinenav()
+    agent = small(env, "ppo")
+    for part in islice(batches(env, agent, 12), 2):
+        assert (part["next", "memory"][~part["active"]] == 0).all()
+        assert (part["next", "memory"][part["active"]] != 0).any(-1).all()
+
+
+def test_greedy_acting_needs_no_critic_and_no_random_numbers() -> None:
+    env = Recall(3)
+    agent, random = small(env, "ppo"), torch.get_rng_state()
+    rollout = env.rollout(8, agent.policy(explore=False), break_when_any_done=False)
+    assert rollout["memory"].shape[-1] == 16, "of hidden state and cells, of the actor alone"
+    assert torch.equal(random, torch.get_rng_state())
+
+
+def test_other_envs_have_their_memory_kept_for_them() -> None:
+    env = Detour(4, discrete=True)  # two steps an episode, no envs.base.World
+    agent = small(env, "dqn")
+    found = env.rollout(9, agent.policy(explore=True), break_when_any_done=False)
+    assert (found["memory"][:, ::2] == 0).all() and (found["memory"][:, 1::2] != 0).any(-1).all()
+    assert torch.equal(found["memory"][:, 1::2], found["next", "memory"][:, :-1:2])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_evaluations_begin_with_an_empty_memory(name: str) -> None:
+    options = {"id": "CartPole-v1", "observation_keep": [0, 2]}
+    agent = small(envs.make("gymnasium", num_envs=2, **options), name)
+    policy = agent.policy(explore=False)
+    scores = [evaluate(policy, "gymnasium", options, 3, seed=5).episodes["length"].tolist() for _ in range(2)]
+    assert scores[0] == scores[1]
+
+
+# -- learning ----------------------------------------------------------------------------------------------------------
+
+
+ALL = [("recall", name, kind) for name in NAMES for kind in KINDS]
+
+
+@pytest.mark.parametrize(("world", "name", "kind"), [*ALL, ("marinenav", "ppo", "lstm"), ("marinenav", "dqn", "gru")])
+def test_all_of_it_learns(name: str, kind: str, world: str) -> None:
+    if world == "marinenav" and name in OFF_POLICY:
+        env = envs.make("marinenav", num_worlds=3, max_steps=12, continuous_actions=False, seed=1)
+    else:
+        env = WORLDS[world]()
+    agent = small(env, name, kind, **({"burn_in": 2, "n_step": 3} if name in OFF_POLICY else {}))
+    before, metrics = copies(agent.parameters()), {}
+    for part in islice(batches(env, agent, 7), 8):
+        metrics = agent.learn(part, agent.frames + int(part["active"].sum())) or metrics
+    moved = [not torch.equal(old, new) for old, new in zip(before, agent.parameters())]
+    assert all(moved) and agent.updates > 0
+    assert metrics and all(torch.isfinite(torch.as_tensor(value)).all() for value in metrics.values())
+    assert agent.update_once(part)
+
+
+@pytest.mark.parametrize("name", ON_POLICY)
+def test_a_sequence_learns_nothing_of_the_one_before(name: str) -> None:
+    env = Recall(3, delay=9)
+    agent = small(env, name, length=4)
+    part = next(batches(env, agent, 8))
+    batch = agent.rollout(part)
+    assert torch.equal(batch["memory"], part["memory"][:, ::4].flatten(0, 1))
+    observation = batch["observation"].requires_grad_()
+    flat = agent.unrolled(batch)
+    loss = agent.critic(flat["observation"])[5].sum() + agent.actor(flat["observation"])[5].sum()  # second of row 1
+    (gradient,) = torch.autograd.grad(loss, observation)
+    reached = gradient.abs().sum(-1) > 0
+    assert reached[1, :2].all() and reached.sum() == 2
+
+
+@pytest.mark.parametrize("name", OFF_POLICY)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("truncated", [False, True])
+@pytest.mark.parametrize("n_step", [1, 3])
+def test_replayed_features_are_those_of_acting(name: str, kind: str, truncated: bool, n_step: int) -> None:
+    env = Recall(4, delay=2, truncated=truncated, dtype=torch.float64)
+    agent = small(env, name, kind, n_step=n_step, epsilon=1.0)
+    parts = list(islice(batches(env, agent, 4), 7))
+    stream = torch.cat(parts, 1)
+    for part in parts:
+        agent.remember(part)
+    replay = agent.replay
+    flat = agent.unrolled(agent.prepared(replay.take(torch.arange(replay._size))))
+
+    def features(key: str) -> Tensor:
+        """After each observation of the stream, or after each of those that follow."""
+        core, found = agent.memories["network"], []
+        memory = torch.zeros(4, core.core.memory_size, dtype=torch.float64)
+        for t in range(stream.shape[1]):
+            here, after = core.step(stream["observation"][:, t], memory)
+            then, _ = core.step(stream["next", "observation"][:, t], after)
+            found.append(here if key == "here" else then)
+            memory = after.masked_fill(stream["next", "done"][:, t], 0.0)
+        return torch.stack(found, 1)
+
+    then = stream["next"].exclude("memory").set("features", features("next"))
+    known = TensorDict({"here": features("here"), "action": stream["action"], "next": then}, stream.shape)
+    wanted = n_step_returns(known, n_step, agent.config.gamma)[:, : len(flat) // 4]
+    wanted = wanted.unflatten(1, (-1, 4)).transpose(0, 1).flatten(0, 2)  # windows come in the order of time
+    seen, following = flat["observation", REMEMBERED], flat["next", "observation", REMEMBERED]
+    alive = ~flat["next", "terminated"][:, 0]
+    for found, known_as in ((seen["network"], wanted["here"]), (flat["action"], wanted["action"])):
+        torch.testing.assert_close(found, known_as, rtol=0, atol=1e-10)
+    for key in ("reward", "terminated", "done"):
+        torch.testing.assert_close(flat["next", key], wanted["next", key], rtol=0, atol=1e-12)
+    torch.testing.assert_close(flat["gamma"], wanted["gamma"])
+    for key in ("network", "target"):  # the target is a copy still
+        torch.testing.assert_close(following[key][alive], wanted["next", "features"][alive], rtol=0, atol=1e-10)
+    with torch.no_grad():
+        next(agent.target.parameters()).mul_(2)
+    changed = agent.unrolled(agent.prepared(replay.take(torch.arange(replay._size))))["next", "observation", REMEMBERED]
+    assert torch.equal(changed["network"], following["network"])
+    assert not torch.allclose(changed["target"], following["target"])
+    assert seen["network"].requires_grad and not following["network"].requires_grad
+
+
+def test_burning_in_repairs_a_stale_memory_and_is_not_learned_from() -> None:
+    errors = {}
+    for burn_in in (0, 8):
+        env = Recall(4, delay=20, dtype=torch.float64)
+        agent = small(env, "dqn", burn_in=burn_in)
+        for part in islice(batches(env, agent, 16), 1):
+            agent.remember(part)
+        data = agent.prepared(agent.replay.take(torch.arange(agent.replay._size)))
+        stale = data.copy().set("memory", data["memory"] + 0.3)
+        exact, found = (agent.unrolled(each)["observation", REMEMBERED, "network"] for each in (data, stale))
+        errors[burn_in] = float((found - exact).detach().abs().max())
+        observation = data["observation"].requires_grad_()
+        (gradient,) = torch.autograd.grad(agent.loss(data)[0], observation)
+        assert (gradient[:, :burn_in] == 0).all() and (gradient[:, burn_in:] != 0).any()
+    assert 0 < errors[8] < 0.2 * errors[0]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_split_batch_gives_the_gradients_of_the_whole(name: str) -> None:
+    found = []
+    for accumulate in (1, 2):
+        env = WORLDS["marinenav"]() if name in ON_POLICY else Recall(6, delay=2, dtype=torch.float64)
+        agent = (
+            small(env, name, accumulate=accumulate, normalize_advantage=True)
+            if name in ON_POLICY
+            else small(env, name, accumulate=accumulate, n_step=2)
+        )
+        agent.optimizer.lr = 0.0
+        if name == "iqn":
+            agent._draw = lambda like: torch.full((len(like), 8), 0.3, dtype=like.dtype)
+        parts = list(islice(batches(env, agent, 12), 2))
+        if name in ON_POLICY:
+            agent.step(agent.rollout(parts[1]))
+        else:
+            agent.update_once(torch.cat(parts, 1)[:4])
+        found.append([parameter.grad for parameter in agent.parameters()])
+    tolerance = 1e-5 if name in ON_POLICY else 1e-12  # MarineNav is in float32
+    torch.testing.assert_close(*found, rtol=1e-3, atol=tolerance)
+
+
+# -- options -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["sac", "td3", "rainbow"])
+def test_agents_without_a_memory_say_so(name: str) -> None:
+    env = envs.make("marinenav", num_worlds=1, continuous_actions=name != "rainbow")
+    with pytest.raises(ConfigError, match="has no memory; ppo, a2c, dqn and iqn do"):
+        make_agent(name, env, recurrent={"kind": "lstm"})
+
+
+@pytest.mark.parametrize(
+    ("memory", "message"),
+    [
+        ({"kind": "rnn"}, "expected one of 'lstm', 'gru'"),
+        ({"kind": "lstm", "size": 0}, r"agent.recurrent.size: 0 is outside"),
+        ({"kind": "lstm", "length": 3}, "agent.recurrent.length: unknown key"),
+        ("lstm", "agent.recurrent: expected"),
+    ],
+)
+def test_impossible_memories_are_refused(memory: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make_agent("ppo", Recall(1), recurrent=memory)
+
+
+def test_replayed_batches_are_whole_sequences() -> None:
+    with pytest.raises(ConfigError, match=r"batch_size 64 is no multiple of recurrent.sequence_length \(48\)"):
+        make_agent("dqn", Recall(1), batch_size=64, recurrent={"kind": "lstm", "sequence_length": 48})
+    with pytest.raises(ConfigError, match=r"times accumulate \(4\)"):
+        make_agent("dqn", Recall(1), batch_size=64, accumulate=4, recurrent={"kind": "lstm"})
+
+
+def test_shared_layers_share_one_memory() -> None:
+    env = Recall(4)
+    agent = small(env, "ppo", shared_layers=1)
+    part = next(batches(env, agent, 8))
+    before = copies(agent.parameters())
+    assert list(agent.memories) == ["actor"] and part["memory"].shape[-1] == 16
+    assert agent.learn(part, 32) and not equal(before, copies(agent.parameters()))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_low_precision_learns(name: str, precision: str) -> None:
+    env = Recall(4)
+    agent = small(env, name, precision=precision)
+    before = copies(agent.parameters())
+    for part in islice(batches(env, agent, 8), 6):
+        agent.learn(part, agent.frames + part.numel())
+    assert not equal(before, copies(agent.parameters()))
+    assert all(torch.isfinite(parameter).all() for parameter in agent.parameters())
+
+
+def test_adaptive_risk_looks_at_the_observation_itself() -> None:
+    env = envs.make("marinenav", num_worlds=2, continuous_actions=False)
+    agent = small(env, "iqn", cvar={"distance": 10.0})
+    asked = []
+    nearest = env.nearest_obstacle
+    plain = small(env, "iqn")
+    assert plain.interface.nearest is not None and nearest is not None
+    policy = agent.policy(explore=False)
+    rollout = env.rollout(3, lambda td: (asked.append(td["agents", "observation", "self"].shape), policy(td))[1])
+    assert rollout["agents", "action"].shape[:2] == (2, 3) and len(asked) == 3

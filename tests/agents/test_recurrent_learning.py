@@ -1,0 +1,54 @@
+"""That a memory is learned to be used, where without one half of the reward is the best there is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from rlstack.agents import make_agent
+from rlstack.collection.collector import make_collector
+from rlstack.collection.flatten import flatten_agents
+from tests.agents.recall import Recall
+
+ON: dict[str, Any] = {"hidden": [16], "lr": 5e-3, "steps_per_batch": 16, "gamma": 0.95}
+OFF: dict[str, Any] = {
+    **{"hidden": [32], "lr": 4e-3, "gamma": 0.95, "batch_size": 256, "buffer_size": 10_000, "learning_starts": 500},
+    **{"frames_per_update": 32, "target_tau": 0.1, "target_every": None, "n_step": 3},
+    "epsilon": {"kind": "linear", "start": 1.0, "end": 0.1, "duration": 0.5},
+}
+LEARNERS: dict[str, dict[str, Any]] = {
+    "ppo": {**ON, "minibatch_size": 128, "epochs": 6},
+    "a2c": {**ON, "normalize_advantage": True, "steps_per_batch": 8},
+    "dqn": OFF,
+    "iqn": OFF,
+}
+FRAMES = {"ppo": 12_000, "a2c": 40_000, "dqn": 24_000, "iqn": 24_000}
+
+
+def score(name: str, memory: dict[str, Any] | None, frames: int) -> float:
+    """Mean reward of greedy episodes after training."""
+    torch.manual_seed(0)
+    env = Recall(16, delay=4)
+    agent = make_agent(name, env, frames, recurrent=memory, **LEARNERS[name])
+    for batch in make_collector(env, agent.policy(explore=True), agent.config.steps_per_batch, total_frames=frames):
+        agent.learn(flatten_agents(batch, None), agent.frames + batch.numel())
+    played = Recall(64, delay=4, seed=9).rollout(40, agent.policy(explore=False), break_when_any_done=False)
+    return float(played["next", "reward"][played["next", "done"]].mean())
+
+
+@pytest.mark.parametrize(("name", "kind"), [("ppo", "lstm"), ("dqn", "gru")])
+def test_it_learns_to_remember(name: str, kind: str) -> None:
+    burn_in = {"burn_in": 2} if name == "dqn" else {}
+    assert score(name, {"kind": kind, "size": 16, "sequence_length": 8, **burn_in}, FRAMES[name]) > 0.95
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "kind"), [("ppo", "gru"), ("a2c", "gru"), ("dqn", "lstm"), ("iqn", "gru")])
+def test_so_do_the_others(name: str, kind: str) -> None:
+    assert score(name, {"kind": kind, "size": 16, "sequence_length": 8}, FRAMES[name]) > 0.95
+
+
+def test_without_a_memory_it_cannot_be_learned() -> None:
+    assert score("ppo", None, FRAMES["ppo"]) < 0.7

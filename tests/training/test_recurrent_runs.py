@@ -1,0 +1,191 @@
+"""Runs of agents with a memory: resumed, loaded, begun from others, and taught by imitation."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDict, TensorDictBase
+from tensordict.nn import TensorDictModuleBase
+
+import rlstack
+from rlstack.agents import make_agent
+from rlstack.collection.collector import make_collector
+from rlstack.collection.flatten import flatten_agents
+from rlstack.config import ConfigError, build, load_group, to_plain
+from rlstack.training.checkpoint import read_checkpoint
+from rlstack.training.config import TrainConfig
+from rlstack.training.imitation import imitate
+from rlstack.training.loop import Training
+from rlstack.training.run_directory import RunDirectory
+from rlstack.training.self_check import self_check
+from tests.agents.recall import Recall
+
+MEMORY = {"kind": "lstm", "size": 8, "sequence_length": 4}
+AGENTS: dict[str, dict[str, Any]] = {
+    "ppo": {"steps_per_batch": 7, "minibatch_size": 16, "epochs": 2, "normalize_observations": True},
+    "a2c": {"steps_per_batch": 7},
+    "dqn": {"batch_size": 16, "learning_starts": 50, "n_step": 2, "steps_per_batch": 3, "buffer_size": 200},
+    "iqn": {"batch_size": 16, "learning_starts": 50, "steps_per_batch": 3, "buffer_size": 200},
+}
+WORLD = {"name": "tests.agents.recall:Recall", "num_worlds": 4, "delay": 2}
+
+
+def plain_config(name: str, **overrides: Any) -> dict[str, Any]:
+    memory = {**MEMORY, **({"burn_in": 2} if name in ("dqn", "iqn") else {})}
+    agent = load_group("agent", name, {**AGENTS[name], "hidden": [16], "recurrent": memory})
+    return {
+        "agent": agent,
+        "env": WORLD,
+        "collector": {"steps_per_batch": agent["steps_per_batch"], "count": "decisions"},
+        "logger": to_plain(load_group("logger", "csv")),
+        "eval": {"every": 150, "episodes": 4, "seed": 7},
+        "checkpoint": {"every": 150, "keep": 9, "replay": True},
+        **{"total_frames": 450, "log_every": 100, "seed": 0, "device": "cpu", "threads": 1, "run_dir": None},
+        **{"resume": None, "debug": False, "imitation": load_imitation(), "init": None},
+        **overrides,
+    }
+
+
+def load_imitation() -> dict[str, Any]:
+    return {
+        **{"expert": None, "expert_options": {}, "episodes": None, "frames": 300, "epochs": 1, "batch_size": 64},
+        **{"lr": 1e-3, "only": False, "replay": False},
+    }
+
+
+def start(folder: Path, plain: dict[str, Any]) -> Training:
+    run = RunDirectory.create(folder, "test", plain["checkpoint"]["keep"])
+    run.write_config(plain)
+    return Training(build(TrainConfig, plain), run, plain)
+
+
+def state_of(path: Path) -> dict[str, Any]:
+    state = read_checkpoint(path)
+    return {key: value for key, value in state.items() if key not in ("time", "config")}
+
+
+def assert_same(one: Any, other: Any, where: str = "state") -> None:
+    if isinstance(one, dict):
+        assert one.keys() == other.keys(), where
+        for key in one:
+            assert_same(one[key], other[key], f"{where}[{key!r}]")
+    elif isinstance(one, list | tuple):
+        for index, (left, right) in enumerate(zip(one, other, strict=True)):
+            assert_same(left, right, f"{where}[{index}]")
+    elif isinstance(one, torch.Tensor):
+        assert torch.equal(one, other), where
+    else:
+        assert one == other, where
+
+
+@pytest.mark.parametrize("name", list(AGENTS))
+def test_a_resumed_run_equals_the_uninterrupted_one(name: str, tmp_path: Path) -> None:
+    plain = plain_config(name)
+    start(tmp_path / "straight", plain).execute()
+    shutil.copytree(tmp_path / "straight", tmp_path / "resumed")
+    checkpoints = sorted((tmp_path / "resumed" / "checkpoints").glob("checkpoint_*.pt"))
+    assert len(checkpoints) >= 3
+    for path in checkpoints[1:]:
+        path.unlink()
+    torch.manual_seed(12345)
+    training = Training(build(TrainConfig, plain), RunDirectory.open(tmp_path / "resumed", 9), plain)
+    training.restore()
+    memory = training.agent.state_dict()["memory"]
+    assert memory.shape[0] == 4 and (memory != 0).any(), "it goes on within episodes"
+    training.execute()
+    last = RunDirectory(tmp_path / "straight").checkpoints.latest()
+    assert last is not None
+    found = state_of(tmp_path / "resumed" / "checkpoints" / last.name)
+    assert_same(found, state_of(last))
+
+
+def test_a_loaded_agent_begins_with_an_empty_memory(tmp_path: Path) -> None:
+    start(tmp_path / "run", plain_config("ppo")).execute()
+    run = rlstack.load(tmp_path / "run")
+    first = next(iter(make_collector(run.make_env(4), run.agent.policy(explore=True), 4)))
+    assert (first["memory"][:, 0] == 0).all() and (first["memory"][:, 1] != 0).any(-1).all()
+    shorter = rlstack.load(tmp_path / "run", agent={"recurrent": {"sequence_length": 2}}).agent
+    assert shorter.config.recurrent.sequence_length == 2 and shorter.config.recurrent.kind == "lstm"
+    for other in ({"kind": "gru"}, {"size": 16}):
+        with pytest.raises(ConfigError, match=r"agent\.recurrent: cannot change"):
+            rlstack.load(tmp_path / "run", agent={"recurrent": other})
+
+
+def test_a_run_begins_from_the_networks_of_another(tmp_path: Path) -> None:
+    start(tmp_path / "run", plain_config("ppo")).execute()
+    longer = {**MEMORY, "sequence_length": 7}
+    plain = plain_config("ppo", init=str(tmp_path / "run"))
+    training = start(tmp_path / "next", {**plain, "agent": {**plain["agent"], "recurrent": longer}})
+    training.begin()
+    known = rlstack.load(tmp_path / "run").agent
+    assert_same(training.agent.state_dict()["networks"], known.state_dict()["networks"])
+    training = start(tmp_path / "other", {**plain, "agent": {**plain["agent"], "recurrent": {**MEMORY, "size": 9}}})
+    with pytest.raises(ConfigError, match=r"holds other networks; give these, too: 'agent\.recurrent="):
+        training.begin()
+
+
+@pytest.mark.parametrize("name", list(AGENTS))
+def test_the_self_check_tries_it(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plain = plain_config(name)
+    self_check(build(TrainConfig, plain), RunDirectory.create(tmp_path / "run", "test", 1))
+    assert capsys.readouterr().out.count("[OK]") == 4
+
+
+# -- imitation ---------------------------------------------------------------------------------------------------------
+
+
+class Knowing(TensorDictModuleBase):
+    """Names at the last step what was shown at first, and says 0 in between; it looks it up in the world."""
+
+    in_keys, out_keys = ["observation"], ["action"]
+
+    def __init__(self, env: Recall) -> None:
+        super().__init__()
+        self.env = env
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        last = tensordict["observation"][:, 1] > 0
+        return tensordict.set("action", torch.where(last, self.env.cue, 0))
+
+
+def right(agent: Any, env: Recall, steps: int = 60) -> float:
+    """Share of episodes that are answered rightly."""
+    found = env.rollout(steps, agent.policy(explore=False), break_when_any_done=False)
+    return float(found["next", "reward"][found["next", "done"]].mean())
+
+
+@pytest.mark.parametrize(("name", "kind"), [("ppo", "lstm"), ("a2c", "gru"), ("dqn", "gru"), ("iqn", "lstm")])
+def test_it_can_imitate_what_needs_a_memory(name: str, kind: str) -> None:
+    torch.manual_seed(0)
+    env = Recall(16, delay=2)
+    own = {} if name in ("ppo", "a2c") else {"batch_size": 64}
+    agent = make_agent(name, env, 10_000, recurrent={**MEMORY, "kind": kind, "size": 16}, **own)
+    metrics = imitate(agent, env, Knowing(env), frames=1600, epochs=25, batch_size=64, lr=0.02)
+    assert metrics["imitation/accuracy"] > 0.99 and metrics["imitation/frames"] >= 1600
+    assert right(agent, Recall(16, delay=2, seed=5)) == 1.0
+
+
+def test_an_experts_experience_is_kept_with_the_learners_own_memory() -> None:
+    env = Recall(4, delay=2)
+    agent: Any = make_agent("dqn", env, 10_000, batch_size=64, recurrent={**MEMORY, "size": 8})
+    imitate(agent, env, Knowing(env), frames=300, epochs=1, replay=True, lr=1e-9)
+    replay = agent.replay
+    data = replay.take(torch.arange(replay._size))
+    assert len(replay) > 200 and (data["memory"][4:] != 0).any(1).float().mean() > 0.3
+    flat = agent.unrolled(agent.prepared(data))
+    assert len(flat) == len(replay) and agent.n_step.following is None
+
+
+def test_recorded_sequences_can_be_imitated_but_not_files(tmp_path: Path) -> None:
+    env = Recall(16, delay=2)
+    batches = [flatten_agents(batch, None) for batch in make_collector(env, Knowing(env), 25, total_frames=16 * 50)]
+    data: Any = torch.cat(batches, 1)
+    agent = make_agent("ppo", env, 1000, recurrent=MEMORY)
+    assert imitate(agent, data, epochs=1)["imitation/frames"] == 800
+    for source in (data.exclude("next").reshape(-1), TensorDict({"observation": torch.zeros(99, 2)}, [99])):
+        with pytest.raises(ConfigError, match="decisions in their order"):
+            imitate(agent, source)
