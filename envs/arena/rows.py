@@ -55,7 +55,7 @@ def nearest(distance2: Tensor, values: Tensor) -> Tensor:
 
 
 def two_nearest(distance2: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    """The values ``[C, n]`` of ``[C, R, n]`` in the two rows with the least squared distances ``[R, n]``, the least first.
+    """The values ``[C, n]`` of ``[C, R, n]`` in the two rows of least squared distance ``[R, n]``, the least first.
 
     Of equal distances the first comes first.
     """
