@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -9,6 +10,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from ..base import World
+from .compilation import compiled_kernels
 from .draws import SampledDraws
 from .observation import GROUPS, observe
 from .pool import Start, StartPool
@@ -20,7 +22,6 @@ from .state import ArenaState
 from .tables import make_tables
 
 _TRIM_EVERY = 128
-_FEWEST_SLOTS = 8
 
 
 class Arena(World):
@@ -85,8 +86,9 @@ class Arena(World):
         self._state: ArenaState
         if observation not in ("flat", "dict"):
             raise ValueError(f"observation: {observation!r} is unknown, allowed: flat, dict")
+        self._kernels = compiled_kernels() if compiled else Kernels()
         self._pool = StartPool(self._start)
-        self._rules_at = lambda stage: make_rules(style, stage, max_steps)
+        self._rules_at = partial(make_rules, style, max_steps=max_steps)
         self._enter_stage(stage)
         phases = [0] if start_phases is None else list(start_phases)
         if not phases or not set(phases) <= set(range(len(self.rules.phases))):
@@ -97,7 +99,6 @@ class Arena(World):
         self._start_health, self.timeout_is_terminal = start_health, timeout_is_terminal
         self._grouped = observation == "dict"
         self._steps = 0
-        self._kernels = Kernels()
         specs = Specs(num_worlds, self.rules, self._grouped, dtype, self.device)
         self.observation_spec, self.action_spec = specs.observation, specs.action
         self.reward_spec, self.done_spec = specs.reward, specs.done
@@ -127,13 +128,10 @@ class Arena(World):
         self._episode = self._episode.index_copy(1, worlds, fresh.statistics[:, places])
 
     def _start(self, count: int) -> Start:
-        jitter, slots = self._draws.jitter(count), self._fewest_slots
+        jitter = self._draws.jitter(count)
+        slots = self._kernels.slots if self._is_sparse else self.rules.enemy_shot_slots
         state = begin(self._draw_phases(count), self._start_health, jitter, slots, self.rules, self._tables)
         return Start(state, observe(state, self.rules, self._tables), self._statistics(state))
-
-    @property
-    def _fewest_slots(self) -> int:
-        return _FEWEST_SLOTS if self._is_sparse else self.rules.enemy_shot_slots
 
     @property
     def _is_sparse(self) -> bool:
@@ -153,7 +151,7 @@ class Arena(World):
             self._state, outcome = advance(self._state, action, self.rules, self._tables, self._draws, self._kernels)
             self._steps += 1
             if self._steps % _TRIM_EVERY == 0:
-                self._state = trimmed(self._state, self._fewest_slots)
+                self._state = trimmed(self._state, self._kernels)
         else:
             self._state, outcome = advance_densely(self._state, action, self.rules, self._tables, self._draws)
         self._observation, self._episode = outcome.observation, self._statistics(self._state)

@@ -50,7 +50,7 @@ def observe(state: ArenaState, rules: Rules, tables: Tables) -> Tensor:
     # Who is not there, with a health of 0, adds nothing.
     left = (health[enemies:] * _SURELY).clamp_max(1).sum(0)
     share = tables.shares.index_select(0, phase_index(state.phase, rules))
-    within = (_above(rules.danger_radius**2) - bullet_distance2).mul_(_SURELY).clamp_(0, 1).sum(0)
+    within = (_above(rules.danger_radius**2, distance2.dtype) - bullet_distance2).mul_(_SURELY).clamp_(0, 1).sum(0)
     (x, y), speed = state.position.unbind(0), state.velocity.unbind(0)
     d, b, t = distance.unbind(0), bearing.unbind(0), there.unbind(0)
     raw = [
@@ -72,6 +72,6 @@ def _bearing(offset: Tensor, rotation: Tensor, rules: Rules) -> Tensor:
     return turn - turn.ceil().sub_(1).clamp_min_(0)
 
 
-def _above(number: float) -> float:
-    """The next larger single-precision number."""
-    return math.nextafter(number, math.inf) if number == 0 else number * (1 + 2.0**-23)
+def _above(number: float, dtype: torch.dtype) -> float:
+    """The next larger number, or the one after it."""
+    return number * (1 + torch.finfo(dtype).eps)

@@ -55,9 +55,9 @@ def nearest(distance2: Tensor, values: Tensor) -> Tensor:
 
 
 def two_nearest(distance2: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    """The values ``[C, n]`` of ``[C, R, n]`` in the two rows of least squared distance ``[R, n]``, the least first.
+    """The values ``[C, n]`` of ``[C, R, n]`` in the two rows with the least squared distances ``[R, n]``.
 
-    Of equal distances the first comes first.
+    The nearest comes first, of equally near ones the first row.
     """
     if torch.compiler.is_compiling():
         return _two_nearest_in_turn(distance2, values)
@@ -74,14 +74,16 @@ def _nearest_row(distance2: Tensor) -> Tensor:
 def _two_nearest_in_turn(distance2: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
     """Row after row, which compiled code does many worlds at a time; it cannot index so."""
     near, far = distance2[0], torch.full_like(distance2[0], _FARTHEST)
-    first = second = values[:, 0]
+    first = second = list(values[:, 0].unbind(0))
     for row in range(1, len(distance2)):
-        here, value = distance2[row], values[:, row]
+        here, value = distance2[row], values[:, row].unbind(0)
         nearer, near_enough = here < near, here < far
-        second = torch.where(nearer, first, torch.where(near_enough, value, second))
+        second = [
+            torch.where(nearer, one, torch.where(near_enough, new, two)) for one, two, new in zip(first, second, value)
+        ]
         far = torch.where(nearer, near, torch.minimum(here, far))
-        first, near = torch.where(nearer, value, first), torch.minimum(here, near)
-    return first, second
+        first, near = [torch.where(nearer, new, one) for one, new in zip(first, value)], torch.minimum(here, near)
+    return torch.stack(first), torch.stack(second)
 
 
 def spots(row: Tensor, columns: Tensor | None = None, width: int | None = None) -> Tensor:

@@ -12,6 +12,8 @@ FAR = 1.0e6
 """Coordinate of whatever is not there: too far away to be hit, to be seen or to be the nearest."""
 NEVER = 1.0e9
 """Step at which something happens that does not happen."""
+MOST_STEPS = 100_000
+"""No episode may be longer: what is over then still flies on, and must not get as far as FAR."""
 
 _CORNERS = ((200.0, 200.0), (1400.0, 200.0), (200.0, 1080.0), (1400.0, 1080.0))
 
@@ -184,6 +186,6 @@ def make_rules(style: int, stage: int | None, max_steps: int | None = None) -> R
     rules = Rules(style=style, stage=NO_STAGE if stage is None else STAGES[stage])
     if max_steps is None:
         return rules
-    if not 1 <= max_steps <= 1_000_000:
-        raise ValueError(f"max_steps: {max_steps} is not between 1 and 1000000")
+    if not 1 <= max_steps <= MOST_STEPS:
+        raise ValueError(f"max_steps: {max_steps} is not between 1 and {MOST_STEPS}")
     return replace(rules, max_steps=max_steps)

@@ -36,11 +36,16 @@ class Outcome(NamedTuple):
 
 
 class Kernels(NamedTuple):
-    """The functions that run over all worlds in every step, as they are or compiled."""
+    """The functions that run over all worlds in every step, as they are or compiled.
+
+    Attributes:
+        slots: how many slots for enemy shots are added at a time.
+    """
 
     move: Callable[..., Any] = move
     closest: Callable[..., Any] = closest
     observe: Callable[..., Any] = observe
+    slots: int = 4
 
 
 def advance(
@@ -53,7 +58,7 @@ def advance(
     """
     state, shoots = kernels.move(state, action, rules, tables)
     _apply(state, _where(shoots), shoot, rules)
-    state = _fire_all(state, rules, draws)
+    state = _fire_all(state, rules, draws, kernels.slots)
     _spawn_all(state, rules, tables, draws)
     _apply(state, _where(state.bullet_ends.amin(0) <= state.step), vanish, rules)
     reward = torch.full_like(state.returns, rules.step_reward)
@@ -72,7 +77,7 @@ def _where(mask: Tensor) -> Tensor:
     return mask.nonzero().flatten()
 
 
-def _fire_all(state: ArenaState, rules: Rules, draws: Draws) -> ArenaState:
+def _fire_all(state: ArenaState, rules: Rules, draws: Draws, added: int) -> ArenaState:
     """The shots of all enemies at once: a world is looked at once for each of its enemies that fires."""
     enemies = rules.max_enemies
     ready = _where(state.ready[:enemies].amin(0) <= state.step)
@@ -85,7 +90,9 @@ def _fire_all(state: ArenaState, rules: Rules, draws: Draws) -> ArenaState:
         return state
     worlds, rank = ready[place], (fires.cumsum(0) - 1)[enemy, place]
     taken = (state.bullet_ends.index_select(1, worlds) < NEVER).sum(0)
-    state = _with_room(state, int((taken + rank).amax()) + 1, rules)
+    wanted = min(int((taken + rank).amax()) + 1, rules.enemy_shot_slots)
+    if wanted > len(state.bullet_ends):
+        state = state.with_bullet_slots(-(-wanted // added) * added)
     slot = free_slot(state.bullet_ends.index_select(1, worlds), rank)
     fits = slot < len(state.bullet_ends)
     if not bool(fits.all()):
@@ -93,13 +100,6 @@ def _fire_all(state: ArenaState, rules: Rules, draws: Draws) -> ArenaState:
         worlds, enemy, slot = worlds[fits], enemy[fits], slot[fits]
     _apply(state, worlds, fire, enemy, slot, rules)
     return state
-
-
-def _with_room(state: ArenaState, wanted: int, rules: Rules) -> ArenaState:
-    """At least so many slots for enemy shots, as far as the rules allow."""
-    if len(state.bullet_ends) >= min(wanted, rules.enemy_shot_slots):
-        return state
-    return state.with_bullet_slots(min(-(-wanted // 4) * 4, rules.enemy_shot_slots))
 
 
 def _spawn_all(state: ArenaState, rules: Rules, tables: Tables, draws: Draws) -> None:
@@ -183,8 +183,8 @@ def advance_densely(
     return _conclude(state, reward, observe(state, rules, tables), rules)
 
 
-def trimmed(state: ArenaState, fewest: int) -> ArenaState:
+def trimmed(state: ArenaState, kernels: Kernels) -> ArenaState:
     """The state without the last slots for enemy shots, if they are empty everywhere; they come back when needed."""
     taken = (state.bullet_ends.amin(1) < NEVER).nonzero().flatten()
-    wanted = max(fewest, -(-(int(taken[-1]) + 1 if len(taken) else 0) // 4) * 4)
-    return state.with_bullet_slots(wanted) if wanted < len(state.bullet_ends) else state
+    wanted = int(taken[-1]) // kernels.slots + 1 if len(taken) else 1
+    return state.with_bullet_slots(min(wanted * kernels.slots, len(state.bullet_ends)))

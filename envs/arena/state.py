@@ -124,6 +124,8 @@ class ArenaState:
     def with_bullet_slots(self, count: int) -> ArenaState:
         """The same with ``count`` slots for enemy shots; slots taken away must be empty."""
         extra = count - self.bullet_ends.shape[0]
+        if extra == 0:
+            return self
         changed = {}
         for name, empty in _BULLETS.items():
             old = getattr(self, name)
