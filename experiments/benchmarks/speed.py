@@ -35,7 +35,6 @@ Advance = Callable[[int], None]
 """Makes so many steps of all worlds."""
 
 RESULTS = Path(__file__).parent / "results" / "speed.json"
-WARM_UP_STEPS = 60  # past the first resets, each of which fills the pool of worlds
 
 
 @dataclass(frozen=True)
@@ -47,12 +46,14 @@ class Subject:
         build: ``num_worlds -> advance``; what it builds counts as preparation.
         sizes: numbers of worlds.
         compiles: whether it needs ``torch.compile``.
+        warm_up: steps before the clock starts, until worlds are in all parts of their episodes.
     """
 
     name: str
     build: Callable[[int], Advance]
     sizes: Sequence[int]
     compiles: bool = False
+    warm_up: int = 60
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class Row:
     best: bool = False
 
 
-def bare_loop(compiled: bool) -> Callable[[int], Advance]:
+def robots(compiled: bool) -> Callable[[int], Advance]:
     """The environment alone, five robots and four obstacles, noisy perception, constant random actions."""
 
     def build(num_worlds: int) -> Advance:
@@ -89,9 +90,33 @@ def bare_loop(compiled: bool) -> Callable[[int], Advance]:
     return build
 
 
+def game(style: int, compiled: bool) -> Callable[[int], Advance]:
+    """The whole game, random actions that change in every step."""
+
+    def build(num_worlds: int) -> Advance:
+        env = envs.make("arena", num_worlds=num_worlds, style=style, compiled=compiled)
+        root = env.reset()
+        generator = torch.Generator().manual_seed(0)
+        actions = torch.randint(env.rules.num_actions, (16, num_worlds), generator=generator).unbind(0)
+
+        def advance(steps: int) -> None:
+            nonlocal root
+            for step in range(steps):
+                _, root = env.step_and_maybe_reset(root.set("action", actions[step % len(actions)]))
+
+        return advance
+
+    return build
+
+
 SUBJECTS = [
-    Subject("marinenav, eager", bare_loop(compiled=False), (64, 256, 1024, 2048, 4096, 8192)),
-    Subject("marinenav, compiled", bare_loop(compiled=True), (1024, 2048, 4096, 8192), compiles=True),
+    Subject("marinenav, eager", robots(compiled=False), (64, 256, 1024, 2048, 4096, 8192)),
+    Subject("marinenav, compiled", robots(compiled=True), (1024, 2048, 4096, 8192), compiles=True),
+    *(
+        Subject(f"arena, style {style}, {how}", game(style, how == "compiled"), sizes, how == "compiled", 1000)
+        for how, sizes in (("eager", (256, 1024, 4096, 8192, 16384)), ("compiled", (4096, 8192, 16384)))
+        for style in (1, 2)
+    ),
 ]
 
 
@@ -99,7 +124,7 @@ def measure(subject: Subject, num_worlds: int, repeats: int, world_steps: int) -
     """Times ``repeats`` runs of about ``world_steps`` steps, counted over all worlds."""
     start = time.perf_counter()
     advance = subject.build(num_worlds)
-    advance(WARM_UP_STEPS)
+    advance(subject.warm_up)
     preparation = time.perf_counter() - start
     steps = max(world_steps // num_worlds, 20)
     rates = []

@@ -26,8 +26,9 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 from experiments.reference_scores.scores import complete
+from experiments.runs import final_evaluation, read_curve, train
 
-from .quality import LEVELS, final_evaluation, read_curve, train
+from .quality import LEVELS
 
 HERE = Path(__file__).parent
 AGENTS = ("acqn", "ppo", "sac", "td3", "ddpg", "iqn", "dqn", "rainbow", "a2c")

@@ -16,7 +16,6 @@ import json
 import os
 import platform
 import shutil
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -28,41 +27,13 @@ import numpy as np
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
+from experiments.runs import final_evaluation, read_curve, train
 from rlstack.evaluation.statistics import bootstrap_interval
 
 HERE = Path(__file__).parent
 PUBLISHED_SUCCESS, PUBLISHED_TIME = 0.769, 19.3
 """AC-IQN as released, 720 noisy episodes in the original environment: rate, and seconds on success."""
 LEVELS = 6
-
-
-def train(seed: int, folder: Path, overrides: list[str]) -> Path:
-    """One training run; its output goes to ``<run>.log``."""
-    run = folder / f"seed{seed}"
-    command = [sys.executable, "-m", "rlstack.train", f"seed={seed}", f"run_dir={run}", *overrides]
-    with open(folder / f"seed{seed}.log", "w") as log:
-        subprocess.run(command, check=True, stdout=log, stderr=subprocess.STDOUT)
-    return run
-
-
-def final_evaluation(run: Path, episodes: int, seed: int) -> dict[str, Any]:
-    """Evaluates the last checkpoint of a run on ``episodes`` per level."""
-    output = run / "evaluations" / "final"
-    options = [f"episodes={episodes}", f"seed={seed}", f"output={output}", "plots=false", "video=false"]
-    subprocess.run(
-        [sys.executable, "-m", "rlstack.evaluate", f"checkpoint={run}", *options], check=True, stdout=subprocess.DEVNULL
-    )
-    return json.loads((output / "evaluation.json").read_text())
-
-
-def read_curve(run: Path) -> list[dict[str, float]]:
-    """The evaluations of one run's ``metrics.csv``."""
-    with open(run / "metrics.csv", newline="") as file:
-        return [
-            {name: float(value) for name, value in row.items() if value}
-            for row in csv.DictReader(file)
-            if row.get("eval/success")
-        ]
 
 
 def write_curve(curves: dict[int, list[dict[str, float]]], folder: Path) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+from matplotlib.ticker import EngFormatter, MaxNLocator
 
 COLUMNS = ("study", "seed", "frames", "return")
 
@@ -67,6 +68,8 @@ def draw(path: Path, results: dict[str, dict[str, Any]], picture: Path) -> None:
         axis.plot([frames for frames, _ in next(iter(curves.values()))[:shortest]], mean, color="tab:blue")
         axis.axhline(result["bar"], color="grey", linestyle=":")
         axis.set_title(f"{result['environment']}, {result['algorithm']}", fontsize=10)
+        axis.xaxis.set_major_locator(MaxNLocator(4))
+        axis.xaxis.set_major_formatter(EngFormatter(sep=""))
         axis.grid(alpha=0.3)
     figure.supxlabel("frames")
     figure.supylabel("return of greedy episodes (dotted: to be reached)")

@@ -36,6 +36,14 @@ def test_a_row_says_whether_the_bar_was_reached() -> None:
     assert "475 (every seed): NO" in row and row.endswith("| 25 |")
 
 
+def test_a_bar_is_for_every_seed_for_the_mean_or_from_above() -> None:
+    study = STUDIES["cartpole_ppo"]
+    assert not study.passed([500.0, 470.0]) and study.passed([500.0, 475.0])
+    assert study._replace(of="mean").passed([500.0, 470.0])
+    assert study._replace(of="none above").passed([475.0, 30.0])
+    assert not study._replace(of="none above").passed([500.0, 30.0])
+
+
 def _metrics(folder: Path, study: str, seed: int, values: list[float]) -> None:
     run = folder / study / f"seed{seed}"
     run.mkdir(parents=True)

@@ -1,0 +1,128 @@
+"""Does ``agent=ppo env=arena`` win the game? Trains seeds of a style, plays 500 episodes with each, draws the curve.
+
+    python -m experiments.arena.learning 1 --parallel 2
+    python -m experiments.arena.learning 2 --parallel 2
+
+Every seed is one ``python -m rlstack.train`` of one thread with ``conf/experiment/arena/style<n>.yaml`` (further
+overrides can be appended). Its last checkpoint plays the whole game, no curriculum, in worlds of another seed, twice:
+with actions sampled from the policy and with its most probable ones (greedy). Results beside this file:
+``style<n>.json``, ``style<n>.csv`` (evaluations during training), ``style<n>.yaml`` (the resolved configuration),
+``style<n>.mp4`` (a win) and ``curves.png``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import platform
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+from envs.arena.render import save_animation
+from experiments.runs import final_evaluation, read_curve, train
+from rlstack.evaluation.evaluator import evaluate
+from rlstack.training.loading import load
+from rlstack.training.worlds import world_options
+
+HERE = Path(__file__).parent
+STYLES = {1: "turn and thrust", 2: "four directions"}
+POLICIES = {"sampled": "explore", "greedy": "greedy"}
+SHOWN = ("frames", "time/seconds", "time/cpu_seconds", "eval/success", "eval/return", "eval/phase", "eval/length")
+
+
+def judge(run: Path, episodes: int, seed: int) -> dict[str, Any]:
+    """Final scores of a run, sampled and greedy, and what it cost."""
+    last = read_curve(run)[-1]
+    cost = {
+        "frames": last["frames"],
+        "minutes": last["time/seconds"] / 60,
+        "cpu_minutes": last["time/cpu_seconds"] / 60,
+    }
+    scores = {name: final_evaluation(run, episodes, seed, how)["summary"] for name, how in POLICIES.items()}
+    return {**cost, **scores}
+
+
+def film(run: Path, seed: int, path: Path) -> None:
+    """The first win among recorded sampled episodes, if there is one."""
+    loaded = load(run)
+    options = world_options(loaded.config["env"])
+    policy = loaded.agent.policy(explore=True)
+    evaluation = evaluate(policy, "arena", options, episodes=16, seed=seed, record=16)
+    wins = [index for index in evaluation.recordings if evaluation.episodes["success"][index]]
+    if wins:
+        save_animation(evaluation.recordings[wins[0]], path)
+
+
+def write_curve(runs: dict[int, Path], path: Path) -> None:
+    """Evaluations during training, a row each."""
+    with open(path, "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["seed", *SHOWN])
+        for seed, run in runs.items():
+            writer.writerows([seed, *(row.get(name, "") for name in SHOWN)] for row in read_curve(run))
+
+
+def draw(out: Path) -> None:
+    """``curves.png``: the wins of every seed, a panel for each style that has been measured."""
+    figure, axes = plt.subplots(1, len(STYLES), figsize=(11, 4), constrained_layout=True, sharey=True)
+    for (style, title), axis in zip(STYLES.items(), axes, strict=True):
+        path = out / f"style{style}.csv"
+        rows = list(csv.DictReader(path.open(newline=""))) if path.is_file() else []
+        for seed in sorted({row["seed"] for row in rows}):
+            own = [row for row in rows if row["seed"] == seed]
+            minutes = [float(row["time/cpu_seconds"]) / 60 for row in own]
+            axis.plot(minutes, [float(row["eval/success"]) for row in own], label=f"seed {seed}")
+        axis.set(title=f"style {style}: {title}", xlabel="CPU minutes, one thread", ylim=(0, 1))
+        axis.grid(alpha=0.3)
+        if rows:
+            axis.legend()
+    axes[0].set_ylabel("wins of 100 greedy episodes")
+    figure.savefig(out / "curves.png", dpi=130)
+    plt.close(figure)
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("style", type=int, choices=list(STYLES))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--parallel", type=int, default=1, help="runs at once")
+    parser.add_argument("--episodes", type=int, default=500, help="in each final evaluation")
+    parser.add_argument("--evaluation-seed", type=int, default=1000)
+    parser.add_argument("--folder", type=Path, default=Path("runs/arena"), help="of the run directories")
+    parser.add_argument("--out", type=Path, default=HERE)
+    parser.add_argument("overrides", nargs="*", help="further overrides of rlstack.train")
+    arguments = parser.parse_args()
+    name = f"style{arguments.style}"
+    folder = arguments.folder / name
+    folder.mkdir(parents=True, exist_ok=True)
+    overrides = [f"experiment=arena/{name}", "threads=1", *arguments.overrides]
+    with ThreadPoolExecutor(arguments.parallel) as pool:
+        paths = list(pool.map(lambda seed: train(seed, folder, overrides), arguments.seeds))
+    runs = dict(zip(arguments.seeds, paths, strict=True))
+    results = {
+        "machine": f"{os.cpu_count()} cores, {platform.machine()}, one thread, {arguments.parallel} runs at once",
+        "episodes": arguments.episodes,
+        "seeds": {seed: judge(run, arguments.episodes, arguments.evaluation_seed) for seed, run in runs.items()},
+    }
+    (arguments.out / f"{name}.json").write_text(json.dumps(results, indent=2) + "\n")
+    write_curve(runs, arguments.out / f"{name}.csv")
+    shutil.copyfile(paths[0] / "config.yaml", arguments.out / f"{name}.yaml")
+    draw(arguments.out)
+    film(paths[0], arguments.evaluation_seed, arguments.out / f"{name}.mp4")
+    for seed, result in results["seeds"].items():
+        scores = ", ".join(f"{how} {result[how]['eval/success']:.3f}" for how in POLICIES)
+        print(f"style {arguments.style}, seed {seed}: wins {scores} in {result['cpu_minutes']:.1f} CPU-min")
+
+
+if __name__ == "__main__":
+    main()
