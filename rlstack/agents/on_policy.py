@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -14,7 +15,7 @@ from torch.nn.functional import mse_loss
 from torchrl.objectives.value.functional import generalized_advantage_estimate, vec_generalized_advantage_estimate
 
 from rlstack.config import ConfigError
-from rlstack.networks.distributions import Choices, Distribution, Gaussian
+from rlstack.networks.distributions import Choices, Distribution, Gaussian, full_precision
 from rlstack.networks.encoders import Trunk
 from rlstack.networks.recurrent import RecurrentConfig
 from rlstack.networks.values import StateNetwork
@@ -105,7 +106,7 @@ class OnPolicy(Agent):
         return self._distribution(self.actor(observation), mask)
 
     def _distribution(self, out: Tensor, mask: Tensor | None) -> Distribution:
-        return Choices(out, self.choices, mask) if self.choices else Gaussian(out, self.actor.log_std)
+        return Choices(out, self.choices, mask) if self.choices else Gaussian(full_precision(out), self.actor.log_std)
 
     def policy_and_value(self, batch: TensorDictBase) -> tuple[Distribution, Tensor]:
         """Of a batch ``[N]`` of normalised observations, values ``[N]``; layers that both share run once."""
@@ -117,7 +118,9 @@ class OnPolicy(Agent):
 
     def policy(self, explore: bool) -> Policy:
         def act(observation: Any, mask: Tensor | None = None) -> dict[str, Tensor]:
-            distribution = self.distribution(self.normalized(observation), mask)
+            # Exploring as precisely as it learns: the ratio of a policy to itself must be one.
+            with self.optimizer.autocast() if explore else nullcontext():
+                distribution = self.distribution(self.normalized(observation), mask)
             sampled = explore or self.config.greedy == "sample"
             raw = distribution.sample() if sampled else distribution.mode()
             action = self.interface.to_env(raw if self.choices else raw.clamp(-1, 1))
@@ -146,7 +149,9 @@ class OnPolicy(Agent):
         if self.reward_scaler is not None:
             self.reward_scaler.update(sequences)
             reward = self.reward_scaler(reward)
-        value, next_value = self._values(observation, sequences)
+        with self.optimizer.autocast():
+            values = self._values(observation, sequences)
+        value, next_value = (full_precision(part) for part in values)
         estimate = vec_generalized_advantage_estimate if value.shape[1] > LONG else generalized_advantage_estimate
         done, terminated = following.get("done"), following.get("terminated")
         advantage, target = estimate(

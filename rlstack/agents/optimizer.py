@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from typing import Any, Literal, TypeAlias
 
@@ -92,10 +93,12 @@ class Optimizer:
     def _forward(
         self, loss: Callable[[TensorDictBase], tuple[Tensor, Info]], batch: TensorDictBase
     ) -> tuple[Tensor, Info]:
-        if self._dtype is None:
+        with self.autocast():
             return loss(batch)
-        with torch.autocast(self._device, self._dtype):
-            return loss(batch)
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """In it, networks run in the precision of the forward passes."""
+        return nullcontext() if self._dtype is None else torch.autocast(self._device, self._dtype)
 
     def _step(self) -> Tensor:
         scaled = self._scaler.is_enabled()

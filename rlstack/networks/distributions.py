@@ -12,12 +12,17 @@ _LOG_2PI = math.log(2 * math.pi)
 _NEVER = -1e9
 
 
+def full_precision(x: Tensor) -> Tensor:
+    """The same in single precision, if it is in a lower one."""
+    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+
+
 def masked_logits(logits: Tensor, mask: Tensor | None) -> Tensor:
     """``[..., n]``, never in low precision; options that ``mask [..., n]`` (bool, None: all legal) forbids get -1e9.
 
     Not minus infinity, so that products with log probabilities stay finite.
     """
-    logits = logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
+    logits = full_precision(logits)
     return logits if mask is None else logits.masked_fill(~mask, _NEVER)
 
 

@@ -52,6 +52,19 @@ def test_low_precision_stays_close_to_full_precision(name: str, discrete: bool) 
     assert losses[0] != losses[1] and losses[1] == pytest.approx(losses[0], rel=0.1)
 
 
+@pytest.mark.parametrize("discrete", [False, True])
+@pytest.mark.parametrize("name", ["ppo", "a2c"])
+def test_in_low_precision_a_policy_acts_as_it_learns(name: str, discrete: bool) -> None:
+    env = plain(discrete)
+    agent = small(env, name=name, precision="bfloat16")
+    batch = agent.rollout(env.experience(agent, 2, 32))
+    with torch.autocast("cpu", torch.bfloat16):
+        distribution, values = agent.policy_and_value(batch)
+    assert torch.allclose(distribution.log_prob(batch["action"]), batch["log_prob"], atol=1e-5)
+    assert torch.allclose(values.float(), batch["value"], atol=1e-5)
+    assert not torch.allclose(agent.critic(batch["observation"])[:, 0], batch["value"], atol=1e-5)
+
+
 @pytest.mark.parametrize("name", ["dqn", "iqn", "rainbow", "sac"])
 def test_masked_choices_can_be_imitated_in_low_precision(name: str) -> None:
     agent = small(plain(discrete=True), name=name)
