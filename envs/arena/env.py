@@ -12,6 +12,7 @@ from torch import Tensor
 from ..base import World
 from .compilation import compiled_kernels
 from .draws import SampledDraws
+from .features import TargetFeatures
 from .observation import GROUPS, observe
 from .pool import Start, StartPool
 from .rules import STAGES, make_rules
@@ -98,6 +99,7 @@ class Arena(World):
         self._start_phases = torch.tensor(phases, device=self.device)
         self._start_health, self.timeout_is_terminal = start_health, timeout_is_terminal
         self._grouped = observation == "dict"
+        self.input_features = None if self._grouped else TargetFeatures
         self._steps = 0
         specs = Specs(num_worlds, self.rules, self._grouped, dtype, self.device)
         self.observation_spec, self.action_spec = specs.observation, specs.action

@@ -211,7 +211,8 @@ def build_encoder(
     Args:
         observation: spec of a single observation.
         features: builds the world's input scaling, None to take the observation as it is. Such a module maps
-            observation to observation and states its sizes as ``self_size`` and ``object_size``.
+            observation to observation and states its sizes: ``size`` of a vector, else ``self_size`` and
+            ``object_size``.
         self_features: width of the encoding of oneself, or of an image.
         object_features: widths of the shared object layers.
 
@@ -227,7 +228,10 @@ def build_encoder(
                 f"observations of shape {tuple(observation.shape)} have no encoder; "
                 "vectors, images and dicts of vectors have"
             )
-        return FlatEncoder(observation.shape[0])
+        if features is None:
+            return FlatEncoder(observation.shape[0])
+        vector: Any = features()
+        return Scaled(vector, FlatEncoder(vector.size))
     if set(observation.keys()) != {"self", "objects", "mask"}:
         return DictEncoder(observation)
     own, (count, size) = observation["self"].shape[0], observation["objects"].shape
