@@ -36,22 +36,21 @@ def nearest_spawner(env: Any) -> Tensor:
 @pytest.mark.parametrize("style", [1, 2])
 def test_the_nearest_spawner_is_where_it_is(style: int) -> None:
     env = played(style)
-    features = TargetFeatures()(env._observation)
-    spawner = features[:, 9 * SPAWNER : 9 * SPAWNER + 9]
+    spawner = TargetFeatures()(env._observation)[:, :45].unflatten(1, (9, 5))[..., SPAWNER]
     place, heading = nearest_spawner(env), env.worlds.rotation.float()
-    assert torch.allclose(spawner[:, 3:5] * 1000, place, atol=0.1)
+    assert torch.allclose(spawner[:, 5:7] * 1000, place, atol=0.1)
     aside = place[:, 1] * heading.cos() - place[:, 0] * heading.sin()
-    assert torch.allclose(spawner[:, 6], (aside / 30).tanh(), atol=5e-3)
+    assert torch.allclose(spawner[:, 4], (aside / 30).tanh(), atol=5e-3)
     assert torch.allclose(spawner[:, 7:], (place / 30).tanh(), atol=5e-3)
-    assert torch.allclose(spawner[:, 0], 1 / (1 + place.norm(dim=1) / 100), atol=1e-4)
+    assert torch.allclose(spawner[:, 1], 1 / (1 + place.norm(dim=1) / 100), atol=1e-4)
 
 
 def test_who_is_not_there_leaves_zeros() -> None:
     observation = envs.make("arena", num_worlds=2).reset()["observation"]  # one spawner, nobody else
     features = TargetFeatures()(observation)
     assert features.shape == (2, TargetFeatures.size)
-    targets = features[:, :45].unflatten(1, (5, 9))
-    assert targets[:, [0, 1, 3, 4]].abs().max() == 0 and bool((targets[:, SPAWNER, 5] == 1).all())
+    targets = features[:, :45].unflatten(1, (9, 5))
+    assert targets[..., [0, 1, 3, 4]].abs().max() == 0 and bool((targets[:, 0, SPAWNER] == 1).all())
 
 
 def test_networks_take_them_unless_told_otherwise() -> None:
