@@ -20,6 +20,7 @@ _WORLDS: dict[str, str] = {
     "gymnasium": "envs.gymnasium:Gymnasium",
     "marinenav": "envs.marinenav.env:MarineNav",
     "pettingzoo": "envs.pettingzoo:PettingZoo",
+    "rocket": "envs.rocket.env:Rocket",
 }
 
 ENTRY_POINTS = "rlstack.envs"

@@ -1,0 +1,1 @@
+"""Rocket: car soccer on batched tensors."""

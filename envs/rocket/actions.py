@@ -1,0 +1,109 @@
+"""What agents choose, as what drivers do: three ways to write an action."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torchrl.data import Bounded, Categorical, MultiCategorical, TensorSpec
+
+AXES = ("throttle", "steer", "pitch", "yaw", "roll")
+BUTTONS = ("jump", "boost", "handbrake")
+BINS = 5
+CHOICES = (*[BINS] * len(AXES), *[2] * len(BUTTONS))
+KINDS = ("multi", "lookup90", "box8")
+
+
+def controls(kind: str, action: Tensor) -> Tensor:
+    """Actions as ``[8, C, W]`` of :class:`~envs.rocket.wheels.Control`, in the type of a Box's actions or float32.
+
+    Args:
+        kind: ``"multi"``: ``[W, C, 8]`` int64, bin k of an axis is (k - 2) / 2, buttons are 0 or 1; ``"lookup90"``:
+            ``[W, C]`` int64, a row of :func:`lookup_table`; ``"box8"``: ``[W, C, 8]`` within [-1, 1], a button is
+            pressed above 0.
+    """
+    return _READERS[kind](action)
+
+
+def _read_multi(action: Tensor) -> Tensor:
+    chosen = action.permute(2, 1, 0).float()
+    return torch.cat(((chosen[:5] - BINS // 2) / (BINS // 2), chosen[5:]))
+
+
+def _read_lookup(action: Tensor) -> Tensor:
+    table = _table(action.device).T.contiguous()
+    return table.index_select(1, action.T.reshape(-1)).view(len(table), *reversed(action.shape))
+
+
+def _read_box(action: Tensor) -> Tensor:
+    given = action.permute(2, 1, 0)
+    return torch.cat((given[:5].clamp(-1.0, 1.0), (given[5:] > 0).to(given.dtype)))
+
+
+_READERS: dict[str, Callable[[Tensor], Tensor]] = {
+    "multi": _read_multi,
+    "lookup90": _read_lookup,
+    "box8": _read_box,
+}
+
+
+def lookup_table() -> Sequence[tuple[float, ...]]:
+    """The 90 controls that RLGym's players usually choose from: 24 for the ground, 66 for the air."""
+    thirds, switch = (-1.0, 0.0, 1.0), (0.0, 1.0)
+    ground = [
+        (throttle, steer, 0.0, steer, 0.0, 0.0, boost, handbrake)
+        for throttle in thirds
+        for steer in thirds
+        for boost in switch
+        for handbrake in switch
+        if not boost or throttle == 1
+    ]
+    air = [
+        (boost, yaw, pitch, yaw, roll, jump, boost, float(bool(jump and (pitch or yaw or roll))))
+        for pitch in thirds
+        for yaw in thirds
+        for roll in thirds
+        for jump in switch
+        for boost in switch
+        # A flip to the side needs no yaw; what neither tilts nor jumps is among those for the ground.
+        if not (jump and yaw) and (pitch or roll or jump)
+    ]
+    return ground + air
+
+
+@cache
+def _table(device: torch.device) -> Tensor:
+    return torch.tensor(lookup_table(), device=device)
+
+
+def action_spec(kind: str, lead: tuple[int, int], dtype: torch.dtype, device: torch.device | None) -> TensorSpec:
+    """The spec of one action for every car, ``lead`` is ``(W, C)``.
+
+    Raises:
+        ValueError: an unknown kind.
+    """
+    here: dict[str, Any] = {"device": device}
+    if kind == "multi":
+        return MultiCategorical(list(CHOICES), shape=(*lead, len(CHOICES)), dtype=torch.int64, **here)
+    if kind == "lookup90":
+        return Categorical(len(lookup_table()), shape=lead, dtype=torch.int64, **here)
+    if kind == "box8":
+        return Bounded(-1.0, 1.0, shape=(*lead, len(CHOICES)), dtype=dtype, **here)
+    raise ValueError(f"actions: {kind!r} is unknown, allowed: {', '.join(KINDS)}")
+
+
+def chosen_for(kind: str, wanted: Tensor) -> Tensor:
+    """The action ``[W, C, ...]`` whose :func:`controls` come nearest to ``wanted [8, C, W]``."""
+    given = wanted.permute(2, 1, 0)
+    if kind == "multi":
+        half = BINS // 2
+        return torch.cat(((given[..., :5] * half + half).round(), given[..., 5:]), -1).long()
+    if kind == "box8":
+        return torch.cat((given[..., :5], 2 * given[..., 5:] - 1), -1)
+    table = _table(given.device).to(given.dtype)
+    # Buttons count more than how far a stick is pushed.
+    weight = torch.tensor([1.0] * len(AXES) + [3.0] * len(BUTTONS), dtype=given.dtype, device=given.device)
+    return torch.cdist(given * weight, table * weight).argmin(-1)

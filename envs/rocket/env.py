@@ -1,0 +1,187 @@
+"""Rocket as a TorchRL environment: W matches at once of car soccer, every car an agent."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+
+from ..base import World
+from . import rules
+from .actions import controls
+from .compilation import compiled_kernels
+from .field import Field
+from .match import Match, MatchOptions, Outcome, open_match, play, statistics
+from .observation import size
+from .pool import Start, StartPool
+from .rewards import make_weights
+from .simulation import PLAIN
+from .specs import STATISTICS, Specs
+from .starts import Starts
+
+
+class Rocket(World):
+    """Car soccer with six degrees of freedom, batched: two teams of one to three cars, the first goal ends a match.
+
+    Cars are agents: the first half of them is blue and attacks +y, the others are orange and see the world turned by
+    pi, so that all play as if they were blue. With teams of different sizes the smaller one's last cars are absent:
+    ``("agents", "active") [W, C]`` is False for them. A step is ``tick_skip`` ticks of 1/120 s.
+
+    ``("agents", "observation") [W, C, F]`` is ``rlbot180`` (F = 180, positions over 4096 uu, speeds over 2300 uu/s,
+    spins over 5.5 rad/s):
+
+    0 to 21: position, velocity, spin, rotation (forward, right, up), boost, on ground, flip left, demolished; 22 to 36:
+    ball position, velocity, spin, place and velocity relative to the car; 37 to 40: where and when (share of 4 s) the
+    car can meet the ball; 41 to 47: height of the ball in five bands, an aerial ball within 2000 uu, cosine to it; 48
+    to 112: two mates and three rivals, 13 numbers each (position, velocity, both relative, boost); 113 to 172: ten
+    nearest pads, 6 numbers each (position, there, big, distance); 173 to 179: kick-off, time over 300 s, score, phase
+    of play in four bands. ``compact`` is 0 to 36, 13 numbers of every other car, and which of the 34 pads are there.
+
+    ``("agents", "action")``: ``multi [W, C, 8]``, five bins of throttle, steer, pitch, yaw, roll, then jump, boost,
+    handbrake; ``lookup90 [W, C]``, one of 90 usual combinations; ``box8 [W, C, 8]`` within [-1, 1].
+
+    ``("episode", ...) [W, 1]`` runs along and is final where ``done``: of blue ``return``, ``goals_for``,
+    ``goals_against``, ``success`` (it scored) and ``reward_<term>``, the weighted sums that make up the return (means
+    over its cars); ``length`` in steps, ``time`` in s; for both teams ``touches_``, ``demos_`` and
+    ``boost_collected_`` with ``blue`` or ``orange``.
+
+    Args:
+        num_worlds: W.
+        blue, orange: cars of each team, 1 to 3.
+        tick_skip: ticks per step.
+        observation: ``"rlbot180"`` or ``"compact"``.
+        actions: ``"multi"``, ``"lookup90"`` or ``"box8"``.
+        rewards: ``"sparse"``, ``"dense"`` or ``"hybrid"``, see :mod:`envs.rocket.rewards`.
+        reward_weights: weights of single terms instead of the usual ones.
+        kick_offs, random_states, aerials: how often episodes begin so, as weights.
+        max_seconds: after which an episode is truncated.
+        idle_seconds: without a touch of the ball, after which it is truncated, too.
+        ramps: round the edges between walls, floor and ceiling; else walls are bumpers.
+        compiled: compile what runs in every tick with ``torch.compile`` (a minute once; same results to rounding).
+
+    Raises:
+        ValueError: an option that is not possible; it says what is.
+    """
+
+    evaluation_options: ClassVar[dict[str, Any]] = {"kick_offs": 1.0, "random_states": 0.0, "aerials": 0.0}
+
+    def __init__(
+        self,
+        num_worlds: int = 64,
+        blue: int = 1,
+        orange: int = 1,
+        tick_skip: int = 8,
+        observation: Literal["rlbot180", "compact"] = "rlbot180",
+        actions: Literal["multi", "lookup90", "box8"] = "multi",
+        rewards: Literal["sparse", "dense", "hybrid"] = "hybrid",
+        reward_weights: dict[str, float] | None = None,
+        kick_offs: float = 1.0,
+        random_states: float = 0.0,
+        aerials: float = 0.0,
+        max_seconds: float = 300.0,
+        idle_seconds: float = 30.0,
+        ramps: bool = True,
+        compiled: bool = False,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+        seed: int | None = 0,
+    ) -> None:
+        super().__init__(num_worlds, device, dtype, seed)
+        if tick_skip < 1:
+            raise ValueError(f"tick_skip: {tick_skip} is not a positive number of ticks")
+        for name, seconds in (("max_seconds", max_seconds), ("idle_seconds", idle_seconds)):
+            if seconds <= 0:
+                raise ValueError(f"{name}: {seconds} is not above 0")
+        self._match: Match
+        self.starts = Starts(blue, orange, float(kick_offs), float(random_states), float(aerials))
+        self._actions = actions
+        field = Field(True, rules.LOW_RAMP, rules.HIGH_RAMP) if ramps else Field(True)
+        weights = tuple(make_weights(rewards, reward_weights).values())
+        most, idle = (round(seconds * rules.TICKS_PER_SECOND) for seconds in (max_seconds, idle_seconds))
+        self._options = MatchOptions(observation, weights, tick_skip, most, idle, field, self.device.type != "cpu")
+        self._kernels = compiled_kernels() if compiled else PLAIN
+        self._pool = StartPool(self._start)
+        features = size(observation, self.starts.cars)
+        specs = Specs(num_worlds, self.starts.cars, features, actions, dtype, self.device)
+        self.observation_spec, self.action_spec = specs.observation, specs.action
+        self.reward_spec, self.done_spec = specs.reward, specs.done
+
+    # -- reset ---------------------------------------------------------------------------------------------------
+
+    def _restart(self, worlds: Tensor | None) -> None:
+        if worlds is None:
+            self._match, self._observation = self._start(self.num_worlds)
+        else:
+            fresh, places = self._pool.take(len(worlds))
+            self._match.copy_worlds(worlds, fresh.match, places)
+            # Never in place: batches hold these tensors.
+            self._observation = self._observation.index_copy(0, worlds, fresh.observation[places])
+        self._count()
+
+    def _start(self, count: int) -> Start:
+        return Start(*open_match(self.starts.draw(count, self.generator, self.float_dtype), self._options))
+
+    def _count(self) -> None:
+        rows = torch.stack(statistics(self._match, self.starts.blue))
+        self._episode = rows
+        # A copy, as a restart of the match writes in place.
+        self._active = ~self._match.world.cars.gone.T.isinf()
+
+    # -- step ----------------------------------------------------------------------------------------------------
+
+    def _advance(self, tensordict: TensorDictBase) -> TensorDict:
+        chosen = controls(self._actions, tensordict.get(("agents", "action"))).to(self.float_dtype)
+        with torch.no_grad():
+            self._match, outcome = play(self._match, chosen, self._options, self._kernels)
+        self._observation = outcome.observation
+        self._count()
+        return self._with_ends(self._current(), outcome)
+
+    def _with_ends(self, root: TensorDict, outcome: Outcome) -> TensorDict:
+        terminated, truncated = outcome.terminated[:, None], outcome.truncated[:, None]
+        ends = {"terminated": terminated, "truncated": truncated, "done": terminated | truncated}
+        for name, value in ends.items():
+            root.set(name, value)
+        agents = root.get("agents")
+        absent = ~self._active[..., None]
+        agents.set("reward", outcome.reward.T.to(self.float_dtype)[..., None])
+        agents.set("terminated", terminated[:, None] | absent)
+        agents.set("truncated", truncated[:, None] & ~absent)
+        agents.set("done", ends["done"][:, None] | absent)
+        return root
+
+    def _current(self) -> TensorDict:
+        worlds, lead = self.batch_size, torch.Size([self.num_worlds, self.starts.cars])
+        columns = {name: row[:, None] for name, row in zip(STATISTICS, self._episode.unbind(0))}
+        episode = TensorDict._new_unsafe(columns, batch_size=worlds, device=self.device)
+        seen = {"observation": self._observation, "active": self._active}
+        agents = TensorDict._new_unsafe(seen, batch_size=lead, device=self.device)
+        return TensorDict._new_unsafe({"agents": agents, "episode": episode}, batch_size=worlds, device=self.device)
+
+    @property
+    def worlds(self) -> Match:
+        """The whole simulation state, world-last."""
+        return self._match
+
+    # -- checkpoint ----------------------------------------------------------------------------------------------
+
+    def _set_seed(self, seed: int | None) -> None:
+        super()._set_seed(seed)
+        if hasattr(self, "_pool"):  # the base class seeds first
+            self._pool.clear()
+
+    def _state_to_save(self) -> dict[str, Any]:
+        return {
+            "match": dict(self._match.map(torch.clone).items()),  # restarts write into the state in place
+            "observation": self._observation,
+            "pool": self._pool.state_dict(),
+        }
+
+    def _load_state(self, state: dict[str, Any]) -> None:
+        items = {name: value.to(self.device, copy=True) for name, value in state["match"].items()}
+        self._match = Match.from_items(items)
+        self._observation = state["observation"].to(self.device)
+        self._pool.load_state_dict(state["pool"], self.device)
+        self._count()

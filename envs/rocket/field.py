@@ -1,0 +1,188 @@
+"""The field as a signed distance: how far inside it a point is, and which way leads further in."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from . import rules
+from .vectors import constant
+from .wheels import Ground
+
+_ROOT = math.sqrt(0.5)
+_FAR = 1.0e6
+_GOAL_REACH = 300.0  # from a goal within which its frame may be what is nearest
+_CLOSE = 0.01  # gap at which a ray has arrived
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field's shape.
+
+    Attributes:
+        closed: it has end walls with goals, and corners; else two infinite side walls.
+        low_ramp, high_ramp: radius of the quarter rounds where walls meet floor and ceiling, 0 for none.
+    """
+
+    closed: bool = True
+    low_ramp: float = 0.0
+    high_ramp: float = 0.0
+
+    @property
+    def flat_half_width(self) -> float:
+        """Up to this |x| nothing but the floor is near the ground."""
+        return rules.HALF_WIDTH - self.low_ramp
+
+    def inside(self, point: Tensor) -> tuple[Tensor, Tensor]:
+        """Distance ``[...]`` of points ``[3, ...]`` to the surface, negative outside, and the normal ``[3, ...]``.
+
+        Near the edge between two walls it is the distance of the nearer one.
+        """
+        x, y, z = point.unbind(0)
+        wide, long = x.abs(), y.abs()
+        to_right, to_front = -torch.sign(x), -torch.sign(y)
+        wall = rules.HALF_WIDTH - wide
+        if not self.closed:
+            return self._rounded(z, wall, to_right, torch.zeros_like(x))
+        corner = (rules.CORNER - wide - long) * _ROOT
+        slanted = corner < wall
+        wall = torch.minimum(wall, corner)
+        wall_x, wall_y = torch.where(slanted, _ROOT * to_right, to_right), slanted * (_ROOT * to_front)
+        end = rules.HALF_LENGTH - long
+        if self._is_nowhere((end < _GOAL_REACH) & (wide < rules.GOAL_HALF_WIDTH + _GOAL_REACH)):
+            behind = end < wall
+            wall_x, wall_y = torch.where(behind, 0.0, wall_x), torch.where(behind, to_front, wall_y)
+            return self._rounded(z, torch.minimum(wall, end), wall_x, wall_y)
+        beside, below = rules.GOAL_HALF_WIDTH - wide, rules.GOAL_HEIGHT - z
+        mouth = (beside > 0) & (below > 0)
+        # Far beyond the line nobody is but in the goal.
+        behind = (end < wall) & ~mouth & ((end > -_GOAL_REACH) | (beside < -_GOAL_REACH) | (below < -_GOAL_REACH))
+        wall = torch.where(behind, end, wall)
+        wall_x, wall_y = torch.where(behind, 0.0, wall_x), torch.where(behind, to_front, wall_y)
+        gap, normal = self._rounded(z, wall, wall_x, wall_y)
+        return self._with_goal(gap, normal, (end, beside, below, z), mouth, (to_right, to_front))
+
+    @staticmethod
+    def _is_nowhere(mask: Tensor) -> bool:
+        """Whether a case need not be computed; elsewhere than in eager code on a CPU every case is."""
+        return not torch.compiler.is_compiling() and mask.device.type == "cpu" and not bool(mask.any())
+
+    def _with_goal(
+        self,
+        gap: Tensor,
+        normal: Tensor,
+        depth: tuple[Tensor, Tensor, Tensor, Tensor],
+        mouth: Tensor,
+        inward: tuple[Tensor, Tensor],
+    ) -> tuple[Tensor, Tensor]:
+        """The goal's frame, seen from before it, and its walls, seen from within.
+
+        Args:
+            depth: distances to the end wall's plane, a post's plane, the crossbar's and the floor.
+            mouth: between the posts and below the crossbar.
+            inward: signs of x and y that lead to the middle.
+        """
+        end, beside, below, z = depth
+        to_right, to_front = inward
+        lower = below < beside
+        frame = torch.minimum(beside, below)
+        # A post or the crossbar is an edge: its distance counts from where it is nearest.
+        edge = torch.hypot(end, frame).clamp_min(1.0e-3)
+        scale = 1 / edge
+        edge_normal = torch.stack(
+            (
+                torch.where(lower, 0.0, to_right * frame * scale),
+                to_front * end * scale,
+                torch.where(lower, -frame * scale, 0.0),
+            )
+        )
+        near = mouth & (end > 0) & (edge < gap)
+        gap, normal = torch.where(near, edge, gap), torch.where(near, edge_normal, normal)
+
+        back = rules.GOAL_BACK - rules.HALF_LENGTH + end
+        within, across = beside, torch.stack((to_right, torch.zeros_like(z), torch.zeros_like(z)))
+        for distance, axis, sign in ((below, 2, -torch.ones_like(z)), (back, 1, to_front), (z, 2, torch.ones_like(z))):
+            nearest = distance < within
+            within = torch.where(nearest, distance, within)
+            towards = torch.stack([sign if row == axis else torch.zeros_like(z) for row in range(3)])
+            across = torch.where(nearest, towards, across)
+        # Beyond the line a point belongs to the goal unless it is further outside of that than of the field.
+        goal = (end <= 0) & (mouth | (within > gap))
+        return torch.where(goal, within, gap), torch.where(goal, across, normal)
+
+    def _rounded(self, z: Tensor, wall: Tensor, wall_x: Tensor, wall_y: Tensor) -> tuple[Tensor, Tensor]:
+        """Floor and ceiling, and the quarter rounds that lead to them."""
+        top = rules.HEIGHT - z
+        upper = top < z
+        flat = torch.minimum(z, top)
+        upward = torch.where(upper, -1.0, 1.0)
+        walled = wall < flat
+        gap = torch.where(walled, wall, flat)
+        share_wall = walled.to(z.dtype)
+        share_flat = 1 - share_wall
+        if self.low_ramp or self.high_ramp:
+            radius = torch.where(upper, self.high_ramp, self.low_ramp)
+            a, b = (radius - wall).clamp_min(0.0), (radius - flat).clamp_min(0.0)
+            out = torch.hypot(a, b)
+            round_ = (a > 0) & (b > 0)
+            gap = torch.where(round_, radius - out, gap)
+            scale = 1 / out.clamp_min(1.0e-6)
+            share_wall = torch.where(round_, a * scale, share_wall)
+            share_flat = torch.where(round_, b * scale, share_flat)
+        return gap, torch.stack((share_wall * wall_x, share_wall * wall_y, share_flat * upward))
+
+    def trace(self, position: Tensor, rotation: Tensor, ball: Tensor, steps: int = 6) -> Ground:
+        """Where the rays of the wheels meet the field or the ball, which bears a car as if it could not move.
+
+        Args:
+            position: ``[3, ...]`` of cars.
+            rotation: ``[3, 3, ...]``.
+            ball: ``[3, ...]`` its position.
+            steps: of the search for a curved surface.
+        """
+        forward, right, up = rotation.unbind(0)
+        like = position[0]
+        x, y = constant(rules.WHEEL_X, like), constant(rules.WHEEL_Y, like)
+        start = position[:, None] + x * forward[:, None] + y * right[:, None] + rules.WHEEL_Z * up[:, None]
+        down = -up[:, None]
+        distance = torch.zeros_like(start[0])
+        for _ in range(steps):
+            gap, normal = self.inside(start + down * distance)
+            arrived = gap.abs() < _CLOSE
+            if self._is_nowhere(~arrived):
+                break
+            # To the plane that the nearest surface is part of; a curved one takes several steps.
+            closing = -(normal * down).sum(0)
+            step = torch.where(closing > 0.05, gap / closing.clamp_min(0.05), gap.clamp_min(0.0) + 1.0)
+            distance = torch.where(arrived, distance, (distance + step).clamp(-20.0, 200.0))
+        gap, normal = self.inside(start + down * distance)
+        distance = torch.where((gap.abs() < 0.5) & (distance > 0), distance, _FAR)
+        distance, normal = _with_ball(start, down, ball[:, None], distance, normal)
+        local = (rotation[:, :, None] * normal).sum(1)
+        return Ground(distance, local, normal[2])
+
+
+def _with_ball(start: Tensor, down: Tensor, ball: Tensor, distance: Tensor, normal: Tensor) -> tuple[Tensor, Tensor]:
+    """Distances and normals of rays, those of the ball where it is nearer."""
+    away = start - ball
+    along = (away * down).sum(0)
+    root = along * along - (away * away).sum(0) + rules.BALL_RADIUS**2
+    met = -along - root.clamp_min(0.0).sqrt()
+    nearer = (root > 0) & (met > 0) & (met < distance)
+    out = (away + down * met) / rules.BALL_RADIUS
+    return torch.where(nearer, met, distance), torch.where(nearer, out, normal)
+
+
+def trace_floor(position: Tensor, rotation: Tensor) -> Ground:
+    """The rays of the wheels where there is nothing but the floor, see :meth:`Field.trace`."""
+    heights = rotation[:, 2]
+    like = position[0]
+    forward, right, up = heights.unbind(0)
+    x, y = constant(rules.WHEEL_X, like), constant(rules.WHEEL_Y, like)
+    start = position[2] + rules.WHEEL_Z * up + x * forward + y * right
+    meets = (up > 1.0e-4) & (start >= 0)
+    distance = torch.where(meets, start / up.clamp_min(1.0e-4), _FAR)
+    return Ground(distance, heights[:, None], torch.ones_like(distance))

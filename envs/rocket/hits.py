@@ -1,0 +1,138 @@
+"""Cars against the ball."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from . import rules
+from .ball import Moved, Plane
+from .rules import DT
+from .solver import BALL_SCALE, CAR_SCALE, relax, sideways
+from .state import Ball
+from .vectors import along, constant, cross, dot, to_local, to_world, unit
+
+
+class Reach(NamedTuple):
+    """Where cars are nearest to the ball."""
+
+    gap: Tensor  # [...]
+    normal: Tensor  # [3, ...] from the car to the ball
+    arm: Tensor  # [3, ...] from the car's origin to the point of contact
+
+
+def reach(position: Tensor, rotation: Tensor, ball: Tensor) -> Reach:
+    """The nearest point of a car's body, a box with round edges, to the ball's centre.
+
+    Args:
+        position, rotation: of cars, ``[3, ...]`` and ``[3, 3, ...]``.
+        ball: position, broadcastable.
+    """
+    like = position[0]
+    half = constant([side / 2 - rules.CORE_MARGIN for side in rules.HITBOX], like)
+    centre = constant(rules.HITBOX_CENTRE, like)
+    away = to_local(rotation, ball - position) - centre
+    core = torch.minimum(torch.maximum(away, -half), half)
+    out = away - core
+    distance = dot(out, out).sqrt()
+    within = distance < 1.0e-6
+    normal = out / distance.clamp_min(1.0e-6)
+    normal = torch.stack((normal[0], normal[1], torch.where(within, 1.0, normal[2])))
+    arm = core + centre + rules.EDGE_RADIUS * normal
+    return Reach(
+        distance - (rules.EDGE_RADIUS + rules.BALL_RADIUS), to_world(rotation, normal), to_world(rotation, arm)
+    )
+
+
+def extra_speed(position: Tensor, forward: Tensor, velocity: Tensor, ball: Tensor, ball_velocity: Tensor) -> Tensor:
+    """What a hit adds to the ball's velocity beside the contact, ``[3, ...]``.
+
+    Args:
+        position, forward: of the cars.
+        velocity: theirs, without what pulls on them in this tick.
+        ball, ball_velocity: position, and velocity after drag, broadcastable.
+    """
+    away = ball - position
+    heading = unit(torch.stack((away[0], away[1], away[2] * rules.HIT_UP)))
+    heading = unit(heading - forward * (dot(heading, forward) * rules.HIT_FORWARD))
+    difference = ball_velocity - velocity
+    speed = dot(difference, difference).sqrt().clamp_max(rules.HIT_SPEED_MOST)
+    return heading * (speed * along(rules.HIT_CURVE, speed))
+
+
+def strike(
+    ball: Ball,
+    ball_velocity: Tensor,
+    pull: Tensor,
+    plane: Plane,
+    rotation: Tensor,
+    moved: Moved,
+    torque: Tensor,
+    touch: Reach,
+) -> tuple[Moved, Moved]:
+    """The ball between ``H`` cars and the field: what contacts make of it and of the cars; trailing dimension ``[n]``.
+
+    Args:
+        ball_velocity: after drag, without gravity.
+        pull: what gravity adds to it.
+        rotation, moved, torque, touch: of the cars, ``[..., H, n]``; no contact where the gap is too wide.
+    """
+    hitters = touch.gap.shape[0]
+    pulled = ball_velocity + pull
+    gaps = torch.cat((touch.gap, plane.gap[None]))
+    active = gaps < rules.CONTACT_GAP
+    normal = torch.cat((touch.normal, plane.normal[:, None]), 1)  # [3, H + 1, n], towards the ball
+    arm = -rules.BALL_RADIUS * normal
+    still = torch.zeros_like(touch.normal[:, :1])
+    # The field is a last car that never moves; friction does not feel the torque that a car's driver applies.
+    car_velocity = torch.cat((moved.velocity + cross(moved.spin, touch.arm), still), 1)
+    untwisted = torch.cat((moved.velocity + cross(moved.spin - torque * DT, touch.arm), still), 1)
+    slip = pulled[:, None] + cross(ball.spin[:, None], arm)
+    direction = sideways(slip - car_velocity, normal)
+    approach = -dot(ball_velocity, plane.normal)
+    bounce = rules.BALL_RESTITUTION * torch.where(approach > rules.SOFT, approach, 0.0)
+    target = torch.cat((torch.zeros_like(touch.gap), bounce[None]))
+    wanted = torch.cat((target - dot(slip - car_velocity, normal), -dot(slip - untwisted, direction)))
+    rows = torch.cat([_rows(rotation, touch.arm, arm, axis) for axis in (normal, direction)])
+
+    friction = [*[rules.HIT_FRICTION] * hitters, rules.BALL_FRICTION]
+    impulse = (rows * relax(rows, wanted, active, friction, rules.SWEEPS)[:, None]).sum(0)
+    deep = (-gaps).clamp_min(0.0) * (rules.PUSH / DT)
+    normals = rows[: hitters + 1]
+    push = (normals * relax(normals, deep, active, (), rules.SWEEPS)[:, None]).sum(0)
+    change, turn, car_change, car_turn = _applied(rotation, impulse)
+    shift, _, car_shift, car_twist = _applied(rotation, push)
+    struck = Moved(pulled + change, ball.spin + turn, shift * DT, torch.zeros_like(shift))
+    hitting = Moved(
+        moved.velocity + car_change,
+        moved.spin + car_turn,
+        moved.shift + car_shift * DT,
+        moved.twist + car_twist * (DT * rules.PUSH_TURN),
+    )
+    return struck, hitting
+
+
+def _rows(rotation: Tensor, car_arm: Tensor, ball_arm: Tensor, axis: Tensor) -> Tensor:
+    """Rows ``[H + 1, 6 + 6 H, n]``: the ball, then the cars, each in its own axes."""
+    hitters = car_arm.shape[1]
+    own = torch.cat((axis, cross(ball_arm, axis))) * constant(BALL_SCALE, axis[0])  # [6, H + 1, n]
+    against = axis[:, :hitters]
+    lever = to_local(rotation, cross(car_arm, against))
+    car = torch.cat((against, lever)) * constant([-scale for scale in CAR_SCALE], against[0])  # [6, H, n]
+    none = torch.zeros_like(car[:, 0])
+    blocks = []
+    for row in range(hitters + 1):
+        parts = [own[:, row]] + [car[:, row] if hitter == row else none for hitter in range(hitters)]
+        blocks.append(torch.cat(parts))
+    return torch.stack(blocks)
+
+
+def _applied(rotation: Tensor, impulse: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Changes of velocity and spin of ball and cars, world axes, from a scaled impulse ``[6 + 6 H, n]``."""
+    hitters = rotation.shape[2]
+    own = impulse[:6] * constant(BALL_SCALE, impulse[0])
+    car = impulse[6:].view(hitters, 6, -1).transpose(0, 1)
+    car = car * constant(CAR_SCALE, car[0])
+    return own[:3], own[3:], car[:3], to_world(rotation, car[3:])

@@ -1,0 +1,153 @@
+"""A match around the simulation: steps of several ticks, their rewards, how episodes end, what is counted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from . import rules
+from .field import Field
+from .observation import observe
+from .prediction import forecast
+from .rewards import TERMS, Before, begin, judge
+from .simulation import Events, Kernels, advance, advance_densely
+from .state import Record, RocketState
+from .vectors import constant
+
+
+@dataclass(frozen=True)
+class MatchOptions:
+    """What a step does beyond the physics.
+
+    Attributes:
+        observation: kind of observations.
+        weights: of the reward's terms, in their order.
+        tick_skip: ticks of 1/120 s per step.
+        most_ticks, idle_ticks: after which an episode is cut off, all in all and without a touch.
+        dense: compute all contacts of all worlds, without a branch on data.
+    """
+
+    observation: str
+    weights: tuple[float, ...]
+    tick_skip: int
+    most_ticks: int
+    idle_ticks: int
+    field: Field
+    dense: bool
+
+
+@dataclass
+class Match(Record):
+    """State of a batch of matches, world-last; the sums are over the episode."""
+
+    world: RocketState
+    distance: Tensor  # [C, W] of Before
+    threat: Tensor  # [W]
+    opening: Tensor  # [W]
+    last_touch: Tensor  # [W]
+    quiet: Tensor  # [W] ticks since the last touch
+    steps: Tensor  # [W]
+    returns: Tensor  # [C, W]
+    terms: Tensor  # [terms, C, W] weighted
+    touches: Tensor  # [C, W] steps with a touch
+    demos: Tensor  # [C, W]
+    collected: Tensor  # [C, W] boost
+
+    @property
+    def before(self) -> Before:
+        """What rewards remember."""
+        return Before(self.distance, self.threat, self.opening, self.last_touch)
+
+    def copy_worlds(self, target: Tensor, other: Match, source: Tensor | slice) -> None:
+        """Overwrites the worlds ``target`` (indices) in place with the worlds ``source`` of another match."""
+        for (_, value), (_, new) in zip(self.items(), other.items()):
+            value[..., target] = new[..., source]
+
+    @classmethod
+    def from_items(cls, items: dict[str, Tensor]) -> Match:
+        """The inverse of :meth:`items`."""
+        inner = {name.removeprefix("world."): value for name, value in items.items() if name.startswith("world.")}
+        outer = {name: value for name, value in items.items() if not name.startswith("world.")}
+        return cls(world=RocketState.from_items(inner), **outer)
+
+
+class Outcome(NamedTuple):
+    """What a step led to."""
+
+    observation: Tensor  # [W, C, size]
+    reward: Tensor  # [C, W]
+    terminated: Tensor  # [W] bool
+    truncated: Tensor  # [W] bool
+
+
+def open_match(world: RocketState, options: MatchOptions) -> tuple[Match, Tensor]:
+    """The beginning of episodes, and what is seen, ``[W, C, size]``."""
+    ahead = forecast(world.ball)
+    none = torch.zeros_like(world.cars.boost)
+    terms = torch.zeros(len(TERMS), *none.shape, dtype=none.dtype, device=none.device)
+    clock = world.clock
+    match = Match(
+        world, *begin(world, ahead), torch.zeros_like(clock), torch.zeros_like(clock), none, terms, none, none, none
+    )
+    # No two entries may share memory: restarts write in place.
+    layout = torch.contiguous_format  # another one would be compiled anew
+    return match.map(lambda value: value.clone(memory_format=layout)), observe(options.observation, world, ahead)
+
+
+def play(match: Match, controls: Tensor, options: MatchOptions, kernels: Kernels) -> tuple[Match, Outcome]:
+    """One step of all matches.
+
+    Args:
+        controls: ``[8, C, W]``, held for all its ticks.
+    """
+    world: RocketState = match.world
+    total: Events | None = None
+    for _ in range(options.tick_skip):
+        if options.dense:
+            world, events = advance_densely(world, controls, options.field)
+        else:
+            world, events = advance(world, controls, options.field, kernels)
+        total = events if total is None else Events(*(a + b for a, b in zip(total, events)))
+    assert total is not None
+    return conclude(match, world, total, options)
+
+
+def conclude(match: Match, world: RocketState, events: Events, options: MatchOptions) -> tuple[Match, Outcome]:
+    """Rewards, ends, sums and observations after the ticks of a step."""
+    ahead = forecast(world.ball)
+    terms, before = judge(world, events, match.before, ahead)
+    present = (~world.cars.gone.isinf()).to(terms.dtype)
+    terms = terms * constant(options.weights, present) * present
+    reward = terms.sum(0)
+    touched = (events.touches > 0).to(terms.dtype)
+    quiet = torch.where(touched.amax(0) > 0, 0.0, match.quiet + options.tick_skip)
+    terminated = world.goal != 0
+    late = (world.clock >= options.most_ticks) | (quiet >= options.idle_ticks)
+    new = Match(
+        world,
+        *before,
+        quiet,
+        match.steps + 1,
+        match.returns + reward,
+        match.terms + terms,
+        match.touches + touched,
+        match.demos + events.demolishes,
+        match.collected + events.boost_gained,
+    )
+    seen = observe(options.observation, world, ahead)
+    return new, Outcome(seen, reward, terminated, late & ~terminated)
+
+
+def statistics(match: Match, blue: int) -> list[Tensor]:
+    """Rows ``[W]`` in the order of ``STATISTICS``: return and terms are the mean of blue's cars."""
+    half = match.returns.shape[0] // 2
+    goal = match.world.goal
+    scored, conceded = ((sign * goal > 0).to(goal.dtype) for sign in (1, -1))
+    rows = [match.returns[:half].sum(0) / blue, match.steps, match.world.clock / rules.TICKS_PER_SECOND]
+    rows += [scored, scored, conceded]
+    for counted in (match.touches, match.demos, match.collected):
+        rows += [counted[:half].sum(0), counted[half:].sum(0)]
+    return [*rows, *(match.terms[:, :half].sum(1) / blue).unbind(0)]

@@ -1,0 +1,196 @@
+"""What cars see: vectors of published layouts, in which every team attacks +y.
+
+Orange sees the world turned by pi about the vertical. Positions are shares of 4096 uu, speeds of 2300 uu/s, spins of
+5.5 rad/s, boost of 100.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from . import rules
+from .places import team_signs
+from .prediction import Forecast, intercept
+from .state import Ball, Cars, RocketState
+from .vectors import constant, length, unit
+
+KINDS = ("rlbot180", "compact")
+_PLACE, _SPEED, _SPIN = 1 / 4096, 1 / 2300, 1 / 5.5
+_MATES, _RIVALS, _PADS = 2, 3, 10
+_OTHER = 13
+_HEIGHTS = (200.0, 500.0, 1000.0, 1500.0)
+_HALF = 1000.0  # further than this from the middle line a team attacks or defends
+_MATCH = 300.0  # s
+
+
+class View(NamedTuple):
+    """The world as every car sees it, ``[3, C, W]`` each, scaled; ``others [13, C, C, W]`` are the cars seen."""
+
+    position: Tensor
+    velocity: Tensor
+    spin: Tensor
+    rotation: Tensor  # [9, C, W]
+    ball: Tensor
+    ball_velocity: Tensor
+    ball_spin: Tensor
+    others: Tensor
+
+
+def size(kind: str, cars: int) -> int:
+    """Length of an observation.
+
+    Raises:
+        ValueError: an unknown kind.
+    """
+    if kind == "rlbot180":
+        return 180
+    if kind == "compact":
+        return 22 + 9 + 6 + _OTHER * (cars - 1) + len(rules.PADS)
+    raise ValueError(f"observation: {kind!r} is unknown, allowed: {', '.join(KINDS)}")
+
+
+def observe(kind: str, state: RocketState, ahead: Forecast) -> Tensor:
+    """``[W, C, size]``; absent cars see zeros.
+
+    Args:
+        ahead: the balls' flights.
+    """
+    rows = _BUILDERS[kind](state, ahead)
+    seen = torch.where(state.cars.gone.isinf(), 0.0, torch.cat(rows))
+    return seen.permute(2, 1, 0).contiguous()
+
+
+def look(cars: Cars, ball: Ball) -> View:
+    """Everything turned and scaled."""
+    turn = _turn(cars)
+    position, velocity = cars.position * turn * _PLACE, cars.velocity * turn * _SPEED
+    ball_position, ball_velocity = ball.position[:, None] * turn * _PLACE, ball.velocity[:, None] * turn * _SPEED
+    rotation = (cars.rotation * turn).flatten(0, 1)
+    # [3, seen, seer, W]
+    places, speeds = (value[:, :, None] * turn[:, None] for value in (cars.position * _PLACE, cars.velocity * _SPEED))
+    apart, faster = places - position[:, None], speeds - velocity[:, None]
+    boost = (cars.boost / rules.BOOST_MOST)[:, None].expand_as(apart[0])[None]
+    others = torch.cat((places, speeds, apart, faster, boost))
+    others = torch.where(cars.gone.isinf()[:, None], 0.0, others)
+    spin, ball_spin = cars.spin * turn * _SPIN, ball.spin[:, None] * turn * _SPIN
+    return View(position, velocity, spin, rotation, ball_position, ball_velocity, ball_spin, others)
+
+
+def _turn(cars: Cars) -> Tensor:
+    """``[3, C, 1]``: what turns a vector by pi for orange."""
+    signs = team_signs(cars.boost.shape[0], cars.boost)
+    return torch.stack((signs, signs, torch.ones_like(signs)))
+
+
+def _flags(cars: Cars) -> list[Tensor]:
+    """Boost, on the ground, flip left, demolished: ``[1, C, W]`` each."""
+    kind = cars.boost.dtype
+    grounded = (cars.wheels.sum(0) >= 3).to(kind)
+    flip = (1 - cars.flipped) * (1 - cars.double_jumped) * (cars.air_ticks < rules.SECOND_JUMP_LATEST)
+    gone = (cars.gone > 0).to(kind)
+    return [row[None] for row in (cars.boost / rules.BOOST_MOST, grounded, flip, gone)]
+
+
+def _first_rows(state: RocketState, view: View) -> list[Tensor]:
+    """0 to 36: the car, the ball, one from the other."""
+    own = [view.position, view.velocity, view.spin, view.rotation, *_flags(state.cars)]
+    ball = [view.ball, view.ball_velocity, view.ball_spin]
+    return [*own, *ball, view.ball - view.position, view.ball_velocity - view.velocity]
+
+
+def _compact(state: RocketState, ahead: Forecast) -> list[Tensor]:
+    cars = state.cars.boost.shape[0]
+    view = look(state.cars, state.ball)
+    return [*_first_rows(state, view), *_others(view, cars, *_all_others(cars)), _pads_there(state)]
+
+
+def _all_others(cars: int) -> tuple[int, int]:
+    return cars // 2 - 1, cars // 2
+
+
+def _others(view: View, cars: int, mates: int, rivals: int) -> list[Tensor]:
+    """The 13 numbers of mates, then rivals; zeros for those that there are not."""
+    half = cars // 2
+    empty = torch.zeros_like(view.others[:, 0, :1])
+    seers = []
+    for seer in range(cars):
+        team = range(half) if seer < half else range(half, cars)
+        ours = [car for car in team if car != seer][:mates]
+        theirs = [car for car in range(cars) if car not in team][:rivals]
+        seen = [view.others[:, car, seer : seer + 1] for car in ours] + [empty] * (mates - len(ours))
+        seen += [view.others[:, car, seer : seer + 1] for car in theirs] + [empty] * (rivals - len(theirs))
+        seers.append(torch.cat(seen) if seen else empty[:0])
+    return [torch.cat(seers, 1)]
+
+
+def _pads_there(state: RocketState) -> Tensor:
+    """``[34, C, W]``: 1 where a pad is there, south to north of who looks."""
+    there = (state.pads <= 0).to(state.pads.dtype)
+    half = state.cars.boost.shape[0] // 2
+    return torch.stack([*[there] * half, *[there.flip(0)] * half], 1)
+
+
+def _published(state: RocketState, ahead: Forecast) -> list[Tensor]:
+    cars = state.cars
+    count = cars.boost.shape[0]
+    view = look(cars, state.ball)
+    place, seconds = intercept(cars, ahead.path)
+    meeting = torch.cat((place * _turn(cars) * _PLACE, (seconds / 4)[None]))
+    height = state.ball.position[2].expand_as(cars.boost)
+    low = [torch.zeros_like(height), *[(height >= limit).to(height.dtype) for limit in _HEIGHTS]]
+    low[0] = torch.ones_like(height)
+    bands = [lower - upper for lower, upper in pairwise(low)] + [low[-1]]
+    away = view.ball - view.position
+    distance = length(away) / _PLACE
+    aerial = ((height > 200.0) & (distance < 2000.0)).to(height.dtype)
+    facing = (view.rotation[:3] * unit(away)).sum(0)
+    return [
+        *_first_rows(state, view),
+        meeting,
+        torch.stack([*bands, aerial, facing]),
+        *_others(view, count, _MATES, _RIVALS),
+        _nearest_pads(state, view),
+        _match(state, view),
+    ]
+
+
+def _nearest_pads(state: RocketState, view: View) -> Tensor:
+    """``[60, C, W]``: place, there, big, distance of the ten nearest pads."""
+    like = view.position[0]
+    x, y = (constant([place[axis] * _PLACE for place in rules.PADS], like) for axis in (0, 1))
+    z = rules.PAD_Z * _PLACE
+    big = constant([float(place in rules.BIG_PADS) for place in rules.PADS], like)
+    east, north, up = view.position.unbind(0)
+    distance2 = (x - east) ** 2 + (y - north) ** 2 + (z - up) ** 2  # [34, C, W]
+    least, index = distance2.topk(_PADS, dim=0, largest=False)
+    there = _pads_there(state).gather(0, index)
+
+    def chosen(column: Tensor) -> Tensor:
+        return column.reshape(-1)[index]
+
+    columns = (chosen(x), chosen(y), torch.full_like(least, z), there, chosen(big), least.sqrt())
+    return torch.stack(columns, 1).flatten(0, 1)
+
+
+def _match(state: RocketState, view: View) -> Tensor:
+    """``[7, C, W]``: kick-off, time, score, phase of play."""
+    like = view.position[0]
+    kick_off = (state.ball.velocity == 0).all(0) & (state.ball.position[:2] == 0).all(0)
+    opening = kick_off.to(like.dtype).expand_as(like)
+    seconds = (state.clock / rules.TICKS_PER_SECOND).expand_as(like)
+    score = state.goal * team_signs(like.shape[0], like)
+    north = view.ball[1] / _PLACE
+    attacks, defends = ((side * north > _HALF).to(like.dtype) * (1 - opening) for side in (1, -1))
+    rest = 1 - opening - attacks - defends
+    return torch.stack((opening, seconds / _MATCH, (score / 5).tanh(), opening, attacks, defends, rest))
+
+
+_BUILDERS: dict[str, Callable[[RocketState, Forecast], list[Tensor]]] = {
+    "rlbot180": _published,
+    "compact": _compact,
+}

@@ -1,0 +1,80 @@
+"""Where the ball will be if nobody touches it: four seconds in steps of 1/15 s, with simple bounces."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from . import rules
+from .state import Ball, Cars
+from .vectors import length
+
+STEPS = 60
+STEP = 1 / 15
+SHOT_STEPS = 30
+"""A goal predicted within so many steps is a threat."""
+
+_WIDE, _LONG = rules.HALF_WIDTH - rules.BALL_RADIUS, rules.HALF_LENGTH - rules.BALL_RADIUS
+_TOP = rules.HEIGHT - rules.BALL_RADIUS
+_POST, _BAR = rules.GOAL_HALF_WIDTH - rules.BALL_RADIUS, rules.GOAL_HEIGHT - rules.BALL_RADIUS
+_KEPT = (1 - rules.BALL_DRAG) ** STEP
+_REACH_HEIGHT = 500.0  # higher balls are not met
+_ARM = 150.0  # a car and the ball touch at about this distance
+
+
+class Forecast(NamedTuple):
+    """The flights of the balls."""
+
+    path: Tensor  # [3, 60, W] after 1/15 s, 2/15 s, ...
+    threat: Tensor  # [W] 1: blue is about to score, -1: orange is, 0: nobody within two seconds
+
+
+def forecast(ball: Ball) -> Forecast:
+    """The flights, without spin, ramps and corners."""
+    x, y, z = ball.position.unbind(0)
+    vx, vy, vz = ball.velocity.unbind(0)
+    moves = ((vx * vx + vy * vy + vz * vz) > 0).to(z.dtype)
+    fall = rules.GRAVITY * STEP * moves
+    threat = torch.zeros_like(z)
+    points = []
+    for step in range(STEPS):
+        vx, vy, vz = vx * _KEPT, vy * _KEPT, vz * _KEPT - fall
+        x, y, z = x + vx * STEP, y + vy * STEP, z + (vz + 0.5 * fall) * STEP
+        x, vx = _reflected(x, vx, _WIDE)
+        free = (x.abs() < _POST) & (z < _BAR)
+        bounced, back = _reflected(y, vy, _LONG)
+        y, vy = torch.where(free, y.clamp(-rules.GOAL_BACK, rules.GOAL_BACK), bounced), torch.where(free, vy, back)
+        up = 0.5 * (rules.BALL_REST + _TOP)
+        shifted, vz = _reflected(z - up, vz, 0.5 * (_TOP - rules.BALL_REST))
+        z = shifted + up
+        if step < SHOT_STEPS:
+            threat = torch.where((threat == 0) & (y.abs() > rules.GOAL_LINE), torch.sign(y), threat)
+        points.append(torch.stack((x, y, z)))
+    return Forecast(torch.stack(points, 1), threat)
+
+
+def _reflected(place: Tensor, speed: Tensor, most: float) -> tuple[Tensor, Tensor]:
+    """Between two walls at ``-most`` and ``most``, off which a ball bounces with less speed."""
+    beyond = place.abs() - most
+    hits = (beyond > 0) & (place * speed > 0)
+    back = torch.sign(place) * (most - rules.BALL_RESTITUTION * beyond)
+    return torch.where(hits, back, place), torch.where(hits, -rules.BALL_RESTITUTION * speed, speed)
+
+
+def intercept(cars: Cars, path: Tensor) -> tuple[Tensor, Tensor]:
+    """Where each car can first meet the ball, ``[3, C, W]``, and in how many seconds, ``[C, W]``; zeros where nowhere.
+
+    A car is taken to gain 1000 uu/s each second, up to its top speed, in whatever direction.
+    """
+    apart = length(path[:, :, None] - cars.position[:, None])  # [60, C, W]
+    seconds = STEP * torch.arange(1, STEPS + 1, dtype=apart.dtype, device=apart.device)[:, None, None]
+    speed = length(cars.velocity)
+    reach = _ARM + seconds * (speed + 500.0 * seconds).clamp_max(rules.CAR_TOP_SPEED)
+    meets = (apart <= reach) & (path[2, :, None] < _REACH_HEIGHT)
+    first = torch.where(meets, seconds, 100.0).amin(0)
+    found = first < 100.0
+    row = (first / STEP).round().long().clamp(1, STEPS) - 1
+    where = path[:, :, None].expand(3, *apart.shape).gather(1, row.expand(3, 1, *row.shape))[:, 0]
+    return where * found, torch.where(found, first, 0.0)

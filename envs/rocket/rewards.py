@@ -1,0 +1,187 @@
+"""What pays: named terms, each with a weight and a group, groups weighed by mode.
+
+Everything is ``[C, W]`` unless said otherwise and seen from a car's own team.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from . import rules
+from .places import team_signs
+from .prediction import Forecast
+from .simulation import Events
+from .state import RocketState
+from .vectors import dot, length
+
+MODES: dict[str, dict[str, float]] = {
+    "sparse": {"sparse": 1.0},
+    "dense": {"sparse": 0.2, "ball": 1.0, "goal": 1.0, "positioning": 1.0, "boost": 1.0, "aerial": 1.0, "penalty": 1.0},
+    "hybrid": {
+        "sparse": 1.0,
+        "ball": 0.5,
+        "goal": 0.7,
+        "positioning": 0.6,
+        "boost": 0.5,
+        "aerial": 0.8,
+        "penalty": 0.7,
+    },
+}
+"""Factors of groups; a group that is left out does not count."""
+
+TERMS: dict[str, tuple[str, float]] = {
+    "goal": ("sparse", 10.0),  # the team scores
+    "conceded": ("sparse", -10.0),
+    "own_goal": ("sparse", -15.0),  # by the car that touched the ball last
+    "shot": ("sparse", 2.0),  # a touch after which a goal is predicted
+    "save": ("sparse", 3.0),  # a touch after which one against the team no longer is
+    "demo": ("sparse", 1.0),
+    "demoed": ("sparse", -1.0),
+    "touch": ("ball", 0.1),  # by how hard it is, 1 at 2000 uu/s
+    "speed_to_ball": ("ball", 0.05),  # share of the top speed
+    "approach": ("ball", 0.01),  # by how much nearer the ball is, 1 at 100 uu
+    "ball_to_goal": ("goal", 0.2),  # the ball's speed towards the rivals' goal, share of its top speed
+    "kick_off": ("goal", 1.5),  # the first to bring the ball 500 uu into the other half
+    "spacing": ("positioning", 0.03),  # distance to the nearest mate, 1 from 1500 uu on
+    "big_pad": ("boost", 0.15),
+    "small_pad": ("boost", 0.05),
+    "boost_use": ("boost", -0.02),  # tenths of a tank
+    "aerial_touch": ("aerial", 0.5),  # of a ball above 300 uu, by a car that is off the ground
+    "starved": ("penalty", -0.01),  # less than a tenth of a tank
+    "idle": ("penalty", -0.01),  # slower than 100 uu/s
+}
+"""Group and weight of each term."""
+
+_GOAL_CENTRE = rules.HALF_LENGTH
+_OPENED = 500.0
+_AERIAL = 300.0
+
+
+class Before(NamedTuple):
+    """What rewards remember of the step before."""
+
+    distance: Tensor  # [C, W] to the ball
+    threat: Tensor  # [W] of Forecast
+    opening: Tensor  # [W] flag: nobody has won the kick-off yet
+    last_touch: Tensor  # [W] the car that touched the ball last, -1: none
+
+
+def make_weights(mode: str, weights: Mapping[str, float] | None) -> dict[str, float]:
+    """The factor of each term.
+
+    Args:
+        mode: of :data:`MODES`.
+        weights: instead of those of :data:`TERMS`, by term.
+
+    Raises:
+        ValueError: an unknown mode or term.
+    """
+    if mode not in MODES:
+        raise ValueError(f"rewards: {mode!r} is unknown, allowed: {', '.join(MODES)}")
+    unknown = [name for name in weights or {} if name not in TERMS]
+    if unknown:
+        raise ValueError(f"reward_weights: {unknown[0]!r} is unknown, allowed: {', '.join(TERMS)}")
+    own = {name: weight for name, (_, weight) in TERMS.items()} | dict(weights or {})
+    return {name: own[name] * MODES[mode].get(group, 0.0) for name, (group, _) in TERMS.items()}
+
+
+def begin(state: RocketState, ahead: Forecast) -> Before:
+    """What there is to remember at the start of an episode."""
+    opening = (state.ball.velocity == 0).all(0).to(state.clock.dtype)
+    return Before(distance_to_ball(state), ahead.threat, opening, torch.full_like(state.clock, -1.0))
+
+
+def distance_to_ball(state: RocketState) -> Tensor:
+    """uu, ``[C, W]``."""
+    return length(state.ball.position[:, None] - state.cars.position)
+
+
+def judge(state: RocketState, events: Events, before: Before, ahead: Forecast) -> tuple[Tensor, Before]:
+    """The terms of a step, unweighted, ``[terms, C, W]`` in the order of :data:`TERMS`.
+
+    Args:
+        events: of all ticks of the step.
+        before, ahead: of the step before, and the balls' flights now.
+    """
+    cars, ball = state.cars, state.ball
+    side = team_signs(cars.boost.shape[0], cars.boost)
+    kind = cars.boost.dtype
+    touched = (events.touches > 0).to(kind)
+    last = _last_touch(touched, before.last_touch)
+    scored = state.goal * side
+    mine = (torch.arange(len(side), device=last.device)[:, None] == last).to(kind)
+    threat, threatened = ahead.threat * side, before.threat * side
+    distance = distance_to_ball(state)
+    towards = dot(cars.velocity, ball.position[:, None] - cars.position) / distance.clamp_min(1.0)
+    opening, kick_off = _kick_off(state, before.opening)
+    off = (cars.wheels.sum(0) < 3) & (ball.position[2] > _AERIAL)
+    there = (cars.gone == 0).to(kind)
+    flag = {
+        "goal": scored > 0,
+        "conceded": scored < 0,
+        "own_goal": (scored < 0) & (mine > 0),
+        "shot": (touched > 0) & (threat > 0) & (threatened <= 0),
+        "save": (touched > 0) & (threat >= 0) & (threatened < 0) & (state.goal == 0),
+        "aerial_touch": (touched > 0) & off,
+        "starved": (cars.boost < 10.0) & (there > 0),
+        "idle": (length(cars.velocity) < 100.0) & (there > 0),
+    }
+    value = {
+        "demo": events.demolishes,
+        "demoed": events.demolished,
+        "touch": (events.power / 2000.0).clamp_max(1.0) * touched,
+        "speed_to_ball": towards / rules.CAR_TOP_SPEED,
+        "approach": (before.distance - distance) / 100.0 * there,
+        "ball_to_goal": _to_goal(state, side) / rules.BALL_TOP_SPEED,
+        "kick_off": kick_off * side,
+        "spacing": _spacing(state),
+        "big_pad": events.big_pads,
+        "small_pad": events.small_pads,
+        "boost_use": events.boost_used / 10.0,
+    }
+    terms = torch.stack([flag[name].to(kind) if name in flag else value[name].expand_as(side * last) for name in TERMS])
+    return terms, Before(distance, ahead.threat, opening, last)
+
+
+def _last_touch(touched: Tensor, before: Tensor) -> Tensor:
+    """Of several cars that touch in the same step, the last one of the list."""
+    places = torch.arange(1, len(touched) + 1, dtype=touched.dtype, device=touched.device)[:, None]
+    last = (touched * places).amax(0) - 1
+    return torch.where(last >= 0, last, before)
+
+
+def _kick_off(state: RocketState, opening: Tensor) -> tuple[Tensor, Tensor]:
+    """Whether the kick-off is still open, and who won it just now: 1 blue, -1 orange, ``[W]``."""
+    north = state.ball.position[1]
+    won = torch.where(north.abs() > _OPENED, torch.sign(north), 0.0) * opening
+    return opening * (won == 0).to(opening.dtype), won
+
+
+def _to_goal(state: RocketState, side: Tensor) -> Tensor:
+    """The ball's speed towards the centre of the rivals' goal."""
+    x, y, z = state.ball.position.unbind(0)
+    away = torch.stack(
+        (-x.expand_as(side * x), side * _GOAL_CENTRE - y, (rules.GOAL_HEIGHT / 2 - z).expand_as(side * z))
+    )
+    return dot(away, state.ball.velocity[:, None]) / length(away).clamp_min(1.0)
+
+
+def _spacing(state: RocketState) -> Tensor:
+    """1 from 1500 uu to the nearest mate on, 0 for who has none."""
+    count = state.cars.boost.shape[0]
+    half = count // 2
+    places = state.cars.position
+    absent = state.cars.gone.isinf()
+    nearest = []
+    for car in range(count):
+        team = range(half) if car < half else range(half, count)
+        mates = [
+            torch.where(absent[mate], 1.0e6, length(places[:, mate] - places[:, car])) for mate in team if mate != car
+        ]
+        nearest.append(torch.stack(mates).amin(0) if mates else torch.full_like(places[0, car], 1.0e6))
+    distance = torch.stack(nearest)
+    return torch.where(distance < 1.0e5, (distance / 1500.0).clamp_max(1.0), 0.0)

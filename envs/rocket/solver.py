@@ -1,0 +1,85 @@
+"""Contacts by sequential impulses (Catto 2005): projected Gauss-Seidel over the rows of a small system per world."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from . import rules
+
+_NEVER = -1.0e30
+
+BALL_SCALE = (*[rules.BALL_MASS**-0.5] * 3, *[rules.BALL_INERTIA**-0.5] * 3)
+"""Square roots of the ball's inverse masses: of velocity and spin."""
+CAR_SCALE = (*[rules.CAR_MASS**-0.5] * 3, *[inertia**-0.5 for inertia in rules.CAR_INERTIA])
+"""The same of a car, in its own axes."""
+
+
+def relax(rows: Tensor, wanted: Tensor, active: Tensor, friction: Sequence[float], sweeps: int) -> Tensor:
+    """Impulses ``[R, n]`` that bring the rows' velocities to what is wanted, as far as contacts can push.
+
+    Args:
+        rows: ``[R, D, n]``: directions in which impulses act on ``D`` velocities, each divided by the square root of
+            its mass. The first ``K`` are normals, which only push; the others are friction, bounded by the normal
+            impulse of the same contact.
+        wanted: ``[R, n]`` changes of the rows' velocities.
+        active: ``[K, n]`` bool.
+        friction: coefficients of the ``K`` contacts; empty where there are normals only.
+        sweeps: over all rows.
+    """
+    if not torch.compiler.is_compiling():
+        return _relax_in_place(rows, wanted, active, friction, sweeps)
+    count = len(active)
+    matrix = (rows[:, None] * rows).sum(2)
+    inverse = 1 / matrix.diagonal(dim1=0, dim2=1).transpose(0, 1).clamp_min(1.0e-12)
+    off = (matrix * inverse[:, None]) * (1 - torch.eye(len(rows), dtype=rows.dtype, device=rows.device))[..., None]
+    aims = wanted * inverse
+    aims = torch.cat((torch.where(active, aims[:count], _NEVER), aims[count:]))
+    impulses = [torch.zeros_like(aims[0])] * len(rows)
+    for _ in range(sweeps):
+        for row in range(len(rows)):
+            others = [off[row, other] * impulses[other] for other in range(len(rows)) if other != row]
+            value = aims[row] - sum(others) if others else aims[row]
+            if row < count:
+                impulses[row] = value.clamp_min(0.0)
+            else:
+                most = friction[row - count] * impulses[row - count]
+                impulses[row] = value.clamp(-most, most)
+    return torch.stack(impulses)
+
+
+def _relax_in_place(rows: Tensor, wanted: Tensor, active: Tensor, friction: Sequence[float], sweeps: int) -> Tensor:
+    """:func:`relax` with fewer and larger operations, for eager code."""
+    count = len(active)
+    matrix = (rows[:, None] * rows).sum(2)
+    diagonal = matrix.diagonal(dim1=0, dim2=1)
+    inverse = (1 / diagonal.clamp_min(1.0e-12)).T.contiguous()
+    matrix.mul_(inverse[:, None])
+    matrix.diagonal(dim1=0, dim2=1).zero_()
+    aims = wanted * inverse
+    aims[:count] = torch.where(active, aims[:count], _NEVER)
+    impulses = torch.zeros_like(aims)
+    places, factors, targets = impulses.unbind(0), matrix.unbind(0), aims.unbind(0)
+    for _ in range(sweeps):
+        for row, (place, factor, target) in enumerate(zip(places, factors, targets)):
+            value = torch.sub(target, (factor * impulses).sum(0))
+            if row < count:
+                torch.clamp_min(value, 0.0, out=place)
+            else:
+                most = places[row - count] * friction[row - count]
+                torch.clamp(value, -most, most, out=place)
+    return impulses
+
+
+def sideways(velocity: Tensor, normal: Tensor) -> Tensor:
+    """Direction ``[3, ...]`` of friction's row: that of the slip, any in the plane where there is none."""
+    slip = velocity - normal * (velocity * normal).sum(0)
+    size2 = (slip * slip).sum(0)
+    x, y, z = normal.unbind(0)
+    steep = z.abs() > 0.70710678
+    flat = torch.where(steep, torch.hypot(y, z), torch.hypot(x, y)).clamp_min(1.0e-9)
+    zero = torch.zeros_like(x)
+    any_ = torch.stack((torch.where(steep, zero, -y), torch.where(steep, -z, x), torch.where(steep, y, zero))) / flat
+    return torch.where(size2 > 3.0e-4, slip * size2.clamp_min(1.0e-12).rsqrt(), any_)

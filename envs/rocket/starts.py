@@ -1,0 +1,149 @@
+"""How episodes begin: kick-offs, random states, and balls in the air."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from . import rules
+from .places import replaced, standing, team_signs
+from .state import Ball, Cars, RocketState, new_ball, new_cars, new_state
+from .vectors import from_angles
+
+_AIRBORNE = 0.4  # share of cars in the air in random states
+
+
+@dataclass(frozen=True)
+class Starts:
+    """Of what kinds episodes are, as weights.
+
+    Attributes:
+        blue, orange: cars of each team.
+        kick_offs: the ball rests in the middle, teams mirror each other.
+        random_states: everything anywhere.
+        aerials: the ball flies 300 to 1500 uu high, cars stand on the ground and look at it.
+
+    Raises:
+        ValueError: weights that make no choice, or a team without cars.
+    """
+
+    blue: int = 1
+    orange: int = 1
+    kick_offs: float = 1.0
+    random_states: float = 0.0
+    aerials: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("blue", "orange"):
+            if not 1 <= getattr(self, name) <= 3:
+                raise ValueError(f"{name}: {getattr(self, name)} cars, a team has 1 to 3")
+        for name in ("kick_offs", "random_states", "aerials"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name}: {getattr(self, name)} is negative, give a weight of at least 0")
+        if self.kick_offs + self.random_states + self.aerials <= 0:
+            raise ValueError("kick_offs, random_states, aerials: all weights are 0, one of them must be positive")
+
+    @property
+    def cars(self) -> int:
+        """Twice the size of the larger team; those that a team lacks are absent."""
+        return 2 * max(self.blue, self.orange)
+
+    def draw(self, count: int, generator: torch.Generator, dtype: torch.dtype) -> RocketState:
+        """``count`` fresh worlds."""
+        draws = _Draws(self.cars, count, generator, dtype)
+        share = draws.uniform(1)[0, 0] * (self.kick_offs + self.random_states + self.aerials)
+        states = (kick_off(draws), random_state(draws), aerial(draws))
+        anywhere = (share >= self.kick_offs) & (share < self.kick_offs + self.random_states)
+        flying = share >= self.kick_offs + self.random_states
+        state = states[0]
+        for where, other in zip((anywhere, flying), states[1:]):
+            cars = replaced(state.cars, other.cars, where)
+            pairs = zip(state.ball.own, other.ball.own)
+            ball = Ball(**{name: torch.where(where, new, old) for (name, old), (_, new) in pairs})
+            state = state.replace(cars=cars, ball=ball)
+        return state.replace(cars=self._without_absent(state.cars))
+
+    def _without_absent(self, cars: Cars) -> Cars:
+        half = self.cars // 2
+        places = torch.arange(self.cars, device=cars.boost.device)[:, None]
+        absent = ((places >= self.blue) & (places < half)) | (places >= half + self.orange)
+        # Far apart, and never to return.
+        aside = torch.stack((cars.position[0], cars.position[1], torch.full_like(cars.boost, -1000.0)))
+        return cars.replace(
+            gone=torch.where(absent, math.inf, cars.gone), position=torch.where(absent, aside, cars.position)
+        )
+
+
+class _Draws:
+    def __init__(self, cars: int, worlds: int, generator: torch.Generator, dtype: torch.dtype) -> None:
+        self.cars, self.worlds, self.generator, self.dtype = cars, worlds, generator, dtype
+
+    def uniform(self, rows: int, low: float = 0.0, high: float = 1.0) -> Tensor:
+        """``[rows, 1, W]``."""
+        return self._drawn((rows, 1, self.worlds), low, high)
+
+    def per_car(self, rows: int, low: float = 0.0, high: float = 1.0) -> Tensor:
+        """``[rows, C, W]``."""
+        return self._drawn((rows, self.cars, self.worlds), low, high)
+
+    def _drawn(self, shape: tuple[int, ...], low: float, high: float) -> Tensor:
+        unit = torch.rand(shape, generator=self.generator, dtype=self.dtype, device=self.generator.device)
+        return unit * (high - low) + low
+
+
+def kick_off(draws: _Draws) -> RocketState:
+    """Teams at places drawn from five, orange at those opposite blue's."""
+    half = draws.cars // 2
+    order = draws.uniform(len(rules.KICK_OFFS))[:, 0].argsort(0)[:half]  # [half, W]
+    table = torch.tensor(rules.KICK_OFFS, dtype=draws.dtype, device=order.device)
+    x, y, yaw = table[torch.cat((order, order))].unbind(-1)
+    position, rotation = standing(x, y, yaw, rules.CAR_REST, team_signs(draws.cars, x))
+    cars = _grounded(new_cars(position, rotation, torch.full_like(x, rules.BOOST_START)))
+    middle = torch.zeros_like(x[:1]).expand(2, -1)
+    return new_state(cars, new_ball(torch.cat((middle, torch.full_like(x[:1], rules.BALL_REST)))))
+
+
+def _grounded(cars: Cars, share: Tensor | float = 1.0) -> Cars:
+    """Cars that know that they stand on their wheels, where ``share`` is 1."""
+    return cars.replace(wheels=torch.ones_like(cars.wheels) * share)
+
+
+def random_state(draws: _Draws) -> RocketState:
+    """Ball and cars anywhere, at any speed; two cars in five are in the air."""
+    cars = _scattered(draws)
+    place = draws.uniform(3, -1.0, 1.0)[:, 0]
+    x, y, z = place[0] * 3500, place[1] * 4500, 800 + place[2] * 700
+    velocity = draws.uniform(3, -1.0, 1.0)[:, 0] * 1500
+    return new_state(cars, new_ball(torch.stack((x, y, z)), velocity, draws.uniform(3, -3.0, 3.0)[:, 0]))
+
+
+def _scattered(draws: _Draws) -> Cars:
+    x, y, yaw, forth = draws.per_car(4, -1.0, 1.0).unbind(0)
+    height, pitch, roll, flies = draws.per_car(4).unbind(0)
+    aloft = (flies < _AIRBORNE).to(x.dtype)
+    z = rules.CAR_REST + aloft * (100.0 + 1200.0 * height)
+    rotation = from_angles(math.pi * yaw, aloft * (pitch - 0.5) * math.pi, aloft * (roll - 0.5) * math.pi)
+    cars = new_cars(torch.stack((3300 * x, 4300 * y, z)), rotation, draws.per_car(1, 0.0, 100.0)[0])
+    drift = draws.per_car(3, -500.0, 500.0) * aloft
+    return _grounded(cars, 1 - aloft).replace(
+        velocity=rotation[0] * (1000.0 * forth + 300.0) + drift, spin=draws.per_car(3, -3.0, 3.0) * aloft
+    )
+
+
+def aerial(draws: _Draws) -> RocketState:
+    """A ball in the air, and cars on the ground that look at it, with full tanks."""
+    ball_x, ball_y, height = draws.uniform(3, -1.0, 1.0)[:, 0].unbind(0)
+    ball = torch.stack((2500 * ball_x, 3000 * ball_y, 900 + 600 * height))
+    drift = draws.uniform(3, -1.0, 1.0)[:, 0]
+    velocity = torch.stack((300 * drift[0], 300 * drift[1], 300 + 250 * drift[2]))
+    bearing, apart = draws.per_car(2).unbind(0)
+    bearing, apart = 2 * math.pi * bearing, 800 + 1200 * apart
+    x = (ball[0] + apart * bearing.cos()).clamp(-3500, 3500)
+    y = (ball[1] + apart * bearing.sin()).clamp(-4500, 4500)
+    yaw = torch.atan2(ball[1] - y, ball[0] - x)
+    position, rotation = standing(x, y, yaw, rules.CAR_REST, torch.ones_like(x[:, :1]))
+    cars = _grounded(new_cars(position, rotation, torch.full_like(x, rules.BOOST_MOST)))
+    return new_state(cars, new_ball(ball, velocity))

@@ -1,0 +1,155 @@
+"""The state of a batch of Rocket worlds: plain tensors whose last dimension is the world."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from . import rules
+
+Fields = TypeVar("Fields", bound="Record")
+
+
+@dataclass
+class Record:
+    """Tensors by name, or further records of them."""
+
+    def map(self: Fields, function: Callable[[Tensor], Tensor]) -> Fields:
+        """A new record with ``function`` applied to every tensor."""
+        return type(self)(
+            **{name: value.map(function) if isinstance(value, Record) else function(value) for name, value in self.own}
+        )
+
+    def replace(self: Fields, **changes: Any) -> Fields:
+        """A new record that shares all but the given entries."""
+        return replace(self, **changes)
+
+    @property
+    def own(self) -> list[tuple[str, Any]]:
+        """Names and values."""
+        return [(field.name, getattr(self, field.name)) for field in fields(self)]
+
+    def items(self, prefix: str = "") -> list[tuple[str, Tensor]]:
+        """Names, ``cars.boost``, and tensors."""
+        found: list[tuple[str, Tensor]] = []
+        for name, value in self.own:
+            found += value.items(f"{prefix}{name}.") if isinstance(value, Record) else [(prefix + name, value)]
+        return found
+
+
+@dataclass
+class Cars(Record):
+    """``C`` cars, first blue's, then orange's. Flags are 0 or 1 and ticks whole floating-point numbers."""
+
+    position: Tensor  # [3, C, W]
+    velocity: Tensor  # [3, C, W]
+    spin: Tensor  # [3, C, W] rad/s, world axes
+    rotation: Tensor  # [3, 3, C, W] axis (forward, right, up), component
+    boost: Tensor  # [C, W] 0 to 100
+    boosting: Tensor  # [C, W] ticks that the boost has been on
+    handbrake: Tensor  # [C, W] 0 to 1
+    # what the wheels were told in the last tick, and use in this one
+    engine: Tensor  # [C, W] uu/s^2 per wheel
+    brake: Tensor  # [C, W]
+    steering: Tensor  # [C, W] angle of the front wheels, + to the right
+    side_grip: Tensor  # [4, C, W]
+    long_grip: Tensor  # [4, C, W]
+    wheels: Tensor  # [4, C, W] flag: on the ground
+    # jumps and flips
+    held: Tensor  # [C, W] flag: jump was pressed in the last tick
+    jumping: Tensor  # [C, W] flag
+    jumped: Tensor  # [C, W] flag
+    jump_ticks: Tensor  # [C, W] since the jump began
+    double_jumped: Tensor  # [C, W] flag
+    flipped: Tensor  # [C, W] flag
+    flipping: Tensor  # [C, W] flag
+    flip_ticks: Tensor  # [C, W] since the flip began
+    flip_axis: Tensor  # [2, C, W] share of the torque about forward and right
+    air_ticks: Tensor  # [C, W] since the jump ended
+    auto_flip: Tensor  # [C, W] ticks left, with the one in which it ends
+    auto_side: Tensor  # [C, W] -1, 1
+    # contacts
+    touching: Tensor  # [C, W] flag: the body touched the field in the last tick
+    touch_normal: Tensor  # [3, C, W] there
+    extra_hit: Tensor  # [C, W] flag: the ball got the extra speed of a hit in the last tick
+    supersonic: Tensor  # [C, W] flag
+    supersonic_ticks: Tensor  # [C, W]
+    bump_wait: Tensor  # [C, W] ticks until it can bump again
+    bumped: Tensor  # [C, W] the car it bumped last, -1: none
+    gone: Tensor  # [C, W] ticks until a demolished car is back
+    age: Tensor  # [C, W] ticks since it was put there
+
+
+@dataclass
+class Ball(Record):
+    """One per world."""
+
+    position: Tensor  # [3, W]
+    velocity: Tensor  # [3, W]
+    spin: Tensor  # [3, W]
+
+
+@dataclass
+class RocketState(Record):
+    """Everything a tick reads and writes."""
+
+    cars: Cars
+    ball: Ball
+    pads: Tensor  # [34, W] ticks until a pad is back, 0: there
+    clock: Tensor  # [W] ticks since the kick-off
+    goal: Tensor  # [W] 1: blue scored, -1: orange did, 0: nobody yet
+
+    def copy_worlds(self, target: Tensor, other: RocketState, source: Tensor | slice) -> None:
+        """Overwrites the worlds ``target`` (indices) in place with the worlds ``source`` of another state."""
+        for (_, value), (_, new) in zip(self.items(), other.items()):
+            value[..., target] = new[..., source]
+
+    @classmethod
+    def from_items(cls, items: dict[str, Tensor]) -> RocketState:
+        """The inverse of :meth:`items`."""
+        nested: dict[str, Any] = {}
+        for name, value in items.items():
+            group, _, key = name.rpartition(".")
+            (nested.setdefault(group, {}) if group else nested)[key] = value
+        return cls(**nested | {"cars": Cars(**nested["cars"]), "ball": Ball(**nested["ball"])})
+
+
+def new_cars(position: Tensor, rotation: Tensor, boost: Tensor) -> Cars:
+    """Cars at rest.
+
+    Args:
+        position: ``[3, C, W]``.
+        rotation: ``[3, 3, C, W]``.
+        boost: ``[C, W]``.
+    """
+
+    def zeros(*lead: int) -> Tensor:
+        return boost.new_zeros(*lead, *boost.shape)
+
+    special = {
+        "position": position,
+        "rotation": rotation,
+        "boost": boost,
+        "bumped": zeros() - 1,
+        "touch_normal": torch.stack((zeros(), zeros(), zeros() + 1)),
+    }
+    leads = {"velocity": (3,), "spin": (3,), "wheels": (4,), "side_grip": (4,), "long_grip": (4,), "flip_axis": (2,)}
+    names = [field.name for field in fields(Cars)]
+    return Cars(**{name: special[name] if name in special else zeros(*leads.get(name, ())) for name in names})
+
+
+def new_state(cars: Cars, ball: Ball) -> RocketState:
+    """A state at the beginning of an episode, all pads there."""
+    worlds = ball.position.shape[-1]
+    zeros = ball.position.new_zeros
+    return RocketState(cars, ball, zeros(len(rules.PADS), worlds), zeros(worlds), zeros(worlds))
+
+
+def new_ball(position: Tensor, velocity: Tensor | None = None, spin: Tensor | None = None) -> Ball:
+    """A ball ``[3, W]``, at rest where nothing else is said."""
+    still = torch.zeros_like(position)
+    return Ball(position, still if velocity is None else velocity, still if spin is None else spin)

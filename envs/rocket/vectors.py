@@ -1,0 +1,98 @@
+"""Vectors ``[3, ...]`` and rotations ``[3, 3, ...]`` whose rows are the forward, right and up axes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from .rules import Curve
+
+
+def dot(a: Tensor, b: Tensor) -> Tensor:
+    """Scalar product ``[...]``."""
+    return (a * b).sum(0)
+
+
+def cross(a: Tensor, b: Tensor) -> Tensor:
+    """Vector product."""
+    ax, ay, az = a.unbind(0)
+    bx, by, bz = b.unbind(0)
+    parts = (ay * bz - az * by, az * bx - ax * bz, ax * by - ay * bx)
+    return torch.stack(parts)
+
+
+def length(vector: Tensor) -> Tensor:
+    """Euclidean length ``[...]``."""
+    return dot(vector, vector).sqrt()
+
+
+def unit(vector: Tensor, tiny: float = 1.0e-9) -> Tensor:
+    """The vector with length 1; zeros stay zeros."""
+    return vector / length(vector).clamp_min(tiny)
+
+
+def to_local(rotation: Tensor, vector: Tensor) -> Tensor:
+    """World to car axes."""
+    return (rotation * vector).sum(1)
+
+
+def to_world(rotation: Tensor, vector: Tensor) -> Tensor:
+    """Car to world axes."""
+    return (rotation * vector[:, None]).sum(0)
+
+
+def constant(values: Sequence[float], like: Tensor, dims: int | None = None) -> Tensor:
+    """``[len(values), 1, ...]`` of ``like``'s kind, broadcastable against ``[len(values), *like.shape]``."""
+    dims = like.dim() if dims is None else dims
+    key = (tuple(values), like.dtype, like.device, dims)
+    if torch.compiler.is_compiling():
+        return torch.tensor(key[0], dtype=like.dtype, device=like.device).view(-1, *[1] * dims)
+    known = _constants.get(key)
+    if known is None:
+        known = torch.tensor(key[0], dtype=like.dtype, device=like.device).view(-1, *[1] * dims)
+        _constants[key] = known
+    return known
+
+
+_constants: dict[tuple[tuple[float, ...], torch.dtype, torch.device, int], Tensor] = {}
+
+
+def along(curve: Curve, x: Tensor) -> Tensor:
+    """A piecewise linear function."""
+    value: Tensor | float = curve[0][1]
+    for (x0, y0), (x1, y1) in pairwise(curve):
+        if y1 != y0:
+            value = value + (x.clamp(x0, x1) - x0) * ((y1 - y0) / (x1 - x0))
+    assert isinstance(value, Tensor)
+    return value
+
+
+def clipped(vector: Tensor, most: float) -> Tensor:
+    """The vector, shortened to a length of ``most`` where it is longer."""
+    return vector * (most / length(vector).clamp_min(1.0e-9)).clamp_max(1.0)
+
+
+def turned(rotation: Tensor, turn: Tensor) -> Tensor:
+    """The rotation after a turn ``[3, ...]``, axis times angle in world axes (formula of Rodrigues)."""
+    angle2 = dot(turn, turn)
+    angle = angle2.clamp_min(1.0e-16).sqrt()
+    sine = angle.sin() / angle
+    half = (0.5 * angle).sin() / angle
+    axes = rotation[:2].transpose(0, 1)  # component, axis
+    turn = turn[:, None]
+    axes = axes + sine * cross(turn, axes) + (2 * half * half) * (turn * dot(turn, axes) - angle2 * axes)
+    forward = unit(axes[:, 0])
+    right = axes[:, 1]
+    right = unit(right - forward * dot(forward, right))
+    return torch.stack((forward, right, cross(forward, right)))
+
+
+def from_angles(yaw: Tensor, pitch: Tensor, roll: Tensor) -> Tensor:
+    """The rotation of a car: nose up by ``pitch``, then banked to the right by ``roll``; yaw 0 looks along +x."""
+    cy, sy, cp, sp, cr, sr = yaw.cos(), yaw.sin(), pitch.cos(), pitch.sin(), roll.cos(), roll.sin()
+    forward = torch.stack((cp * cy, cp * sy, sp))
+    right = torch.stack((cy * sp * sr - cr * sy, sy * sp * sr + cr * cy, -cp * sr))
+    return torch.stack((forward, right, cross(forward, right)))

@@ -1,0 +1,43 @@
+"""Worlds for tests: lively ones, and what mirrors them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from envs.rocket.field import Field
+from envs.rocket.simulation import advance
+from envs.rocket.starts import Starts
+from envs.rocket.state import RocketState
+
+RAMPED = Field(True, 256.0, 512.0)
+
+
+def lively(worlds: int, cars: int = 2, seed: int = 0, dtype: torch.dtype = torch.float64) -> RocketState:
+    """Cars and balls everywhere, at any speed, half of the cars full of boost."""
+    starts = Starts(cars // 2, cars // 2, kick_offs=0.0, random_states=1.0)
+    state = starts.draw(worlds, torch.Generator().manual_seed(seed), dtype)
+    # Half of the balls are near a car, so that something happens.
+    near = state.cars.position[:, 0] + torch.tensor([[150.0], [40.0], [120.0]], dtype=dtype)
+    half = torch.arange(worlds) % 2 == 0
+    ball = state.ball.replace(position=torch.where(half, near, state.ball.position))
+    boost = torch.where(half, 100.0, state.cars.boost)
+    return state.replace(ball=ball, cars=state.cars.replace(boost=boost))
+
+
+def random_controls(steps: int, cars: int, worlds: int, seed: int = 1, dtype: torch.dtype = torch.float64) -> Tensor:
+    """``[steps, 8, C, W]``, each held for eight ticks by :func:`run`."""
+    generator = torch.Generator().manual_seed(seed)
+    sticks = torch.randint(0, 5, (steps, 5, cars, worlds), generator=generator).to(dtype) / 2 - 1
+    sticks[:, 0] = sticks[:, 0].abs()
+    buttons = (torch.rand(steps, 3, cars, worlds, generator=generator) < 0.3).to(dtype)
+    return torch.cat((sticks, buttons), 1)
+
+
+def run(state: RocketState, controls: Tensor, field: Field = RAMPED, ticks: int = 8) -> RocketState:
+    """The state after some steps."""
+    with torch.no_grad():
+        for now in controls:
+            for _ in range(ticks):
+                state, _ = advance(state, now, field)
+    return state

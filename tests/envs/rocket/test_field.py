@@ -1,0 +1,103 @@
+"""The field's shape, what cars do at its walls, and that compiled code does the same."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from envs.rocket.compilation import compiled_kernels
+from envs.rocket.field import Field
+from envs.rocket.simulation import advance
+from envs.rocket.state import RocketState, new_ball, new_cars, new_state
+from envs.rocket.vectors import from_angles
+from tests.envs.rocket.fields import RAMPED, lively, random_controls
+
+PLANAR = Field(True)
+
+
+def gap_and_normal(field: Field, *point: float) -> tuple[float, list[float]]:
+    gap, normal = field.inside(torch.tensor(point, dtype=torch.float64))
+    return float(gap), [round(value, 6) + 0.0 for value in normal.tolist()]
+
+
+def test_distances_to_walls_ramps_and_goals() -> None:
+    root = math.sqrt(0.5)
+    assert gap_and_normal(PLANAR, 0, 0, 300) == (300, [0, 0, 1])
+    assert gap_and_normal(PLANAR, -4000, 100, 500) == (96, [1, 0, 0])
+    assert gap_and_normal(PLANAR, 2000, -5000, 900) == (120, [0, 1, 0])
+    assert gap_and_normal(PLANAR, 500, 300, 2000) == (48, [0, 0, -1])
+    gap, normal = gap_and_normal(PLANAR, 3500, 4500, 900)
+    assert gap == pytest.approx(64 * root) and normal == [round(-root, 6), round(-root, 6), 0]
+    # In the goal: the back, a side, the roof; before it nothing but the frame.
+    assert gap_and_normal(PLANAR, 0, 5900, 300) == (100, [0, -1, 0])
+    assert gap_and_normal(PLANAR, 850, -5500, 300) == (pytest.approx(42.755), [-1, 0, 0])
+    assert gap_and_normal(PLANAR, 0, 5500, 600) == (pytest.approx(42.775), [0, 0, -1])
+    assert gap_and_normal(PLANAR, 0, 5110, 300) == (300, [0, 0, 1])
+    gap, normal = gap_and_normal(PLANAR, 862.755, 5080, 300)
+    assert gap == pytest.approx(50) and normal == [-0.6, -0.8, 0]
+    # A quarter round: on its axis one is a radius away, half way to the edge it is (root - 1) radii.
+    assert gap_and_normal(RAMPED, 4096 - 256, 0, 256)[0] == pytest.approx(256)
+    gap, normal = gap_and_normal(RAMPED, 4096, 0, 0)
+    assert gap == pytest.approx(256 * (1 - math.sqrt(2))) and normal == [round(-root, 6), 0, round(root, 6)]
+    assert gap_and_normal(RAMPED, 4096 - 512, 0, 2048 - 512)[0] == pytest.approx(512)
+
+
+def one_car(x: float, y: float, yaw: float, speed: float) -> RocketState:
+    zero = torch.zeros(1, 1, dtype=torch.float64)
+    rotation = from_angles(zero + yaw, zero, zero)
+    cars = new_cars(torch.stack((zero + x, zero + y, zero + 17)), rotation, zero + 100)
+    ball = new_ball(torch.tensor([[0.0], [-4000.0], [93.15]], dtype=torch.float64))
+    return new_state(cars.replace(velocity=rotation[0] * speed), ball)
+
+
+def drive_on(state: RocketState, field: Field, ticks: int, boost: bool = False) -> list[RocketState]:
+    pressed = torch.zeros(8, 1, 1, dtype=torch.float64)
+    pressed[0], pressed[6] = 1.0, float(boost)
+    states = []
+    for _ in range(ticks):
+        state, _ = advance(state, pressed, field)
+        states.append(state)
+    return states
+
+
+@pytest.mark.parametrize(("x", "y", "yaw"), [(3000, 1000, 0.0), (2000, 4000, math.pi / 2), (2600, 3700, math.pi / 4)])
+def test_cars_drive_up_ramped_walls(x: float, y: float, yaw: float) -> None:
+    states = drive_on(one_car(x, y, yaw, 1800.0), RAMPED, 150, boost=True)
+    last = states[-1].cars
+    assert last.position[2, 0, 0] > 700 and last.wheels.sum() == 4
+    assert last.rotation[0, 2, 0, 0] > 0.99  # it looks up
+    off = [int(state.cars.wheels.sum()) for state in states[20:]]
+    assert min(off) >= 2
+
+
+def test_walls_without_ramps_are_bumpers() -> None:
+    states = drive_on(one_car(3000, 1000, 0.0, 1800.0), PLANAR, 150)
+    last = states[-1].cars
+    assert last.position[2, 0, 0] < 100 and last.velocity.norm() < 400
+    assert max(float(state.cars.position[0, 0, 0]) for state in states) < 4096 - 40
+
+
+def test_a_car_that_scores_no_goal_can_enter_one() -> None:
+    last = drive_on(one_car(0, 4500, math.pi / 2, 1400.0), RAMPED, 60)[-1]
+    assert last.cars.position[1, 0, 0] > 5120 and last.cars.wheels.sum() == 4 and last.goal[0] == 0
+
+
+def worst(ours: Tensor, theirs: Tensor) -> float:
+    return float((ours - theirs).abs().max())
+
+
+@pytest.mark.slow
+def test_compiled_code_moves_worlds_the_same_way() -> None:
+    state = other = lively(16, 4, dtype=torch.float32)
+    kernels = compiled_kernels()
+    with torch.no_grad():
+        for controls in random_controls(3, 4, 16, dtype=torch.float32):
+            for _ in range(8):
+                state, events = advance(state, controls, RAMPED)
+                other, compiled_events = advance(other, controls, RAMPED, kernels)
+        assert worst(state.cars.position, other.cars.position) < 0.05
+        assert worst(state.ball.position, other.ball.position) < 0.05
+        assert worst(events.boost_used, compiled_events.boost_used) < 1e-5

@@ -1,0 +1,297 @@
+"""The environment: specs, agents, observations, rewards, how episodes begin and end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+from torchrl.envs import check_env_specs
+
+import envs
+from envs.rocket.actions import chosen_for, controls, lookup_table
+from envs.rocket.env import Rocket
+from envs.rocket.rewards import TERMS, make_weights
+from envs.rocket.rules import PADS
+from envs.rocket.state import Ball, RocketState
+
+MIXED = {"kick_offs": 0.4, "random_states": 0.3, "aerials": 0.3}
+
+
+def build(worlds: int = 4, **options: Any) -> Rocket:
+    return envs.make("rocket", num_worlds=worlds, **options)  # type: ignore[return-value]
+
+
+def set_up(env: Rocket, **changes: Any) -> None:
+    """Moves the ball of world 0: ``position``, ``velocity``."""
+    world = env.worlds.world
+    ball = world.ball.map(torch.clone)
+    for name, value in changes.items():
+        getattr(ball, name)[:, 0] = torch.tensor(value)
+    env.worlds.world = world.replace(ball=ball)
+
+
+def act(env: Rocket, root: TensorDict, wanted: Tensor | None = None) -> TensorDict:
+    """One step; nothing is pressed unless said otherwise."""
+    cars = env.starts.cars
+    wanted = torch.zeros(8, cars, env.num_worlds) if wanted is None else wanted
+    root["agents", "action"] = chosen_for(env._actions, wanted)
+    return env.step(root)["next"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"blue": 1, "orange": 2, "observation": "compact", "actions": "box8"},
+        {"blue": 3, "orange": 3, "actions": "lookup90", "rewards": "sparse", "ramps": False},
+        {"dtype": torch.float64, "tick_skip": 2, "observation": "compact"},
+    ],
+)
+def test_specs(options: dict[str, Any]) -> None:
+    check_env_specs(build(3, **MIXED, **options))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"blue": 0}, "blue: 0 cars, a team has 1 to 3"),
+        ({"orange": 4}, "orange: 4 cars, a team has 1 to 3"),
+        ({"observation": "pixels"}, "observation: 'pixels' is unknown, allowed: rlbot180, compact"),
+        ({"actions": "keys"}, "actions: 'keys' is unknown, allowed: multi, lookup90, box8"),
+        ({"rewards": "none"}, "rewards: 'none' is unknown, allowed: sparse, dense, hybrid"),
+        ({"reward_weights": {"style": 1.0}}, "reward_weights: 'style' is unknown, allowed: goal, "),
+        ({"kick_offs": 0.0}, "all weights are 0"),
+        ({"aerials": -1.0}, "aerials: -1.0 is negative"),
+        ({"tick_skip": 0}, "tick_skip: 0 is not"),
+        ({"max_seconds": 0}, "max_seconds: 0 is not above 0"),
+    ],
+)
+def test_impossible_options_say_so(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message) as error:
+        build(2, **options)
+    assert "\n" not in str(error.value)
+
+
+def test_absent_cars_are_marked_and_see_nothing() -> None:
+    env = build(3, blue=1, orange=2, **MIXED)
+    step = act(env, env.reset())
+    active = torch.tensor([True, False, True, True])
+    assert (step["agents", "active"] == active).all()
+    assert not step["agents", "observation"][:, 1].any() and not step["agents", "reward"][:, 1].any()
+    assert step["agents", "done"][:, 1].all() and not step["agents", "done"][:, [0, 2, 3]].any()
+    assert not step["done"].any()
+    # Nor are they seen: blue has no mate, and no third rival.
+    blue = step["agents", "observation"][:, 0]
+    assert not blue[:, 48:74].any() and blue[:, 74:100].any(1).all() and not blue[:, 100:113].any()
+
+
+def test_published_observation_of_a_kick_off() -> None:
+    env = build(16)
+    seen = env.reset()["agents", "observation"]
+    blue, orange = seen.unbind(1)
+    world = env.worlds.world
+    torch.testing.assert_close(blue[:, :2] * 4096, world.cars.position[:2, 0].T)
+    torch.testing.assert_close(blue, orange)  # each sees the same from its side
+    assert (blue[:, 18] * 100 - 100 / 3).abs().max() < 1e-4  # a third of a tank
+    torch.testing.assert_close(blue[:, 9:18].view(-1, 3, 3).square().sum(2), torch.ones(16, 3))
+    assert not blue[:, 22:24].any() and (blue[:, 24] * 4096 - 93.15).abs().max() < 0.1
+    torch.testing.assert_close(blue[:, 31:34], blue[:, 22:25] - blue[:, :3])
+    assert (blue[:, 41:46] == torch.tensor([1.0, 0, 0, 0, 0])).all()
+    assert (blue[:, 47] > 0.99).all()  # cars look at the ball
+    assert (blue[:, 74:76] == -blue[:, :2]).all()  # the rival stands opposite
+    pads = blue[:, 113:173].view(16, 10, 6)
+    assert (pads[..., 5].diff(dim=1) >= 0).all() and (pads[..., 3] == 1).all()
+    nearest = (torch.tensor(PADS) - world.cars.position[:2, 0].T[:, None]).norm(dim=2).amin(1)
+    assert ((pads[:, 0, 5] * 4096).square() - nearest.square()).abs().max() < 60.0**2  # pads are 53 uu higher
+    assert (blue[:, 173] == 1).all() and (blue[:, 176:] == torch.tensor([1.0, 0, 0, 0])).all()
+
+
+def test_the_ball_can_be_met_where_it_rolls() -> None:
+    env = build(1, random_states=1.0, kick_offs=0.0)
+    env.reset()
+    set_up(env, position=[0.0, 0.0, 93.15], velocity=[0.0, 600.0, 0.0])
+    seen = act(env, env._current())["agents", "observation"][0, 0]
+    seconds = seen[40] * 4
+    assert 0 < seconds < 4
+    assert (seen[38] * 4096 - 600 * (seconds + 8 / 120)).abs() < 40  # it hardly slows down
+
+
+def test_a_goal_ends_the_match_and_pays_both_teams() -> None:
+    env = build(2, rewards="sparse")
+    root = env.reset()
+    set_up(env, position=[0.0, 5000.0, 200.0], velocity=[0.0, 3000.0, 0.0])
+    for _ in range(3):
+        step = act(env, root)
+        if step["done"][0]:
+            break
+    assert step["terminated"][0] and not step["truncated"].any() and not step["done"][1]
+    blue, orange = step["agents", "reward"][0, :, 0]
+    assert blue == 10 and orange == -10
+    episode = step["episode"]
+    assert episode["goals_for"][0] == 1 and episode["success"][0] == 1 and episode["goals_against"][0] == 0
+    assert episode["reward_goal"][0] == 10 and episode["return"][0] == 10 and not episode["return"][1]
+    assert step["agents", "done"][0].all() and step["agents", "terminated"][0].all()
+
+
+def test_matches_are_cut_off_not_ended_by_time() -> None:
+    for options in ({"max_seconds": 0.5}, {"idle_seconds": 0.5}):
+        env = build(2, **options)
+        root = env.reset()
+        for step in range(8):
+            after = act(env, root)
+            assert after["truncated"].all() == (step == 7)
+        assert not after["terminated"].any() and after["agents", "truncated"].all()
+        assert (after["episode", "time"] - 8 * 8 / 120).abs().max() < 1e-6
+
+
+def test_finished_matches_restart_alone() -> None:
+    env = build(3)
+    root = env.reset()
+    set_up(env, position=[0.0, -5000.0, 200.0], velocity=[0.0, -4000.0, 0.0])
+    root["agents", "action"] = chosen_for("multi", torch.zeros(8, 2, 3))
+    for _ in range(4):
+        root, following = env.step_and_maybe_reset(root)
+        ended = root["next", "done"][:, 0]
+        if ended.any():
+            break
+        root = following.set(("agents", "action"), root["agents", "action"])
+    assert ended.tolist() == [True, False, False]
+    assert root["next", "episode", "goals_against"][0] == 1
+    assert following["episode", "length"][0] == 0 and (following["episode", "length"][1:] > 0).all()
+    assert env.worlds.world.clock[0] == 0 and env.worlds.world.goal[0] == 0
+
+
+def test_terms_add_up_to_the_return() -> None:
+    env = build(4, blue=2, orange=2, rewards="dense", **MIXED)
+    root, total = env.reset(), torch.zeros(4)
+    for step in range(20):
+        root["agents", "action"] = env.full_action_spec["agents", "action"].rand()
+        root, following = env.step_and_maybe_reset(root)
+        if root["next", "done"].any() or step == 19:
+            break
+        total += root["next", "agents", "reward"][:, :2].mean((1, 2))
+        episode = root["next", "episode"]
+        summed = torch.stack([episode[f"reward_{name}"] for name in TERMS]).sum(0)
+        torch.testing.assert_close(summed, episode["return"], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(episode["return"][:, 0], total, rtol=1e-4, atol=1e-5)
+        root = following
+
+
+def test_touch_shot_and_kick_off_pay_who_earns_them() -> None:
+    env = build(1, reward_weights=dict.fromkeys(TERMS, 1.0), rewards="dense")
+    root = env.reset()
+    cars = env.worlds.world.cars
+    position, velocity = cars.position.clone(), cars.velocity.clone()
+    position[:, 0, 0], velocity[:, 0, 0] = torch.tensor([0.0, 3500.0, 17.0]), torch.tensor([0.0, 2000.0, 0.0])
+    rotation = cars.rotation.clone()
+    rotation[:, :, 0, 0] = torch.tensor([[0.0, 1.0, 0.0], [-1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
+    env.worlds.world = env.worlds.world.replace(
+        cars=cars.replace(position=position, velocity=velocity, rotation=rotation)
+    )
+    set_up(env, position=[0.0, 3800.0, 93.15], velocity=[0.0, 0.0, -0.001])
+    rewards: dict[str, float] = {}
+    for _ in range(4):
+        step = act(env, root)
+        rewards = {name: float(step["episode", f"reward_{name}"][0]) for name in TERMS}
+    assert step["episode", "touches_blue"][0] >= 1 and not step["episode", "touches_orange"][0]
+    sparse = 0.2
+    assert rewards["shot"] == pytest.approx(sparse) and 0.5 < rewards["touch"] <= 3
+    assert rewards["approach"] > 0 and rewards["speed_to_ball"] > 0 and rewards["ball_to_goal"] > 0
+    assert not rewards["save"] and not rewards["aerial_touch"] and not rewards["spacing"]
+
+
+def test_modes_choose_groups() -> None:
+    sparse, dense, hybrid = (make_weights(mode, None) for mode in ("sparse", "dense", "hybrid"))
+    assert sparse["goal"] == 10 and sparse["touch"] == 0
+    assert dense["goal"] == 2 and dense["touch"] == 0.1
+    assert hybrid["goal"] == 10 and hybrid["touch"] == 0.05
+    assert make_weights("sparse", {"goal": 3.0})["goal"] == 3
+
+
+def test_actions_are_read_as_drivers_act() -> None:
+    multi = torch.tensor([[[0, 1, 2, 3, 4, 1, 0, 1]]])
+    assert controls("multi", multi)[:, 0, 0].tolist() == [-1, -0.5, 0, 0.5, 1, 1, 0, 1]
+    box = torch.tensor([[[0.3, -2.0, 0, 0, 0, 0.1, -0.1, 1]]])
+    assert controls("box8", box)[:, 0, 0].tolist() == pytest.approx([0.3, -1, 0, 0, 0, 1, 0, 1])
+    table = lookup_table()
+    assert len(table) == len(set(table)) == 90
+    assert controls("lookup90", torch.tensor([[5], [89]])).shape == (8, 1, 2)
+    for kind, tolerance in (("multi", 0.0), ("box8", 0.0), ("lookup90", 0.0)):
+        wanted = torch.tensor(table[::7]).T.reshape(8, 1, -1)
+        assert (controls(kind, chosen_for(kind, wanted)) - wanted).abs().max() <= tolerance
+
+
+def rollout(env: Rocket, steps: int = 12, seed: int = 0) -> TensorDict:
+    torch.manual_seed(seed)
+    return env.rollout(steps, break_when_any_done=False)
+
+
+def test_a_seed_decides_everything() -> None:
+    first, second, other = (rollout(build(3, seed=seed, **MIXED)) for seed in (1, 1, 2))
+    assert (first == second).all()
+    assert not torch.equal(first["agents", "observation"], other["agents", "observation"])
+
+
+def test_worlds_do_not_notice_each_other() -> None:
+    together = build(6, dtype=torch.float64, seed=3, **MIXED)
+    root = together.reset()
+    alone = build(1, dtype=torch.float64)
+    alone.reset()
+    torch.manual_seed(5)
+    actions = torch.stack([together.full_action_spec["agents", "action"].rand() for _ in range(15)])
+    starts = together.worlds.map(torch.clone)
+    seen = []
+    for action in actions:
+        root["agents", "action"] = action
+        seen.append(together.step(root)["next", "agents"].clone())
+    for world in range(6):
+        alone._match = starts.map(lambda value, world=world: value[..., world : world + 1].clone())
+        single = alone._current()
+        for step, action in zip(seen, actions):
+            single["agents", "action"] = action[world : world + 1]
+            after = alone.step(single)["next", "agents"]
+            for name in ("observation", "reward"):
+                torch.testing.assert_close(after[name][0], step[name][world], rtol=0, atol=1e-9)
+
+
+def test_a_saved_env_goes_on_as_it_would_have() -> None:
+    env, other = build(3, max_seconds=1.0, **MIXED), build(3, max_seconds=1.0, seed=7, **MIXED)
+    rollout(env)
+    saved, runs = env.state_dict(), []
+    for one in (env, other):
+        one.load_state_dict(saved)
+        runs.append(rollout(one, 20, seed=9))
+    assert (runs[0] == runs[1]).all()
+    assert (runs[0]["episode", "length"][:, 0] == 12).all() and runs[0]["next", "done"].any()
+
+
+def test_starts_are_of_the_kinds_asked_for() -> None:
+    env = build(200, **MIXED)
+    env.reset()
+    world: RocketState = env.worlds.world
+    ball: Ball = world.ball
+    resting = (ball.velocity == 0).all(0)
+    flying = (ball.position[2] >= 299) & (world.cars.boost == 100).all(0)
+    assert 0.25 < resting.float().mean() < 0.55 and 0.15 < flying.float().mean() < 0.45
+    kick_off = world.cars.position[:, :, resting]
+    torch.testing.assert_close(kick_off[:2, 0], -kick_off[:2, 1])
+    assert len(kick_off[:2, 0].T.unique(dim=0)) == 5
+
+
+def test_demolished_cars_come_back() -> None:
+    env = build(1)
+    root = env.reset()
+    world = env.worlds.world
+    gone = world.cars.gone.clone()
+    gone[1, 0] = 20.0
+    env.worlds.world = world.replace(cars=world.cars.replace(gone=gone))
+    step = act(env, root)
+    assert step["agents", "observation"][0, 1, 21] == 1 and step["agents", "active"].all()
+    for _ in range(3):
+        step = act(env, root)
+    assert step["agents", "observation"][0, 1, 21] == 0
+    place = env.worlds.world.cars.position[:, 1, 0]
+    assert place[1] > 4000 and place[0].abs() > 2000  # before its own goal
