@@ -4,19 +4,34 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+from omegaconf import OmegaConf
+
 
 def train(seed: int, folder: Path, overrides: list[str]) -> Path:
-    """One training run; its output goes to ``<run>.log``."""
+    """One training run, unless it is there already; its output goes to ``<run>.log``."""
     run = folder / f"seed{seed}"
+    if complete(run):
+        return run
+    shutil.rmtree(run, ignore_errors=True)  # what an earlier attempt left
+    folder.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "rlstack.train", f"seed={seed}", f"run_dir={run}", *overrides]
     with open(folder / f"seed{seed}.log", "w") as log:
         subprocess.run(command, check=True, stdout=log, stderr=subprocess.STDOUT)
     return run
+
+
+def complete(run: Path) -> bool:
+    """The run has a checkpoint of its last frame; there are earlier ones, of the best evaluation or after Ctrl-C."""
+    if not (run / "config.yaml").is_file():
+        return False
+    total = OmegaConf.load(run / "config.yaml")["total_frames"]
+    return any(int(path.stem.partition("_")[2]) >= total for path in (run / "checkpoints").glob("checkpoint_*.pt"))
 
 
 def final_evaluation(run: Path, episodes: int, seed: int, policy: str = "greedy") -> dict[str, Any]:

@@ -104,7 +104,6 @@ def main() -> None:
     arguments = parser.parse_args()
     name = f"style{arguments.style}"
     folder = arguments.folder / name
-    folder.mkdir(parents=True, exist_ok=True)
     overrides = [f"experiment=arena/{name}", "threads=1", *arguments.overrides]
     with ThreadPoolExecutor(arguments.parallel) as pool:
         paths = list(pool.map(lambda seed: train(seed, folder, overrides), arguments.seeds))

@@ -105,7 +105,6 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=HERE)
     parser.add_argument("overrides", nargs="*", help="further overrides of rlstack.train")
     arguments = parser.parse_args()
-    arguments.folder.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor(arguments.parallel) as pool:
         runs = list(pool.map(lambda seed: train(seed, arguments.folder, arguments.overrides), arguments.seeds))
     finals = {

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from omegaconf import OmegaConf
 
+from experiments.runs import complete
 from rlstack.evaluation.statistics import bootstrap_interval, iqm
 
 from .curves import draw, write
@@ -94,14 +94,6 @@ def train(study: str, seeds: list[int], folder: Path) -> None:
         subprocess.run(
             command, check=True, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, "OMP_NUM_THREADS": "1"}
         )
-
-
-def complete(run: Path) -> bool:
-    """The run has a checkpoint of its last frame; there are earlier ones, of the best evaluation or after Ctrl-C."""
-    if not (run / "config.yaml").is_file():
-        return False
-    total = OmegaConf.load(run / "config.yaml")["total_frames"]
-    return any(int(path.stem.partition("_")[2]) >= total for path in (run / "checkpoints").glob("checkpoint_*.pt"))
 
 
 def judge(study: str, seeds: list[int], folder: Path) -> dict[str, Any]:
