@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,11 @@ PER_UPDATE = 1200
 
 def run(agent: str, seed: int, folder: Path) -> Path:
     """Trains one agent unless it is there already."""
+    path = folder / agent / f"seed{seed}"
+    if complete(path):
+        return path
+    shutil.rmtree(path, ignore_errors=True)  # what an earlier attempt left
+    path.parent.mkdir(parents=True, exist_ok=True)
     overrides = [
         *(f"agent={agent}", "env=marinenav", "collector.count=env_steps", f"total_frames={ENV_STEPS}", "threads=1"),
         *(f"log_every={ENV_STEPS // 50}", f"eval.every={ENV_STEPS // 10}", f"checkpoint.every={ENV_STEPS}"),
@@ -47,7 +53,7 @@ def run(agent: str, seed: int, folder: Path) -> Path:
     ]
     if agent not in ("ppo", "a2c"):
         overrides += [f"agent.frames_per_update={round(PER_UPDATE / DECISIONS_PER_STEP)}", "agent.learning_starts=5000"]
-    return train(seed, folder / agent, overrides)
+    return train(seed, path.parent, overrides)
 
 
 def summarise(agent: str, runs: dict[int, Path], episodes: int, evaluation_seed: int) -> dict[str, Any]:
