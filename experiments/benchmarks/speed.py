@@ -1,6 +1,6 @@
 """How fast the worlds are, in steps per CPU-second of one thread, and what collecting costs; a table and a JSON file.
 
-    python -m experiments.benchmarks.speed [--quick] [--no-compile] [--out FILE]
+    python -m experiments.benchmarks.speed [--quick] [--no-compile] [--only arena] [--out FILE]
 
 A row is a subject (see ``SUBJECTS``) at one number of worlds: it is warmed up, then timed several times by the CPU
 time of the process, resets included. To measure something else, add a subject: a name and a function
@@ -114,7 +114,7 @@ SUBJECTS = [
     Subject("marinenav, compiled", robots(compiled=True), (1024, 2048, 4096, 8192), compiles=True),
     *(
         Subject(f"arena, style {style}, {how}", game(style, how == "compiled"), sizes, how == "compiled", 1000)
-        for how, sizes in (("eager", (256, 1024, 4096, 8192, 16384)), ("compiled", (4096, 8192, 16384)))
+        for how, sizes in (("eager", (256, 1024, 4096, 16384)), ("compiled", (8192, 32768)))
         for style in (1, 2)
     ),
 ]
@@ -190,6 +190,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Steps per CPU-second of the batched worlds, one thread.")
     parser.add_argument("--quick", action="store_true", help="two sizes per subject, shorter runs")
     parser.add_argument("--no-compile", action="store_true", help="leave out what needs torch.compile")
+    parser.add_argument("--only", default="", help="subjects whose name contains this; others keep their last figures")
     parser.add_argument("--out", type=Path, default=RESULTS, help="JSON file (default: %(default)s)")
     return parser.parse_args(arguments)
 
@@ -197,7 +198,8 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> None:
     options = parse(arguments)
     torch.set_num_threads(1)
-    subjects = [subject for subject in SUBJECTS if not (options.no_compile and subject.compiles)]
+    subjects = [subject for subject in SUBJECTS if options.only in subject.name]
+    subjects = [subject for subject in subjects if not (options.no_compile and subject.compiles)]
     if options.quick:
         subjects = [Subject(**{**vars(subject), "sizes": subject.sizes[-3:-1]}) for subject in subjects]
     console = Console()
@@ -206,16 +208,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for row in run(subjects, repeats=3 if options.quick else 7, world_steps=100_000 if options.quick else 300_000):
             rows.append(row)
             status.update(f"{row.name}, {row.num_worlds} worlds: {row.median / 1e3:.0f}k; measuring on")
-        status.update("collection overhead")
-        collection = overhead(num_worlds=4096, rounds=3 if options.quick else 15)
+        result = {**circumstances(), "unit": "world steps per CPU-second"}
+        earlier = json.loads(options.out.read_text()) if options.only and options.out.is_file() else {"rows": []}
+        if not options.only:
+            status.update("collection overhead")
+            earlier["collection"] = overhead(num_worlds=4096, rounds=3 if options.quick else 15)
+            console.print("\n".join(lines(earlier["collection"])), highlight=False)
     rows = mark_best(rows)
     console.print(table(rows))
-    console.print("\n".join(lines(collection)), highlight=False)
     if options.quick and options.out == RESULTS:
         return  # the committed figures come from a full measurement
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    result = {**circumstances(), "unit": "world steps per CPU-second", "rows": [asdict(row) for row in rows]}
-    result["collection"] = collection
+    measured = {row.name for row in rows}
+    kept = [row for row in earlier["rows"] if row["name"] not in measured]
+    result |= {key: earlier[key] for key in ("collection",) if key in earlier}
+    result["rows"] = [*kept, *({**asdict(row), "date": result["date"]} for row in rows)]
     options.out.write_text(json.dumps(result, indent=2) + "\n")
     console.print(f"written to {options.out}")
 
