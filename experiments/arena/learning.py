@@ -6,7 +6,7 @@
 Every seed is one ``python -m rlstack.train`` of one thread with ``conf/experiment/arena/style<n>.yaml`` (further
 overrides can be appended). Its last checkpoint plays the whole game, no curriculum, in worlds of another seed, twice:
 with actions sampled from the policy and with its most probable ones (greedy). Results beside this file:
-``style<n>.json``, ``style<n>.csv`` (evaluations during training), ``style<n>.yaml`` (the resolved configuration),
+``style<n>.json``, ``style<n>.csv`` (games won during training), ``style<n>.yaml`` (the resolved configuration),
 ``style<n>.mp4`` (a win) and ``curves.png``.
 """
 
@@ -36,7 +36,7 @@ from rlstack.training.worlds import world_options
 HERE = Path(__file__).parent
 STYLES = {1: "turn and thrust", 2: "four directions"}
 POLICIES = {"sampled": "explore", "greedy": "greedy"}
-SHOWN = ("frames", "time/seconds", "time/cpu_seconds", "eval/success", "eval/return", "eval/phase", "eval/length")
+SHOWN = ("frames", "time/seconds", "time/cpu_seconds", "train/success", "train/return", "eval/success", "eval/phase")
 
 
 def judge(run: Path, episodes: int, seed: int) -> dict[str, Any]:
@@ -63,31 +63,39 @@ def film(run: Path, seed: int, path: Path) -> None:
 
 
 def write_curve(runs: dict[int, Path], path: Path) -> None:
-    """Evaluations during training, a row each."""
+    """What was logged of the games during training, a row each."""
     with open(path, "w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["seed", *SHOWN])
         for seed, run in runs.items():
-            writer.writerows([seed, *(row.get(name, "") for name in SHOWN)] for row in read_curve(run))
+            with open(run / "metrics.csv", newline="") as metrics:
+                logged = [row for row in csv.DictReader(metrics) if row["train/success"] or row["eval/success"]]
+            writer.writerows([seed, *(row.get(name, "") for name in SHOWN)] for row in logged)
 
 
 def draw(out: Path) -> None:
-    """``curves.png``: the wins of every seed, a panel for each style that has been measured."""
+    """``curves.png``: the games won by every seed, a panel for each style that has been measured."""
     figure, axes = plt.subplots(1, len(STYLES), figsize=(11, 4), constrained_layout=True, sharey=True)
     for (style, title), axis in zip(STYLES.items(), axes, strict=True):
         path = out / f"style{style}.csv"
         rows = list(csv.DictReader(path.open(newline=""))) if path.is_file() else []
-        for seed in sorted({row["seed"] for row in rows}):
+        for number, seed in enumerate(sorted({row["seed"] for row in rows})):
             own = [row for row in rows if row["seed"] == seed]
-            minutes = [float(row["time/cpu_seconds"]) / 60 for row in own]
-            axis.plot(minutes, [float(row["eval/success"]) for row in own], label=f"seed {seed}")
+            axis.plot(*_points(own, "train/success"), color=f"C{number}", label=f"seed {seed}, sampled, training")
+            axis.plot(*_points(own, "eval/success"), "o--", color=f"C{number}", ms=4, lw=1, label="greedy, evaluation")
         axis.set(title=f"style {style}: {title}", xlabel="CPU minutes, one thread", ylim=(0, 1))
         axis.grid(alpha=0.3)
         if rows:
-            axis.legend()
-    axes[0].set_ylabel("wins of 100 greedy episodes")
+            axis.legend(fontsize=8)
+    axes[0].set_ylabel("share of games won")
     figure.savefig(out / "curves.png", dpi=130)
     plt.close(figure)
+
+
+def _points(rows: list[dict[str, str]], column: str) -> tuple[list[float], list[float]]:
+    """CPU minutes and values of the rows that have one."""
+    there = [row for row in rows if row[column] and row["time/cpu_seconds"]]
+    return [float(row["time/cpu_seconds"]) / 60 for row in there], [float(row[column]) for row in there]
 
 
 def main() -> None:
