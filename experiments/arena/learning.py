@@ -7,7 +7,7 @@ Every seed is one ``python -m rlstack.train`` of one thread with ``conf/experime
 overrides can be appended). Its last checkpoint plays the whole game, no curriculum, in worlds of another seed, twice:
 with actions sampled from the policy and with its most probable ones (greedy). Results beside this file:
 ``style<n>.json``, ``style<n>.csv`` (games won during training), ``style<n>.yaml`` (the resolved configuration),
-``style<n>.mp4`` (a win) and ``curves.png``.
+``style<n>.mp4`` (a win), ``curves.png`` and ``table.md``.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def film(run: Path, seed: int, path: Path) -> None:
     evaluation = evaluate(policy, "arena", options, episodes=16, seed=seed, record=16)
     wins = [index for index in evaluation.recordings if evaluation.episodes["success"][index]]
     if wins:
-        save_animation(evaluation.recordings[wins[0]], path)
+        save_animation(evaluation.recordings[wins[0]], path, size=(480, 384))
 
 
 def write_curve(runs: dict[int, Path], path: Path) -> None:
@@ -98,6 +98,23 @@ def _points(rows: list[dict[str, str]], column: str) -> tuple[list[float], list[
     return [float(row["time/cpu_seconds"]) / 60 for row in there], [float(row[column]) for row in there]
 
 
+def table(out: Path) -> str:
+    """Markdown, a row for each seed of the styles that have been measured."""
+    lines = [
+        "| style | seed | frames | CPU-min | won, sampled | won, greedy | return, sampled | steps, sampled |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for style in STYLES:
+        path = out / f"style{style}.json"
+        for seed, row in (json.loads(path.read_text())["seeds"] if path.is_file() else {}).items():
+            won = [f"{row[how]['eval/success']:.1%}" for how in POLICIES]
+            sampled = row["sampled"]
+            cells = [str(style), seed, f"{row['frames']:,.0f}", f"{row['cpu_minutes']:.1f}", *won]
+            cells += [f"{sampled['eval/return']:,.0f}", f"{sampled['eval/length']:,.0f}"]
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -126,9 +143,8 @@ def main() -> None:
     shutil.copyfile(paths[0] / "config.yaml", arguments.out / f"{name}.yaml")
     draw(arguments.out)
     film(paths[0], arguments.evaluation_seed, arguments.out / f"{name}.mp4")
-    for seed, result in results["seeds"].items():
-        scores = ", ".join(f"{how} {result[how]['eval/success']:.3f}" for how in POLICIES)
-        print(f"style {arguments.style}, seed {seed}: wins {scores} in {result['cpu_minutes']:.1f} CPU-min")
+    (arguments.out / "table.md").write_text(table(arguments.out))
+    print(table(arguments.out))
 
 
 if __name__ == "__main__":
