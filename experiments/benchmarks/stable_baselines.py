@@ -105,7 +105,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULT)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    results = {}
+    # What is not measured now keeps its last figures.
+    results = json.loads(arguments.out.read_text())["results"] if arguments.out.is_file() else {}
     for name in arguments.algorithms:
         results[name] = compare(name, arguments.rounds)
         line = {way: round(results[name][way]["median"]) for way in ("rlstack", "stable_baselines3")}
