@@ -32,6 +32,7 @@ _WRAPPING = {
 }
 _KEEP = "observation_keep"
 _WRAPPING[_KEEP] = inspect.Parameter(_KEEP, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=list[int] | None)
+_BROUGHT: dict[str, str] = {}
 
 
 def register(name: str, target: str) -> None:
@@ -39,6 +40,29 @@ def register(name: str, target: str) -> None:
     if ":" not in target:
         raise ValueError(f"target {target!r} of world {name!r} is not of the form 'package.module:Class'")
     _WORLDS[name] = target
+
+
+def register_option(name: str, target: str, annotation: Any = Any) -> None:
+    """Gives every world the option ``name``, None unless given.
+
+    Args:
+        name: of the option.
+        target: a dotted path ``package.module:function``, called with the world in all its wrappers and
+            the option's value; it returns the world to use.
+        annotation: the option's type.
+    """
+    if ":" not in target:
+        raise ValueError(f"target {target!r} of option {name!r} is not of the form 'package.module:function'")
+    _WRAPPING[name] = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+    _BROUGHT[name] = target
+
+
+def _with_brought(world: EnvBase, options: dict[str, Any]) -> EnvBase:
+    for name, value in options.items():
+        if value is not None:
+            module, _, attribute = _BROUGHT[name].partition(":")
+            world = getattr(importlib.import_module(module), attribute)(world, value)
+    return world
 
 
 def _installed() -> dict[str, str]:
@@ -115,4 +139,5 @@ def make(name: str, **options: Any) -> EnvBase:
     own = _own_options(name)
     around = {key: value for key, value in options.items() if key in _WRAPPING and key not in own}
     world = world_class(name)(**{key: options[key] for key in options if key not in around})
-    return wrapped(partly_hidden(world, around.pop(_KEEP, None)), **around)
+    brought = {key: around.pop(key) for key in _BROUGHT if key in around}
+    return _with_brought(wrapped(partly_hidden(world, around.pop(_KEEP, None)), **around), brought)

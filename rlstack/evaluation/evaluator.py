@@ -16,6 +16,7 @@ from torch import Tensor
 from torchrl.envs import EnvBase
 
 import envs
+from rlstack.play.option import judged
 
 from .results import Evaluation
 
@@ -133,7 +134,7 @@ def _options(world: str, options: Mapping[str, Any], configs: Sequence[Any] = ()
     """All constructor arguments but those that every turn sets."""
     factory = envs.world_class(world)
     needed = getattr(factory, "episode_options", None) if configs else None
-    chosen = {**options, **getattr(factory, "evaluation_options", {}), **(needed(configs) if needed else {})}
+    chosen = judged({**options, **getattr(factory, "evaluation_options", {}), **(needed(configs) if needed else {})})
     return {key: value for key, value in chosen.items() if key not in OURS}
 
 

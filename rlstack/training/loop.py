@@ -15,6 +15,7 @@ from rlstack.collection.collector import make_collector
 from rlstack.collection.flatten import flatten_agents
 from rlstack.config import ConfigError
 from rlstack.evaluation.evaluator import Evaluation, evaluate
+from rlstack.play.self_play import SelfPlay
 
 from .checkpoint import CheckpointError
 from .config import TrainConfig
@@ -49,6 +50,7 @@ class Training:
         self.env = build_world(config.env, self.device, config.seed)
         self.agent = build_agent(config.agent, self.env, config.total_frames, self.device)
         self.curriculum = None if config.curriculum is None else Curriculum(config.curriculum, self.env)
+        self.self_play = SelfPlay.of(self.env, run.path / "opponents", raw_config)
         self.monitor = Monitor()
         self.frames, self.best_score = 0, float("-inf")
         self._time = {"time/seconds": 0.0, "time/cpu_seconds": 0.0}
@@ -96,11 +98,14 @@ class Training:
                 self.monitor.observe(batch, metrics)
                 self._time = clock.read()
                 self._follow_curriculum(batch, logger, progress)
+                if self.self_play is not None and (joined := self.self_play.observe(self.frames, self.agent)):
+                    progress.event(joined)
                 due = _Due(previous, self.frames, c.total_frames)
                 if due(c.log_every):
                     rate = (self.frames - frames_before) / clock.elapsed
                     row = {**self.monitor.flush(), "train/updates": float(self.agent.updates)}
                     row |= self.curriculum.metrics() if self.curriculum is not None else {}
+                    row |= self.self_play.metrics() if self.self_play is not None else {}
                     logger.log(self.frames, {**row, **self._time, "time/frames_per_second": rate})
                     progress.update(self.frames, row)
                 best = False

@@ -10,6 +10,7 @@ import torch
 from torchrl.envs import EnvBase
 
 import envs
+import rlstack.play.option  # noqa: F401  (makes env.opponents known)
 from rlstack.collection.devices import usable_device
 from rlstack.config import ConfigError, convert
 from rlstack.config.errors import unknown_key

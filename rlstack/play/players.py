@@ -1,0 +1,214 @@
+"""Whoever can drive one side of a world: at random, by the world's own rules, or any agent from anywhere."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from tensordict.nn import TensorDictModuleBase
+from torch import Tensor
+from torchrl.envs import EnvBase
+
+from envs.base import MEMORY
+from rlstack.adapters.loading import KINDS, load_policy, parse
+from rlstack.agents.base import GROUP, Interface
+from rlstack.agents.interface import MASK
+from rlstack.config import ConfigError
+from rlstack.config.errors import did_you_mean
+
+from .sides import sides_of
+
+RANDOM = "random"
+_ENDINGS = (".pt", ".pth", ".zip", ".onnx")
+Source = str | Mapping[str, Any]
+"""Who plays: a name or ``kind:path``, or a mapping with ``player`` and options of its kind (``which: best``)."""
+
+
+class Player(ABC):
+    """Acts for half-worlds, see :func:`~rlstack.play.sides.half_worlds`. It may remember, of each row by itself.
+
+    Args:
+        name: for people and results.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @abstractmethod
+    def act(self, env: EnvBase, halves: TensorDictBase, rows: Tensor) -> Tensor:
+        """Actions ``[n, A / 2, ...]`` of the rows ``[n]``, ascending, of the half-worlds ``[2 W, A / 2]``."""
+
+    def begin(self, rows: Tensor | None = None) -> None:
+        """Forgets what it remembers of these rows (None: all): episodes begin there, or someone else drove them."""
+        return
+
+    def state_dict(self) -> dict[str, Any]:
+        """What it remembers."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restores :meth:`state_dict`."""
+        return
+
+
+class RandomPlayer(Player):
+    """Uniform actions, legal where the world has masks."""
+
+    def __init__(self, env: EnvBase, name: str = RANDOM) -> None:
+        super().__init__(name)
+        self._interface = Interface.of(env)
+
+    def act(self, env: EnvBase, halves: TensorDictBase, rows: Tensor) -> Tensor:
+        mask = halves.get(MASK)[rows] if self._interface.masked else None
+        lead = (len(rows), halves.batch_size[1])
+        return self._interface.to_env(self._interface.random_action(lead, rows.device, mask))
+
+
+class ScriptedPlayer(Player):
+    """A player that comes with the world, see :class:`~rlstack.play.sides.Sides`; it may look at all of its state."""
+
+    def __init__(self, env: EnvBase, name: str) -> None:
+        super().__init__(name)
+        self._script = sides_of(env).scripted[name]
+
+    def act(self, env: EnvBase, halves: TensorDictBase, rows: Tensor) -> Tensor:
+        worlds, place = torch.unique(rows // 2, return_inverse=True)
+        actions = self._script(env, worlds)
+        sides = actions.reshape(len(worlds) * 2, actions.shape[1] // 2, *actions.shape[2:])
+        return sides[2 * place + rows % 2]
+
+
+class PolicyPlayer(Player):
+    """A policy that was made for the world, deciding for every agent by itself.
+
+    One that leaves its memory in the tensordict (agents of ours) is asked for its rows alone. One that keeps its memory
+    itself (``reset`` makes it forget) is asked for all rows, always.
+    """
+
+    def __init__(self, env: EnvBase, policy: TensorDictModuleBase, name: str) -> None:
+        super().__init__(name)
+        self._policy, self._interface = policy, Interface.of(env)
+        self._key = self._interface.key(MEMORY)
+        carries = self._key in list(policy.out_keys)
+        self._held: Tensor | None = None
+        self._keeps_itself = not carries and callable(getattr(policy, "reset", None))
+        self._carries = carries
+        self._begun: Tensor | None = None
+
+    def act(self, env: EnvBase, halves: TensorDictBase, rows: Tensor) -> Tensor:
+        seen = halves.select("observation", "active", MASK, strict=False)
+        everyone = self._keeps_itself or len(rows) == len(halves)
+        shown = seen if everyone else seen[rows]
+        root = TensorDict({GROUP: shown}, [len(shown)], shown.device)
+        if self._keeps_itself:
+            root.set("is_init", self._starts(len(halves), rows.device)[:, None])
+        if self._carries and self._held is not None:
+            root.set((GROUP, MEMORY), self._held if everyone else self._held[rows])
+        acted = self._policy(root)
+        if self._carries:
+            self._keep(acted.get(("next", GROUP, MEMORY)), rows, len(halves))
+        action = acted.get((GROUP, "action"))
+        return action if len(action) == len(rows) else action[rows]
+
+    def _keep(self, memory: Tensor, rows: Tensor, count: int) -> None:
+        if self._held is None:
+            self._held = memory.new_zeros(count, *memory.shape[1:])
+        self._held = memory if len(rows) == count else self._held.index_copy(0, rows, memory)
+
+    def _starts(self, count: int, device: torch.device) -> Tensor:
+        begun, self._begun = self._begun, torch.zeros(count, dtype=torch.bool, device=device)
+        return torch.ones_like(self._begun) if begun is None else begun
+
+    def begin(self, rows: Tensor | None = None) -> None:
+        if rows is None:
+            self._held = self._begun = None
+            if self._keeps_itself:
+                self._policy.reset()
+            return
+        if self._held is not None:
+            self._held = self._held.index_fill(0, rows, 0.0)
+        if self._begun is not None:
+            self._begun[rows] = True
+
+    def state_dict(self) -> dict[str, Any]:
+        return {} if self._held is None else {"memory": self._held}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.begin()
+        memory = state.get("memory")
+        self._held = None if memory is None else memory.clone()
+
+
+def make_player(source: Source, env: EnvBase, name: str | None = None) -> Player:
+    """A player by its source.
+
+    ``random``; a name of the world's own players (Rocket: ``rule``); a run directory or checkpoint; or ``kind:path``
+    with options, see :func:`~rlstack.adapters.loading.load_policy`.
+
+    Args:
+        env: the world it is to play in, with both sides.
+        name: what to call it, else :func:`name_of`.
+
+    Raises:
+        ConfigError: one line: no such player, or one that cannot act in this world.
+    """
+    text, options = read_source(source)
+    check_source(text, options, env)
+    called = name or name_of(source)
+    if text == RANDOM:
+        return RandomPlayer(env, called)
+    if text in sides_of(env).scripted:
+        player = ScriptedPlayer(env, text)
+        player.name = called
+        return player
+    return PolicyPlayer(env, load_policy(_with_kind(text), env, **options), called)
+
+
+def check_source(source: str, options: Mapping[str, Any], env: EnvBase) -> None:
+    """Raises a one-line :class:`ConfigError` unless there is such a player, without loading it."""
+    own = [RANDOM, *sides_of(env).scripted]
+    if source in own:
+        if options:
+            raise ConfigError(f"opponent {source!r} takes no options, got {', '.join(options)}")
+        return
+    try:
+        parse(_with_kind(source))
+    except ConfigError as error:
+        if ":" in source and not Path(source).exists():
+            raise ConfigError(f"opponent {error}") from None
+        raise ConfigError(
+            f"opponent {source!r} is unknown, {did_you_mean(source, own)}allowed: {', '.join(own)}, a run directory, a "
+            f"checkpoint, or kind:path with one of the kinds {', '.join(KINDS)}"
+        ) from None
+
+
+def read_source(source: Source) -> tuple[str, dict[str, Any]]:
+    """A source's text and options.
+
+    Raises:
+        ConfigError: neither text nor a mapping with ``player``.
+    """
+    if isinstance(source, str) and source:
+        return source, {}
+    if isinstance(source, Mapping) and isinstance(source.get("player"), str) and source["player"]:
+        return source["player"], {str(key): value for key, value in source.items() if key != "player"}
+    raise ConfigError(
+        f"opponent {source!r}: give a name, a path or kind:path, or {{player: kind:path, <option>: <value>}}"
+    )
+
+
+def name_of(source: Source) -> str:
+    """What to call a player: its name, the run's folder, the file without its ending, or the callable's name."""
+    text, _ = read_source(source)
+    last = Path(text.rpartition(":")[2] or text)
+    return last.stem if last.suffix in _ENDINGS else last.name or text
+
+
+def _with_kind(source: str) -> str:
+    """``checkpoint:path`` is another name of a checkpoint of ours."""
+    kind, colon, path = source.partition(":")
+    return f"rlstack:{path}" if colon and kind == "checkpoint" and not Path(source).exists() else source

@@ -1,0 +1,67 @@
+"""Training against one's own past: the learner joins the pool of its world's opponents as it goes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rlstack.agents.base import Agent
+
+from .option import without
+from .pool import LEARNER
+from .versus import Versus
+
+PROMOTION_GAMES = 100
+"""Games since the last snapshot before a promotion is possible."""
+
+
+class SelfPlay:
+    """Adds snapshots of a learner to the pool of a world with opponents, at intervals and on promotion.
+
+    Args:
+        world: where it trains.
+        folder: of the snapshots, unless ``opponents.pool`` names one.
+        config: of the run, which goes into every snapshot.
+    """
+
+    def __init__(self, world: Versus, folder: Path, config: Mapping[str, Any]) -> None:
+        self._world, self._config = world, {**config, "env": without(config["env"])}
+        if world.pool.directory is None:
+            world.pool.directory = folder
+
+    @classmethod
+    def of(cls, env: Any, folder: Path, config: Mapping[str, Any]) -> SelfPlay | None:
+        """For the world of a run; None where no opponents are inside."""
+        return cls(env, folder, config) if isinstance(env, Versus) else None
+
+    def observe(self, frames: int, agent: Agent) -> str | None:
+        """Adds the agent to the pool if it is time; returns what there is to tell."""
+        why = self._reason(frames)
+        if why is None:
+            return None
+        state = {"frames": frames, "agent": agent.state_dict(), "config": self._config}
+        entry = self._world.pool.add_snapshot(state, frames)
+        return f"{entry.name} joined the opponents ({why}), {len(self._world.pool)} now"
+
+    def _reason(self, frames: int) -> str | None:
+        config, pool = self._world.config, self._world.pool
+        passed = frames - pool.last_snapshot
+        if config.snapshot_every is not None and passed >= config.snapshot_every:
+            return f"after {passed:,} frames"
+        share = pool.recent_wins / max(pool.recent_games, 1)
+        if config.promotion is not None and pool.recent_games >= PROMOTION_GAMES and share >= config.promotion:
+            return f"won {share:.0%} of {pool.recent_games} games"
+        return None
+
+    def metrics(self) -> dict[str, float]:
+        """For the logger: rating, opponents, and the share of games won against each of the fixed ones."""
+        pool = self._world.pool
+        row = {"play/elo": pool.ratings.rating(LEARNER), "play/opponents": float(len(pool))}
+        known = [entry for entry in pool.entries if entry.games]
+        if known:
+            row["play/win_rate"] = sum(entry.wins for entry in known) / sum(entry.games for entry in known)
+        for entry in known:
+            if not entry.frames:
+                row[f"play/win_rate_{entry.name}"] = entry.wins / entry.games
+        return row

@@ -1,0 +1,288 @@
+"""A two-sided world with an opponent inside: whatever trains sees one side, the other is driven by a pool's players."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+from torchrl.data import Binary, Composite
+
+from envs.base import World
+from envs.wrappers import Wrapper
+from rlstack.agents.base import GROUP, Count
+from rlstack.config import ConfigError, Interval, build
+
+from .pool import Pool
+from .samplers import make_sampler
+from .seats import EMPTY, Seats
+from .sides import half_worlds, sides_of
+
+
+@dataclass
+class OpponentsConfig:
+    """The option ``opponents`` of a world.
+
+    Attributes:
+        players: who is there from the beginning: ``random``, the world's own (``rule``), runs, ``kind:path``, or
+            mappings ``{player: kind:path, <option>: <value>}``.
+        side: which side learns; ``both``: either, drawn for every episode.
+        sampler: a name of :data:`~rlstack.play.samplers.SAMPLERS`, or a mapping of ``name`` and its options.
+        at_once: at most so many different opponents at a time, each asked for all its worlds at once.
+        refresh: episodes after which others are drawn.
+        snapshot_every: frames after which the learner joins the pool as it is; null: never.
+        promotion: or as soon as it has won this share of at least 100 games since it last did; null: never.
+        pool: folder of the snapshots; null: ``opponents`` in the run's.
+        keep: most snapshots that are drawn from; null: all.
+        loaded: how many opponents' networks are kept in memory.
+        memory: games after which an old result counts 1/e of a new one.
+        evaluation: whom evaluations are held against instead; null: as while training, but without new snapshots.
+    """
+
+    players: list[Any] = field(default_factory=lambda: ["random"])
+    side: Literal["first", "second", "both"] = "first"
+    sampler: str | dict[str, Any] = "uniform"
+    at_once: Count = 8
+    refresh: Count = 100
+    snapshot_every: Count | None = None
+    promotion: Annotated[float, Interval(low=0, high=1)] | None = None
+    pool: str | None = None
+    keep: Count | None = None
+    loaded: Count = 20
+    memory: Annotated[int, Interval(low=2)] = 100
+    evaluation: list[Any] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.players:
+            raise ValueError("players: [] has nobody to begin against, give one at least, such as random")
+
+
+def against(env: Any, opponents: Mapping[str, Any] | None) -> Any:
+    """The world with opponents inside; None leaves it as it is.
+
+    Raises:
+        ConfigError: a world without two sides, an unknown key or opponent, or an impossible value.
+    """
+    if opponents is None:
+        return env
+    config = build(OpponentsConfig, opponents, "opponents")
+    if not isinstance(env, World):
+        raise ConfigError(f"opponents: {type(env).__name__} is not an envs.base.World, only null is allowed")
+    try:
+        return Versus(env, config)
+    except ConfigError as error:
+        raise ConfigError(f"opponents: {error}") from None
+
+
+class Versus(Wrapper):
+    """One side of a two-sided world, ``("agents", ...) [W, A / 2]``; opponents drive the other.
+
+    An opponent stays for an episode. Those of a time are drawn from the pool by its sampler, every world draws one of
+    them. Statistics under ``episode`` are those of the side that learns: pairs of both sides change places where it is
+    the second, ``return`` is then the sum of its own rewards (mean over its agents), ``success`` whether it has more
+    points; statistics known of the first side alone are left out unless it always learns.
+
+    Args:
+        inner: the world, with both sides as agents.
+        config: of the opponents.
+
+    Raises:
+        ConfigError: a world without two sides, or an unknown opponent.
+    """
+
+    def __init__(self, inner: World, config: OpponentsConfig) -> None:
+        super().__init__(inner)
+        self.config, self._sides = config, sides_of(inner)
+        self.pool = Pool(
+            config.players, config.pool, config.loaded, config.memory, self._sides.anchors, keep=config.keep
+        )
+        self.pool.check(inner)
+        self._sampler = make_sampler(config.sampler)
+        self._agents = inner.observation_spec[GROUP].shape[1] // 2
+        self._seats = Seats(inner)
+        self._names: list[str] = []  # of the players at the seats, "" where one has left
+        self._drawn: list[str] = []
+        self._shares = torch.ones(1)  # how often each of them is met
+        self._episodes = 0
+        worlds = torch.arange(self.num_worlds, device=self.device)
+        self._own = 2 * worlds + (config.side == "second")  # half-worlds that learn
+        self._returns = torch.zeros(self.num_worlds, device=self.device, dtype=torch.float64)
+        self._swaps = config.side != "first"
+        for name in ("observation_spec", "action_spec", "reward_spec", "done_spec"):
+            setattr(self, name, self._halved(getattr(inner, f"full_{name}" if name != "observation_spec" else name)))
+
+    def _halved(self, spec: Composite) -> Composite:
+        entries = {key: value.clone() for key, value in spec.items()}
+        if GROUP in entries:
+            entries[GROUP] = _of_first(spec[GROUP], self._agents)
+        if self._swaps and "episode" in entries:
+            kept = {key: value for key, value in entries["episode"].items() if not self._one_sided(key)}
+            entries["episode"] = Composite(kept, shape=entries["episode"].shape, device=self.device)
+        return Composite(entries, shape=spec.shape, device=self.device)
+
+    def _one_sided(self, name: str) -> bool:
+        return name.startswith(self._sides.one_sided) if self._sides.one_sided else False
+
+    # -- drawing opponents ---------------------------------------------------------------------------------------
+
+    def _restart(self, worlds: Tensor | None) -> None:
+        super()._restart(worlds)
+        if worlds is None:
+            worlds = torch.arange(self.num_worlds, device=self.device)
+        if self.config.side == "both":
+            side = torch.randint(2, (len(worlds),), generator=self.generator, device=self.device)
+            self._own = self._own.index_copy(0, worlds, 2 * worlds + side)
+        self._returns = self._returns.index_fill(0, worlds, 0.0)  # never in place: batches may hold it
+        self._seat(worlds)
+
+    def _seat(self, worlds: Tensor) -> None:
+        if not self._drawn or self._episodes >= self.config.refresh:
+            self._draw()
+        self._episodes += len(worlds)
+        which = torch.multinomial(self._shares, len(worlds), replacement=True, generator=self.generator)
+        places = torch.tensor([self._names.index(name) for name in self._drawn], device=self.device)
+        own = self._own[worlds] % 2
+        opponent = places[which]
+        none = torch.full_like(opponent, EMPTY)
+        first, second = torch.where(own == 0, none, opponent), torch.where(own == 0, opponent, none)
+        self._seats.seat(worlds, torch.stack((first, second), -1))
+
+    def _draw(self) -> None:
+        """Draws those who may be met from now on; who has left is forgotten once no world holds it any more."""
+        weights = self._sampler(self.pool.standings()).to(self.generator.device)
+        if len(self.pool) <= self.config.at_once:
+            chosen, self._shares = list(range(len(self.pool))), weights
+        else:  # with replacement: an opponent of twice the weight is met twice as often
+            drawn = torch.multinomial(weights, self.config.at_once, replacement=True, generator=self.generator)
+            chosen, self._shares = drawn.tolist(), torch.ones_like(weights[: self.config.at_once])
+        self._drawn, self._episodes = [self.pool.entries[index].name for index in chosen], 0
+        self._load([*self._seated(), *self._drawn])
+
+    def _seated(self) -> list[str]:
+        """Names of the opponents in any world."""
+        taken = self._seats.assignment.unique().tolist()
+        return [self._names[index] for index in taken if index != EMPTY]
+
+    def _load(self, wanted: list[str]) -> None:
+        """Makes exactly these players ready, and numbers the seats anew."""
+        names = list(dict.fromkeys(wanted))
+        known = dict(zip(self._names, self._seats.players))
+        players = [known.get(name) or self.pool.player(name, self.inner, names) for name in names]
+        number = torch.tensor(
+            [names.index(name) if name in names else EMPTY for name in self._names] + [EMPTY], device=self.device
+        )
+        self._seats.renumber(players, number)
+        self._names = names
+
+    # -- stepping ------------------------------------------------------------------------------------------------
+
+    def _advance(self, tensordict: TensorDictBase) -> TensorDict:
+        everyone = self.inner._current().get(GROUP)
+        chosen = tensordict.get((GROUP, "action"))
+        given = chosen.new_zeros(2 * self.num_worlds, *chosen.shape[1:]).index_copy(0, self._own, chosen)
+        with torch.no_grad():
+            action = self._seats.act(everyone, given.reshape(self.num_worlds, 2 * self._agents, *chosen.shape[2:]))
+        agents = TensorDict({"action": action}, everyone.batch_size, self.device)
+        following = self.inner._advance(TensorDict({GROUP: agents}, self.batch_size, self.device))
+        self._learn_results(following)
+        return self._shown(following)
+
+    def _learn_results(self, following: TensorDictBase) -> None:
+        over = following.get("done").reshape(self.num_worlds).nonzero()[:, 0]
+        if not len(over):
+            return
+        points = self._sides.score(following)[over].double()
+        own = self._own[over] % 2
+        difference = (points[:, 0] - points[:, 1]) * (1 - 2 * own)
+        scores = (0.5 + 0.5 * difference.sign()).tolist()
+        rivals = self._seats.assignment[over].amax(-1).tolist()  # the other seat is empty, -1
+        self.pool.record([(self._names[index], score) for index, score in zip(rivals, scores)])
+
+    def _shown(self, entries: TensorDictBase) -> TensorDict:
+        """What the inner world shows, of the side that learns."""
+        shown = entries.copy()
+        agents = entries.get(GROUP)
+        ours = half_worlds(agents)[self._own] if self._swaps else agents[:, : self._agents]
+        shown.set(GROUP, ours)
+        if self._swaps and "episode" in shown.keys():  # noqa: SIM118
+            if "reward" in ours.keys():  # noqa: SIM118
+                self._returns = self._returns + _mean(ours.get("reward"), ours.get("active", None))
+            shown.set("episode", self._turned(entries))
+        return shown
+
+    def _turned(self, entries: TensorDictBase) -> TensorDict:
+        """The statistics as the learning side sees them."""
+        episode = {name: value for name, value in entries.get("episode").items() if not self._one_sided(name)}
+        second = (self._own % 2 == 1)[:, None]
+        turned = dict(episode)
+        for one, other in self._sides.mirrored:
+            turned[one] = torch.where(second, episode[other], episode[one])
+            turned[other] = torch.where(second, episode[one], episode[other])
+        if "return" in episode:
+            turned["return"] = self._returns.to(episode["return"])[:, None]
+        if "success" in episode:
+            points = self._sides.score(entries)
+            lost = (points[:, 1:] > points[:, :1]).to(episode["success"].dtype)
+            turned["success"] = torch.where(second, lost, episode["success"])
+        return TensorDict(turned, self.batch_size, self.device)
+
+    def _current(self) -> TensorDict:
+        return self._shown(self.inner._current())
+
+    def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
+        """Random actions of the side that learns."""
+        whole = self.inner.rand_action().get((GROUP, "action"))
+        root = TensorDict({}, self.batch_size, self.device) if tensordict is None else tensordict
+        return root.set((GROUP, "action"), whole[:, : self._agents])
+
+    # -- checkpoint ----------------------------------------------------------------------------------------------
+
+    def _state_to_save(self) -> dict[str, Any]:
+        players = [player.state_dict() for player in self._seats.players]
+        return super()._state_to_save() | {
+            "pool": self.pool.state_dict(),
+            "names": list(self._names),
+            "drawn": list(self._drawn),
+            "shares": self._shares,
+            "episodes": self._episodes,
+            "assignment": self._seats.assignment.clone(),
+            "players": players,
+            "own": self._own,
+            "returns": self._returns,
+        }
+
+    def _load_state(self, state: dict[str, Any]) -> None:
+        super()._load_state(state)
+        self.pool.load_state_dict(state["pool"])
+        self._names, self._drawn, self._episodes = [], list(state["drawn"]), state["episodes"]
+        self._shares = state["shares"].to(self.generator.device)
+        self._seats.assignment.fill_(EMPTY)
+        self._load(list(state["names"]))
+        self._seats.assignment = state["assignment"].to(self.device, copy=True)
+        for player, memory in zip(self._seats.players, state["players"]):
+            player.load_state_dict(memory)
+        self._own, self._returns = state["own"].to(self.device), state["returns"].to(self.device)
+        if not self.saves_episodes:  # the inner world began new episodes
+            self._seats.begin()
+
+
+def _of_first(spec: Any, agents: int) -> Any:
+    """The spec of the first so many agents, of one of ``[W, A, ...]``."""
+    if isinstance(spec, Composite):
+        entries = {key: _of_first(entry, agents) for key, entry in spec.items()}
+        return Composite(entries, shape=(spec.shape[0], agents, *spec.shape[2:]), device=spec.device)
+    if isinstance(spec, Binary) and spec.ndim == 2:  # TorchRL takes its agents for one binary vector
+        return Binary(n=agents, shape=(spec.shape[0], agents), dtype=spec.dtype, device=spec.device)
+    return spec[:, :agents].clone()
+
+
+def _mean(reward: Tensor, active: Tensor | None) -> Tensor:
+    """Over the agents that are there, ``[W]``, of rewards ``[W, A, 1]``."""
+    values = reward[..., 0].double()
+    if active is None:
+        return values.mean(-1)
+    present = active.double()
+    return (values * present).sum(-1) / present.sum(-1).clamp_min(1.0)

@@ -1,0 +1,173 @@
+"""Games are played to their end, sides in turn, and counted for who played them."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from rlstack.config import ConfigError
+from rlstack.evaluation.statistics import wilson_interval
+from rlstack.play.elo import Elo
+from rlstack.play.matches import Arena, pairing
+from rlstack.play.records import Game, Record, cross_table
+from rlstack.play.tables import SUMMARY, challenge_report, curves_of, save_curves, write_csv
+from rlstack.play.tournaments import challenger, rated, round_robin, standings
+from tests.play.duel import NAME, Watching
+
+
+def arena(num_worlds: int = 4, **options: int) -> Arena:
+    built = Arena(NAME, options, num_worlds=num_worlds)
+    for name in ("high", "low"):
+        built.add(name)
+    return built
+
+
+def test_every_game_is_played_once_with_its_sides_and_to_its_end() -> None:
+    games = arena(num_worlds=4, length=2).play(pairing("high", "low", 10))
+    assert [(game.first, game.second) for game in games] == [("high", "low"), ("low", "high")] * 5
+    # World w plays games w, w + 4, w + 8, each of 2 + w % 3 steps, in which `high` names 2.
+    lengths = [2 + (game % 4) % 3 for game in range(10)]
+    assert [game.steps for game in games] == lengths
+    assert [max(game.points_first, game.points_second) for game in games] == [2 * steps for steps in lengths]
+    assert [game.score for game in games] == [1.0, 0.0] * 5
+    assert all(game.finished for game in games)
+
+
+def test_many_pairings_share_a_batch_and_everyone_is_asked_once_a_step() -> None:
+    built = arena(num_worlds=6, length=2)
+    watching = Watching("watching", 1)
+    built.add(watching)
+    games = built.play(round_robin(["high", "low", "watching"], 2))
+    assert len(games) == 6
+    assert {(game.first, game.second, game.score) for game in games} == {
+        ("high", "low", 1.0),
+        ("low", "high", 0.0),
+        ("high", "watching", 1.0),
+        ("watching", "high", 0.0),
+        ("low", "watching", 0.0),
+        ("watching", "low", 1.0),
+    }
+    assert len(watching.seen) == 4  # the longest world's steps
+    assert len(watching.seen[0][0]) == 4  # it plays in four of the six worlds
+
+
+def test_games_are_cut_short_and_judged_as_they_stand() -> None:
+    built = Arena(NAME, {"length": 50}, num_worlds=2, max_steps=3)
+    for name in ("high", "low"):
+        built.add(name)
+    games = built.play(pairing("high", "low", 6))
+    assert [game.steps for game in games] == [3] * 6
+    # A world that was cut begins anew: nothing of the game before counts.
+    assert [max(game.points_first, game.points_second) for game in games] == [6.0] * 6
+    assert not any(game.finished for game in games)
+
+
+def test_the_same_seed_gives_the_same_games() -> None:
+    def play(seed: int) -> list[Game]:
+        built = arena(num_worlds=8)
+        built.add("random")
+        built.add("random")
+        return built.play(pairing("random", "random-2", 24), seed=seed)
+
+    assert play(1) == play(1)
+    assert play(1) != play(2)
+
+
+def test_who_does_not_play_is_refused() -> None:
+    with pytest.raises(ConfigError, match="'x' does not play here, known: high, low"):
+        arena().play([("high", "x")])
+    with pytest.raises(ConfigError, match="no two sides"):
+        Arena("marinenav", {})
+    assert arena().play([]) == []
+
+
+# -- records -----------------------------------------------------------------------------------------------------
+
+GAMES = [Game("a", "b", 3, 1, 5), Game("b", "a", 0, 0, 5), Game("b", "a", 2, 0, 5), Game("a", "c", 1, 0, 5)]
+
+
+def test_records_count_from_either_side() -> None:
+    record = Record.of("a", GAMES)
+    assert (record.wins, record.draws, record.losses) == (2, 1, 1)
+    assert (record.points_for, record.points_against, record.difference) == (4, 3, 1)
+    assert record.score == 2.5 / 4 and record.win_rate == 0.5 and record.decided_rate == 2 / 3
+    against = Record.of("b", GAMES, "a")
+    assert str(against) == "1-1-1" and against.difference == 3 - 3
+    row = record.as_row()
+    assert (row["decided_win_rate_low"], row["decided_win_rate_high"]) == wilson_interval(2, 3)
+    assert (row["win_rate_low"], row["win_rate_high"]) == wilson_interval(2, 4)
+    nobody = Record.of("nobody", GAMES).as_row()
+    assert nobody["games"] == 0 and nobody["win_rate"] is None and nobody["win_rate_low"] is None
+
+
+def test_cross_table_mirrors_itself() -> None:
+    rows = cross_table(GAMES, ["a", "b", "c"])
+    assert rows[0] == {"player": "a", "a": "-", "b": "1-1-1", "c": "1-0-0", "total": "2-1-1"}
+    assert rows[1]["a"] == "1-1-1" and rows[2]["a"] == "0-0-1" and rows[2]["b"] == "0-0-0"
+
+
+def test_schedules_are_fair() -> None:
+    schedule = round_robin(["a", "b", "c"], 4)
+    assert len(schedule) == 12
+    for pair in (("a", "b"), ("a", "c"), ("b", "c")):
+        assert schedule.count(pair) == schedule.count(pair[::-1]) == 2
+    assert challenger("a", ["b", "c"], 2) == [("a", "b"), ("a", "c"), ("b", "a"), ("c", "a")]
+    with pytest.raises(ValueError, match="at least 2"):
+        round_robin(["a"], 2)
+    with pytest.raises(ValueError, match="not all different"):
+        challenger("a", ["a"], 2)
+
+
+# -- tables ------------------------------------------------------------------------------------------------------
+
+
+def test_ratings_game_by_game() -> None:
+    ratings = Elo(anchors={"b": 1500})
+    first, *_ = rows = list(rated(GAMES[:3], ratings))
+    assert (first["expected_score"], first["elo_before"], first["elo_after"]) == (0.5, 1500, 1516)
+    assert rows[1]["player"] == "b" and rows[1]["elo_change"] == 0
+    assert [row["rank"] for row in standings(GAMES[:3], ratings)] == [1, 2]
+
+
+def test_a_challenge_is_told_in_the_published_columns(tmp_path: Path) -> None:
+    ratings = Elo(anchors={"b": 1200, "c": 800})
+    report = json.loads(json.dumps(challenge_report("a", GAMES, ratings, timestep=7)))
+    assert (report["total_games"], report["wins"], report["draws"], report["losses"]) == (4, 2, 1, 1)
+    assert [entry["opponent"] for entry in report["elo_history"]] == ["b", "b", "b", "c"]
+    assert report["final_elo"] == report["elo_history"][-1]["elo"] == report["elo_ratings"]["a"]
+    by_opponent = {row["opponent"]: row for row in report["opponents"]}
+    assert by_opponent["b"]["goal_diff"] == 0 and by_opponent["b"]["timestep"] == 7
+    changes = [row["elo_change"] for row in report["opponents"]]
+    assert sum(changes) == pytest.approx(report["final_elo"] - 1500)
+    assert [row["player"] for row in report["game_by_game"]] == ["a"] * 4
+    assert [row["goal_diff"] for row in report["game_by_game"]] == [2, 0, -2, 1]
+
+    write_csv(tmp_path / "summary.csv", report["opponents"], SUMMARY)
+    write_csv(tmp_path / "games.csv", report["game_by_game"])
+    with (tmp_path / "summary.csv").open() as stream:
+        rows = list(csv.DictReader(stream))
+    published = {"timestamp", "timestep", "opponent", "wins", "losses", "win_rate"}
+    assert published | {"elo_before", "elo_after", "elo_change"} <= rows[0].keys()
+    assert rows[1]["opponent"] == "c" and rows[1]["wins"] == "1"
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_curves_are_drawn(tmp_path: Path) -> None:
+    curves = curves_of(GAMES, Elo(anchors={"b": 1200}))
+    assert {name: len(values) for name, values in curves.items()} == {"a": 4, "b": 3, "c": 1}
+    assert curves["b"] == [1200] * 3
+    save_curves(tmp_path / "elo.png", curves, {"b": 1200.0})
+    assert (tmp_path / "elo.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+def test_rules_beat_chance_in_rocket() -> None:
+    built = Arena("rocket", {"observation": "compact", "max_seconds": 20.0}, num_worlds=4)
+    built.add("rule")
+    built.add("random")
+    record = Record.of("rule", built.play(pairing("rule", "random", 4)))
+    assert record.losses == 0 and record.wins >= 1
+    assert record.difference == record.wins

@@ -1,0 +1,194 @@
+"""Players are found by their source, and drive the sides that they are seated at."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import envs
+from rlstack.agents import make_agent
+from rlstack.config import ConfigError
+from rlstack.play.players import PolicyPlayer, make_player, name_of
+from rlstack.play.seats import EMPTY, Seats, SidedPolicy
+from rlstack.play.sides import half_worlds, sides_of
+from tests.play.duel import NAME, Counting, CountingItself, Duel, Watching
+
+
+def seats_of(env: Any, assignment: list[list[int]], *players: Any) -> Seats:
+    seats = Seats(env, players)
+    seats.seat(torch.arange(len(assignment)), torch.tensor(assignment))
+    return seats
+
+
+def test_half_worlds_are_the_sides_of_one_world_after_another() -> None:
+    env = Duel(num_worlds=2, size=2)
+    env.sums = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    halves = half_worlds(env._current()["agents"])
+    assert halves.batch_size == (4, 2)
+    assert halves["observation"][:, :, 1].tolist() == [[1, 1], [2, 2], [3, 3], [4, 4]]
+
+
+def test_everyone_acts_for_its_own_sides_and_is_asked_once() -> None:
+    env = Duel(num_worlds=3, size=2)
+    a, b, c = (Watching(name, number) for number, name in enumerate("abc"))
+    seats = seats_of(env, [[0, 1], [1, 0], [2, 1]], a, b, c)
+    actions = seats.act(env.reset()["agents"])
+    assert actions.tolist() == [[0, 0, 1, 1], [1, 1, 0, 0], [2, 2, 1, 1]]
+    assert [player.seen[0][0] for player in (a, b, c)] == [[0, 3], [1, 2, 5], [4]]
+    assert [len(player.seen) for player in (a, b, c)] == [1, 1, 1]
+
+
+def test_an_empty_seat_keeps_the_action_that_is_given() -> None:
+    env = Duel(num_worlds=2)
+    seats = seats_of(env, [[EMPTY, 0], [EMPTY, 0]], Watching("a", 1))
+    given = torch.tensor([[2, 0], [0, 0]])
+    assert seats.act(env.reset()["agents"], given).tolist() == [[2, 1], [0, 1]]
+    assert seats.act(env.reset()["agents"]).tolist() == [[0, 1], [0, 1]]
+
+
+@pytest.mark.parametrize("policy", [Counting, CountingItself])
+def test_a_memory_is_kept_for_each_side_and_forgotten_where_an_episode_begins(policy: Any) -> None:
+    env = Duel(num_worlds=2)
+    seats = seats_of(env, [[0, 1], [1, 0]], PolicyPlayer(env, policy(), "counting"), Watching("b", 0))
+    agents = env.reset()["agents"]
+    assert seats.act(agents).tolist() == [[0, 0], [0, 0]]
+    assert seats.act(agents).tolist() == [[1, 0], [0, 1]]
+    seats.seat(torch.tensor([1]), torch.tensor([[1, 0]]))
+    assert seats.act(agents).tolist() == [[2, 0], [0, 0]]
+    seats.begin()
+    assert seats.act(agents).tolist() == [[0, 0], [0, 0]]
+
+
+def test_a_memory_can_be_saved() -> None:
+    env = Duel(num_worlds=1)
+    players = [PolicyPlayer(env, Counting(), "counting") for _ in range(2)]
+    agents = env.reset()["agents"]
+    first = seats_of(env, [[0, 0]], players[0])
+    first.act(agents)
+    second = seats_of(env, [[0, 0]], players[1])
+    players[1].load_state_dict(players[0].state_dict())
+    assert second.act(agents).tolist() == first.act(agents).tolist() == [[1, 1]]
+
+
+def test_sided_policy_draws_an_opponent_for_every_episode() -> None:
+    env = Duel(num_worlds=64, length=1)
+    torch.manual_seed(0)
+    policy = SidedPolicy(env, Watching("own", 1), [Watching("a", 0), Watching("b", 2)], weights=[1.0, 3.0])
+    rollout = env.rollout(12, policy, break_when_any_done=False)
+    actions = rollout["agents", "action"]
+    assert (actions[..., 0] == 1).all()
+    assert set(actions[..., 1].unique().tolist()) == {0, 2}
+    # One opponent for a whole episode: in worlds of three steps it changes with the start of the next alone.
+    long = actions[2::3, :, 1].view(-1, 4, 3)
+    assert (long == long[..., :1]).all()
+    assert (actions[..., 1] == 2).float().mean() == pytest.approx(0.75, abs=0.12)
+
+
+def test_sided_policy_can_play_both_sides_in_turn() -> None:
+    env = Duel(num_worlds=4)
+    policy = SidedPolicy(env, Watching("own", 1), [Watching("a", 0)], side=None)
+    assert policy(env.reset())["agents", "action"].tolist() == [[1, 0], [0, 1], [1, 0], [0, 1]]
+    with pytest.raises(ValueError, match="opponents: none"):
+        SidedPolicy(env, Watching("own"), [])
+    with pytest.raises(ValueError, match="are not 1 weights"):
+        SidedPolicy(env, Watching("own"), [Watching("a")], weights=[1, 2])
+
+
+# -- sources -----------------------------------------------------------------------------------------------------
+
+
+def test_players_of_the_world_by_name() -> None:
+    env = Duel(num_worlds=2)
+    seats = seats_of(env, [[0, 1], [1, 2]], *(make_player(name, env) for name in ("high", "low", "random")))
+    actions = seats.act(env.reset()["agents"])
+    assert actions[0].tolist() == [2, 0] and actions[1, 0] == 0
+    assert set(torch.stack([seats.act(env.reset()["agents"])[1, 1] for _ in range(40)]).tolist()) == {0, 1, 2}
+
+
+def checkpoint(tmp_path: Path, seed: int = 0) -> Path:
+    """Of an untrained PPO in the world of duels."""
+    from rlstack.training.checkpoint import write_checkpoint
+
+    torch.manual_seed(seed)
+    agent = make_agent("ppo", Duel(), hidden=[8])
+    from rlstack.config import to_plain
+
+    config = {"agent": to_plain(agent.config), "env": {"name": NAME}, "total_frames": 1000}
+    path = tmp_path / f"ppo{seed}.pt"
+    write_checkpoint(path, {"frames": 7, "agent": agent.state_dict(), "config": config}, 7)
+    return path
+
+
+def test_a_checkpoint_plays_as_its_greedy_policy(tmp_path: Path) -> None:
+    from rlstack.training.loading import load
+
+    env = Duel(num_worlds=3, size=2)
+    path = checkpoint(tmp_path)
+    root = env.reset()
+    root["agents", "observation"] = torch.randn(3, 4, 4)
+    expected = load(path).agent.policy(explore=False)(root.clone())["agents", "action"]
+    for source in (str(path), f"rlstack:{path}", f"checkpoint:{path}", {"player": str(path), "which": "latest"}):
+        seats = seats_of(env, [[0, 1]] * 3, make_player(source, env), Watching("b", 0))
+        assert seats.act(root["agents"])[:, :2].tolist() == expected[:, :2].tolist()
+    assert (
+        name_of(str(path)) == "ppo0"
+        and name_of("sb3:/x/model.zip") == "model"
+        and name_of("runs/ppo_0.5/") == "ppo_0.5"
+    )
+
+
+def test_an_adapter_plays(tmp_path: Path) -> None:
+    env = Duel(num_worlds=2)
+    player = make_player("callable:tests.play.test_players:two_where_time_is_up", env, "mine")
+    assert player.name == "mine"
+    env.reset()
+    env.time = torch.tensor([0.0, 3.0])
+    assert seats_of(env, [[0, 0], [0, 0]], player).act(env._current()["agents"]).tolist() == [[0, 0], [2, 2]]
+
+
+def two_where_time_is_up(observation: Any) -> Any:
+    return (observation[:, 0] > 0.5) * 2
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("hihg", "opponent 'hihg' is unknown, did you mean 'high'.*allowed: random, high, low, a run directory"),
+        ("sb4:model.zip", "opponent 'sb4:model.zip': kind: no option 'sb4', did you mean 'sb3'"),
+        ({"player": "high", "which": "best"}, "opponent 'high' takes no options, got which"),
+        ({"name": "x"}, "give a name, a path or kind:path"),
+        (3, "give a name, a path or kind:path"),
+    ],
+)
+def test_unknown_players_are_refused_in_one_line(source: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make_player(source, Duel())
+
+
+def test_a_checkpoint_of_another_world_is_refused(tmp_path: Path) -> None:
+    path = checkpoint(tmp_path)
+    shutil.copy(path, tmp_path / "other.pt")
+    env: Any = envs.make("rocket", num_worlds=1)
+    with pytest.raises(ConfigError, match=r"other.pt: the agent does not fit the env"):
+        make_player(str(tmp_path / "other.pt"), env)
+
+
+def test_worlds_without_sides_are_refused() -> None:
+    with pytest.raises(ConfigError, match="MarineNav has no two sides to play against each other; known: Rocket"):
+        sides_of(envs.make("marinenav", num_worlds=1))
+
+
+@pytest.mark.parametrize("actions", ["multi", "lookup90", "box8"])
+def test_rules_drive_some_of_rockets_cars_as_they_would_drive_all(actions: str) -> None:
+    env: Any = envs.make("rocket", num_worlds=4, actions=actions, observation="compact", blue=2, orange=1)
+    root = env.reset()
+    every = seats_of(env, [[0, 0]] * 4, make_player("rule", env)).act(root["agents"])
+    some = seats_of(env, [[0, 1], [1, 0], [1, 1], [0, 0]], make_player("rule", env), make_player("random", env))
+    chosen = some.act(root["agents"])
+    for world, agents in ((0, slice(0, 2)), (1, slice(2, 4)), (3, slice(0, 4))):
+        torch.testing.assert_close(chosen[world, agents], every[world, agents])
+    env.full_action_spec["agents", "action"].assert_is_in(chosen)

@@ -1,0 +1,93 @@
+"""A run against its own past: snapshots join as it goes, and a killed run goes on as if nothing had happened."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+
+import rlstack
+from rlstack.config import build, conf_dir, to_plain
+from rlstack.training.checkpoint import read_checkpoint
+from rlstack.training.config import TrainConfig
+from rlstack.training.loop import Training
+from rlstack.training.run_directory import RunDirectory
+from tests.play.duel import NAME
+
+SMALL = [
+    *("agent=ppo", "env=gymnasium", "agent.hidden=[8]", "agent.steps_per_batch=16", "agent.epochs=1"),
+    *("agent.minibatch_size=64", "total_frames=2000", "log_every=200", "eval.every=1000", "eval.episodes=4"),
+    *("checkpoint.every=500", "checkpoint.keep=9", "logger=csv", "threads=1", "device=cpu"),
+]
+OPPONENTS = {
+    "players": ["low", "random"],
+    "side": "both",
+    "sampler": "pfsp",
+    "snapshot_every": 300,
+    "refresh": 5,
+    "evaluation": ["low"],
+}
+
+
+def plain_config() -> dict[str, Any]:
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        plain = to_plain(compose("train", SMALL))
+    return {**plain, "env": {"name": NAME, "num_worlds": 8, "opponents": OPPONENTS}}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder, plain = tmp_path_factory.mktemp("runs") / "straight", plain_config()
+    run = RunDirectory.create(folder, "test", 9)
+    run.write_config(plain)
+    Training(build(TrainConfig, plain), run, plain).execute()
+    return folder
+
+
+def test_snapshots_join_and_are_met(finished: Path) -> None:
+    index = json.loads((finished / "opponents" / "pool.json").read_text())
+    frames = [entry["frames"] for entry in index["entries"]]
+    assert frames[:2] == [0, 0] and len(frames) >= 6
+    assert all(later - earlier >= 300 for earlier, later in pairwise(frames[1:]))
+    assert any(entry["games"] for entry in index["entries"][2:])
+    with (finished / "metrics.csv").open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert any(float(row["play/win_rate_low"] or 0) > 0.5 for row in rows)
+    assert any(float(row["play/elo"] or 0) for row in rows)
+
+
+def test_a_snapshot_is_a_checkpoint_of_the_world_with_both_sides(finished: Path) -> None:
+    loaded = rlstack.load(sorted((finished / "opponents").glob("*.pt"))[0])
+    assert loaded.make_env(num_worlds=2).observation_spec["agents"].shape == (2, 2)
+    whole = rlstack.load(finished)
+    assert whole.make_env(num_worlds=2).observation_spec["agents"].shape == (2, 1)
+
+
+def test_a_killed_run_goes_on_to_the_same_end(finished: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "killed"
+    shutil.copytree(finished, copy)
+    checkpoints = sorted((copy / "checkpoints").glob("checkpoint_*.pt"))
+    final = read_checkpoint(checkpoints[-1])
+    for path in checkpoints[2:]:
+        path.unlink()
+    plain = plain_config()
+    torch.manual_seed(54321)
+    training = Training(build(TrainConfig, plain), RunDirectory.open(copy, 9), plain)
+    training.restore()
+    assert training.frames < 1500
+    training.execute()
+    again = read_checkpoint(sorted((copy / "checkpoints").glob("checkpoint_*.pt"))[-1])
+    assert again["env"]["pool"] == final["env"]["pool"]
+    assert torch.equal(again["env"]["assignment"], final["env"]["assignment"])
+    for name, network in final["agent"]["networks"].items():
+        for key, value in network.items():
+            assert torch.equal(torch.as_tensor(again["agent"]["networks"][name][key]), torch.as_tensor(value)), key

@@ -1,0 +1,303 @@
+"""A world with an opponent inside: one side is shown, the other is driven, results reach the pool, states go on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torchrl.envs import check_env_specs
+
+import envs
+import rlstack
+import rlstack.play.option
+from rlstack.agents import make_agent
+from rlstack.config import ConfigError, to_plain
+from rlstack.evaluation.evaluator import evaluate
+from rlstack.play.option import judged
+from rlstack.play.pool import LEARNER, Pool
+from rlstack.play.samplers import Standings, make_sampler
+from rlstack.play.self_play import SelfPlay
+from rlstack.play.versus import Versus
+from tests.play.duel import NAME, Duel
+
+
+def duel(num_worlds: int = 6, opponents: dict[str, Any] | None = None, **options: Any) -> Any:
+    return envs.make(NAME, num_worlds=num_worlds, opponents=opponents or {"players": ["high", "low"]}, **options)
+
+
+def act(env: Any, number: int, steps: int) -> list[Any]:
+    """The same number everywhere; every step's tensordict."""
+    root, seen = env.reset(), []
+    for _ in range(steps):
+        shape = env.full_action_spec["agents", "action"].shape
+        root["agents", "action"] = torch.full(shape, number)
+        done, root = env.step_and_maybe_reset(root)
+        seen.append(done)
+    return seen
+
+
+@pytest.mark.parametrize("side", ["first", "second", "both"])
+def test_it_is_a_world_like_any_other(side: str) -> None:
+    env = duel(opponents={"players": ["high", "random"], "side": side}, size=2, absent=True)
+    assert env.observation_spec["agents", "observation"].shape == (6, 2, 4)
+    assert env.full_action_spec["agents", "action"].shape == (6, 2)
+    check_env_specs(env)
+    assert ("reward_sum" in env.observation_spec["episode"].keys()) == (side == "first")  # noqa: SIM118
+
+
+def test_the_learner_sees_its_own_side_and_meets_each_opponent() -> None:
+    env = duel(num_worlds=64)
+    steps = act(env, 1, 3)
+    sums = steps[2]["next", "agents", "observation"][::3, 0]
+    assert (sums[:, 1] == 3).all()
+    assert set(sums[:, 2].tolist()) == {0.0, 6.0}  # those of `low` and `high`, for a whole episode
+    assert steps[0]["next", "agents", "reward"].shape == (64, 1, 1)
+
+
+def test_statistics_are_those_of_the_side_that_learns() -> None:
+    env = duel(num_worlds=32, opponents={"players": ["low"], "side": "both"})
+    last = act(env, 1, 5)[2]["next"]
+    over = last["done"][:, 0]
+    episode = last["episode"][over]
+    assert 0 < int((env._own % 2).sum()) < 32
+    assert (episode["success"] == 1).all() and (episode["return"] == 3).all()
+    assert (episode["sum_for"] == 3).all() and (episode["sum_against"] == 0).all()
+    assert (last["agents", "active"]).all()
+
+
+@pytest.mark.parametrize("side", ["first", "second", "both"])
+def test_results_reach_the_pool(side: str) -> None:
+    env = duel(num_worlds=48, opponents={"players": ["high", "low"], "side": side})
+    act(env, 1, 6)
+    high, low = env.pool.entries
+    assert high.games > 0 and high.wins == 0
+    assert low.games > 0 and low.wins == low.games
+    assert env.pool.ratings.rating("low") == 1000  # an anchor
+    assert env.pool.ratings.rating("high") > 1500
+
+
+def test_opponents_are_drawn_by_the_sampler() -> None:
+    env = duel(num_worlds=32, opponents={"players": ["high", "low"], "sampler": "pfsp", "refresh": 1, "at_once": 8})
+    act(env, 1, 30)
+    games = {entry.name: entry.games for entry in env.pool.entries}
+    # The learner never beats `high` and always `low`: weights 1 and 0.01.
+    assert games["high"] > 2 * games["low"]
+
+
+def test_few_of_many_opponents_are_met_at_a_time() -> None:
+    players = [{"player": "callable:tests.play.test_versus:one", "batched": True}] * 12
+    env = duel(num_worlds=32, opponents={"players": players, "at_once": 3, "refresh": 40, "memory": 10_000})
+    act(env, 1, 3)
+    assert 1 <= len(env._seats.players) <= 3
+    act(env, 1, 60)
+    assert len(env._seats.players) <= 12
+    assert sum(entry.games > 0 for entry in env.pool.entries) > 3
+    assert [entry.name for entry in env.pool.entries][:2] == ["one", "one-2"]
+
+
+def one(observation: Any) -> Any:
+    return 0 * observation[:, 0].astype(int) + 1
+
+
+def test_a_saved_world_goes_on_as_it_would_have() -> None:
+    options = {"players": ["high", "low", "random"], "side": "both", "refresh": 4}
+    env, copy = duel(opponents=options), duel(opponents=options)
+    act(env, 1, 4)
+    copy.load_state_dict(torch.load(_saved(env), weights_only=True))
+    one, other = env._current(), copy.reset()
+    assert torch.equal(one["agents", "observation"], other["agents", "observation"])
+    ends = []
+    for world, root in ((env, one), (copy, other)):
+        torch.manual_seed(3)
+        for _ in range(9):
+            root["agents", "action"] = torch.ones(6, 1, dtype=torch.int64)
+            done, root = world.step_and_maybe_reset(root)
+        ends.append((done["next", "agents", "observation"], world.pool.state_dict()))
+    assert torch.equal(ends[0][0], ends[1][0])
+    assert ends[0][1] == ends[1][1]
+
+
+def _saved(env: Any) -> Any:
+    import io
+
+    stream = io.BytesIO()
+    torch.save(env.state_dict(), stream)
+    stream.seek(0)
+    return stream
+
+
+def test_a_collector_and_an_agent_know_no_difference() -> None:
+    env = duel(num_worlds=4, size=2)
+    agent = make_agent("ppo", env, hidden=[8])
+    batch = next(iter(rlstack.make_collector(env, agent.policy(explore=True), steps_per_batch=8)))
+    sequences = rlstack.flatten_agents(batch)
+    assert sequences.batch_size == (8, 8)
+    metrics = agent.learn(sequences, 64)
+    assert all(torch.isfinite(torch.as_tensor(value)).all() for value in metrics.values())
+
+
+def test_an_evaluation_is_held_against_whom_it_names() -> None:
+    options = {"opponents": {"players": ["high"], "evaluation": ["low"], "sampler": "pfsp"}}
+    assert judged(options)["opponents"]["players"] == ["low"]
+    assert judged({"length": 3}) == {"length": 3}
+    agent = make_agent("ppo", duel(), hidden=[8])
+
+    def always_one(root: Any) -> Any:
+        return root.set(("agents", "action"), torch.ones(root["agents"].batch_size, dtype=torch.int64))
+
+    policy: Any = always_one
+    assert agent.interface.group == "agents"
+    assert evaluate(policy, NAME, options, episodes=4, seed=0).summary()["eval/success"] == 1
+    assert evaluate(policy, NAME, {"opponents": {"players": ["high"]}}, 4, 0).summary()["eval/success"] == 0
+
+
+@pytest.mark.parametrize(
+    ("opponents", "message"),
+    [
+        ({"players": []}, r"players: \[\] has nobody to begin against"),
+        ({"players": ["hihg"]}, "opponents: opponent 'hihg' is unknown, did you mean 'high'"),
+        ({"plyers": ["high"]}, r"opponents.plyers: unknown key, did you mean 'players'"),
+        ({"players": ["high"], "sampler": "psfp"}, "sampler: no option 'psfp', did you mean 'pfsp'"),
+        ({"players": ["high"], "side": "left"}, r"opponents.side"),
+        ({"players": ["high"], "at_once": 0}, r"opponents.at_once"),
+    ],
+)
+def test_wrong_options_are_refused_in_one_line(opponents: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        duel(opponents=opponents)
+
+
+def test_a_world_without_sides_is_refused() -> None:
+    with pytest.raises(ConfigError, match="opponents: MarineNav has no two sides"):
+        envs.make("marinenav", num_worlds=1, opponents={"players": ["random"]})
+
+
+# -- pool --------------------------------------------------------------------------------------------------------
+
+
+def learner(env: Any, seed: int = 0) -> tuple[Any, dict[str, Any]]:
+    torch.manual_seed(seed)
+    agent = make_agent("ppo", env, hidden=[8])
+    return agent, {"agent": to_plain(agent.config), "env": {"name": NAME, "opponents": {}}, "total_frames": 1000}
+
+
+def test_snapshots_join_at_intervals_and_play_as_they_were(tmp_path: Path) -> None:
+    env = duel(opponents={"players": ["low"], "snapshot_every": 100, "refresh": 1})
+    agent, config = learner(env)
+    play = SelfPlay.of(env, tmp_path / "opponents", config)
+    assert play is not None and SelfPlay.of(Duel(), tmp_path, config) is None
+    assert play.observe(50, agent) is None
+    act(env, 1, 5)
+    rating = env.pool.ratings.rating(LEARNER)
+    assert "joined the opponents (after 120 frames), 2 now" in str(play.observe(120, agent))
+    assert play.observe(130, agent) is None
+    name = "snapshot_000000000120"
+    assert (tmp_path / "opponents" / f"{name}.pt").is_file()
+    index = json.loads((tmp_path / "opponents" / "pool.json").read_text())
+    assert [entry["name"] for entry in index["entries"]] == ["low", name]
+    assert env.pool.ratings.rating(name) == rating > 1500
+    # It plays greedily, with the networks of then, whatever becomes of the learner.
+    root = Duel(num_worlds=2).reset()
+    root["agents", "observation"] = torch.randn(2, 2, 4)
+    expected = agent.policy(explore=False)(root.clone())["agents", "action"]
+    for parameter in agent.parameters():
+        parameter.data.neg_()
+    player = env.pool.player(name, env.inner)
+    rows = torch.arange(4)
+    assert player.act(env.inner, root["agents"].reshape(4, 1), rows).flatten().tolist() == expected.flatten().tolist()
+    act(env, 1, 20)
+    assert {entry.name: entry.games > 0 for entry in env.pool.entries} == {"low": True, name: True}
+    assert play.metrics()["play/win_rate_low"] == 1.0
+
+
+def test_a_promotion_needs_wins_and_games(tmp_path: Path) -> None:
+    env = duel(opponents={"players": ["low"], "promotion": 0.6})
+    agent, config = learner(env)
+    play = SelfPlay(env, tmp_path, config)
+    env.pool.record([("low", 1.0)] * 99)
+    assert play.observe(10, agent) is None
+    env.pool.record([("low", 0.0)])
+    assert "won 99% of 100 games" in str(play.observe(10, agent))
+    env.pool.record([("low", 0.5)] * 200)
+    assert play.observe(20, agent) is None
+
+
+def test_the_least_recently_used_make_room_but_not_who_plays() -> None:
+    env = Duel()
+    pool = Pool(["high", "low", "random"], loaded=2)
+    players = {name: pool.player(name, env) for name in ("high", "low")}
+    assert pool.player("high", env) is players["high"]
+    pool.player("random", env)
+    assert pool.player("low", env) is not players["low"]  # it was the one used longest ago
+    assert pool.player("random", env, playing=["low"]) is not None
+    kept = pool.player("low", env)
+    pool.player("high", env, playing=["low", "random"])
+    assert pool.player("low", env) is kept
+
+
+def test_old_results_fade() -> None:
+    pool = Pool(["a/b"], memory=10)
+    pool.record([("b", 0.0)] * 50 + [("b", 1.0)] * 10)
+    # After ten of ten wins the old losses count 0.9^10 = 0.349 each of ten.
+    assert pool.entries[0].wins / pool.entries[0].games == pytest.approx(1 - 0.9**10, abs=0.01)
+
+
+def test_too_many_snapshots_drop_the_weakest(tmp_path: Path) -> None:
+    env = Duel()
+    agent, config = learner(env)
+    pool = Pool(["low"], tmp_path, keep=2)
+    for frames, rating in ((10, 1400.0), (20, 1300.0), (30, 1200.0)):
+        pool.ratings.set(LEARNER, rating)
+        pool.add_snapshot({"frames": frames, "agent": agent.state_dict(), "config": config}, frames)
+    assert [entry.frames for entry in pool.entries] == [0, 10, 30]
+    copy = Pool(["low"], tmp_path)
+    copy.load_state_dict(json.loads(json.dumps(pool.state_dict())))
+    assert copy.state_dict() == pool.state_dict()
+    with pytest.raises(ConfigError, match="a folder is needed"):
+        Pool(["low"]).add_snapshot({}, 1)
+
+
+# -- samplers ----------------------------------------------------------------------------------------------------
+
+STANDINGS = Standings(
+    ratings=torch.tensor([1300.0, 1500.0, 1900.0]),
+    own=1500.0,
+    frames=torch.tensor([0.0, 1e6, 3e6]),
+    wins=torch.tensor([1.0, 0.5, 0.1]),
+)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "weights"),
+    [
+        ("uniform", [1, 1, 1]),
+        ("elo", [0.367879, 1, 0.135335]),  # e^-1, 1, e^-2
+        ({"name": "recency", "temperature": 2.0}, [0.002479, 0.018316, 1]),  # e^-6, e^-4, 1
+        # Expected scores 0.759747, 0.5, 1/11; e^(-0.259747 / 0.5) and e^(-0.409091 / 0.5).
+        ("difficulty", [0.594821, 1, 0.441233]),
+        ("pfsp", [0.01, 0.25, 0.81]),
+        ({"name": "pfsp", "weighting": "variance"}, [0.01, 0.25, 0.09]),
+    ],
+)
+def test_samplers_weigh_by_their_formula(sampler: Any, weights: list[float]) -> None:
+    assert make_sampler(sampler)(STANDINGS).tolist() == pytest.approx(weights, abs=1e-5)
+
+
+def test_wrong_samplers_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"sampler.scal: unknown key, did you mean 'scale'"):
+        make_sampler({"name": "elo", "scal": 3})
+    with pytest.raises(ConfigError, match=r"sampler.scale: -1 is not"):
+        make_sampler({"name": "elo", "scale": -1})
+    with pytest.raises(ConfigError, match="weighting: no option 'soft'"):
+        make_sampler({"name": "pfsp", "weighting": "soft"})
+
+
+def test_rocket_trains_against_its_rules() -> None:
+    options = {"players": ["rule", "random"], "side": "both"}
+    env: Any = envs.make("rocket", num_worlds=2, observation="compact", blue=1, orange=2, opponents=options)
+    assert isinstance(env, Versus)
+    check_env_specs(env)
+    env.rollout(3)
