@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -12,6 +13,7 @@ from ..base import World
 from . import rules
 from .actions import controls
 from .compilation import compiled_kernels
+from .features import DriverFeatures
 from .field import Field
 from .match import Match, MatchOptions, Outcome, open_match, play, statistics
 from .observation import size
@@ -103,6 +105,7 @@ class Rocket(World):
         self._options = MatchOptions(observation, weights, tick_skip, most, idle, field, self.device.type != "cpu")
         self._kernels = compiled_kernels() if compiled else PLAIN
         self._pool = StartPool(self._start)
+        self.input_features = partial(DriverFeatures, observation, self.starts.cars)
         features = size(observation, self.starts.cars)
         specs = Specs(num_worlds, self.starts.cars, features, actions, dtype, self.device)
         self.observation_spec, self.action_spec = specs.observation, specs.action

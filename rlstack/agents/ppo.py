@@ -16,7 +16,7 @@ from torch.nn.functional import mse_loss
 
 from rlstack.config import Interval
 
-from .base import Count, Positive, Scheduled
+from .base import Count, Positive, Scheduled, Whole
 from .on_policy import OnPolicy, OnPolicyConfig
 from .optimizer import Info
 
@@ -43,6 +43,12 @@ class PPOConfig(OnPolicyConfig):
     normalize_over: Literal["minibatch", "rollout"] = field(default="minibatch", kw_only=True)
     short_minibatch: bool = field(default=False, kw_only=True)
     report_over: Literal["last", "all"] = field(default="last", kw_only=True)
+    value_first: Whole = field(default=0, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.value_first and self.shared_layers:
+            raise ValueError("value_first needs a value function of its own, shared_layers=0")
 
 
 class PPO(OnPolicy):
@@ -93,6 +99,8 @@ class PPO(OnPolicy):
     def loss(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
         """-min(r A, clip(r) A) + value loss - entropy bonus."""
         c, clip, advantage = self.config, self.scheduled["clip"], batch.get("advantage")
+        if self.frames < c.value_first:
+            return self._value_alone(batch)
         distribution, values = self.policy_and_value(batch)
         log_ratio = distribution.log_prob(batch.get("action")) - batch.get("log_prob")
         ratio = log_ratio.exp()
@@ -112,6 +120,14 @@ class PPO(OnPolicy):
                 "clipped": ((ratio - 1).abs() > clip).to(ratio.dtype).mean(),
             }
         return loss, info
+
+    def _value_alone(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
+        """Of a policy that stays as it is, its parameters get no gradient."""
+        distribution, values = self.policy_and_value(batch)
+        value = self._value_loss(values, batch)
+        still = torch.zeros_like(value.detach())
+        info = {"policy": still, "value": value.detach(), "kl": still, "clipped": still}
+        return self.config.value_coefficient * value, info | {"entropy": distribution.entropy().mean().detach()}
 
     def _value_loss(self, value: Tensor, batch: TensorDictBase) -> Tensor:
         """Mean squared error, of values kept within ``clip_value`` of the old ones where that is set."""

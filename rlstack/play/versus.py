@@ -126,6 +126,11 @@ class Versus(Wrapper):
     def _one_sided(self, name: str) -> bool:
         return name.startswith(self._sides.one_sided) if self._sides.one_sided else False
 
+    @property
+    def learners(self) -> Tensor:
+        """The half-worlds ``[W]`` that learn, see :func:`~rlstack.play.sides.half_worlds`."""
+        return self._own
+
     # -- drawing opponents ---------------------------------------------------------------------------------------
 
     def _restart(self, worlds: Tensor | None) -> None:

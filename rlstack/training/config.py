@@ -63,7 +63,8 @@ class ImitationConfig:
     """Behaviour cloning before, or instead of, reinforcement learning; none without an expert or episodes.
 
     Attributes:
-        expert: policy to imitate: a run directory or checkpoint, or ``kind:path`` of an agent from elsewhere.
+        expert: policy to imitate: a player of the world's own, a run directory or checkpoint, or ``kind:path`` of an
+            agent from elsewhere.
         expert_options: of this kind of agent, see :func:`rlstack.adapters.loading.load_policy`.
         episodes: or a file of recorded episodes.
         frames: decisions of the expert to gather.

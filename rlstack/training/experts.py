@@ -15,11 +15,13 @@ from rlstack.adapters.env_fit import check_bounds
 from rlstack.adapters.loading import load_policy
 from rlstack.agents.base import Interface
 from rlstack.config import ConfigError
+from rlstack.play.teachers import ScriptedPolicy, scripted_policy
 
 from .seeding import restore_rng, rng_state
 
 Expert: TypeAlias = TensorDictModuleBase | str | Path
-"""A policy; or a run directory or checkpoint; or ``kind:path`` of an agent from elsewhere."""
+"""A policy; a name of the world's own players; a run directory or checkpoint; or ``kind:path`` of an agent from
+elsewhere."""
 
 
 def expert_policy(
@@ -35,6 +37,9 @@ def expert_policy(
     Raises:
         ConfigError: no such expert, or one that cannot act in this env.
     """
+    own = scripted_policy(env, expert) if isinstance(expert, str) and not options else expert
+    if isinstance(own, ScriptedPolicy):  # knows its world by the state it is in: before a reset there is none
+        return own
     who = str(expert) if isinstance(expert, str | Path) else type(expert).__name__
     random = rng_state()
     try:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torchrl.data import Bounded, Categorical
 
 from rlstack.agents.optimizer import Optimizer
+from rlstack.config import ConfigError
 from tests.agents.small_agents import CASES, ON_POLICY, Decisions, copies, equal, plain, small
 
 OFF_POLICY = [(name, discrete) for name, discrete in CASES if name not in ON_POLICY]
@@ -265,6 +266,21 @@ def test_ppo_stops_once_its_policy_has_moved_far_enough() -> None:
         agent.learn(env.experience(agent, 2, 20), 40)
         counts.append(agent.updates)
     assert counts == [10, 2]
+
+
+def test_ppo_may_learn_values_first() -> None:
+    """As after imitation: until its values are worth something the policy stays, and then it moves."""
+    env = plain(discrete=True)
+    agent = small(env, name="ppo", value_first=50, lr=0.01)
+    before = {name: copies(network.parameters()) for name, network in agent.networks.items()}
+    moved = []
+    for frames in (40, 80):
+        agent.learn(env.experience(agent, 2, 20), frames)
+        after = {name: copies(network.parameters()) for name, network in agent.networks.items()}
+        moved.append({name: not all(map(torch.equal, before[name], after[name])) for name in before})
+    assert moved == [{"actor": False, "critic": True}, {"actor": True, "critic": True}]
+    with pytest.raises(ConfigError, match="shared_layers=0"):
+        small(env, name="ppo", value_first=50, shared_layers=1, hidden=[8, 8])
 
 
 @pytest.mark.parametrize(
