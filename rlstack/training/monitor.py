@@ -11,7 +11,8 @@ from torch import Tensor
 from rlstack.evaluation.statistics import wilson_interval
 
 EPISODE = ("next", "episode")
-_MEANS = ("return", "length", "time", "energy", "collision")
+_BY_THEMSELVES = ("success", "level")
+"""Statistics that get more, or another name, than their mean."""
 
 
 class Monitor:
@@ -36,14 +37,13 @@ class Monitor:
             self._sums[name] = self._sums.get(name, 0.0) + value.double().masked_fill(going_on, 0).sum()
 
     def flush(self) -> dict[str, float]:
-        """Metrics ``train/...`` of the episodes finished since the last flush, and the latest learner metrics."""
+        """Metrics ``train/<statistic>``, means over the episodes finished since the last flush, and the learner's."""
         metrics, sums = _numbers(self._learned), _numbers(self._sums)
         count = int(self._episodes)
         if count:
             metrics["train/episodes"] = float(count)
-            for name in _MEANS:
-                if name in sums:
-                    metrics[f"train/{name}"] = sums[name] / count
+            means = {name: total / count for name, total in sums.items() if name not in _BY_THEMSELVES}
+            metrics |= {f"train/{name}": mean for name, mean in means.items()}
             if "success" in sums:
                 successes = round(sums["success"])
                 metrics["train/success"] = successes / count
