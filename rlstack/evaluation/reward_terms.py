@@ -1,0 +1,156 @@
+"""What a reward is made of: the terms along one episode, and over a training run.
+
+A world says it by statistics ``("episode", "reward_<term>") [W, 1]``, each the weighted sum of a term so far.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tensordict import TensorDict
+from tensordict.nn import TensorDictModuleBase
+
+from rlstack.config import ConfigError
+
+from .evaluator import MOST_STEPS, evaluation_world
+
+PREFIX = "reward_"
+_LOGGED = f"train/{PREFIX}"
+Series = NDArray[np.float64]
+
+
+class Episode(NamedTuple):
+    """One episode.
+
+    Attributes:
+        terms: what each term paid in every step, ``[T]`` by name.
+        success: of the episode, None where the world does not know it.
+    """
+
+    terms: dict[str, Series]
+    success: bool | None
+
+    @property
+    def returned(self) -> float:
+        """The sum of everything."""
+        return float(sum(values.sum() for values in self.terms.values()))
+
+
+def play_episode(
+    policy: TensorDictModuleBase,
+    world: str,
+    options: Mapping[str, Any],
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+) -> Episode:
+    """Plays one episode in the world as it judges.
+
+    Args:
+        world, options: of :func:`envs.make`.
+        seed: of the world.
+
+    Raises:
+        ConfigError: a world that does not say what its reward is made of.
+    """
+    env: Any = evaluation_world(world, options, 1, device, seed)
+    env.set_seed(seed)
+    root = env.reset()
+    names = [name for name in root.get("episode", TensorDict()).keys() if name.startswith(PREFIX)]  # noqa: SIM118
+    if not names:
+        raise ConfigError(f"{world}: does not tell the terms of its reward (episode/{PREFIX}<term>)")
+    totals, success = [], None
+    with torch.no_grad():
+        for _ in range(getattr(env, "evaluation_steps", None) or MOST_STEPS):
+            following = env.step(policy(root)).get("next")
+            episode = following.get("episode")
+            totals.append(torch.stack([episode.get(name).flatten()[0] for name in names]).double())
+            if bool(following.get("done").any()):
+                success = bool(episode.get("success").any()) if "success" in episode.keys() else None  # noqa: SIM118
+                break
+            root = following
+    env.close()
+    sums = torch.stack(totals).cpu().numpy()
+    steps = np.diff(sums, axis=0, prepend=np.zeros((1, len(names))))
+    return Episode({name.removeprefix(PREFIX): steps[:, row] for row, name in enumerate(names)}, success)
+
+
+def read_curves(metrics: Path) -> tuple[Series, dict[str, Series]]:
+    """Frames ``[N]`` and, by term, means per episode ``[N]``, of a run's ``metrics.csv``.
+
+    Raises:
+        ConfigError: no such file, or a run that has logged no terms.
+    """
+    try:
+        with open(metrics, newline="") as file:
+            rows = [row for row in csv.DictReader(file) if row.get("train/episodes")]
+    except OSError as error:
+        raise ConfigError(f"{metrics}: cannot be read ({error.strerror})") from None
+    names = [name for name in (rows[0] if rows else {}) if name.startswith(_LOGGED)]
+    if not names:
+        raise ConfigError(f"{metrics}: no terms of a reward were logged ({_LOGGED}<term>)")
+    terms = {name.removeprefix(_LOGGED): np.array([float(row[name] or "nan") for row in rows]) for name in names}
+    return np.array([float(row["frames"]) for row in rows]), terms
+
+
+def draw_episode(episode: Episode, path: Path, title: str = "") -> None:
+    """Left the terms summed up over the episode, right what each paid in every step; the largest first."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    ranked = _ranked(episode.terms)
+    figure, (left, right) = plt.subplots(1, 2, figsize=(13, 0.4 * len(ranked) + 3), constrained_layout=True)
+    steps = np.arange(len(next(iter(episode.terms.values()))))
+    for row, (name, values) in enumerate(ranked):
+        colour = f"C{row % 10}"
+        left.plot(steps, values.cumsum(), color=colour, ls=("-", "--", ":")[row // 10 % 3], label=name)
+        peak = np.abs(values).max()
+        right.fill_between(steps, -row, -row + 0.45 * values / peak, color=colour, lw=0, step="mid")
+        right.axhline(-row, color="0.8", lw=0.5, zorder=0)
+    left.set(xlabel="step", ylabel="summed up", title=title or f"return {episode.returned:.2f}")
+    left.grid(alpha=0.3)
+    left.legend(fontsize=8)
+    labels = [f"{name}  ±{np.abs(values).max():.3g}" for name, values in ranked]
+    right.set_yticks([-row for row in range(len(ranked))], labels)
+    right.set(xlabel="step", title="in every step, each to its own scale")
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+def draw_curves(frames: Series, terms: Mapping[str, Series], path: Path) -> None:
+    """A panel for every term that ever paid."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    ranked = _ranked(terms)
+    columns = min(4, len(ranked))
+    rows = -(-len(ranked) // columns)
+    figure, axes = plt.subplots(
+        rows, columns, figsize=(3.2 * columns, 2.2 * rows), squeeze=False, sharex=True, constrained_layout=True
+    )
+    for axis, (name, values) in zip(axes.flat, ranked):
+        axis.plot(frames / 1e6, values)
+        axis.axhline(0, color="0.7", lw=0.6, zorder=0)
+        axis.set_title(name, fontsize=9)
+        axis.grid(alpha=0.3)
+    for axis in list(axes.flat)[len(ranked) :]:
+        axis.axis("off")
+    figure.supxlabel("million frames")
+    figure.supylabel("mean per episode")
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+def _ranked(terms: Mapping[str, Series]) -> list[tuple[str, Series]]:
+    """Those that are ever paid, by how much in all."""
+    paid = {name: float(np.nansum(np.abs(values))) for name, values in terms.items()}
+    return [(name, terms[name]) for name in sorted(terms, key=lambda name: -paid[name]) if paid[name] > 0]

@@ -1,0 +1,59 @@
+"""Shows what a reward is made of: ``python -m rlstack.rewards checkpoint=runs/<run>``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from omegaconf import DictConfig
+
+from rlstack.command import hydra_command, open_group
+from rlstack.config import ConfigError, Interval, build
+
+
+@dataclass
+class RewardsConfig:
+    """See ``conf/rewards.yaml`` for what each key does."""
+
+    checkpoint: str | None
+    which: Literal["latest", "best"]
+    policy: Literal["greedy", "explore"]
+    seed: Annotated[int, Interval(low=0, high=2**32 - 1)]
+    output: str | None
+    env: dict[str, Any] | None = None
+
+
+def run(cfg: DictConfig) -> None:
+    """Plays an episode, prints a line for every term of its reward, and draws the plots."""
+    config = build(RewardsConfig, cfg)
+    if config.checkpoint is None:
+        raise ConfigError("checkpoint: missing, give a run directory or a checkpoint file: checkpoint=runs/<run>")
+    from rlstack.evaluation.reward_terms import draw_curves, draw_episode, play_episode, read_curves
+    from rlstack.training.loading import load
+    from rlstack.training.worlds import world_options
+
+    loaded = load(config.checkpoint, which=config.which)
+    env = config.env or loaded.config["env"]
+    policy = loaded.agent.policy(explore=config.policy == "explore")
+    episode = play_episode(policy, env["name"], world_options(env), config.seed)
+    folder = Path(config.output) if config.output else (loaded.run_dir or loaded.path.parent) / "rewards"
+    folder.mkdir(parents=True, exist_ok=True)
+    steps = len(next(iter(episode.terms.values())))
+    print(f"an episode of {steps} steps in {env['name']}, seed {config.seed}: return {episode.returned:.3f}")
+    for name, values in sorted(episode.terms.items(), key=lambda entry: -abs(entry[1].sum())):
+        if values.any():
+            print(f"  {name:<18} {values.sum():>9.3f}   paid in {(values != 0).mean():.0%} of the steps")
+    written = [folder / "episode.png"]
+    draw_episode(episode, written[0], f"{env['name']}, seed {config.seed}: return {episode.returned:.2f}")
+    if loaded.run_dir is not None:
+        written.append(folder / "curves.png")
+        draw_curves(*read_curves(loaded.run_dir / "metrics.csv"), written[-1])
+    for path in written:
+        print(f"wrote {path}")
+
+
+main = hydra_command("rewards", open_group("env"))(run)
+
+if __name__ == "__main__":
+    main()

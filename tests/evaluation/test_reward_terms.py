@@ -1,0 +1,78 @@
+"""What a reward is made of, along an episode and over a run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import envs
+import rlstack
+from rlstack.config import ConfigError
+from rlstack.evaluation.reward_terms import draw_curves, play_episode, read_curves
+from tests.test_train_command import ROOT, train
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
+OPTIONS = {"max_seconds": 2.0, "rewards": "dense", "random_states": 1.0}
+
+
+def test_the_terms_of_an_episode_make_up_its_return() -> None:
+    env = envs.make("rocket", num_worlds=2)
+    agent: Any = rlstack.make_agent("ppo", env, 1000, hidden=[8])
+    episode = play_episode(agent.policy(explore=False), "rocket", OPTIONS, seed=1)
+    assert set(map(len, episode.terms.values())) == {30}  # two seconds of 15 decisions each, nobody scores
+    assert episode.success is False
+    # Two cars that stand still on average: the only term that pays in every step is one that must be there.
+    assert episode.terms["speed_to_ball"].any() and not episode.terms["goal"].any()
+    assert episode.returned == pytest.approx(sum(values.sum() for values in episode.terms.values()))
+
+
+def test_steps_sum_up_to_what_the_world_says() -> None:
+    env: Any = envs.make("rocket", num_worlds=1, **{**OPTIONS, **envs.world_class("rocket").evaluation_options})
+    agent: Any = rlstack.make_agent("ppo", env, 1000, hidden=[8])
+    policy = agent.policy(explore=False)
+    env.set_seed(4)
+    root, total = env.reset(), 0.0
+    while not bool(root["done"].any()):
+        root = env.step(policy(root))["next"]
+        total += float(root["agents", "reward"][:, 0].sum())  # blue's only car
+    assert play_episode(policy, "rocket", OPTIONS, seed=4).returned == pytest.approx(total, abs=1e-4)
+
+
+def test_a_world_without_terms_is_refused() -> None:
+    env = envs.make("marinenav", num_worlds=1)
+    agent: Any = rlstack.make_agent("ppo", env, 1000, hidden=[8])
+    with pytest.raises(ConfigError, match="does not tell the terms"):
+        play_episode(agent.policy(explore=False), "marinenav", {})
+
+
+def test_curves_are_read_from_what_was_logged(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.csv"
+    file.write_text("frames,train/episodes,train/reward_goal,train/reward_touch\n10,2,1.5,0.25\n20,,,\n30,1,,0.5\n")
+    frames, terms = read_curves(file)
+    assert frames.tolist() == [10, 30] and terms["touch"].tolist() == [0.25, 0.5]
+    assert terms["goal"][0] == 1.5 and np.isnan(terms["goal"][1])
+    draw_curves(frames, terms, tmp_path / "curves.png")
+    assert (tmp_path / "curves.png").stat().st_size > 5000
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_curves(tmp_path / "none.csv")
+    file.write_text("frames,train/episodes\n10,1\n")
+    with pytest.raises(ConfigError, match="no terms"):
+        read_curves(file)
+
+
+def test_the_command_leaves_both_plots(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    trained = train(
+        "agent=ppo", "env=rocket", "debug=true", f"run_dir={run}", "env.max_seconds=0.5", "logger=csv", cwd=tmp_path
+    )
+    assert trained.returncode == 0, trained.stderr
+    command = [sys.executable, "-m", "rlstack.rewards", f"checkpoint={run}"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path, env=ENVIRONMENT)
+    assert "speed_to_ball" in shown.stdout
+    assert {path.name for path in (run / "rewards").iterdir()} == {"episode.png", "curves.png"}
