@@ -6,6 +6,7 @@ import hashlib
 import json
 import zlib
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:  # importing torch takes seconds, which a mistyped key need no
 
     from rlstack.agents import Agent
     from rlstack.evaluation.evaluator import EpisodeSet
+
+_LONGEST = 60  # letters of opponents in a folder's name
 
 
 @dataclass
@@ -37,6 +40,7 @@ class EvaluateConfig:
     video: bool
     agent: dict[str, Any] | None = None
     env: dict[str, Any] | None = None
+    opponents: list[Any] | None = None
 
 
 @dataclass
@@ -49,6 +53,8 @@ class Candidate:
         name: for people.
         folder: of its evaluations.
         stem: how the names of its results begin.
+        player: its name in games.
+        frames: it has trained for.
     """
 
     agent: Agent
@@ -56,6 +62,8 @@ class Candidate:
     name: str
     folder: Path
     stem: str = ""
+    player: str = "agent"
+    frames: int = 0
 
 
 def run(cfg: DictConfig) -> None:
@@ -68,13 +76,22 @@ def run(cfg: DictConfig) -> None:
         raise ConfigError("checkpoint: missing, give a run directory or a checkpoint file: checkpoint=runs/<run>")
     if foreign:
         _check_plain(config)
+    if config.opponents is not None:
+        _check_games(config)
 
-    from rlstack.evaluation.evaluator import evaluate
-    from rlstack.evaluation.pictures import PER_LEVEL, save_pictures
-    from rlstack.training.worlds import choose_device, world_options
+    from rlstack.training.worlds import choose_device
 
     device = choose_device(config.device)
     judged = from_elsewhere(config, device) if foreign else from_checkpoint(config, device)
+    (judge if config.opponents is None else play_games)(config, judged, device)
+
+
+def judge(config: EvaluateConfig, judged: Candidate, device: torch.device) -> None:
+    """Plays the world's episodes."""
+    from rlstack.evaluation.evaluator import evaluate
+    from rlstack.evaluation.pictures import PER_LEVEL, save_pictures
+    from rlstack.training.worlds import world_options
+
     episode_set = read_episodes(config.episodes_file, judged.env["name"])
     folder = output_folder(config, judged)
     evaluation = evaluate(
@@ -100,6 +117,24 @@ def run(cfg: DictConfig) -> None:
         print(f"wrote {path}")
 
 
+def play_games(config: EvaluateConfig, judged: Candidate, device: torch.device) -> None:
+    """Plays games against each of ``opponents``, half of them on either side."""
+    from rlstack.play.challenge import Trial, hold
+
+    policy = judged.agent.policy(explore=config.policy == "explore")
+    trial = Trial(judged.env, config.opponents or [], config.episodes, config.seed, config.plots, config.video)
+    place = partial(output_folder, config, judged)
+    for path in hold(trial, policy, judged.player, judged.frames, judged.name, place, device):
+        print(f"wrote {path}")
+
+
+def _check_games(config: EvaluateConfig) -> None:
+    if not config.opponents:
+        raise ConfigError("opponents: [] has nobody to play against, give one at least, such as opponents=[random]")
+    if config.episodes_file is not None:
+        raise ConfigError("episodes_file: given episodes cannot be played against opponents, leave one of them out")
+
+
 def _check_plain(config: EvaluateConfig) -> None:
     """Refuses what only an agent of a checkpoint can do."""
     if config.policy == "explore":
@@ -119,13 +154,14 @@ def from_checkpoint(config: EvaluateConfig, device: torch.device) -> Candidate:
     from rlstack.training.loading import load, overrides
 
     loaded = load(str(config.checkpoint), device=device, which=config.which, agent=config.agent)
-    env = config.env or loaded.config["env"]
+    env = _judging_world(config, config.env or loaded.config["env"])
     check_fit(loaded.agent, env)
     changes = overrides(config.agent or {})
     name = f"{loaded.path} ({config.policy}, {loaded.frames:,} frames{', ' if changes else ''}{changes})"
     stem = f"{loaded.frames:012d}" if loaded.run_dir else f"{loaded.path.stem}_{loaded.frames:012d}"
     folder = (loaded.run_dir or loaded.path.parent) / "evaluations"
-    return Candidate(loaded.agent, env, name, folder, "_".join([stem, *_as_names(changes)]))
+    player = loaded.run_dir.name if loaded.run_dir else loaded.path.stem
+    return Candidate(loaded.agent, env, name, folder, "_".join([stem, *_as_names(changes)]), player, loaded.frames)
 
 
 def from_elsewhere(config: EvaluateConfig, device: torch.device) -> Candidate:
@@ -143,13 +179,21 @@ def from_elsewhere(config: EvaluateConfig, device: torch.device) -> Candidate:
         raise ConfigError(f"agent={name}: would have to be trained first; give checkpoint=, or agent=legacy")
     if config.env is None:
         raise ConfigError("env: missing, an agent from elsewhere needs a world: env=<group>")
-    agent = build_agent(config.agent, _world(config.env), 1, device)
+    env = _judging_world(config, config.env)
+    agent = build_agent(config.agent, _world(env), 1, device)
     source = f"{config.agent['kind']}:{config.agent['path']}"
     path = Path(str(config.agent["path"]))
     called = _as_names(path.stem if path.is_file() else path.name)
     given = {**config.agent, "path": str(path.resolve()) if path.exists() else str(path)}
     folder = "_".join([config.agent["kind"], *called, _short_hash(given)])
-    return Candidate(agent, config.env, source, Path("runs") / folder / "evaluations")
+    return Candidate(agent, env, source, Path("runs") / folder / "evaluations", player=" ".join(called) or "agent")
+
+
+def _judging_world(config: EvaluateConfig, env: dict[str, Any]) -> dict[str, Any]:
+    """The group of the world to act in: in games both sides of it are there, whoever trained against whom."""
+    from rlstack.play.option import without
+
+    return without(env) if config.opponents is not None else env
 
 
 def output_folder(config: EvaluateConfig, judged: Candidate) -> Path:
@@ -162,6 +206,7 @@ def output_folder(config: EvaluateConfig, judged: Candidate) -> Path:
     parts += [f"seed{config.seed}"]
     parts += ["explore"] if config.policy == "explore" else []
     parts += _world_names(config.env) if config.env else []
+    parts += _rivals(config.opponents) if config.opponents else []
     parts += [Path(config.episodes_file).name.partition(".")[0]] if config.episodes_file else []
     folder = judged.folder / "_".join(parts)
     folder = folder if config.output is None else Path(config.output)
@@ -185,6 +230,14 @@ def _world_names(env: dict[str, Any]) -> list[str]:
     options, usual = ({key: entries[key] for key in entries if key not in ignored} for entries in (env, usual))
     called = [*_as_names(name), *(_as_names(str(which)) if which is not None else [])]
     return [*called, *([] if options == usual else [_short_hash(options)])]
+
+
+def _rivals(opponents: list[Any]) -> list[str]:
+    """Whom games are played against, or a hash of it where that is long."""
+    plain = all(isinstance(source, str) for source in opponents)
+    text = "_".join(Path(source).name for source in opponents) if plain else ""
+    called = _as_names(text) if 0 < len(text) <= _LONGEST else [_short_hash({"opponents": opponents})]
+    return ["against", *called]
 
 
 def _short_hash(content: dict[str, Any]) -> str:

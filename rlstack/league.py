@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # importing torch takes seconds, which a mistyped key need no
     from rlstack.play.league import League
     from rlstack.play.matches import Arena
     from rlstack.play.players import Source
-    from rlstack.play.ratings import Ratings
+    from rlstack.play.replays import BestGames
 
 COMMANDS = ("run", "rank", "play")
 
@@ -45,6 +45,11 @@ class LeagueConfig:
     seed: Annotated[int, Interval(low=0, high=2**32 - 1)]
     device: str
     plots: bool
+    save: Literal["best"] | None = None
+    keep: Annotated[int, Interval(low=1)] = 3
+    video: bool = True
+    replay: str | None = None
+    output: str | None = None
     env: dict[str, Any] | None = None
 
 
@@ -68,6 +73,7 @@ def run(cfg: DictConfig) -> None:
 
 def run_league(config: LeagueConfig) -> None:
     """Plays what is missing of a tournament, round by round, and shows the ranking."""
+    from rlstack.play.challenge import anchored_ratings
     from rlstack.play.league import FILE, League
     from rlstack.play.tournaments import challenger, round_robin
 
@@ -80,7 +86,9 @@ def run_league(config: LeagueConfig) -> None:
     else:
         env = config.env or _env_of(players)
         arena = _arena(config, env)
-        league = League(Path(config.folder), env, _ratings(config, arena))
+        league = League(
+            Path(config.folder), env, anchored_ratings(arena, config.ratings.system, config.ratings.options)
+        )
     for name, source in players.items():
         league.join(name, source)
     names = list(players or league.sources)
@@ -90,10 +98,13 @@ def run_league(config: LeagueConfig) -> None:
         pairs = round_robin(names, 1) if config.mode == "round_robin" else challenger(names[0], names[1:], 1)
     except (ValueError, IndexError) as error:
         raise ConfigError(f"players: at least two are needed ({error})") from None
+    best = _best(config, arena)
     while schedule := _missing(league, pairs, config):
         played = len(league.games)
-        league.play_round(arena, schedule, config.seed, _progress(played, played + len(schedule)))
+        league.play_round(arena, schedule, config.seed, _progress(played, played + len(schedule)), best)
     league.save()
+    for path in best.save(league.folder / "replays", config.video) if best is not None else []:
+        print(f"wrote {path}")
     _show(league, config)
 
 
@@ -117,10 +128,11 @@ def rank(config: LeagueConfig) -> None:
 
 def play(config: LeagueConfig) -> None:
     """The first player against each of the others, and what its rating becomes; no league is changed."""
-    from rlstack.play.pool import write_json
-    from rlstack.play.tables import SUMMARY, challenge_report, save_curves, write_csv
-    from rlstack.play.tournaments import challenger
+    from rlstack.play.challenge import anchored_ratings, challenge, print_report, save_report
 
+    if config.replay is not None:
+        play_back(config)
+        return
     players = named(config.players)
     if len(players) < 2:
         raise ConfigError("players: play needs two at least, such as players=[runs/<run>,rule]")
@@ -129,23 +141,31 @@ def play(config: LeagueConfig) -> None:
     for name, source in players.items():
         arena.add(source, name)
     first, *others = players
-    schedule = challenger(first, others, config.games)
-    games = arena.play(schedule, config.seed, _progress(0, len(schedule)))
-    ratings = _ratings(config, arena)
-    report = challenge_report(first, games, ratings)
+    ratings = anchored_ratings(arena, config.ratings.system, config.ratings.options)
+    best = _best(config, arena, first)
+    progress = _progress(0, config.games * len(others))
+    report = challenge(arena, first, others, config.games, config.seed, ratings, 0, progress, best)
     folder = Path(config.folder) / "play" / first
-    write_json(folder / "results.json", {**report, "env": env, "seed": config.seed})
-    write_csv(folder / "summary.csv", report["opponents"], SUMMARY)
-    write_csv(folder / "game_by_game.csv", report["game_by_game"])
-    written = ["results.json", "summary.csv", "game_by_game.csv"]
-    if config.plots:
-        curve = [row["elo"] for row in report["elo_history"]]
-        save_curves(folder / "elo.png", {first: curve}, dict(arena.sides.anchors))
-        written.append("elo.png")
-    _print_results(report["opponents"], "opponent")
-    print(f"rating of {first}: {report['final_elo']:.0f} ({ratings.kind}, began at {report['initial_elo']:.0f})")
-    for name in written:
-        print(f"wrote {folder / name}")
+    written = save_report(folder, report, dict(arena.sides.anchors), config.plots, env=env, seed=config.seed)
+    written += best.save(folder / "replays", config.video) if best is not None else []
+    print_report(report, ratings.kind)
+    for path in written:
+        print(f"wrote {path}")
+
+
+def play_back(config: LeagueConfig) -> None:
+    """Makes a film of a replay."""
+    from rlstack.play import replays
+
+    assert config.replay is not None
+    video = None if config.output is None else Path(config.output)
+    print(f"wrote {replays.play_back(Path(config.replay), video)}")
+
+
+def _best(config: LeagueConfig, arena: Arena, of: str | None = None) -> BestGames | None:
+    from rlstack.play.replays import BestGames
+
+    return None if config.save is None else BestGames(arena.world, config.keep, of)
 
 
 # -- what the commands share -------------------------------------------------------------------------------------
@@ -197,13 +217,6 @@ def _env_of(players: dict[str, Source]) -> dict[str, Any]:
     raise ConfigError("env: missing, none of the players brings a world: env=rocket")
 
 
-def _ratings(config: LeagueConfig, arena: Arena) -> Ratings:
-    from rlstack.play.ratings import rating_system
-
-    options = {"anchors": dict(arena.sides.anchors), **(config.ratings.options or {})}
-    return rating_system(config.ratings.system, **options)
-
-
 def _progress(before: int, total: int) -> Any:
     """Prints how many games have ended, on terminals."""
     if not sys.stderr.isatty():
@@ -212,6 +225,7 @@ def _progress(before: int, total: int) -> Any:
 
 
 def _show(league: League, config: LeagueConfig) -> None:
+    from rlstack.play.challenge import print_results
     from rlstack.play.elo import Elo, fit_elo
     from rlstack.play.ratings import ratings_from
     from rlstack.play.records import cross_table
@@ -224,7 +238,7 @@ def _show(league: League, config: LeagueConfig) -> None:
     fitted = fit_elo([game.scored for game in league.games], anchors)
     rows = [{**row, "fitted_elo": fitted.get(row["player"])} for row in standings(league.games, league.ratings)]
     cross = cross_table(league.games, [row["player"] for row in rows])
-    _print_results(rows, "player")
+    print_results(rows, "player")
     _print_rows(cross)
     write_csv(league.folder / "ranking.csv", rows)
     write_csv(league.folder / "cross_table.csv", cross)
@@ -236,22 +250,6 @@ def _show(league: League, config: LeagueConfig) -> None:
 
 def _without_players(league: League) -> dict[str, Any]:
     return {**league.ratings.state_dict(), "players": {}}
-
-
-def _print_results(rows: list[dict[str, Any]], who: str) -> None:
-    wanted = ("rank", who, "rating", "deviation", "fitted_elo", "games", "wins", "draws", "losses")
-    rates = {
-        "decided_win_rate": "success",
-        "decided_win_rate_low": "success_low",
-        "decided_win_rate_high": "success_high",
-    }
-    shown = []
-    for row in rows:
-        line = {key: row[key] for key in wanted if key in row}
-        line |= {key: f"{line[key]:.0f}" for key in ("rating", "deviation", "fitted_elo") if line.get(key) is not None}
-        line |= {new: row[old] for old, new in rates.items()}
-        shown.append(line | {"goal_diff": f"{row['goal_diff']:+g}"})
-    _print_rows(shown)
 
 
 def _print_rows(rows: list[dict[str, Any]]) -> None:

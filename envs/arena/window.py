@@ -28,11 +28,15 @@ class Window(Protocol):
 class TkWindow:
     """A window of Tk; the escape key closes it.
 
+    Args:
+        size: of the pictures, in pixels.
+        title: of the window.
+
     Raises:
         ValueError: there is no Tk, or no display to open a window on.
     """
 
-    def __init__(self, size: tuple[int, int]) -> None:
+    def __init__(self, size: tuple[int, int], title: str = "Arena") -> None:
         try:
             import tkinter
         except ImportError:
@@ -45,7 +49,7 @@ class TkWindow:
             raise ValueError(f"playing needs a display: {error}") from None
         self.held: dict[str, bool] = {}
         self.is_open = True
-        self._root.title("Arena")
+        self._root.title(title)
         self._root.resizable(False, False)
         self._image = tkinter.PhotoImage(master=self._root, width=size[0], height=size[1])
         tkinter.Label(self._root, image=self._image, borderwidth=0).pack()

@@ -27,6 +27,9 @@ from .starts import Starts
 class Rocket(World):
     """Car soccer with six degrees of freedom, batched: two teams of one to three cars, the first goal ends a match.
 
+    As a curriculum (:meth:`set_stage`) teams grow from one a side to ``blue`` and ``orange``: with two each the stages
+    are 1v1, 1v2, 2v2. A stage counts for the episodes that begin in it; the cars that it lacks are absent.
+
     Cars are agents: the first half of them is blue and attacks +y, the others are orange and see the world turned by
     pi, so that all play as if they were blue. With teams of different sizes the smaller one's last cars are absent:
     ``("agents", "active") [W, C]`` is False for them. A step is ``tick_skip`` ticks of 1/120 s.
@@ -97,19 +100,35 @@ class Rocket(World):
             if seconds <= 0:
                 raise ValueError(f"{name}: {seconds} is not above 0")
         self._match: Match
-        self.starts = Starts(blue, orange, float(kick_offs), float(random_states), float(aerials))
+        self.starts = self._whole = Starts(blue, orange, float(kick_offs), float(random_states), float(aerials))
+        self._stage: int | None = None
+        self._sizes = self.starts.ladder()
+        self.num_stages = len(self._sizes) if len(self._sizes) > 1 else 0
         self._actions = actions
         field = Field(True, rules.LOW_RAMP, rules.HIGH_RAMP) if ramps else Field(True)
         weights = tuple(make_weights(rewards, reward_weights).values())
         most, idle = (round(seconds * rules.TICKS_PER_SECOND) for seconds in (max_seconds, idle_seconds))
+        self.options = {
+            **{"blue": blue, "orange": orange, "tick_skip": tick_skip, "actions": actions, "ramps": ramps},
+            **{"max_seconds": float(max_seconds), "idle_seconds": float(idle_seconds)},
+        }
+        """What is played, for recordings."""
         self._options = MatchOptions(observation, weights, tick_skip, most, idle, field, self.device.type != "cpu")
         self._kernels = compiled_kernels() if compiled else PLAIN
+        self.controls: Tensor | None = None
+        """What the cars were told in the last step, ``[8, C, W]``, None before the first."""
         self._pool = StartPool(self._start)
         self.input_features = partial(DriverFeatures, observation, self.starts.cars)
         features = size(observation, self.starts.cars)
         specs = Specs(num_worlds, self.starts.cars, features, actions, dtype, self.device)
         self.observation_spec, self.action_spec = specs.observation, specs.action
         self.reward_spec, self.done_spec = specs.reward, specs.done
+
+    def _enter_stage(self, stage: int | None) -> None:
+        """The teams of the episodes that begin from now on; None: those of the options."""
+        self._stage = stage
+        self.starts = self._whole if stage is None else self._whole.of_size(*self._sizes[stage])
+        self._pool.clear()
 
     # -- reset ---------------------------------------------------------------------------------------------------
 
@@ -127,7 +146,7 @@ class Rocket(World):
         return Start(*open_match(self.starts.draw(count, self.generator, self.float_dtype), self._options))
 
     def _count(self) -> None:
-        rows = torch.stack(statistics(self._match, self.starts.blue))
+        rows = torch.stack(statistics(self._match))
         self._episode = rows
         # A copy, as a restart of the match writes in place.
         self._active = ~self._match.world.cars.gone.T.isinf()
@@ -137,6 +156,7 @@ class Rocket(World):
     def _advance(self, tensordict: TensorDictBase) -> TensorDict:
         chosen = controls(self._actions, tensordict.get(("agents", "action"))).to(self.float_dtype)
         with torch.no_grad():
+            self.controls = chosen
             self._match, outcome = play(self._match, chosen, self._options, self._kernels)
         self._observation = outcome.observation
         self._count()
@@ -177,12 +197,14 @@ class Rocket(World):
 
     def _state_to_save(self) -> dict[str, Any]:
         return {
+            "stage": self._stage,
             "match": dict(self._match.map(torch.clone).items()),  # restarts write into the state in place
             "observation": self._observation,
             "pool": self._pool.state_dict(),
         }
 
     def _load_state(self, state: dict[str, Any]) -> None:
+        self._enter_stage(state.get("stage"))
         items = {name: value.to(self.device, copy=True) for name, value in state["match"].items()}
         self._match = Match.from_items(items)
         self._observation = state["observation"].to(self.device)

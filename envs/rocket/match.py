@@ -141,9 +141,10 @@ def conclude(match: Match, world: RocketState, events: Events, options: MatchOpt
     return new, Outcome(seen, reward, terminated, late & ~terminated)
 
 
-def statistics(match: Match, blue: int) -> list[Tensor]:
-    """Rows ``[W]`` in the order of ``STATISTICS``: return and terms are the mean of blue's cars."""
+def statistics(match: Match) -> list[Tensor]:
+    """Rows ``[W]`` in the order of ``STATISTICS``: return and terms are the mean of blue's cars that are there."""
     half = match.returns.shape[0] // 2
+    blue = (~match.world.cars.gone[:half].isinf()).sum(0).to(match.returns.dtype)
     goal = match.world.goal
     scored, conceded = ((sign * goal > 0).to(goal.dtype) for sign in (1, -1))
     rows = [match.returns[:half].sum(0) / blue, match.steps, match.world.clock / rules.TICKS_PER_SECOND]

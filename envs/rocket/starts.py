@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -25,6 +25,7 @@ class Starts:
         kick_offs: the ball rests in the middle, teams mirror each other.
         random_states: everything anywhere.
         aerials: the ball flies 300 to 1500 uu high, cars stand on the ground and look at it.
+        room: cars of each team that there is room for, if that is more.
 
     Raises:
         ValueError: weights that make no choice, or a team without cars.
@@ -35,6 +36,7 @@ class Starts:
     kick_offs: float = 1.0
     random_states: float = 0.0
     aerials: float = 0.0
+    room: int = 0
 
     def __post_init__(self) -> None:
         for name in ("blue", "orange"):
@@ -48,8 +50,18 @@ class Starts:
 
     @property
     def cars(self) -> int:
-        """Twice the size of the larger team; those that a team lacks are absent."""
-        return 2 * max(self.blue, self.orange)
+        """Twice the size of the larger team, or the room for it; those that a team lacks are absent."""
+        return 2 * max(self.blue, self.orange, self.room)
+
+    def ladder(self) -> list[tuple[int, int]]:
+        """Cars of blue and orange, from one a side up to those that there are: 1v1, 1v2, 2v2, 2v3, 3v3."""
+        steps = [(low, high) for low in (1, 2, 3) for high in (low, low + 1)]
+        whole = (self.blue, self.orange)
+        return [step for step in steps if step[0] <= whole[0] and step[1] <= whole[1] and step != whole] + [whole]
+
+    def of_size(self, blue: int, orange: int) -> Starts:
+        """The same with fewer cars and as much room."""
+        return replace(self, blue=blue, orange=orange, room=self.cars // 2)
 
     def draw(self, count: int, generator: torch.Generator, dtype: torch.dtype) -> RocketState:
         """``count`` fresh worlds."""

@@ -16,6 +16,7 @@ from .players import Source
 from .pool import write_json
 from .ratings import Ratings, ratings_from
 from .records import Game
+from .replays import BestGames
 from .tournaments import Schedule, rated
 
 FILE = "league.json"
@@ -117,10 +118,15 @@ class League:
         return sum({game.first, game.second} == {first, second} for game in self.games)
 
     def play_round(
-        self, arena: Arena, schedule: Schedule, seed: int, progress: Callable[[int], None] | None = None
+        self,
+        arena: Arena,
+        schedule: Schedule,
+        seed: int,
+        progress: Callable[[int], None] | None = None,
+        best: BestGames | None = None,
     ) -> Sequence[Game]:
         """Plays the games of a schedule, rates them as one period, and saves: a killed league repeats one round."""
-        games = arena.play(schedule, seed=seed * 1_000_003 + self.rounds, progress=progress)
+        games = arena.play(schedule, seed * 1_000_003 + self.rounds, progress, best)
         for _ in rated(games, self.ratings):
             pass
         self.games += games

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from rlstack.evaluation.evaluator import MOST_STEPS, evaluation_world
 
 from .players import Player, Source, make_player, name_of
 from .records import Game
+from .replays import BestGames
 from .seats import EMPTY, Seats
 from .sides import Sides, sides_of
 
@@ -81,6 +82,7 @@ class Arena:
         schedule: Sequence[tuple[str, str]],
         seed: int = 0,
         progress: Callable[[int], None] | None = None,
+        best: BestGames | None = None,
     ) -> list[Game]:
         """Plays games, each world a fixed number of them one after another, so that short games are no likelier.
 
@@ -88,6 +90,7 @@ class Arena:
             schedule: the players of each game, who drives the first side first; see :func:`pairing`.
             seed: of worlds and players: the same seed gives the same games.
             progress: called with the number of games that have ended, every time some have.
+            best: records the games and keeps the best of them.
 
         Returns the games in the order of the schedule.
 
@@ -109,10 +112,10 @@ class Arena:
         with torch.no_grad(), _own_randomness(seed):
             seats = Seats(env, [self.players[name] for name in names])
             seats.begin()
-            ended = _Round(env, seats, pairs, self.sides, self.max_steps).run(progress)
+            played = _Round(env, seats, pairs, self.sides, self.max_steps)
+            played.run(progress, None if best is None else _Watch(best, schedule))
         env.close()
-        rows = torch.stack(ended, -1).tolist()
-        return [Game(*pair, row[0], row[1], int(row[2]), bool(row[3])) for pair, row in zip(schedule, rows)]
+        return played.games(schedule)
 
 
 def pairing(first: str, second: str, games: int) -> list[tuple[str, str]]:
@@ -137,23 +140,48 @@ class _Round:
         self._length = torch.zeros(games, dtype=torch.float64, device=pairs.device)
         self._finished = torch.zeros(games, dtype=torch.float64, device=pairs.device)
 
-    def run(self, progress: Callable[[int], None] | None) -> list[Tensor]:
-        """Points of the first and the second side, steps, and whether it finished, ``[games]`` each."""
+    def games(self, schedule: Sequence[tuple[str, str]]) -> list[Game]:
+        """What came of them, after :meth:`run`."""
+        rows = torch.stack((*self._points, self._length, self._finished), -1).tolist()
+        return [Game(*pair, row[0], row[1], int(row[2]), bool(row[3])) for pair, row in zip(schedule, rows)]
+
+    def run(self, progress: Callable[[int], None] | None, watch: _Watch | None = None) -> None:
+        """Plays all of them."""
         root = self._env.reset()
+        if watch is not None:
+            watch.best.watch(self._env)
         self._seats.seat(self._game.clone(), self._pairs[self._game])
         ended = 0
         while True:
             root.set(("agents", "action"), self._seats.act(root.get("agents")))
-            done, root = self._env.step_and_maybe_reset(root)
+            done, root = self._stepped(root, watch)
             over = self._take(done.get("next"))
             if not len(over):
                 continue
             ended += len(over)
+            if watch is not None:
+                self._tell(watch, over)
             if progress is not None:
                 progress(ended)
             if ended == len(self._pairs):
-                return [*self._points, self._length, self._finished]
+                return
             root = self._next_games(over, done.get("next"), root)
+            if watch is not None:
+                watch.best.restarted()
+
+    def _stepped(self, root: Any, watch: _Watch | None) -> tuple[Any, Any]:
+        if watch is None:
+            return self._env.step_and_maybe_reset(root)
+        done = self._env.step(root)
+        watch.best.add()  # what a world ended with is there only now
+        return done, self._env.maybe_reset(self._env.step_mdp(done))
+
+    def _tell(self, watch: _Watch, over: Tensor) -> None:
+        for world, game in zip(over.tolist(), self._game[over].tolist()):
+            first, second = self._points[:, game].tolist()
+            players = watch.schedule[game]
+            told = Game(players[0], players[1], first, second, int(self._length[game]))
+            watch.best.finish(world, game, told)
 
     def _take(self, following: Any) -> Tensor:
         """Keeps the results of games that have ended; returns their worlds."""
@@ -185,6 +213,13 @@ class _Round:
             idle = over[self._game[over] >= len(self._pairs)]
             self._seats.seat(idle, torch.full((len(idle), 2), EMPTY, device=over.device))
         return root
+
+
+class _Watch(NamedTuple):
+    """Who records the games of which schedule."""
+
+    best: BestGames
+    schedule: Sequence[tuple[str, str]]
 
 
 @contextmanager

@@ -16,11 +16,18 @@ registry.register_option(OPTION, "rlstack.play.versus:against", dict[str, Any] |
 
 
 def judged(options: Mapping[str, Any]) -> dict[str, Any]:
-    """A world's options for an evaluation: against ``opponents.evaluation``, where there is any, and nobody else."""
+    """A world's options for an evaluation: against ``opponents.evaluation``, where there is any, and nobody else.
+
+    Without it the opponents are those of training, but for ``self``: an evaluation knows no learner.
+    """
     chosen = dict(options)
     opponents = chosen.get(OPTION)
-    if isinstance(opponents, Mapping) and opponents.get("evaluation"):
+    if not isinstance(opponents, Mapping):
+        return chosen
+    if opponents.get("evaluation"):
         chosen[OPTION] = {"players": list(opponents["evaluation"]), "side": opponents.get("side", "first")}
+    elif "self" in opponents.get("players", ()):
+        chosen[OPTION] = {**opponents, "players": [player for player in opponents["players"] if player != "self"]}
     return chosen
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,8 @@ from rlstack.config.errors import did_you_mean
 from .sides import sides_of
 
 RANDOM = "random"
+SELF = "self"
+"""Who is learning, as an opponent while training; see :class:`LearnerPlayer`."""
 _ENDINGS = (".pt", ".pth", ".zip", ".onnx")
 Source = str | Mapping[str, Any]
 """Who plays: a name or ``kind:path``, or a mapping with ``player`` and options of its kind (``which: best``)."""
@@ -143,6 +145,35 @@ class PolicyPlayer(Player):
         self._held = None if memory is None else memory.clone()
 
 
+class LearnerPlayer(Player):
+    """Who is learning, with its present weights: it acts as its policy does, at random before :meth:`follow`.
+
+    Args:
+        env: the world, with both sides.
+    """
+
+    def __init__(self, env: EnvBase) -> None:
+        super().__init__(SELF)
+        self._env = env
+        self._acts: Player = RandomPlayer(env, SELF)
+
+    def follow(self, policy: TensorDictModuleBase) -> None:
+        """Acts as this policy from now on, which shares the parameters that are learned."""
+        self._acts = PolicyPlayer(self._env, policy, SELF)
+
+    def act(self, env: EnvBase, halves: TensorDictBase, rows: Tensor) -> Tensor:
+        return self._acts.act(env, halves, rows)
+
+    def begin(self, rows: Tensor | None = None) -> None:
+        self._acts.begin(rows)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._acts.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._acts.load_state_dict(state)
+
+
 def make_player(source: Source, env: EnvBase, name: str | None = None) -> Player:
     """A player by its source.
 
@@ -168,9 +199,13 @@ def make_player(source: Source, env: EnvBase, name: str | None = None) -> Player
     return PolicyPlayer(env, load_policy(_with_kind(text), env, **options), called)
 
 
-def check_source(source: str, options: Mapping[str, Any], env: EnvBase) -> None:
-    """Raises a one-line :class:`ConfigError` unless there is such a player, without loading it."""
-    own = [RANDOM, *sides_of(env).scripted]
+def check_source(source: str, options: Mapping[str, Any], env: EnvBase, more: Sequence[str] = ()) -> None:
+    """Raises a one-line :class:`ConfigError` unless there is such a player, without loading it.
+
+    Args:
+        more: names of further players that there are.
+    """
+    own = [RANDOM, *sides_of(env).scripted, *more]
     if source in own:
         if options:
             raise ConfigError(f"opponent {source!r} takes no options, got {', '.join(options)}")

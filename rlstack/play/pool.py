@@ -17,7 +17,7 @@ from rlstack.config import ConfigError
 from rlstack.training.checkpoint import write_checkpoint
 
 from .elo import Elo
-from .players import Player, Source, check_source, make_player, name_of, read_source
+from .players import SELF, LearnerPlayer, Player, Source, check_source, make_player, name_of, read_source
 from .ratings import Scored
 from .samplers import Standings
 
@@ -78,9 +78,11 @@ class Pool:
         self.ratings.add(LEARNER)
         self.entries: list[Entry] = []
         self._loaded: OrderedDict[str, Player] = OrderedDict()
+        self._learner: LearnerPlayer | None = None
         self.last_snapshot, self.recent_wins, self.recent_games = 0, 0.0, 0
         for source in players:
-            self._join(Entry(self._free_name(name_of(source)), source))
+            plain = SELF if read_source(source) == (SELF, {}) else source
+            self._join(Entry(self._free_name(name_of(source)), plain))
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -90,32 +92,39 @@ class Pool:
         for entry in self.entries:
             if not entry.name.startswith(_PREFIX):
                 text, options = read_source(entry.source)
-                check_source(text, options, env)
+                check_source(text, options, env, [SELF])
 
     def standings(self) -> Standings:
         """What samplers weigh by. An opponent that was never met is thought to be an even match."""
-        columns = torch.tensor(
-            [
-                (self.ratings.rating(entry.name), entry.frames, (entry.wins + 0.5) / (entry.games + 1.0))
-                for entry in self.entries
-            ],
-            dtype=torch.float64,
-        )
+        latest = max(entry.frames for entry in self.entries)
+        rows = []
+        for entry in self.entries:
+            rating, frames = self.ratings.rating(entry.name), entry.frames
+            if entry.source == SELF:  # as good as the learner, and newer than all
+                rating, frames = self.ratings.rating(LEARNER), latest
+            rows.append((rating, frames, (entry.wins + 0.5) / (entry.games + 1.0)))
+        columns = torch.tensor(rows, dtype=torch.float64)
         return Standings(columns[:, 0], self.ratings.rating(LEARNER), columns[:, 1], columns[:, 2])
 
     # -- results -------------------------------------------------------------------------------------------------
 
     def record(self, results: Sequence[tuple[str, float]]) -> None:
-        """Takes in the learner's scores (1, 0.5, 0) in games against opponents by name."""
+        """Takes in the learner's scores (1, 0.5, 0) in games against opponents by name.
+
+        Games against itself say nothing of how good it is: they neither rate it nor count for its promotion.
+        """
         places = {entry.name: place for place, entry in enumerate(self.entries)}
         for name, score in results:
-            self.recent_wins, self.recent_games = self.recent_wins + score, self.recent_games + 1
+            itself = name in places and self.entries[places[name]].source == SELF
+            if not itself:
+                self.recent_wins, self.recent_games = self.recent_wins + score, self.recent_games + 1
             if name not in places:  # pruned while it played
                 continue
             entry = self.entries[places[name]]
             wins, games = (self._decay * entry.wins + score, self._decay * entry.games + 1.0)
             self.entries[places[name]] = replace(entry, wins=wins, games=games)
-            self.ratings.record([Scored(LEARNER, name, score)])
+            if not itself:
+                self.ratings.record([Scored(LEARNER, name, score)])
 
     # -- players -------------------------------------------------------------------------------------------------
 
@@ -125,9 +134,11 @@ class Pool:
         Raises:
             ConfigError: its file is gone or does not fit the world.
         """
+        entry = next(entry for entry in self.entries if entry.name == name)
+        if entry.source == SELF:
+            return self.learner(env)
         player = self._loaded.pop(name, None)
         if player is None:
-            entry = next(entry for entry in self.entries if entry.name == name)
             player = make_player(self._located(entry.source), env, name)
         self._loaded[name] = player
         for other in list(self._loaded):
@@ -136,6 +147,12 @@ class Pool:
             if other != name and other not in playing:
                 del self._loaded[other]
         return player
+
+    def learner(self, env: EnvBase) -> LearnerPlayer:
+        """The player ``self``, always the same one."""
+        if self._learner is None:
+            self._learner = LearnerPlayer(env)
+        return self._learner
 
     def _located(self, source: Any) -> Any:
         """A snapshot's file by its name alone, so that a run's folder can be moved."""

@@ -31,9 +31,12 @@ class SelfPlay:
             world.pool.directory = folder
 
     @classmethod
-    def of(cls, env: Any, folder: Path, config: Mapping[str, Any]) -> SelfPlay | None:
-        """For the world of a run; None where no opponents are inside."""
-        return cls(env, folder, config) if isinstance(env, Versus) else None
+    def of(cls, env: Any, folder: Path, config: Mapping[str, Any], agent: Agent) -> SelfPlay | None:
+        """For the world of a run, where the opponent ``self`` is the agent; None where no opponents are inside."""
+        if not isinstance(env, Versus):
+            return None
+        env.follow(agent.policy(explore=True))
+        return cls(env, folder, config)
 
     def observe(self, frames: int, agent: Agent) -> str | None:
         """Adds the agent to the pool if it is time; returns what there is to tell."""

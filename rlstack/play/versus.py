@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 import torch
 from tensordict import TensorDict, TensorDictBase
+from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 from torchrl.data import Binary, Composite
 
@@ -16,6 +17,7 @@ from envs.wrappers import Wrapper
 from rlstack.agents.base import GROUP, Count
 from rlstack.config import ConfigError, Interval, build
 
+from .players import SELF
 from .pool import Pool
 from .samplers import make_sampler
 from .seats import EMPTY, Seats
@@ -27,7 +29,8 @@ class OpponentsConfig:
     """The option ``opponents`` of a world.
 
     Attributes:
-        players: who is there from the beginning: ``random``, the world's own (``rule``), runs, ``kind:path``, or
+        players: who is there from the beginning: ``random``, the world's own (``rule``), ``self`` (the learner with its
+            present weights, new ones after every update; it explores as the learner does), runs, ``kind:path``, or
             mappings ``{player: kind:path, <option>: <value>}``.
         side: which side learns; ``both``: either, drawn for every episode.
         sampler: a name of :data:`~rlstack.play.samplers.SAMPLERS`, or a mapping of ``name`` and its options.
@@ -39,7 +42,8 @@ class OpponentsConfig:
         keep: most snapshots that are drawn from; null: all.
         loaded: how many opponents' networks are kept in memory.
         memory: games after which an old result counts 1/e of a new one.
-        evaluation: whom evaluations are held against instead; null: as while training, but without new snapshots.
+        evaluation: whom evaluations are held against instead; null: as while training, but without ``self`` and new
+            snapshots.
     """
 
     players: list[Any] = field(default_factory=lambda: ["random"])
@@ -58,6 +62,9 @@ class OpponentsConfig:
     def __post_init__(self) -> None:
         if not self.players:
             raise ValueError("players: [] has nobody to begin against, give one at least, such as random")
+        judges = [source for source in self.evaluation or self.players if source != SELF]
+        if not judges or (self.evaluation and SELF in self.evaluation):
+            raise ValueError("evaluation: self plays while training alone; name others, such as evaluation: [random]")
 
 
 def against(env: Any, opponents: Mapping[str, Any] | None) -> Any:
@@ -130,6 +137,10 @@ class Versus(Wrapper):
     def learners(self) -> Tensor:
         """The half-worlds ``[W]`` that learn, see :func:`~rlstack.play.sides.half_worlds`."""
         return self._own
+
+    def follow(self, policy: TensorDictModuleBase) -> None:
+        """Makes the opponent ``self`` act as this policy, which shares the learner's parameters."""
+        self.pool.learner(self.inner).follow(policy)
 
     # -- drawing opponents ---------------------------------------------------------------------------------------
 

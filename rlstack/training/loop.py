@@ -50,7 +50,7 @@ class Training:
         self.env = build_world(config.env, self.device, config.seed)
         self.agent = build_agent(config.agent, self.env, config.total_frames, self.device)
         self.curriculum = None if config.curriculum is None else Curriculum(config.curriculum, self.env)
-        self.self_play = SelfPlay.of(self.env, run.path / "opponents", raw_config)
+        self.self_play = SelfPlay.of(self.env, run.path / "opponents", raw_config, self.agent)
         self.monitor = Monitor()
         self.frames, self.best_score = 0, float("-inf")
         self._time = {"time/seconds": 0.0, "time/cpu_seconds": 0.0}

@@ -187,8 +187,8 @@ def learner(env: Any, seed: int = 0) -> tuple[Any, dict[str, Any]]:
 def test_snapshots_join_at_intervals_and_play_as_they_were(tmp_path: Path) -> None:
     env = duel(opponents={"players": ["low"], "snapshot_every": 100, "refresh": 1})
     agent, config = learner(env)
-    play = SelfPlay.of(env, tmp_path / "opponents", config)
-    assert play is not None and SelfPlay.of(Duel(), tmp_path, config) is None
+    play = SelfPlay.of(env, tmp_path / "opponents", config, agent)
+    assert play is not None and SelfPlay.of(Duel(), tmp_path, config, agent) is None
     assert play.observe(50, agent) is None
     act(env, 1, 5)
     rating = env.pool.ratings.rating(LEARNER)

@@ -1,0 +1,194 @@
+"""Recordings of matches, and their files."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import envs
+from envs.rocket.actions import controls
+from envs.rocket.env import Rocket
+from envs.rocket.recording import ABSENT, COLUMNS, Frames, Recorder, Recording, snapshot
+from envs.rocket.replay import load_replay, save_replay
+
+STEP = 8  # ticks
+
+
+def play(env: Any, recorder: Recorder, steps: int) -> list[torch.Tensor]:
+    """Random actions; ended worlds start anew. Returns the actions."""
+    torch.manual_seed(0)
+    root, taken = env.reset(), []
+    recorder.add()
+    for _ in range(steps):
+        stepped = env.step(env.rand_action(root))
+        taken.append(stepped["agents", "action"])
+        recorder.add()
+        root = env.maybe_reset(env.step_mdp(stepped))
+    return taken
+
+
+@pytest.fixture(scope="module")
+def recorded() -> Recording:
+    env = Rocket(num_worlds=2, blue=1, orange=2, max_seconds=0.5)
+    recorder = Recorder(env, [1], ["a title"])
+    play(env, recorder, 9)
+    return recorder.recordings()[0].named(("ours", "theirs"), "a title")
+
+
+def test_a_recording_ends_with_its_episode(recorded: Recording) -> None:
+    clock = recorded.frames.clock
+    assert clock.tolist() == [STEP * step for step in range(9)]  # 64 ticks: the first multiple above half a second
+    assert recorded.seconds == pytest.approx(64 / 120)
+    assert recorded.options["orange"] == 2 and recorded.goals == (0, 0)
+    assert (recorded.frames.gone[:, 1] == ABSENT).all() and (recorded.frames.gone[:, [0, 2, 3]] == 0).all()
+
+
+def test_recorded_frames_are_the_states_and_what_was_pressed() -> None:
+    env = Rocket(num_worlds=3, seed=4, random_states=1.0, kick_offs=0.0)
+    recorder = Recorder(env, [2])
+    taken = play(env, recorder, 5)
+    frames = recorder.recordings()[0].frames
+    cars, ball = env.worlds.world.cars, env.worlds.world.ball
+    np.testing.assert_array_equal(frames.ball_position[-1], ball.position[:, 2].numpy())
+    np.testing.assert_array_equal(frames.rotation[-1, 1, 2], cars.rotation[2, :, 1, 2].numpy())  # up, of orange
+    np.testing.assert_array_equal(frames.boost[-1], cars.boost[:, 2].numpy())
+    assert not frames.controls[0].any()
+    for row, action in zip(frames.controls[1:], taken, strict=True):
+        np.testing.assert_array_equal(row, controls("multi", action)[:, :, 2].T.numpy())
+    assert {name: str(value.dtype) for name, value in vars(frames).items()} == {
+        name: kind for name, (kind, _) in COLUMNS.items()
+    }
+
+
+def test_one_episode_after_another() -> None:
+    env = Rocket(num_worlds=2, max_seconds=0.2)  # 24 ticks
+    recorder = Recorder(env, [0, 1])
+    root = env.reset()
+    recorder.add()
+    lengths = []
+    for _ in range(8):
+        stepped = env.step(env.rand_action(root))
+        recorder.add()
+        over = stepped["next", "done"].all()
+        if over:
+            lengths.append(len(recorder.finish(1).frames))
+        root = env.maybe_reset(env.step_mdp(stepped))
+        if over:
+            recorder.begin()
+    assert lengths == [4, 4]
+    assert recorder.finish(1).frames.clock.tolist() == [0, 8, 16]
+
+
+def test_between_two_states_things_are_in_between() -> None:
+    env = Rocket(num_worlds=1, random_states=1.0, kick_offs=0.0, seed=2)
+    recorder = Recorder(env, [0])
+    play(env, recorder, 2)
+    recording = recorder.recordings()[0]
+    frames, middle = recording.frames, recording.at(STEP / 2)
+    np.testing.assert_allclose(middle.position, (frames.position[0] + frames.position[1]) / 2, rtol=1e-5, atol=0.01)
+    np.testing.assert_allclose(
+        middle.rotation @ middle.rotation.transpose(0, 2, 1), np.tile(np.eye(3), (2, 1, 1)), atol=1e-5
+    )
+    np.testing.assert_allclose(recording.at(STEP).rotation, frames.rotation[1], atol=1e-6)
+    far = {name: value.copy() for name, value in vars(frames).items()}
+    far["position"][1, 0] = (4000.0, -4000.0, 17.0)  # it came back elsewhere
+    far["position"][0, 0] = (-4000.0, 4000.0, 17.0)
+    leapt = Recording(Frames(**far)).at(STEP / 2)
+    assert leapt.position[0].tolist() == [-4000.0, 4000.0, 17.0]
+
+
+def test_recorders_of_nothing_and_nobody_are_errors() -> None:
+    env = Rocket(num_worlds=2)
+    with pytest.raises(ValueError, match=r"worlds: \[2\] are not among the 2 worlds"):
+        Recorder(env, [2])
+    with pytest.raises(ValueError, match="1 titles for 2 worlds"):
+        Recorder(env, [0, 1], ["one"])
+    with pytest.raises(ValueError, match="nothing recorded"):
+        Recorder(env, [0]).recordings()
+    env.reset()
+    with pytest.raises(ValueError, match="world: 2 is not among the 2 worlds"):
+        snapshot(env.worlds, 2)
+
+
+def test_a_wrapped_world_is_recorded_too() -> None:
+    env = envs.make("rocket", num_worlds=2, frame_stack=2, max_seconds=0.2)
+    recorder = Recorder(env, [0])  # type: ignore[arg-type]
+    play(env, recorder, 3)
+    assert len(recorder.recordings()[0].frames) == 4
+
+
+# -- files ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_replay_is_the_recording(recorded: Recording, tmp_path: Path) -> None:
+    save_replay(recorded, tmp_path / "deep" / "one.npz")
+    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["one.npz"]
+    read = load_replay(tmp_path / "deep" / "one.npz")
+    assert (read.players, read.title, dict(read.options)) == (("ours", "theirs"), "a title", dict(recorded.options))
+    for name, value in vars(recorded.frames).items():
+        np.testing.assert_array_equal(getattr(read.frames, name), value, err_msg=name)
+        assert getattr(read.frames, name).dtype == value.dtype
+    with pytest.raises(ValueError, match=r"the ending of a replay is \.npz"):
+        save_replay(recorded, tmp_path / "one.json")
+
+
+def changed(path: Path, **entries: Any) -> None:
+    """Rewrites a replay with other entries; None drops one."""
+    with np.load(path, allow_pickle=False) as archive:
+        content = {name: archive[name] for name in archive.files}
+    content = {name: value for name, value in {**content, **entries}.items() if value is not None}
+    np.savez_compressed(path, **content)
+
+
+def meta(**changes: Any) -> np.ndarray[Any, Any]:
+    usual = {"format": "rlstack-replay", "version": 1, "world": "rocket", "players": ["a", "b"], "options": {}}
+    return np.array(json.dumps({**usual, **changes}))
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ({"meta": meta(version=2)}, "version 2, this program reads version 1"),
+        ({"meta": meta(format="other")}, "not a replay of rocket"),
+        ({"meta": np.array("{")}, "not a replay of rocket"),
+        ({"meta": None}, "not a replay of rocket"),
+        ({"meta": meta(players=["one"])}, r"players \['one'\] are not two names"),
+        ({"boost": None}, "not a whole replay, 'boost' is missing"),
+        ({"boost": np.zeros((9, 3), np.float32)}, r"boost \(9, 3\), expected \[T\] and \[T, C\] with C of 2, 4 or 6"),
+        ({"pads": np.zeros((9, 30), np.int16)}, r"pads is int16 \[9, 30\], expected int16 \[9, 34\]"),
+        ({"ball_spin": np.zeros((8, 3), np.float32)}, r"ball_spin is float32 \[8, 3\], expected float32 \[9, 3\]"),
+        ({"goal": np.zeros(9)}, r"goal is float64 \[9\], expected int8 \[9\]"),
+        ({"spin": np.full((9, 4, 3), np.nan, np.float32)}, "spin holds numbers that are not finite"),
+        ({"clock": np.zeros(9, np.float32)}, "clock does not ascend"),
+        ({"gone": np.full((9, 4), -2, np.int16)}, "gone holds numbers below -1"),
+        ({"boost": np.array([None] * 9, object)}, r"damaged, or no \.npz"),  # would have to be unpickled
+    ],
+)
+def test_wrong_files_are_one_line(recorded: Recording, tmp_path: Path, entries: dict[str, Any], message: str) -> None:
+    save_replay(recorded, tmp_path / "one.npz")
+    changed(tmp_path / "one.npz", **entries)
+    with pytest.raises(ValueError, match=message) as error:
+        load_replay(tmp_path / "one.npz")
+    assert "\n" not in str(error.value)
+
+
+def test_truncated_and_missing_files_are_one_line(recorded: Recording, tmp_path: Path) -> None:
+    path = tmp_path / "one.npz"
+    save_replay(recorded, path)
+    whole = path.read_bytes()
+    damaged = bytearray(whole)
+    with zipfile.ZipFile(path) as archive:
+        middle = archive.getinfo("position.npy").header_offset + 80
+    damaged[middle : middle + 20] = bytes(20)
+    for content in (b"", whole[: len(whole) // 2], bytes(damaged), b"[1, 2]"):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=r"one\.npz: cannot be read as a replay \(damaged, or no \.npz\)"):
+            load_replay(path)
+    with pytest.raises(ValueError, match=r"cannot be read as a replay \(No such file or directory\)"):
+        load_replay(tmp_path / "none.npz")

@@ -1,0 +1,127 @@
+"""A curriculum of teams: how many cars take part changes within the world's room for them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tensordict import TensorDict
+
+import rlstack
+from envs.rocket.env import Rocket
+from rlstack.agents import make_agent
+from rlstack.config import build, load_group
+from rlstack.training.curriculum.config import CurriculumConfig
+from rlstack.training.curriculum.course import Curriculum
+
+TEAMS = {
+    (1, 1): [True, False, True, False],
+    (1, 2): [True, False, True, True],
+    (2, 2): [True, True, True, True],
+}
+
+
+def two_a_side(worlds: int = 3, **options: float) -> Rocket:
+    return Rocket(num_worlds=worlds, blue=2, orange=2, observation="compact", **options)  # type: ignore[arg-type]
+
+
+def random_step(env: Rocket, root: TensorDict) -> tuple[TensorDict, TensorDict]:
+    stepped, root = env.step_and_maybe_reset(env.rand_action(root))
+    return stepped, root
+
+
+@pytest.mark.parametrize(
+    ("teams", "ladder"),
+    [
+        ((1, 1), []),
+        ((2, 2), [(1, 1), (1, 2), (2, 2)]),
+        ((1, 2), [(1, 1), (1, 2)]),
+        ((2, 1), [(1, 1), (2, 1)]),
+        ((3, 3), [(1, 1), (1, 2), (2, 2), (2, 3), (3, 3)]),
+    ],
+)
+def test_teams_grow_up_to_those_of_the_options(teams: tuple[int, int], ladder: list[tuple[int, int]]) -> None:
+    env = Rocket(num_worlds=1, blue=teams[0], orange=teams[1])
+    assert env.num_stages == len(ladder)
+    for stage, (blue, orange) in enumerate(ladder):
+        env.set_stage(stage)
+        active = env.reset()["agents", "active"][0]
+        half = len(active) // 2
+        assert (int(active[:half].sum()), int(active[half:].sum())) == (blue, orange)
+        assert half == max(teams)
+
+
+def test_a_stage_is_for_new_episodes_and_the_absent_are_ignored() -> None:
+    env = two_a_side(worlds=2, max_seconds=0.3)  # five steps
+    root = env.reset()
+    assert root["agents", "active"].all()  # as the options say, until a stage is set
+    env.set_stage(0)
+    stepped, root = random_step(env, root)
+    assert stepped["next", "agents", "active"].all()  # the episode goes on as it began
+    for _ in range(4):
+        stepped, root = random_step(env, root)
+    assert stepped["next", "done"].all()
+    assert root["agents", "active"].tolist() == [TEAMS[1, 1]] * 2
+    stepped, root = random_step(env, root)
+    following = stepped["next", "agents"]
+    assert not following["reward"][:, [1, 3]].any() and following["done"][:, [1, 3]].all()
+    assert not following["observation"][:, [1, 3]].any() and following["observation"][:, [0, 2]].any(-1).all()
+    # The mean over blue's cars is that of the one that is there.
+    torch.testing.assert_close(stepped["next", "episode", "return"], following["reward"][:, 0])
+
+
+def test_a_world_between_two_stages_has_matches_of_both() -> None:
+    env = two_a_side(worlds=2)
+    env.set_stage(0)
+    root = env.reset()
+    env.set_stage(1)
+    root = env.reset(root.set("_reset", torch.tensor([[False], [True]])))
+    assert root["agents", "active"].tolist() == [TEAMS[1, 1], TEAMS[1, 2]]
+    stepped, _ = random_step(env, root)
+    assert stepped["next", "agents", "active"].tolist() == [TEAMS[1, 1], TEAMS[1, 2]]
+
+
+def test_a_saved_world_goes_on_in_its_stage() -> None:
+    env, copy = two_a_side(max_seconds=0.2), two_a_side(max_seconds=0.2)
+    env.set_stage(1)
+    root = env.reset()
+    copy.load_state_dict(env.state_dict())
+    other = copy.reset()
+    torch.testing.assert_close(root["agents", "observation"], other["agents", "observation"])
+    for _ in range(4):
+        torch.manual_seed(1)
+        _, root = random_step(env, root)
+        torch.manual_seed(1)
+        _, other = random_step(copy, other)
+    torch.testing.assert_close(root["agents", "observation"], other["agents", "observation"])
+    assert other["agents", "active"].tolist() == [TEAMS[1, 2]] * 3
+
+
+def test_only_cars_that_are_there_are_learned_from() -> None:
+    env = two_a_side(worlds=2)
+    env.set_stage(0)
+    agent = make_agent("ppo", env, hidden=[8])
+    batch = next(iter(rlstack.make_collector(env, agent.policy(explore=True), steps_per_batch=4)))
+    sequences = rlstack.flatten_agents(batch)
+    assert int(sequences["active"].sum()) == 2 * 2 * 4
+    metrics = agent.learn(sequences, 16)
+    assert all(torch.isfinite(torch.as_tensor(value)).all() for value in metrics.values())
+
+
+def test_the_shipped_curriculum_goes_by_wins_and_by_time() -> None:
+    env = two_a_side(worlds=1)
+    course = Curriculum(build(CurriculumConfig, load_group("curriculum", "rocket")), env)
+    assert env.reset()["agents", "active"].tolist() == [TEAMS[1, 1]]
+
+    def episodes(count: int, success: float) -> None:
+        names = list(env.observation_spec["episode"].keys())
+        course.add({name: [success] * count for name in names})
+
+    episodes(99, 1.0)
+    assert not course.check(150_000)  # a hundred matches are needed
+    episodes(1, 1.0)
+    assert not course.check(90_000)  # and some time in the stage
+    assert course.check(150_000) and env.reset()["agents", "active"].tolist() == [TEAMS[1, 2]]
+    episodes(200, 0.5)
+    assert not course.check(1_649_999)
+    assert course.check(1_650_000) and env.reset()["agents", "active"].tolist() == [TEAMS[2, 2]]
+    assert not course.check(9_000_000)  # the last stage does not end

@@ -1,0 +1,137 @@
+"""The best of many games as data and film."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from envs.rocket.replay import load_replay
+from rlstack.config import ConfigError
+from rlstack.league import play, run_league
+from rlstack.play import replays
+from rlstack.play.matches import Arena, pairing
+from rlstack.play.records import Game
+from rlstack.play.replays import BestGames, play_back
+from tests.play.test_league import config
+
+SHORT = {"max_seconds": 0.3, "blue": 1, "orange": 2}
+
+
+class Tape:
+    """Stands for a recorder: a recording is the numbers of the calls of ``add`` that it saw."""
+
+    def __init__(self, env: Any, worlds: Any) -> None:
+        self.calls, self.since = 0, [0 for _ in worlds]
+
+    def add(self) -> None:
+        self.calls += 1
+
+    def begin(self) -> None:
+        return
+
+    def finish(self, world: int) -> Any:
+        first, self.since[world] = self.since[world], self.calls
+        return Taped((first, self.calls))
+
+
+class Taped(tuple[int, int]):
+    """Its title is not kept."""
+
+    def named(self, players: tuple[str, str], title: str) -> Any:
+        return (*self, *players, title)
+
+
+@pytest.fixture
+def taped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every world has a recorder."""
+    monkeypatch.setattr(replays, "world_part", lambda world, name: type("Part", (), {"Recorder": Tape}))
+
+
+def keep(best: BestGames, *games: Game) -> list[int]:
+    best.watch(type("Env", (), {"batch_size": [1]})())  # type: ignore[arg-type]
+    for number, game in enumerate(games):
+        best.finish(0, number, game)
+    return [kept.number for kept in best.games]
+
+
+def test_the_largest_lead_comes_first_then_the_fastest_win(taped: None) -> None:
+    games = [Game("a", "b", 1, 0, 50), Game("b", "a", 3, 0, 80), Game("a", "b", 0, 1, 20), Game("a", "b", 2, 2, 5)]
+    assert keep(BestGames("any", 3), *games) == [1, 2, 0]
+    assert keep(BestGames("any", 1), *games) == [1]
+    assert keep(BestGames("any", 3, of="a"), *games) == [0]  # of those that `a` won
+    assert keep(BestGames("any", 3, of="b"), *games) == [1, 2]
+
+
+def test_every_game_of_a_round_is_recorded_on_its_own() -> None:
+    class All(BestGames):
+        """Keeps every game, however it ended."""
+
+        def finish(self, world: int, number: int, game: Game) -> None:
+            self.games.append((number, game, self._recorder.finish(world)))  # type: ignore[arg-type]
+
+    arena = Arena("rocket", SHORT, num_worlds=2)
+    for name in ("rule", "random"):
+        arena.add(name)
+    schedule, best = pairing("rule", "random", 5), All("rocket", 1)
+    games = arena.play(schedule, seed=3, best=best)
+    assert games == arena.play(schedule, seed=3)  # recording changes nothing
+    kept: Any = sorted(best.games, key=lambda entry: entry[0])
+    assert [number for number, _, _ in kept] == [0, 1, 2, 3, 4]
+    for number, game, recording in kept:
+        assert game[:2] == schedule[number] and game[:5] == games[number][:5]
+        assert recording.frames.clock.tolist() == [8 * step for step in range(game.steps + 1)]
+    starts = [recording.frames.position[0] for _, _, recording in kept]
+    moved = [np.abs(recording.frames.position[-1] - recording.frames.position[0]).max() for *_, recording in kept]
+    assert min(moved) > 10 and any(not np.array_equal(starts[0], start) for start in starts[1:])
+
+
+def test_play_saves_replays_and_plays_them_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A ball on its way into orange's goal: who drives blue wins."""
+    settings = {"players": ["rule", "random"], "games": 2, "env": {"name": "rocket", **SHORT}, "num_worlds": 2}
+    scoring = pytest.MonkeyPatch()
+    with scoring.context() as patch:
+        patch.setattr("envs.rocket.starts.kick_off", _into_goal)
+        play(config(tmp_path, **settings, save="best", keep=2, video=False))
+    folder = tmp_path / "play" / "rule" / "replays"
+    assert [path.name for path in folder.iterdir()] == ["best_1.npz"]  # the other game was random's
+    recording = load_replay(folder / "best_1.npz")
+    assert recording.players == ("rule", "random") and recording.goals == (1, 0) and recording.title == "game 1"
+    assert recording.frames.ball_position[-1, 1] > 5215 and recording.frames.gone[0].tolist() == [0, -1, 0, 0]
+    assert recording.options["orange"] == 2
+    capsys.readouterr()
+    play(config(tmp_path, replay=str(folder / "best_1.npz")))
+    assert capsys.readouterr().out == f"wrote {folder / 'best_1.mp4'}\n"
+    assert (folder / "best_1.mp4").stat().st_size > 10_000
+
+
+def test_a_league_keeps_the_best_games_of_all_its_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("envs.rocket.starts.kick_off", _into_goal)
+    settings = {"players": ["rule", "random"], "games": 3, "round": 1, "env": {"name": "rocket", **SHORT}}
+    run_league(config(tmp_path, **settings, save="best", keep=2, video=False))
+    paths = sorted((tmp_path / "replays").iterdir())
+    assert [path.name for path in paths] == ["best_1.npz", "best_2.npz"]
+    lengths = [len(load_replay(path).frames) for path in paths]
+    assert lengths == sorted(lengths) and all(load_replay(path).goals == (1, 0) for path in paths)
+
+
+def _into_goal(draws: Any) -> Any:
+    from envs.rocket.starts import random_state
+
+    state = random_state(draws)
+    state.ball.position[:] = state.ball.position.new_tensor([[0.0], [5000.0], [200.0]])
+    state.ball.velocity[:] = state.ball.velocity.new_tensor([[0.0], [2500.0], [0.0]])
+    state.cars.position[1] = -3000.0
+    return state
+
+
+def test_what_cannot_be_saved_or_played_back_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="save: 'arena' has no replays; worlds that do: rocket"):
+        BestGames("arena", 1)
+    (tmp_path / "bad.npz").write_bytes(b"PK")
+    for path, message in ((tmp_path / "bad.npz", "damaged"), (tmp_path / "none.npz", "No such file")):
+        with pytest.raises(ConfigError, match=f"replay: .*{message}") as error:
+            play_back(path)
+        assert "\n" not in str(error.value)
