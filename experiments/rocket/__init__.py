@@ -1,0 +1,1 @@
+"""Rocket: learning to win, and what rewards do."""
