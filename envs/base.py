@@ -43,6 +43,9 @@ class World(EnvBase):
     """After how many steps the published evaluation judges an episode as it stands; None lets every episode end."""
     saves_episodes: bool = True
     """Whether a loaded state goes on within its episodes; False where simulators cannot be saved."""
+    observing: ClassVar[tuple[str, ...]] = ()
+    """Functions (``package.module:function`` or ``...:Class.method``) that make what is seen of the worlds' state: a
+    diagnosis tells their time from the rest of a step."""
     num_stages: int = 0
     """How many stages of difficulty :meth:`set_stage` knows, 0 for none."""
 

@@ -66,6 +66,7 @@ class Arena(World):
         "max_steps": None,
         "timeout_is_terminal": False,
     }
+    observing = ("envs.arena.env:observe",)
     num_stages = len(STAGES)
 
     def __init__(
@@ -87,7 +88,7 @@ class Arena(World):
         self._state: ArenaState
         if observation not in ("flat", "dict"):
             raise ValueError(f"observation: {observation!r} is unknown, allowed: flat, dict")
-        self._kernels = compiled_kernels() if compiled else Kernels()
+        self._kernels = compiled_kernels() if compiled else Kernels(observe=observe)
         self._pool = StartPool(self._start)
         self._rules_at = partial(make_rules, style, max_steps=max_steps)
         self._enter_stage(stage)

@@ -48,6 +48,11 @@ class Gymnasium(World):
 
     evaluation_options: ClassVar[dict[str, Any]] = {"workers": 0}
     saves_episodes = False
+    observing = (
+        "envs.gymnasium.sequences:Columns.write",
+        "envs.gymnasium.batch:Batch.account",
+        "envs.gymnasium.batch:Batch.following",
+    )
 
     def __init__(
         self,

@@ -71,6 +71,7 @@ class MarineNav(World):
         "discount": 0.99,
     }
     evaluation_steps: ClassVar[int | None] = 1000
+    observing = ("envs.marinenav.report:perceive", "envs.marinenav.report:show")
     input_features = EncounterFeatures
     nearest_obstacle = staticmethod(nearest_obstacle)
     evaluation_set = staticmethod(evaluation_set)

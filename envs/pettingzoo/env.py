@@ -69,6 +69,7 @@ class PettingZoo(World):
     """
 
     saves_episodes = False
+    observing = ("envs.pettingzoo.env:PettingZoo._enter", "envs.pettingzoo.env:PettingZoo._show")
 
     def __init__(
         self,

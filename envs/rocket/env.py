@@ -71,6 +71,7 @@ class Rocket(World):
     """
 
     evaluation_options: ClassVar[dict[str, Any]] = {"kick_offs": 1.0, "random_states": 0.0, "aerials": 0.0}
+    observing = ("envs.rocket.match:observe",)
 
     def __init__(
         self,

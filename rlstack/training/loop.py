@@ -20,6 +20,7 @@ from rlstack.play.self_play import SelfPlay
 from .checkpoint import CheckpointError
 from .config import TrainConfig
 from .curriculum.course import Curriculum
+from .hardware import Hardware
 from .imitation import Imitation, outcome
 from .interrupt import StopRequest
 from .loading import initialise
@@ -84,7 +85,8 @@ class Training:
         if self._pending_rng is not None:  # only now: building a collector may draw random numbers
             restore_rng(self._pending_rng)
         evaluation = None
-        with self._logging() as (logger, progress), StopRequest() as stop:
+        hardware = Hardware(self.device, self.frames)
+        with self._logging() as (logger, progress), StopRequest() as stop, hardware:
             if self._imitation is not None:
                 evaluation = self._imitate(self._imitation, logger, progress, clock, stop)
                 if c.imitation.only:
@@ -106,6 +108,7 @@ class Training:
                     row = {**self.monitor.flush(), "train/updates": float(self.agent.updates)}
                     row |= self.curriculum.metrics() if self.curriculum is not None else {}
                     row |= self.self_play.metrics() if self.self_play is not None else {}
+                    row |= hardware.read(self.frames)
                     logger.log(self.frames, {**row, **self._time, "time/frames_per_second": rate})
                     progress.update(self.frames, row)
                 best = False

@@ -36,7 +36,7 @@ class RunDirectory:
         """
         chosen = Path(path) if path is not None else Path("runs") / f"{name}_{time.strftime('%Y%m%d-%H%M%S')}"
         if path is None:
-            chosen = _first_free(chosen)
+            chosen = first_free(chosen)
         if (chosen / CONFIG).exists():
             raise ConfigError(f"run_dir: {chosen} already holds a run; choose another, or resume={chosen}")
         try:
@@ -84,7 +84,7 @@ class RunDirectory:
         return {str(key): value for key, value in config.items()}
 
 
-def _first_free(path: Path) -> Path:
+def first_free(path: Path) -> Path:
     """The path itself, or with the first free number: runs of a sweep can start within one second."""
     candidate, number = path, 1
     while candidate.exists():

@@ -341,7 +341,7 @@ def training(folder: Path, resume: bool = False) -> Run:
 def logged(folder: Path) -> list[dict[str, str]]:
     with open(folder / "metrics.csv", newline="") as file:
         rows = list(csv.DictReader(file))
-    return [{key: value for key, value in row.items() if not key.startswith("time/")} for row in rows]
+    return [{key: value for key, value in row.items() if not key.startswith(("time/", "system/"))} for row in rows]
 
 
 @pytest.fixture(scope="module", params=list(WORLDS))

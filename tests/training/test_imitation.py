@@ -325,7 +325,7 @@ def resumed(folder: Path, plain: dict[str, Any]) -> Training:
 
 def rows(folder: Path) -> list[list[str]]:
     lines = [line.split(",") for line in (folder / "metrics.csv").read_text().splitlines()]
-    kept = [column for column, name in enumerate(lines[0]) if not name.startswith("time/")]
+    kept = [column for column, name in enumerate(lines[0]) if not name.startswith(("time/", "system/"))]
     return [[line[column] for column in kept] for line in lines]
 
 

@@ -50,7 +50,8 @@ def rows(folder: Path) -> list[dict[str, str]]:
     """The metrics, without what depends on the clock."""
     with open(folder / "metrics.csv", newline="") as file:
         return [
-            {key: value for key, value in row.items() if not key.startswith("time/")} for row in csv.DictReader(file)
+            {key: value for key, value in row.items() if not key.startswith(("time/", "system/"))}
+            for row in csv.DictReader(file)
         ]
 
 

@@ -1,0 +1,58 @@
+"""What it costs a training to watch the machine: ``python -m experiments.benchmarks.monitoring``.
+
+Microseconds of CPU time of a reading, which is taken once a log line, beside those of writing the line itself to
+``metrics.csv``; with a GPU also the share of a core that its thread takes.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from rlstack.training.hardware import GpuWatch, Hardware
+from rlstack.training.loggers import CsvSink
+
+_ROUNDS, _CALLS = 7, 200
+
+
+def microseconds(function: Callable[[], object]) -> float:
+    """Of CPU time for a call, median over rounds."""
+    rounds = []
+    for _ in range(_ROUNDS):
+        before = time.process_time()
+        for _ in range(_CALLS):
+            function()
+        rounds.append(1e6 * (time.process_time() - before) / _CALLS)
+    return statistics.median(rounds)
+
+
+def share_of_the_thread(seconds: float = 10.0) -> float:
+    """CPU time of the thread that watches a GPU, as a share of the time that passes."""
+    watch = GpuWatch(torch.device("cuda", 0))
+    watch.start()
+    before = time.process_time()
+    time.sleep(seconds)
+    used = time.process_time() - before
+    watch.stop()
+    return used / seconds
+
+
+def main() -> None:
+    hardware = Hardware("cuda:0" if torch.cuda.is_available() else "cpu")
+    metrics = {f"train/number_{k}": 1 / (k + 1) for k in range(20)}
+    with tempfile.TemporaryDirectory() as folder:
+        sink = CsvSink(Path(folder) / "metrics.csv")
+        print(f"a reading            {microseconds(lambda: hardware.read(1)):8.1f} us")
+        print(f"a line of metrics.csv {microseconds(lambda: sink.log(1, metrics)):7.1f} us")
+        sink.close()
+    if torch.cuda.is_available():
+        print(f"watching the GPU     {share_of_the_thread():8.2%} of a core")
+
+
+if __name__ == "__main__":
+    main()

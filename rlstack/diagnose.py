@@ -1,0 +1,114 @@
+"""Finds out why a training is slow: ``python -m rlstack.diagnose env=rocket agent=ppo test=all``."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from omegaconf import DictConfig
+
+from rlstack.command import hydra_command, open_group
+from rlstack.config import ConfigError, Interval, build, to_plain
+
+if TYPE_CHECKING:  # importing torch takes seconds, which a mistyped key need not cost
+    from rlstack.diagnostics.subject import Subject
+
+
+@dataclass
+class DiagnoseConfig:
+    """See ``conf/diagnose.yaml`` for what each key does."""
+
+    test: Literal["all", "env", "inference", "learn", "collect", "gpu"]
+    seconds: Annotated[float, Interval(low=0, open_low=True)]
+    clock: Literal["wall", "cpu"]
+    compare: str | None
+    output: str | None
+    plots: bool
+
+
+def run(cfg: DictConfig) -> None:
+    """Measures, prints tables and a verdict, and leaves JSON and a picture in one folder."""
+    plain = to_plain(cfg)
+    ours = {field.name: plain.pop(field.name) for field in fields(DiagnoseConfig)}
+    config = build(DiagnoseConfig, ours)
+    if plain["resume"] is not None:
+        raise ConfigError("resume: a diagnosis begins anew; give the run's agent= and env= instead")
+
+    from rlstack.diagnostics import comparison, report
+    from rlstack.diagnostics.diagnosis import described, diagnose
+
+    before = None if config.compare is None else comparison.read(config.compare)
+    subject = prepare(config, plain)
+    folder = output_folder(config, subject)
+    print(report.heading(described(subject)), flush=True)
+    diagnosis = diagnose(
+        subject, config.test, lambda name, found: print("\n".join(report.section(name, found)), flush=True)
+    )
+    file = folder / "diagnosis.json"
+    file.write_text(json.dumps(diagnosis, indent=1) + "\n", encoding="utf-8")
+    written = [file]
+    if config.plots:
+        from rlstack.diagnostics.pictures import save_picture
+
+        picture = folder / "diagnosis.png"
+        written += [picture] if save_picture(picture, diagnosis) else []
+    print("\n".join(report.verdict_lines(diagnosis["verdict"])))
+    if before is not None:
+        print("\n" + "\n".join(comparison.lines(diagnosis, before, str(config.compare))))
+    print()
+    for path in written:
+        print(f"wrote {path}")
+
+
+def prepare(config: DiagnoseConfig, plain: dict[str, Any]) -> Subject:
+    """What is to be measured, known to be buildable.
+
+    Raises:
+        ConfigError: an option that does not exist or does not fit, or CPU time asked of what runs elsewhere.
+    """
+    from rlstack.training.config import TrainConfig
+
+    training = build(TrainConfig, plain)
+
+    import torch
+
+    from rlstack.diagnostics.subject import Subject
+    from rlstack.diagnostics.timing import Clock
+    from rlstack.training.self_check import check_buildable
+    from rlstack.training.worlds import choose_device
+
+    device = choose_device(training.device)
+    if config.clock == "cpu" and (device.type != "cpu" or training.env.get("workers")):
+        raise ConfigError("clock: cpu cannot see a GPU or other processes; allowed there: wall")
+    if training.threads is not None:
+        torch.set_num_threads(training.threads)
+    check_buildable(training)
+    return Subject(training, plain, device, Clock(config.clock, device), config.seconds)
+
+
+def output_folder(config: DiagnoseConfig, subject: Subject) -> Path:
+    """Where the results go.
+
+    Raises:
+        ConfigError: the folder cannot be made.
+    """
+    from rlstack.train import run_name
+    from rlstack.training.run_directory import first_free
+
+    c = subject.config
+    name = f"diagnosis_{run_name(c.agent, c.env, c.seed)}_{time.strftime('%Y%m%d-%H%M%S')}"
+    folder = first_free(Path("runs") / name) if config.output is None else Path(config.output)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"output: {folder} cannot be made ({error.strerror})") from None
+    return folder
+
+
+main = hydra_command("diagnose", open_group("agent"))(run)
+
+if __name__ == "__main__":
+    main()

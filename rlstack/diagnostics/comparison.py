@@ -1,0 +1,110 @@
+"""A diagnosis beside an earlier one: what has become quicker or slower."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from rlstack.config import ConfigError
+
+from .report import number
+
+SCHEMA = "rlstack.diagnosis/1"
+NOISE = 1.1
+"""Ratios nearer to 1 than this are not called a change."""
+_HIGHER = {
+    "env": ("steps_per_second", "decisions_per_second", "ticks_per_second", "real_time_factor"),
+    "inference": ("decisions_per_second",),
+    "learn": ("updates_per_second", "samples_per_second"),
+    "collect": ("frames_per_second",),
+    "gpu": ("frames_per_second", "gpu_percent"),
+}
+_LOWER = {
+    "env": ("ms_per_step",),
+    "inference": ("mean_ms", "p95_ms", "p99_ms"),
+    "learn": ("ms_per_update",),
+    "gpu": ("gpu_peak_memory_mb",),
+}
+_PARTS = {"learn": "parts_ms", "collect": "parts_seconds"}
+
+
+def read(path: str | Path) -> dict[str, Any]:
+    """An earlier diagnosis.
+
+    Raises:
+        ConfigError: no such file, or none of this kind and version.
+    """
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        reason = getattr(error, "strerror", None) or "it is not JSON"
+        raise ConfigError(f"compare: {path} cannot be read ({reason})") from None
+    schema = content.get("schema") if isinstance(content, dict) else None
+    if schema != SCHEMA:
+        raise ConfigError(f"compare: {path} has the schema {schema!r}, only {SCHEMA!r} can be compared")
+    if missing := {"subject", "config", "tests"} - content.keys():
+        raise ConfigError(f"compare: {path} is not a whole diagnosis, it lacks {', '.join(sorted(missing))}")
+    return content
+
+
+def measures(diagnosis: Mapping[str, Any]) -> dict[str, tuple[float, bool]]:
+    """The numbers that can be compared, by name, and whether more is better."""
+    found: dict[str, tuple[float, bool]] = {}
+    for test, values in diagnosis["tests"].items():
+        for names, better in ((_HIGHER, True), (_LOWER, False)):
+            found |= {f"{test}.{name}": (values[name], better) for name in names.get(test, ()) if name in values}
+        parts = values.get(_PARTS.get(test, ""), {})
+        # A run of longer iterations is not a slower one: parts are compared by the frame.
+        frames = values.get("frames_per_iteration", 1.0)
+        unit = " s per million frames" if "frames_per_iteration" in values else " ms"
+        scale = 1e6 / frames if "frames_per_iteration" in values else 1.0
+        found |= {f"{test}.{name}{unit}": (scale * took, False) for name, took in parts.items()}
+    return found
+
+
+def changes(now: Mapping[str, Any], before: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """``name``, ``before``, ``now`` and ``ratio`` (above 1 is better now) of everything that both have measured."""
+    earlier, rows = measures(before), []
+    for name, (value, better) in measures(now).items():
+        old, _ = earlier.get(name, (0.0, better))
+        if old > 0 and value > 0:
+            rows.append({"name": name, "before": old, "now": value, "ratio": value / old if better else old / value})
+    return rows
+
+
+def lines(now: Mapping[str, Any], before: Mapping[str, Any], path: str | Path) -> Iterator[str]:
+    """The comparison as text."""
+    yield f"compared with {path}"
+    for difference in differences(now, before):
+        yield f"  not the same: {difference}"
+    rows = changes(now, before)
+    if not rows:
+        yield "  nothing was measured in both"
+    width = max((len(row["name"]) for row in rows), default=0)
+    for row in rows:
+        values = f"{number(row['before']):>12} -> {number(row['now']):>12}"
+        yield f"  {row['name']:<{width}}  {values}  {_words(row['ratio'])}"
+
+
+def _words(ratio: float) -> str:
+    if 1 / NOISE < ratio < NOISE:
+        return f"about the same ({ratio:.2f})"
+    return f"{ratio:.2f} times better" if ratio > 1 else f"{1 / ratio:.2f} times worse"
+
+
+def differences(now: Mapping[str, Any], before: Mapping[str, Any]) -> Iterator[str]:
+    """What was measured otherwise: machine, device, options."""
+    for part in ("machine", "subject", "config"):
+        ours, theirs = (_flat(side.get(part, {})) for side in (now, before))
+        for key in {**theirs, **ours}:
+            if key not in ("cpu_share", "seconds") and theirs.get(key) != ours.get(key):
+                yield f"{key} {theirs.get(key)} -> {ours.get(key)}"
+
+
+def _flat(entries: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in entries.items():
+        flat |= _flat(value, f"{above}{key}.") if isinstance(value, dict) else {f"{above}{key}": value}
+    return flat

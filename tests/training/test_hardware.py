@@ -1,0 +1,75 @@
+"""What a run takes of the machine, with a GPU that is made up."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from rlstack.training.hardware import GpuWatch, Hardware, available_bytes, resident_bytes
+
+
+def test_memory_of_the_process() -> None:
+    before = resident_bytes()
+    held = bytearray(b"x" * 60_000_000)
+    assert 40e6 < resident_bytes() - before < 200e6
+    assert len(held) and available_bytes() > 0
+
+
+def test_frames_per_second_are_those_since_the_last_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    with Hardware("cpu", frames=1000) as hardware:
+        now = 102.0
+        first = hardware.read(1600)
+        now = 103.0
+        second = hardware.read(1700)
+    assert set(first) == {"system/frames_per_second", "system/memory_mb"}
+    assert (first["system/frames_per_second"], second["system/frames_per_second"]) == (300.0, 100.0)
+
+
+@pytest.fixture
+def nvml(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """An NVML whose GPU is as busy as the list says, the last number again and again."""
+    busy = [10, 20, 60]
+
+    def utilisation(handle: object) -> SimpleNamespace:
+        assert handle == "handle of GPU-7"
+        return SimpleNamespace(gpu=busy.pop(0) if len(busy) > 1 else busy[0])
+
+    library = SimpleNamespace(
+        nvmlInit=lambda: None,
+        nvmlDeviceGetHandleByUUID=lambda identity: f"handle of {identity.decode()}",
+        nvmlDeviceGetUtilizationRates=utilisation,
+        nvmlDeviceGetMemoryInfo=lambda handle: SimpleNamespace(used=3_000_000),
+    )
+    monkeypatch.setitem(sys.modules, "pynvml", library)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="7"))
+    return busy
+
+
+def test_a_thread_watches_the_gpu(nvml: list[int]) -> None:
+    watch = GpuWatch(torch.device("cuda:0"), every=0.005)
+    assert watch.sees_utilisation
+    watch.start()
+    deadline = time.monotonic() + 30
+    while len(watch._busy) < 4 and time.monotonic() < deadline:
+        time.sleep(0.005)
+    watch.stop()
+    watch.stop()
+    found = watch.read()
+    assert (found["gpu_percent_low"], found["gpu_percent_high"], found["gpu_memory_mb"]) == (20.0, 60.0, 3.0)
+    assert 20 < found["gpu_percent"] < 60
+    assert watch.read()["gpu_percent"] == 60.0, "asked for now, where the thread has not"
+
+
+def test_without_nvml_there_is_the_memory_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 5_000_000)
+    hardware = Hardware("cuda:0")
+    with hardware:
+        assert hardware.read(1)["system/gpu_memory_mb"] == 5.0
+    assert GpuWatch(torch.device("cpu")).read() == {}
