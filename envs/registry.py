@@ -17,6 +17,7 @@ from .wrappers import wrapped
 
 _WORLDS: dict[str, str] = {
     "arena": "envs.arena.env:Arena",
+    "echelon": "envs.echelon.env:Echelon",
     "gymnasium": "envs.gymnasium:Gymnasium",
     "marinenav": "envs.marinenav.env:MarineNav",
     "pettingzoo": "envs.pettingzoo:PettingZoo",

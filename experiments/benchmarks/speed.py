@@ -109,7 +109,27 @@ def game(style: int, compiled: bool) -> Callable[[int], Advance]:
     return build
 
 
+def mechs(compiled: bool) -> Callable[[int], Advance]:
+    """A pack of mechs against the heuristic's, observations included, random actions that change in every step."""
+
+    def build(num_worlds: int) -> Advance:
+        env = envs.make("echelon", num_worlds=num_worlds, maps=128, compiled=compiled)
+        root = env.reset()
+        actions = [env.full_action_spec["agents", "action"].rand() for _ in range(16)]
+
+        def advance(steps: int) -> None:
+            nonlocal root
+            for step in range(steps):
+                _, root = env.step_and_maybe_reset(root.set(("agents", "action"), actions[step % len(actions)]))
+
+        return advance
+
+    return build
+
+
 SUBJECTS = [
+    Subject("echelon, eager", mechs(compiled=False), (64, 256, 1024)),
+    Subject("echelon, compiled", mechs(compiled=True), (256, 1024), compiles=True),
     Subject("marinenav, eager", robots(compiled=False), (64, 256, 1024, 2048, 4096, 8192)),
     Subject("marinenav, compiled", robots(compiled=True), (1024, 2048, 4096, 8192), compiles=True),
     *(

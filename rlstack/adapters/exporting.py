@@ -73,6 +73,8 @@ def export_policy(agent: Agent, path: str | Path, format: str = "torchscript", f
     writers: dict[str, Writer] = {"torchscript": _torchscript, "onnx": _onnx}
     if format not in writers:
         raise ConfigError(f"format: {format!r} is unknown, allowed: {', '.join(writers)}")
+    if agent.interface.hybrid is not None:
+        raise ConfigError(f"export: a program gives one tensor, the agent has {agent.interface.describe_action()}")
     if format == "onnx":
         _require_onnx()
     for place in (path, beside(path)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -14,6 +14,8 @@ from torchrl.envs import EnvBase
 
 from envs.base import World
 from rlstack.config import ConfigError
+
+from .hybrid import HybridAction
 
 GROUP = "agents"
 MASK = "action_mask"
@@ -99,8 +101,17 @@ class Interface:
             return (int(self.action.n),)
         return None
 
+    @cached_property
+    def hybrid(self) -> HybridAction | None:
+        """How a dict of bounded vectors and choices is written as one vector; None for other actions."""
+        if not isinstance(self.action, Composite):
+            return None
+        return HybridAction.of({key: replace(self, action=part) for key, part in self.action.items()})
+
     def describe_action(self) -> str:
         """The kind of action in words, for messages."""
+        if self.hybrid is not None:
+            return f"hybrid actions of {self.hybrid.numbers} numbers and choices {list(self.hybrid.counts)}"
         if self.continuous:
             size = self.action.shape[-1]
             return f"continuous actions of {size} number{'' if size == 1 else 's'}"
@@ -112,21 +123,27 @@ class Interface:
     @cached_property
     def as_is(self) -> bool:
         """An agent's action is the env's: :meth:`to_env` changes nothing."""
+        if self.hybrid is not None:
+            return False
         return not self._single if self._whole else self._scaling(torch.empty(0)) is None
 
-    def to_env(self, action: Tensor) -> Tensor:
+    def to_env(self, action: Tensor) -> Any:
         """An agent's action as the env takes it.
 
         A continuous one in [-1, 1] is put within the env's bounds (infinite bounds leave it as it is); a choice
-        ``[...]`` gets the last dimension of 1 that some envs have.
+        ``[...]`` gets the last dimension of 1 that some envs have; a hybrid one becomes a tensordict.
         """
+        if self.hybrid is not None:
+            return self.hybrid.to_env(action)
         if self._whole:
             return action.unsqueeze(-1) if self._single else action
         scaling = self._scaling(action)
         return action if scaling is None else torch.addcmul(scaling[0], action, scaling[1])
 
-    def from_env(self, action: Tensor) -> Tensor:
+    def from_env(self, action: Any) -> Tensor:
         """The inverse of :meth:`to_env`."""
+        if self.hybrid is not None:
+            return self.hybrid.from_env(action)
         if self._whole:
             return action.squeeze(-1) if self._single else action
         scaling = self._scaling(action)
@@ -206,6 +223,8 @@ def _fitting(interface: Interface) -> str | None:
     """The agents that can act there."""
     if interface.continuous:
         return "ppo, a2c, sac, td3, ddpg, acqn"
+    if interface.hybrid is not None:
+        return "ppo, a2c"
     if interface.choices is None:
         return None
     return "ppo, a2c, dqn, rainbow, iqn, sac" if len(interface.choices) == 1 else "ppo, a2c"

@@ -15,7 +15,7 @@ from torch.nn.functional import mse_loss
 from torchrl.objectives.value.functional import generalized_advantage_estimate, vec_generalized_advantage_estimate
 
 from rlstack.config import ConfigError
-from rlstack.networks.distributions import Choices, Distribution, Gaussian, full_precision
+from rlstack.networks.distributions import Choices, Distribution, Gaussian, Hybrid, full_precision
 from rlstack.networks.encoders import Trunk
 from rlstack.networks.recurrent import RecurrentConfig
 from rlstack.networks.values import StateNetwork
@@ -67,8 +67,10 @@ class OnPolicy(Agent):
 
     def __init__(self, config: Any, interface: Interface, total_frames: int, device: torch.device) -> None:
         super().__init__(config, interface, total_frames, device)
-        c, self.choices = config, interface.choices
-        outputs = sum(self.choices) if self.choices else interface.action.shape[-1]
+        c, hybrid = config, interface.hybrid
+        self.choices = interface.choices if hybrid is None else hybrid.counts
+        self.numbers = hybrid.numbers if hybrid else 0 if self.choices else interface.action.shape[-1]
+        outputs = self.numbers + sum(self.choices or ())
         encoder, hidden = self.encoder(), c.hidden[c.shared_layers :]
         if c.shared_layers:
             encoder = Trunk(encoder, c.hidden[: c.shared_layers], c.activation)
@@ -79,8 +81,8 @@ class OnPolicy(Agent):
         if c.orthogonal:
             orthogonal_(actor, c.policy_gain)
             orthogonal_(critic, c.value_gain)
-        if not self.choices:
-            actor.register_parameter("log_std", nn.Parameter(torch.full((outputs,), math.log(c.initial_std))))
+        if self.numbers:
+            actor.register_parameter("log_std", nn.Parameter(torch.full((self.numbers,), math.log(c.initial_std))))
         self.actor, self.critic = self.add_network("actor", actor), self.add_network("critic", critic)
         self.optimizer = self.add_optimizer(
             "lr",
@@ -92,10 +94,10 @@ class OnPolicy(Agent):
 
     @classmethod
     def check(cls, interface: Interface) -> None:
-        if not interface.continuous and interface.choices is None:
+        if not interface.continuous and interface.choices is None and interface.hybrid is None:
             name = cls.__name__.lower()
             raise ConfigError(
-                f"agent={name} takes continuous, discrete and multi-discrete actions, "
+                f"agent={name} takes continuous, discrete, multi-discrete and hybrid actions, "
                 f"the env has {interface.describe_action()}"
             )
 
@@ -106,7 +108,10 @@ class OnPolicy(Agent):
         return self._distribution(self.actor(observation), mask)
 
     def _distribution(self, out: Tensor, mask: Tensor | None) -> Distribution:
-        return Choices(out, self.choices, mask) if self.choices else Gaussian(full_precision(out), self.actor.log_std)
+        if not self.numbers:
+            return Choices(out, self.choices or (), mask)
+        numbers = Gaussian(full_precision(out[..., : self.numbers]), self.actor.log_std)
+        return Hybrid(numbers, Choices(out[..., self.numbers :], self.choices, mask)) if self.choices else numbers
 
     def policy_and_value(self, batch: TensorDictBase) -> tuple[Distribution, Tensor]:
         """Of a batch ``[N]`` of normalised observations, values ``[N]``; layers that both share run once."""
@@ -123,15 +128,16 @@ class OnPolicy(Agent):
                 distribution = self.distribution(self.normalized(observation), mask)
             sampled = explore or self.config.greedy == "sample"
             raw = distribution.sample() if sampled else distribution.mode()
+            # A hybrid's choices are whole numbers; its own conversion cuts off the others.
             action = self.interface.to_env(raw if self.choices else raw.clamp(-1, 1))
             acted = {"action": action}
             if explore:
                 acted["log_prob"] = distribution.log_prob(raw)
-                if not self.choices:
+                if self.numbers:
                     acted["raw_action"] = raw
             return acted
 
-        extras = ("log_prob", *(() if self.choices else ("raw_action",))) if explore else ()
+        extras = ("log_prob", *(("raw_action",) if self.numbers else ())) if explore else ()
         return Policy(self.interface, act, extras)
 
     # -- data ----------------------------------------------------------------------------------------------------
@@ -230,7 +236,7 @@ class OnPolicy(Agent):
         return self.update(self.rollout(sequences))
 
     def imitation_loss(self, observation: Any, action: Tensor, mask: Tensor | None) -> Tensor:
-        """Negative log likelihood of choices; squared difference to the mean of continuous actions."""
+        """Negative log likelihood of choices (and numbers beside them); else squared difference to the mean."""
         if self.choices:
             return -self.distribution(observation, mask).log_prob(action).mean()
         return mse_loss(self.actor(observation), action)

@@ -94,4 +94,42 @@ class Gaussian:
         return (self.log_std + 0.5 * (1 + _LOG_2PI)).expand_as(self.mean).sum(-1)
 
 
-Distribution = Choices | Gaussian
+class Hybrid:
+    """Normal numbers and choices, all independent; actions ``[..., D + K]``, the choices last and as numbers.
+
+    Args:
+        numbers: ``[..., D]``.
+        choices: K of them, ``[...]``.
+    """
+
+    def __init__(self, numbers: Gaussian, choices: Choices) -> None:
+        self.numbers, self.choices = numbers, choices
+
+    def sample(self) -> Tensor:
+        """``[..., D + K]``."""
+        return self._joined(self.numbers.sample(), self.choices.sample())
+
+    def mode(self) -> Tensor:
+        """``[..., D + K]``."""
+        return self._joined(self.numbers.mode(), self.choices.mode())
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        """``[...]``."""
+        numbers, chosen = action.split((self.numbers.mean.shape[-1], self._count), -1)
+        chosen = chosen.long() if self._count > 1 else chosen.long().squeeze(-1)
+        return self.numbers.log_prob(numbers) + self.choices.log_prob(chosen)
+
+    def entropy(self) -> Tensor:
+        """``[...]``."""
+        return self.numbers.entropy() + self.choices.entropy()
+
+    @property
+    def _count(self) -> int:
+        return len(self.choices.log_probs)
+
+    def _joined(self, numbers: Tensor, chosen: Tensor) -> Tensor:
+        chosen = chosen if self._count > 1 else chosen.unsqueeze(-1)
+        return torch.cat((numbers, chosen.to(numbers.dtype)), -1)
+
+
+Distribution = Choices | Gaussian | Hybrid

@@ -152,6 +152,8 @@ def _evaluations(path: str | Path) -> Arrays:
 
 
 def _fitted(arrays: Arrays, interface: Interface) -> TensorDict:
+    if isinstance(interface.action, Composite):
+        raise ConfigError(f"it holds one array of actions, the world has {interface.describe_action()}")
     specs: dict[Any, Any] = {"observation": interface.observation, "action": interface.action}
     if isinstance(interface.observation, Composite):
         leaves = interface.observation.items(include_nested=True, leaves_only=True)

@@ -55,7 +55,7 @@ def self_check(config: TrainConfig, run: RunDirectory, stream: TextIO | None = N
         data["batch"] = env.rollout(_STEPS, agent.policy(explore=True), break_when_any_done=False)
         action = data["batch"].get(agent.interface.key("action"))
         greedy = agent.policy(explore=False)(data["batch"][..., 0].exclude("next")).get(agent.interface.key("action"))
-        if not (torch.isfinite(action.float()).all() and torch.isfinite(greedy.float()).all()):
+        if not all(torch.isfinite(agent.interface.from_env(part).float()).all() for part in (action, greedy)):
             raise ValueError("the policy's actions are not finite")
         return f"policy acts, actions {tuple(action.shape)}"
 

@@ -16,12 +16,14 @@ ACTIONS: dict[str, TensorSpec] = {
     "continuous": Bounded(-1.0, 1.0, shape=(2,)),
     "discrete": Categorical(3, shape=()),
     "multi-discrete": MultiCategorical([3, 2]),
+    "hybrid": Composite({"axes": Bounded(-1.0, 1.0, shape=(2,)), "button": Categorical(3, shape=())}),
+    "a dict of choices": Composite({"button": Categorical(3, shape=())}),
     "a matrix": Bounded(-1.0, 1.0, shape=(2, 2)),
     "unbounded": Unbounded(2),
 }
 TAKES = {
-    "ppo": ("continuous", "discrete", "multi-discrete"),
-    "a2c": ("continuous", "discrete", "multi-discrete"),
+    "ppo": ("continuous", "discrete", "multi-discrete", "hybrid"),
+    "a2c": ("continuous", "discrete", "multi-discrete", "hybrid"),
     "dqn": ("discrete",),
     "rainbow": ("discrete",),
     "iqn": ("discrete",),
@@ -51,6 +53,7 @@ def test_agents_say_which_actions_they_take(name: str, kind: str) -> None:
         ("acqn", "multi-discrete", {"ppo", "a2c"}),
         ("dqn", "multi-discrete", {"ppo", "a2c"}),
         ("dqn", "continuous", {"ppo", "a2c", "sac", "td3", "ddpg", "acqn"}),
+        ("acqn", "hybrid", {"ppo", "a2c"}),
         ("dqn", "a matrix", None),
     ],
 )

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.distributions import Categorical, Independent, Normal
 
-from rlstack.networks.distributions import Choices, Gaussian
+from rlstack.networks.distributions import Choices, Gaussian, Hybrid
 
 DOUBLE = torch.float64
 
@@ -77,3 +77,24 @@ def test_low_precision_logits_give_full_precision_probabilities(dtype: torch.dty
     choices = Choices(logits, (4,), mask)
     expected = Categorical(logits=logits.float().masked_fill(~mask, -torch.inf))
     torch.testing.assert_close(choices.log_prob(choices.mode()), expected.log_prob(choices.mode()))
+
+
+@pytest.mark.parametrize("counts", [(4,), (3, 2)])
+def test_numbers_and_choices_together(counts: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    mean, log_std = torch.randn(6, 7, 3, dtype=DOUBLE), torch.randn(3, dtype=DOUBLE)
+    logits = torch.randn(6, 7, sum(counts), dtype=DOUBLE)
+    mask = torch.cat([torch.arange(n) != 1 for n in counts]).expand_as(logits)
+    ours = Hybrid(Gaussian(mean, log_std), Choices(logits, counts, mask))
+    parts = logits.masked_fill(~mask, -torch.inf).split(list(counts), -1)
+    theirs = [Categorical(logits=part) for part in parts]
+    numbers = Independent(Normal(mean, log_std.exp().expand(6, 7, 3)), 1)
+    action = ours.sample()
+    assert action.shape == (6, 7, 3 + len(counts))
+    chosen = action[..., 3:]
+    assert torch.equal(chosen, chosen.round()) and not (chosen == 1).any()
+    log_prob = numbers.log_prob(action[..., :3]) + sum(each.log_prob(chosen[..., k]) for k, each in enumerate(theirs))
+    torch.testing.assert_close(ours.log_prob(action), log_prob)
+    torch.testing.assert_close(ours.entropy(), numbers.entropy() + sum(each.entropy() for each in theirs))
+    modes = torch.stack([each.probs.argmax(-1) for each in theirs], -1)
+    assert torch.equal(ours.mode(), torch.cat((mean, modes.to(DOUBLE)), -1))

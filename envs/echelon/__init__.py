@@ -1,0 +1,1 @@
+"""Echelon: teams of mechs on batched tensors."""

@@ -1,0 +1,210 @@
+"""Echelon as a TorchRL environment: W matches at once of two teams of mechs, every mech an agent."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+
+from ..base import World
+from .actions import orders_of
+from .compilation import compiled as compiled_kernels
+from .flight import Which
+from .maps import make_maps
+from .match import PLAIN, Match, MatchOptions, Outcome, Shown, open_match, play, statistics
+from .options import bot_weights, fire_range, stages_of
+from .pool import StartPool
+from .rewards import make_weights
+from .specs import STATISTICS, Specs
+from .starts import Starts
+from .tables import make_tables
+
+
+class Echelon(World):
+    """Teams of mechs fight for a zone, batched: blue against red on maps of 64 x 64 voxels, four decisions a second.
+
+    A team has one or two packs of a heavy, two mediums, a light and a scout; smaller teams take a medium, the heavy,
+    the scout, a medium, the light, in this order. Blue's slots are agents, with ``opponent="policy"`` then also red's:
+    ``("agents", "active") [W, A]`` is False for empty slots and for the dead. A decision is five sub-steps of 0.05 s.
+
+    ``("agents", "observation") [W, A, F]``, F = 346 for a pack against a pack, all in the mech's own axes (forward,
+    left, up): 0 to 35 itself: class (scout, light, medium, heavy), targeted, under fire, painted, shut down, heat above
+    85 %, hp, heat, lack of stability, where the last damage came from (2), missile coming, sensor quality, jammed, ECM,
+    ECCM, suppressed, AMS, velocity (3), clocks of laser, missile, kinetics and painter, in the zone, way to its centre
+    (2), radius, control, own and the enemy's score, time; 36 to 39 noise of enemies ahead, left, behind, right; then
+    the other slots of the team and all enemies, 24 numbers each, see :mod:`envs.echelon.contacts`; 9 x 9 heights of the
+    ground two voxels apart; direction to the zone (2), distance to its edge, whether it is in sight, the map's middle
+    (2), height, ground, fallen or legged.
+
+    ``("agents", "action")``: ``hybrid``, a dict of ``axes [W, A, 4]`` (forward, strafe to the left, jet, yaw),
+    ``buttons [W, A, 5]`` (primary, vent, secondary with ECM and ECCM for scouts, tertiary, smoke) and ``target [W, A]``
+    (0: none); ``multi [W, A, 10]``, the same with bins of the axes; ``box [W, A, 9 + n]`` within [-1, 1].
+    ``("agents", "action_mask")`` says which choices a mech has, and which targets it sees; see
+    :mod:`envs.echelon.actions`.
+
+    ``("episode", ...) [W, 1]`` runs along and is final where ``done``: of blue ``return``, ``success`` (it won),
+    ``lost``, ``draw`` (nobody has won), ``hp_margin`` and ``reward_<term>``, the weighted sums that make up the return
+    (means over its mechs); ``length`` in decisions, ``time`` in s; of both teams ``score_``, ``damage_``, ``kills_``
+    and so on, with ``blue`` or ``red``.
+
+    Args:
+        num_worlds: W.
+        blue, red: mechs of each team, 1 to 10.
+        opponent: who plays red: ``"heuristic"``, ``"veteran"``, ``"rush"``, ``"random"``, or ``"policy"``: agents.
+        opponent_mix: weights of several bots instead, one is drawn for every episode.
+        fire_probability: how often bots fire when they would; two numbers: drawn in between for every episode.
+        fire_stages: probabilities of the stages of a curriculum.
+        visibility: ``"full"``, or ``"partial"``: enemies are seen where sensors reach.
+        actions: ``"hybrid"``, ``"multi"`` or ``"box"``.
+        reward_weights: weights of single terms instead of the usual ones, see :mod:`envs.echelon.rewards`.
+        reward_scale: factor of all of them.
+        vent_blocks_fire: nobody fires while venting.
+        max_steps: decisions after which an episode is truncated; half of its seconds of score win.
+        maps, map_seed: how many maps there are, and their seed; evaluation has maps of its own.
+        symmetric_maps: maps look the same from both starts.
+        compiled: compile the simulation with ``torch.compile`` (minutes once; same results to rounding).
+
+    Raises:
+        ValueError: an option that is not possible; it says what is.
+    """
+
+    evaluation_options: ClassVar[dict[str, Any]] = {"fire_probability": 1.0, "fire_stages": None, "map_seed": 1_000_003}
+
+    def __init__(
+        self,
+        num_worlds: int = 64,
+        blue: int = 5,
+        red: int = 5,
+        opponent: Literal["heuristic", "veteran", "rush", "random", "policy"] = "heuristic",
+        opponent_mix: dict[str, float] | None = None,
+        fire_probability: float | list[float] = 1.0,
+        fire_stages: list[float] | None = None,
+        visibility: Literal["full", "partial"] = "full",
+        actions: Literal["hybrid", "multi", "box"] = "multi",
+        reward_weights: dict[str, float] | None = None,
+        reward_scale: float = 0.1,
+        vent_blocks_fire: bool = True,
+        max_steps: int = 256,
+        maps: int = 512,
+        map_seed: int = 0,
+        symmetric_maps: bool = True,
+        compiled: bool = False,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+        seed: int | None = 0,
+    ) -> None:
+        super().__init__(num_worlds, device, dtype, seed)
+        if max_steps < 1:
+            raise ValueError(f"max_steps: {max_steps} is not a positive number of decisions")
+        if visibility not in ("full", "partial"):
+            raise ValueError(f"visibility: {visibility!r} is unknown, allowed: full, partial")
+        self._match: Match
+        self._teams = 2 if opponent == "policy" else 1
+        self._actions = actions
+        bots, fire = bot_weights(opponent, opponent_mix), fire_range(fire_probability)
+        self._stages = stages_of(fire_stages)
+        self.num_stages = len(self._stages)
+        weights = [weight * reward_scale for weight in make_weights(reward_weights).values()]
+        self.tables = make_tables(make_maps(maps, map_seed, symmetric_maps), (blue, red), dtype, self.device)
+        specs = Specs(num_worlds, self._teams, self.tables.mechs, actions, dtype, self.device)
+        self.observation_spec, self.action_spec = specs.observation, specs.action
+        self.reward_spec, self.done_spec = specs.reward, specs.done
+        partial = visibility == "partial"
+        self.starts = Starts(self.tables, partial, bots, fire)
+        scale = torch.tensor(weights, dtype=dtype, device=self.device).view(-1, 1, 1, 1)
+        which: Which = "all" if self.device.type != "cpu" else "padded" if compiled else "flying"
+        kinds = tuple(kind for kind, weight in enumerate(bots) if weight > 0)
+        self._options = MatchOptions(scale, actions, self._teams, partial, vent_blocks_fire, kinds, max_steps, which)
+        self._kernels = compiled_kernels(PLAIN) if compiled else PLAIN
+        self._pool = StartPool(self._start)
+        if self._stages:
+            self._enter_stage(0)
+
+    def _enter_stage(self, stage: int) -> None:
+        probability = self._stages[stage]
+        self.starts = Starts(self.tables, self.starts.partial, self.starts.bots, (probability, probability))
+        if hasattr(self, "_match"):
+            self._match.state.fire_prob.fill_(probability)
+        for start in self._pool.states():
+            start.fire_prob.fill_(probability)
+
+    # -- reset ---------------------------------------------------------------------------------------------------
+
+    def _restart(self, worlds: Tensor | None) -> None:
+        if worlds is None:
+            self._match, self._shown = self._start(self.num_worlds)
+        else:
+            match, shown, places = self._pool.take(len(worlds))
+            self._match.copy_worlds(worlds, match, places)
+            # Never in place: batches hold these tensors.
+            self._shown = self._shown.replaced(worlds, shown, places)
+        self._count()
+
+    def _start(self, count: int) -> tuple[Match, Shown]:
+        return open_match(self.starts.draw(count, self.generator, self.float_dtype), self.tables, self._options)
+
+    def _count(self) -> None:
+        self._episode = torch.stack(statistics(self._match, self.tables))
+        self._active = self._match.state.alive[: self._teams].flatten(0, 1).T.contiguous()
+
+    # -- step ----------------------------------------------------------------------------------------------------
+
+    def _advance(self, tensordict: TensorDictBase) -> TensorDict:
+        chosen = tensordict.get(("agents", "action"))
+        with torch.no_grad():
+            orders = orders_of(self._actions, chosen, self._teams, self.tables.mechs).to(self.float_dtype)
+            self._match, outcome = play(self._match, orders, self.tables, self._options, self._kernels)
+        self._shown = outcome.shown
+        self._count()
+        return self._with_ends(self._current(), outcome)
+
+    def _with_ends(self, root: TensorDict, outcome: Outcome) -> TensorDict:
+        terminated, truncated = outcome.terminated[:, None], outcome.truncated[:, None]
+        ends = {"terminated": terminated, "truncated": truncated, "done": terminated | truncated}
+        for name, value in ends.items():
+            root.set(name, value)
+        agents = root.get("agents")
+        gone = ~self._active[..., None]
+        agents.set("reward", outcome.reward.flatten(0, 1).T.contiguous()[..., None])
+        agents.set("terminated", terminated[:, None] | gone)
+        agents.set("truncated", truncated[:, None] & ~gone)
+        agents.set("done", ends["done"][:, None] | gone)
+        return root
+
+    def _current(self) -> TensorDict:
+        worlds, lead = self.batch_size, torch.Size([self.num_worlds, self._teams * self.tables.mechs])
+        columns = {name: row[:, None] for name, row in zip(STATISTICS, self._episode.unbind(0))}
+        episode = TensorDict._new_unsafe(columns, batch_size=worlds, device=self.device)
+        seen = {"observation": self._shown.observation, "active": self._active}
+        if self._shown.mask is not None:
+            seen["action_mask"] = self._shown.mask
+        agents = TensorDict._new_unsafe(seen, batch_size=lead, device=self.device)
+        return TensorDict._new_unsafe({"agents": agents, "episode": episode}, batch_size=worlds, device=self.device)
+
+    @property
+    def worlds(self) -> Match:
+        """The whole state, world-last."""
+        return self._match
+
+    # -- checkpoint ----------------------------------------------------------------------------------------------
+
+    def _set_seed(self, seed: int | None) -> None:
+        super()._set_seed(seed)
+        if hasattr(self, "_pool"):  # the base class seeds first
+            self._pool.clear()
+
+    def _state_to_save(self) -> dict[str, Any]:
+        # Restarts write into the state in place.
+        match = {name: value.clone() for name, value in self._match.items()}
+        shown = {name: value for name, value in self._shown._asdict().items() if value is not None}
+        return {"match": match, "shown": shown, "pool": self._pool.state_dict()}
+
+    def _load_state(self, state: dict[str, Any]) -> None:
+        items = {name: value.to(self.device, copy=True) for name, value in state["match"].items()}
+        self._match = Match.from_items(items)
+        shown = {name: value.to(self.device) for name, value in state["shown"].items()}
+        self._shown = Shown(**{"mask": None} | shown)
+        self._pool.load_state_dict(state["pool"], self.device)
+        self._count()

@@ -1,0 +1,215 @@
+"""A match around the simulation: decisions of five sub-steps, scores, ends, rewards, and what is counted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from . import rules
+from .actions import possible
+from .compilation import Kernels
+from .contacts import visible_enemies
+from .flight import Which
+from .luck import draws
+from .observation import observe
+from .opponents import bot_luck, bot_orders, watch
+from .rewards import TERMS, judge
+from .rules import DECISION, SUB_STEPS
+from .sensors import look
+from .simulation import EVENTS, Sub, Tally, advance, lucky_numbers, step
+from .state import State
+from .tables import Tables
+from .zone import Hold, hold
+
+
+@dataclass(frozen=True)
+class MatchOptions:
+    """What a decision does beyond the simulation.
+
+    Attributes:
+        weights: of the reward's terms, in their order, scale included.
+        actions: kind of actions, for the mask.
+        teams: how many teams are agents; with 1 a bot plays red.
+        bots: kinds that may do so.
+        most_steps: decisions of an episode.
+        which: shots to look at; with ``"all"`` there is no branch on data.
+    """
+
+    weights: Tensor  # [TERMS, 1, 1, 1]
+    actions: str
+    teams: int
+    partial: bool
+    vent_blocks_fire: bool
+    bots: tuple[int, ...]
+    most_steps: int
+    which: Which
+
+    @property
+    def to_win(self) -> float:
+        """Score that wins, seconds."""
+        return self.most_steps * DECISION / 2
+
+
+@dataclass
+class Match:
+    """State of a batch of matches, world-last; the sums are over the episode."""
+
+    state: State
+    terms: Tensor  # [TERMS, 2, n, W] weighted
+    events: Tensor  # [EVENTS, 2, n, W]
+    damage: Tensor  # [2, n, W]
+    winner: Tensor  # [W] 1 blue, -1 red, 0 nobody, or nobody yet
+
+    def items(self) -> list[tuple[str, Tensor]]:
+        """Names, ``state.hp``, and tensors."""
+        inner = [(f"state.{name}", value) for name, value in self.state.items()]
+        return inner + [(entry.name, getattr(self, entry.name)) for entry in fields(self) if entry.name != "state"]
+
+    @classmethod
+    def from_items(cls, items: dict[str, Tensor]) -> Match:
+        """The inverse of :meth:`items`."""
+        inner = {name.removeprefix("state."): value for name, value in items.items() if name.startswith("state.")}
+        outer: dict[str, Any] = {name: value for name, value in items.items() if not name.startswith("state.")}
+        return cls(state=State(**inner), **outer)
+
+    def copy_worlds(self, target: Tensor, other: Match, source: slice) -> None:
+        """Overwrites the worlds ``target`` (indices) in place with the worlds ``source`` of another match."""
+        for (_, value), (_, new) in zip(self.items(), other.items()):
+            value[..., target] = new[..., source]
+
+
+class Shown(NamedTuple):
+    """What agents are shown."""
+
+    observation: Tensor  # [W, A, size]
+    mask: Tensor | None  # [W, A, choices] bool
+
+    def replaced(self, worlds: Tensor, other: Shown, places: slice) -> Shown:
+        """The same but for the worlds of an index tensor, which show what ``places`` of another show."""
+        observation = self.observation.index_copy(0, worlds, other.observation[places])
+        if self.mask is None or other.mask is None:
+            return Shown(observation, None)
+        return Shown(observation, self.mask.index_copy(0, worlds, other.mask[places]))
+
+
+class Outcome(NamedTuple):
+    """What a decision led to."""
+
+    shown: Shown
+    reward: Tensor  # [teams, n, W]
+    terminated: Tensor  # [W] bool
+    truncated: Tensor  # [W] bool
+
+
+def open_match(state: State, tables: Tables, options: MatchOptions) -> tuple[Match, Shown]:
+    """The beginning of episodes, and what is seen."""
+    state = look(state, tables, options.partial, False)
+    state = state.map(lambda value: value.clone(memory_format=torch.contiguous_format))
+    none = torch.zeros_like(state.hp)
+    terms, events = (none.new_zeros(len(names), *none.shape) for names in (TERMS, EVENTS))
+    match = Match(state, terms, events, none, torch.zeros_like(state.steps))
+    return match, _shown(state, tables, hold(state, tables), options)
+
+
+def play(
+    match: Match, orders: Tensor, tables: Tables, options: MatchOptions, kernels: Kernels
+) -> tuple[Match, Outcome]:
+    """One decision of all matches.
+
+    Args:
+        orders: ``[teams, 10, n, W]``.
+    """
+    state: State = match.state
+    if options.teams == 1:
+        chance = bot_luck(state, tables, 1)  # the compiler cannot take integers of this size
+        rival = kernels.bot_orders(state, tables, 1, state.rival, options.vent_blocks_fire, options.bots, chance)
+        orders = torch.cat((orders, rival[None].to(orders.dtype)))
+    started = state
+    count = lucky_numbers(tables.packs)
+    luck = draws(state.key, state.steps, SUB_STEPS * count, 0).to(state.hp.dtype)
+    state = state.replace(focus=orders[:, rules.TARGET].contiguous())
+    smoke = options.which != "flying" or bool(((orders[:, rules.SPECIAL] > 0) & state.alive).any()) or _smoky(state)
+    sub = Sub(kernels.step, options.vent_blocks_fire, smoke, options.which)
+    total: Tally | None = None
+    for part in luck.split(count):
+        state, tally = advance(state, orders, tables, part, sub)
+        total = tally if total is None else total.plus(tally)
+    assert total is not None
+    state = kernels.look(state, tables, options.partial, smoke)
+    return kernels.conclude(match, started, state, total, tables, options)
+
+
+def _smoky(state: State) -> bool:
+    return bool((state.shells[6] > 0).any()) or bool((state.clouds[3] > 0).any())
+
+
+def conclude(
+    match: Match, started: State, state: State, tally: Tally, tables: Tables, options: MatchOptions
+) -> tuple[Match, Outcome]:
+    """Score, ends, rewards, sums and observations after the sub-steps of a decision that ``started`` there."""
+    before, now = hold(started, tables), hold(state, tables)
+    moved = (state.position - started.position).square().sum(0).sqrt()
+    score = state.score + now.tick * DECISION
+    state = watch(_hurt(state, started, tally), moved, now.inside, tables)
+    state = state.replace(score=score, steps=state.steps + 1)
+    terminated, truncated, winner = ends(state, options)
+    terms = judge(tally, before, now, winner, started.alive) * options.weights
+    damage = match.damage + tally.credited.sum(2)
+    new = Match(state, match.terms + terms, match.events + tally.events, damage, winner)
+    shown = _shown(state, tables, now, options)
+    return new, Outcome(shown, terms.sum(0)[: options.teams], terminated, truncated)
+
+
+def _hurt(state: State, started: State, tally: Tally) -> State:
+    """Where the damage of the decision came from, and that there was any."""
+    away = started.position[:2].flip(1)[:, :, None] - started.position[:2, :, :, None]
+    pull = -(away * tally.credited).sum(2).flip(1)
+    size = pull.square().sum(0).sqrt()
+    direction = torch.where(size > 0, pull / size.clamp_min(1.0e-6), state.hit_from)
+    return state.replace(hit_from=direction, under_fire=(state.hp < started.hp).to(state.hp.dtype))
+
+
+def ends(state: State, options: MatchOptions) -> tuple[Tensor, Tensor, Tensor]:
+    """Whether matches are over, cut off by time, and who wins, 1 blue, -1 red, 0 nobody; ``[W]``.
+
+    The score decides; of elimination the survivors win. At time-out the greater score, then what hp are left.
+    """
+    blue, red = state.alive.any(1)
+    lead = state.score[0] - state.score[1]
+    by_zone = state.score.amax(0) >= options.to_win
+    wiped = ~blue | ~red
+    late = state.steps >= options.most_steps
+    margin = torch.sign(state.hp.clamp_min(0.0).sum(1).diff(dim=0)[0]) * -1
+    by_score = torch.sign(lead)
+    survivors = blue.to(lead.dtype) - red.to(lead.dtype)
+    eliminated = torch.where(survivors == 0, by_score, survivors)
+    timed = torch.where(by_score == 0, margin, by_score)
+    winner = torch.where(by_zone, by_score, torch.where(wiped, eliminated, torch.where(late, timed, 0.0)))
+    terminated = by_zone | wiped
+    return terminated, late & ~terminated, winner
+
+
+def _shown(state: State, tables: Tables, now: Hold, options: MatchOptions) -> Shown:
+    visible = visible_enemies(state, tables, options.partial)
+    limits = (float(options.most_steps), options.to_win)
+    observation = observe(state, tables, now, visible, options.teams, limits)
+    return Shown(observation, possible(options.actions, state, tables, visible, options.teams))
+
+
+def statistics(match: Match, tables: Tables) -> list[Tensor]:
+    """Rows ``[W]`` in the order of ``STATISTICS``: return and terms are the mean of blue's mechs."""
+    state = match.state
+    size = tables.present[0].sum()
+    terms = match.terms[:, 0].sum(1) / size
+    left = state.hp.clamp_min(0.0).sum(1)
+    results = [(match.winner == result).to(left.dtype) for result in (1, -1, 0)]
+    rows = [terms.sum(0), state.steps, state.steps * DECISION, *results, left[0] - left[1]]
+    counted = torch.cat((match.events, match.damage[None])).sum(2)
+    return [*rows, *state.score, *counted.flatten(0, 1), *terms]
+
+
+PLAIN = Kernels(bot_orders, step, look, conclude)
+"""The functions as they are."""

@@ -1,0 +1,109 @@
+"""Who fires at whom in a sub-step, what that costs, and what beams do."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from . import rules
+from .damage import Hits
+from .rules import HITSCAN, MOUNTS, PAINTERS, SLOTS
+from .sensors import Pairs, of_enemies
+from .state import State
+from .tables import Tables
+
+_NOBODY = 1.0e6
+_FOCUS_FIRST = 1000.0
+_TIE = 1.0e-4  # equally near: the lower slot
+
+
+class Volley(NamedTuple):
+    """Weapons by pack, in the order of ``rules.MOUNTS``."""
+
+    fired: Tensor  # [2, P, 13, W] flag
+    chosen: Tensor  # [2, P, 13, n, W] flag: the target that it was fired at
+
+
+def choose(state: State, orders: Tensor, tables: Tables, pairs: Pairs, able: Tensor) -> Volley:
+    """The weapons that fire: the chosen target is tried first, then the nearest enemy.
+
+    Args:
+        orders: ``[2, 10, n, W]``.
+        able: ``[2, n, W]`` bool: may fire.
+    """
+    slots = tables.mount_slot
+    ahead = (pairs.away[0] * pairs.cos[:, :, None] + pairs.away[1] * pairs.sin[:, :, None]) / pairs.planar
+    distance = torch.where(of_enemies(state.alive), pairs.distance, _NOBODY)
+    guided = pairs.marked & (state.quality >= rules.GUIDED_QUALITY)[:, :, None] & (distance <= rules.GUIDED_RANGE)
+    focused = (state.focus[:, :, None] == tables.slots).to(distance.dtype)
+    # What does not depend on the weapon is put together before every weapon gets its copy.
+    score = (distance + tables.slots * _TIE - focused * _FOCUS_FIRST).index_select(1, slots)
+    near = (distance.index_select(1, slots) <= tables.mount_reach) & (
+        (state.sight > 0).index_select(1, slots) | tables.mount_blind
+    )
+    near = near | (guided.index_select(1, slots) & tables.mount_guided)
+    cone = torch.where(focused.index_select(1, slots) > 0, tables.mount_focus_cone, tables.mount_cone)
+    score = torch.where(near & (ahead.index_select(1, slots) >= cone), score, _NOBODY)
+    best = score.amin(2)
+    found = best < _NOBODY / 2
+    fired = _triggers(state, orders, tables, able) & (found | tables.mount_free)
+    chosen = (score == best[:, :, None]) & (fired & found)[:, :, None]
+    packs = (tables.packs, len(MOUNTS))
+    kind = state.hp.dtype
+    return Volley(fired.to(kind).unflatten(1, packs), chosen.to(kind).unflatten(1, packs))
+
+
+def _triggers(state: State, orders: Tensor, tables: Tables, able: Tensor) -> Tensor:
+    """Weapons that would fire if they had a target, ``[2, mounts, W]`` bool."""
+    pressed = orders.flatten(1, 2).index_select(1, tables.mount_button) > 0
+    ready = state.clocks.flatten(1, 2).index_select(1, tables.mount_clock) == 0
+    steady = able & ~state.fallen
+    may = torch.stack((able, steady), 1).flatten(1, 2).index_select(1, tables.mount_able)
+    return pressed & ready & may
+
+
+def pay(state: State, volley: Volley, tables: Tables) -> State:
+    """Heat and cooldowns of what was fired."""
+    fired = volley.fired.flatten(1, 2)
+    nothing = torch.zeros_like(fired[:, :1])
+    mechs = tables.mechs
+    heat = torch.cat((fired * tables.mount_heat, nothing), 1).index_select(1, tables.heat_sources)
+    wait = torch.cat((fired * tables.mount_cooldown, nothing), 1).index_select(1, tables.clock_sources)
+    clocks = torch.cat((state.clocks[:, :4] + wait.unflatten(1, (4, mechs)), state.clocks[:, 4:]), 1)
+    return state.replace(heat=state.heat + heat.unflatten(1, (3, mechs)).sum(1), clocks=clocks)
+
+
+def beams(state: State, volley: Volley, tables: Tables, pairs: Pairs, luck: Tensor) -> Hits:
+    """What lasers and flamers do.
+
+    Args:
+        luck: ``[2, P, 5, W]`` uniform: a leg is hit below 0.1.
+    """
+    hit = volley.chosen[:, :, HITSCAN]
+    cos, sin = of_enemies(pairs.cos), of_enemies(pairs.sin)
+    rear = pairs.away[0] * cos + pairs.away[1] * sin > rules.REAR_COSINE * pairs.planar
+    kind = hit.dtype
+    bonus = bonuses(rear.to(kind), pairs.marked.to(kind)).unflatten(1, (tables.packs, SLOTS))
+    raw = hit * tables.beam_damage * torch.cat((bonus[:, :, :4], bonus[:, :, 3:4]), 2)
+    legs = raw * (luck < rules.LEG_CHANCE).to(raw.dtype)[:, :, :, None]
+    body = raw - legs / 2
+    light = body[:, :, 3:4] + body[:, :, 4:5]
+    by_mech = torch.cat((body[:, :, :3], light, torch.zeros_like(light)), 2).flatten(1, 2)
+    return Hits(by_mech, None, legs.sum((1, 2)).flip(0), None, (hit * tables.beam_burn).sum((1, 2)).flip(0), None)
+
+
+def bonuses(rear: Tensor, marked: Tensor) -> Tensor:
+    """Factors of damage: ``rear`` from behind, ``marked`` by the pack that painted the target; flags as numbers."""
+    return (1 + (rules.REAR_FACTOR - 1) * rear) * (1 + (rules.PAINT_FACTOR - 1) * marked)
+
+
+def paint(state: State, volley: Volley, tables: Tables) -> State:
+    """Marks the targets of painters; of several the one in the highest slot counts as the painter."""
+    hit = volley.chosen[:, :, PAINTERS].flatten(1, 2)
+    places = tables.slots.view(tables.packs, SLOTS, 1)[:, 1:].reshape(-1, 1, 1)
+    last = (hit * (places + 1)).amax(1).flip(0)
+    painted = torch.where(last > 0, rules.PAINTED_TICKS, state.clocks[:, rules.PAINTED])
+    clocks = state.clocks.select_scatter(painted, 1, rules.PAINTED)
+    return state.replace(clocks=clocks, painter=torch.where(last > 0, last - 1, state.painter))
