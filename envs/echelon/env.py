@@ -70,6 +70,7 @@ class Echelon(World):
         ValueError: an option that is not possible; it says what is.
     """
 
+    observing = ("envs.echelon.match:observe",)
     evaluation_options: ClassVar[dict[str, Any]] = {"fire_probability": 1.0, "fire_stages": None, "map_seed": 1_000_003}
 
     def __init__(
