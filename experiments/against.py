@@ -1,0 +1,175 @@
+"""An experiment of games: seeds are trained, each plays against the same opponents, curve, table and film are left."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+from experiments.runs import train
+
+SHOWN = (
+    "frames",
+    "time/seconds",
+    "time/cpu_seconds",
+    "train/episodes",
+    "train/success",
+    "train/return",
+    "train/length",
+)
+Log = Sequence[Mapping[str, str]]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What is trained, and whom it meets.
+
+    Attributes:
+        name: of the files it leaves.
+        config: ``experiment=`` of ``rlstack.train``.
+        opponents: whom the last checkpoint plays; films are made of games against the first.
+        games: against each, half of them on either side.
+        seeds: that are trained unless others are asked for.
+        films: endings of the files of the best game.
+        ylabel: of the curve.
+    """
+
+    name: str
+    config: str
+    opponents: tuple[str, ...]
+    games: int
+    seeds: tuple[int, ...]
+    films: tuple[str, ...]
+    ylabel: str
+
+
+def run(experiment: Experiment, here: Path, description: str | None) -> None:
+    """The command line of an experiment whose results go beside it, into the folder ``here``."""
+    arguments = _arguments(experiment, here, description)
+    overrides = [f"experiment={experiment.config}", "threads=1", *arguments.overrides]
+    with ThreadPoolExecutor(arguments.parallel) as pool:
+        paths = list(pool.map(lambda seed: train(seed, arguments.folder, overrides), arguments.seeds))
+        found = list(pool.map(lambda path: judge(path, experiment, arguments.games, arguments.evaluation_seed), paths))
+    results = {
+        "machine": f"{os.cpu_count()} cores, {platform.machine()}, one thread, {arguments.parallel} runs at once",
+        "games": arguments.games,
+        "seeds": dict(zip(arguments.seeds, found, strict=True)),
+    }
+    out, name = arguments.out, experiment.name
+    (out / f"{name}.json").write_text(json.dumps(results, indent=2) + "\n")
+    rows = read_log(dict(zip(arguments.seeds, paths, strict=True)))
+    with open(out / f"{name}.csv", "w", newline="") as file:
+        writer = csv.DictWriter(file, ["seed", *SHOWN])
+        writer.writeheader()
+        writer.writerows(rows)
+    draw(rows, out / f"{name}.png", experiment.ylabel)
+    shutil.copyfile(paths[0] / "config.yaml", out / f"{name}.yaml")
+    for ending in experiment.films:
+        shutil.copyfile(_folder(paths[0], experiment.opponents[0]) / f"best_1.{ending}", out / f"{name}.{ending}")
+    (out / f"{name}.md").write_text(table(results))
+    print(table(results))
+
+
+def _arguments(experiment: Experiment, here: Path, description: str | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(experiment.seeds))
+    parser.add_argument("--parallel", type=int, default=1, help="runs at once")
+    parser.add_argument("--games", type=int, default=experiment.games, help="against each opponent")
+    parser.add_argument("--evaluation-seed", type=int, default=1000)
+    parser.add_argument("--folder", type=Path, default=Path("runs") / experiment.config, help="of the run directories")
+    parser.add_argument("--out", type=Path, default=here)
+    parser.add_argument("overrides", nargs="*", help="further overrides of rlstack.train")
+    return parser.parse_args()
+
+
+def judge(path: Path, experiment: Experiment, games: int, seed: int) -> dict[str, Any]:
+    """Games of a run's last checkpoint, as it explores, and what the training cost."""
+    results = {
+        name: _games(path, name, games, seed, bool(experiment.films) and name == experiment.opponents[0])
+        for name in experiment.opponents
+    }
+    with open(path / "metrics.csv", newline="") as file:
+        last = [row for row in csv.DictReader(file) if row["time/seconds"]][-1]
+    return {
+        "frames": float(last["frames"]),
+        "minutes": float(last["time/seconds"]) / 60,
+        "cpu_minutes": float(last["time/cpu_seconds"]) / 60,
+        "opponents": {
+            name: {**found["opponents"][0], "rating": found["fitted_elo"]} for name, found in results.items()
+        },
+    }
+
+
+def _folder(path: Path, opponent: str) -> Path:
+    return path / "evaluations" / f"games_{opponent}"
+
+
+def _games(path: Path, opponent: str, games: int, seed: int, video: bool) -> dict[str, Any]:
+    """A report of ``rlstack.evaluate``, unless it is there already."""
+    output = _folder(path, opponent)
+    if not (output / "results.json").is_file():
+        command = [sys.executable, "-m", "rlstack.evaluate", f"checkpoint={path}", f"opponents=[{opponent}]"]
+        command += ["policy=explore", f"episodes={games}", f"seed={seed}", f"output={output}", f"video={video}"]
+        subprocess.run(command, check=True)
+    return json.loads((output / "results.json").read_text())
+
+
+def read_log(runs: Mapping[int, Path]) -> list[dict[str, str]]:
+    """What was logged of the games during training, a row each."""
+    rows = []
+    for seed, path in runs.items():
+        with open(path / "metrics.csv", newline="") as metrics:
+            logged = [row for row in csv.DictReader(metrics) if row["train/success"]]
+        rows += [{"seed": str(seed), **{name: row[name] for name in SHOWN}} for row in logged]
+    return rows
+
+
+def draw(rows: Log, path: Path, ylabel: str) -> None:
+    """Games won during training; drawn ones count as not won."""
+    figure, axis = plt.subplots(figsize=(7, 4), constrained_layout=True)
+    for seed in sorted({row["seed"] for row in rows}):
+        own = [row for row in rows if row["seed"] == seed]
+        minutes = [float(row["time/cpu_seconds"]) / 60 for row in own]
+        axis.plot(minutes, [float(row["train/success"]) for row in own], label=f"seed {seed}")
+    axis.axhline(0.5, color="0.6", lw=0.8, ls="--")
+    axis.set(xlabel="CPU minutes, one thread", ylabel=ylabel, ylim=(0, 1))
+    axis.grid(alpha=0.3)
+    axis.legend()
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def table(results: Mapping[str, Any]) -> str:
+    """Markdown, a row for each seed and opponent."""
+    lines = [
+        "| seed | frames | CPU-min | against | won | drawn | lost | of all, 95 % | of decided, 95 % | Elo by these |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for seed, found in results["seeds"].items():
+        for name, row in found["opponents"].items():
+            cells = [str(seed), f"{found['frames']:,.0f}", f"{found['cpu_minutes']:.1f}", name]
+            cells += [str(row[count]) for count in ("wins", "draws", "losses")]
+            cells += [_rate(row, "win_rate"), _rate(row, "decided_win_rate"), f"{row['rating']:.0f}"]
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _rate(row: Mapping[str, Any], name: str) -> str:
+    if row[name] is None:
+        return "none"
+    return "{:.1%} ({:.1%} to {:.1%})".format(*(row[f"{name}{end}"] for end in ("", "_low", "_high")))

@@ -1,0 +1,29 @@
+"""Does PPO lead a team of five to victory against the bots? Trains seeds, plays 512 games with each, draws the curve.
+
+    python -m experiments.echelon.learning --parallel 2
+
+Every seed is one ``python -m rlstack.train experiment=echelon/bots`` of one thread (further overrides can be appended).
+Its last checkpoint plays on maps it has not trained on, at full fire, against every kind of bot, half of the games on
+either side, with actions sampled from the policy. Results beside this file: ``bots.json``, ``bots.csv`` and
+``bots.png`` (the training), ``bots.yaml`` (the resolved configuration), ``bots.mp4`` and the replay of the best game of
+the first seed, and ``bots.md``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from experiments.against import Experiment, run
+
+BOTS = Experiment(
+    name="bots",
+    config="echelon/bots",
+    opponents=("heuristic", "veteran", "rush", "random"),
+    games=512,
+    seeds=(0, 1, 2),
+    films=("mp4", "json"),
+    ylabel="share of games won against heuristic and veteran",
+)
+
+if __name__ == "__main__":
+    run(BOTS, Path(__file__).parent, __doc__)
