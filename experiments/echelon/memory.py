@@ -2,8 +2,8 @@
 
     python -m experiments.echelon.memory --parallel 2
 
-Every kind and seed is one ``python -m rlstack.train experiment=echelon/partial`` of one thread; the last checkpoint is
-judged in ``--episodes`` episodes of blue's team against both bots in turns, at full fire, on maps it has not trained on.
+Every kind and seed is one ``python -m rlstack.train experiment=echelon/partial`` of one thread; the last checkpoint
+is judged in ``--episodes`` episodes of blue against both bots in turns, at full fire, on maps it has not trained on.
 Results beside this file: ``memory.json``, ``memory.csv`` (games won during training), ``memory.png`` and ``memory.md``.
 """
 
