@@ -1,0 +1,120 @@
+"""What each group of Rocket's rewards is worth: PPO against the rules, with all groups and without one at a time.
+
+    python -m experiments.rocket.ablation --frames 3_000_000
+
+The rules are imitated once; every variant of ``experiment=rocket/rules`` then starts from the same networks, of one
+thread each. What is compared is the share of games won against the rules in the last quarter of the training, games
+that begin anywhere and drawn ones counting as not won. Results beside this file: ``ablation.json``, ``ablation.png``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+from omegaconf import OmegaConf
+
+from envs.rocket.rewards import MODES, TERMS
+from experiments.runs import complete, train
+from rlstack.config import conf_dir
+from rlstack.evaluation.statistics import wilson_interval
+
+HERE = Path(__file__).parent
+EVERYTHING = "all groups"
+ALWAYS = ("goal", "conceded")
+"""Terms that are the game itself and stay."""
+
+
+def variants() -> dict[str, dict[str, float]]:
+    """Weights of terms by variant: the experiment's own, then with those of one group at zero."""
+    config = OmegaConf.to_container(OmegaConf.load(conf_dir() / "experiment" / "rocket" / "rules.yaml"))
+    own: dict[str, float] = config["env"]["reward_weights"]  # type: ignore[call-overload,index]
+    found = {EVERYTHING: own}
+    for group in MODES["hybrid"]:
+        without = {name: 0.0 for name, (of, _) in TERMS.items() if of == group and name not in ALWAYS}
+        # A group that the experiment has switched off already tells nothing.
+        if any(own.get(name, TERMS[name][1]) for name in without):
+            found[f"without {group}"] = own | without
+    return found
+
+
+def imitate(folder: Path, overrides: list[str]) -> Path:
+    """The run that all variants begin with."""
+    run = folder / "imitation"
+    if not any((run / "checkpoints").glob("checkpoint_*.pt")):
+        shutil.rmtree(run, ignore_errors=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "rlstack.train", "experiment=rocket/rules", "imitation.only=true"]
+        subprocess.run([*command, "threads=1", f"run_dir={run}", *overrides], check=True)
+    return run
+
+
+def won(run: Path) -> tuple[float, float, float]:
+    """Share of games won in the last quarter of a run, with its 95 % interval."""
+    with open(run / "metrics.csv", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["train/success"]]
+    late = [row for row in rows if float(row["frames"]) >= 0.75 * float(rows[-1]["frames"])]
+    games = sum(float(row["train/episodes"]) for row in late)
+    wins = sum(float(row["train/episodes"]) * float(row["train/success"]) for row in late)
+    return (wins / games, *wilson_interval(round(wins), round(games)))
+
+
+def draw(found: dict[str, tuple[float, float, float]], path: Path) -> None:
+    """A bar for every variant, with its interval."""
+    figure, axis = plt.subplots(figsize=(7, 0.5 * len(found) + 1.2), constrained_layout=True)
+    names = list(found)[::-1]
+    shares = [found[name][0] for name in names]
+    around = [[found[name][0] - found[name][1] for name in names], [found[name][2] - found[name][0] for name in names]]
+    axis.barh(names, shares, xerr=around, color=["C0" if name == EVERYTHING else "C1" for name in names], capsize=3)
+    axis.axvline(found[EVERYTHING][0], color="0.4", lw=0.8, ls="--")
+    axis.set(xlabel="share of games won against the rules", xlim=(0, 1))
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--frames", type=int, default=3_000_000, help="of every variant")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--parallel", type=int, default=1, help="runs at once")
+    parser.add_argument("--folder", type=Path, default=Path("runs/rocket/ablation"), help="of the run directories")
+    parser.add_argument("--out", type=Path, default=HERE)
+    parser.add_argument("overrides", nargs="*", help="further overrides of rlstack.train")
+    arguments = parser.parse_args()
+    start = imitate(arguments.folder, arguments.overrides)
+    shared = ["experiment=rocket/rules", "threads=1", "imitation.expert=null", f"init={start}"]
+    shared += [f"total_frames={arguments.frames}", f"eval.every={arguments.frames}", *arguments.overrides]
+
+    def one(case: tuple[str, dict[str, float]]) -> Path:
+        name, weights = case
+        text = ", ".join(f"{term}: {weight}" for term, weight in weights.items())
+        run = train(
+            arguments.seed, arguments.folder / name.replace(" ", "_"), [*shared, f"++env.reward_weights={{{text}}}"]
+        )
+        assert complete(run)
+        return run
+
+    cases = variants()
+    with ThreadPoolExecutor(arguments.parallel) as pool:
+        runs = dict(zip(cases, pool.map(one, cases.items()), strict=True))
+    found = {name: won(run) for name, run in runs.items()}
+    facts = {"frames": arguments.frames, "seed": arguments.seed, "won": found}
+    (arguments.out / "ablation.json").write_text(json.dumps(facts, indent=2) + "\n")
+    draw(found, arguments.out / "ablation.png")
+    for name, (share, low, high) in found.items():
+        print(f"{name:<22} {share:.1%} ({low:.1%} to {high:.1%})")
+
+
+if __name__ == "__main__":
+    main()
