@@ -50,7 +50,7 @@ def test_project_metadata(pyproject: dict[str, Any]) -> None:
     assert "Apache License" in licence and "END OF TERMS AND CONDITIONS" in licence
 
 
-@pytest.mark.parametrize("group", ["dependencies", "dev"])
+@pytest.mark.parametrize("group", ["dependencies", "dev", "rocketsim"])
 def test_every_requirement_is_pinned_within_its_range(
     group: str, pyproject: dict[str, Any], pins: dict[str, Version]
 ) -> None:

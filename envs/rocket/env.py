@@ -15,13 +15,16 @@ from .actions import controls
 from .compilation import compiled_kernels
 from .features import DriverFeatures
 from .field import Field
-from .match import Match, MatchOptions, Outcome, open_match, play, statistics
+from .match import Match, MatchOptions, Outcome, conclude, open_match, play, statistics
 from .observation import size
 from .pool import Start, StartPool
 from .rewards import make_weights
+from .rocketsim.backend import Simulators
 from .simulation import PLAIN
 from .specs import STATISTICS, Specs
 from .starts import Starts
+
+BACKENDS = ("torch", "rocketsim")
 
 
 class Rocket(World):
@@ -52,6 +55,10 @@ class Rocket(World):
     over its cars); ``length`` in steps, ``time`` in s; for both teams ``touches_``, ``demos_`` and
     ``boost_collected_`` with ``blue`` or ``orange``.
 
+    With ``backend="rocketsim"`` the ticks are those of RocketSim, in worker processes; everything else stays as it is.
+    Its matches cannot be saved: after :meth:`load_state_dict` new episodes begin. Those of a worker that dies or hangs
+    are truncated, and another takes its place; :attr:`worker_failures` counts them.
+
     Args:
         num_worlds: W.
         blue, orange: cars of each team, 1 to 3.
@@ -65,6 +72,8 @@ class Rocket(World):
         idle_seconds: without a touch of the ball, after which it is truncated, too.
         ramps: round the edges between walls, floor and ceiling; else walls are bumpers.
         compiled: compile what runs in every tick with ``torch.compile`` (a minute once; same results to rounding).
+        backend: what makes the ticks: ``"torch"``, here, or ``"rocketsim"``, the original simulator.
+        workers: processes of that, at least one.
 
     Raises:
         ValueError: an option that is not possible; it says what is.
@@ -90,6 +99,8 @@ class Rocket(World):
         idle_seconds: float = 30.0,
         ramps: bool = True,
         compiled: bool = False,
+        backend: Literal["torch", "rocketsim"] = "torch",
+        workers: int = 1,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
         seed: int | None = 0,
@@ -122,6 +133,7 @@ class Rocket(World):
         self.input_features = partial(DriverFeatures, observation, self.starts.cars)
         features = size(observation, self.starts.cars)
         specs = Specs(num_worlds, self.starts.cars, features, actions, dtype, self.device)
+        self._simulators = self._backend(backend, workers, compiled, ramps)
         self.observation_spec, self.action_spec = specs.observation, specs.action
         self.reward_spec, self.done_spec = specs.reward, specs.done
 
@@ -141,6 +153,8 @@ class Rocket(World):
             self._match.copy_worlds(worlds, fresh.match, places)
             # Never in place: batches hold these tensors.
             self._observation = self._observation.index_copy(0, worlds, fresh.observation[places])
+        if self._simulators is not None:
+            self._simulators.begin(self._match.world, worlds)
         self._count()
 
     def _start(self, count: int) -> Start:
@@ -158,7 +172,12 @@ class Rocket(World):
         chosen = controls(self._actions, tensordict.get(("agents", "action"))).to(self.float_dtype)
         with torch.no_grad():
             self.controls = chosen
-            self._match, outcome = play(self._match, chosen, self._options, self._kernels)
+            if self._simulators is None:
+                self._match, outcome = play(self._match, chosen, self._options, self._kernels)
+            else:
+                world, events, lost = self._simulators.advance(self._match.world, chosen)
+                self._match, outcome = conclude(self._match, world, events, self._options)
+                outcome = outcome._replace(truncated=outcome.truncated | (lost & ~outcome.terminated))
         self._observation = outcome.observation
         self._count()
         return self._with_ends(self._current(), outcome)
@@ -189,6 +208,33 @@ class Rocket(World):
         """The whole simulation state, world-last."""
         return self._match
 
+    # -- the simulator's processes -----------------------------------------------------------------------------------
+
+    def _backend(self, backend: str, workers: int, compiled: bool, ramps: bool) -> Simulators | None:
+        """What makes the ticks instead of torch."""
+        if backend not in BACKENDS:
+            raise ValueError(f"backend: {backend!r} is unknown, allowed: {', '.join(BACKENDS)}")
+        if workers < 0:
+            raise ValueError(f"workers: {workers} is not a number of processes")
+        if backend == "torch":
+            return None
+        if compiled:
+            raise ValueError("compiled: only the torch backend has anything to compile")
+        self.saves_episodes = False
+        cars, ticks = self.starts.cars, self._options.tick_skip
+        return Simulators(self.num_worlds, cars, ticks, workers, ramps, self.float_dtype, self.device)
+
+    @property
+    def worker_failures(self) -> int:
+        """How many worker processes have died or hung, and been replaced."""
+        return 0 if self._simulators is None else self._simulators.failures
+
+    def close(self, *, raise_if_closed: bool = True) -> None:
+        """Ends worker processes; the world cannot be stepped any more."""
+        super().close(raise_if_closed=raise_if_closed)
+        if self._simulators is not None:
+            self._simulators.close()
+
     # -- checkpoint ----------------------------------------------------------------------------------------------
 
     def _set_seed(self, seed: int | None) -> None:
@@ -211,3 +257,5 @@ class Rocket(World):
         self._observation = state["observation"].to(self.device)
         self._pool.load_state_dict(state["pool"], self.device)
         self._count()
+        if self._simulators is not None:  # it cannot go on within a match
+            self._restart(None)

@@ -3,7 +3,7 @@
     python -m experiments.benchmarks.speed [--quick] [--no-compile] [--only arena] [--out FILE]
 
 A row is a subject (see ``SUBJECTS``) at one number of worlds: it is warmed up, then timed several times by the CPU
-time of the process, resets included. To measure something else, add a subject: a name and a function
+time of the process and of its workers, resets included. To measure something else, add a subject: a name and a function
 ``num_worlds -> (advance, worlds)``, where ``advance(n)`` makes n steps of all worlds.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
 import platform
 import statistics
@@ -47,6 +48,7 @@ class Subject:
         sizes: numbers of worlds.
         compiles: whether it needs ``torch.compile``.
         warm_up: steps before the clock starts, until worlds are in all parts of their episodes.
+        cost: of a step; so many times fewer are timed.
     """
 
     name: str
@@ -54,6 +56,7 @@ class Subject:
     sizes: Sequence[int]
     compiles: bool = False
     warm_up: int = 60
+    cost: int = 1
 
 
 @dataclass(frozen=True)
@@ -109,27 +112,30 @@ def game(style: int, compiled: bool) -> Callable[[int], Advance]:
     return build
 
 
-def mechs(compiled: bool) -> Callable[[int], Advance]:
-    """A pack of mechs against the heuristic's, observations included, random actions that change in every step."""
+def teams(world: str, held: int, **options: Any) -> Callable[[int], Advance]:
+    """A world of agents, observations included, random actions that are held for so many steps."""
 
     def build(num_worlds: int) -> Advance:
-        env = envs.make("echelon", num_worlds=num_worlds, maps=128, compiled=compiled)
+        env = envs.make(world, num_worlds=num_worlds, **options)
         root = env.reset()
         actions = [env.full_action_spec["agents", "action"].rand() for _ in range(16)]
 
         def advance(steps: int) -> None:
             nonlocal root
             for step in range(steps):
-                _, root = env.step_and_maybe_reset(root.set(("agents", "action"), actions[step % len(actions)]))
+                chosen = actions[step // held % len(actions)]
+                _, root = env.step_and_maybe_reset(root.set(("agents", "action"), chosen))
 
         return advance
 
     return build
 
 
+MECHS: dict[str, Any] = {"maps": 128}
+CARS: dict[str, Any] = {"kick_offs": 0.7, "random_states": 0.3}
 SUBJECTS = [
-    Subject("echelon, eager", mechs(compiled=False), (64, 256, 1024)),
-    Subject("echelon, compiled", mechs(compiled=True), (256, 1024), compiles=True),
+    Subject("echelon, eager", teams("echelon", 1, **MECHS), (64, 256, 1024)),
+    Subject("echelon, compiled", teams("echelon", 1, compiled=True, **MECHS), (256, 1024), compiles=True),
     Subject("marinenav, eager", robots(compiled=False), (64, 256, 1024, 2048, 4096, 8192)),
     Subject("marinenav, compiled", robots(compiled=True), (1024, 2048, 4096, 8192), compiles=True),
     *(
@@ -137,7 +143,16 @@ SUBJECTS = [
         for how, sizes in (("eager", (256, 1024, 4096, 16384)), ("compiled", (8192, 32768)))
         for style in (1, 2)
     ),
+    Subject("rocket, torch", teams("rocket", 4, **CARS), (64, 256, 1024, 4096), cost=30),
+    Subject("rocket, torch, compiled", teams("rocket", 4, compiled=True, **CARS), (1024, 4096), compiles=True, cost=30),
+    Subject("rocket, rocketsim", teams("rocket", 4, backend="rocketsim", **CARS), (64, 256, 1024), cost=30),
 ]
+
+
+def cpu_seconds() -> float:
+    """Of this process and of the workers that it has started (Linux: a process's clock follows from its number)."""
+    workers = [child.pid for child in multiprocessing.active_children() if child.pid]
+    return time.process_time() + sum(time.clock_gettime(~pid << 3 | 2) for pid in workers)
 
 
 def measure(subject: Subject, num_worlds: int, repeats: int, world_steps: int) -> Row:
@@ -146,12 +161,12 @@ def measure(subject: Subject, num_worlds: int, repeats: int, world_steps: int) -
     advance = subject.build(num_worlds)
     advance(subject.warm_up)
     preparation = time.perf_counter() - start
-    steps = max(world_steps // num_worlds, 20)
+    steps = max(world_steps // num_worlds // subject.cost, 20)
     rates = []
     for _ in range(repeats):
-        before = time.process_time()
+        before = cpu_seconds()
         advance(steps)
-        rates.append(steps * num_worlds / (time.process_time() - before))
+        rates.append(steps * num_worlds / (cpu_seconds() - before))
     return Row(subject.name, num_worlds, statistics.median(rates), min(rates), max(rates), preparation)
 
 

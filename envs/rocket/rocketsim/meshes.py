@@ -1,0 +1,162 @@
+"""The field's surface as triangles, in RocketSim's file format for collision meshes.
+
+RocketSim itself knows the floor, the ceiling and the side walls, as planes without end. The mesh adds end walls, goals,
+corners and the quarter rounds that lead from wall to wall, the shape of :class:`envs.rocket.field.Field`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import rules
+
+UNIT = 50.0
+"""uu in a unit of the files."""
+FACETS = 16
+"""Flat strips that stand for a quarter round: its surface is off by 0.3 uu at the floor, 0.6 uu at the ceiling."""
+
+Point = tuple[float, float, float]
+Profile = Sequence[tuple[float, float]]
+"""Distances from a wall's plane and heights, from floor to ceiling."""
+
+_ROOT = math.sqrt(0.5)
+_EAST, _NORTH, _SLANT = rules.HALF_WIDTH, rules.HALF_LENGTH, rules.CORNER * _ROOT
+_SIDES = (
+    *((1.0, 0.0, _EAST), (_ROOT, _ROOT, _SLANT), (0.0, 1.0, _NORTH), (-_ROOT, _ROOT, _SLANT)),
+    *((-1.0, 0.0, _EAST), (-_ROOT, -_ROOT, _SLANT), (0.0, -1.0, _NORTH), (_ROOT, -_ROOT, _SLANT)),
+)
+"""Walls counterclockwise: the direction in which each stands, and how far from the middle."""
+
+
+class Mesh(NamedTuple):
+    """Triangles whose corners run counterclockwise as seen from within the field.
+
+    Attributes:
+        vertices: float64 ``[V, 3]``, uu.
+        triangles: int ``[T, 3]`` rows of vertices.
+    """
+
+    vertices: NDArray[np.float64]
+    triangles: NDArray[np.int64]
+
+    def to_bytes(self) -> bytes:
+        """Contents of a ``.cmf`` file: both counts, triangles, vertices; little-endian, 4 bytes a number."""
+        counts = np.array([len(self.triangles), len(self.vertices)], "<i4")
+        return (
+            counts.tobytes() + self.triangles.astype("<i4").tobytes() + (self.vertices / UNIT).astype("<f4").tobytes()
+        )
+
+
+def field_mesh(low_ramp: float = rules.LOW_RAMP, high_ramp: float = rules.HIGH_RAMP, facets: int = FACETS) -> Mesh:
+    """What the simulator lacks of the field.
+
+    Args:
+        low_ramp, high_ramp: radius of the quarter rounds at floor and ceiling in uu, 0 for none.
+        facets: strips of each of them.
+    """
+    shape = profile(low_ramp, high_ramp, facets)
+    builder = _Builder()
+    for side in range(len(_SIDES)):
+        _wall(builder, side, shape)
+    for end in (1.0, -1.0):
+        _goal(builder, end, shape)
+    return builder.mesh()
+
+
+def profile(low_ramp: float, high_ramp: float, facets: int) -> Profile:
+    """A wall cut across; the crossbar's height is among the points."""
+    angles = [0.5 * math.pi * step / facets for step in range(facets + 1)]
+    low = [(low_ramp * (1 - math.sin(angle)), low_ramp * (1 - math.cos(angle))) for angle in angles]
+    under = rules.HEIGHT - high_ramp
+    high = [(high_ramp * (1 - math.cos(angle)), under + high_ramp * math.sin(angle)) for angle in angles]
+    points = [*(low if low_ramp else [(0.0, 0.0)]), (0.0, rules.GOAL_HEIGHT)]
+    return [*points, *(high if high_ramp else [(0.0, rules.HEIGHT)])]
+
+
+class _Builder:
+    """Collects polygons; corners at the same place become one vertex."""
+
+    def __init__(self) -> None:
+        self._places: dict[tuple[float, ...], int] = {}
+        self._vertices: list[Point] = []
+        self._triangles: list[tuple[int, int, int]] = []
+
+    def add(self, *corners: Point) -> None:
+        """A convex polygon, counterclockwise, as a fan around its first corner."""
+        rows = [self._row(corner) for corner in corners]
+        self._triangles += [(rows[0], a, b) for a, b in pairwise(rows[1:])]
+
+    def mesh(self) -> Mesh:
+        return Mesh(np.array(self._vertices), np.array(self._triangles))
+
+    def _row(self, corner: Point) -> int:
+        key = tuple(round(value, 3) + 0.0 for value in corner)  # + 0.0 makes -0.0 the same place as 0.0
+        if key not in self._places:
+            self._places[key] = len(self._vertices)
+            self._vertices.append(corner)
+        return self._places[key]
+
+
+def _edge(side: int, point: tuple[float, float]) -> Point:
+    """Where two neighbouring walls meet, that of ``side`` and the next one, at a point of the profile."""
+    distance, height = point
+    (ax, ay, a), (bx, by, b) = _SIDES[side % 8], _SIDES[(side + 1) % 8]
+    a, b, scale = a - distance, b - distance, 1 / (ax * by - ay * bx)
+    return (a * by - b * ay) * scale, (b * ax - a * bx) * scale, height
+
+
+def _wall(builder: _Builder, side: int, shape: Profile) -> None:
+    """A wall of the eight, from edge to edge, with its rounds."""
+    normal_x, normal_y, _ = _SIDES[side]
+    for lower, upper in pairwise(shape):
+        first, last = _edge(side - 1, lower), _edge(side, lower)
+        first_up, last_up = _edge(side - 1, upper), _edge(side, upper)
+        if abs(normal_y) < 1.0:
+            # The plane of a side wall is there already.
+            if not (abs(normal_x) == 1.0 and lower[0] == upper[0] == 0.0):
+                builder.add(first, first_up, last_up, last)
+            continue
+        near, far = (_post(side, normal_y, lower, which) for which in (0, 1))
+        if upper[1] <= rules.GOAL_HEIGHT:
+            builder.add(first, first_up, _post(side, normal_y, upper, 0), near)
+            builder.add(far, _post(side, normal_y, upper, 1), last_up, last)
+        elif lower[1] == rules.GOAL_HEIGHT:
+            builder.add(first_up, last_up, last, far, near, first)
+        else:
+            builder.add(first, first_up, last_up, last)
+
+
+def _post(side: int, end: float, point: tuple[float, float], which: int) -> Point:
+    """The end wall at the goal's first (0) or second (1) post on the way along the wall."""
+    # Counterclockwise the north wall runs west, the south wall east.
+    x = rules.GOAL_HALF_WIDTH * end * (1 - 2 * which)
+    return x, end * (rules.HALF_LENGTH - point[0]), point[1]
+
+
+def _goal(builder: _Builder, end: float, shape: Profile) -> None:
+    """A box without a front, and what closes the round at the floor beside the posts."""
+    wide, line, back, top = (
+        rules.GOAL_HALF_WIDTH * end,
+        end * rules.HALF_LENGTH,
+        end * rules.GOAL_BACK,
+        rules.GOAL_HEIGHT,
+    )
+    lower = [point for point in shape if point[1] <= top]
+    frame = sorted({0.0, *(height for distance, height in lower if distance == 0.0)})
+    # As one looks into the goal `right` is the post on the right.
+    right, left = ([(x, line, height) for height in frame] for x in (wide, -wide))
+    builder.add((wide, back, 0.0), *right, (wide, back, top))
+    builder.add((-wide, back, 0.0), (-wide, back, top), *reversed(left))
+    builder.add((-wide, line, top), (-wide, back, top), (wide, back, top), (wide, line, top))
+    builder.add((wide, back, top), (-wide, back, top), (-wide, back, 0.0), (wide, back, 0.0))
+    rounded = [point for point in lower if point[1] <= frame[1]] if shape[0][0] > 0 else []
+    for x, order in ((wide, 1), (-wide, -1)):
+        outline = [(x, end * (rules.HALF_LENGTH - distance), height) for distance, height in rounded]
+        if outline:
+            builder.add((x, line, 0.0), *outline[::order])

@@ -1,0 +1,25 @@
+"""Meshes for the tests of the simulator's backend."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from envs.rocket.rocketsim.folders import VARIABLE
+from envs.rocket.rocketsim.meshes import field_mesh
+
+
+@pytest.fixture(scope="session")
+def meshes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the generated field."""
+    folder = tmp_path_factory.mktemp("meshes")
+    (folder / "soccar").mkdir()
+    (folder / "soccar/field.cmf").write_bytes(field_mesh().to_bytes())
+    return folder
+
+
+@pytest.fixture
+def own_meshes(meshes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The generated ones, whatever packages are installed."""
+    monkeypatch.setenv(VARIABLE, str(meshes))

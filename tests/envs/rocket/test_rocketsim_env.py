@@ -1,0 +1,299 @@
+"""The environment on the original simulator: as the torch world in everything, and not to be stopped by a crash."""
+
+from __future__ import annotations
+
+import importlib.util
+import multiprocessing
+import os
+import signal
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDict
+from torchrl.envs import check_env_specs
+
+import envs
+from envs.rocket.actions import chosen_for
+from envs.rocket.env import Rocket
+from envs.rocket.rocketsim.backend import Simulators
+from envs.rocket.rule_policy import rule_controls
+
+MIXED = {"kick_offs": 0.4, "random_states": 0.3, "aerials": 0.3}
+installed = pytest.mark.skipif(importlib.util.find_spec("RocketSim") is None, reason="needs the extra rocketsim")
+pytestmark = pytest.mark.usefixtures("own_meshes")
+
+
+def build(worlds: int, **options: Any) -> Rocket:
+    return envs.make("rocket", num_worlds=worlds, **options)  # type: ignore[return-value]
+
+
+@pytest.fixture
+def simulated() -> Iterator[Any]:
+    """Makes worlds of the simulator that are closed in the end."""
+    made: list[Rocket] = []
+
+    def make(worlds: int, **options: Any) -> Rocket:
+        made.append(build(worlds, backend="rocketsim", **options))
+        return made[-1]
+
+    yield make
+    for env in made:
+        env.close()
+
+
+def simulators(env: Rocket) -> Simulators:
+    assert env._simulators is not None
+    return env._simulators
+
+
+def put(env: Rocket, **changes: Any) -> None:
+    """Changes the state of the cars and the ball: ``ball_position``, ``cars_velocity``, ``[..., W]``."""
+    world = env.worlds.world
+    cars = {name.removeprefix("cars_"): value for name, value in changes.items() if name.startswith("cars_")}
+    ball = {name.removeprefix("ball_"): value for name, value in changes.items() if name.startswith("ball_")}
+    env.worlds.world = world.replace(cars=world.cars.replace(**cars), ball=world.ball.replace(**ball))
+    if env._simulators is not None:
+        env._simulators.begin(env.worlds.world, None)
+
+
+def act(env: Rocket, root: TensorDict, wanted: torch.Tensor | None = None) -> TensorDict:
+    """One step; nothing is pressed unless said otherwise."""
+    wanted = torch.zeros(8, env.starts.cars, env.num_worlds) if wanted is None else wanted
+    root["agents", "action"] = chosen_for(env._actions, wanted)
+    return env.step(root)["next"]
+
+
+# -- the same world ----------------------------------------------------------------------------------------------------
+
+
+@installed
+def test_specs(simulated: Any) -> None:
+    check_env_specs(simulated(2, blue=2, orange=1, tick_skip=4, actions="box8", **MIXED))
+
+
+@installed
+@pytest.mark.parametrize(
+    "options", [{}, {"blue": 1, "orange": 2, "observation": "compact"}, {"dtype": torch.float64, "ramps": False}]
+)
+def test_the_same_actions_lead_to_the_same(simulated: Any, options: dict[str, Any]) -> None:
+    """Two seconds of random driving, boosting and jumping: everything that agents get to see and to earn."""
+    options = {**options, **MIXED, "seed": 3}
+    worlds = (build(12, **options), simulated(12, **options))
+    roots = [env.reset() for env in worlds]
+    assert torch.equal(roots[0]["agents", "observation"], roots[1]["agents", "observation"])
+    generator = torch.Generator().manual_seed(1)
+    for step in range(30):
+        if step % 4 == 0:
+            wanted = torch.randint(0, 5, (8, worlds[0].starts.cars, 12), generator=generator) / 2 - 1
+            wanted[0] = wanted[0].abs()
+            wanted[5:] = (wanted[5:] > 0.5).float()
+        ours, theirs = roots = [act(env, root, wanted) for env, root in zip(worlds, roots)]
+        apart = (ours["agents", "observation"] - theirs["agents", "observation"]).abs().amax(-1)
+        rewards = (ours["agents", "reward"] - theirs["agents", "reward"]).abs()
+        # Some cars begin within each other; pads may be equally near; later cars tumble on their roofs.
+        assert apart.median() < 1e-5 and rewards.median() < 1e-6
+        near, most = (1e-4, 0.85) if step < 12 else (0.01, 0.8)
+        assert (apart < near).float().mean() > most and (rewards < near).float().mean() > most
+        for name in ("done", "terminated", "truncated"):
+            assert torch.equal(ours[name], theirs[name])
+        assert torch.equal(ours["agents", "active"], theirs["agents", "active"])
+    for name in ("length", "time", "touches_blue", "boost_collected_blue", "boost_collected_orange"):
+        torch.testing.assert_close(theirs["episode", name], ours["episode", name], rtol=0, atol=1e-3)
+
+
+@installed
+def test_goals_end_matches_which_restart_alone(simulated: Any) -> None:
+    for env in (build(3, rewards="sparse"), simulated(3, rewards="sparse", workers=2)):
+        root = env.reset()
+        ball = env.worlds.world.ball
+        position, velocity = ball.position.clone(), ball.velocity.clone()
+        position[:, 1], velocity[:, 1] = torch.tensor([0.0, -5000.0, 200.0]), torch.tensor([0.0, -3000.0, 0.0])
+        put(env, ball_position=position, ball_velocity=velocity)
+        root["agents", "action"] = chosen_for("multi", torch.zeros(8, 2, 3))
+        for _ in range(3):
+            root, following = env.step_and_maybe_reset(root)
+            if root["next", "done"].any():
+                break
+            root = following.set(("agents", "action"), root["agents", "action"])
+        after = root["next"]
+        assert after["terminated"][:, 0].tolist() == [False, True, False] and not after["truncated"].any()
+        assert after["agents", "reward"][1, :, 0].tolist() == [-10, 10]
+        assert after["episode", "goals_against"][:, 0].tolist() == [0, 1, 0]
+        assert following["episode", "length"][1] == 0
+        opened = act(env, following)
+        assert env.worlds.world.clock.tolist() == [24, 8, 24] and not opened["done"].any()
+        assert opened["agents", "observation"][1, 0, 22:25].tolist() == pytest.approx([0, 0, 93.15 / 4096])
+
+
+@installed
+def test_demolitions_and_returns_are_the_same(simulated: Any) -> None:
+    seen = []
+    for env in (build(1, observation="compact"), simulated(1, observation="compact")):
+        root = env.reset()
+        like = torch.zeros(3, 2, 1)
+        position, velocity = like.clone(), like.clone()
+        position[:, :, 0] = torch.tensor([[-1700.0, -1200.0], [500.0, 500.0], [17.0, 17.0]])
+        velocity[0, 0, 0] = 2290.0
+        rotation = torch.eye(3)[..., None, None].repeat(1, 1, 2, 1)
+        put(env, cars_position=position, cars_velocity=velocity, cars_rotation=rotation)
+        wanted = torch.zeros(8, 2, 1)
+        wanted[0, 0], wanted[6, 0] = 1.0, 1.0
+        rows = []
+        for step in range(52):
+            root = act(env, root, wanted if step < 5 else None)
+            rows.append(root["agents", "observation"][0, 1])
+        seen.append(torch.stack(rows))
+        assert root["episode", "demos_blue"] == 1 and not root["episode", "demos_orange"]
+    away = seen[0][:, 21] == 1
+    assert away.sum() == 45 and torch.equal(away, seen[1][:, 21] == 1)
+    assert not seen[1][away, 3:9].any()
+    torch.testing.assert_close(seen[0][:, :22], seen[1][:, :22], rtol=0, atol=1e-3)
+
+
+@installed
+def test_a_seed_decides_everything_whatever_the_workers(simulated: Any) -> None:
+    runs = []
+    for workers in (1, 2):
+        torch.manual_seed(0)
+        runs.append(simulated(3, seed=1, workers=workers, **MIXED).rollout(12, break_when_any_done=False))
+    assert (runs[0] == runs[1]).all()
+
+
+# -- processes ---------------------------------------------------------------------------------------------------------
+
+
+def pids() -> list[int]:
+    children = [child for child in multiprocessing.active_children() if child.name.startswith("matches")]
+    return [child.pid for child in sorted(children, key=lambda child: child.name) if child.pid]
+
+
+@installed
+@pytest.mark.parametrize("signal_", [signal.SIGKILL, signal.SIGSTOP], ids=["dies", "hangs"])
+def test_a_lost_worker_costs_its_own_matches_only(simulated: Any, signal_: signal.Signals) -> None:
+    env = simulated(4, workers=2, **MIXED)
+    assert not pids(), "nothing starts before the first step"
+    root = act(env, env.reset())
+    simulators(env).patience = 60.0 if signal_ == signal.SIGKILL else 1.0
+    first, second = pids()
+    os.kill(second, signal_)
+    before = root["agents", "observation"].clone()
+    root["agents", "action"] = env.full_action_spec["agents", "action"].rand()
+    with pytest.warns(RuntimeWarning, match=r"worker 1 of 2 \(worlds 2 to 3\) of RocketSim: .*; it is replaced"):
+        root, following = env.step_and_maybe_reset(root)
+    after = root["next"]
+    assert after["truncated"][:, 0].tolist() == [False, False, True, True] and not after["terminated"].any()
+    torch.testing.assert_close(after["agents", "observation"][2:, :, :18], before[2:, :, :18])
+    assert not torch.equal(after["agents", "observation"][:2], before[:2])
+    assert env.worker_failures == 1 and pids()[0] == first and pids()[1] != second
+    assert following["episode", "length"][:, 0].tolist() == [2, 2, 0, 0]
+    simulators(env).patience = 60.0
+    following = act(env, following)
+    assert not following["done"].any() and env.worlds.world.clock.tolist() == [24, 24, 8, 8]
+    os.kill(pids()[0], signal.SIGKILL)
+    with warnings.catch_warnings():  # once is enough
+        warnings.simplefilter("error")
+        following = act(env, following)
+    assert env.worker_failures == 2 and following["truncated"][:, 0].tolist() == [True, True, False, False]
+
+
+@installed
+def test_a_worker_that_always_fails_ends_the_run(simulated: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    env = simulated(1)
+    root = act(env, env.reset())
+    with pytest.warns(RuntimeWarning, match="is replaced"):
+        for _ in range(3):
+            os.kill(pids()[0], signal.SIGKILL)
+            root = act(env, root)
+    os.kill(pids()[0], signal.SIGKILL)
+    with pytest.raises(RuntimeError, match=r"worker 0 of 1 .* it has failed 4 times in a row"):
+        act(env, root)
+    assert not pids()
+
+
+@installed
+def test_bad_meshes_are_told(simulated: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "soccar").mkdir()
+    (tmp_path / "soccar/field.cmf").write_bytes(b"\x01\x00")
+    monkeypatch.setenv("RS_COLLISION_MESHES", str(tmp_path))
+    env = simulated(1)
+    with pytest.raises(RuntimeError, match=r"worker 0 of 1 \(worlds 0 to 0\) cannot begin: "):
+        act(env, env.reset())
+
+
+@installed
+def test_a_closed_world_takes_its_workers_along(simulated: Any) -> None:
+    env = simulated(2, workers=5)
+    root = act(env, env.reset())
+    assert len(pids()) == 2
+    env.close()
+    assert not pids()
+    with pytest.raises(RuntimeError, match="closed"):
+        act(env, root)
+
+
+@installed
+def test_a_restored_world_begins_new_matches(simulated: Any) -> None:
+    env, other = simulated(3, **MIXED), simulated(3, seed=9, **MIXED)
+    assert not env.saves_episodes and build(1).saves_episodes
+    env.rollout(5)
+    saved, starts = env.state_dict(), []
+    for one in (env, other):
+        one.load_state_dict(saved)
+        root = one.reset()
+        assert not root["episode", "length"].any()
+        starts.append(act(one, root))
+    assert (starts[0] == starts[1]).all() and (starts[0]["episode", "length"] == 1).all()
+
+
+# -- options -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "RocketSim" else found(name))
+    with pytest.raises(ValueError, match=r"^backend: rocketsim needs the extra 'rocketsim': pip install 'rlstack\["):
+        build(1, backend="rocketsim")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"backend": "bullet"}, "backend: 'bullet' is unknown, allowed: torch, rocketsim"),
+        ({"workers": -1}, "workers: -1 is not a number of processes"),
+        ({"backend": "rocketsim", "compiled": True}, "compiled: only the torch backend has anything to compile"),
+    ],
+)
+def test_impossible_options_are_told(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build(1, **options)
+
+
+# -- play --------------------------------------------------------------------------------------------------------------
+
+
+@installed
+@pytest.mark.slow
+def test_the_player_of_rules_scores_as_often(simulated: Any) -> None:
+    """Rules against rules from random states, as kick-offs have but five courses; all figures of the first matches."""
+    matches, results = 64, []
+    options = {"kick_offs": 0.0, "random_states": 1.0, "max_seconds": 20.0, "observation": "compact"}
+    for env in (build(matches, **options), simulated(matches, workers=2, **options)):
+        root, first = env.reset(), {}
+        over = torch.zeros(matches, dtype=torch.bool)
+        while not over.all():
+            root["agents", "action"] = chosen_for("multi", rule_controls(env.worlds.world))
+            root, following = env.step_and_maybe_reset(root)
+            now = {name: value[:, 0] for name, value in root["next", "episode"].items()}
+            first = {name: torch.where(over, first.get(name, value), value) for name, value in now.items()}
+            over |= root["next", "done"][:, 0]
+            root = following
+        touches = (first["touches_blue"] + first["touches_orange"]) / first["time"]
+        results.append([float(row.mean()) for row in (first["goals_for"], first["goals_against"], touches)])
+    (ours_for, ours_against, ours_touches), (theirs_for, theirs_against, theirs_touches) = results
+    # Three standard errors of a difference of two shares of 64.
+    assert abs(ours_for - theirs_for) < 0.25 and abs(ours_against - theirs_against) < 0.25
+    assert 0.8 < ours_touches / theirs_touches < 1.25
+    assert ours_for + ours_against > 0.2
