@@ -62,6 +62,7 @@ class Rocket(World):
     Args:
         num_worlds: W.
         blue, orange: cars of each team, 1 to 3.
+        team_size: cars of both teams instead.
         tick_skip: ticks per step.
         observation: ``"rlbot180"`` or ``"compact"``.
         actions: ``"multi"``, ``"lookup90"`` or ``"box8"``.
@@ -87,6 +88,7 @@ class Rocket(World):
         num_worlds: int = 64,
         blue: int = 1,
         orange: int = 1,
+        team_size: int | None = None,
         tick_skip: int = 8,
         observation: Literal["rlbot180", "compact"] = "rlbot180",
         actions: Literal["multi", "lookup90", "box8"] = "multi",
@@ -112,6 +114,8 @@ class Rocket(World):
             if seconds <= 0:
                 raise ValueError(f"{name}: {seconds} is not above 0")
         self._match: Match
+        if team_size is not None:
+            blue = orange = team_size
         self.starts = self._whole = Starts(blue, orange, float(kick_offs), float(random_states), float(aerials))
         self._stage: int | None = None
         self._sizes = self.starts.ladder()

@@ -68,7 +68,18 @@ def build_agent(
         cls = recurrent_class(cls)
     typed: Any = build(cls.Config, config, "agent")
     cls.check(interface)
-    return cls(typed, interface, total_frames, torch.device(device))
+
+    def make() -> Agent:
+        return cls(typed, interface, total_frames, torch.device(device))
+
+    if getattr(typed, "parameters", "shared") == "shared":
+        return make()
+    if config.get("recurrent") is not None:
+        raise ConfigError("agent.parameters: split cannot be combined with agent.recurrent, set one of them to null")
+    from .split import Split
+
+    agents = None if interface.group is None else env.observation_spec[interface.group].shape[-1]
+    return Split(make, interface, agents)
 
 
 def make_agent(

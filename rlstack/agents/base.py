@@ -274,6 +274,7 @@ class AgentConfig:
     precision: Precision
     accumulate: Count
     encoders: dict[str, EncoderConfig] | None = field(default=None, kw_only=True)
+    parameters: Literal["shared", "split"] = field(default="shared", kw_only=True)
 
     def __post_init__(self) -> None:
         for name in ("hidden", "object_features"):

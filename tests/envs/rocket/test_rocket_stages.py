@@ -6,6 +6,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
+import envs
 import rlstack
 from envs.rocket.env import Rocket
 from rlstack.agents import make_agent
@@ -125,3 +126,9 @@ def test_the_shipped_curriculum_goes_by_wins_and_by_time() -> None:
     assert not course.check(1_649_999)
     assert course.check(1_650_000) and env.reset()["agents", "active"].tolist() == [TEAMS[2, 2]]
     assert not course.check(9_000_000)  # the last stage does not end
+
+
+def test_a_team_size_is_that_of_both_teams() -> None:
+    assert envs.make("rocket", num_worlds=2, team_size=3).reset()["agents", "observation"].shape[:2] == (2, 6)
+    with pytest.raises(ValueError, match="4 cars, a team has 1 to 3"):
+        envs.make("rocket", num_worlds=2, team_size=4)
