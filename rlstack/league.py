@@ -1,9 +1,10 @@
-"""Lets players meet: ``python -m rlstack.league run|rank|play``; see ``conf/league.yaml``."""
+"""Lets players meet: ``python -m rlstack.league run|rank|play`` (tournaments), ``init|add|list|evaluate|train``
+(candidates and commanders); see ``conf/league.yaml``, and ``conf/league_train.yaml`` of ``train``."""
 
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -19,14 +20,17 @@ if TYPE_CHECKING:  # importing torch takes seconds, which a mistyped key need no
     from rlstack.play.players import Source
     from rlstack.play.replays import BestGames
 
-COMMANDS = ("run", "rank", "play")
+TRAIN = "train"
+COMMANDS = ("run", "rank", "play", "init", "add", "list", "evaluate", TRAIN)
+_GAMES = {"evaluate": 10}
+_GAMES_OF_OTHERS = 100
 
 
 @dataclass
 class RatingsConfig:
     """A rating system and its constructor's arguments."""
 
-    system: str = "elo"
+    system: str | None = None
     options: dict[str, Any] | None = None
 
 
@@ -38,7 +42,7 @@ class LeagueConfig:
     folder: str
     players: list[Any] | dict[str, Any] | None
     mode: Literal["round_robin", "challenger"]
-    games: Annotated[int, Interval(low=1)]
+    games: Annotated[int, Interval(low=1)] | None
     round: Annotated[int, Interval(low=1)]
     ratings: RatingsConfig
     num_worlds: Annotated[int, Interval(low=1)]
@@ -51,6 +55,13 @@ class LeagueConfig:
     replay: str | None = None
     output: str | None = None
     env: dict[str, Any] | None = None
+    pool: dict[str, Any] = field(default_factory=dict)
+    note: str | None = None
+
+    @property
+    def games_wanted(self) -> int:
+        """How many games of every pairing, or of a candidate."""
+        return self.games or _GAMES.get(str(self.command), _GAMES_OF_OTHERS)
 
 
 def positional(arguments: list[str]) -> list[str]:
@@ -64,17 +75,71 @@ def positional(arguments: list[str]) -> list[str]:
 def run(cfg: DictConfig) -> None:
     """Does what the command says."""
     config = build(LeagueConfig, cfg)
+    if config.command is None:
+        raise ConfigError(f"command: missing, one of {', '.join(COMMANDS)}")
     if config.command not in COMMANDS:
-        if config.command is None:
-            raise ConfigError(f"command: missing, one of {', '.join(COMMANDS)}")
         raise ConfigError(missing_option("command", config.command, COMMANDS))
-    {"run": run_league, "rank": rank, "play": play}[config.command](config)
+    if config.command == TRAIN:  # the command line itself goes elsewhere, see `main`
+        raise ConfigError("command: 'train' has a configuration of its own, conf/league_train.yaml")
+    dict(zip(COMMANDS, (run_league, rank, play, init, add, show, evaluate)))[config.command](config)
+
+
+def init(config: LeagueConfig) -> None:
+    """An empty league of a world, in which the world's own players have the ratings that they have."""
+    from rlstack.play.challenge import anchored_ratings
+    from rlstack.play.league import League
+
+    if config.env is None:
+        raise ConfigError("env: missing, which world to play in: env=rocket")
+    arena = _arena(config, config.env)
+    ratings = anchored_ratings(arena, config.ratings.system or "glicko2", config.ratings.options)
+    league = League.create(config.folder, config.env, ratings)
+    print(f"a league of {arena.world}, {ratings.kind}, in {league.folder}")
+
+
+def add(config: LeagueConfig) -> None:
+    """Files join as candidates."""
+    from rlstack.play import candidates
+
+    league = _open(config)
+    given = config.players or []
+    if not given:
+        raise ConfigError("players: missing, who is to join: players=[runs/<run>], or {<name>: runs/<run>}")
+    players = list(given.items()) if isinstance(given, dict) else [(None, source) for source in given]
+    for name in candidates.add(league, _arena(config, league.env), players, config.note):
+        print(f"{name} joined as candidate {league.members[name].id}")
+
+
+def show(config: LeagueConfig) -> None:
+    """Shows who is in a league."""
+    from rlstack.play.ranking import show_members
+
+    show_members(_open(config))
+
+
+def evaluate(config: LeagueConfig) -> None:
+    """Candidates play their matches, and become commanders if they are good enough."""
+    from rlstack.play.commanders import PoolConfig
+    from rlstack.play.ranking import show_members
+    from rlstack.play.trials import evaluate_all, to_evaluate
+
+    league, rules = _open(config), build(PoolConfig, config.pool, "pool")
+    names = to_evaluate(league, config.players)
+    if not names:
+        print("no candidate waits for its evaluation; players=[<name>] evaluates one again")
+    else:
+        arena = _arena(config, league.env)
+        progress = _progress(0, config.games_wanted)
+        evaluate_all(league, arena, names, rules, config.games_wanted, config.seed, progress)
+    show_members(league)
 
 
 def run_league(config: LeagueConfig) -> None:
     """Plays what is missing of a tournament, round by round, and shows the ranking."""
     from rlstack.play.challenge import anchored_ratings
     from rlstack.play.league import FILE, League
+    from rlstack.play.players import named
+    from rlstack.play.ranking import show_ranking
     from rlstack.play.tournaments import challenger, round_robin
 
     players = named(config.players)
@@ -86,26 +151,25 @@ def run_league(config: LeagueConfig) -> None:
     else:
         env = config.env or _env_of(players)
         arena = _arena(config, env)
-        league = League(
-            Path(config.folder), env, anchored_ratings(arena, config.ratings.system, config.ratings.options)
-        )
-    for name, source in players.items():
-        league.join(name, source)
-    names = list(players or league.sources)
+        ratings = anchored_ratings(arena, config.ratings.system or "elo", config.ratings.options)
+        league = League(Path(config.folder), env, ratings)
+    names = list(players or league.members)
     for name in names:
-        arena.add(league.sources[name], name)
+        arena.add(league.source(name) if name in league.members else players[name], name)
     try:
         pairs = round_robin(names, 1) if config.mode == "round_robin" else challenger(names[0], names[1:], 1)
     except (ValueError, IndexError) as error:
         raise ConfigError(f"players: at least two are needed ({error})") from None
+    with league.changing():
+        for name, source in players.items():
+            league.join(name, source)
     best = _best(config, arena)
     while schedule := _missing(league, pairs, config):
         played = len(league.games)
         league.play_round(arena, schedule, config.seed, _progress(played, played + len(schedule)), best)
-    league.save()
     for path in best.save(league.folder / "replays", config.video) if best is not None else []:
         print(f"wrote {path}")
-    _show(league, config)
+    show_ranking(league, config.plots)
 
 
 def _missing(league: League, pairs: list[tuple[str, str]], config: LeagueConfig) -> list[tuple[str, str]]:
@@ -113,7 +177,7 @@ def _missing(league: League, pairs: list[tuple[str, str]], config: LeagueConfig)
     turns: list[list[tuple[str, str]]] = []
     for first, second in pairs:
         done = league.between(first, second)
-        coming = range(done, min(done + config.round, config.games))
+        coming = range(done, min(done + config.round, config.games_wanted))
         turns.append([(first, second) if game % 2 == 0 else (second, first) for game in coming])
     longest = max(map(len, turns), default=0)
     return [games[turn] for turn in range(longest) for games in turns if turn < len(games)]
@@ -121,14 +185,15 @@ def _missing(league: League, pairs: list[tuple[str, str]], config: LeagueConfig)
 
 def rank(config: LeagueConfig) -> None:
     """Shows the ranking of a league and leaves its tables beside it."""
-    from rlstack.play.league import League
+    from rlstack.play.ranking import show_ranking
 
-    _show(League.open(config.folder), config)
+    show_ranking(_open(config), config.plots)
 
 
 def play(config: LeagueConfig) -> None:
     """The first player against each of the others, and what its rating becomes; no league is changed."""
     from rlstack.play.challenge import anchored_ratings, challenge, print_report, save_report
+    from rlstack.play.players import named
 
     if config.replay is not None:
         play_back(config)
@@ -141,10 +206,10 @@ def play(config: LeagueConfig) -> None:
     for name, source in players.items():
         arena.add(source, name)
     first, *others = players
-    ratings = anchored_ratings(arena, config.ratings.system, config.ratings.options)
+    ratings = anchored_ratings(arena, config.ratings.system or "elo", config.ratings.options)
     best = _best(config, arena, first)
-    progress = _progress(0, config.games * len(others))
-    report = challenge(arena, first, others, config.games, config.seed, ratings, 0, progress, best)
+    progress = _progress(0, config.games_wanted * len(others))
+    report = challenge(arena, first, others, config.games_wanted, config.seed, ratings, 0, progress, best)
     folder = Path(config.folder) / "play" / first
     written = save_report(folder, report, dict(arena.sides.anchors), config.plots, env=env, seed=config.seed)
     written += best.save(folder / "replays", config.video) if best is not None else []
@@ -171,26 +236,10 @@ def _best(config: LeagueConfig, arena: Arena, of: str | None = None) -> BestGame
 # -- what the commands share -------------------------------------------------------------------------------------
 
 
-def named(players: list[Any] | dict[str, Any] | None) -> dict[str, Source]:
-    """Players by name; a name that is taken gets a number.
+def _open(config: LeagueConfig) -> League:
+    from rlstack.play.league import League
 
-    Raises:
-        ConfigError: a source that is none.
-    """
-    from rlstack.play.players import name_of, read_source
-
-    if isinstance(players, dict):
-        for source in players.values():
-            read_source(source)
-        return dict(players)
-    result: dict[str, Source] = {}
-    for source in players or []:
-        name, number = name_of(source), 1
-        while name in result:
-            number += 1
-            name = f"{name_of(source)}-{number}"
-        result[name] = source
-    return result
+    return League.open(config.folder)
 
 
 def _arena(config: LeagueConfig, env: dict[str, Any]) -> Arena:
@@ -224,42 +273,17 @@ def _progress(before: int, total: int) -> Any:
     return lambda ended: print(f"\r{before + ended}/{total} games", end="", file=sys.stderr, flush=True)
 
 
-def _show(league: League, config: LeagueConfig) -> None:
-    from rlstack.play.challenge import print_results
-    from rlstack.play.elo import Elo, fit_elo
-    from rlstack.play.ratings import ratings_from
-    from rlstack.play.records import cross_table
-    from rlstack.play.tables import curves_of, save_curves, write_csv
-    from rlstack.play.tournaments import standings
-
-    if not league.sources:
-        raise ConfigError(f"players: the league in {league.folder} has none")
-    anchors = dict(league.ratings.state_dict()["parameters"]["anchors"])
-    fitted = fit_elo([game.scored for game in league.games], anchors)
-    rows = [{**row, "fitted_elo": fitted.get(row["player"])} for row in standings(league.games, league.ratings)]
-    cross = cross_table(league.games, [row["player"] for row in rows])
-    print_results(rows, "player")
-    _print_rows(cross)
-    write_csv(league.folder / "ranking.csv", rows)
-    write_csv(league.folder / "cross_table.csv", cross)
-    if config.plots and league.games:
-        empty = Elo(anchors=anchors) if league.ratings.kind != "elo" else ratings_from(_without_players(league))
-        save_curves(league.folder / "elo.png", curves_of(league.games, empty), anchors)
-    print(f"{len(league.games)} games in {league.rounds} rounds, in {league.folder}")
+_main = hydra_command("league", positional)(run)
 
 
-def _without_players(league: League) -> dict[str, Any]:
-    return {**league.ratings.state_dict(), "players": {}}
+def main(cfg: DictConfig | None = None) -> Any:
+    """The command line; ``train`` composes another configuration."""
+    if cfg is None and f"command={TRAIN}" in positional(sys.argv[1:]):
+        from rlstack.league_train import main as train
 
+        return train()
+    return _main(cfg)
 
-def _print_rows(rows: list[dict[str, Any]]) -> None:
-    from rlstack.evaluation.table import print_rows
-
-    print_rows(rows, sys.stdout)
-    print()
-
-
-main = hydra_command("league", positional)(run)
 
 if __name__ == "__main__":
     main()

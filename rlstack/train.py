@@ -10,17 +10,6 @@ from omegaconf import DictConfig, OmegaConf
 from rlstack.command import hydra_command, open_group
 from rlstack.config import ConfigError, build, to_plain
 
-_RESUMABLE = (
-    "total_frames",
-    "log_every",
-    "eval",
-    "checkpoint",
-    "logger",
-    "threads",
-    "device",
-    "imitation.only",
-    "resume",
-)
 _DEBUG = {
     "total_frames": 1000,
     "log_every": 200,
@@ -33,11 +22,16 @@ _DEBUG = {
 
 def run(cfg: DictConfig) -> None:
     """One run, new or resumed, from configuration to report."""
-    plain = to_plain(cfg)
-    plain = _debugged(plain) if plain.get("debug") else plain
-    if plain["resume"] is not None:
-        plain = _resumed(plain)
+    plain = debugged(to_plain(cfg))
+    train(_resumed(plain) if plain["resume"] is not None else plain)
 
+
+def train(plain: dict[str, Any]) -> None:
+    """The run of a resolved configuration; with ``resume``, its stored one with what may change about it.
+
+    Raises:
+        ConfigError: a mistake in it, before anything is written.
+    """
     from rlstack.training.config import TrainConfig
 
     config = build(TrainConfig, plain)
@@ -85,8 +79,10 @@ def run_name(agent: dict[str, Any], env: dict[str, Any], seed: int) -> str:
     return f"{agent.get('name')}_{world}_seed{seed}"
 
 
-def _debugged(plain: dict[str, Any]) -> dict[str, Any]:
-    """A thousand frames in a few small worlds, every part of a run exercised."""
+def debugged(plain: dict[str, Any]) -> dict[str, Any]:
+    """With ``debug`` a thousand frames in a few small worlds, every part of a run exercised."""
+    if not plain.get("debug"):
+        return plain
     early = {"learning_starts": 100, "batch_size": 32, "frames_per_update": 20}
     agent = {key: value for key, value in early.items() if key in plain["agent"]}
     env = {key: 8 for key in ("num_worlds", "num_envs") if key in plain["env"]}
@@ -97,16 +93,17 @@ def _resumed(plain: dict[str, Any]) -> dict[str, Any]:
     """The stored configuration of the run to resume, with what this command line may change about it."""
     from hydra.core.hydra_config import HydraConfig
 
+    from rlstack.training.config import RESUMABLE
     from rlstack.training.run_directory import RunDirectory
 
     stored = OmegaConf.create(RunDirectory.open(plain["resume"]).read_config())
     for override in HydraConfig.get().overrides.task:
         key = override.lstrip("+~").partition("=")[0]
         value = OmegaConf.select(OmegaConf.create(plain), key)
-        if key in _RESUMABLE or key.partition(".")[0] in _RESUMABLE:
+        if key in RESUMABLE or key.partition(".")[0] in RESUMABLE:
             OmegaConf.update(stored, key, value)
         elif value != OmegaConf.select(stored, key):
-            allowed = ", ".join(name for name in _RESUMABLE if name != "resume")
+            allowed = ", ".join(name for name in RESUMABLE if name != "resume")
             raise ConfigError(f"{key}: cannot change when resuming; allowed: {allowed}")
     return to_plain(stored)
 

@@ -75,7 +75,6 @@ class Elo(Ratings):
             self._ratings[name] = finite(name, rating)
 
     def games(self, name: str) -> int:
-        """How many games a player has been rated by."""
         return self._games.get(name, 0)
 
     def expected(self, first: str, second: str) -> float:

@@ -154,7 +154,6 @@ class Glicko2(Ratings):
         return self.whole(name).deviation
 
     def games(self, name: str) -> int:
-        """How many games a player has been rated by."""
         return self._games.get(name, 0)
 
     def expected(self, first: str, second: str) -> float:

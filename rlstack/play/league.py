@@ -1,17 +1,20 @@
-"""A league on disk: players, their games and ratings in one readable file, saved after every round."""
+"""A league on disk: players, their games and ratings in one readable file, which several processes may change."""
 
 from __future__ import annotations
 
+import fcntl
 import json
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rlstack.config import ConfigError
+import envs
+from rlstack.config import ConfigError, build
 from rlstack.evaluation.evaluator import OURS
 
 from .matches import Arena
+from .members import Member, now
 from .players import Source
 from .pool import write_json
 from .ratings import Ratings, ratings_from
@@ -20,8 +23,11 @@ from .replays import BestGames
 from .tournaments import Schedule, rated
 
 FILE = "league.json"
-SCHEMA_VERSION = 1
-_OF_TRAINING = (*OURS, "opponents", "reward_weights", "rewards")
+SCHEMA_VERSION = 2
+"""2 added what is known of candidates and commanders; in a file of version 1 everyone is a player."""
+READABLE = (1, 2)
+_LOCK = ".league.lock"
+OF_TRAINING = (*OURS, "opponents", "reward_weights", "rewards")
 """Options of a world that make no difference to who wins."""
 
 
@@ -34,17 +40,32 @@ class League:
         ratings: of its players.
 
     Attributes:
-        sources: of the players by name.
+        members: the players by name, in the order in which they joined.
         games: all that were played, in order.
         rounds: how many times :meth:`play_round` was done.
     """
 
     def __init__(self, folder: Path, env: Mapping[str, Any], ratings: Ratings) -> None:
         self.folder, self.env, self.ratings = Path(folder), dict(env), ratings
-        self.sources: dict[str, Source] = {}
-        self.added: dict[str, str] = {}
+        self.members: dict[str, Member] = {}
         self.games: list[Game] = []
         self.rounds = 0
+
+    # -- the file ------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def create(cls, folder: Path | str, env: Mapping[str, Any], ratings: Ratings) -> League:
+        """A new league without players, on disk.
+
+        Raises:
+            ConfigError: the folder holds one already, or cannot be written to.
+        """
+        league = cls(Path(folder), env, ratings)
+        with locked(league.folder):
+            if (league.folder / FILE).exists():
+                raise ConfigError(f"folder: {folder} already holds a league ({FILE}); choose another")
+            league.save()
+        return league
 
     @classmethod
     def open(cls, folder: Path | str) -> League:
@@ -54,45 +75,64 @@ class League:
             ConfigError: there is none, or its file is damaged or of another version.
         """
         path = Path(folder) / FILE
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-        except OSError:
-            raise ConfigError(f"folder: {folder} holds no league ({FILE}); 'run' begins one") from None
-        except ValueError as error:
-            raise ConfigError(f"{path}: not a league ({error})") from None
-        version = content.get("schema_version") if isinstance(content, dict) else None
-        if version != SCHEMA_VERSION:
-            raise ConfigError(f"{path}: schema_version {version}, this program reads version {SCHEMA_VERSION}")
+        content = _content(path)
         try:
             league = cls(Path(folder), content["env"], ratings_from(content["ratings"]))
-            for entry in content["entries"]:
-                league.sources[entry["name"]], league.added[entry["name"]] = entry["source"], entry["created_at"]
-            league.games = [Game(*row) for row in content["games"]]
+            for index, entry in enumerate(content["entries"]):
+                member = build(Member, entry, f"entries[{index}]")
+                league.members[member.name] = member
+            league.games = [_game(row) for row in content["games"]]
             league.rounds = int(content["rounds"])
+        except ConfigError as error:
+            raise ConfigError(f"{path}: not a league ({error})") from None
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(f"{path}: not a league ({error!r})") from None
         return league
 
     def save(self) -> None:
-        """Writes the file, wholly or not at all."""
-        entries = [
-            {"name": name, "source": source, "created_at": self.added[name]} for name, source in self.sources.items()
-        ]
+        """Writes the file, wholly or not at all.
+
+        Raises:
+            ConfigError: it cannot be written; a file that was there is untouched.
+        """
         content = {
             "schema_version": SCHEMA_VERSION,
             "env": self.env,
             "signature": signature(self.env),
             "rounds": self.rounds,
-            "entries": entries,
+            "entries": [member.as_row() for member in self.members.values()],
             "ratings": self.ratings.state_dict(),
             "games": [list(game) for game in self.games],
         }
-        write_json(self.folder / FILE, content)
+        try:
+            write_json(self.folder / FILE, content)
+        except OSError as error:
+            raise ConfigError(f"{self.folder / FILE}: cannot be written ({error.strerror})") from None
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """Around every change: takes in what other processes have written, and saves what the block makes of it.
+
+        Processes take turns, so blocks are short: no games inside. After an exception nothing is saved.
+
+        Raises:
+            ConfigError: the file has become unreadable, or a league of another world, or cannot be written.
+        """
+        with locked(self.folder):
+            if (self.folder / FILE).exists():
+                fresh = League.open(self.folder)
+                fresh.check_world(self.env)
+                self.members, self.games, self.rounds = fresh.members, fresh.games, fresh.rounds
+                self.ratings = fresh.ratings
+            yield
+            self.save()
+
+    # -- members and games ---------------------------------------------------------------------------------------
 
     def check_world(self, env: Mapping[str, Any]) -> None:
         """Raises a one-line :class:`ConfigError` unless games in this world are comparable with the league's."""
         ours, theirs = signature(self.env), signature(env)
-        for key in sorted(ours.keys() | theirs.keys()):
+        for key in sorted(ours.keys() | theirs.keys(), key=lambda key: (key != "name", key)):
             if ours.get(key) != theirs.get(key):
                 raise ConfigError(
                     f"env.{key}: {theirs.get(key)!r}, but the league in {self.folder} plays with {ours.get(key)!r}; "
@@ -105,17 +145,30 @@ class League:
         Raises:
             ConfigError: another player has this name.
         """
-        if name in self.sources and self.sources[name] != source:
-            raise ConfigError(
-                f"players: {name!r} is {self.sources[name]!r} in this league, give {source!r} another name"
-            )
-        self.sources[name] = source
-        self.added.setdefault(name, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
-        self.ratings.add(name)
+        known = self.members.get(name)
+        if known is None:
+            self.admit(Member(name, source if isinstance(source, str) else dict(source), now()))
+        elif known.source != source:
+            raise ConfigError(f"players: {name!r} is {known.source!r} in this league, give {source!r} another name")
+
+    def admit(self, member: Member) -> None:
+        """Adds a member, or replaces the one of its name."""
+        self.members[member.name] = member
+        self.ratings.add(member.name)
+
+    def source(self, name: str) -> Source:
+        """What a member plays from, see :func:`~rlstack.play.players.make_player`."""
+        return self.members[name].played_from(self.folder)
 
     def between(self, first: str, second: str) -> int:
         """How many games two players have played."""
         return sum({game.first, game.second} == {first, second} for game in self.games)
+
+    def rate(self, games: Sequence[Game]) -> None:
+        """Takes in games, as one rating period."""
+        for _ in rated(games, self.ratings):
+            pass
+        self.games += games
 
     def play_round(
         self,
@@ -125,16 +178,78 @@ class League:
         progress: Callable[[int], None] | None = None,
         best: BestGames | None = None,
     ) -> Sequence[Game]:
-        """Plays the games of a schedule, rates them as one period, and saves: a killed league repeats one round."""
-        games = arena.play(schedule, seed * 1_000_003 + self.rounds, progress, best)
-        for _ in rated(games, self.ratings):
-            pass
-        self.games += games
-        self.rounds += 1
-        self.save()
+        """Plays the games of a schedule, rates them as one period, and saves: a killed league repeats one round.
+
+        A round that another process has played meanwhile is not counted twice: then there are no games.
+        """
+        before = self.rounds
+        games = arena.play(schedule, seed * 1_000_003 + before, progress, best)
+        with self.changing():
+            if self.rounds != before:
+                return []
+            self.rate(games)
+            self.rounds += 1
         return games
 
 
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Inside there is one process at a time; the system lets the next one in when a process ends, however it ends.
+
+    Raises:
+        ConfigError: the folder cannot be made or written to.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        stream = (folder / _LOCK).open("a")
+    except OSError as error:
+        raise ConfigError(f"folder: {folder} cannot be written to ({error.strerror})") from None
+    with stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        yield
+
+
 def signature(env: Mapping[str, Any]) -> dict[str, Any]:
-    """What of an ``env`` group decides whether games are comparable."""
-    return {key: value for key, value in env.items() if key not in _OF_TRAINING}
+    """What of an ``env`` group decides whether games are comparable: neither what only training is about, nor what
+    the world sets itself where it judges (``evaluation_options``)."""
+    try:
+        judging = getattr(envs.world_class(env["name"]), "evaluation_options", {})
+    except (KeyError, ValueError):  # whoever builds the world tells
+        judging = {}
+    return {key: value for key, value in env.items() if key not in OF_TRAINING and key not in judging}
+
+
+def _content(path: Path) -> dict[str, Any]:
+    """What is in a league's file, of a version that can be read.
+
+    Raises:
+        ConfigError: there is no file, no JSON in it, or another version.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        raise ConfigError(f"folder: {path.parent} holds no league ({FILE}); 'init' or 'run' begins one") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}: not a league ({error})") from None
+    version = content.get("schema_version") if isinstance(content, dict) else None
+    if version not in READABLE:
+        versions = " and ".join(map(str, READABLE))
+        raise ConfigError(f"{path}: schema_version {version}, this program reads versions {versions}")
+    return content
+
+
+def _game(row: Any) -> Game:
+    """A game as JSON holds it.
+
+    Raises:
+        TypeError, ValueError: it is none.
+    """
+    game = Game(*row)
+    numbers = (game.points_first, game.points_second, game.steps)
+    if not (isinstance(game.first, str) and isinstance(game.second, str) and game.first != game.second):
+        raise ValueError(f"{row!r} is no game of two players")
+    if any(isinstance(number, bool) or not isinstance(number, int | float) for number in numbers):
+        raise ValueError(f"{row!r} has no points and steps")
+    return game

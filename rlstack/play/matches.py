@@ -36,6 +36,11 @@ class Arena:
 
     Raises:
         ConfigError: no such world or option, or a world without two sides.
+
+    Attributes:
+        sample: one world, to make players for.
+        sides: what is known of its two sides.
+        players: by name.
     """
 
     def __init__(
@@ -49,9 +54,9 @@ class Arena:
         if num_worlds < 1:
             raise ConfigError(f"num_worlds: {num_worlds} is not a positive number of worlds")
         self.world, self.options, self.num_worlds, self.device = world, dict(options), num_worlds, device
-        self._sample = self.build(1, 0)
-        self.sides: Sides = sides_of(self._sample)
-        self.max_steps = max_steps or getattr(self._sample, "evaluation_steps", None) or MOST_STEPS
+        self.sample = self.build(1, 0)
+        self.sides: Sides = sides_of(self.sample)
+        self.max_steps = max_steps or getattr(self.sample, "evaluation_steps", None) or MOST_STEPS
         self.players: dict[str, Player] = {}
 
     def build(self, num_worlds: int, seed: int) -> EnvBase:
@@ -67,7 +72,7 @@ class Arena:
         Raises:
             ConfigError: no such player, or one that cannot act in this world.
         """
-        player = source if isinstance(source, Player) else make_player(source, self._sample, name)
+        player = source if isinstance(source, Player) else make_player(source, self.sample, name)
         called = base = name or (player.name if isinstance(source, Player) else name_of(source))
         number = 1
         while called in self.players:

@@ -196,7 +196,7 @@ def make_player(source: Source, env: EnvBase, name: str | None = None) -> Player
         player = ScriptedPlayer(env, text)
         player.name = called
         return player
-    return PolicyPlayer(env, load_policy(_with_kind(text), env, **options), called)
+    return PolicyPlayer(env, load_policy(with_kind(text), env, **options), called)
 
 
 def check_source(source: str, options: Mapping[str, Any], env: EnvBase, more: Sequence[str] = ()) -> None:
@@ -211,7 +211,7 @@ def check_source(source: str, options: Mapping[str, Any], env: EnvBase, more: Se
             raise ConfigError(f"opponent {source!r} takes no options, got {', '.join(options)}")
         return
     try:
-        parse(_with_kind(source))
+        parse(with_kind(source))
     except ConfigError as error:
         if ":" in source and not Path(source).exists():
             raise ConfigError(f"opponent {error}") from None
@@ -243,7 +243,27 @@ def name_of(source: Source) -> str:
     return last.stem if last.suffix in _ENDINGS else last.name or text
 
 
-def _with_kind(source: str) -> str:
+def named(players: list[Any] | dict[str, Any] | None) -> dict[str, Source]:
+    """Players by name; a name that is taken gets a number.
+
+    Raises:
+        ConfigError: a source that is none.
+    """
+    if isinstance(players, dict):
+        for source in players.values():
+            read_source(source)
+        return dict(players)
+    result: dict[str, Source] = {}
+    for source in players or []:
+        name, number = name_of(source), 1
+        while name in result:
+            number += 1
+            name = f"{name_of(source)}-{number}"
+        result[name] = source
+    return result
+
+
+def with_kind(source: str) -> str:
     """``checkpoint:path`` is another name of a checkpoint of ours."""
     kind, colon, path = source.partition(":")
     return f"rlstack:{path}" if colon and kind == "checkpoint" and not Path(source).exists() else source

@@ -51,6 +51,10 @@ class Ratings(ABC):
         return self.rating(name) - 2.0 * (self.deviation(name) or 0.0)
 
     @abstractmethod
+    def games(self, name: str) -> int:
+        """How many games a player has been rated by."""
+
+    @abstractmethod
     def expected(self, first: str, second: str) -> float:
         """The score in (0, 1) that the first can expect against the second."""
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from tensordict import TensorDictBase
 from torch import Tensor
+from torchrl.data import Binary, Composite
 from torchrl.envs import EnvBase
 
 from rlstack.agents.interface import GROUP
@@ -88,3 +89,13 @@ def half_worlds(agents: TensorDictBase) -> TensorDictBase:
     """Agents ``[W, A]`` as half-worlds ``[2 W, A / 2]``: rows 2 w and 2 w + 1 are the two sides of world w."""
     worlds, count = agents.batch_size[:2]
     return agents.reshape(2 * worlds, count // 2)
+
+
+def of_first(spec: Any, agents: int) -> Any:
+    """The spec of the first so many agents, of one of ``[W, A, ...]``."""
+    if isinstance(spec, Composite):
+        entries = {key: of_first(entry, agents) for key, entry in spec.items()}
+        return Composite(entries, shape=(spec.shape[0], agents, *spec.shape[2:]), device=spec.device)
+    if isinstance(spec, Binary) and spec.ndim == 2:  # TorchRL takes its agents for one binary vector
+        return Binary(n=agents, shape=(spec.shape[0], agents), dtype=spec.dtype, device=spec.device)
+    return spec[:, :agents].clone()

@@ -10,7 +10,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
-from torchrl.data import Binary, Composite
+from torchrl.data import Composite
 
 from envs.base import World
 from envs.wrappers import Wrapper
@@ -21,7 +21,7 @@ from .players import SELF
 from .pool import Pool
 from .samplers import make_sampler
 from .seats import EMPTY, Seats
-from .sides import half_worlds, sides_of
+from .sides import half_worlds, of_first, sides_of
 
 
 @dataclass
@@ -124,7 +124,7 @@ class Versus(Wrapper):
     def _halved(self, spec: Composite) -> Composite:
         entries = {key: value.clone() for key, value in spec.items()}
         if GROUP in entries:
-            entries[GROUP] = _of_first(spec[GROUP], self._agents)
+            entries[GROUP] = of_first(spec[GROUP], self._agents)
         if self._swaps and "episode" in entries:
             kept = {key: value for key, value in entries["episode"].items() if not self._one_sided(key)}
             entries["episode"] = Composite(kept, shape=entries["episode"].shape, device=self.device)
@@ -283,16 +283,6 @@ class Versus(Wrapper):
         self._own, self._returns = state["own"].to(self.device), state["returns"].to(self.device)
         if not self.saves_episodes:  # the inner world began new episodes
             self._seats.begin()
-
-
-def _of_first(spec: Any, agents: int) -> Any:
-    """The spec of the first so many agents, of one of ``[W, A, ...]``."""
-    if isinstance(spec, Composite):
-        entries = {key: _of_first(entry, agents) for key, entry in spec.items()}
-        return Composite(entries, shape=(spec.shape[0], agents, *spec.shape[2:]), device=spec.device)
-    if isinstance(spec, Binary) and spec.ndim == 2:  # TorchRL takes its agents for one binary vector
-        return Binary(n=agents, shape=(spec.shape[0], agents), dtype=spec.dtype, device=spec.device)
-    return spec[:, :agents].clone()
 
 
 def _mean(reward: Tensor, active: Tensor | None) -> Tensor:

@@ -13,6 +13,19 @@ from .loggers import LoggerConfig
 Count = Annotated[int, Interval(low=1)]
 Seed = Annotated[int, Interval(low=0, high=2**32 - 1)]
 
+RESUMABLE = (
+    "total_frames",
+    "log_every",
+    "eval",
+    "checkpoint",
+    "logger",
+    "threads",
+    "device",
+    "imitation.only",
+    "resume",
+)
+"""What of a run's configuration may change when it is resumed."""
+
 
 @dataclass
 class CollectorConfig:

@@ -68,8 +68,8 @@ def load(
     """
     path = Path(path)
     try:
-        file = _checkpoint_file(path, which)
-        state = _read(file)
+        file = checkpoint_file(path, which)
+        state = read_agent(file)
     except CheckpointError as error:
         raise ConfigError(f"checkpoint: {error}") from None
     config = state["config"]
@@ -124,8 +124,8 @@ def initialise(agent: Agent, path: str | Path, which: str = "latest") -> None:
         ConfigError: no sound checkpoint, or networks that do not fit; it says what to give for them to fit.
     """
     try:
-        file = _checkpoint_file(Path(path), which)
-        state = _read(file)
+        file = checkpoint_file(Path(path), which)
+        state = read_agent(file)
     except (CheckpointError, ConfigError) as error:
         raise ConfigError(f"init: {str(error).removeprefix('checkpoint: ')}") from None
     ours, theirs = to_plain(agent.config), state["config"]["agent"]
@@ -164,7 +164,7 @@ _MISFITS = (AttributeError, IndexError, KeyError, RuntimeError, TypeError, Value
 """What loading the state of another agent raises."""
 
 
-def _read(file: Path) -> dict[str, Any]:
+def read_agent(file: Path) -> dict[str, Any]:
     """The state in a checkpoint, with everything in its place that an agent is built from.
 
     Raises:
@@ -199,7 +199,12 @@ def overrides(values: Mapping[str, Any]) -> str:
     return " ".join(shlex.quote(f"agent.{key}={written(value)}") for key, value in values.items())
 
 
-def _checkpoint_file(path: Path, which: str) -> Path:
+def checkpoint_file(path: Path, which: str) -> Path:
+    """The checkpoint to load of a run directory, or the file itself.
+
+    Raises:
+        ConfigError: there is none, or no such choice.
+    """
     if path.is_file():
         return path
     if not path.is_dir():

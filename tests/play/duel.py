@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,8 +12,12 @@ from torch import Tensor
 from torchrl.data import Binary, Categorical, Composite, Unbounded
 
 from envs.base import World
+from rlstack.agents import make_agent
+from rlstack.config import to_plain
 from rlstack.play.players import Player
 from rlstack.play.sides import Sides, register
+from rlstack.training.run_directory import RunDirectory
+from rlstack.training.worlds import build_world
 
 NAME = "tests.play.duel:Duel"
 
@@ -165,3 +170,18 @@ class CountingItself(TensorDictModuleBase):
         self.held = held + 1
         tensordict["agents", "action"] = held.clamp(max=2).long()
         return tensordict
+
+
+def constant_run(folder: Path, number: int, frames: int = 1000, **options: Any) -> Path:
+    """A run directory whose agent always names this number; ``options`` are the world's."""
+    env = {"name": NAME, "num_worlds": 2, **options}
+    agent = make_agent("ppo", build_world(env), hidden=[2])
+    output = agent.networks["actor"].output
+    with torch.no_grad():
+        output.weight.zero_()
+        output.bias.copy_(5.0 * torch.nn.functional.one_hot(torch.tensor(number), 3))
+    config = {"agent": to_plain(agent.config), "env": env, "total_frames": frames}
+    run = RunDirectory.create(folder, folder.name, keep=2)
+    run.write_config(config)
+    run.checkpoints.save({"frames": frames, "agent": agent.state_dict(), "config": config}, frames)
+    return folder

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from rlstack.config import ConfigError, build
-from rlstack.league import LeagueConfig, named, play, positional, rank, run_league
+from rlstack.league import LeagueConfig, play, positional, rank, run_league
 from rlstack.play.league import League
+from rlstack.play.players import named
 from tests.play.duel import NAME
 
 DEFAULTS: dict[str, Any] = {
@@ -35,7 +36,7 @@ def config(folder: Path, **changes: Any) -> LeagueConfig:
 def test_a_league_plays_ranks_and_shows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_league(config(tmp_path, plots=True))
     content = json.loads((tmp_path / "league.json").read_text())
-    assert content["schema_version"] == 1 and content["rounds"] == 2
+    assert content["schema_version"] == 2 and content["rounds"] == 2
     assert [entry["name"] for entry in content["entries"]] == ["high", "low", "random"]
     assert len(content["games"]) == 3 * 6
     firsts = [tuple(game[:2]) for game in content["games"]]
@@ -77,7 +78,7 @@ def test_another_world_is_refused(tmp_path: Path) -> None:
         run_league(config(tmp_path, players={"high": "low", "low": "low"}))
     content = json.loads((tmp_path / "league.json").read_text())
     (tmp_path / "league.json").write_text(json.dumps({**content, "schema_version": 9}))
-    with pytest.raises(ConfigError, match="schema_version 9, this program reads version 1"):
+    with pytest.raises(ConfigError, match="schema_version 9, this program reads versions 1 and 2"):
         rank(config(tmp_path))
     with pytest.raises(ConfigError, match="holds no league"):
         rank(config(tmp_path / "nothing"))
