@@ -39,6 +39,8 @@ class World(EnvBase):
     batch_locked = True
     evaluation_options: ClassVar[dict[str, Any]] = {}
     """Constructor options that make the world judge as the published evaluation does."""
+    two_sided_options: ClassVar[dict[str, Any]] = {}
+    """Constructor options that make both sides of a two-sided world agents, for those that could be bots, too."""
     evaluation_steps: ClassVar[int | None] = None
     """After how many steps the published evaluation judges an episode as it stands; None lets every episode end."""
     saves_episodes: bool = True

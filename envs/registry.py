@@ -34,6 +34,7 @@ _WRAPPING = {
 _KEEP = "observation_keep"
 _WRAPPING[_KEEP] = inspect.Parameter(_KEEP, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=list[int] | None)
 _BROUGHT: dict[str, str] = {}
+_NEEDS: dict[str, str] = {}
 
 
 def register(name: str, target: str) -> None:
@@ -43,7 +44,7 @@ def register(name: str, target: str) -> None:
     _WORLDS[name] = target
 
 
-def register_option(name: str, target: str, annotation: Any = Any) -> None:
+def register_option(name: str, target: str, annotation: Any = Any, needs: str = "") -> None:
     """Gives every world the option ``name``, None unless given.
 
     Args:
@@ -51,11 +52,13 @@ def register_option(name: str, target: str, annotation: Any = Any) -> None:
         target: a dotted path ``package.module:function``, called with the world in all its wrappers and
             the option's value; it returns the world to use.
         annotation: the option's type.
+        needs: an attribute of world classes: further options that a world then gets.
     """
     if ":" not in target:
         raise ValueError(f"target {target!r} of option {name!r} is not of the form 'package.module:function'")
     _WRAPPING[name] = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
     _BROUGHT[name] = target
+    _NEEDS[name] = needs
 
 
 def _with_brought(world: EnvBase, options: dict[str, Any]) -> EnvBase:
@@ -137,6 +140,9 @@ def make(name: str, **options: Any) -> EnvBase:
         close = difflib.get_close_matches(unknown[0], allowed, n=1)
         hint = f", did you mean {close[0]!r}?" if close else ""
         raise ValueError(f"{name}: unknown option {unknown[0]!r}{hint} (allowed: {', '.join(allowed)})")
+    for key, attribute in _NEEDS.items():
+        if attribute and options.get(key) is not None:
+            options |= getattr(world_class(name), attribute, {})
     own = _own_options(name)
     around = {key: value for key, value in options.items() if key in _WRAPPING and key not in own}
     world = world_class(name)(**{key: options[key] for key in options if key not in around})

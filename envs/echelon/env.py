@@ -72,6 +72,7 @@ class Echelon(World):
 
     observing = ("envs.echelon.match:observe",)
     evaluation_options: ClassVar[dict[str, Any]] = {"fire_probability": 1.0, "fire_stages": None, "map_seed": 1_000_003}
+    two_sided_options: ClassVar[dict[str, Any]] = {"opponent": "policy", "opponent_mix": None}
 
     def __init__(
         self,
@@ -118,6 +119,14 @@ class Echelon(World):
         which: Which = "all" if self.device.type != "cpu" else "padded" if compiled else "flying"
         kinds = tuple(kind for kind, weight in enumerate(bots) if weight > 0)
         self._options = MatchOptions(scale, actions, self._teams, partial, vent_blocks_fire, kinds, max_steps, which)
+        self.options = {
+            **{"blue": blue, "red": red, "opponent": opponent, "visibility": visibility, "max_steps": max_steps},
+            **{"vent_blocks_fire": vent_blocks_fire, "maps": maps, "map_seed": map_seed},
+            **{"symmetric_maps": symmetric_maps},
+        }
+        """What is played, for recordings."""
+        self.orders: Tensor | None = None
+        """What agents ordered in the last decision, ``[teams, 10, n, W]``, None before the first."""
         self._kernels = compiled_kernels(PLAIN) if compiled else PLAIN
         self._pool = StartPool(self._start)
         if self._stages:
@@ -156,6 +165,7 @@ class Echelon(World):
         chosen = tensordict.get(("agents", "action"))
         with torch.no_grad():
             orders = orders_of(self._actions, chosen, self._teams, self.tables.mechs).to(self.float_dtype)
+            self.orders = orders
             self._match, outcome = play(self._match, orders, self.tables, self._options, self._kernels)
         self._shown = outcome.shown
         self._count()
@@ -188,6 +198,11 @@ class Echelon(World):
     def worlds(self) -> Match:
         """The whole state, world-last."""
         return self._match
+
+    @property
+    def match_options(self) -> MatchOptions:
+        """What a decision does, for recordings."""
+        return self._options
 
     # -- checkpoint ----------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torchrl.envs import EnvBase
 
+import envs
 from rlstack.config import ConfigError
 from rlstack.evaluation.evaluator import MOST_STEPS, evaluation_world
 
@@ -62,7 +63,8 @@ class Arena:
     def build(self, num_worlds: int, seed: int) -> EnvBase:
         """So many worlds."""
         try:
-            return evaluation_world(self.world, self.options, num_worlds, self.device, seed)
+            options = {**self.options, **getattr(envs.world_class(self.world), "two_sided_options", {})}
+            return evaluation_world(self.world, options, num_worlds, self.device, seed)
         except (ValueError, TypeError) as error:
             raise ConfigError(f"env: {error}") from None
 

@@ -12,7 +12,7 @@ from envs import registry
 
 OPTION = "opponents"
 
-registry.register_option(OPTION, "rlstack.play.versus:against", dict[str, Any] | None)
+registry.register_option(OPTION, "rlstack.play.versus:against", dict[str, Any] | None, needs="two_sided_options")
 
 
 def judged(options: Mapping[str, Any]) -> dict[str, Any]:

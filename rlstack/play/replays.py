@@ -17,7 +17,9 @@ from rlstack.evaluation.evaluator import world_part
 from .records import Game
 
 _WORLD = "replay"
-"""The module beside a world that reads and writes its replays."""
+"""The module beside a world that reads and writes its replays; ``ENDING`` there says how their names end."""
+_PAGE = "player"
+"""The module beside a world that makes a page for browsers of a replay."""
 
 
 @dataclass(order=True)
@@ -84,15 +86,20 @@ class BestGames:
         self._recorder.begin()
 
     def save(self, folder: Path, video: bool = True) -> list[Path]:
-        """Writes ``best_1.npz``, ``best_2.npz``, ..., best first, and a film beside each; returns what was written."""
+        """Writes ``best_1.npz`` (or the world's ending), ``best_2.npz``, ..., best first; returns what was written.
+
+        Beside each are a film and, where the world has a ``player``, a page for browsers.
+        """
         files = _part(self.world, _WORLD)
         written = []
         for place, kept in enumerate(self.games, 1):
-            path = folder / f"best_{place}.npz"
+            path = folder / f"best_{place}{_ending(self.world)}"
             files.save_replay(kept.recording, path)
             written.append(path)
+            if world_part(self.world, _PAGE) is not None:
+                written.append(_shown(self.world, kept.recording, path.with_suffix(".html")))
             if video:
-                written.append(_film(self.world, kept.recording, path.with_suffix(".mp4")))
+                written.append(_shown(self.world, kept.recording, path.with_suffix(".mp4")))
         return written
 
 
@@ -100,30 +107,38 @@ def play_back(replay: Path, video: Path | None = None) -> Path:
     """Makes a film of a replay; beside it, as MP4, unless said otherwise.
 
     Args:
-        video: a path that ends in ``.mp4`` or ``.gif``.
+        video: a path that ends in ``.mp4`` or ``.gif``; where the world has a ``player`` also ``.html``.
 
     Raises:
         ConfigError: one line: no replay of any world, or another ending.
     """
     faults = []
-    for world in _worlds():
+    worlds = _worlds()
+    for world in [name for name in worlds if _ending(name) == replay.suffix] or worlds:
         try:
             recording = _part(world, _WORLD).load_replay(replay)
         except ValueError as error:
             faults.append(str(error))
             continue
-        return _film(world, recording, video or replay.with_suffix(".mp4"))
+        return _shown(world, recording, video or replay.with_suffix(".mp4"))
     raise ConfigError(f"replay: {faults[0] if faults else 'no world has replays'}")
 
 
-def _film(world: str, recording: Any, path: Path) -> Path:
+def _shown(world: str, recording: Any, path: Path) -> Path:
+    """A film, or a page for browsers."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    save: Callable[..., None] = _part(world, "render").save_animation
+    page = world_part(world, _PAGE) if path.suffix == ".html" else None
+    save: Callable[..., None] = _part(world, "render").save_animation if page is None else page.save_page
     try:
         save(recording, path)
     except ValueError as error:
         raise ConfigError(f"video: {error}") from None
     return path
+
+
+def _ending(world: str) -> str:
+    """Of the world's replays."""
+    return getattr(_part(world, _WORLD), "ENDING", ".npz")
 
 
 def _part(world: str, name: str) -> ModuleType:

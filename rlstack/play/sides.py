@@ -44,7 +44,10 @@ class Sides:
     one_sided: tuple[str, ...] = ()
 
 
-_SIDES: dict[str, str] = {"envs.rocket.env:Rocket": "rlstack.play.rocket:SIDES"}
+_SIDES: dict[str, str] = {
+    "envs.echelon.env:Echelon": "rlstack.play.echelon:SIDES",
+    "envs.rocket.env:Rocket": "rlstack.play.rocket:SIDES",
+}
 
 
 def register(world: str, sides: str) -> None:

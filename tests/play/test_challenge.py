@@ -130,5 +130,5 @@ def test_worlds_of_one_side_have_no_games(run_dir: Path, monkeypatch: pytest.Mon
     loaded: Any = loading.load("any")
     loaded.agent.interface = Interface.of(envs.make("arena", num_worlds=1))
     loaded.config["env"] = {"name": "arena"}
-    with pytest.raises(ConfigError, match="Arena has no two sides to play against each other; known: Rocket"):
+    with pytest.raises(ConfigError, match="Arena has no two sides to play against each other; known: Echelon, Rocket"):
         command("opponents=[random]")

@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from envs.echelon.match import statistics
+from envs.echelon.replay import load_replay as load_echelon
+from envs.echelon.specs import STATISTICS
 from envs.rocket.replay import load_replay
 from rlstack.config import ConfigError
 from rlstack.league import play, run_league
@@ -117,6 +120,31 @@ def test_a_league_keeps_the_best_games_of_all_its_rounds(tmp_path: Path, monkeyp
     assert lengths == sorted(lengths) and all(load_replay(path).goals == (1, 0) for path in paths)
 
 
+def test_a_world_with_pages_gets_them_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    env = {"name": "echelon", "blue": 1, "red": 1, "maps": 2, "max_steps": 3}
+    settings = {"players": ["heuristic", "random"], "games": 1, "env": env, "num_worlds": 1}
+    with pytest.MonkeyPatch().context() as patch:
+        patch.setattr("envs.echelon.env.statistics", _blue_wins)
+        play(config(tmp_path, **settings, save="best", keep=1, video=False))
+    folder = tmp_path / "play" / "heuristic" / "replays"
+    assert sorted(path.name for path in folder.iterdir()) == ["best_1.html", "best_1.json"]
+    recording = load_echelon(folder / "best_1.json")
+    assert recording.players == ("heuristic", "random") and recording.frames.tick.tolist() == [0, 5, 10, 15]
+    assert recording.options["opponent"] == "policy"
+    capsys.readouterr()
+    play(config(tmp_path, replay=str(folder / "best_1.json"), output=str(tmp_path / "again.html")))
+    assert capsys.readouterr().out == f"wrote {tmp_path / 'again.html'}\n"
+    assert (tmp_path / "again.html").read_text() == (folder / "best_1.html").read_text()
+    assert play_back(folder / "best_1.json").stat().st_size > 10_000
+
+
+def _blue_wins(match: Any, tables: Any) -> Any:
+    rows = statistics(match, tables)
+    rows[STATISTICS.index("success")] = rows[0] * 0 + 1
+    rows[STATISTICS.index("lost")] = rows[0] * 0
+    return rows
+
+
 def _into_goal(draws: Any) -> Any:
     from envs.rocket.starts import random_state
 
@@ -128,10 +156,13 @@ def _into_goal(draws: Any) -> Any:
 
 
 def test_what_cannot_be_saved_or_played_back_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="save: 'arena' has no replays; worlds that do: rocket"):
+    with pytest.raises(ConfigError, match="save: 'arena' has no replays; worlds that do: echelon, rocket"):
         BestGames("arena", 1)
     (tmp_path / "bad.npz").write_bytes(b"PK")
-    for path, message in ((tmp_path / "bad.npz", "damaged"), (tmp_path / "none.npz", "No such file")):
+    (tmp_path / "bad.json").write_bytes(b"{")
+    faults = [("bad.npz", r"damaged, or no \.npz"), ("bad.json", "damaged, or no JSON"), ("none.npz", "No such file")]
+    for name, message in faults:
+        path = tmp_path / name
         with pytest.raises(ConfigError, match=f"replay: .*{message}") as error:
             play_back(path)
         assert "\n" not in str(error.value)

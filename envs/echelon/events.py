@@ -1,0 +1,273 @@
+"""Who did what to whom, and the ways of everything that flew, found in the sub-steps of a match."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import rules
+from .rules import MAP, SLOTS
+from .story import Event, Flight, mech_id
+from .unfolding import Steps
+
+Array = NDArray[Any]
+
+_LAUNCHERS = (0, 0, 1, 2, 2, 2, 3, 3, 3)  # of a pack's shots: missile, gauss, two autocannons
+_FIRST = (True, False, True, True, False, False, True, False, False)
+_SHELL_LIFE = 27
+_NEAR = 1.0e-3
+
+
+@dataclass
+class _Open:
+    """A flight that has not ended."""
+
+    number: int
+    weapon: str
+    owner: str
+    target: str | None
+    ticks: list[int]
+    places: list[Array]
+
+    def closed(self) -> Flight:
+        ticks = np.array(self.ticks, np.int32)
+        places = np.array(self.places, np.float32).reshape(-1, 3)
+        return Flight(self.number, self.weapon, self.owner, self.target, ticks, places)
+
+
+class Reporter:
+    """Goes through the sub-steps of a match.
+
+    Args:
+        steps: all of them.
+        ground: heights ``[64, 64]``, row y.
+
+    Attributes:
+        events: in their order.
+        flights: all that began, in the order of their launch.
+    """
+
+    def __init__(self, steps: Steps, ground: Array) -> None:
+        self._all, self._ground = steps, ground
+        self.events: list[Event] = []
+        self._mechs = steps.hp.shape[2]
+        slots = np.arange(self._mechs) % SLOTS
+        self._lift = np.array([rules.PACK[slot].height for slot in slots]) / 2
+        self._reach = np.array([max(rules.PACK[slot].width, rules.PACK[slot].height) for slot in slots]) / 2
+        self._shots: dict[tuple[int, int], _Open] = {}
+        self._shells: dict[tuple[int, int], _Open] = {}
+        self._every: list[_Open] = []
+        for step in range(len(steps.tick)):
+            self._now = Steps(*(rows[step] for rows in steps))
+            self._tick = int(steps.tick[step])
+            self._step()
+        self.flights = [flight.closed() for flight in self._every]
+
+    def _tell(self, kind: str, **details: Any) -> None:
+        self.events.append(Event(self._tick, kind, details))
+
+    def _step(self) -> None:
+        now = self._now
+        if (now.was_shots[6] > 0).any():
+            self._fly()
+        if now.fired.any():
+            self._fire()
+        if (now.was_shells[6] > 0).any() or (now.shells[6] > 0).any():
+            self._smoke()
+        if now.counted.any() or ((now.was_hp > 0) & (now.hp <= 0)).any():
+            self._suffer()
+
+    def _centre(self, team: int, slot: int) -> Array:
+        place: Array = self._now.was_position[:, team, slot].astype(float)
+        place[2] += self._lift[slot]
+        return place
+
+    # -- shots in the air ----------------------------------------------------------------------------------------
+
+    def _fly(self) -> None:
+        now = self._now
+        moved: dict[tuple[int, int], _Open] = {}
+        for team, place in np.argwhere(now.was_shots[6] > 0).tolist():
+            flight = self._shots.pop((team, place), None)
+            if flight is None:  # launched before the recording began
+                continue
+            pack, local = divmod(place, rules.SHOTS)
+            shifted = now.fired[team, pack, rules.LAUNCHERS][_LAUNCHERS[local]] > 0
+            goes_on = not shifted or (local + 1 < rules.SHOTS and not _FIRST[local + 1])
+            after = now.shots[:, team, place + int(shifted)] if goes_on else now.was_shots[:, team, place]
+            start = now.was_shots[:3, team, place].astype(float)
+            end = after[:3].astype(float)
+            if goes_on and after[6] > 0:
+                flight.ticks.append(self._tick)
+                flight.places.append(end)
+                moved[team, place + int(shifted)] = flight
+            else:
+                self._end(flight, team, start, end, pack * SLOTS + rules.SHOT_OWNERS[local])
+        self._shots.update(moved)
+
+    def _end(self, flight: _Open, team: int, start: Array, end: Array, owner: int) -> None:
+        """Caught by an enemy heavy, in an enemy, in the ground, or at the end of its range."""
+        catcher = self._catcher(team, start) if flight.weapon == "missile" else None
+        if catcher is not None:
+            flight.ticks.append(self._tick)
+            flight.places.append(start)
+            self._tell("ams_intercept", mech=mech_id(1 - team, catcher), projectile=flight.number, pos=_place(start))
+            return
+        blocked = self._blocked(start, end)
+        victim, share = self._struck(team, start, end, blocked)
+        in_ground = victim is None and blocked <= 1
+        at = start + (share if victim is not None else blocked - 0.5 if in_ground else 1.0) * (end - start)
+        flight.ticks.append(self._tick)
+        flight.places.append(at)
+        named = {"projectile": flight.number, "weapon": flight.weapon, "shooter": flight.owner}
+        if victim is not None:
+            taken = float(self._now.credited[team, owner, victim])
+            self._tell(
+                "projectile_hit", **named, target=mech_id(1 - team, victim), damage=_number(taken), pos=_place(at)
+            )
+        radius = {"missile": rules.MISSILE_SPLASH, "gauss": rules.GAUSS_SPLASH}.get(flight.weapon)
+        if radius is not None and (victim is not None or in_ground):
+            self._tell("explosion", **named, radius=radius, pos=_place(at))
+
+    def _catcher(self, team: int, start: Array) -> int | None:
+        caught = self._now.counted[7, 1 - team]
+        for slot in np.flatnonzero(caught > 0).tolist():
+            if np.linalg.norm(self._centre(1 - team, slot) - start) <= rules.AMS_RANGE + _NEAR:
+                return int(slot)
+        return None
+
+    def _struck(self, team: int, start: Array, end: Array, blocked: float) -> tuple[int | None, float]:
+        """The first enemy whose sphere the way meets, and when, as a share of it."""
+        way = end - start
+        length = max(float(way @ way), 1.0e-9)
+        best, first = None, np.inf
+        for slot in range(self._mechs):
+            if self._now.was_hp[1 - team, slot] <= 0:
+                continue
+            to = self._centre(1 - team, slot) - start
+            share = float(np.clip(to @ way / length, 0, 1))
+            near = np.linalg.norm(to - share * way) <= self._reach[slot] + _NEAR
+            if near and share <= blocked and share < first:
+                best, first = slot, share
+        return best, first
+
+    def _blocked(self, start: Array, end: Array) -> float:
+        """Half of the way or all of it, where ground begins; 2: it is free."""
+        for share in (0.5, 1.0):
+            x, y, z = start + share * (end - start)
+            if not (0 <= x <= MAP and 0 <= y <= MAP) or z < 0:
+                return share
+            if self._ground[min(int(y), MAP - 1), min(int(x), MAP - 1)] > z:
+                return share
+        return 2.0
+
+    # -- weapons -------------------------------------------------------------------------------------------------
+
+    def _fire(self) -> None:
+        for team, pack, mount in np.argwhere(self._now.fired > 0).tolist():
+            slot = rules.MOUNTS[mount].slot + pack * SLOTS
+            if mount in range(*rules.HITSCAN.indices(13)):
+                self._beam(team, slot, mount)
+            elif mount in range(*rules.LAUNCHERS.indices(13)):
+                self._launch(team, slot, pack, mount - rules.LAUNCHERS.start)
+            else:
+                self._paint(team, slot, pack)
+
+    def _beam(self, team: int, slot: int, mount: int) -> None:
+        """At the nearest of those that the shooter hurt: shells may have found others."""
+        now, own = self._now, self._centre(team, slot)
+        hurt = np.flatnonzero(now.credited[team, slot] > 0).tolist()
+        if not hurt:
+            return
+        target = min(hurt, key=lambda foe: float(np.linalg.norm(self._centre(1 - team, foe) - own)))
+        names = {"shooter": mech_id(team, slot), "target": mech_id(1 - team, target)}
+        damage = _number(float(now.credited[team, slot, target]))
+        kind = "flamer_hit" if mount == rules.HITSCAN.stop - 1 else "laser_hit"
+        self._tell(kind, **names, damage=damage, start=_place(own), pos=_place(self._centre(1 - team, target)))
+
+    def _launch(self, team: int, slot: int, pack: int, launcher: int) -> None:
+        now, place = self._now, pack * rules.SHOTS + _LAUNCHERS.index(launcher)
+        shot = now.shots[:, team, place]
+        weapon = ("missile", "gauss", "autocannon", "autocannon")[launcher]
+        # Aimed at nobody it goes straight ahead, with slot 0 in the target's place; only missiles always have one.
+        aimed = weapon == "missile" or self._aimed(team, slot, shot)
+        target = mech_id(1 - team, int(shot[7])) if aimed else None
+        flight = self._begin(weapon, mech_id(team, slot), target, shot[:3])
+        self._shots[team, place] = flight
+        kind = "missile_launch" if weapon == "missile" else "kinetic_fire"
+        self._tell(kind, shooter=flight.owner, target=target, weapon=weapon, projectile=flight.number, pos=_place(shot))
+
+    def _aimed(self, team: int, slot: int, shot: Array) -> bool:
+        foe = int(shot[7])
+        if self._now.was_hp[1 - team, foe] <= 0:
+            return False
+        to = self._centre(1 - team, foe) - self._centre(team, slot)
+        bearing = np.arctan2(to[1], to[0]) - np.arctan2(shot[4], shot[3])
+        return bool(np.cos(bearing) > 1 - 1e-5)
+
+    def _paint(self, team: int, slot: int, pack: int) -> None:
+        """Whoever was painted in this sub-step by this mech, or by a mech in a higher slot at once."""
+        now = self._now
+        fresh = (now.clocks[1 - team, rules.PAINTED] == rules.PAINTED_TICKS) & (now.was_hp[1 - team] > 0)
+        painted = np.flatnonzero(fresh & (now.painter[1 - team] >= slot)).tolist()
+        own = [foe for foe in painted if int(now.painter[1 - team, foe]) == slot] or painted
+        if own:
+            target = min(
+                own, key=lambda foe: float(np.linalg.norm(self._centre(1 - team, foe) - self._centre(team, slot)))
+            )
+            self._tell("paint", shooter=mech_id(team, slot), target=mech_id(1 - team, target))
+
+    def _smoke(self) -> None:
+        now = self._now
+        for team, slot in np.argwhere((now.was_shells[6] > 0) | (now.shells[6] > 0)).tolist():
+            flight = self._shells.get((team, slot))
+            left, place = float(now.shells[6, team, slot]), now.shells[:3, team, slot]
+            ended = now.was_shells[6, team, slot] > 0 and (left <= 0 or left != now.was_shells[6, team, slot] - 1)
+            if ended and flight is not None:
+                flight.ticks.append(self._tick)
+                flight.places.append(now.was_shells[:3, team, slot])
+                self._shells.pop((team, slot))
+                at = _place(now.was_shells[:3, team, slot])
+                self._tell("smoke_cloud", shooter=flight.owner, radius=rules.SMOKE_RADIUS, pos=at)
+            elif left > 0 and flight is not None:
+                flight.ticks.append(self._tick)
+                flight.places.append(place)
+            if left == _SHELL_LIFE:
+                owner = mech_id(team, slot)
+                flight = self._shells[team, slot] = self._begin("smoke", owner, None, place)
+                self._tell("smoke_launch", shooter=owner, projectile=flight.number, pos=_place(place))
+
+    def _begin(self, weapon: str, owner: str, target: str | None, place: Array) -> _Open:
+        flight = _Open(len(self._every), weapon, owner, target, [self._tick], [place[:3]])
+        self._every.append(flight)
+        return flight
+
+    # -- what mechs suffer ---------------------------------------------------------------------------------------
+
+    def _suffer(self) -> None:
+        now = self._now
+        dies = (now.was_hp > 0) & (now.hp <= 0)
+        for team, slot in np.argwhere(dies).tolist():
+            taken = now.credited[1 - team, :, slot]
+            killer = mech_id(1 - team, int(taken.argmax())) if taken.max() > 0 else None
+            self._tell("kill", shooter=killer, target=mech_id(team, slot), pos=_place(self._centre(team, slot)))
+        for team, slot in np.argwhere(now.counted[1] > 0).tolist():
+            victims = [foe for foe in np.flatnonzero(dies[1 - team]).tolist() if now.painter[1 - team, foe] == slot]
+            target = mech_id(1 - team, victims[0]) if victims else None
+            self._tell("assist", shooter=mech_id(team, slot), target=target)
+        for row, kind in ((3, "legged"), (5, "knock_down"), (6, "shutdown")):
+            for team, slot in np.argwhere(now.counted[row] > 0).tolist():
+                self._tell(kind, mech=mech_id(team, slot))
+
+
+def _place(values: Array) -> tuple[float, float, float]:
+    x, y, z = (_number(float(value)) for value in values[:3])
+    return x, y, z
+
+
+def _number(value: float) -> float:
+    """To a thousandth: what nothing is computed from."""
+    return round(value, 3)

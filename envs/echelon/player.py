@@ -1,0 +1,72 @@
+"""A replay of Echelon as a page for browsers: ``python -m envs.echelon.player replay.json [page.html]``.
+
+One file that needs nothing else, no network and no library. The space bar plays and stops, the arrow keys go a decision
+back and on; a click on a mech, on the map or in the list, shows it over time; a click on a chart goes there.
+"""
+
+from __future__ import annotations
+
+import html
+import os
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from .replay import as_json, load_replay
+from .story import Recording
+
+_PARTS = Path(__file__).with_name("page")
+_SCRIPTS = ("data.js", "board.js", "page.js")
+
+
+def page(recording: Recording) -> str:
+    """The page's text."""
+    title = f"Echelon: {' against '.join(recording.players)}"
+    # Within a page nothing may look like the end of a script.
+    replay = as_json(recording).replace("<", "\\u003c")
+    script = "\n".join(_part(name).replace('"use strict";\n', "") for name in _SCRIPTS)
+    parts = {"TITLE": html.escape(title), "STYLE": _part("style.css"), "SCRIPT": script, "REPLAY": replay}
+    return re.sub("%([A-Z]+)%", lambda found: parts[found[1]], _part("page.html"))
+
+
+def _part(name: str) -> str:
+    return (_PARTS / name).read_text(encoding="utf-8").strip()
+
+
+def save_page(recording: Recording, path: str | Path) -> None:
+    """Writes the page, wholly or not at all; makes missing folders.
+
+    Raises:
+        ValueError: another ending than ``.html``.
+    """
+    path = Path(path)
+    if path.suffix != ".html":
+        raise ValueError(f"cannot write {path.name}: the ending of a page is .html")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        partial.write_text(page(recording), encoding="utf-8")
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Writes the page of a replay, or says in one line why not; returns the exit status."""
+    if len(arguments) not in (1, 2):
+        print("error: give a replay and, if you like, a page: replay.json page.html", file=sys.stderr)
+        return 2
+    replay = Path(arguments[0])
+    target = Path(arguments[1]) if len(arguments) == 2 else replay.with_suffix(".html")
+    try:
+        save_page(load_replay(replay), target)
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print(f"wrote {target}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

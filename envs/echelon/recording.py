@@ -1,0 +1,226 @@
+"""What happened in an episode of Echelon: states of single matches, collected while the worlds step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from .events import Reporter
+from .match import MatchOptions, ends
+from .rules import MAP, SUB_STEPS
+from .state import State
+from .story import COLUMNS, Event, Flight, Frames, Ground, Mech, Recording, Story
+from .tables import Tables
+from .unfolding import unfold
+from .zone import hold
+
+if TYPE_CHECKING:
+    from .env import Echelon
+
+Array = NDArray[Any]
+
+
+class _Snapshot(NamedTuple):
+    """Some worlds at one time."""
+
+    state: State
+    orders: Tensor | None  # [teams, 10, n, k] that led here
+    kills: Tensor  # [2, n, k]
+    damage: Tensor
+    winner: Tensor  # [k]
+    over: Tensor  # [k] bool
+
+
+@dataclass(eq=False)
+class _Take:
+    """The snapshots of one world, and where it is in them."""
+
+    tables: Tables
+    options: MatchOptions
+    rows: list[tuple[_Snapshot, int]] = field(default_factory=list)
+
+    @cached_property
+    def story(self) -> Story:
+        with torch.no_grad():
+            return self._told()
+
+    def _column(self, pick: Callable[[_Snapshot], Tensor]) -> Tensor:
+        return torch.stack([pick(row)[..., place] for row, place in self.rows], -1)
+
+    def _told(self) -> Story:
+        tables = self.tables
+        names = [name for name, _ in self.rows[0][0].state.items()]
+        state = State(**{name: self._column(lambda row, name=name: getattr(row.state, name)) for name in names})  # type: ignore[misc]
+        here = np.argwhere(tables.present[..., 0].cpu().numpy() > 0).tolist()
+        mechs = tuple(Mech(*place) for place in here)
+        ground = _ground(state, tables)
+        first = next((row.orders for row, _ in self.rows[1:] if row.orders is not None), None)
+        events: list[Event] = []
+        flights: list[Flight] = []
+        if first is not None:
+            none = torch.zeros_like(first)
+            orders = self._column(lambda row: none if row.orders is None else row.orders)
+            report = Reporter(unfold(state, orders, tables, self.options), ground.height)
+            events, flights = report.events, report.flights
+        frames = self._frames(state, mechs)
+        smoke = tuple(_clouds(state.clouds[..., t]) for t in range(len(frames)))
+        winner = int(self.rows[-1][0].winner[self.rows[-1][1]])
+        return Story(ground, mechs, frames, smoke, tuple(events), tuple(flights), winner, self.options.to_win)
+
+    def _frames(self, state: State, mechs: Sequence[Mech]) -> Frames:
+        held = hold(state, self.tables)
+        places = torch.tensor([mech.team * self.tables.mechs + mech.slot for mech in mechs])
+
+        def rows(value: Tensor, dim: int = 0) -> Array:
+            """``[T, M]`` of ``[2, n, T]``."""
+            picked = value.cpu().flatten(dim, dim + 1).index_select(dim, places)
+            found: Array = picked.movedim(-1, 0).movedim(dim + 1, 1).numpy()
+            return found
+
+        values = {
+            "tick": (state.steps * SUB_STEPS).round().cpu().numpy(),
+            "score": state.score.T.cpu().numpy(),
+            "control": held.control[0].cpu().numpy(),
+            "position": rows(state.position, 1),
+            "velocity": rows(state.velocity, 1),
+            "clocks": rows(state.clocks.transpose(0, 1), 1),
+            "target": _targets(rows(state.focus), mechs),
+            "kills": rows(self._column(lambda row: row.kills)),
+            "damage": rows(self._column(lambda row: row.damage)),
+            "inside": rows(held.inside),
+            **{
+                name: rows(getattr(state, name))
+                for name in ("yaw", "hp", "legs", "heat", "stability", "quality", "jam", "ewar")
+            },
+        }
+        return Frames(**{name: values[name].astype(kind) for name, (kind, _) in COLUMNS.items()})
+
+
+def _ground(state: State, tables: Tables) -> Ground:
+    first = int(state.base[0])
+    layers = (tables.maps.height, tables.maps.kind)
+    height, kind = (layer[first : first + MAP * MAP].view(MAP, MAP).cpu().numpy().copy() for layer in layers)
+    x, y, radius = (float(value) for value in state.zone[:, 0].float())
+    return Ground(height, kind, (x, y, radius), first // (MAP * MAP))
+
+
+def _targets(slots: Array, mechs: Sequence[Mech]) -> Array:
+    """Chosen slots ``[T, M]`` as places among the mechs; -1 for those that are not there."""
+    place = {(mech.team, mech.slot): index for index, mech in enumerate(mechs)}
+    found = np.full(slots.shape, -1)
+    for index, mech in enumerate(mechs):
+        for slot in np.unique(slots[:, index]):
+            found[slots[:, index] == slot, index] = place.get((1 - mech.team, int(slot)), -1)
+    return found
+
+
+def _clouds(clouds: Tensor) -> Array:
+    rows = clouds.flatten(1).T.cpu().numpy().astype(np.float32)
+    found: Array = rows[rows[:, 3] > 0]
+    return found
+
+
+class Recorder:
+    """Collects recordings of some worlds of an env, one episode of each.
+
+    Call :meth:`add` after the reset and after every ``env.step`` (not ``step_and_maybe_reset``, which has already
+    replaced the last state of a world that ended). A world's recording ends with its episode; :meth:`finish` takes it
+    out and begins another one.
+
+    Args:
+        env: the world batch.
+        worlds: indices of the worlds to record.
+        titles: one per world, for pictures.
+
+    Raises:
+        ValueError: there is no such world, or there are more or fewer titles than worlds.
+    """
+
+    def __init__(self, env: Echelon, worlds: Sequence[int], titles: Sequence[str] | None = None) -> None:
+        if wrong := [world for world in worlds if not 0 <= world < env.num_worlds]:
+            raise ValueError(f"worlds: {wrong} are not among the {env.num_worlds} worlds of the env")
+        self._titles = [f"world {world}" for world in worlds] if titles is None else list(titles)
+        if len(self._titles) != len(worlds):
+            raise ValueError(f"{len(self._titles)} titles for {len(worlds)} worlds: give one per world")
+        core: Any = env
+        while hasattr(core, "inner"):
+            core = core.inner
+        self._env: Echelon = core
+        self._worlds = torch.tensor(list(worlds), dtype=torch.int64, device=core.device)
+        self._takes = [self._empty() for _ in worlds]
+        self._running = [True] * len(worlds)
+
+    def _empty(self) -> _Take:
+        return _Take(self._env.tables, self._env.match_options)
+
+    def add(self) -> None:
+        """Adds the current state of every recorded world whose episode still runs."""
+        if not any(self._running):
+            return
+        now = self._now()
+        steps, over = now.state.steps.tolist(), now.over.tolist()
+        for place, take in enumerate(self._takes):
+            if not self._running[place]:
+                continue
+            kept = take.rows
+            restarted = bool(kept) and steps[place] <= float(kept[-1][0].state.steps[kept[-1][1]])
+            if not restarted:
+                kept.append((now, place))
+            if restarted or over[place]:
+                self._running[place] = False
+
+    def _now(self) -> _Snapshot:
+        match, worlds, orders = self._env.worlds, self._worlds, self._env.orders
+        some = match.state.map(lambda value: value.index_select(-1, worlds))
+        # What mechs remember decides nothing that is recorded.
+        some = some.replace(memory=some.memory[:0])
+        terminated, truncated, _ = ends(some, self._env.match_options)
+        return _Snapshot(
+            some,
+            None if orders is None else orders.index_select(-1, worlds),
+            match.events[0].index_select(-1, worlds),
+            match.damage.index_select(-1, worlds),
+            match.winner.index_select(-1, worlds),
+            terminated | truncated,
+        )
+
+    def begin(self) -> None:
+        """Adds the current state of those worlds alone of which nothing has been recorded since :meth:`finish`."""
+        now: _Snapshot | None = None
+        for place, take in enumerate(self._takes):
+            if not take.rows:
+                now = now or self._now()
+                take.rows.append((now, place))
+
+    def finish(self, place: int) -> Recording:
+        """What has been recorded of the world at a place in the list; :meth:`begin` begins another recording.
+
+        Raises:
+            ValueError: nothing has been added yet.
+        """
+        recording = self._recording(place)
+        self._takes[place], self._running[place] = self._empty(), True
+        return recording
+
+    def recordings(self) -> list[Recording]:
+        """What has been recorded so far, in the order of the worlds.
+
+        Raises:
+            ValueError: nothing has been added yet.
+        """
+        return [self._recording(place) for place in range(len(self._takes))]
+
+    def _recording(self, place: int) -> Recording:
+        take = self._takes[place]
+        if not take.rows:
+            raise ValueError("nothing recorded: call add() after the reset and after each step")
+        # A copy: more may be added.
+        now = _Take(take.tables, take.options, list(take.rows))
+        return Recording(lambda: now.story, dict(self._env.options), title=self._titles[place])

@@ -1,0 +1,50 @@
+"""A short fight for tests of recordings: the teams begin near to each other."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from envs.echelon.actions import chosen_for
+from envs.echelon.env import Echelon
+from envs.echelon.opponents import HEURISTIC, bot_orders
+from envs.echelon.recording import Recorder
+from envs.echelon.story import Recording
+
+DECISIONS = 32
+
+
+def closer(env: Any) -> None:
+    """Brings everyone a third as far from the middle, and the heavies near to being shut down."""
+    state = env.worlds.state
+    state.position[:2] = 32 + 0.35 * (state.position[:2] - 32)
+    state.heat[:, 0] = 120.0
+
+
+def fought(env: Any, recorder: Recorder, decisions: int, seed: int = 0) -> Any:
+    """Bots on both sides that also fire smoke now and then."""
+    torch.manual_seed(seed)
+    root = env.reset()
+    closer(env)
+    recorder.add()
+    for _ in range(decisions):
+        state = env.worlds.state
+        teams = [bot_orders(state, env.tables, team, torch.full_like(state.rival, HEURISTIC)) for team in range(2)]
+        orders = torch.stack(teams[: env.match_options.teams])
+        orders[:, 8] = (torch.rand_like(orders[:, 8]) < 0.08).to(orders.dtype)
+        root["agents", "action"] = chosen_for("multi", orders)
+        root = env.step(root)["next"]
+        recorder.add()
+    return root
+
+
+@lru_cache(maxsize=1)
+def fight() -> tuple[Echelon, Recording]:
+    """The world after the fight and what was recorded of it; it has not ended."""
+    env = Echelon(num_worlds=2, opponent="policy", seed=1, maps=2)
+    recorder = Recorder(env, [1], ["a title"])
+    fought(env, recorder, DECISIONS)
+    recording = recorder.recordings()[0].named(("ours", "theirs"), "a title")
+    return env, recording

@@ -1,0 +1,99 @@
+"""Echelon's teams as sides: its bots, games, and opponents while training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+
+import envs
+from envs.echelon.actions import orders_of
+from envs.echelon.opponents import HEURISTIC, bot_orders
+from rlstack.config import ConfigError, build, conf_dir, to_plain
+from rlstack.play.matches import Arena, pairing
+from rlstack.play.sides import sides_of
+from rlstack.training.config import TrainConfig
+from rlstack.training.loop import Training
+from rlstack.training.run_directory import RunDirectory
+
+SMALL: dict[str, Any] = {"blue": 2, "red": 2, "maps": 2, "max_steps": 100}
+
+TRAINING = [
+    *("agent=ppo", "env=echelon", "env.num_worlds=4", "env.blue=1", "env.red=1", "env.maps=2", "env.max_steps=6"),
+    *("agent.hidden=[8]", "agent.steps_per_batch=8", "agent.epochs=1", "agent.minibatch_size=32", "total_frames=120"),
+    *("log_every=20", "eval.every=60", "eval.episodes=2", "logger=csv", "threads=1", "device=cpu"),
+]
+
+
+def test_the_heuristic_beats_random_from_both_sides() -> None:
+    arena = Arena("echelon", SMALL, num_worlds=8)
+    for name in ("heuristic", "random"):
+        arena.add(name)
+    games = arena.play(pairing("heuristic", "random", 8), seed=1)
+    points = [game.seen_by("heuristic")[1:] for game in games]
+    assert sum(ours > theirs for ours, theirs in points) >= 7
+    assert {game.first for game in games} == {"heuristic", "random"}
+    assert all(pair in ((1, 0), (0, 1), (0, 0)) for pair in points)
+
+
+def test_both_teams_are_agents_in_games_whatever_the_options_say() -> None:
+    options = {**SMALL, "opponent": "heuristic", "opponent_mix": {"rush": 1.0}, "fire_probability": 0.2, "map_seed": 4}
+    env: Any = Arena("echelon", options).build(2, 0)
+    env.reset()
+    assert env.observation_spec["agents"].shape[1] == 10 and env.match_options.teams == 2
+    assert env.options["map_seed"] == 1_000_003 and env.worlds.state.fire_prob.min() == 1
+
+
+@pytest.mark.parametrize("actions", ["multi", "box"])
+def test_a_bot_drives_either_team_as_the_world_would(actions: str) -> None:
+    env: Any = envs.make("echelon", num_worlds=3, **SMALL, opponent="policy", actions=actions)
+    env.reset()
+    worlds = torch.tensor([0, 2])
+    action = sides_of(env).scripted["heuristic"](env, worlds)
+    state = env.worlds.state
+    for team in range(2):
+        meant = bot_orders(state, env.tables, team, torch.full_like(state.rival, HEURISTIC))[..., worlds]
+        written = orders_of(actions, action, 2, 5)[team]
+        torch.testing.assert_close(written[4:9].double(), meant[4:9].double())  # buttons are exact in both
+        torch.testing.assert_close(written[9].double(), meant[9].double())
+        if actions == "box":
+            torch.testing.assert_close(written[:4].double(), meant[:4].clamp(-1, 1).double())
+
+
+def test_opponents_take_the_place_of_the_bot() -> None:
+    env: Any = envs.make("echelon", num_worlds=2, **SMALL, opponents={"players": ["veteran"], "side": "both"})
+    assert env.observation_spec["agents"].shape == (2, 5) and env.inner.match_options.teams == 2
+    rolled = env.rollout(3, break_when_any_done=False)
+    assert rolled["next", "agents", "reward"].shape == (2, 3, 5, 1)
+    names = set(rolled["next", "episode"].keys())
+    assert {"success", "lost", "score_blue", "kills_red"} <= names and "hp_margin" not in names
+
+
+def test_actions_of_several_tensors_are_one_line() -> None:
+    with pytest.raises(ConfigError, match="actions 'hybrid' cannot be written as one tensor, use multi") as error:
+        arena = Arena("echelon", {**SMALL, "actions": "hybrid"}, num_worlds=1)
+        for name in ("heuristic", "rush"):
+            arena.add(name)
+        arena.play([("heuristic", "rush")])
+    assert "\n" not in str(error.value)
+
+
+def test_blue_learns_against_bots_and_itself(tmp_path: Path) -> None:
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        plain = to_plain(
+            compose("train", [*TRAINING, "env.opponents={players: [heuristic, self], evaluation: [random]}"])
+        )
+    run = RunDirectory.create(tmp_path / "run", "test", 1)
+    run.write_config(plain)
+    training = Training(build(TrainConfig, plain), run, plain)
+    training.execute()
+    env: Any = training.env
+    assert env.inner.match_options.teams == 2 and env.observation_spec["agents"].shape[1] == 5
+    assert {"heuristic", "self"} >= {entry.name for entry in env.pool.entries}
+    rows = (tmp_path / "run" / "metrics.csv").read_text().splitlines()
+    assert len(rows) > 1 and list((tmp_path / "run" / "evaluations").glob("*.json"))
