@@ -3,7 +3,7 @@
     python -m experiments.echelon.learning --parallel 2
 
 Every seed is one ``python -m rlstack.train experiment=echelon/bots`` of one thread (further overrides can be appended).
-Its last checkpoint plays on maps it has not trained on, at full fire, against every kind of bot, half of the games on
+Its last checkpoint plays on maps it has not trained on, at full fire, against both bots of its training, half of the games on
 either side, with actions sampled from the policy. Results beside this file: ``bots.json``, ``bots.csv`` and
 ``bots.png`` (the training), ``bots.yaml`` (the resolved configuration), ``bots.mp4`` and the replay of the best game of
 the first seed, and ``bots.md``.
@@ -18,7 +18,7 @@ from experiments.against import Experiment, run
 BOTS = Experiment(
     name="bots",
     config="echelon/bots",
-    opponents=("heuristic", "veteran", "rush", "random"),
+    opponents=("heuristic", "veteran"),
     games=512,
     seeds=(0, 1, 2),
     films=("mp4", "json"),
