@@ -3,8 +3,8 @@
     python -m experiments.echelon.learning --parallel 2
 
 Every seed is one ``python -m rlstack.train experiment=echelon/bots`` of one thread (further overrides can be appended).
-Its last checkpoint plays on maps it has not trained on, at full fire, against both bots of its training, half of the games on
-either side, with actions sampled from the policy. Results beside this file: ``bots.json``, ``bots.csv`` and
+Its last checkpoint plays on maps it has not trained on, at full fire, against both bots of its training, half of the
+games on either side, with actions sampled from the policy. Results beside this file: ``bots.json``, ``bots.csv`` and
 ``bots.png`` (the training), ``bots.yaml`` (the resolved configuration), ``bots.mp4`` and the replay of the best game of
 the first seed, and ``bots.md``.
 """
