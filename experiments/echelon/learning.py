@@ -21,7 +21,7 @@ BOTS = Experiment(
     opponents=("heuristic", "veteran"),
     games=512,
     seeds=(0, 1, 2),
-    films=("mp4", "json"),
+    films=("mp4",),
     ylabel="share of games won against heuristic and veteran",
 )
 
