@@ -127,6 +127,7 @@ class Echelon(World):
         """What is played, for recordings."""
         self.orders: Tensor | None = None
         """What agents ordered in the last decision, ``[teams, 10, n, W]``, None before the first."""
+        self._told: list[tuple[Tensor, Tensor]] = []
         self._kernels = compiled_kernels(PLAIN) if compiled else PLAIN
         self._pool = StartPool(self._start)
         if self._stages:
@@ -165,11 +166,24 @@ class Echelon(World):
         chosen = tensordict.get(("agents", "action"))
         with torch.no_grad():
             orders = orders_of(self._actions, chosen, self._teams, self.tables.mechs).to(self.float_dtype)
+            for halves, exact in self._told:
+                flat = orders.permute(3, 0, 1, 2).flatten(0, 1).index_copy(0, halves, exact.to(orders))
+                orders = flat.unflatten(0, (self.num_worlds, self._teams)).permute(1, 2, 3, 0).contiguous()
+            self._told.clear()
             self.orders = orders
             self._match, outcome = play(self._match, orders, self.tables, self._options, self._kernels)
         self._shown = outcome.shown
         self._count()
         return self._with_ends(self._current(), outcome)
+
+    def tell(self, halves: Tensor, orders: Tensor) -> None:
+        """Exact orders for the next decision, in place of what the actions of these teams say.
+
+        Args:
+            halves: ``[k]``, 2 w + team.
+            orders: ``[k, 10, n]``.
+        """
+        self._told.append((halves, orders))
 
     def _with_ends(self, root: TensorDict, outcome: Outcome) -> TensorDict:
         terminated, truncated = outcome.terminated[:, None], outcome.truncated[:, None]

@@ -14,7 +14,7 @@ from envs.echelon.simulation import EVENTS
 from envs.echelon.specs import TEAMS
 from rlstack.config import ConfigError
 
-from .sides import Scripted, Sides
+from .sides import Scripted, Sides, Told
 
 
 def _wins(following: TensorDictBase) -> Tensor:
@@ -24,16 +24,17 @@ def _wins(following: TensorDictBase) -> Tensor:
 
 
 def _bot(kind: int) -> Scripted:
-    def choose(env: Any, worlds: Tensor) -> Tensor:
+    def choose(env: Any, worlds: Tensor) -> Told:
         state, options = env.worlds.state, env.match_options
         if len(worlds) < state.steps.shape[-1]:
             state = state.map(lambda value: value.index_select(-1, worlds))
         kinds = torch.full_like(state.rival, kind)
         teams = [bot_orders(state, env.tables, team, kinds, options.vent_blocks_fire, (kind,)) for team in range(2)]
-        action = chosen_for(options.actions, torch.stack(teams))
+        orders = torch.stack(teams)  # [2, 10, n, W]
+        action = chosen_for(options.actions, orders)
         if not isinstance(action, Tensor):
             raise ConfigError(f"{BOTS[kind]}: actions {options.actions!r} cannot be written as one tensor, use multi")
-        return action
+        return Told(action, orders.permute(3, 0, 1, 2).flatten(0, 1))
 
     return choose
 

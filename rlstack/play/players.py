@@ -20,7 +20,7 @@ from rlstack.agents.interface import MASK
 from rlstack.config import ConfigError
 from rlstack.config.errors import did_you_mean
 
-from .sides import sides_of
+from .sides import Told, innermost, sides_of
 
 RANDOM = "random"
 SELF = "self"
@@ -80,6 +80,9 @@ class ScriptedPlayer(Player):
     def act(self, env: EnvBase, halves: TensorDictBase, rows: Tensor) -> Tensor:
         worlds, place = torch.unique(rows // 2, return_inverse=True)
         actions = self._script(env, worlds)
+        if isinstance(actions, Told):
+            innermost(env).tell(rows, actions.exact[2 * place + rows % 2])
+            actions = actions.actions
         sides = actions.reshape(len(worlds) * 2, actions.shape[1] // 2, *actions.shape[2:])
         return sides[2 * place + rows % 2]
 

@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from tensordict import TensorDictBase
 from torch import Tensor
@@ -16,7 +16,21 @@ from torchrl.envs import EnvBase
 from rlstack.agents.interface import GROUP
 from rlstack.config import ConfigError
 
-Scripted = Callable[[Any, Tensor], Tensor]
+
+class Told(NamedTuple):
+    """What a player that comes with the world does where the world's actions are too coarse to write it down.
+
+    Attributes:
+        actions: the nearest ones, ``[n, A, ...]``.
+        exact: what the world takes instead by its method ``tell(half_worlds, exact)``, ``[2 n, ...]``: rows 2 k and
+            2 k + 1 are the sides of the k-th of the n worlds.
+    """
+
+    actions: Tensor
+    exact: Tensor
+
+
+Scripted = Callable[[Any, Tensor], Tensor | Told]
 """Of a world and the indices ``[n]`` of some of its worlds the actions ``[n, A, ...]`` of all their agents."""
 
 
@@ -61,15 +75,20 @@ def register(world: str, sides: str) -> None:
     _SIDES[world] = sides
 
 
+def innermost(env: Any) -> Any:
+    """The world itself, without wrappers."""
+    while hasattr(env, "inner"):
+        env = env.inner
+    return env
+
+
 def sides_of(env: EnvBase) -> Sides:
     """What is known of the two sides of a world, of the innermost one where it is wrapped.
 
     Raises:
         ConfigError: a world without sides, or one whose agents are no two halves.
     """
-    core: Any = env
-    while hasattr(core, "inner"):
-        core = core.inner
+    core = innermost(env)
     cls = type(core)
     paths = [f"{base.__module__}:{base.__qualname__}" for base in cls.__mro__]
     target = getattr(core, "two_sided", None) or next((_SIDES[path] for path in paths if path in _SIDES), None)

@@ -15,7 +15,8 @@ from envs.echelon.actions import orders_of
 from envs.echelon.opponents import HEURISTIC, bot_orders
 from rlstack.config import ConfigError, build, conf_dir, to_plain
 from rlstack.play.matches import Arena, pairing
-from rlstack.play.sides import sides_of
+from rlstack.play.players import make_player
+from rlstack.play.sides import half_worlds, sides_of
 from rlstack.training.config import TrainConfig
 from rlstack.training.loop import Training
 from rlstack.training.run_directory import RunDirectory
@@ -53,7 +54,7 @@ def test_a_bot_drives_either_team_as_the_world_would(actions: str) -> None:
     env: Any = envs.make("echelon", num_worlds=3, **SMALL, opponent="policy", actions=actions)
     env.reset()
     worlds = torch.tensor([0, 2])
-    action = sides_of(env).scripted["heuristic"](env, worlds)
+    action = sides_of(env).scripted["heuristic"](env, worlds).actions
     state = env.worlds.state
     for team in range(2):
         meant = bot_orders(state, env.tables, team, torch.full_like(state.rival, HEURISTIC))[..., worlds]
@@ -97,3 +98,25 @@ def test_blue_learns_against_bots_and_itself(tmp_path: Path) -> None:
     assert {"heuristic", "self"} >= {entry.name for entry in env.pool.entries}
     rows = (tmp_path / "run" / "metrics.csv").read_text().splitlines()
     assert len(rows) > 1 and list((tmp_path / "run" / "evaluations").glob("*.json"))
+
+
+def test_bots_play_as_the_world_plays_them() -> None:
+    """Not as coarsely as bins of actions would have it: what they order is what is carried out."""
+    env: Any = envs.make("echelon", num_worlds=4, blue=2, red=2, opponent="policy", maps=4)
+    env.reset()
+    rows = torch.tensor([1, 2, 3, 6])  # red of the first world, both of the second, blue of the fourth
+    player = make_player("heuristic", env)
+    action = env.rand_action()
+    player.act(env, half_worlds(env.reset()["agents"]), rows)
+    state = env.worlds.state
+    kinds = torch.full_like(state.rival, HEURISTIC)
+    exact = torch.stack([bot_orders(state, env.tables, team, kinds, True, (HEURISTIC,)) for team in range(2)])
+    env._advance(action)
+    given = env.orders.permute(3, 0, 1, 2).flatten(0, 1)
+    wanted = exact.permute(3, 0, 1, 2).flatten(0, 1)
+    assert torch.equal(given[rows], wanted[rows])
+    written = orders_of("multi", action["agents", "action"], 2, env.tables.mechs).permute(3, 0, 1, 2).flatten(0, 1)
+    others = torch.tensor([0, 4, 5, 7])
+    assert torch.equal(given[others], written[others])
+    env._advance(action)  # and of that decision alone
+    assert torch.equal(env.orders.permute(3, 0, 1, 2).flatten(0, 1), written)
