@@ -74,8 +74,8 @@ def build_agent(
 
     if getattr(typed, "parameters", "shared") == "shared":
         return make()
-    if config.get("recurrent") is not None:
-        raise ConfigError("agent.parameters: split cannot be combined with agent.recurrent, set one of them to null")
+    if config.get("recurrent") is not None or getattr(typed, "critic", "own") == "central":
+        raise ConfigError("agent.parameters: split needs agent.recurrent=null and agent.critic=own")
     from .split import Split
 
     agents = None if interface.group is None else env.observation_spec[interface.group].shape[-1]

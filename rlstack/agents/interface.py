@@ -34,6 +34,7 @@ class Interface:
         masked: the env says under ``action_mask`` which actions are legal.
         nearest: the world's own distance to the nearest obstacle, a function of the observation, if it has one.
         carries: the env hands on what a policy remembers, see :class:`envs.base.World`.
+        agents: how many stand in the group of each world, absent ones included.
     """
 
     group: str | None
@@ -44,6 +45,7 @@ class Interface:
     masked: bool = False
     nearest: Callable[[Any], Tensor] | None = None
     carries: bool = False
+    agents: int = 1
 
     @classmethod
     def of(cls, env: EnvBase) -> Interface:
@@ -64,6 +66,7 @@ class Interface:
             MASK in seen.keys(),  # noqa: SIM118
             getattr(env, "nearest_obstacle", None),
             isinstance(env, World) or getattr(env, "carries_memory", False),
+            1 if group is None else int(lead[-1]),
         )
 
     def key(self, name: str) -> str | tuple[str, str]:

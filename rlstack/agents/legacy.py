@@ -95,7 +95,7 @@ class Legacy(Agent):
 
 
 class SpecsOnly:
-    """What can be told of an env from an agent's interface: one world with one agent, to load a policy for.
+    """What can be told of an env from an agent's interface: one world with its agents, to load a policy for.
 
     Args:
         interface: what the agent acts on.
@@ -103,7 +103,7 @@ class SpecsOnly:
     """
 
     def __init__(self, interface: Interface, device: torch.device) -> None:
-        self.device, self.batch_size = device, torch.Size([1])
+        self.device, self.batch_size, self._agents = device, torch.Size([1]), interface.agents
         seen = {"observation": interface.observation}
         if interface.masked:
             seen[MASK] = Binary(sum(interface.choices or ()), dtype=torch.bool)
@@ -113,7 +113,7 @@ class SpecsOnly:
         self.carries_memory = interface.carries
 
     def _of_one(self, group: str | None, specs: dict[str, TensorSpec]) -> Composite:
-        lead = (1,) if group is None else (1, 1)
+        lead = (1,) if group is None else (1, self._agents)
         placed = {name: spec.expand(*lead, *spec.shape) for name, spec in specs.items()}
         inner = Composite(placed, shape=lead).to(self.device)
         return inner if group is None else Composite({group: inner}, shape=(1,)).to(self.device)

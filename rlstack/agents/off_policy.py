@@ -12,7 +12,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rlstack.collection.devices import usable_device
-from rlstack.collection.flatten import NStep, transitions
+from rlstack.collection.flatten import STAYS, NStep, transitions
 from rlstack.collection.replay import Replay
 from rlstack.config import Interval
 
@@ -185,7 +185,9 @@ class OffPolicy(Agent):
         return transitions(sequences, everyone=self.interface.group is None)
 
     def _own(self, sequences: TensorDictBase) -> TensorDictBase:
-        """With actions as the agent has them."""
+        """With actions as the agent has them, and nothing that it does not learn from."""
+        if self.interface.group is not None:
+            sequences = sequences.exclude(STAYS)
         if self.interface.as_is:
             return sequences
         return sequences.copy().set("action", self.interface.from_env(sequences.get("action")))

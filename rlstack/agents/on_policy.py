@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -15,6 +16,7 @@ from torch.nn.functional import mse_loss
 from torchrl.objectives.value.functional import generalized_advantage_estimate, vec_generalized_advantage_estimate
 
 from rlstack.config import ConfigError
+from rlstack.networks.central import CentralNetwork
 from rlstack.networks.distributions import Choices, Distribution, Gaussian, Hybrid, full_precision
 from rlstack.networks.encoders import Trunk
 from rlstack.networks.recurrent import RecurrentConfig
@@ -22,6 +24,7 @@ from rlstack.networks.values import StateNetwork
 
 from .base import Agent, AgentConfig, Count, Fraction, NonNegative, Policy, Positive, Scheduled, Whole
 from .interface import Interface
+from .mates import Mates
 from .optimizer import Info
 
 LONG = 64
@@ -48,6 +51,7 @@ class OnPolicyConfig(AgentConfig):
     unbiased_statistics: bool = field(default=False, kw_only=True)
     greedy: Literal["mode", "sample"] = field(default="mode", kw_only=True)
     recurrent: RecurrentConfig | None = field(default=None, kw_only=True)
+    critic: Literal["own", "central"] = field(default="own", kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -75,15 +79,14 @@ class OnPolicy(Agent):
         if c.shared_layers:
             encoder = Trunk(encoder, c.hidden[: c.shared_layers], c.activation)
         actor = StateNetwork(encoder, outputs, hidden, c.activation)
-        critic = StateNetwork(
-            encoder if c.shared_layers else self.encoder(), 1, c.critic_hidden or hidden, c.activation
-        )
+        critic = self._make_critic(encoder if c.shared_layers else self.encoder(), c.critic_hidden or hidden)
         if c.orthogonal:
             orthogonal_(actor, c.policy_gain)
             orthogonal_(critic, c.value_gain)
         if self.numbers:
             actor.register_parameter("log_std", nn.Parameter(torch.full((self.numbers,), math.log(c.initial_std))))
         self.actor, self.critic = self.add_network("actor", actor), self.add_network("critic", critic)
+        self.mates = Mates(critic, interface.agents) if isinstance(critic, CentralNetwork) else None
         self.optimizer = self.add_optimizer(
             "lr",
             list(dict.fromkeys([*self.actor.parameters(), *self.critic.parameters()])),
@@ -91,6 +94,13 @@ class OnPolicy(Agent):
             kind=self.OPTIMIZER,
             eps=c.optimizer_eps,
         )
+
+    def _make_critic(self, encoder: nn.Module, hidden: Sequence[int]) -> StateNetwork:
+        """One that sees the others, too, where it should and there are any."""
+        others, activation = self.interface.agents - 1, self.config.activation
+        if self.config.critic == "central" and others:
+            return CentralNetwork(encoder, hidden, others, activation)
+        return StateNetwork(encoder, 1, hidden, activation)
 
     @classmethod
     def check(cls, interface: Interface) -> None:
@@ -117,9 +127,19 @@ class OnPolicy(Agent):
         """Of a batch ``[N]`` of normalised observations, values ``[N]``; layers that both share run once."""
         observation, mask = batch.get("observation"), batch.get("action_mask", None)
         if not self.config.shared_layers:
-            return self.distribution(observation, mask), self.critic(observation).squeeze(-1)
+            return self.distribution(observation, mask), self._value(self.critic.encoder(observation), batch)
         features = self.actor.encoder(observation)
-        return self._distribution(self.actor.head(features), mask), self.critic.head(features).squeeze(-1)
+        return self._distribution(self.actor.head(features), mask), self._value(features, batch)
+
+    def _value(self, features: Tensor, batch: TensorDictBase) -> Tensor:
+        """Values ``[N]`` of the encoded observations of a batch ``[N]``."""
+        if self.mates is not None:
+            features = torch.cat((features, self._others(self.mates, batch)), -1)
+        return self.critic.head(features).squeeze(-1)
+
+    def _others(self, mates: Mates, batch: TensorDictBase) -> Tensor:
+        """What a central critic sees of the others."""
+        return mates.seen(batch.get("place"))
 
     def policy(self, explore: bool) -> Policy:
         def act(observation: Any, mask: Tensor | None = None) -> dict[str, Tensor]:
@@ -147,9 +167,10 @@ class OnPolicy(Agent):
         """Active decisions as a flat batch ``[N]``.
 
         ``observation`` (scaled), ``action`` (before clipping), ``log_prob``, ``value``, ``advantage``, ``return``, all
-        ``[N]``, and ``action_mask`` where the env has one.
+        ``[N]``; ``action_mask`` where the env has one, and for a central critic ``place`` (see :class:`Mates`).
         """
         observation = self.normalized(sequences.get("observation"))
+        place = None if self.mates is None else self.mates.begin(observation, sequences.get("active"))
         following = sequences.get("next")
         reward = following.get("reward")
         if self.reward_scaler is not None:
@@ -172,9 +193,8 @@ class OnPolicy(Agent):
             "advantage": advantage[..., 0],
             "return": target[..., 0],
         }
-        mask = sequences.get("action_mask", None)
-        if mask is not None:
-            entries["action_mask"] = mask
+        beside = {"action_mask": sequences.get("action_mask", None), "place": place}
+        entries |= {name: entry for name, entry in beside.items() if entry is not None}
         return self._batch(TensorDict(entries, sequences.batch_size), sequences)
 
     def _batch(self, entries: TensorDict, sequences: TensorDictBase) -> TensorDictBase:
@@ -183,15 +203,30 @@ class OnPolicy(Agent):
 
     def _values(self, observation: Any, sequences: TensorDictBase) -> tuple[Tensor, Tensor]:
         """Of all (scaled) observations ``[B, T]`` and of those that follow them, ``[B, T, 1]``."""
-        value = self.critic(observation)
-        return value, self._next_values(value, sequences.get("next"))
+        value = self.critic(observation) if self.mates is None else self.mates.values()
+        return value, self._next_values(value, sequences)
 
-    def _next_values(self, value: Tensor, following: TensorDictBase) -> Tensor:
-        """Of the true next states: the following entry's value, computed anew where a sequence or an episode ends."""
+    def _next_values(
+        self, value: Tensor, sequences: TensorDictBase, encoded: Callable[[Any], Tensor] | None = None
+    ) -> Tensor:
+        """Of the true next states: the following entry's value, computed anew where a sequence or an episode ends.
+
+        Args:
+            encoded: encodings of what follows the decisions of an index, for a central critic that knows them already.
+        """
+        following = sequences.get("next")
+
+        def seen(index: Any) -> Any:
+            return self.normalized(following.get("observation")[index])
+
         ends = following.get("done")[..., 0] & ~following.get("terminated")[..., 0]
         ends[:, -1] = True
         following_value = torch.cat((value[:, 1:], value[:, -1:]), 1)
-        following_value[ends] = self.critic(self.normalized(following.get("observation")[ends]))
+        if self.mates is None:
+            following_value[ends] = self.critic(seen(ends))
+        else:
+            encoded = encoded or (lambda index: self.critic.encoder(seen(index)))
+            following_value[ends] = self.mates.values_after(sequences, ends, encoded)
         return following_value
 
     # -- learning ------------------------------------------------------------------------------------------------
@@ -230,6 +265,8 @@ class OnPolicy(Agent):
         metrics = self.update(self.rollout(sequences))
         if self.normalizer is not None:  # only now: the data's log probabilities belong to the old statistics
             self.normalizer.update(sequences.get("observation")[sequences.get("active")])
+        if self.mates is not None:
+            self.mates.forget()
         return metrics
 
     def update_once(self, sequences: TensorDictBase) -> dict[str, Tensor | float]:

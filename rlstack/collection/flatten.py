@@ -10,6 +10,8 @@ from torch import Tensor
 
 _ROOT = ("observation", "action", "action_mask", "raw_action", "log_prob", "memory")
 _NEXT = ("observation", "reward", "terminated", "done", "action_mask", "memory")
+STAYS = ("next", "active")
+"""Key, of agents in a group, of who is there after a step."""
 
 
 def flatten_agents(batch: TensorDictBase, group: str | None = "agents") -> TensorDict:
@@ -22,9 +24,9 @@ def flatten_agents(batch: TensorDictBase, group: str | None = "agents") -> Tenso
             single-agent env ``group=None``. An unbatched env's ``[T]`` is taken as one world.
 
     Returns ``[W*A, T]`` (or ``[W, T]``) with ``observation``, ``action``, ``next`` (``observation``, ``reward``,
-    ``terminated``, ``done``, the last two ``[..., 1]``) and ``active [.., T]`` bool: entries to learn from; where
-    there are any, also ``action_mask`` (here and next), and what a policy left beside its action: ``raw_action``,
-    ``log_prob`` and ``memory`` (here and next).
+    ``terminated``, ``done``, the last two ``[..., 1]``) and ``active [.., T]`` bool: entries to learn from (of agents
+    in a group also in ``next``: who is there after the step); where there are any, also ``action_mask`` (here and
+    next), and what a policy left beside its action: ``raw_action``, ``log_prob`` and ``memory`` (here and next).
     """
     if batch.ndim != 2:
         batch = batch.reshape(-1, batch.shape[-1])
@@ -41,7 +43,7 @@ def flatten_agents(batch: TensorDictBase, group: str | None = "agents") -> Tenso
         return folded.reshape(worlds * agents, time)
 
     flat = fold(here, (*_ROOT, "active"))
-    flat.set("next", fold(following, _NEXT))
+    flat.set("next", fold(following, (*_NEXT, "active")))
     world_done: Tensor = batch.get(("next", "done"))
     flat.set(("next", "done"), flat.get(("next", "done")) | world_done.repeat_interleave(agents, 0))
     return flat

@@ -19,6 +19,7 @@ class StateNetwork(nn.Module):
         encoder: observation encoder.
         outputs: number of outputs N.
         hidden: widths of the hidden layers.
+        besides: how many features :meth:`head` takes besides those of the encoder.
     """
 
     def __init__(
@@ -28,11 +29,12 @@ class StateNetwork(nn.Module):
         hidden: Sequence[int],
         activation: Activation = "relu",
         layer_norm: bool = False,
+        besides: int = 0,
     ) -> None:
         super().__init__()
         features: int = encoder.out_features  # type: ignore[assignment]
         self.encoder = encoder
-        self.trunk = mlp((features, *hidden), layer_norm, activation)
+        self.trunk = mlp((features + besides, *hidden), layer_norm, activation)
         self.output = nn.Linear(hidden[-1], outputs)
 
     def forward(self, observation: Observation) -> Tensor:

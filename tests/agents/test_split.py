@@ -91,7 +91,8 @@ def test_driving_one_side_is_the_first_sides_part() -> None:
 def test_what_it_cannot_do_is_one_line() -> None:
     with pytest.raises(ConfigError, match="two sides, an even number of agents; it has 1"):
         split(envs.make("arena", num_worlds=2))
-    with pytest.raises(ConfigError, match=r"cannot be combined with agent\.recurrent"):
-        split(duel(), recurrent={"kind": "gru", "size": 8})
+    for option in ({"recurrent": {"kind": "gru", "size": 8}}, {"critic": "central"}):
+        with pytest.raises(ConfigError, match=r"needs agent\.recurrent=null and agent\.critic=own"):
+            split(duel(), **option)
     with pytest.raises(ConfigError, match="cannot imitate"):
         rlstack.imitate(split(duel()), duel(), "high", frames=10)

@@ -58,7 +58,7 @@ def test_every_value_lands_at_its_agent_and_time() -> None:
     original, flat = batch.clone(), flatten_agents(batch)
     assert flat.shape == (W * A, T)
     assert set(flat.keys()) == {"observation", "action", "active", "next"}
-    assert set(flat["next"].keys()) == {"observation", "reward", "terminated", "done"}
+    assert set(flat["next"].keys()) == {"observation", "reward", "terminated", "done", "active"}
     for w in range(W):
         for a in range(A):
             for t in range(T):
@@ -72,6 +72,7 @@ def test_every_value_lands_at_its_agent_and_time() -> None:
                 assert entry["next", "observation", "mask"].tolist() == [n > 60]
                 assert entry["next", "reward"].tolist() == [n + 0.5]
                 assert entry["next", "terminated"].tolist() == [(w, t, a) == (0, 1, 1)]
+                assert entry["next", "active"].item() == ((w, t, a) != (0, 1, 1))
                 assert entry["next", "done"].tolist() == [(w, t, a) == (0, 1, 1) or (w, t) == (1, 0)]
     assert (batch == original).all()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
@@ -12,6 +13,7 @@ from rlstack.collection.sequences import cut, episode_starts
 from rlstack.networks.recurrent import remembered
 from rlstack.networks.segments import Segments
 
+from ..mates import Mates
 from ..on_policy import OnPolicy
 from ..optimizer import Info
 from .base import Recurrent
@@ -36,12 +38,18 @@ class RecurrentOnPolicy(Recurrent, OnPolicy):
         core = self.memories[self._critic_memory]
         after = self.normalized(entries.get("next")[segments.ends])
         memory = self.part(entries.get(MEMORY), core.name)
-        values = []
+        encoded = []
         for features in core.unroll(entries.get("here"), memory, segments, after):
             assert features is not None
-            value = self.critic(remembered({core.name: features}))
-            values.append(value.reshape(rows, -1, 1)[:, :time])
-        return values[0], values[1]
+            encoded.append(self.critic.encoder(remembered({core.name: features})))
+        if self.mates is None:
+            encoded = [self.critic.head(part) for part in encoded]
+        here, then = (part.reshape(rows, -1, part.shape[-1])[:, :time] for part in encoded)
+        if self.mates is None:
+            return here, then
+        self.mates.pieces = entries.exclude("next")
+        value = self.mates.values(here)
+        return value, self._next_values(value, sequences, lambda index: then[index])
 
     @property
     def _critic_memory(self) -> str:
@@ -71,8 +79,32 @@ class RecurrentOnPolicy(Recurrent, OnPolicy):
         }
         apart = ("observation", "active", "starts", "share", MEMORY)
         entries = {key: value[active] for key, value in batch.items() if key not in apart}
+        if self.mates is not None:
+            entries["others"] = self._unrolled_others(self.mates, batch.get("place")[:, 0])[active]
         flat = remembered(features)
         return TensorDict._new_unsafe({"observation": flat, **entries}, batch_size=flat.batch_size)
+
+    def _unrolled_others(self, mates: Mates, first: Tensor) -> Tensor:
+        """What a central critic sees of the others in sequences that begin at some places ``[N]``, ``[N, L, V]``.
+
+        Every agent of a world is unrolled once, however many of them are in the batch.
+        """
+        pieces = mates.pieces
+        assert pieces is not None
+        row, step = mates.row_and_step(first)
+        per_row = len(pieces) // mates.rows
+        together, which = (row // mates.agents * per_row + step // self.row_size).unique(return_inverse=True)
+        rows = (together // per_row)[:, None] * mates.agents + torch.arange(mates.agents, device=first.device)
+        chosen = pieces[(rows * per_row + (together % per_row)[:, None]).flatten()]
+        active, core = chosen.get("active"), self.memories[self._critic_memory]
+        segments = Segments(chosen.get("starts"), active)
+        features, _ = core.unroll(chosen.get("here"), self.part(chosen.get(MEMORY), core.name), segments)
+        encoded = self.critic.encoder(remembered({core.name: features}))
+        worlds = (-1, mates.agents)
+        return mates.among(encoded.unflatten(0, worlds), active.unflatten(0, worlds))[which, row % mates.agents]
+
+    def _others(self, mates: Mates, batch: TensorDictBase) -> Tensor:
+        return batch.get("others")
 
     def step(self, batch: TensorDictBase) -> tuple[Tensor, Tensor, Info]:
         return super().step(self.shared_out(batch, batch.get("active")))

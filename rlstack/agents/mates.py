@@ -1,0 +1,120 @@
+"""What the other agents of a world see, for a critic that is trained on all of it (``agent.critic=central``).
+
+A rollout keeps every observation once; what an agent's critic sees of the others is looked up where it is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from rlstack.networks.central import CentralNetwork, apart
+
+
+class Mates:
+    """The values that a :class:`CentralNetwork` gives the agents of one rollout.
+
+    Rows of sequences ``[B, T]`` are those of :func:`~rlstack.collection.flatten.flatten_agents`: A agents of the first
+    world, then those of the next one.
+
+    Args:
+        critic: whose values they are.
+        agents: A.
+
+    Attributes:
+        pieces: the rollout cut into sequences, for a critic with a memory.
+    """
+
+    def __init__(self, critic: CentralNetwork, agents: int) -> None:
+        self.critic, self.agents = critic, agents
+        self.pieces: TensorDictBase | None = None
+        self._observation: Any = None
+        self._active = torch.empty(0, 0, dtype=torch.bool)
+
+    def begin(self, observation: Any, active: Tensor) -> Tensor:
+        """Takes a new rollout, in place of the last one.
+
+        Args:
+            observation: as the networks see it, ``[B, T]``.
+            active: ``[B, T]`` bool; others that are not are not there.
+
+        Returns the places ``[B, T]`` of its decisions, by which :meth:`seen` knows them.
+        """
+        self._observation, self._active = observation, active
+        return torch.arange(active.numel(), device=active.device).view_as(active)
+
+    def forget(self) -> None:
+        """Lets the rollout go."""
+        self._observation = self.pieces = None
+
+    @property
+    def rows(self) -> int:
+        """B."""
+        return len(self._active)
+
+    def row_and_step(self, place: Tensor) -> tuple[Tensor, Tensor]:
+        """Where some places are in ``[B, T]``."""
+        time = self._active.shape[1]
+        return place // time, place % time
+
+    def values(self, features: Tensor | None = None) -> Tensor:
+        """Of all decisions, ``[B, T, 1]``; their own encodings ``[B, T, F]`` may be known already."""
+        if features is None:
+            features = self.critic.encoder(self._observation)
+        return self.critic.head(torch.cat((features, self._all(features)), -1))
+
+    def seen(self, place: Tensor) -> Tensor:
+        """What joins the own encodings of the decisions at some places ``[N]``, ``[N, V]``."""
+        if len(place) * (self.agents - 1) >= self._active.numel():  # everyone once is less
+            return self._all(self.critic.encoder(self._observation)).flatten(0, 1)[place]
+        row, step = self.row_and_step(place)
+        own = row % self.agents
+        further = torch.arange(1, self.agents, device=place.device)
+        others = (row - own)[:, None] + (own[:, None] + further) % self.agents
+        chosen = (others, step[:, None].expand_as(others))
+        features = self.critic.encoder(self._observation[chosen])
+        return self.critic.pooled(features, self._active[chosen].unsqueeze(1)).squeeze(1)
+
+    def among(self, features: Tensor, active: Tensor) -> Tensor:
+        """What joins the own encodings ``[G, A, T, F]`` of all agents of some worlds, ``[G, A, T, V]``.
+
+        Args:
+            active: ``[G, A, T]`` bool.
+        """
+        there = active.transpose(1, 2).unsqueeze(-2).expand(-1, -1, self.agents, -1)
+        return self.critic.pooled(features.transpose(1, 2), apart(there)).transpose(1, 2)
+
+    def _all(self, features: Tensor) -> Tensor:
+        """:meth:`seen` of everyone, ``[B, T, V]``, of the encodings of all, ``[B, T, F]``."""
+        worlds = (-1, self.agents)
+        return self.among(features.unflatten(0, worlds), self._active.unflatten(0, worlds)).flatten(0, 1)
+
+    def values_after(
+        self, sequences: TensorDictBase, ends: Tensor, encoded: Callable[[tuple[Tensor, Tensor]], Tensor]
+    ) -> Tensor:
+        """Of the states that follow some decisions, by what everyone sees then.
+
+        Others are there who go on, or who are cut off at the same step. Those who died with it, or before, are not;
+        nor are newcomers.
+
+        Args:
+            sequences: ``[B, T]``.
+            ends: which decisions, ``[B, T]`` bool, E of them.
+            encoded: encodings of what followed the decisions with such indices of row and step.
+
+        Returns ``[E, 1]``.
+        """
+        following, active = sequences.get("next"), sequences.get("active")
+        worlds, steps = ends.unflatten(0, (-1, self.agents)).any(1).nonzero(as_tuple=True)
+        rows = worlds[:, None] * self.agents + torch.arange(self.agents, device=ends.device)
+        chosen = (rows, steps[:, None].expand_as(rows))
+        cut = (following.get("done") & ~following.get("terminated"))[..., 0][chosen]
+        goes_on = following.get("active")[chosen].unsqueeze(-2) | (cut.unsqueeze(-1) & cut.unsqueeze(-2))
+        values = self.critic.joint(encoded(chosen), goes_on & active[chosen].unsqueeze(-2))
+        found = values.new_zeros(*ends.shape, 1)
+        found[chosen] = values
+        return found[ends]

@@ -1,0 +1,341 @@
+"""A critic that sees what all agents of a world see; policies that do not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice, pairwise
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+
+import envs
+from rlstack.agents import make_agent
+from rlstack.collection.collector import make_collector
+from rlstack.collection.flatten import flatten_agents
+from rlstack.config import ConfigError
+from tests.agents.recall import Recall
+from tests.agents.signals import Signals
+from tests.agents.small_agents import SMALL, copies, equal
+
+NAMES = ("ppo", "a2c")
+A = 3
+
+
+def small(env: Any, name: str = "ppo", critic: str = "central", **overrides: Any) -> Any:
+    torch.manual_seed(0)
+    return make_agent(name, env, 10_000, **{**SMALL[name], "critic": critic, **overrides})
+
+
+def batches(env: Any, agent: Any, steps: int) -> Iterator[TensorDict]:
+    for batch in make_collector(env, agent.policy(explore=True), steps):
+        yield flatten_agents(batch)
+
+
+def marinenav(robots: int = A, num_worlds: int = 3) -> Any:
+    """Half of the worlds have a robot less; some arrive, or collide, before the others. Observations are dicts."""
+    curriculum = {
+        "timesteps": None,
+        "num_robots": [max(robots - 1, 1), robots],
+        "num_cores": [0, 0],
+        "num_obstacles": [1, 3],
+        "min_start_goal_dis": [5.0, 5.0],
+    }
+    options = {"max_steps": 12, "curriculum": curriculum, "perception_noise": False}
+    return envs.make("marinenav", num_worlds=num_worlds, seed=1, **options)
+
+
+WORLDS = {"signals": Signals, "marinenav": marinenav}
+
+
+def by_hand(agent: Any, part: TensorDict) -> Tensor:
+    """Values ``[N]`` of the active decisions of a batch, each of them by itself."""
+    critic, observation, active = agent.critic, agent.normalized(part["observation"]), part["active"]
+
+    def encoding(row: int, step: int) -> Tensor:
+        seen = observation[row, step]
+        if "critic" in getattr(agent, "memories", {}):
+            return agent.memories["critic"].step(seen, agent.part(part["memory"][row, step], "critic"))[0]
+        return critic.encoder(seen)
+
+    values = []
+    for row, step in active.nonzero().tolist():
+        own, world = encoding(row, step), range(row // A * A, row // A * A + A)
+        views = [critic.view(encoding(mate, step)) for mate in world if mate != row and active[mate, step]]
+        mean = torch.stack(views).mean(0) if views else torch.zeros_like(critic.view(own))
+        share = torch.tensor([len(views) / (A - 1)], dtype=mean.dtype)
+        values.append(critic.head(torch.cat((own, mean, share))))
+    return torch.cat(values)
+
+
+def all_values(agent: Any, part: TensorDict) -> tuple[Tensor, Tensor]:
+    """Of all states, and of those that follow, ``[B, T]``."""
+    observation = agent.normalized(part["observation"])
+    agent.mates.begin(observation, part["active"])
+    with torch.no_grad():
+        value, following = agent._values(observation, part)
+    return value[..., 0], following[..., 0]
+
+
+MEMORY = {"kind": "lstm", "size": 8, "sequence_length": 5}
+MEMORIES: list[Any] = [None, MEMORY]
+
+
+# -- what it sees ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("world", list(WORLDS))
+@pytest.mark.parametrize("shared_layers", [0, 1])
+def test_values_are_of_oneself_and_the_others_that_are_there(name: str, world: str, shared_layers: int) -> None:
+    env = WORLDS[world]()
+    agent = small(env, name, shared_layers=shared_layers, normalize_observations=world == "signals")
+    for part in islice(batches(env, agent, 12), 2):
+        agent.learn(part, agent.frames + int(part["active"].sum()))
+    assert (~part["active"]).any()
+    batch, expected = agent.rollout(part), by_hand(agent, part)
+    close = {"rtol": 0, "atol": 1e-10 if world == "signals" else 1e-5}
+    torch.testing.assert_close(batch["value"], expected, **close)
+    torch.testing.assert_close(agent.policy_and_value(batch)[1], expected, **close)
+    order = torch.randperm(len(batch))
+    for few in order.split(7):
+        torch.testing.assert_close(agent.policy_and_value(batch[few])[1], expected[few], **close)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("world", list(WORLDS))
+@pytest.mark.parametrize("size", [1, 4, 99])
+def test_with_a_memory_the_others_are_remembered_too(name: str, world: str, size: int) -> None:
+    env = WORLDS[world]()
+    agent = small(env, name, recurrent=MEMORY)
+    parts = list(islice(batches(env, agent, 12), 2))
+    expected, active = by_hand(agent, parts[1]), parts[1]["active"]
+    assert (~active).any()
+    batch = agent.rollout(parts[1])
+    place, found = batch["place"], []
+    for few in torch.randperm(len(batch)).split(size):
+        flat = agent.unrolled(batch[few])
+        found.append(torch.stack((place[few][batch["active"][few]], agent.policy_and_value(flat)[1].double()), 1))
+    order = torch.cat(found).sort(0)[1][:, 0]
+    close = {"rtol": 0, "atol": 1e-10 if world == "signals" else 1e-5}
+    torch.testing.assert_close(torch.cat(found)[order, 1].to(expected.dtype), expected, **close)
+    values = torch.full(active.shape, torch.nan, dtype=expected.dtype).flatten()
+    values[place[batch["active"]]] = batch["value"][batch["active"]]
+    torch.testing.assert_close(values.view_as(active)[active], expected, **close)
+
+
+@pytest.mark.parametrize("world", list(WORLDS))
+@pytest.mark.parametrize("memory", MEMORIES)
+def test_a_batch_ends_with_the_values_that_the_next_one_begins_with(world: str, memory: Any) -> None:
+    env = WORLDS[world]()
+    agent = small(env, recurrent=memory)
+    parts = list(islice(batches(env, agent, 5), 6))
+    compared = 0
+    for before, after in pairwise(parts):
+        goes_on = before["active"][:, -1] & ~before["next", "done"][:, -1, 0]
+        compared += int(goes_on.sum())
+        last, first = all_values(agent, before)[1][goes_on, -1], all_values(agent, after)[0][goes_on, 0]
+        torch.testing.assert_close(last, first, rtol=0, atol=1e-6)
+    assert compared > 10
+
+
+@pytest.mark.parametrize("memory", MEMORIES)
+def test_what_is_cut_off_has_the_value_of_what_would_have_followed(memory: Any) -> None:
+    short, long = (Signals(8, A, deaths=0.15, length=length, seed=3) for length in (4, 99))
+    agent = small(long, recurrent=memory)
+    cut, whole = (next(batches(env, agent, 6)) for env in (short, long))
+    assert not cut["next", "active"][:, 3].any(), "this world says that nobody goes on"
+    # The same cues and deaths; a world without truncation shows the same state at the next step.
+    compared = whole["active"][:, 4] & cut["next", "done"][:, 3, 0] & whole["active"][:, 3]
+    mates = whole["active"][:, 4].view(-1, A).sum(1).repeat_interleave(A)
+    assert compared.any() and (mates[compared] < A).any(), "some have lost a mate by then"
+    found, wanted = all_values(agent, cut)[1][:, 3], all_values(agent, whole)[0][:, 4]
+    torch.testing.assert_close(found[compared], wanted[compared], rtol=0, atol=1e-12)
+
+
+def test_an_agents_own_end_ends_its_return_and_no_mates() -> None:
+    env = Signals(8, A, deaths=0.2)
+    agent = small(env, gamma=0.5, gae_lambda=1.0, normalize_rewards=False)
+    part = next(batches(env, agent, 6))
+    returns = torch.full(part.shape, torch.nan, dtype=torch.float64)
+    returns[part["active"]] = agent.rollout(part)["return"]
+    reward, done = part["next", "reward"][..., 0], part["next", "done"][..., 0]
+    died = part["active"] & part["next", "terminated"][..., 0]
+    assert died.any() and torch.allclose(returns[died], reward[died])
+    alive = (part["active"] & ~done)[:, :-1]
+    assert (died.view(-1, A, 6).any(1, keepdim=True).expand(-1, A, -1).flatten(0, 1)[:, :-1] & alive).any()
+    assert torch.allclose(returns[:, :-1][alive], (reward[:, :-1] + 0.5 * returns[:, 1:])[alive])
+
+
+@pytest.mark.parametrize("memory", MEMORIES)
+def test_what_the_absent_show_does_not_count(memory: Any) -> None:
+    env = Signals(4, A, deaths=0.2)
+    agent, other = (small(env, recurrent=memory) for _ in range(2))
+    part = next(batches(env, agent, 8))
+    poisoned = part.clone()
+    absent = ~part["active"]
+    assert absent.any()
+    poisoned["observation"][absent] = 1e3
+    poisoned["next", "observation"][absent | part["next", "terminated"][..., 0]] = 1e3
+    for learner, data in ((agent, part), (other, poisoned)):
+        torch.manual_seed(1)
+        learner.learn(data, 10)
+    assert equal(agent.parameters(), other.parameters())
+
+
+def test_a_rollout_keeps_one_number_more_per_decision() -> None:
+    env = Signals(4, A)
+    own, central = (small(env, critic=critic) for critic in ("own", "central"))
+    part = next(batches(env, central, 8))
+    sizes = [sum(value[0].numel() for value in agent.rollout(part).values()) for agent in (own, central)]
+    assert sizes[1] == sizes[0] + 1
+
+
+# -- learning ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_learns_what_only_the_mates_see(name: str) -> None:
+    explained = {}
+    for critic in ("own", "central"):
+        env = Signals(32, A, deaths=0.05, length=20)
+        options = {"epochs": 4, "minibatch_size": 256} if name == "ppo" else {}
+        agent = small(env, name, critic, gamma=0.0, gae_lambda=1.0, lr=3e-3, **options)
+        for part in islice(batches(env, agent, 16 if name == "ppo" else 4), 15 if name == "ppo" else 120):
+            agent.learn(part, agent.frames + int(part["active"].sum()))
+        seen = agent.rollout(next(batches(env, agent, 16)))
+        explained[critic] = float(1 - (seen["return"] - seen["value"]).var() / seen["return"].var())
+    assert explained["own"] < 0.1 and explained["central"] > 0.9, explained
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("memory", MEMORIES)
+def test_its_gradient_reaches_the_critic_alone(name: str, memory: Any) -> None:
+    env = Signals(4, A)
+    agent = small(env, name, recurrent=memory)
+    batch = agent.rollout(next(batches(env, agent, 8)))
+    batch = batch if memory is None else agent.unrolled(batch)
+    agent.policy_and_value(batch)[1].sum().backward()
+    assert all(parameter.grad is None for parameter in agent.actor.parameters())
+    assert all((parameter.grad != 0).any() for parameter in agent.critic.parameters())
+    agent.distribution(batch["observation"]).entropy().sum().backward()
+    before = copies([parameter.grad for parameter in agent.critic.parameters()])
+    assert equal(before, [parameter.grad for parameter in agent.critic.parameters()])
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("world", list(WORLDS))
+@pytest.mark.parametrize("memory", MEMORIES)
+@pytest.mark.parametrize("shared_layers", [0, 1])
+def test_all_of_it_learns(name: str, world: str, memory: Any, shared_layers: int) -> None:
+    env = WORLDS[world]()
+    agent = small(env, name, recurrent=memory, shared_layers=shared_layers)
+    before = copies(agent.parameters())
+    for part in islice(batches(env, agent, 8), 3):
+        metrics = agent.learn(part, agent.frames + int(part["active"].sum()))
+    assert not any(map(torch.equal, before, agent.parameters()))
+    assert all(torch.isfinite(torch.as_tensor(value)) for value in metrics.values())
+    assert agent.update_once(part)
+
+
+def test_the_value_function_can_learn_first() -> None:
+    env = Signals(4, A)
+    agent = small(env, value_first=1000)
+    policy, values = copies(list(agent.actor.parameters())), copies(list(agent.critic.parameters()))
+    agent.learn(next(batches(env, agent, 8)), 96)
+    assert equal(policy, list(agent.actor.parameters()))
+    assert not any(map(torch.equal, values, agent.critic.parameters()))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("memory", MEMORIES)
+def test_a_split_batch_gives_the_gradients_of_the_whole(name: str, memory: Any) -> None:
+    found = []
+    for accumulate in (1, 4):
+        env = Signals(4, A)
+        agent = small(env, name, accumulate=accumulate, recurrent=memory)
+        agent.optimizer.lr = 0.0
+        agent.step(agent.rollout(next(batches(env, agent, 8))))
+        found.append([parameter.grad for parameter in agent.parameters()])
+    torch.testing.assert_close(*found, rtol=1e-5, atol=1e-10)
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_low_precision_learns(precision: str) -> None:
+    env = marinenav()
+    agent = small(env, precision=precision)
+    before = copies(agent.parameters())
+    for part in islice(batches(env, agent, 8), 2):
+        agent.learn(part, agent.frames + part.numel())
+    assert not equal(before, agent.parameters())
+    assert all(torch.isfinite(parameter).all() for parameter in agent.parameters())
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("world", ["marinenav", "recall"])
+@pytest.mark.parametrize("memory", MEMORIES)
+def test_an_agent_by_itself_has_a_critic_of_its_own(name: str, world: str, memory: Any) -> None:
+    trained = []
+    for critic in ("own", "central"):
+        env = marinenav(robots=1) if world == "marinenav" else Recall(4)
+        agent = small(env, name, critic, recurrent=memory)
+        for batch in islice(make_collector(env, agent.policy(explore=True), 8), 3):
+            agent.learn(flatten_agents(batch, agent.interface.group), agent.frames + batch.numel())
+        trained.append(agent.state_dict()["networks"])
+    assert trained[0].keys() == trained[1].keys()
+    for network in trained[0]:
+        assert trained[0][network].keys() == trained[1][network].keys()
+        assert equal(list(trained[0][network].values()), list(trained[1][network].values()))
+
+
+# -- acting and going on -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("explore", [False, True])
+def test_acting_needs_nothing_of_the_others(explore: bool) -> None:
+    agent, many = small(marinenav(robots=3)), marinenav(robots=5, num_worlds=1)
+    policy, seen = agent.policy(explore), many.reset()
+    assert all(key[:2] == ("agents", "observation") for key in policy.in_keys)
+    torch.manual_seed(2)
+    acted = policy(seen.clone())["agents", "action"]
+    assert acted.shape == (1, 5, 2)
+    if not explore:
+        alone = [policy.action(seen["agents", "observation"][:, robot]) for robot in range(5)]
+        torch.testing.assert_close(acted, torch.stack(alone, 1), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("memory", MEMORIES)
+def test_a_restored_agent_goes_on_bit_by_bit(name: str, memory: Any) -> None:
+    env = Signals(4, A)
+    agent = small(env, name, normalize_observations=True, recurrent=memory)
+    parts = list(islice(batches(env, agent, 8), 4))
+    for number, part in enumerate(parts[:2]):
+        agent.learn(part, 10 * number)
+    again = small(env, name, normalize_observations=True, recurrent=memory)
+    again.load_state_dict(agent.state_dict())
+    for learner in (agent, again):
+        torch.manual_seed(5)
+        for number, part in enumerate(parts[2:]):
+            learner.learn(part, 20 + 10 * number)
+    assert equal(agent.parameters(), again.parameters())
+
+
+def test_other_agents_keep_what_they_kept() -> None:
+    env = envs.make("marinenav", num_worlds=2, num_robots=2, curriculum=None, seed=0)
+    torch.manual_seed(0)
+    agent = make_agent("sac", env, **{**SMALL["sac"], "buffer_size": 100})
+    agent.remember(next(batches(env, agent, 8)))
+    assert set(agent.sample()["next"].keys()) == {"observation", "reward", "terminated", "done"}
+
+
+# -- options -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_another_critic_is_refused_in_one_line(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"agent\.critic: .*'own', 'central'") as error:
+        small(Signals(1, 2), name, critic="joint")
+    assert "\n" not in str(error.value)
