@@ -17,8 +17,9 @@ ENDS = ("done", "terminated", "truncated")
 class Signals(World):
     """Every agent sees a cue of its own, -1 or 1 and new at every step; it is paid the mean cue of its living mates.
 
-    Observation ``[2]``: the cue, and a tenth of the time. Actions change nothing. The dead see zeros. When a world is
-    cut off nobody is active any more, and its true last observations are shown.
+    Observation ``[2]``: the cue, and a tenth of the time. Actions change nothing. The dead see zeros, and are
+    ``terminated`` in the step of their death alone. When a world is cut off nobody is active any more, and its true
+    last observations are shown.
 
     Args:
         deaths: how probably an agent dies in a step.
@@ -71,7 +72,7 @@ class Signals(World):
         extinct = ~self.alive.any(1)
         cut = (self.time == self.length) & ~extinct
         over = (extinct | cut)[:, None]
-        terminated, truncated = ~self.alive[..., None], (cut[:, None] & self.alive)[..., None]
+        terminated, truncated = (before & ~self.alive)[..., None], (cut[:, None] & self.alive)[..., None]
         ends = {"done": terminated | truncated, "terminated": terminated, "truncated": truncated}
         agents = {"observation": self._observed(before), "active": self.alive & ~over}
         agents |= {"reward": reward[..., None].to(self.float_dtype), **ends}
