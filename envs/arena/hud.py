@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from .canvas import Canvas, Colour
-from .font import HEIGHT
+from ..drawing.canvas import Canvas, Colour
+from ..drawing.font import HEIGHT
 from .recording import Snapshot
 from .rules import Rules
 

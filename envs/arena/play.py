@@ -14,13 +14,13 @@ from typing import Any
 import torch
 from tensordict import TensorDict
 
-from .canvas import Picture
+from ..drawing.canvas import Picture
+from ..drawing.window import TkWindow, Window
 from .env import Arena
 from .hud import STEPS_PER_SECOND
 from .recording import snapshot
 from .render import SIZE
 from .scene import Scene
-from .window import TkWindow, Window
 
 _UP, _DOWN, _LEFT, _RIGHT = ("Up", "w"), ("Down", "s"), ("Left", "a"), ("Right", "d")
 _MOVES = {1: (_UP, _LEFT, _RIGHT), 2: (_UP, _DOWN, _LEFT, _RIGHT)}

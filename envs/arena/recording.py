@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from numpy.typing import NDArray
 
+from ..recorders import titles_of
 from .rules import NEVER, Rules
 from .state import ArenaState
 
@@ -153,11 +154,7 @@ class Recorder:
     """
 
     def __init__(self, env: Arena, worlds: Sequence[int], titles: Sequence[str] | None = None) -> None:
-        if wrong := [world for world in worlds if not 0 <= world < env.num_worlds]:
-            raise ValueError(f"worlds: {wrong} are not among the {env.num_worlds} worlds of the env")
-        self._titles = [f"world {world}" for world in worlds] if titles is None else list(titles)
-        if len(self._titles) != len(worlds):
-            raise ValueError(f"{len(self._titles)} titles for {len(worlds)} worlds: give one per world")
+        self._titles = titles_of(worlds, titles, env.num_worlds)
         self._env, self._worlds = env, torch.tensor(list(worlds), dtype=torch.int64, device=env.device)
         self._frames: list[list[Snapshot]] = [[] for _ in worlds]
         self._running = set(range(len(worlds)))

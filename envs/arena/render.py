@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import imageio.v2 as imageio
 import numpy as np
 
-from .canvas import Picture
+from ..drawing.canvas import Picture
+from ..drawing.films import save_film, save_grid
 from .hud import STEPS_PER_SECOND
 from .recording import Recording, snapshot
 from .rules import Rules
@@ -21,8 +20,6 @@ SIZE = (800, 640)
 """Width and height of pictures, pixels: half the arena, and whole macroblocks for the video encoder."""
 
 _TILE = (400, 320)
-_VIDEO_SUFFIXES = (".gif", ".mp4")
-_QUICK = ["-preset", "veryfast"]  # half the encoder's time, files as small
 _LOOK_BACK = 80  # frames; no effect is seen for longer
 _HOLD_SECONDS = 1.5
 
@@ -76,21 +73,15 @@ def save_animation(
     Raises:
         ValueError: another suffix, or an impossible size.
     """
-    path = Path(path)
-    if path.suffix.lower() not in _VIDEO_SUFFIXES:
-        raise ValueError(f"cannot write {path.name}: the suffix must be one of {', '.join(_VIDEO_SUFFIXES)}")
-    if size[0] % 2 or size[1] % 2:
-        raise ValueError(f"size: {size[0]} x {size[1]} must be even numbers of pixels")
-    gif = path.suffix.lower() == ".gif"
-    mp4 = {"fps": fps, "codec": "libx264", "quality": 7, "macro_block_size": 2, "ffmpeg_params": _QUICK}
-    options = {"duration": 1000 / fps, "loop": 0} if gif else mp4
     scene, advance = Scene(recording.rules, size), speed * STEPS_PER_SECOND / fps
-    writer: Any = imageio.get_writer(path, mode="I", **options)
-    with writer:
+
+    def pictures() -> Iterator[Picture]:
         for t in frame_indices(recording, advance):
-            writer.append_data(scene.draw(recording.frames[t], title=recording.title))
+            yield scene.draw(recording.frames[t], title=recording.title)
         for frame in range(1, round(_HOLD_SECONDS * fps) + 1):
-            writer.append_data(scene.draw(recording.frames[-1], round(frame * advance), recording.title))
+            yield scene.draw(recording.frames[-1], round(frame * advance), recording.title)
+
+    save_film(path, fps, size, pictures())
 
 
 def save_trajectories(recordings: Sequence[Recording], path: str | Path, columns: int = 6) -> None:
@@ -104,19 +95,14 @@ def save_trajectories(recordings: Sequence[Recording], path: str | Path, columns
     Raises:
         ValueError: there is no recording.
     """
-    if not recordings:
-        raise ValueError("save_trajectories needs at least one recording")
-    columns = min(columns, len(recordings))
-    rows = math.ceil(len(recordings) / columns)
-    width, height = _TILE
-    grid = np.zeros((rows * height, columns * width, 3), np.uint8)
-    for place, recording in enumerate(recordings):
-        top, left = place // columns * height, place % columns * width
+
+    def picture(recording: Recording) -> Picture:
         scene = Scene(recording.rules, _TILE)
         tile = scene.draw(recording.frames[-1], title=recording.title)
         scene.draw_way(tile, [frame.position for frame in recording.frames])
-        grid[top : top + height, left : left + width] = tile
-    imageio.imwrite(path, grid, format="png")
+        return tile
+
+    save_grid(path, map(picture, recordings), columns)
 
 
 def frame_indices(recording: Recording, advance: float) -> list[int]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .canvas import Canvas, Colour, Picture
+from ..drawing.canvas import Canvas, Colour, Picture
 from .effects import DURATION, Effects, Event
 from .hud import draw_hud
 from .recording import Snapshot

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arena.canvas import Canvas, Colour, Picture
+from ..drawing.canvas import Canvas, Colour, Picture
+from ..drawing.page import Page
 from .landscapes import FOLIAGE, LAVA, LOW_WALL, WATER
 from .rules import MAP
 from .story import Ground
@@ -23,7 +23,6 @@ PAPER: Colour = (235, 240, 248)
 FAINT: Colour = (140, 152, 172)
 NIGHT: Colour = (12, 15, 21)
 PLATE: Colour = (24, 29, 40)
-_SMALLEST = (640, 360)
 _FLOOR: Colour = (34, 40, 48)
 _TOP: Colour = (150, 156, 166)
 _KINDS: dict[int, Colour] = {FOLIAGE: (36, 70, 46), WATER: (26, 62, 104), LAVA: (150, 58, 22), LOW_WALL: (108, 98, 74)}
@@ -31,28 +30,8 @@ _HIGHEST = 8.0
 _HEAD, _FOOT = 66, 10
 
 
-@dataclass(frozen=True)
-class Layout:
-    """Places in a picture, in pixels.
-
-    Args:
-        size: width and height of the picture, at least 640 by 360.
-
-    Raises:
-        ValueError: a size that is too small.
-    """
-
-    size: tuple[int, int]
-
-    def __post_init__(self) -> None:
-        """Refuses sizes at which nothing can be read."""
-        if self.size[0] < _SMALLEST[0] or self.size[1] < _SMALLEST[1]:
-            raise ValueError(f"size: {self.size[0]} x {self.size[1]} is too small, at least 640 x 360 are needed")
-
-    @property
-    def unit(self) -> float:
-        """A pixel of a picture of 720 lines."""
-        return min(self.size[1] / 720, self.size[0] / 1280)
+class Layout(Page):
+    """Places in a picture, in pixels; see :class:`~envs.drawing.page.Page`."""
 
     @property
     def scale(self) -> float:

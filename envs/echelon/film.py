@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..arena.canvas import Canvas, Picture
-from ..rocket.lettering import write
+from ..drawing.canvas import Canvas, Picture
+from ..drawing.lettering import write
 from . import rules
 from .actors import (
     PAINT,

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..arena.canvas import Colour, Picture
-from ..rocket.lettering import width_of, write
+from ..drawing.canvas import Colour, Picture
+from ..drawing.lettering import width_of, write
 from . import rules
 from .actors import CONTESTED, HEAT, PAINT
 from .board import FAINT, PAPER, PLATE, TEAM_COLOURS, Layout

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..recorders import titles_of
 from .events import Reporter
 from .match import MatchOptions, ends
 from .rules import MAP, SUB_STEPS
@@ -144,11 +145,7 @@ class Recorder:
     """
 
     def __init__(self, env: Echelon, worlds: Sequence[int], titles: Sequence[str] | None = None) -> None:
-        if wrong := [world for world in worlds if not 0 <= world < env.num_worlds]:
-            raise ValueError(f"worlds: {wrong} are not among the {env.num_worlds} worlds of the env")
-        self._titles = [f"world {world}" for world in worlds] if titles is None else list(titles)
-        if len(self._titles) != len(worlds):
-            raise ValueError(f"{len(self._titles)} titles for {len(worlds)} worlds: give one per world")
+        self._titles = titles_of(worlds, titles, env.num_worlds)
         core: Any = env
         while hasattr(core, "inner"):
             core = core.inner

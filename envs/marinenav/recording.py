@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from ..recorders import titles_of
 from .rules import Rules
 from .simulation import AFTER_COLLISION, AFTER_GOAL, COLLISION, GOAL, TIME_OUT
 
@@ -121,12 +122,8 @@ class Recorder:
     """
 
     def __init__(self, env: MarineNav, worlds: Sequence[int], titles: Sequence[str] | None = None) -> None:
-        if wrong := [world for world in worlds if not 0 <= world < env.num_worlds]:
-            raise ValueError(f"worlds: {wrong} are not among the {env.num_worlds} worlds of the env")
         self._env, self._worlds = env, list(worlds)
-        self._titles = [f"world {world}" for world in worlds] if titles is None else list(titles)
-        if len(self._titles) != len(self._worlds):
-            raise ValueError(f"{len(self._titles)} titles for {len(self._worlds)} worlds: give one per world")
+        self._titles = titles_of(worlds, titles, env.num_worlds)
         self._maps: list[dict[str, Array]] = [{} for _ in self._worlds]
         self._frames: list[list[dict[str, Array]]] = [[] for _ in self._worlds]
         self._running = [True] * len(self._worlds)

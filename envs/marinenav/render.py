@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import imageio.v2 as imageio
 import numpy as np
@@ -17,10 +16,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from ..drawing.films import save_film
 from .recording import Recording
-from .scene import Scene, draw_map, draw_trajectories
-
-_VIDEO_SUFFIXES = (".gif", ".mp4")
+from .scene import SIZE, Scene, draw_map, draw_trajectories
 
 
 def draw_frame(recording: Recording, t: int, ego: int | None = None) -> NDArray[np.uint8]:
@@ -54,16 +52,8 @@ def save_animation(recording: Recording, path: str | Path, fps: float = 20.0, eg
     Raises:
         ValueError: for another suffix.
     """
-    path = Path(path)
-    if path.suffix.lower() not in _VIDEO_SUFFIXES:
-        raise ValueError(f"cannot write {path.name}: the suffix must be one of {', '.join(_VIDEO_SUFFIXES)}")
-    gif = path.suffix.lower() == ".gif"
-    options = {"duration": 1000 / fps, "loop": 0} if gif else {"fps": fps, "codec": "libx264", "quality": 7}
     scene = Scene(recording)
-    writer: Any = imageio.get_writer(path, mode="I", **options)
-    with writer:
-        for t in range(len(recording.pose)):
-            writer.append_data(scene.draw(t, ego))
+    save_film(path, fps, SIZE, (scene.draw(t, ego) for t in range(len(recording.pose))))
 
 
 def save_trajectories(recordings: Sequence[Recording], path: str | Path, columns: int = 6) -> None:

@@ -34,6 +34,9 @@ COLOURS = (
 WATER, _OUTSIDE, CURRENT, ROCK = "#eaf3f9", "#dfeaf2", "#4a90c2", "#9aa5ad"
 _INK, FAILURE, SUCCESS = "#22313f", "#c0392b", "#1e8449"
 _STATUS = {1: "time-out"} | dict.fromkeys(COLLIDED, "collision") | dict.fromkeys(ARRIVED, "goal reached")
+SIZE = (960, 720)
+"""Width and height of pictures, pixels: whole macroblocks for the video encoder."""
+
 _FADE_SECONDS = 30.0
 _MAX_MARGIN = 20.0
 _UNIT_CIRCLE = np.column_stack([f(np.linspace(0, 2 * np.pi, 25)) for f in (np.cos, np.sin)])
@@ -45,7 +48,7 @@ class Scene:
     def __init__(self, recording: Recording) -> None:
         self._recording, self._robots = recording, recording.robots
         self._colours = np.array([to_rgba(_colour(i)) for i in self._robots]).reshape(-1, 4)
-        figure = Figure(figsize=(9.6, 7.2), dpi=100)  # 960 x 720: whole macroblocks for the video encoder
+        figure = Figure(figsize=(SIZE[0] / 100, SIZE[1] / 100), dpi=100)
         self._canvas = FigureCanvasAgg(figure)
         ax = figure.add_axes((0.065, 0.075, 0.66, 0.88))
         draw_map(ax, recording)

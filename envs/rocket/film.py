@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..arena.canvas import Canvas, Colour, Picture
+from ..drawing.canvas import Canvas, Colour, Picture
+from ..drawing.lettering import write
 from . import rules
 from .actors import above, beside, draw_ball, draw_burst, draw_cars, draw_flight, draw_pads, draw_shadows, draw_way
-from .lettering import write
 from .panels import draw_banner, draw_clock, draw_panels
 from .pitch import PAPER, TEAM_COLOURS, Layout, background
 from .prediction import forecast

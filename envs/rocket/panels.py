@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..arena.canvas import Colour, Picture
+from ..drawing.canvas import Colour, Picture
+from ..drawing.lettering import width_of, write
 from . import rules
-from .lettering import width_of, write
 from .pitch import FAINT, PAPER, TEAM_COLOURS, Layout
 from .recording import ABSENT, Snapshot
 

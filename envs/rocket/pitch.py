@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arena.canvas import Canvas, Colour, Picture
+from ..drawing.canvas import Canvas, Colour, Picture
+from ..drawing.lettering import write
+from ..drawing.page import Page
 from . import rules
-from .lettering import write
 
 Array = NDArray[Any]
 
@@ -23,34 +23,13 @@ FAINT: Colour = (136, 150, 172)
 NIGHT: Colour = (13, 16, 24)
 _TURF, _LINE = (25, 38, 46), (190, 205, 220)
 _LENGTH, _WIDTH = 2 * rules.GOAL_BACK, 2 * rules.HALF_WIDTH
-_SMALLEST = (640, 360)
 _HEIGHTS = (500, 1000, 1500)
 _CIRCLE = 915.0
 _BOX = (1700.0, 3600.0)  # the areas before the goals: half width, and |y| where they begin
 
 
-@dataclass(frozen=True)
-class Layout:
-    """Places in a picture, in pixels.
-
-    Args:
-        size: width and height of the picture, at least 640 by 360.
-
-    Raises:
-        ValueError: a size that is too small.
-    """
-
-    size: tuple[int, int]
-
-    def __post_init__(self) -> None:
-        """Refuses sizes at which nothing can be read."""
-        if self.size[0] < _SMALLEST[0] or self.size[1] < _SMALLEST[1]:
-            raise ValueError(f"size: {self.size[0]} x {self.size[1]} is too small, at least 640 x 360 are needed")
-
-    @property
-    def unit(self) -> float:
-        """A pixel of a picture of 720 lines."""
-        return min(self.size[1] / 720, self.size[0] / 1280)
+class Layout(Page):
+    """Places in a picture, in pixels; see :class:`~envs.drawing.page.Page`."""
 
     @property
     def scale(self) -> float:

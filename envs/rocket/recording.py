@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..recorders import titles_of
 from . import rules
 from .match import Match
 from .specs import TEAMS
@@ -245,11 +246,7 @@ class Recorder:
     """
 
     def __init__(self, env: Rocket, worlds: Sequence[int], titles: Sequence[str] | None = None) -> None:
-        if wrong := [world for world in worlds if not 0 <= world < env.num_worlds]:
-            raise ValueError(f"worlds: {wrong} are not among the {env.num_worlds} worlds of the env")
-        self._titles = [f"world {world}" for world in worlds] if titles is None else list(titles)
-        if len(self._titles) != len(worlds):
-            raise ValueError(f"{len(self._titles)} titles for {len(worlds)} worlds: give one per world")
+        self._titles = titles_of(worlds, titles, env.num_worlds)
         self._env, self._worlds = env, torch.tensor(list(worlds), dtype=torch.int64, device=env.device)
         self._rows: list[list[Array]] = [[] for _ in worlds]
         self._running = [True] * len(worlds)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import imageio.v2 as imageio
 import numpy as np
 
-from ..arena.canvas import Picture
+from ..drawing.canvas import Picture
+from ..drawing.films import save_film, save_grid
 from . import rules
 from .film import Film
 from .match import Match
@@ -20,8 +20,6 @@ SIZE = (1280, 720)
 """Width and height of pictures, pixels."""
 
 _TILE = (640, 360)
-_VIDEO_SUFFIXES = (".gif", ".mp4")
-_QUICK = ["-preset", "veryfast"]  # half the encoder's time, files as small
 _HOLD_SECONDS = 2.0
 
 
@@ -71,22 +69,16 @@ def save_animation(
     Raises:
         ValueError: another suffix, or an impossible size.
     """
-    path = Path(path)
-    if path.suffix.lower() not in _VIDEO_SUFFIXES:
-        raise ValueError(f"cannot write {path.name}: the suffix must be one of {', '.join(_VIDEO_SUFFIXES)}")
-    if size[0] % 2 or size[1] % 2:
-        raise ValueError(f"size: {size[0]} x {size[1]} must be even numbers of pixels")
     film, advance = Film(recording, size), speed * rules.TICKS_PER_SECOND / fps
-    gif = path.suffix.lower() == ".gif"
-    mp4 = {"fps": fps, "codec": "libx264", "quality": 7, "macro_block_size": 2, "ffmpeg_params": _QUICK}
-    options = {"duration": 1000 / fps, "loop": 0} if gif else mp4
     first, last = float(recording.frames.clock[0]), float(recording.frames.clock[-1])
-    writer: Any = imageio.get_writer(path, mode="I", **options)
-    with writer:
+
+    def pictures() -> Iterator[Picture]:
         for frame in range(math.floor((last - first) / advance) + 1):
-            writer.append_data(film.draw(first + frame * advance))
+            yield film.draw(first + frame * advance)
         for frame in range(round(_HOLD_SECONDS * fps)):
-            writer.append_data(film.draw(last, frame * advance))
+            yield film.draw(last, frame * advance)
+
+    save_film(path, fps, size, pictures())
 
 
 def save_trajectories(recordings: Sequence[Recording], path: str | Path, columns: int = 6) -> None:
@@ -100,13 +92,4 @@ def save_trajectories(recordings: Sequence[Recording], path: str | Path, columns
     Raises:
         ValueError: there is no recording.
     """
-    if not recordings:
-        raise ValueError("save_trajectories needs at least one recording")
-    columns = min(columns, len(recordings), 3)
-    rows = math.ceil(len(recordings) / columns)
-    width, height = _TILE
-    grid = np.zeros((rows * height, columns * width, 3), np.uint8)
-    for place, recording in enumerate(recordings):
-        top, left = place // columns * height, place % columns * width
-        grid[top : top + height, left : left + width] = Film(recording, _TILE).draw(ways=True)
-    imageio.imwrite(path, grid, format="png")
+    save_grid(path, (Film(recording, _TILE).draw(ways=True) for recording in recordings), min(columns, 3))

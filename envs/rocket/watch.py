@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ..arena.window import TkWindow, Window
+from ..drawing.window import TkWindow, Window
 from . import rules
 from .actions import chosen_for
 from .env import Rocket

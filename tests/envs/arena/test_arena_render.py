@@ -13,10 +13,10 @@ import torch
 
 from envs.arena import hud, scene
 from envs.arena.env import Arena
-from envs.arena.font import mask
 from envs.arena.recording import Recorder, Recording
 from envs.arena.render import SIZE, draw_frame, draw_world, frame_indices, save_animation, save_png, save_trajectories
 from envs.arena.scene import BULLET, ENEMY, FLAME, GREEN, SHIP, SHOT, SPAWNER, WHITE, Scene
+from envs.drawing.font import mask
 from tests.envs.arena.pictured import (
     BULLET_AT,
     ENEMY_AT,

@@ -11,10 +11,10 @@ import pytest
 import torch
 from tensordict import TensorDict
 
+from envs.drawing.lettering import width_of, write
 from envs.rocket import render
 from envs.rocket.env import Rocket
 from envs.rocket.film import Film
-from envs.rocket.lettering import width_of, write
 from envs.rocket.pitch import BLUE, ORANGE, Layout, background
 from envs.rocket.recording import Frames, Recorder, Recording
 
