@@ -43,6 +43,8 @@ class World(EnvBase):
     """Constructor options that make both sides of a two-sided world agents, for those that could be bots, too."""
     evaluation_steps: ClassVar[int | None] = None
     """After how many steps the published evaluation judges an episode as it stands; None lets every episode end."""
+    tie_breaker: ClassVar[str] = "return"
+    """Of two evaluations with the same success, the better one has more of this statistic."""
     saves_episodes: bool = True
     """Whether a loaded state goes on within its episodes; False where simulators cannot be saved."""
     observing: ClassVar[tuple[str, ...]] = ()

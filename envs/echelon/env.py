@@ -72,6 +72,7 @@ class Echelon(World):
 
     observing = ("envs.echelon.match:observe",)
     evaluation_options: ClassVar[dict[str, Any]] = {"fire_probability": 1.0, "fire_stages": None, "map_seed": 1_000_003}
+    tie_breaker: ClassVar[str] = "hp_margin"
     two_sided_options: ClassVar[dict[str, Any]] = {"opponent": "policy", "opponent_mix": None}
 
     def __init__(

@@ -71,6 +71,12 @@ class Evaluation:
         numbers |= {f"eval/success_level{row['level']}": row.get("success") for row in levels}
         return {name: value for name, value in numbers.items() if value is not None}
 
+    def rank(self, tie_breaker: str = "return") -> list[float]:
+        """What makes one evaluation better than another: success, then the other; in a world without, the return."""
+        summary = self.summary()
+        names = ("eval/success", f"eval/{tie_breaker}") if "eval/success" in summary else ("eval/return",)
+        return [summary.get(name, -math.inf) for name in names]
+
     def table(self) -> list[Row]:
         """One row per level, when there are several, and one for all: what :data:`DEFINITIONS` defines."""
         names = list(dict.fromkeys(self.levels))

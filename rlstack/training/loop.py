@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from tensordict import TensorDictBase
 
+from envs import world_class
 from rlstack.agents import build_agent
 from rlstack.collection.collector import make_collector
 from rlstack.collection.flatten import flatten_agents
@@ -53,7 +54,8 @@ class Training:
         self.curriculum = None if config.curriculum is None else Curriculum(config.curriculum, self.env)
         self.self_play = SelfPlay.of(self.env, run.path / "opponents", raw_config, self.agent)
         self.monitor = Monitor()
-        self.frames, self.best_score = 0, float("-inf")
+        self.frames = 0
+        self.best_rank: list[float] = []  # of the best evaluation, see Evaluation.rank
         self._time = {"time/seconds": 0.0, "time/cpu_seconds": 0.0}
         self._pending_rng: dict[str, Any] | None = None
         self.imitated = False
@@ -185,8 +187,8 @@ class Training:
         evaluation = self.evaluate()
         summary = evaluation.summary()
         evaluation.save(self.run.evaluations / f"{self.frames:012d}.json")
-        score = summary.get("eval/success", summary["eval/return"])
-        best, self.best_score = score > self.best_score, max(score, self.best_score)
+        rank = evaluation.rank(getattr(world_class(self.config.env["name"]), "tie_breaker", "return"))
+        best, self.best_rank = rank > self.best_rank, max(rank, self.best_rank)
         self._time = clock.read()
         logger.log(self.frames, {**summary, **self._time})
         progress.event(f"evaluation at {self.frames:,} frames: {_brief(summary)}")
@@ -209,7 +211,7 @@ class Training:
         state: dict[str, Any] = {
             "frames": self.frames,
             "time": self._time,
-            "best_score": self.best_score,
+            "best_rank": self.best_rank,
             "imitated": self.imitated,
             "agent": self.agent.state_dict(),
             "env": self.env.state_dict(),
@@ -240,7 +242,7 @@ class Training:
         self.imitated = state.get("imitated", False)
         if self.imitated and self.config.imitation.only:
             raise ConfigError("resume: the run is complete; imitation.only=false goes on with reinforcement learning")
-        self.frames, self._time, self.best_score = state["frames"], state["time"], state["best_score"]
+        self.frames, self._time, self.best_rank = state["frames"], state["time"], state["best_rank"]
         try:
             self.agent.load_state_dict(state["agent"])
             if self.curriculum is not None:  # before the worlds, which go on within its stage

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from pathlib import Path
 
 import pytest
+import torch
 
 from rlstack.evaluation.results import Evaluation
 from rlstack.evaluation.statistics import wilson_interval
@@ -41,6 +43,22 @@ def test_json_round_trip(result: Evaluation, tmp_path: Path) -> None:
     }
     with pytest.raises(ValueError, match="not an evaluation"):
         Evaluation.from_json("[]")
+
+
+def test_the_better_one_wins_more_then_by_more_and_nan_is_never_better() -> None:
+    def of(**columns: list[float]) -> list[float]:
+        columns = {"return": [0.0, 0.0], **columns}
+        values = {name: torch.tensor(column, dtype=torch.float64) for name, column in columns.items()}
+        return Evaluation(values, ["all"] * 2, "any", {}, 0).rank("margin")
+
+    ranks = [
+        of(success=[0.0, 1.0], margin=[900.0, 900.0]),
+        of(success=[1.0, 1.0], margin=[1.0, 2.0]),
+        of(success=[1.0, 1.0], margin=[1.0, 3.0]),
+    ]
+    assert ranks[0] < ranks[1] < ranks[2]
+    lost = of(**{"return": [math.nan, 1.0]})
+    assert lost > [] and of(**{"return": [-5.0, -5.0]}) > lost
 
 
 def test_recordings_are_the_episodes(result: Evaluation) -> None:
