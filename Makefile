@@ -1,6 +1,6 @@
 # Every target sets up .venv by itself, once; `make help` lists them.
 #
-#   PYTHON    interpreter that creates .venv (3.11 or newer)      make test PYTHON=python3.12
+#   PYTHON    interpreter that creates .venv (3.10 or newer)      make test PYTHON=python3.12
 #   PIP_ARGS  extra arguments for each `pip install`              make train PIP_ARGS="--no-cache-dir"
 #   ARGS      passed on to the command that the target runs       make train ARGS="seed=1"
 
@@ -30,7 +30,7 @@ venv: $(STAMP) ## set up .venv (the other targets do so themselves)
 $(STAMP): pyproject.toml constraints.txt
 	@echo 'setting up $(VENV) (the first time takes a few minutes)'
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
-	@$(PY) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed: make PYTHON=...")'
+	@$(PY) -c 'import sys; sys.version_info >= (3, 10) or sys.exit("Python 3.10 or newer is needed: make PYTHON=...")'
 	@$(PY) -m pip --version >/dev/null 2>&1 || $(PY) -m ensurepip --upgrade
 	@$(PIP_INSTALL) torch
 	@$(PIP_INSTALL) --quiet -e '.[dev]'
@@ -70,7 +70,7 @@ wheel: $(STAMP) ## build the wheel into dist/
 
 pins: $(STAMP) ## rewrite constraints.txt from what .venv holds
 	@{ grep '^#' constraints.txt; $(PY) -m pip freeze --all --exclude-editable --exclude pip --exclude rlstack \
-		| sed -E 's/^(torch==[^+]+)\+.*/\1/'; } > constraints.tmp
+		| sed -E 's/^(torch==[^+]+)\+.*/\1/; /^(torch|torchrl|tensordict)==/!s/$$/ ; python_version >= "3.11"/'; } > constraints.tmp
 	@mv constraints.tmp constraints.txt
 	@touch $(STAMP)
 

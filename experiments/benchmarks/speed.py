@@ -19,7 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -200,7 +200,7 @@ def table(rows: Sequence[Row]) -> Table:
 def circumstances() -> dict[str, Any]:
     """What the figures depend on."""
     return {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "command": " ".join(["python -m experiments.benchmarks.speed", *sys.argv[1:]]),
         "cpu": cpu_model(),
         "cores": os.cpu_count(),

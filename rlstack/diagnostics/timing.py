@@ -8,10 +8,11 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 import torch
+from typing_extensions import Self
 
 OTHER = "other"
 

@@ -14,9 +14,10 @@ import threading
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import torch
+from typing_extensions import Self
 
 _MEGABYTE = 1e6
 _EVERY = 0.5  # s; NVML itself averages over a sixth of a second to a second

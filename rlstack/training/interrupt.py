@@ -5,7 +5,9 @@ from __future__ import annotations
 import signal
 import threading
 from types import FrameType, TracebackType
-from typing import Any, Self
+from typing import Any
+
+from typing_extensions import Self
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 

@@ -7,7 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, Any, Literal, Protocol, Self, TextIO
+from typing import Annotated, Any, Literal, Protocol, TextIO
+
+from typing_extensions import Self
 
 from rlstack.config import Interval
 
