@@ -9,7 +9,8 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from ..spaces import Array, Observations
+from ..encodings import Array
+from ..spaces import Observations
 from .simulators import Arrays
 
 

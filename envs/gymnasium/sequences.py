@@ -10,7 +10,8 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from ..spaces import Array, Observations
+from ..encodings import Array
+from ..spaces import Observations
 from .batch import Batch
 
 Act = Callable[[Any, Tensor | None], dict[str, Tensor]]

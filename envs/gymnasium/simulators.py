@@ -8,7 +8,8 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
-from ..spaces import ACTION_MASK, Actions, Array, Observations, has_mask, split_mask
+from ..encodings import Array
+from ..spaces import ACTION_MASK, Actions, Observations, has_mask, split_mask
 from .making import Environment, Recipe
 
 

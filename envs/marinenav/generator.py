@@ -64,7 +64,7 @@ def _random_episode(seed: int, rng: RandomState, level: Mapping[str, float]) -> 
     return make_episode(robots, cores, obstacles, seed)
 
 
-def _place(count: int, propose: Callable[[], Any], fits: Callable[[Any, list], bool]) -> Iterator[Any]:
+def _place(count: int, propose: Callable[[], Any], fits: Callable[[Any, list[Any]], bool]) -> Iterator[Any]:
     """Rejection sampling of up to ``count`` items; gives up silently, as the published reset does."""
     placed: list[Any] = []
     for _ in range(rules.MAX_ATTEMPTS):

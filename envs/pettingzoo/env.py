@@ -12,7 +12,8 @@ from torch import Tensor
 from torchrl.data import Binary, Composite, Unbounded
 
 from ..base import World
-from ..spaces import ACTION_MASK, Actions, Array, Observations, has_mask, split_mask
+from ..encodings import Array
+from ..spaces import ACTION_MASK, Actions, Observations, has_mask, split_mask
 from .making import build, common_space, parallel_factory
 
 _ENDS = ("done", "terminated", "truncated")

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from .simulation import Kernels, drive, finish, fly
+from .driving import drive
+from .simulation import Kernels, finish, fly
 
 
 def compiled_kernels() -> Kernels:

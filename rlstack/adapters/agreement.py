@@ -11,7 +11,7 @@ from tensordict import TensorDict
 from torch import Tensor
 from torchrl.data import Composite, TensorSpec
 
-from rlstack.agents.base import Interface
+from rlstack.agents.interface import Interface
 
 Act = Callable[[Any, Tensor | None], Tensor]
 """From an observation ``[N]`` and, where the env has one, an action mask ``[N, n]`` to the env's actions."""

@@ -12,7 +12,7 @@ from torchrl.data import Categorical, Composite, MultiCategorical, OneHot, Tenso
 from torchrl.envs import EnvBase
 
 from rlstack.adapters.safe_load import first_line
-from rlstack.agents.base import Interface
+from rlstack.agents.interface import Interface
 from rlstack.config import ConfigError
 
 BOUNDS_TOLERANCE = 1e-5

@@ -6,7 +6,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rlstack.agents.base import Interface
+from rlstack.agents.interface import Interface
 
 
 class EpisodeStarts:

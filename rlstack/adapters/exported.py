@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torchrl.data import Composite
 
 from envs.base import MEMORY
-from rlstack.agents.base import MASK, Agent, Policy
+from rlstack.agents.base import Agent, Policy
+from rlstack.agents.interface import MASK
 from rlstack.agents.recurrent.policy import RecurrentPolicy
 from rlstack.config import ConfigError
 

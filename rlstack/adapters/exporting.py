@@ -22,7 +22,8 @@ from envs.base import MEMORY
 from rlstack.adapters.agreement import TOLERANCE, Agreement, compare, random_inputs
 from rlstack.adapters.exported import NEXT_MEMORY, ExportedPolicy
 from rlstack.adapters.safe_load import reason
-from rlstack.agents.base import Agent, Interface
+from rlstack.agents.base import Agent
+from rlstack.agents.interface import Interface
 from rlstack.config import ConfigError
 
 FORMAT, VERSION = "rlstack-policy", 1

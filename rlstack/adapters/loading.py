@@ -10,7 +10,7 @@ from tensordict.nn import TensorDictModuleBase
 from torchrl.data import Composite
 from torchrl.envs import EnvBase
 
-from rlstack.agents.base import Interface
+from rlstack.agents.interface import Interface
 from rlstack.config import ConfigError
 from rlstack.config.errors import missing_option, unknown_key
 

@@ -24,7 +24,7 @@ from torchrl.envs import EnvBase
 from rlstack.adapters.env_fit import as_actions, telling, try_out
 from rlstack.adapters.episode_starts import EpisodeStarts
 from rlstack.adapters.safe_load import first_line
-from rlstack.agents.base import Interface
+from rlstack.agents.interface import Interface
 from rlstack.config import ConfigError
 
 ProtocolName: TypeAlias = Literal["auto", "callable", "act", "predict"]

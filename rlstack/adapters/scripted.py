@@ -22,7 +22,7 @@ from torchrl.envs import EnvBase
 
 from rlstack.adapters.env_fit import as_actions, choices, leaves, telling, try_out
 from rlstack.adapters.safe_load import first_line, forward_arguments
-from rlstack.agents.base import MASK, Interface
+from rlstack.agents.interface import MASK, Interface
 from rlstack.config import ConfigError
 
 Graph = Callable[[list[Tensor]], Any]

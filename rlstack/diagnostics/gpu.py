@@ -79,7 +79,7 @@ def _inspected(subject: Subject, work: Callable[[], int]) -> dict[str, Any]:
     with torch.profiler.profile(activities=activities) as profiler:
         times = work()
         seconds = subject.clock() - begin
-    events = ((event.name, event.device_type == torch.autograd.DeviceType.CUDA) for event in profiler.events())
+    events = ((event.name, event.device_type.name == "CUDA") for event in profiler.events())
     counts = count_events(events)
     with waits() as places:
         again = work()

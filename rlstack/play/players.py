@@ -15,8 +15,8 @@ from torchrl.envs import EnvBase
 
 from envs.base import MEMORY
 from rlstack.adapters.loading import KINDS, load_policy, parse
-from rlstack.agents.base import GROUP, Interface
-from rlstack.agents.interface import MASK
+from rlstack.agents.base import GROUP
+from rlstack.agents.interface import MASK, Interface
 from rlstack.config import ConfigError
 from rlstack.config.errors import did_you_mean
 

@@ -11,7 +11,8 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 from torchrl.envs import EnvBase
 
-from rlstack.agents.base import GROUP, Interface
+from rlstack.agents.base import GROUP
+from rlstack.agents.interface import Interface
 
 from .players import Player
 from .sides import half_worlds, sides_of

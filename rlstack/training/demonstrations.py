@@ -24,7 +24,7 @@ from torchrl.envs import EnvBase
 
 from rlstack.adapters.env_fit import check_bounds
 from rlstack.adapters.safe_load import load_arrays
-from rlstack.agents.base import MASK, Interface
+from rlstack.agents.interface import MASK, Interface
 from rlstack.collection.collector import make_collector
 from rlstack.collection.flatten import flatten_agents
 from rlstack.config import ConfigError

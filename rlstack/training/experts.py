@@ -13,7 +13,7 @@ from torchrl.envs import EnvBase
 
 from rlstack.adapters.env_fit import check_bounds
 from rlstack.adapters.loading import load_policy
-from rlstack.agents.base import Interface
+from rlstack.agents.interface import Interface
 from rlstack.config import ConfigError
 from rlstack.play.teachers import ScriptedPolicy, scripted_policy
 

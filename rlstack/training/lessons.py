@@ -10,7 +10,8 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from envs.base import MEMORY
-from rlstack.agents.base import MASK, Agent
+from rlstack.agents.base import Agent
+from rlstack.agents.interface import MASK
 from rlstack.agents.recurrent.base import Recurrent
 from rlstack.agents.recurrent.policy import RecurrentPolicy
 from rlstack.collection.sequences import cut, episode_starts

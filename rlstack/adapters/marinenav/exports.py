@@ -17,7 +17,8 @@ from torch import Tensor
 
 from rlstack.adapters.marinenav.weights import ACTION_SIZE, CHOICES, NUM_OBJECTS, OBJECT_SIZE, SELF_SIZE
 from rlstack.adapters.safe_load import forward_arguments
-from rlstack.agents.base import Interface, Policy
+from rlstack.agents.base import Policy
+from rlstack.agents.interface import Interface
 from rlstack.config import ConfigError
 
 LEVELS = 32

@@ -54,7 +54,7 @@ class _Dtype(_Standin):
         return np.frombuffer(content, self.order + self.code).reshape(shape, order=order).tolist()
 
 
-class _Array(list, _Standin):
+class _Array(list[Any], _Standin):
     """A numpy array, which becomes the nested lists of its elements when its state arrives."""
 
     def __init__(self, *_: Any, **__: Any) -> None:

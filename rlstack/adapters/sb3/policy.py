@@ -17,7 +17,7 @@ from rlstack.adapters.episode_starts import EpisodeStarts
 from rlstack.adapters.sb3.model import SB3Model
 from rlstack.adapters.sb3.networks import FeedForward
 from rlstack.adapters.sb3.recurrent import RecurrentActorCritic, State
-from rlstack.agents.base import Interface
+from rlstack.agents.interface import Interface
 from rlstack.config import ConfigError
 
 _PRINTED = 1e-5
