@@ -5,8 +5,8 @@
 Every seed is one ``python -m rlstack.train experiment=echelon/bots`` of one thread (further overrides can be appended).
 Its last checkpoint plays on maps it has not trained on, at full fire, against both bots of its training, half of the
 games on either side, with actions sampled from the policy. Results beside this file: ``bots.json``, ``bots.csv`` and
-``bots.png`` (the training), ``bots.yaml`` (the resolved configuration), ``bots.mp4`` and the replay of the best game of
-the first seed, and ``bots.md``.
+``bots.png`` (the training), ``bots.yaml`` (the resolved configuration), ``bots.mp4`` and ``bots.html`` (the best game
+of the first seed as a film and as a replay to scrub through), and ``bots.md``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BOTS = Experiment(
     opponents=("heuristic", "veteran"),
     games=512,
     seeds=(0, 1, 2),
-    films=("mp4",),
+    films=("mp4", "html"),
     ylabel="share of games won against heuristic and veteran",
 )
 
