@@ -12,6 +12,7 @@ import tempfile
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NoReturn
 
 import hydra
@@ -28,6 +29,7 @@ from yaml import MarkedYAMLError, YAMLError
 
 from rlstack.config import ConfigError, conf_dir
 from rlstack.config.errors import missing_option, unknown_key
+from rlstack.sweeps import results
 
 Task = Callable[[DictConfig], Any]
 Main = Callable[..., Any]
@@ -39,6 +41,20 @@ os.environ.setdefault("RL_WARNINGS", "False")
 USER_ERRORS = (ConfigError, HydraException, OmegaConfBaseException, YAMLError)
 USER_ERROR_STATUS = 2
 INTERRUPTED_STATUS = 130  # 128 + SIGINT, as shells count
+
+# Hydra looks for sweepers in packages of the name hydra_plugins; ours is there.
+_PLACE_OF_PLUGINS = str(Path(results.__file__).parent / "plugins")
+if _PLACE_OF_PLUGINS not in sys.path:
+    sys.path.append(_PLACE_OF_PLUGINS)
+
+_SWEEP = "; it comes with the extra 'sweep'"
+_PLUGINS = {
+    "hydra/launcher/joblib": _SWEEP,
+    "hydra/launcher/submitit_local": _SWEEP,
+    "hydra/launcher/submitit_slurm": _SWEEP,
+    "hydra/sweeper/optuna": _SWEEP,
+    "hydra/launcher/ray": "; it comes with the extra 'ray' and pip install --no-deps hydra-ray-launcher",
+}
 
 
 def hydra_command(
@@ -58,17 +74,20 @@ def hydra_command(
         # Also around the task itself: an error that escapes a job makes Hydra print a line of its own.
         @functools.wraps(task)
         def guarded(cfg: DictConfig) -> Any:
-            with user_errors():
+            with job_errors() if results.in_sweep() else user_errors():
                 return task(cfg)
 
         @functools.wraps(task)
         def main(cfg: DictConfig | None = None) -> Any:
             if cfg is not None:
                 return task(cfg)
-            with user_errors(), _hydra_environment():
+            with user_errors(), _hydra_environment() as sweep:
                 sys.argv[1:] = sys.argv[1:] if arguments is None else arguments(sys.argv[1:])
                 command = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=config_name)
-                return command(guarded)()
+                try:
+                    return command(guarded)()
+                finally:
+                    results.show(results.take(sweep))
 
         return main
 
@@ -103,12 +122,29 @@ def user_errors() -> Iterator[None]:
         _exit(f"error: {explain(culprit)}", USER_ERROR_STATUS)
 
 
+@contextmanager
+def job_errors() -> Iterator[None]:
+    """Around a job of a sweep: what goes wrong is noted for the table at the end, and ends this job alone.
+
+    The error goes on to the sweeper as one that any launcher can carry from one process to another.
+    """
+    try:
+        yield
+    except Exception as error:
+        culprit = _culprit(error)
+        line = f"{type(error).__name__}: {error}" if culprit is None else explain(culprit)
+        results.note(error=line)
+        if culprit is None or os.environ.get("RLSTACK_FULL_ERROR") == "1":
+            traceback.print_exc()
+        raise (RuntimeError if culprit is None else ConfigError)(line) from None
+
+
 def explain(error: BaseException) -> str:
     """One line that tells the user which key is wrong and what is allowed there."""
     match error:
         case MissingConfigException(missing_cfg_file=str(file), options=options) if options is not None:
             group, _, name = file.removesuffix(".yaml").rpartition("/")
-            text = missing_option(group, name, options)
+            text = missing_option(group, name, options) + _PLUGINS.get(f"{group}/{name}", "")
         case MissingConfigException():
             text = str(error).partition("\n")[0]
         case OverrideParseException():
@@ -150,8 +186,8 @@ def _first_line(text: str, skip: str = "\0") -> str:
 
 
 @contextmanager
-def _hydra_environment() -> Iterator[None]:
-    """Let errors reach us instead of Hydra's own printing, and give a sweep a place for its files."""
+def _hydra_environment() -> Iterator[Path]:
+    """Let errors reach us instead of Hydra's own printing, and give a sweep a place for its files: this folder."""
     with tempfile.TemporaryDirectory(prefix="rlstack-sweep-") as scratch:
         added = {"HYDRA_FULL_ERROR": "1"}
         if "RLSTACK_SWEEP_DIR" not in os.environ:
@@ -159,7 +195,7 @@ def _hydra_environment() -> Iterator[None]:
         saved = {name: os.environ.get(name) for name in added}
         os.environ.update(added)
         try:
-            yield
+            yield Path(os.environ["RLSTACK_SWEEP_DIR"])
         finally:
             for name, value in saved.items():
                 os.environ.pop(name)

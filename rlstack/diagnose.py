@@ -96,12 +96,14 @@ def output_folder(config: DiagnoseConfig, subject: Subject) -> Path:
         ConfigError: the folder cannot be made.
     """
     from rlstack.train import run_name
-    from rlstack.training.run_directory import first_free
+    from rlstack.training.run_directory import make_first_free
 
     c = subject.config
     name = f"diagnosis_{run_name(c.agent, c.env, c.seed)}_{time.strftime('%Y%m%d-%H%M%S')}"
-    folder = first_free(Path("runs") / name) if config.output is None else Path(config.output)
+    folder = Path("runs") / name if config.output is None else Path(config.output)
     try:
+        if config.output is None:
+            return make_first_free(folder)
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"output: {folder} cannot be made ({error.strerror})") from None

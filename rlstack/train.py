@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from rlstack.command import hydra_command, open_group
 from rlstack.config import ConfigError, build, to_plain
+
+if TYPE_CHECKING:
+    from rlstack.training.run_directory import RunDirectory
 
 _DEBUG = {
     "total_frames": 1000,
@@ -20,14 +24,35 @@ _DEBUG = {
 }
 
 
-def run(cfg: DictConfig) -> None:
-    """One run, new or resumed, from configuration to report."""
+def run(cfg: DictConfig) -> float:
+    """One run, new or resumed, from configuration to report; returns its score, for sweeps."""
     plain = debugged(to_plain(cfg))
-    train(_resumed(plain) if plain["resume"] is not None else plain)
+    plain = _resumed(plain) if plain["resume"] is not None else plain
+    with _taken(plain):
+        directory = train(plain)
+
+    from rlstack.sweeps.results import note
+    from rlstack.training.config import ObjectiveConfig
+    from rlstack.training.objective import score
+
+    result = score(directory.path, build(ObjectiveConfig, plain.get("objective", {}), "objective"))
+    note(score=result, run=str(directory.path))
+    return result
 
 
-def train(plain: dict[str, Any]) -> None:
+def _taken(plain: dict[str, Any]) -> AbstractContextManager[None]:
+    """In a sweep, whose jobs outlive a command that was killed: the run's folder for this process alone."""
+    from rlstack.sweeps.results import in_sweep
+    from rlstack.training.run_directory import taken
+
+    folder = plain["resume"] or plain["run_dir"]
+    return taken(folder) if folder and in_sweep() else nullcontext()
+
+
+def train(plain: dict[str, Any]) -> RunDirectory:
     """The run of a resolved configuration; with ``resume``, its stored one with what may change about it.
+
+    Returns where it is.
 
     Raises:
         ConfigError: a mistake in it, before anything is written.
@@ -71,6 +96,7 @@ def train(plain: dict[str, Any]) -> None:
         save_curriculum(directory.path, [stage.name for stage in config.curriculum.stages])
     evaluation.print_table()
     print(where_things_are(directory))
+    return directory
 
 
 def run_name(agent: dict[str, Any], env: dict[str, Any], seed: int) -> str:

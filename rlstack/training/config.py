@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from rlstack.config import Interval
@@ -15,10 +15,12 @@ Seed = Annotated[int, Interval(low=0, high=2**32 - 1)]
 
 RESUMABLE = (
     "total_frames",
+    "until",
     "log_every",
     "eval",
     "checkpoint",
     "logger",
+    "objective",
     "threads",
     "device",
     "imitation.only",
@@ -113,11 +115,25 @@ class ImitationConfig:
 
 
 @dataclass
+class ObjectiveConfig:
+    """The one number of a run that sweeps compare.
+
+    Attributes:
+        metric: a column of ``metrics.csv``; None for ``eval/success``, or ``eval/return`` in a world without success.
+        value: which of its values.
+    """
+
+    metric: str | None = None
+    value: Literal["last", "max", "min", "mean"] = "last"
+
+
+@dataclass
 class TrainConfig:
     """One run. ``agent`` and ``env`` are checked by the agent's and the world's own types.
 
     ``init`` is a checkpoint whose agent's networks a new run starts from; without a ``curriculum`` the world is as its
-    options say all the time.
+    options say all the time. ``until`` is where the run stops with a checkpoint, to be resumed: schedules go by
+    ``total_frames``.
     """
 
     agent: dict[str, Any]
@@ -137,3 +153,5 @@ class TrainConfig:
     imitation: ImitationConfig
     init: str | None = None
     curriculum: CurriculumConfig | None = None
+    until: Count | None = None
+    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)

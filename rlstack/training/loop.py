@@ -54,6 +54,7 @@ class Training:
         self.curriculum = None if config.curriculum is None else Curriculum(config.curriculum, self.env)
         self.self_play = SelfPlay.of(self.env, run.path / "opponents", raw_config, self.agent)
         self.monitor = Monitor()
+        self.last_frame = min(config.total_frames, config.until or config.total_frames)
         self.frames = 0
         self.best_rank: list[float] = []  # of the best evaluation, see Evaluation.rank
         self._time = {"time/seconds": 0.0, "time/cpu_seconds": 0.0}
@@ -80,7 +81,7 @@ class Training:
             self._imitation = Imitation(self.config, self.agent)
 
     def execute(self) -> Evaluation:
-        """Trains to ``total_frames``; returns the last evaluation. Ctrl-C saves a checkpoint before it leaves."""
+        """Trains to ``until`` or the end; returns the last evaluation. Ctrl-C saves a checkpoint before it leaves."""
         self.prepare()
         c, clock, frames_before = self.config, _Clock(self._time), self.frames
         collector = make_collector(self.env, self.agent.policy(explore=True), c.collector.steps_per_batch)
@@ -104,7 +105,7 @@ class Training:
                 self._follow_curriculum(batch, logger, progress)
                 if self.self_play is not None and (joined := self.self_play.observe(self.frames, self.agent)):
                     progress.event(joined)
-                due = _Due(previous, self.frames, c.total_frames)
+                due = _Due(previous, self.frames, self.last_frame)
                 if due(c.log_every):
                     rate = (self.frames - frames_before) / clock.elapsed
                     row = {**self.monitor.flush(), "train/updates": float(self.agent.updates)}
@@ -118,7 +119,7 @@ class Training:
                     evaluation, best = self._evaluate(logger, progress, clock)
                 if best or due(c.checkpoint.every):
                     progress.event(f"checkpoint {self.save(best).name}{' (best so far)' if best else ''}")
-                if stop.requested and self.frames < c.total_frames:
+                if stop.requested and self.frames < self.last_frame:
                     progress.event(f"interrupted; saved {self.save().name}, go on with resume={self.run.path}")
                     raise KeyboardInterrupt
         assert evaluation is not None, "the last batch is always evaluated"
@@ -143,11 +144,11 @@ class Training:
         return evaluation
 
     def _batches(self, collector: Any) -> Iterator[TensorDictBase]:
-        """Batches until the run is complete."""
+        """Batches until the last frame."""
         try:
             for batch in collector:
                 yield batch
-                if self.frames >= self.config.total_frames:
+                if self.frames >= self.last_frame:
                     return
         finally:
             collector.shutdown(close_env=False)
@@ -168,7 +169,7 @@ class Training:
 
     def evaluation_due(self, previous: int) -> bool:
         """Whether to evaluate now, after a batch that began at ``previous`` frames; always at the end of the run."""
-        return _Due(previous, self.frames, self.config.total_frames)(self.config.eval.every)
+        return _Due(previous, self.frames, self.last_frame)(self.config.eval.every)
 
     def evaluate(self) -> Evaluation:
         """Judges the greedy policy on the run's fixed episodes. Another way to judge: a subclass overrides this."""
@@ -198,7 +199,7 @@ class Training:
     def _logging(self) -> Iterator[tuple[MetricLogger, Progress]]:
         with MetricLogger(self.run.path, self.config.logger, self.raw_config, self.run.path.name) as logger:
             logger.truncate_after(self.frames)  # rows of a future that a resumed run has left behind
-            progress = Progress(self.config.total_frames, start_frames=self.frames)
+            progress = Progress(self.last_frame, start_frames=self.frames)
             try:
                 yield logger, progress
             finally:
@@ -239,6 +240,8 @@ class Training:
             raise ConfigError(f"resume: {error}") from None
         if state["frames"] >= self.config.total_frames:
             raise ConfigError(f"resume: the run is complete ({state['frames']:,} frames); raise total_frames to go on")
+        if state["frames"] >= self.last_frame:
+            raise ConfigError(f"resume: the run is at {state['frames']:,} frames; raise until, or give until=null")
         self.imitated = state.get("imitated", False)
         if self.imitated and self.config.imitation.only:
             raise ConfigError("resume: the run is complete; imitation.only=false goes on with reinforcement learning")

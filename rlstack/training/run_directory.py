@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +38,13 @@ class RunDirectory:
             ConfigError: the folder already holds a run, or cannot be written to.
         """
         chosen = Path(path) if path is not None else Path("runs") / f"{name}_{time.strftime('%Y%m%d-%H%M%S')}"
-        if path is None:
-            chosen = first_free(chosen)
-        if (chosen / CONFIG).exists():
+        if path is not None and (chosen / CONFIG).exists():
             raise ConfigError(f"run_dir: {chosen} already holds a run; choose another, or resume={chosen}")
         try:
-            chosen.mkdir(parents=True, exist_ok=True)
+            if path is None:
+                chosen = make_first_free(chosen)
+            else:
+                chosen.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"run_dir: {chosen} cannot be made ({error.strerror})") from None
         if not os.access(chosen, os.W_OK):
@@ -84,10 +88,48 @@ class RunDirectory:
         return {str(key): value for key, value in config.items()}
 
 
-def first_free(path: Path) -> Path:
-    """The path itself, or with the first free number: runs of a sweep can start within one second."""
+@contextmanager
+def taken(path: Path | str) -> Iterator[None]:
+    """While entered, no other job of a sweep trains in this folder; the system lets go of it when a process is killed.
+
+    The folder is made, and removed again if nothing came to be in it.
+
+    Raises:
+        ConfigError: another process has it.
+    """
+    try:
+        os.makedirs(path, exist_ok=True)
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError as error:
+        raise ConfigError(f"run_dir: {path} cannot be made ({error.strerror})") from None
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(f"run_dir: another process trains {path}") from None
+        except OSError:
+            pass  # a file system without locks
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                os.rmdir(path)
+    finally:
+        os.close(descriptor)
+
+
+def make_first_free(path: Path) -> Path:
+    """Makes the folder, under its name or with the first free number: runs of a sweep may start at the same moment.
+
+    Raises:
+        OSError: it cannot be made.
+    """
     candidate, number = path, 1
-    while candidate.exists():
-        number += 1
-        candidate = path.with_name(f"{path.name}-{number}")
-    return candidate
+    while True:
+        try:
+            candidate.mkdir(parents=True)
+        except FileExistsError:
+            number += 1
+            candidate = path.with_name(f"{path.name}-{number}")
+        else:
+            return candidate

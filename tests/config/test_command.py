@@ -89,7 +89,6 @@ def test_works_and_leaves_no_files(app: Path, cwd: Path, arguments: list[str], o
         (["-m", "nope=1,2"], "nope: unknown key, allowed: agent, seed"),
         (["seed=[1"], "seed=[1: cannot read this override, no viable alternative at input '[1'"),
         (["seed=13"], "agent.lr: not today"),
-        (["-m", "seed=13"], "agent.lr: not today"),
         (["seed=16"], "agent.entropy: missing from the configuration, which has: gamma, lr"),
         (["--config-dir", "/nope"], "Additional config directory '/nope' not found"),
     ],
@@ -99,7 +98,6 @@ def test_works_and_leaves_no_files(app: Path, cwd: Path, arguments: list[str], o
         "sweep-key",
         "syntax",
         "config-error",
-        "sweep-config-error",
         "omegaconf",
         "directory",
     ],
@@ -107,6 +105,30 @@ def test_works_and_leaves_no_files(app: Path, cwd: Path, arguments: list[str], o
 def test_a_users_error_is_one_line_and_status_2(app: Path, cwd: Path, arguments: list[str], message: str) -> None:
     result = call(app, cwd, *arguments)
     assert (result.returncode, result.stderr) == (2, f"error: {message}\n")
+
+
+def test_a_job_of_a_sweep_that_fails_does_not_end_the_others(app: Path, cwd: Path) -> None:
+    result = call(app, cwd, "-m", "seed=13,2")
+    assert result.returncode == 2 and result.stdout == "ran 0.001 13\nran 0.001 2\n"
+    which, error = result.stderr.splitlines()
+    assert "seed=13" in which and error == "error: agent.lr: not today"
+
+
+def test_a_bug_in_a_job_of_a_sweep_shows_where_it_is(app: Path, cwd: Path) -> None:
+    result = call(app, cwd, "-m", "seed=14")
+    assert result.returncode == 1
+    assert "in run" in result.stderr and "ZeroDivisionError: a bug" in result.stderr
+
+
+def test_ctrl_c_in_a_job_ends_the_sweep(app: Path, cwd: Path) -> None:
+    result = call(app, cwd, "-m", "seed=15,2")
+    assert (result.returncode, result.stdout, result.stderr) == (130, "ran 0.001 15\n", "interrupted\n")
+
+
+def test_a_launcher_that_is_not_installed_is_told_with_where_it_comes_from(app: Path, cwd: Path) -> None:
+    result = call(app, cwd, "-m", "hydra/launcher=joblib", "seed=1,2")
+    if result.returncode:
+        assert "extra 'sweep'" in result.stderr
 
 
 def test_help_lists_the_groups(app: Path, cwd: Path) -> None:

@@ -206,6 +206,22 @@ def test_the_self_check_also_acts_greedily(tmp_path: Path, monkeypatch: pytest.M
         self_check(build(TrainConfig, plain_config()), run)
 
 
+def test_a_run_that_stops_half_way_goes_on_as_if_it_had_not(finished: Path, tmp_path: Path) -> None:
+    plain = plain_config("until=3000")
+    paused = start(tmp_path / "run", plain)
+    evaluation = paused.execute()
+    assert 3000 <= paused.frames < 3500 and evaluation.summary()
+    again = Training(build(TrainConfig, plain), RunDirectory.open(tmp_path / "run", 5), plain)
+    with pytest.raises(ConfigError, match="until"):
+        again.restore()
+    plain = plain_config()
+    resumed = Training(build(TrainConfig, plain), RunDirectory.open(tmp_path / "run", 5), plain)
+    resumed.restore()
+    resumed.execute()
+    final, straight = (state_of(RunDirectory(run).checkpoints.latest()) for run in (tmp_path / "run", finished))
+    assert_same(final["agent"], straight["agent"])
+
+
 def test_a_run_directory_is_never_overwritten(finished: Path) -> None:
     with pytest.raises(ConfigError, match="already holds a run"):
         RunDirectory.create(finished, "x", 1)

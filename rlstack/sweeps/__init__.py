@@ -1,0 +1,1 @@
+"""Several runs by one command: what became of each, and populations that train together."""

@@ -1,0 +1,220 @@
+"""Who of a population goes on as a copy of whom (Jaderberg et al. 2017, Population Based Training of Neural Networks).
+
+All that is decided is in ``population.json`` before it is done, and everything that is done can be done again: a
+population goes on from there after its process was killed at any moment.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Annotated, Any, Literal
+
+from omegaconf import OmegaConf
+
+from rlstack.config import ConfigError, Interval, build
+
+from .results import write_json
+from .space import Space
+
+FILE = "population.json"
+_FORMAT = {"format": "rlstack-population", "version": 1}
+_OWN = ("wandb", "wandb_run_id")
+"""What a copy of a run does not take along: two processes would log as one."""
+
+
+@dataclass
+class PopulationConfig:
+    """The options of ``conf/hydra/sweeper/pbt.yaml``."""
+
+    folder: str
+    members: Annotated[int, Interval(low=2)]
+    generations: Annotated[int, Interval(low=1)]
+    quantile: Annotated[float, Interval(low=0, high=0.5, open_low=True)]
+    perturb: list[Annotated[float, Interval(low=0, open_low=True)]]
+    resample: Annotated[float, Interval(low=0, high=1)]
+    direction: Literal["maximize", "minimize"]
+    seed: int
+    params: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.perturb:
+            raise ValueError("perturb: give one factor at least")
+
+
+@dataclass
+class Member:
+    """One member in one generation.
+
+    Attributes:
+        hyperparameters: by key.
+        copied_from: the member whose run of the generation before it goes on with; None for its own.
+        score: at the end of the generation, None before and for a run that failed.
+    """
+
+    hyperparameters: dict[str, Any]
+    copied_from: int | None = None
+    score: float | None = None
+
+
+@dataclass
+class Generation:
+    """One turn of everyone, up to ``until`` frames: planned, then copies are made, then training, then finished."""
+
+    until: int
+    members: list[Member]
+    state: Literal["planned", "training", "finished"] = "planned"
+
+
+class Population:
+    """The generations so far, and what follows from them.
+
+    Args:
+        config: of the population.
+        space: what varies.
+        total_frames: of a member's run, all generations together.
+        settings: what else must be the same for a population to go on, by name.
+
+    Raises:
+        ConfigError: the folder holds a population of other settings, or its file cannot be read.
+    """
+
+    def __init__(self, config: PopulationConfig, space: Space, total_frames: int, settings: dict[str, Any]) -> None:
+        self.config, self.space, self.total_frames = config, space, total_frames
+        self.folder = Path(config.folder)
+        ours = {key: value for key, value in asdict(config).items() if key not in ("folder", "params")}
+        described = {key: str(dimension) for key, dimension in space.items()}
+        self.settings = {**settings, **ours, "space": described, "total_frames": total_frames}
+        self.generations: list[Generation] = []
+        if (self.folder / FILE).is_file():
+            self._read()
+        else:
+            self._append([Member(self._drawn(index)) for index in range(config.members)])
+
+    def run(self, member: int) -> Path:
+        """Where the run of a member is."""
+        return self.folder / f"member_{member}"
+
+    def evolve(self, train: Callable[[Generation], None]) -> None:
+        """Trains all generations that are left.
+
+        Args:
+            train: brings the run of every member to the end of a generation, and fills in the scores.
+
+        Raises:
+            ConfigError: all members have failed.
+        """
+        while True:
+            generation = self.generations[-1]
+            if generation.state == "planned":
+                for index, member in enumerate(generation.members):
+                    if member.copied_from is not None:
+                        self._copy(self.run(member.copied_from), self.run(index), member.hyperparameters)
+                generation.state = "training"
+                self._write()
+            if generation.state == "training":
+                train(generation)
+                if all(member.score is None for member in generation.members):
+                    raise ConfigError(f"{self.folder}: every member of generation {len(self.generations)} has failed")
+                generation.state = "finished"
+                self._write()
+            if len(self.generations) == self.config.generations:
+                return
+            self._append(self.selected(generation.members))
+
+    def ranked(self, members: Sequence[Member]) -> list[int]:
+        """Indices from worst to best; those that failed come first."""
+        sign = 1 if self.config.direction == "maximize" else -1
+
+        def merit(index: int) -> float:
+            score = members[index].score
+            return float("-inf") if score is None else sign * score
+
+        return sorted(range(len(members)), key=merit)
+
+    def selected(self, members: Sequence[Member]) -> list[Member]:
+        """The next generation by truncation selection: the worst, and all that failed, become copies of the best."""
+        c, rng = self.config, Random(f"{self.config.seed} {len(self.generations)}")
+        order, count = self.ranked(members), max(1, round(self.config.quantile * len(members)))
+        failed = {index for index, member in enumerate(members) if member.score is None}
+        best = [index for index in order[-count:] if index not in failed]
+        following = [Member(dict(member.hyperparameters)) for member in members]
+        for index in sorted(failed.union(order[:count])):
+            source = rng.choice(best)
+            following[index] = Member(
+                {
+                    key: self.space[key].draw(rng)
+                    if rng.random() < c.resample
+                    else self.space[key].perturb(value, c.perturb, rng)
+                    for key, value in members[source].hyperparameters.items()
+                },
+                copied_from=source,
+            )
+        return following
+
+    def lineage(self, member: int) -> list[int]:
+        """Whose runs a member's run came through: itself, whom it copied last, whom that one had copied, ..."""
+        line = [member]
+        for generation in reversed(self.generations):
+            source = generation.members[line[-1]].copied_from
+            line += [] if source is None else [source]
+        return line
+
+    def _drawn(self, index: int) -> dict[str, Any]:
+        rng = Random(f"{self.config.seed} member {index}")
+        return {key: dimension.draw(rng) for key, dimension in self.space.items()}
+
+    def _append(self, members: list[Member]) -> None:
+        turn = len(self.generations) + 1
+        until = -(-self.total_frames * turn // self.config.generations)
+        self.generations.append(Generation(until, members))
+        self._write()
+
+    @staticmethod
+    def _copy(source: Path, target: Path, hyperparameters: dict[str, Any]) -> None:
+        """Makes the target the same run as the source, with other hyperparameters. A source is never a target."""
+        from rlstack.training.run_directory import RunDirectory
+
+        temporary = target.with_name(f".{target.name}.tmp")
+        shutil.rmtree(temporary, ignore_errors=True)
+        shutil.copytree(source, temporary, ignore=shutil.ignore_patterns(*_OWN))
+        directory = RunDirectory(temporary)
+        stored = OmegaConf.create(directory.read_config())
+        for key, value in {**hyperparameters, "run_dir": str(target)}.items():
+            OmegaConf.update(stored, key, value)
+        directory.write_config(OmegaConf.to_container(stored))  # type: ignore[arg-type]
+        shutil.rmtree(target, ignore_errors=True)
+        temporary.rename(target)
+
+    # -- file ----------------------------------------------------------------------------------------------------
+
+    def _write(self) -> None:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            content = {**_FORMAT, "settings": self.settings, "generations": list(map(asdict, self.generations))}
+            write_json(self.folder / FILE, content)
+        except OSError as error:
+            raise ConfigError(f"{self.folder / FILE}: cannot be written ({error.strerror})") from None
+
+    def _read(self) -> None:
+        path = self.folder / FILE
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            if {key: content[key] for key in _FORMAT} != _FORMAT:
+                raise ValueError("another format")
+            theirs: dict[str, Any] = content["settings"]
+            self.generations = [build(Generation, generation) for generation in content["generations"]]
+            if not self.generations or any(len(g.members) != theirs["members"] for g in self.generations):
+                raise ValueError("members are missing")
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise ConfigError(f"{path}: not a population ({error})") from None
+        for key, value in self.settings.items():
+            if theirs.get(key) != value:
+                raise ConfigError(
+                    f"{self.folder} holds a population whose {key} is {theirs.get(key)}, not {value}; "
+                    "hydra.sweeper.folder=<another> begins a new one"
+                )

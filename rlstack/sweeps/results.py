@@ -1,0 +1,86 @@
+"""What became of the runs of a sweep: each job leaves a small file, the command shows them as a table.
+
+Files, because jobs may be other processes and machines: all that they share with the command is the sweep's folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+
+
+def in_sweep() -> bool:
+    """This is a job of ``-m``."""
+    return HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
+
+
+def note(**entries: Any) -> None:
+    """Leaves what is known of this job, such as its ``score``, ``run`` or ``error``; nothing outside of a sweep."""
+    if not in_sweep():
+        return
+    job = HydraConfig.get()
+    path = Path(job.sweep.dir) / f"job_{int(job.job.num):06d}.json"
+    write_json(path, {"overrides": overrides_of_job(), **entries})
+
+
+def overrides_of_job() -> list[str]:
+    """The command line of this job."""
+    return [entry.lstrip("+~") for entry in HydraConfig.get().overrides.task]
+
+
+def take(folder: Path) -> list[dict[str, Any]]:
+    """What the jobs of a folder have left, in their order; the files are gone then."""
+    paths = sorted(folder.glob("job_*.json"))
+    results = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+    for path in paths:
+        path.unlink()
+    return results
+
+
+def show(results: list[dict[str, Any]]) -> None:
+    """A table of a sweep's runs, in their order: what differs between them, score and folder, or the error.
+
+    Nothing where a single job failed, which the command tells anyway.
+    """
+    if len(results) < 2 and not any("score" in result for result in results):
+        return
+    from rlstack.evaluation.table import print_rows
+
+    options = [dict(entry.partition("=")[::2] for entry in result["overrides"]) for result in results]
+    varied = [key for key in dict.fromkeys(key for given in options for key in given) if _differs(key, options)]
+    rows: list[Mapping[str, Any]] = [
+        {
+            **{key: given.get(key) for key in varied},
+            "score": result.get("score"),
+            "run": result.get("run") or f"failed: {result.get('error', 'no reason known')}",
+        }
+        for given, result in zip(options, results)
+    ]
+    print("\nthe runs of this sweep")
+    print_rows(rows, sys.stdout)
+    best = [result for result in results if result.get("score") is not None]
+    if len(best) > 1:
+        low, high = (choose(best, key=lambda result: result["score"]) for choose in (min, max))
+        print(f"highest score: {high['score']:g}, {high['run']}\nlowest score:  {low['score']:g}, {low['run']}")
+
+
+def _differs(key: str, options: list[dict[str, str]]) -> bool:
+    return len({given.get(key) for given in options}) > 1
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Writes a file wholly or not at all."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    with temporary.open("w", encoding="utf-8") as file:
+        json.dump(content, file, indent=1)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)

@@ -1,0 +1,97 @@
+"""What varies in a population: ranges and choices, in the words of Hydra's sweeps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import IntervalSweep, Override, Transformer
+
+from rlstack.config import ConfigError
+
+VARIABLE = ("agent.", "env.")
+"""What may vary: all else is not part of what a run learns with."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers from ``low`` to ``high``, drawn uniformly or, with ``log``, uniformly in their logarithm."""
+
+    low: float
+    high: float
+    log: bool
+    whole: bool
+
+    def draw(self, rng: Random) -> float:
+        """A value."""
+        if self.log:
+            return self._fit(math.exp(rng.uniform(math.log(self.low), math.log(self.high))))
+        return rng.randint(int(self.low), int(self.high)) if self.whole else rng.uniform(self.low, self.high)
+
+    def perturb(self, value: float, factors: Sequence[float], rng: Random) -> float:
+        """The value times one of the factors, within the bounds; whole numbers move by one at least."""
+        factor = rng.choice(factors)
+        new = value * factor
+        if self.whole and round(new) == value and factor != 1:
+            new = value + math.copysign(1, factor - 1)
+        return self._fit(new)
+
+    def _fit(self, value: float) -> float:
+        inside = min(max(value, self.low), self.high)
+        return round(inside) if self.whole else float(inside)
+
+
+@dataclass(frozen=True)
+class Choices:
+    """One of several values, in an order that means something: a perturbed one moves to a neighbour."""
+
+    values: tuple[Any, ...]
+
+    def draw(self, rng: Random) -> Any:
+        """A value."""
+        return rng.choice(self.values)
+
+    def perturb(self, value: Any, factors: Sequence[float], rng: Random) -> Any:
+        """The next value, or the one before, as the factor is above 1 or below."""
+        step = 1 if rng.choice(factors) > 1 else -1
+        return self.values[min(max(self.values.index(value) + step, 0), len(self.values) - 1)]
+
+
+Space = dict[str, Range | Choices]
+
+
+def split(arguments: Sequence[str]) -> tuple[Space, list[str]]:
+    """What of a command line varies, by key, and the rest of it.
+
+    Raises:
+        ConfigError: nothing varies, or something that cannot.
+    """
+    space: Space = {}
+    fixed: list[str] = []
+    for override, text in zip(OverridesParser.create().parse_overrides(list(arguments)), arguments):
+        if override.is_sweep_override():
+            space[override.key_or_group] = _dimension(override)
+        else:
+            fixed.append(text)
+    for entry in fixed:  # on the command line what was to vary in the yaml
+        space.pop(entry.lstrip("+~").partition("=")[0], None)
+    if not space:
+        raise ConfigError("nothing varies; give ranges, such as 'agent.lr=tag(log, interval(1e-4, 1e-2))'")
+    return space, fixed
+
+
+def _dimension(override: Override) -> Range | Choices:
+    key, value = override.key_or_group, override.value()
+    if not key.startswith(VARIABLE):
+        raise ConfigError(f"{key}: cannot vary in a population, only what begins with {' or '.join(VARIABLE)}")
+    if not isinstance(value, IntervalSweep):
+        return Choices(tuple(override.sweep_iterator(transformer=Transformer.encode)))
+    low, high, log = value.start, value.end, "log" in value.tags
+    assert low is not None and high is not None
+    if not low < high or (log and low <= 0):
+        raise ConfigError(f"{key}: {override.input_line} is no range{', log needs one above zero' if log else ''}")
+    return Range(low, high, log, isinstance(low, int) and isinstance(high, int))

@@ -1,0 +1,34 @@
+"""What a sweep optimises: one number of a finished run, out of its ``metrics.csv``."""
+
+from __future__ import annotations
+
+import csv
+import math
+from pathlib import Path
+
+from rlstack.config import ConfigError
+from rlstack.config.errors import did_you_mean
+
+from .config import ObjectiveConfig
+from .loggers import METRICS_FILE
+
+_DEFAULTS = ("eval/success", "eval/return")
+_VALUES = {"last": lambda values: values[-1], "max": max, "min": min, "mean": lambda v: math.fsum(v) / len(v)}
+
+
+def score(run: Path | str, objective: ObjectiveConfig) -> float:
+    """The objective of a run, so far as it has come.
+
+    Raises:
+        ConfigError: the run has not logged such a metric; it says what it has logged.
+    """
+    path = Path(run) / METRICS_FILE
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    columns = {name for row in rows for name, cell in row.items() if name and cell}
+    metric = objective.metric or next((name for name in _DEFAULTS if name in columns), _DEFAULTS[-1])
+    values = [float(row[metric]) for row in rows if row.get(metric)]
+    if not values:
+        guess = did_you_mean(metric, columns)
+        raise ConfigError(f"objective.metric: {metric!r} is not in {path}, {guess}it has: {', '.join(sorted(columns))}")
+    return float(_VALUES[objective.value](values))

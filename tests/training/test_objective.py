@@ -1,0 +1,38 @@
+"""The score of a run, out of its metrics."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rlstack.config import ConfigError
+from rlstack.training.config import ObjectiveConfig
+from rlstack.training.objective import score
+
+METRICS = "frames,eval/return,eval/success,train/return\n10,3,,1\n20,,,9\n30,7,,\n40,5,{success},\n"
+
+
+@pytest.mark.parametrize(
+    ("success", "objective", "expected"),
+    [
+        ("", ObjectiveConfig(), 5.0),
+        ("0.25", ObjectiveConfig(), 0.25),
+        ("0.25", ObjectiveConfig("eval/return"), 5.0),
+        ("", ObjectiveConfig("eval/return", "max"), 7.0),
+        ("", ObjectiveConfig("eval/return", "min"), 3.0),
+        ("", ObjectiveConfig(value="mean"), 5.0),
+        ("", ObjectiveConfig("train/return"), 9.0),
+    ],
+)
+def test_the_score_of_a_run(success: str, objective: ObjectiveConfig, expected: float, tmp_path: Path) -> None:
+    (tmp_path / "metrics.csv").write_text(METRICS.format(success=success))
+    assert score(tmp_path, objective) == expected
+
+
+def test_a_metric_that_was_not_logged_is_told_with_those_that_were(tmp_path: Path) -> None:
+    (tmp_path / "metrics.csv").write_text(METRICS.format(success=""))
+    with pytest.raises(ConfigError) as error:
+        score(tmp_path, ObjectiveConfig("eval/retrun"))
+    assert "did you mean 'eval/return'" in str(error.value)
+    assert "eval/success" not in str(error.value), "a column without a value"
