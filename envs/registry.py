@@ -12,6 +12,7 @@ from typing import Any
 
 from torchrl.envs import EnvBase
 
+from .named import made_by
 from .partial import partly_hidden
 from .wrappers import wrapped
 
@@ -86,8 +87,10 @@ def names() -> list[str]:
 def world_class(name: str) -> Callable[..., EnvBase]:
     """The class or factory behind a world's name, or behind a dotted path ``package.module:Class``.
 
+    A dotted path names a class of worlds, or a function annotated to return one.
+
     Raises:
-        ValueError: unknown name; it lists the known ones.
+        ValueError: unknown name (it lists the known ones), or a path to something else.
     """
     target = _WORLDS.get(name) or (name if ":" in name else _installed().get(name))
     if target is None:
@@ -96,9 +99,12 @@ def world_class(name: str) -> Callable[..., EnvBase]:
         raise ValueError(f"unknown world {name!r}{hint}; known: {', '.join(names())}, or 'package.module:Class'")
     module, _, attribute = target.partition(":")
     try:
-        return attrgetter(attribute)(importlib.import_module(module))
-    except (ImportError, AttributeError) as error:
+        found = attrgetter(attribute)(importlib.import_module(module))
+    except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(f"world {name!r}: {target} cannot be imported: {error}") from error
+    if target == name and not issubclass(made_by(found), EnvBase):
+        raise ValueError(f"world {name!r}: neither a class of EnvBase nor a function annotated to return one")
+    return found
 
 
 def constructor(name: str) -> Callable[..., Any]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from omegaconf import DictConfig
 
+from envs.whole_files import replacing
 from rlstack.command import hydra_command, open_group
 from rlstack.config import ConfigError, Interval, build, to_plain
 
@@ -48,7 +49,8 @@ def run(cfg: DictConfig) -> None:
         subject, config.test, lambda name, found: print("\n".join(report.section(name, found)), flush=True)
     )
     file = folder / "diagnosis.json"
-    file.write_text(json.dumps(diagnosis, indent=1) + "\n", encoding="utf-8")
+    with replacing(file) as (partial,):
+        partial.write_text(json.dumps(diagnosis, indent=1) + "\n", encoding="utf-8")
     written = [file]
     if config.plots:
         from rlstack.diagnostics.pictures import save_picture

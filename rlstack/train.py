@@ -95,7 +95,7 @@ def train(plain: dict[str, Any]) -> RunDirectory:
 
         save_curriculum(directory.path, [stage.name for stage in config.curriculum.stages])
     evaluation.print_table()
-    print(where_things_are(directory))
+    print(where_things_are(directory, training.digest))
     return directory
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import imageio.v2 as imageio
 import numpy as np
 
 from ..drawing.canvas import Picture
-from ..drawing.films import save_film, save_grid
+from ..drawing.films import save_film, save_grid, save_picture
 from .hud import STEPS_PER_SECOND
 from .recording import Recording, snapshot
 from .rules import Rules
@@ -57,7 +56,7 @@ def draw_frame(recording: Recording, t: int, size: tuple[int, int] = SIZE) -> Pi
 
 def save_png(recording: Recording, path: str | Path, t: int = -1, size: tuple[int, int] = SIZE) -> None:
     """Writes frame ``t`` (default: the last) as a PNG; see :func:`draw_frame`."""
-    imageio.imwrite(path, draw_frame(recording, t, size), format="png")
+    save_picture(path, draw_frame(recording, t, size))
 
 
 def save_animation(

@@ -1,4 +1,4 @@
-"""Films and grids of pictures as files."""
+"""Pictures, films, and grids of pictures as files."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import imageio.v2 as imageio
 import numpy as np
 
+from ..whole_files import replacing
 from .canvas import Picture
 
 _SUFFIXES = (".gif", ".mp4")
@@ -35,11 +36,18 @@ def save_film(path: str | Path, fps: float, size: tuple[int, int], pictures: Ite
     gif = path.suffix.lower() == ".gif"
     mp4 = {"fps": fps, "codec": "libx264", "quality": 7, "macro_block_size": 2, "ffmpeg_params": _QUICK}
     options = {"duration": 1000 / fps, "loop": 0} if gif else mp4
-    writer: Any = imageio.get_writer(path, mode="I", **options)
-    with writer:
-        writer.append_data(first)
-        for picture in pictures:
-            writer.append_data(picture)
+    with replacing(path) as (partial,):
+        writer: Any = imageio.get_writer(partial, mode="I", **options)
+        with writer:
+            writer.append_data(first)
+            for picture in pictures:
+                writer.append_data(picture)
+
+
+def save_picture(path: str | Path, picture: Picture) -> None:
+    """Writes a picture as a PNG."""
+    with replacing(path) as (partial,):
+        imageio.imwrite(partial, picture, format="png")
 
 
 def save_grid(path: str | Path, pictures: Iterable[Picture], columns: int) -> None:
@@ -54,4 +62,4 @@ def save_grid(path: str | Path, pictures: Iterable[Picture], columns: int) -> No
     columns = min(columns, len(tiles))
     tiles += [np.zeros_like(tiles[0])] * (-len(tiles) % columns)
     rows = [np.concatenate(tiles[start : start + columns], 1) for start in range(0, len(tiles), columns)]
-    imageio.imwrite(path, np.concatenate(rows), format="png")
+    save_picture(path, np.concatenate(rows))

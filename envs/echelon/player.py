@@ -7,12 +7,12 @@ back and on; a click on a mech, on the map or in the list, shows it over time; a
 from __future__ import annotations
 
 import html
-import os
 import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..whole_files import replacing
 from .replay import as_json, load_replay
 from .story import Recording
 
@@ -43,13 +43,9 @@ def save_page(recording: Recording, path: str | Path) -> None:
     path = Path(path)
     if path.suffix != ".html":
         raise ValueError(f"cannot write {path.name}: the ending of a page is .html")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        partial.write_text(page(recording), encoding="utf-8")
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+    text = page(recording)
+    with replacing(path) as (partial,):
+        partial.write_text(text, encoding="utf-8")
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -6,10 +6,8 @@ import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import imageio.v2 as imageio
-
 from ..drawing.canvas import Picture
-from ..drawing.films import save_film, save_grid
+from ..drawing.films import save_film, save_grid, save_picture
 from . import rules
 from .film import Film
 from .story import Recording
@@ -37,7 +35,7 @@ def draw_frame(recording: Recording, t: int, size: tuple[int, int] = SIZE) -> Pi
 
 def save_png(recording: Recording, path: str | Path, t: int = -1, size: tuple[int, int] = SIZE) -> None:
     """Writes frame ``t`` (default: the last) as a PNG; see :func:`draw_frame`."""
-    imageio.imwrite(path, draw_frame(recording, t, size), format="png")
+    save_picture(path, draw_frame(recording, t, size))
 
 
 def save_animation(

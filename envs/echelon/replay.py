@@ -24,12 +24,12 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ..whole_files import replacing
 from . import rules
 from .replay_content import COOLDOWNS, FORMAT, KIND, NUMBERS, TERRAIN, TIMES, VERSION, Wrong, recording_of
 from .rules import MAP
@@ -52,13 +52,9 @@ def save_replay(recording: Recording, path: str | Path) -> None:
     path = Path(path)
     if path.suffix != ENDING:
         raise ValueError(f"cannot write {path.name}: the ending of a replay is {ENDING}")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        partial.write_text(as_json(recording), encoding="utf-8")
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+    text = as_json(recording)
+    with replacing(path) as (partial,):
+        partial.write_text(text, encoding="utf-8")
 
 
 def as_json(recording: Recording) -> str:

@@ -10,6 +10,8 @@ from typing import Any
 
 import gymnasium
 
+from ..named import made_by
+
 Environment = gymnasium.Env[Any, Any]
 
 _EXTRAS = {"gymnasium.envs.box2d": "box2d", "gymnasium.envs.mujoco": "mujoco"}
@@ -21,7 +23,7 @@ class Recipe:
 
     Attributes:
         id: ``Name-v0``, ``package.module:Name-v0`` (the module registers it) or ``package.module:Class``, a class of
-            environments or a function that returns one.
+            environments or a function annotated to return one.
         kwargs: its own arguments.
         max_steps: steps until it is truncated, None for its own limit.
     """
@@ -69,6 +71,8 @@ class Recipe:
             return None
         if not callable(factory):
             raise ValueError(f"id: {id}: module {name!r} has no class and has registered no environment {attribute!r}")
+        if not issubclass(made_by(factory), gymnasium.Env):
+            raise ValueError(f"id: {id} is neither a class of gymnasium.Env nor a function annotated to return one")
         return lambda: self._limited(factory(**self.kwargs))
 
     def _limited(self, environment: Any) -> Environment:

@@ -9,11 +9,13 @@ import copy
 import gzip
 import json
 import math
-import os
+import struct
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..whole_files import replacing
 from . import rules
 from .rules import CLEAR_RADIUS, MAP_SIZE, Rules
 
@@ -113,11 +115,13 @@ def load_episodes(path: str | Path) -> list[Config]:
         ValueError: naming the file, the entry and what is wrong with it.
     """
     path = Path(path)
-    text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    content = path.read_bytes()
     try:
-        entries = json.loads(text)
-    except ValueError as error:
+        entries = json.loads(gzip.decompress(content) if path.suffix == ".gz" else content)
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: not valid JSON: {error}") from None
+    except (gzip.BadGzipFile, EOFError, zlib.error, struct.error) as error:
+        raise ValueError(f"{path}: not a gzip file, or a damaged one ({error})") from None
     entries = entries if isinstance(entries, list) else [entries]
     configs = [entry.get("config", entry) if isinstance(entry, dict) else entry for entry in entries]
     for index, config in enumerate(configs):
@@ -138,12 +142,8 @@ def save_episodes(path: str | Path, episodes: Sequence[Config]) -> None:
     for episode in episodes:
         validate_episode(episode)
     data = json.dumps(list(episodes)).encode()
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    try:
+    with replacing(path) as (partial,):
         partial.write_bytes(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def validate_episode(config: Any) -> None:

@@ -10,13 +10,13 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-import imageio.v2 as imageio
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from ..drawing.films import save_film
+from ..drawing.films import save_film, save_picture
+from ..whole_files import replacing
 from .recording import Recording
 from .scene import SIZE, Scene, draw_map, draw_trajectories
 
@@ -37,7 +37,7 @@ def draw_frame(recording: Recording, t: int, ego: int | None = None) -> NDArray[
 
 def save_png(recording: Recording, path: str | Path, t: int = -1, ego: int | None = None) -> None:
     """Write frame ``t`` (default: the last) as a PNG; see ``draw_frame``."""
-    imageio.imwrite(path, draw_frame(recording, t, ego), format="png")
+    save_picture(path, draw_frame(recording, t, ego))
 
 
 def save_animation(recording: Recording, path: str | Path, fps: float = 20.0, ego: int | None = None) -> None:
@@ -80,4 +80,5 @@ def save_trajectories(recordings: Sequence[Recording], path: str | Path, columns
         ax.tick_params(labelleft=False, labelbottom=False, length=0)
     for ax in axes[len(recordings) :]:
         ax.set_axis_off()
-    figure.savefig(path, format="png")
+    with replacing(path) as (partial,):
+        figure.savefig(partial, format="png")

@@ -10,9 +10,15 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any
 
+from ..named import made_by
+
+_METHODS = ("observation_space", "action_space", "reset", "step")
+
 
 def parallel_factory(id: str) -> Callable[..., Any]:
     """What builds the parallel environment of an id, see :class:`envs.pettingzoo.PettingZoo`.
+
+    Anything but a module's ``parallel_env`` must be a class of environments, or a function annotated to return one.
 
     Raises:
         ValueError: nothing there to import, or a module without parallel environment.
@@ -21,12 +27,18 @@ def parallel_factory(id: str) -> Callable[..., Any]:
     path, _, attribute = (f"pettingzoo.{family}.{short}" if short else id).partition(":")
     try:
         module = importlib.import_module(path)
-    except ImportError as error:
+    except (ImportError, ValueError) as error:
         raise ValueError(f"id: {id!r} cannot be imported: {error}{_advice(path)}") from error
     try:
-        return attrgetter(attribute or "parallel_env")(module)
+        factory = attrgetter(attribute or "parallel_env")(module)
     except AttributeError:
         raise ValueError(f"id: {id!r}: {path} has no {attribute or 'parallel_env'!r}") from None
+    made = made_by(factory)
+    if attribute not in ("", "parallel_env") and not all(callable(getattr(made, name, None)) for name in _METHODS):
+        raise ValueError(
+            f"id: {id!r} is neither a class of parallel environments nor a function annotated to return one"
+        )
+    return factory
 
 
 def _advice(module: str) -> str:
@@ -51,7 +63,7 @@ def build(factory: Callable[..., Any], id: str, kwargs: dict[str, Any]) -> Any:
         env = factory(**kwargs)
     except TypeError as error:
         raise ValueError(f"id: {id!r} with kwargs {kwargs}: {error}") from error
-    needed = ("possible_agents", "observation_space", "action_space", "reset", "step")
+    needed = ("possible_agents", *_METHODS)
     if missing := [name for name in needed if not hasattr(env, name)]:
         raise ValueError(f"id: {id!r} is no parallel environment, it lacks {', '.join(missing)}")
     return env

@@ -9,7 +9,6 @@ both), ``options`` (of the world) and ``title``. ``numpy.load(path, allow_pickle
 from __future__ import annotations
 
 import json
-import os
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -19,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..whole_files import replacing
 from .recording import ABSENT, COLUMNS, Frames, Recording
 
 FORMAT, VERSION, WORLD = "rlstack-replay", 1, "rocket"
@@ -40,14 +40,8 @@ def save_replay(recording: Recording, path: str | Path) -> None:
         **{"format": FORMAT, "version": VERSION, "world": WORLD, "players": list(recording.players)},
         **{"goals": list(recording.goals), "options": dict(recording.options), "title": recording.title},
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        with partial.open("wb") as stream:
-            np.savez_compressed(stream, **{_META: np.array(json.dumps(meta)), **vars(recording.frames)})
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with replacing(path) as (partial,), partial.open("wb") as stream:
+        np.savez_compressed(stream, **{_META: np.array(json.dumps(meta)), **vars(recording.frames)})
 
 
 def load_replay(path: str | Path) -> Recording:
@@ -59,6 +53,8 @@ def load_replay(path: str | Path) -> Recording:
     try:
         with np.load(path, allow_pickle=False) as archive:
             entries = {name: archive[name] for name in archive.files if name in (_META, *COLUMNS)}
+        if not all(isinstance(entry, np.ndarray) for entry in entries.values()):
+            raise ValueError("an entry is no array")
     except _DAMAGED as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else "damaged, or no .npz"
         raise ValueError(f"{path}: cannot be read as a replay ({reason})") from None

@@ -8,7 +8,6 @@ trained with, ``<name>_normalization.json``, of a final one ``<run>_normalizatio
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from envs.whole_files import replacing
 from rlstack.adapters.safe_load import load_json, load_tensors
 from rlstack.config import ConfigError
 
@@ -170,17 +170,12 @@ def write_files(
     own = f"{run}_normalization{_FINAL}.json" if stem.endswith(_FINAL) else f"{stem}_normalization.json"
     texts = {f"{stem}_metadata.json": metadata, own: statistics, f"{stem}_training_state.json": training_state}
     files = {path.with_name(name): content for name, content in texts.items() if content is not None}
-    partial = {target: target.with_name(f".{target.name}.tmp") for target in (path, *files)}
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        torch.save(dict(checkpoint), partial[path])
-        for target, entries in files.items():
-            partial[target].write_text(json.dumps(entries, indent=2) + "\n", encoding="utf-8")
-        for target, temporary in partial.items():
-            os.replace(temporary, target)
+        with replacing(path, *files) as (weights, *others):
+            with weights.open("wb") as file:  # not by its name, which torch writes into the file
+                torch.save(dict(checkpoint), file)
+            for other, entries in zip(others, files.values()):
+                other.write_text(json.dumps(entries, indent=2) + "\n", encoding="utf-8")
     except (OSError, RuntimeError) as error:  # the latter of torch's writer
         raise ConfigError(f"out: {path} cannot be written ({getattr(error, 'strerror', None) or error})") from None
-    finally:
-        for temporary in partial.values():
-            temporary.unlink(missing_ok=True)
-    return list(partial)
+    return [path, *files]

@@ -7,9 +7,8 @@ import importlib
 import io
 import json
 import math
-import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ import torch
 from torch import Tensor
 
 from envs.base import MEMORY
+from envs.whole_files import replacing
 from rlstack.adapters.agreement import TOLERANCE, Agreement, compare, random_inputs
 from rlstack.adapters.exported import NEXT_MEMORY, ExportedPolicy
 from rlstack.adapters.safe_load import reason
@@ -88,7 +88,9 @@ def export_policy(agent: Agent, path: str | Path, format: str = "torchscript", f
         description = _describe(module, agent, frames, note, agreement)
     text = json.dumps(description, indent=2) + "\n"
     try:
-        _write({path: content, beside(path): text.encode()})
+        with replacing(path, beside(path)) as (program_file, text_file):
+            program_file.write_bytes(content)
+            text_file.write_text(text, encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"out: {path} cannot be written ({reason(error)})") from None
     return Exported(path, agreement, description)
@@ -244,17 +246,3 @@ def _action(interface: Interface) -> dict[str, Any]:
     bounds = (interface.action.space.low, interface.action.space.high)
     low, high = ([value if math.isfinite(value) else None for value in bound.tolist()] for bound in bounds)
     return {"kind": "continuous", "low": low, "high": high, "meaning": interface.describe_action()}
-
-
-def _write(files: Mapping[Path, bytes]) -> None:
-    """All of them or none: each gets its name, in this order, once all are on disk under another."""
-    partial = {path: path.with_name(f".{path.name}.tmp") for path in files}
-    try:
-        for path, content in files.items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            partial[path].write_bytes(content)
-        for path, temporary in partial.items():
-            os.replace(temporary, path)
-    finally:
-        for temporary in partial.values():
-            temporary.unlink(missing_ok=True)

@@ -45,9 +45,12 @@ def agent_class(name: str) -> type[Agent]:
         raise ConfigError(missing_option("agent.algorithm", name, list(_AGENTS)))
     module, _, attribute = target.partition(":")
     try:
-        return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(f"agent.algorithm: {target!r} cannot be imported: {error}") from error
+    if not (isinstance(found, type) and issubclass(found, Agent)):  # a file may name anything
+        raise ConfigError(f"agent.algorithm: {target!r} is no class of rlstack.agents.Agent")
+    return found
 
 
 def build_agent(

@@ -46,6 +46,10 @@ def read(path: str | Path) -> dict[str, Any]:
         raise ConfigError(f"compare: {path} has the schema {schema!r}, only {SCHEMA!r} can be compared")
     if missing := {"subject", "config", "tests"} - content.keys():
         raise ConfigError(f"compare: {path} is not a whole diagnosis, it lacks {', '.join(sorted(missing))}")
+    try:
+        list(lines(content, content, path))
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise ConfigError(f"compare: {path} is not a whole diagnosis, a part of it is of another kind") from None
     return content
 
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from envs.whole_files import replacing
+
 
 def save_picture(path: Path, diagnosis: Mapping[str, Any]) -> bool:
     """Draws a panel for everything that there is to draw; False, and no file, if there is nothing."""
@@ -35,7 +37,8 @@ def save_picture(path: Path, diagnosis: Mapping[str, Any]) -> bool:
         axes.set_axis_off()
     subject = diagnosis["subject"]
     figure.suptitle(f"{subject['agent']} in {subject['env']}, {subject['device']}", fontsize=10)
-    figure.savefig(path, dpi=120)
+    with replacing(path) as (partial,):
+        figure.savefig(partial, dpi=120)
     return True
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import platform
 import sys
 from dataclasses import dataclass, field, replace
@@ -14,7 +13,9 @@ from typing import Any, TextIO
 import torch
 from torch import Tensor
 
+from envs.whole_files import replacing
 from rlstack import __version__
+from rlstack.adapters.safe_load import first_line, load_json
 
 from .statistics import wilson_interval
 from .table import print_rows
@@ -131,28 +132,28 @@ class Evaluation:
         Raises:
             ValueError: not an evaluation of this format.
         """
-        content = json.loads(text)
+        content = load_json(text)
         if not isinstance(content, dict) or (content.get("format"), content.get("version")) != (FORMAT, VERSION):
             raise ValueError(f"not an evaluation: need format {FORMAT!r}, version {VERSION}")
-        rows = content["episodes"]
-        levels = [row.pop("level") for row in rows]
-        columns = {
-            name: torch.tensor([math.nan if row[name] is None else row[name] for row in rows], dtype=torch.float64)
-            for name in rows[0]
-        }
-        read = cls(columns, levels, *(content[key] for key in ("world", "options", "seed", "policy")))
+        try:
+            rows = [dict(row) for row in content["episodes"]]
+            levels = [row.pop("level") for row in rows]
+            columns = {
+                name: torch.tensor([math.nan if row[name] is None else row[name] for row in rows], dtype=torch.float64)
+                for name in rows[0]
+            }
+            read = cls(columns, levels, *(content[key] for key in ("world", "options", "seed", "policy")))
+        except (IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
+            raise ValueError(f"not a whole evaluation ({type(error).__name__}: {first_line(error)})") from None
+        if any(value.dim() != 1 for value in columns.values()):
+            raise ValueError("not a whole evaluation, an episode has something else than numbers")
         return replace(read, cut=content.get("cut", 0), max_steps=content.get("max_steps"))
 
     def save(self, path: str | Path) -> None:
         """Writes :meth:`to_json`, replacing the file in one step; makes missing folders."""
-        path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-        try:
-            partial.write_text(self.to_json(), encoding="utf-8")
-            os.replace(partial, path)
-        finally:
-            partial.unlink(missing_ok=True)
+        text = self.to_json()
+        with replacing(path) as (partial,):
+            partial.write_text(text, encoding="utf-8")
 
 
 def _success_rate(success: Tensor) -> dict[str, float | None]:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModuleBase
 
+from envs.whole_files import replacing
 from rlstack.config import ConfigError
 
 from .evaluator import MOST_STEPS, evaluation_world
@@ -120,7 +121,8 @@ def draw_episode(episode: Episode, path: Path, title: str = "") -> None:
     labels = [f"{name}  ±{np.abs(values).max():.3g}" for name, values in ranked]
     right.set_yticks([-row for row in range(len(ranked))], labels)
     right.set(xlabel="step", title="in every step, each to its own scale")
-    figure.savefig(path, dpi=120)
+    with replacing(path) as (partial,):
+        figure.savefig(partial, dpi=120)
     plt.close(figure)
 
 
@@ -146,7 +148,8 @@ def draw_curves(frames: Series, terms: Mapping[str, Series], path: Path) -> None
         axis.axis("off")
     figure.supxlabel("million frames")
     figure.supylabel("mean per episode")
-    figure.savefig(path, dpi=120)
+    with replacing(path) as (partial,):
+        figure.savefig(partial, dpi=120)
     plt.close(figure)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -13,6 +12,7 @@ from typing import Any
 import torch
 from torchrl.envs import EnvBase
 
+from envs.whole_files import replacing
 from rlstack.config import ConfigError
 from rlstack.training.checkpoint import write_checkpoint
 
@@ -238,13 +238,5 @@ def write_json(path: Path, content: Any) -> None:
     Raises:
         OSError: the disk fails; a file that was there is untouched.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("w", encoding="utf-8") as stream:
-            json.dump(content, stream, indent=1, allow_nan=False)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(path) as (partial,), partial.open("w", encoding="utf-8") as stream:
+        json.dump(content, stream, indent=1, allow_nan=False)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from envs.whole_files import replacing
 
 from .ratings import Ratings
 from .records import Game, Record
@@ -73,13 +74,8 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]], columns: Sequence[s
     writer = csv.DictWriter(text, chosen, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(text.getvalue(), encoding="utf-8")
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(path) as (partial,):
+        partial.write_text(text.getvalue(), encoding="utf-8")
 
 
 def save_curves(path: Path, curves: Mapping[str, Sequence[float]], anchors: Mapping[str, float] | None = None) -> None:
@@ -104,8 +100,8 @@ def save_curves(path: Path, curves: Mapping[str, Sequence[float]], anchors: Mapp
     axes.grid(alpha=0.3)
     if axes.get_legend_handles_labels()[0]:
         axes.legend(fontsize=8)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
+    with replacing(path) as (partial,):
+        figure.savefig(partial, dpi=120)
 
 
 def curves_of(games: Sequence[Game], ratings: Ratings) -> dict[str, list[float]]:

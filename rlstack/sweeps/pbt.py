@@ -42,7 +42,7 @@ def train_population(
     config = build(PopulationConfig, to_plain(options), "hydra.sweeper")
     space, fixed = split([*(f"{key}={value}" for key, value in config.params.items()), *arguments])
     composed = compose([*fixed, *(f"++{key}={dimension.draw(Random(0))}" for key, dimension in space.items())])
-    plain = debugged(to_plain(OmegaConf.masked_copy(composed, [key for key in composed if key != "hydra"])))
+    plain = debugged(to_plain(OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])))
     run = build(TrainConfig, plain)
     population = Population(config, space, run.total_frames, {"arguments": fixed})
 

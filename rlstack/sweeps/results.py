@@ -6,7 +6,6 @@ Files, because jobs may be other processes and machines: all that they share wit
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +13,8 @@ from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
+
+from envs.whole_files import replacing
 
 
 def in_sweep() -> bool:
@@ -77,10 +78,5 @@ def _differs(key: str, options: list[dict[str, str]]) -> bool:
 
 def write_json(path: Path, content: Any) -> None:
     """Writes a file wholly or not at all."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        json.dump(content, file, indent=1)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    with replacing(path) as (partial,):
+        partial.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

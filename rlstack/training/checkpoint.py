@@ -6,6 +6,7 @@ anywhere. It is written beside its final name and moved into place once it is on
 last complete checkpoint, never half of one.
 """
 
+import hashlib
 import os
 import re
 import shutil
@@ -17,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from envs.whole_files import replacing
 from rlstack.adapters.safe_load import is_torchscript, load_tensors
 
 FORMAT = "rlstack-checkpoint"
@@ -102,16 +104,11 @@ class CheckpointStore:
         return sorted(paths, key=_frames_of, reverse=True)
 
     def _keep_as_best(self, path: Path) -> None:
-        best = self.directory / BEST
-        temporary = self.directory / f".{BEST}.tmp"
-        try:
+        with replacing(self.directory / BEST) as (partial,):
             try:
-                os.link(path, temporary)  # one copy on disk under two names; rotation drops only the other
+                os.link(path, partial)  # one copy on disk under two names; rotation drops only the other
             except OSError:  # a file system without hard links
-                shutil.copyfile(path, temporary)
-            _move_into_place(temporary, best)
-        finally:
-            temporary.unlink(missing_ok=True)
+                shutil.copyfile(path, partial)
 
     def _rotate(self, newest: Path) -> None:
         others = [path for path in self._newest_first() if path != newest]
@@ -121,7 +118,7 @@ class CheckpointStore:
             path.unlink(missing_ok=True)
 
     def _remove_leftovers(self) -> None:
-        for path in self.directory.glob(".*.pt.tmp"):
+        for path in self.directory.glob(".*.partial.pt"):
             path.unlink(missing_ok=True)
 
 
@@ -133,12 +130,8 @@ def write_checkpoint(path: Path, state: dict[str, Any], frames: int) -> None:
         OSError, RuntimeError: the disk fails; a file that was there is untouched.
     """
     payload = {"format": FORMAT, "version": VERSION, "frames": frames, "state": to_saveable(state)}
-    temporary = path.parent / f".{path.name}.tmp"
-    try:
-        torch.save(payload, temporary)
-        _move_into_place(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(path) as (partial,), partial.open("wb") as file:  # a name would be written into the file
+        torch.save(payload, file)
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
@@ -194,6 +187,36 @@ def to_saveable(value: Any, where: str = "state") -> Any:
     )
 
 
+def state_digest(state: dict[str, Any]) -> str:
+    """SHA-256 of a state, to the last bit of every tensor: runs that agree in it have trained alike and go on alike.
+
+    Left out is what differs between runs that do: ``time`` and ``config`` (which names the run's folder).
+
+    Example:
+        >>> state_digest(read_checkpoint(Path("runs/a/checkpoints/best.pt")))
+    """
+    digest = hashlib.sha256()
+
+    def take(value: Any) -> None:
+        if isinstance(value, Tensor):
+            digest.update(f"tensor {value.dtype} {list(value.shape)};".encode())
+            digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        elif isinstance(value, dict):
+            digest.update(f"dict {len(value)};".encode())
+            for key in sorted(value, key=repr):
+                digest.update(f"{key!r}:".encode())
+                take(value[key])
+        elif isinstance(value, list | tuple):
+            digest.update(f"{type(value).__name__} {len(value)};".encode())
+            for item in value:
+                take(item)
+        else:
+            digest.update(f"{value!r};".encode())
+
+    take({key: value for key, value in state.items() if key not in ("time", "config")})
+    return digest.hexdigest()
+
+
 def _plain_tensor(tensor: Tensor, where: str) -> Tensor:
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
         raise CheckpointError(f"{where}: cannot save this tensor, only dense ones with data")
@@ -218,18 +241,3 @@ def _verify_records(path: Path) -> None:
 
 def _frames_of(path: Path) -> int:
     return int(path.stem.removeprefix("checkpoint_"))
-
-
-def _move_into_place(temporary: Path, path: Path) -> None:
-    """Rename once the content is on disk, and wait until the rename is, too."""
-    _sync(temporary)
-    os.replace(temporary, path)
-    _sync(path.parent)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

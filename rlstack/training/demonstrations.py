@@ -7,7 +7,6 @@ A file is an ``.npz`` without pickles: ``observation [N, ...]``, or ``observatio
 
 from __future__ import annotations
 
-import os
 import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,6 +21,7 @@ from torch import Tensor
 from torchrl.data import Composite
 from torchrl.envs import EnvBase
 
+from envs.whole_files import replacing
 from rlstack.adapters.env_fit import check_bounds
 from rlstack.adapters.safe_load import load_arrays
 from rlstack.agents.interface import MASK, Interface
@@ -99,14 +99,8 @@ def save_demonstrations(path: str | Path, sequences: TensorDictBase | Sequence[T
         key if isinstance(key, str) else "/".join(key): value.numpy()
         for key, value in data.items(include_nested=True, leaves_only=True)
     }
-    path = Path(path)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        with partial.open("wb") as file:
-            np.savez_compressed(file, **arrays)
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with replacing(path) as (partial,), partial.open("wb") as file:
+        np.savez_compressed(file, **arrays)
 
 
 def read_demonstrations(path: str | Path, interface: Interface, device: torch.device | str = "cpu") -> TensorDict:

@@ -86,9 +86,9 @@ def load(
     try:
         loaded.load_state_dict(state["agent"])
         loaded.begin_episodes()  # those of the run go on only where the run does
-    except _MISFITS as error:
+    except MISFITS as error:
         what = f"the agent with {overrides(given)}" if given else "this version of the agent"
-        raise ConfigError(f"checkpoint: {file} does not fit {what} ({_brief(error)})") from None
+        raise ConfigError(f"checkpoint: {file} does not fit {what} ({brief(error)})") from None
     run_dir = file.parent.parent if (file.parent.parent / "config.yaml").is_file() else None
     return LoadedRun(loaded, config, state["frames"], file, run_dir)
 
@@ -144,8 +144,8 @@ def initialise(agent: Agent, path: str | Path, which: str = "latest") -> None:
         for name, target in agent.targets.items():
             target.network.load_state_dict(saved["targets"].get(name, saved["networks"][name]))
         agent.begin_episodes()
-    except _MISFITS as error:
-        raise ConfigError(f"init: the networks of {file} do not fit this agent and env ({_brief(error)})") from None
+    except MISFITS as error:
+        raise ConfigError(f"init: the networks of {file} do not fit this agent and env ({brief(error)})") from None
 
 
 _NEEDED: dict[tuple[str, ...], type | tuple[type, ...]] = {
@@ -160,7 +160,7 @@ _NEEDED: dict[tuple[str, ...], type | tuple[type, ...]] = {
     ("config", "env", "name"): str,
     ("config", "total_frames"): (int, float),  # 1e6 is a float in yaml
 }
-_MISFITS = (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
+MISFITS = (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
 """What loading the state of another agent raises."""
 
 
@@ -180,7 +180,7 @@ def read_agent(file: Path) -> dict[str, Any]:
     return state
 
 
-def _brief(error: Exception) -> str:
+def brief(error: Exception) -> str:
     """The last line, where torch says which tensor it is."""
     line = (str(error).strip().splitlines() or [type(error).__name__])[-1].strip()
     return line if len(line) < 200 else f"{line[:200]} ..."

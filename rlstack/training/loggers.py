@@ -1,7 +1,6 @@
 """Where a run's numbers go: always a CSV file, and TensorBoard and Weights & Biases when asked."""
 
 import csv
-import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -11,7 +10,8 @@ from typing import Annotated, Any, Literal, Protocol, TextIO
 
 from typing_extensions import Self
 
-from rlstack.config import Interval
+from envs.whole_files import replacing
+from rlstack.config import ConfigError, Interval
 
 FRAMES = "frames"
 METRICS_FILE = "metrics.csv"
@@ -115,10 +115,14 @@ class CsvSink:
 
     A metric that appears later widens the table. Each row is handed to the system at once, so a killed run
     loses none; a row cut off by a crash is dropped when the file is opened again.
+
+    Raises:
+        ConfigError: a file of this name that is no such table.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._check()
         self._drop_incomplete_row()
         self.columns = next(self._rows(), [FRAMES])
         if not path.exists():
@@ -162,12 +166,21 @@ class CsvSink:
 
     def _rewrite(self, rows: Iterable[list[str]]) -> None:
         """Replace the file at once: header and ``rows``, each filled up to the header's width."""
-        temporary = self.path.with_name(self.path.name + ".tmp")
-        with temporary.open("w", encoding="utf-8", newline="") as file:
+        with replacing(self.path) as (partial,), partial.open("w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(self.columns)
             writer.writerows(row + [""] * (len(self.columns) - len(row)) for row in rows)
-        os.replace(temporary, self.path)
+
+    def _check(self) -> None:
+        """Raises a :class:`ConfigError` where there is a file of something else: nothing of it may be lost."""
+        try:
+            header, *rows = list(self._rows())[:-1] or [[FRAMES]]  # the last one may have been cut off
+            if header[:1] != [FRAMES]:
+                raise ValueError(f"its first column is not {FRAMES}")
+            for row in rows:
+                int(row[0])
+        except (csv.Error, IndexError, ValueError) as error:
+            raise ConfigError(f"{self.path}: not a table of metrics ({error}); move it elsewhere to go on") from None
 
     def _drop_incomplete_row(self) -> None:
         if not self.path.exists():
@@ -211,7 +224,8 @@ class WandbSink:
 
     def __init__(self, directory: Path, config: LoggerConfig, run_config: dict[str, Any], name: str) -> None:
         self._run = _start_wandb(directory, config, run_config, name)
-        (directory / RUN_ID_FILE).write_text(self._run.id + "\n", encoding="utf-8")
+        with replacing(directory / RUN_ID_FILE) as (partial,):
+            partial.write_text(self._run.id + "\n", encoding="utf-8")
         # Frames are the x axis. W&B's own step must never go back, which a resumed run does.
         self._run.define_metric(FRAMES, hidden=True)
         self._run.define_metric("*", step_metric=FRAMES)

@@ -18,13 +18,13 @@ from rlstack.config import ConfigError
 from rlstack.evaluation.evaluator import Evaluation, evaluate
 from rlstack.play.self_play import SelfPlay
 
-from .checkpoint import CheckpointError
+from .checkpoint import CheckpointError, state_digest
 from .config import TrainConfig
 from .curriculum.course import Curriculum
 from .hardware import Hardware
 from .imitation import Imitation, outcome
 from .interrupt import StopRequest
-from .loading import initialise
+from .loading import MISFITS, brief, initialise
 from .loggers import MetricLogger
 from .monitor import Monitor, count_frames
 from .progress import Progress
@@ -59,7 +59,7 @@ class Training:
         self.best_rank: list[float] = []  # of the best evaluation, see Evaluation.rank
         self._time = {"time/seconds": 0.0, "time/cpu_seconds": 0.0}
         self._pending_rng: dict[str, Any] | None = None
-        self.imitated = False
+        self.imitated, self.digest = False, ""
         self._imitation: Imitation | None = None
 
     def begin(self) -> None:
@@ -223,6 +223,8 @@ class Training:
         }
         if self.config.checkpoint.replay:
             state["replay"] = self.agent.replay_state()
+        if self.frames >= self.config.total_frames:
+            self.digest = state_digest(state)
         return self.run.checkpoints.save(state, self.frames, best)
 
     def restore(self) -> None:
@@ -238,15 +240,17 @@ class Training:
             state = self.run.checkpoints.load()
         except CheckpointError as error:
             raise ConfigError(f"resume: {error}") from None
-        if state["frames"] >= self.config.total_frames:
-            raise ConfigError(f"resume: the run is complete ({state['frames']:,} frames); raise total_frames to go on")
-        if state["frames"] >= self.last_frame:
-            raise ConfigError(f"resume: the run is at {state['frames']:,} frames; raise until, or give until=null")
+        if not isinstance(frames := state.get("frames"), int):
+            raise ConfigError("resume: the checkpoint is none of a run, it lacks frames")
+        if frames >= self.config.total_frames:
+            raise ConfigError(f"resume: the run is complete ({frames:,} frames); raise total_frames to go on")
+        if frames >= self.last_frame:
+            raise ConfigError(f"resume: the run is at {frames:,} frames; raise until, or give until=null")
         self.imitated = state.get("imitated", False)
         if self.imitated and self.config.imitation.only:
             raise ConfigError("resume: the run is complete; imitation.only=false goes on with reinforcement learning")
-        self.frames, self._time, self.best_rank = state["frames"], state["time"], state["best_rank"]
         try:
+            self.frames, self._time, self.best_rank = frames, dict(state["time"]), list(state["best_rank"])
             self.agent.load_state_dict(state["agent"])
             if self.curriculum is not None:  # before the worlds, which go on within its stage
                 self.curriculum.load_state_dict(state["curriculum"])
@@ -256,8 +260,10 @@ class Training:
             self.monitor.load_state_dict(state["monitor"])
             if state.get("replay") is not None:
                 self.agent.load_replay_state(state["replay"])
-        except (KeyError, RuntimeError, ValueError) as error:
-            raise ConfigError(f"resume: the checkpoint does not fit this version of the program ({error})") from None
+            restore_rng(state["rng"])  # to see that it can be
+        except MISFITS as error:
+            what = "the checkpoint does not fit this version of the program"
+            raise ConfigError(f"resume: {what} ({brief(error)})") from None
         self._pending_rng = state["rng"]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 from rlstack.config import ConfigError
@@ -13,7 +14,12 @@ from .config import ObjectiveConfig
 from .loggers import METRICS_FILE
 
 _DEFAULTS = ("eval/success", "eval/return")
-_VALUES = {"last": lambda values: values[-1], "max": max, "min": min, "mean": lambda v: math.fsum(v) / len(v)}
+_VALUES: dict[str, Callable[[list[float]], float]] = {
+    "last": lambda values: values[-1],
+    "max": max,
+    "min": min,
+    "mean": lambda v: math.fsum(v) / len(v),
+}
 
 
 def score(run: Path | str, objective: ObjectiveConfig) -> float:

@@ -12,6 +12,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from envs.whole_files import replacing
 from rlstack.config import ConfigError
 
 from .checkpoint import CheckpointStore
@@ -69,9 +70,9 @@ class RunDirectory:
 
     def write_config(self, config: dict[str, Any]) -> None:
         """Stores the resolved configuration."""
-        temporary = self.path / f".{CONFIG}.tmp"
-        temporary.write_text(OmegaConf.to_yaml(OmegaConf.create(config)), encoding="utf-8")
-        os.replace(temporary, self.path / CONFIG)
+        text = OmegaConf.to_yaml(OmegaConf.create(config))
+        with replacing(self.path / CONFIG) as (partial,):
+            partial.write_text(text, encoding="utf-8")
 
     def read_config(self) -> dict[str, Any]:
         """The stored configuration.

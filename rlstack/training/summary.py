@@ -37,8 +37,8 @@ def describe(config: TrainConfig, run: RunDirectory) -> str:
     return "\n".join(f"{name:>11}  {value}" for name, value in rows.items())
 
 
-def where_things_are(run: RunDirectory) -> str:
-    """The files of a finished run, and what to do with them."""
+def where_things_are(run: RunDirectory, digest: str = "") -> str:
+    """The files of a finished run, what to do with them, and the digest of its last state."""
     parts = [
         ("config.yaml", "what was run"),
         ("metrics.csv", "every logged number"),
@@ -51,4 +51,6 @@ def where_things_are(run: RunDirectory) -> str:
     lines += [f"  {name:<16}{what}" for name, what in parts if (run.path / name).exists()]
     lines.append(f"evaluate it:   python -m rlstack.evaluate checkpoint={run.path}")
     lines.append(f"train longer:  python -m rlstack.train resume={run.path} total_frames=<more>")
+    if digest:
+        lines.append(f"last state:    sha256 {digest[:16]} (the same seed on this machine gives the same)")
     return "\n".join(lines)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -192,16 +193,17 @@ def first(observation: Any) -> Any:
 
 @pytest.mark.parametrize("failing", ["policy", "policy.json"])
 def test_a_failure_leaves_what_was_there(failing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    written = Path.write_bytes
+    synced = os.fsync
 
-    def full(path: Path, content: bytes) -> int:
-        if path.name == f".{failing}.tmp":
+    def full(descriptor: int) -> None:
+        name = os.readlink(f"/proc/self/fd/{descriptor}")
+        if "partial" in name and name.endswith(".json") == failing.endswith(".json"):
             raise OSError(28, "No space left on device")
-        return written(path, content)
+        synced(descriptor)
 
     (tmp_path / "policy").write_text("old")
     (tmp_path / "policy.json").write_text("older")
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(ConfigError, match=r"out: .*policy cannot be written \(No space left on device\)$"):
         export_policy(small(plain(True), name="dqn"), tmp_path / "policy")
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"policy": "old", "policy.json": "older"}

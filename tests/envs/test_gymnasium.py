@@ -195,7 +195,10 @@ def test_own_environments_outside_of_the_repository(tmp_path: Path, monkeypatch:
         ({"id": "no_such_module:Some-v0"}, "no_such_module:Some-v0 needs a package that is not installed"),
         ({"id": "no_such_module:Some"}, "module 'no_such_module' cannot be imported"),
         ({"id": "math:Some"}, "module 'math' has no class and has registered no environment 'Some'"),
-        ({"id": "builtins:dict"}, "builtins:dict cannot be made with kwargs {}: that is a dict, not a gymnasium.Env"),
+        (
+            {"id": "builtins:dict"},
+            "builtins:dict is neither a class of gymnasium.Env nor a function",
+        ),
         ({"id": CARTPOLE, "kwargs": {"colour": 1}}, "CartPole-v1 cannot be made with kwargs {'colour': 1}"),
         ({"id": CARTPOLE, "num_envs": 0}, "num_envs: 0 is not"),
         ({"id": CARTPOLE, "workers": -1}, "workers: -1 is not"),

@@ -330,7 +330,7 @@ def test_it_is_evaluated() -> None:
         ({"id": "classic/rps_v1"}, r"did you mean 'pettingzoo\.classic\.rps_v2'"),
         ({"id": "pettingzoo.utils.env"}, "has no 'parallel_env'"),
         ({"id": f"{__name__}:March", "kwargs": {"speed": 1}}, "with kwargs .*'speed'"),
-        ({"id": "builtins:dict"}, "is no parallel environment, it lacks possible_agents"),
+        ({"id": "builtins:dict"}, "neither a class of parallel environments nor a function"),
         ({"id": f"{__name__}:March", "num_envs": 0}, "num_envs: 0 is not a positive number"),
         ({"id": f"{__name__}:March", "max_steps": 0}, "max_steps: 0 is not a positive number"),
     ],

@@ -119,7 +119,7 @@ def test_an_abandoned_future_is_removed(tmp_path: Path) -> None:
 def test_files_of_other_names_are_never_removed(tmp_path: Path) -> None:
     for name in ("checkpoint_mine.pt", "notes.txt"):
         (tmp_path / name).write_text("keep me")
-    (tmp_path / ".checkpoint_000000000001.pt.tmp").write_text("half a checkpoint")
+    (tmp_path / ".checkpoint_000000000001.7.partial.pt").write_text("half a checkpoint")
     store = CheckpointStore(tmp_path, keep=1)
     store.save({}, 1)
     store.save({}, 2)
@@ -153,8 +153,8 @@ def test_a_failing_write_leaves_the_earlier_checkpoint_alone(tmp_path: Path, mon
     store = CheckpointStore(tmp_path)
     store.save({"x": 1}, 10)
 
-    def disk_full(payload: Any, path: Path) -> None:
-        path.write_bytes(b"half")
+    def disk_full(payload: Any, file: Any) -> None:
+        file.write(b"half")
         raise OSError("No space left on device")
 
     monkeypatch.setattr(torch, "save", disk_full)

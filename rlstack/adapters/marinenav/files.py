@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from envs.whole_files import replacing
 from rlstack.adapters.marinenav.exports import Export, load_export
 from rlstack.adapters.marinenav.weights import (
     NETWORKS,
@@ -268,12 +269,10 @@ def _check_constructor(file: Path, arrays: Arrays) -> None:
 
 def write_directory(directory: str | Path, networks: Mapping[str, Mapping[str, Tensor]]) -> None:
     """Writes the published files of these networks; an existing directory is kept, its files replaced whole."""
-    path = Path(directory)
-    path.mkdir(parents=True, exist_ok=True)
-    for part, state in networks.items():
-        weights, constructor = FILES[part]
-        arguments = constructor_arguments({name: value.numpy() for name, value in state.items()})
-        torch.save(dict(state), path / f"{weights}.part")
-        (path / f"{constructor}.part").write_text(json.dumps(arguments, indent=2) + "\n")
-        for name in (weights, constructor):
-            (path / f"{name}.part").replace(path / name)
+    files = [Path(directory) / name for part in networks for name in FILES[part]]
+    with replacing(*files) as partial:
+        for state, weights, constructor in zip(networks.values(), partial[::2], partial[1::2]):
+            arguments = constructor_arguments({name: value.numpy() for name, value in state.items()})
+            with weights.open("wb") as file:  # not by its name, which torch writes into the file
+                torch.save(dict(state), file)
+            constructor.write_text(json.dumps(arguments, indent=2) + "\n")

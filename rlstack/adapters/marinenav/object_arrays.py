@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import gc
 import math
-import os
 import pickle
 import struct
 import zipfile
@@ -16,6 +15,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from envs.whole_files import replacing
 from rlstack.config import ConfigError
 
 _STRUCTS = {
@@ -139,16 +139,10 @@ def write_object_arrays(path: str | Path, arrays: Iterable[tuple[str, list[Any]]
         path: the file.
         arrays: by name, nested lists. Numpy makes an axis of every level at which all lists are equally long.
     """
-    path = Path(path)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        with _many_objects(), zipfile.ZipFile(partial, "w") as archive:
-            for name, nested in arrays:
-                with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
-                    np.lib.format.write_array(file, np.array(nested, dtype=object))
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with replacing(path) as (partial,), _many_objects(), zipfile.ZipFile(partial, "w") as archive:
+        for name, nested in arrays:
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, np.array(nested, dtype=object))
 
 
 def read_object_arrays(path: str | Path, names: Sequence[str]) -> dict[str, list[Any]]:

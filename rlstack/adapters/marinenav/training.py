@@ -14,6 +14,7 @@ from torchrl._utils import logger as torchrl_logger
 from torchrl.envs import EnvBase
 
 from envs.marinenav.episodes import Config, save_episodes
+from envs.whole_files import replacing
 from rlstack.agents import Agent, build_agent
 from rlstack.config import ConfigError, build
 from rlstack.evaluation.evaluator import Evaluation
@@ -136,7 +137,8 @@ class Job:
         """
         run = RunDirectory.create(self.folder, self.folder.name, keep=1)
         run.write_config(self.train_config())
-        (run.path / TRIAL).write_text(self.trial.to_json(), encoding="utf-8")
+        with replacing(run.path / TRIAL) as (partial,):
+            partial.write_text(self.trial.to_json(), encoding="utf-8")
 
 
 def check(trials: list[Trial], device: str, expert: str | None = None) -> None:

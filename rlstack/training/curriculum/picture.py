@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from envs.whole_files import replacing
 from rlstack.training.loggers import FRAMES, METRICS_FILE
 
 from .course import STAGE
@@ -49,7 +50,8 @@ def save_curriculum(run: Path, names: Sequence[str] = ()) -> Path | None:
     axes[-1].set_xlabel("frames")
     for axis in axes:
         axis.spines[["top", "right"]].set_visible(False)
-    figure.savefig(run / PICTURE, dpi=120)
+    with replacing(run / PICTURE) as (partial,):
+        figure.savefig(partial, dpi=120)
     return run / PICTURE
 
 

@@ -19,18 +19,15 @@ class PopulationSweeper(Sweeper):
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         """Hydra's own call before :meth:`sweep`."""
         self.hydra_context, self.config = hydra_context, config
-        self.launcher = Plugins.instance().instantiate_launcher(
+        loader = hydra_context.config_loader
+        launcher = Plugins.instance().instantiate_launcher(
             hydra_context=hydra_context, task_function=task_function, config=config
         )
+        self._compose = lambda overrides: loader.load_sweep_config(config, overrides)
+        self._launch = lambda jobs, first: launcher.launch(jobs, initial_job_idx=first)
 
     def sweep(self, arguments: list[str]) -> None:
         """Trains the population of a command line."""
         from rlstack.sweeps.pbt import train_population
 
-        loader = self.hydra_context.config_loader
-        train_population(
-            self.options,
-            arguments,
-            compose=lambda overrides: loader.load_sweep_config(self.config, overrides),
-            launch=lambda jobs, first: self.launcher.launch(jobs, initial_job_idx=first),
-        )
+        train_population(self.options, arguments, self._compose, self._launch)

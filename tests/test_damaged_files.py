@@ -1,0 +1,212 @@
+"""Whatever has become of a file: it is read, or there is one clear line, and nothing on the disk changes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import envs
+import rlstack
+from envs.marinenav.episodes import load_episodes
+from envs.rocket.replay import load_replay
+from rlstack.adapters.arena import arena_policy
+from rlstack.adapters.loading import load_policy
+from rlstack.adapters.marinenav.evaluations import read_evaluations
+from rlstack.adapters.marinenav.files import load_published
+from rlstack.adapters.sb3 import load_sb3
+from rlstack.adapters.vecnormalize import load_vecnormalize
+from rlstack.agents import Interface
+from rlstack.config import ConfigError, build, to_plain
+from rlstack.diagnostics import comparison
+from rlstack.evaluation.results import Evaluation
+from rlstack.play.league import League
+from rlstack.training.checkpoint import CheckpointError, CheckpointStore, write_checkpoint
+from rlstack.training.config import TrainConfig
+from rlstack.training.demonstrations import read_demonstrations
+from rlstack.training.loading import initialise
+from rlstack.training.loggers import CsvSink
+from rlstack.training.run_directory import RunDirectory
+from tests.adapters.small_worlds import Noise, box
+from tests.agents.small_agents import Detour, sequences, small
+from tests.damage import bad_arrays, bad_bytes, bad_json, bad_tensors, bad_zip, profile
+from tests.test_writers import WRITERS
+
+FIXTURES = Path(__file__).parent / "fixtures"
+FAST, THOROUGH = 8, 300
+WORLD = {"name": "tests.agents.small_agents:Detour", "num_worlds": 2}
+
+
+@cache
+def detour() -> Any:
+    return Detour(2)
+
+
+@cache
+def agent() -> Any:
+    return small(detour(), name="ppo")
+
+
+def trained(folder: Path) -> Path:
+    config = {"agent": to_plain(agent().config), "env": WORLD, "total_frames": 100}
+    state = {"frames": 7, "agent": agent().state_dict(), "config": config}
+    write_checkpoint(folder / "ours.pt", state, 7)
+    return folder / "ours.pt"
+
+
+def written(name: str, file: str) -> Callable[[Path], Path]:
+    """What a writer of ``test_writers`` leaves."""
+
+    def make(folder: Path) -> Path:
+        WRITERS[name][0](folder, 1)
+        return folder / file
+
+    return make
+
+
+def copied(*names: str) -> Callable[[Path], Path]:
+    """A file of the fixtures, with those that belong to it."""
+
+    def make(folder: Path) -> Path:
+        for name in names:
+            shutil.copy(FIXTURES / name, folder)
+        return folder / Path(names[0]).name
+
+    return make
+
+
+def text(name: str, content: str) -> Callable[[Path], Path]:
+    def make(folder: Path) -> Path:
+        (folder / name).write_text(content)
+        return folder / name
+
+    return make
+
+
+def scripted(folder: Path) -> Path:
+    torch.jit.save(torch.jit.trace(torch.nn.Tanh(), torch.zeros(1, 2)), str(folder / "tanh.pt"))
+    return folder / "tanh.pt"
+
+
+def demonstrated(folder: Path) -> Path:
+    from rlstack.training.demonstrations import save_demonstrations
+
+    save_demonstrations(folder / "episodes.npz", sequences(5))
+    return folder / "episodes.npz"
+
+
+def resume(path: Path) -> None:
+    """What ``resume=`` reads before it builds anything."""
+    build(TrainConfig, RunDirectory.open(path.parent).read_config())
+
+
+def latest(path: Path) -> Any:
+    return CheckpointStore(path.parent).load()
+
+
+def diagnosed(path: Path) -> None:
+    before = comparison.read(path)
+    list(comparison.lines(before, before, path))
+
+
+@dataclass
+class Case:
+    """A kind of file: how to make one, who reads it, how it is damaged, what the reader may raise."""
+
+    make: Callable[[Path], Path]
+    read: Callable[[Path], Any]
+    damage: Callable[[bytes], st.SearchStrategy[bytes]]
+    error: type[Exception] = ConfigError
+
+
+RUN = "agent: {name: ppo, algorithm: ppo}\nenv: {name: rocket}\ntotal_frames: 100\nseed: 0\n"
+DIAGNOSIS = {
+    **{"schema": comparison.SCHEMA, "subject": {"env": "rocket"}, "config": {"a": 1}, "machine": {"cpu": "x"}},
+    "tests": {"learn": {"ms_per_update": 3.0, "parts_ms": {"loss": 1.0}}},
+}
+CASES: dict[str, Case] = {
+    "checkpoint": Case(trained, rlstack.load, bad_tensors),
+    "checkpoint's parts": Case(trained, rlstack.load, bad_zip),
+    "init": Case(trained, lambda path: initialise(small(detour(), name="ppo"), path), bad_tensors),
+    "policy": Case(trained, lambda path: load_policy(str(path), detour()), bad_tensors),
+    "latest checkpoint": Case(written("checkpoints", "best.pt"), latest, bad_zip, CheckpointError),
+    "config.yaml": Case(text("config.yaml", RUN), resume, bad_bytes),
+    "metrics.csv": Case(written("metrics.csv", "metrics.csv"), lambda path: CsvSink(path).close(), bad_bytes),
+    "evaluation": Case(
+        written("evaluation", "evaluation.json"),
+        lambda path: Evaluation.from_json(path.read_text(errors="replace")).table(),
+        bad_json,
+        ValueError,
+    ),
+    "diagnosis": Case(text("diagnosis.json", json.dumps(DIAGNOSIS)), diagnosed, bad_json),
+    "league": Case(written("league", "league.json"), lambda path: League.open(path.parent), bad_json),
+    "demonstrations": Case(demonstrated, lambda path: read_demonstrations(path, Interface.of(detour())), bad_arrays),
+    "rocket replay": Case(written("rocket replay", "r.npz"), load_replay, bad_arrays, ValueError),
+    "marinenav weights": Case(copied("marinenav/DQN_params.npz"), load_published, bad_arrays),
+    "marinenav files": Case(
+        written("marinenav weights", "network_params.pth"), lambda path: load_published(path.parent, "DQN"), bad_tensors
+    ),
+    "marinenav evaluations": Case(
+        copied("marinenav/evaluations_example.npz", "marinenav/evaluations_example_configs.json"),
+        read_evaluations,
+        bad_zip,
+    ),
+    "marinenav episodes": Case(written("marinenav episodes", "episodes.json.gz"), load_episodes, bad_bytes, ValueError),
+    "arena": Case(
+        written("arena checkpoint", "a_1_steps.pt"),
+        lambda path: arena_policy(path, envs.make("arena", num_worlds=1)),
+        bad_tensors,
+    ),
+    "sb3": Case(copied("sb3/ppo_mlp_box_action.zip"), load_sb3, bad_zip),
+    "vecnormalize": Case(copied("sb3/ppo_mlp_box_action_vecnormalize.pkl"), load_vecnormalize, bad_bytes),
+    "torchscript": Case(
+        scripted, lambda path: load_policy(f"torchscript:{path}", Noise(2, box((-1, 1), (-1, 1)))), bad_zip
+    ),
+}
+
+
+def check(name: str, damage: bytes, folder: Path, path: Path) -> None:
+    case = CASES[name]
+    path.write_bytes(damage)
+    before = {file: file.read_bytes() for file in folder.iterdir()}
+    try:
+        case.read(path)
+    except case.error as error:
+        assert "\n" not in str(error) and len(str(error)) < 2000, str(error)
+    if name != "metrics.csv":  # whose last row is dropped if it was cut off
+        assert {file: file.read_bytes() for file in folder.iterdir()} == before
+
+
+def fuzz(name: str, folder: Path, examples: int) -> None:
+    path = CASES[name].make(folder)
+    sound = path.read_bytes()
+    CASES[name].read(path) if name not in ("arena", "config.yaml") else None
+
+    @profile(examples)
+    @given(CASES[name].damage(sound))
+    def damaged(content: bytes) -> None:
+        check(name, content, folder, path)
+
+    damaged()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", CASES)
+def test_a_damaged_file_is_one_clear_line(name: str, tmp_path: Path) -> None:
+    fuzz(name, tmp_path, FAST)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", CASES)
+def test_a_damaged_file_is_one_clear_line_thoroughly(name: str, tmp_path: Path) -> None:
+    fuzz(name, tmp_path, THOROUGH)

@@ -1,0 +1,128 @@
+"""Files that want to run something when they are opened: nobody's code runs, whatever loader they are given to."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import rlstack
+from rlstack.config import ConfigError
+from rlstack.training.checkpoint import write_checkpoint
+from tests.damage import Bait
+from tests.test_damaged_files import CASES, FIXTURES
+
+Maker = Callable[[Path, Bait], bytes]
+
+
+def raw(path: Path, bait: Bait) -> bytes:
+    """A bare pickle under the file's name."""
+    return pickle.dumps(bait)
+
+
+def torch_file(path: Path, bait: Bait) -> bytes:
+    """A file of ``torch.save`` with the bait in the place of a weight, and of everything."""
+    buffer = io.BytesIO()
+    keys = ("state", "policy_state_dict", "num_timesteps", "metadata", "agent")
+    torch.save({"format": "rlstack-checkpoint", "version": 1, **dict.fromkeys(keys, bait)}, buffer)
+    return buffer.getvalue()
+
+
+def old_torch_file(path: Path, bait: Bait) -> bytes:
+    buffer = io.BytesIO()
+    torch.save({"weight": bait}, buffer, _use_new_zipfile_serialization=False)
+    return buffer.getvalue()
+
+
+def object_arrays(path: Path, bait: Bait) -> bytes:
+    """An ``.npz`` in which every array that a reader may ask for is a pickle."""
+    names = {"action", "observation", "meta", "clock", "timesteps", "rewards", "successes", "self_encoder.0.weight"}
+    if path.suffix == ".npz":
+        with np.load(path, allow_pickle=True) as file:
+            names |= set(file.files)
+    buffer = io.BytesIO()
+    np.savez(buffer, **{name: np.array([bait, 1], dtype=object) for name in names})  # type: ignore[arg-type]
+    return buffer.getvalue()
+
+
+def every_member(path: Path, bait: Bait) -> bytes:
+    """A zip with the same members, all of them pickles."""
+    if not zipfile.is_zipfile(path):
+        return raw(path, bait)
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(path) as old, zipfile.ZipFile(buffer, "w") as new:
+        for name in old.namelist():
+            new.writestr(name, pickle.dumps(bait))
+    return buffer.getvalue()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("maker", [raw, torch_file, old_torch_file, object_arrays, every_member])
+@pytest.mark.parametrize("name", CASES)
+def test_nothing_in_a_file_is_executed(name: str, maker: Maker, tmp_path: Path) -> None:
+    case, flag = CASES[name], tmp_path / "flag"
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    path = case.make(folder)
+    path.write_bytes(maker(path, Bait(flag)))
+    with pytest.raises(case.error) as caught:
+        case.read(path)
+    assert not flag.exists() and "\n" not in str(caught.value)
+
+
+def test_the_bait_works(tmp_path: Path) -> None:
+    pickle.loads(raw(tmp_path, Bait(tmp_path / "flag")))
+    assert (tmp_path / "flag").is_dir()
+
+
+def test_serialised_objects_of_a_model_stay_closed(tmp_path: Path) -> None:
+    """Stable-Baselines3's ``data`` holds cloudpickles beside what they print; the model loads without them."""
+    import base64
+
+    source, path = FIXTURES / "sb3/ppo_mlp_box_action.zip", tmp_path / "model.zip"
+    bait = base64.b64encode(pickle.dumps(Bait(tmp_path / "flag"))).decode()
+    with zipfile.ZipFile(source) as old, zipfile.ZipFile(path, "w") as new:
+        for name in old.namelist():
+            data = old.read(name)
+            if name == "data":
+                entries = json.loads(data)
+                baited = [entry for entry in entries.values() if isinstance(entry, dict) and ":serialized:" in entry]
+                assert baited
+                for entry in baited:
+                    entry[":serialized:"] = bait
+                data = json.dumps(entries).encode()
+            new.writestr(name, data)
+    CASES["sb3"].read(path)
+    assert not (tmp_path / "flag").exists()
+
+
+COMMAND = {"args": "mkdir {flag}", "shell": True}
+WORLDS: dict[str, dict[str, Any]] = {
+    "a world": {"name": "subprocess:run", **COMMAND},
+    "a class": {"name": "subprocess:Popen", **COMMAND},
+    "an environment": {"name": "gymnasium", "id": "subprocess:run", "num_envs": 1, "workers": 0, "kwargs": COMMAND},
+    "a parallel environment": {"name": "pettingzoo", "id": "subprocess:run", "num_envs": 1, "kwargs": COMMAND},
+    "a target": {"name": "arena", "_target_": "os.mkdir", "path": "{flag}"},
+}
+
+
+@pytest.mark.parametrize("what", [*WORLDS, "an agent"])
+def test_a_configuration_cannot_name_just_any_function(what: str, tmp_path: Path) -> None:
+    """A checkpoint's configuration says which world and agent to build; only worlds and agents are."""
+    flag = tmp_path / "flag"
+    env = json.loads(json.dumps(WORLDS.get(what, {"name": "arena"})).replace("{flag}", str(flag)))
+    algorithm = "subprocess:Popen" if what == "an agent" else "ppo"
+    config = {"agent": {"name": "ppo", "algorithm": algorithm}, "env": env, "total_frames": 10}
+    state = {"frames": 1, "agent": {"networks": {}, "targets": {}}, "config": config}
+    write_checkpoint(tmp_path / "run.pt", state, 1)
+    with pytest.raises(ConfigError) as caught:
+        rlstack.load(tmp_path / "run.pt")
+    assert not flag.exists() and "\n" not in str(caught.value)

@@ -1,0 +1,232 @@
+"""Every file the project writes: after a crash or on a full disk the old one is untouched or the new one is whole."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from envs.marinenav.episodes import default_robot, load_episodes, make_episode, save_episodes
+from envs.rocket.recording import COLUMNS, Frames, Recording
+from envs.rocket.replay import load_replay, save_replay
+from envs.whole_files import replacing
+from rlstack.adapters.arena_files import load_files, write_files
+from rlstack.adapters.marinenav.files import load_published, write_directory
+from rlstack.adapters.marinenav.object_arrays import read_object_arrays, write_object_arrays
+from rlstack.config import ConfigError
+from rlstack.evaluation.results import Evaluation
+from rlstack.play.league import League
+from rlstack.play.ratings import rating_system
+from rlstack.play.tables import save_curves, write_csv
+from rlstack.training.checkpoint import CheckpointStore, read_checkpoint
+from rlstack.training.demonstrations import save_demonstrations
+from rlstack.training.loggers import CsvSink
+from rlstack.training.run_directory import RunDirectory
+from tests.adapters.published_networks import acting_network
+from tests.faults import Killed, killed_at, room_for
+
+ROOT = Path(__file__).parents[1]
+Content = dict[str, bytes]
+
+
+def replay(value: int) -> Recording:
+    sizes = {"C": 2}
+    columns = {
+        name: np.full((3, *(sizes.get(str(size), size) for size in shape)), value, dtype=kind)
+        for name, (kind, shape) in COLUMNS.items()
+    }
+    frames = Frames(**{**columns, "clock": np.arange(3, dtype=np.float32), "boosting": columns["boosting"]})
+    return Recording(frames, {}, ("a", "b"), f"number {value}")
+
+
+def checkpoint(folder: Path, value: int) -> None:
+    CheckpointStore(folder, keep=1).save({"x": torch.full((50,), value)}, value, best=True)
+
+
+def metrics(folder: Path, value: int) -> None:
+    sink = CsvSink(folder / "metrics.csv")
+    sink.log(value, {f"metric{value}": 0.5})  # widens the table: the file is written anew
+    sink.truncate_after(value)
+    sink.close()
+
+
+def league(folder: Path, value: int) -> None:
+    made = League(folder, {"name": "rocket"}, rating_system("elo"))
+    made.rounds = value
+    made.save()
+
+
+def demonstrations(folder: Path, value: int) -> None:
+    from tests.agents.small_agents import sequences
+
+    torch.manual_seed(value)
+    save_demonstrations(folder / "episodes.npz", sequences(5))
+
+
+def arena(folder: Path, value: int) -> None:
+    content = {"policy_state_dict": {"w": torch.full((3,), float(value))}, "num_timesteps": value}
+    write_files(folder / "a_1_steps.pt", content, {"step": value}, {"count": value})
+
+
+def evaluation(folder: Path, value: int) -> None:
+    Evaluation({"return": torch.tensor([float(value)])}, ["all"], "rocket", {}, 0).save(folder / "evaluation.json")
+
+
+def episodes(folder: Path, value: int) -> None:
+    config = make_episode([default_robot((value, 0), (30, 30), 0)], [], [], seed=value)
+    save_episodes(folder / "episodes.json.gz", [config])
+
+
+def published(folder: Path, value: int) -> None:
+    weights = acting_network("DQN").state_dict()
+    write_directory(folder, {"network": {name: value * tensor for name, tensor in weights.items()}})
+
+
+WRITERS: dict[str, tuple[Callable[[Path, int], Any], Callable[[Path], Any]]] = {
+    "checkpoints": (checkpoint, lambda folder: [CheckpointStore(folder).load(), read_checkpoint(folder / "best.pt")]),
+    "config.yaml": (
+        lambda folder, value: RunDirectory(folder).write_config({"seed": value}),
+        lambda folder: RunDirectory.open(folder).read_config(),
+    ),
+    "metrics.csv": (metrics, lambda folder: CsvSink(folder / "metrics.csv").close()),
+    "evaluation": (evaluation, lambda folder: Evaluation.from_json((folder / "evaluation.json").read_text())),
+    "league": (league, League.open),
+    "table": (lambda folder, value: write_csv(folder / "t.csv", [{"a": value}]), lambda folder: None),
+    "picture": (lambda folder, value: save_curves(folder / "c.png", {"a": [value, 2.0]}), lambda folder: None),
+    "demonstrations": (demonstrations, lambda folder: np.load(folder / "episodes.npz")["action"]),
+    "rocket replay": (
+        lambda folder, value: save_replay(replay(value), folder / "r.npz"),
+        lambda folder: load_replay(folder / "r.npz"),
+    ),
+    "marinenav episodes": (episodes, lambda folder: load_episodes(folder / "episodes.json.gz")),
+    "marinenav evaluations": (
+        lambda folder, value: write_object_arrays(folder / "e.npz", [("a", [[value], [1, 2]])]),
+        lambda folder: read_object_arrays(folder / "e.npz", ["a"]),
+    ),
+    "marinenav weights": (published, lambda folder: load_published(folder, "DQN")),
+    "arena checkpoint": (arena, lambda folder: load_files(folder / "a_1_steps.pt")),
+}
+
+
+def content(folder: Path) -> Content:
+    """Of the files that are more than leftovers."""
+    return {path.name: path.read_bytes() for path in folder.iterdir() if ".partial" not in path.name}
+
+
+def whole(name: str, data: bytes, *allowed: Content) -> bool:
+    """Whether a file is as in one of the allowed states of its folder; of a table, whether its rows are whole."""
+    lines = data.decode().splitlines(keepends=True) if name == "metrics.csv" else []
+    rows = bool(lines) and all(line.endswith("\n") and line.count(",") == lines[0].count(",") for line in lines)
+    return rows or any(state.get(name) == data for state in allowed)
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_crash_leaves_whole_files_and_the_next_command_runs(name: str, tmp_path: Path) -> None:
+    write, read = WRITERS[name]
+    write(tmp_path, 1)
+    old = content(tmp_path)
+    with killed_at(None) as calls:
+        write(tmp_path, 2)
+    new = content(tmp_path)
+    assert {"fsync", "replace"} <= set(calls) and old != new
+    for number in range(1, len(calls) + 1):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        for file, data in old.items():
+            (folder / file).write_bytes(data)
+        with pytest.raises(Killed), killed_at(number):
+            write(folder, 2)
+        for file, data in content(folder).items():
+            assert whole(file, data, old, new), f"{file}, killed at call {number}, {calls[number - 1]}"
+        read(folder)
+        write(folder, 2)  # the next command
+        assert content(folder).keys() == new.keys()
+        read(folder)
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_full_disk_changes_nothing(name: str, tmp_path: Path) -> None:
+    write, read = WRITERS[name]
+    write(tmp_path, 1)
+    old = content(tmp_path)
+    largest = max(len(data) for data in old.values())
+    for size in (0, largest // 2):
+        with pytest.raises((OSError, RuntimeError, ConfigError)) as caught, room_for(size):
+            write(tmp_path, 2)
+        assert content(tmp_path) == old, f"with room for {size} bytes: {caught.value}"
+    assert not list(tmp_path.glob(".*partial*")), "leftovers of a process that still lives"
+    read(tmp_path)
+
+
+def test_several_files_change_together(tmp_path: Path) -> None:
+    one, other = tmp_path / "new" / "one.txt", tmp_path / "other.txt"
+    other.write_text("old")
+    with pytest.raises(ZeroDivisionError), replacing(one, other) as partial:
+        for path in partial:
+            path.write_text("half")
+        raise ZeroDivisionError
+    assert not one.exists() and other.read_text() == "old" and len(list(tmp_path.iterdir())) == 2
+    with replacing(one, other) as partial:
+        assert [path.suffix for path in partial] == [".txt", ".txt"]
+        for path in partial:
+            path.write_text("new")
+        assert other.read_text() == "old"
+    assert one.read_text() == other.read_text() == "new"
+
+
+# -- nobody writes otherwise -------------------------------------------------------------------------------------
+
+_WRITING = {"write_text", "write_bytes", "savefig", "imwrite", "get_writer", "savez", "savez_compressed", "dump"}
+ELSEWHERE = {
+    ("envs/whole_files.py", "replace"): "the helper itself",
+    ("envs/rocket/rocketsim/folders.py", "replace"): "a cache for several processes, of another ending until whole",
+    ("rlstack/adapters/exporting.py", "save"): "into memory",
+    ("rlstack/training/loggers.py", "open"): "rows are appended; one that was cut off is dropped on opening",
+    ("rlstack/adapters/marinenav/training.py", "open"): "what was printed, appended",
+    ("rlstack/play/league.py", "open"): "a lock",
+    ("rlstack/play/league_runs.py", "open"): "a lock",
+}
+
+
+def writing(call: ast.Call) -> str | None:
+    """The name of a call that writes to a file."""
+    function = call.func
+    if isinstance(function, ast.Name):
+        name, owner = function.id, ""
+    elif isinstance(function, ast.Attribute):
+        name, owner = function.attr, ast.unparse(function.value)
+    else:
+        return None
+    if name in _WRITING or (name == "save" and owner in ("torch", "torch.jit", "np")):
+        return name
+    if name in ("replace", "rename") and owner == "os":
+        return name
+    texts = [entry.value for entry in call.args[:2] if isinstance(entry, ast.Constant) and isinstance(entry.value, str)]
+    mode = next((text for text in texts if text.strip("rwaxbt+") == "" and text), "r")
+    return name if name == "open" and owner != "archive" and set(mode) & set("wax+") else None
+
+
+def is_whole(node: ast.AST) -> bool:
+    return isinstance(node, ast.With) and any("replacing(" in ast.unparse(item.context_expr) for item in node.items)
+
+
+@pytest.mark.parametrize("package", ["rlstack", "envs"])
+def test_every_writer_replaces_whole_files(package: str) -> None:
+    strays: list[str] = []
+
+    def look(node: ast.AST, file: str) -> None:
+        if is_whole(node):
+            return
+        if isinstance(node, ast.Call) and (name := writing(node)) and (file, name) not in ELSEWHERE:
+            strays.append(f"{file}:{node.lineno}: {name}")
+        for child in ast.iter_child_nodes(node):
+            look(child, file)
+
+    for path in sorted((ROOT / package).rglob("*.py")):
+        look(ast.parse(path.read_text(encoding="utf-8")), path.relative_to(ROOT).as_posix())
+    assert not strays, "outside of `with replacing(...)`"

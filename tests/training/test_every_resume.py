@@ -1,0 +1,165 @@
+"""Every agent and every world: a run that was killed and resumed ends in the state of one that was not, bit for bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+
+from rlstack.config import build, conf_dir, to_plain
+from rlstack.evaluation.results import Evaluation
+from rlstack.training.checkpoint import read_checkpoint, state_digest
+from rlstack.training.config import TrainConfig
+from rlstack.training.loop import Training
+from rlstack.training.run_directory import RunDirectory
+
+RUN = [
+    *("total_frames=400", "log_every=100", "eval.every=1000", "eval.episodes=1", "checkpoint.every=130"),
+    *("checkpoint.keep=9", "logger=csv", "threads=1", "device=cpu"),
+]
+TINY = {
+    **{"hidden": "[16]", "steps_per_batch": 4},
+    **{"self_features": 8, "object_features": "[8]", "minibatch_size": 32, "epochs": 2, "batch_size": 16},
+    **{"learning_starts": 100, "frames_per_update": 20, "buffer_size": 200, "candidates": 2, "random_frames": 50},
+}
+"""Of an agent's options, those that it has; the memory is smaller than the run, so that it wraps around."""
+MARINENAV = ["env=marinenav", "env.num_worlds=3", "env.max_steps=20"]
+DISCRETE = [*MARINENAV, "env.continuous_actions=false"]
+NORMALIZED = ["agent.inputs=raw", "agent.normalize_observations=true"]
+MEMORY = "agent.recurrent={kind: lstm, size: 8, sequence_length: 4}"
+PROMOTED = "curriculum.advance={any: [{stage_frames: {min: 100}}]}"
+ARENA = ["env=arena", "env.num_worlds=4", "env.max_steps=40"]
+ROCKET = ["env=rocket", "env.num_worlds=4", "env.max_seconds=1"]
+ECHELON = ["env=echelon", "env.num_worlds=2", "env.blue=2", "env.red=2", "env.max_steps=20"]
+
+AGENTS: dict[str, list[str]] = {
+    "ppo": ["agent=ppo", *MARINENAV, *NORMALIZED, "agent.normalize_rewards=true"],
+    "ppo discrete": ["agent=ppo", *DISCRETE],
+    "ppo recurrent": ["agent=ppo", *MARINENAV, MEMORY],
+    "ppo central": ["agent=ppo", *MARINENAV, "agent.critic=central"],
+    "a2c": ["agent=a2c", *MARINENAV],
+    "dqn": ["agent=dqn", *DISCRETE, "agent.n_step=3"],
+    "dqn recurrent": ["agent=dqn", *DISCRETE, MEMORY],
+    "rainbow": ["agent=rainbow", *DISCRETE],
+    "iqn": ["agent=iqn", *DISCRETE],
+    "ddpg": ["agent=ddpg", *MARINENAV],
+    "td3": ["agent=td3", *MARINENAV],
+    "sac": ["agent=sac", *MARINENAV, *NORMALIZED],
+    "sac discrete": ["agent=sac", *DISCRETE],
+    "acqn": ["agent=acqn", *MARINENAV],
+    "ppo_published": ["agent=ppo_published", *ARENA, "agent.hidden=[16, 16, 8]"],
+    "ppo split": ["agent=ppo", *ROCKET, "agent.parameters=split"],
+    "acqn_published": ["agent=acqn_published", *MARINENAV, "agent.hidden=[16, 16]"],
+    "rainbow_published": ["agent=rainbow_published", *DISCRETE, "agent.steps_per_batch=1"],
+    **{f"{name}_published": [f"agent={name}_published", *MARINENAV] for name in ("ddpg", "sac")},
+    **{f"{name}_published": [f"agent={name}_published", *DISCRETE] for name in ("dqn", "iqn")},
+}
+WORLDS: dict[str, list[str]] = {
+    "marinenav curriculum": ["agent=ppo", *MARINENAV, "curriculum=marinenav", PROMOTED],
+    "arena curriculum": ["agent=ppo", *ARENA, "env.style=2", "curriculum=arena"],
+    "rocket": ["agent=ppo", *ROCKET],
+    "rocket opponents": ["agent=ppo", *ROCKET, "env.opponents={players: [rule, random]}"],
+    "echelon": ["agent=ppo", *ECHELON],
+}
+
+
+def configured(*overrides: str) -> dict[str, Any]:
+    """The configuration of a tiny run."""
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        known = compose("train", list(overrides)).agent
+        tiny = [f"agent.{key}={value}" for key, value in TINY.items() if key in known]
+        return to_plain(compose("train", [*RUN, "seed=3", *tiny, *overrides]))
+
+
+def training(folder: Path, plain: dict[str, Any]) -> Training:
+    run = RunDirectory.create(folder, "test", 9) if not folder.exists() else RunDirectory.open(folder, 9)
+    run.write_config(plain)
+    made = Training(build(TrainConfig, plain), run, plain)
+    # A whole game takes longer than all the rest; test_loop.py has runs that are evaluated.
+    made.evaluate = lambda: Evaluation({"return": torch.ones(1)}, ["all"], "none", {}, 0)  # type: ignore[method-assign]
+    return made
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """Of every checkpoint of a run by its name."""
+    paths = sorted((folder / "checkpoints").glob("checkpoint_*.pt"))
+    return {path.name: state_digest(read_checkpoint(path)) for path in paths}
+
+
+class Killed(BaseException):
+    """Ends a run in the middle of an iteration."""
+
+
+def killed(run: Training, frames: int) -> None:
+    """Executes a run up to the first update after so many frames."""
+    learn = run.agent.learn
+
+    def deadly(batch: Any, now: int) -> Any:
+        if now > frames:
+            raise Killed
+        return learn(batch, now)
+
+    run.agent.learn = deadly  # type: ignore[method-assign]
+    with pytest.raises(Killed):
+        run.execute()
+
+
+def resumed(folder: Path, plain: dict[str, Any]) -> Training:
+    torch.manual_seed(12345)  # whatever the new process did before must not matter
+    run = training(folder, plain)
+    run.restore()
+    assert 0 < run.frames < 400
+    run.execute()
+    return run
+
+
+SLOW = ("ppo split", "rocket", "rocket opponents", "echelon")
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=[pytest.mark.slow] if case in SLOW else []) for case in (*AGENTS, *WORLDS)]
+)
+def test_killed_and_resumed_is_the_same_run(case: str, tmp_path: Path) -> None:
+    plain = configured(*{**AGENTS, **WORLDS}[case])
+    straight = training(tmp_path / "straight", plain)
+    straight.execute()
+    wanted = digests(tmp_path / "straight")
+    assert len(set(wanted.values())) == len(wanted) >= 3 and straight.digest == wanted[max(wanted)]
+    killed(training(tmp_path / "killed", plain), 300)
+    before = digests(tmp_path / "killed")
+    assert before and before == {name: wanted[name] for name in before}, "the same seed gives another run"
+    again = resumed(tmp_path / "killed", plain)
+    assert again.agent.updates == straight.agent.updates > 0
+    assert digests(tmp_path / "killed") == wanted and again.digest == straight.digest
+
+
+def test_what_cannot_be_saved_begins_anew_in_the_same_way(tmp_path: Path) -> None:
+    """Gymnasium's environments cannot be saved: a resumed run begins new episodes, always the same ones."""
+    plain = configured("agent=dqn", "env=gymnasium", "env.id=CartPole-v1", "env.num_envs=4", "env.workers=0")
+    ends = []
+    for name in ("straight", "again", "killed", "killed again"):
+        run = training(tmp_path / name, plain)
+        if name in ("straight", "again"):
+            run.execute()
+        else:
+            killed(run, 300)
+            run = resumed(tmp_path / name, plain)
+        ends.append(run.digest)
+    assert ends[0] == ends[1] and ends[2] == ends[3] and ends[0] != ends[2]
+
+
+def test_a_digest_tells_every_bit_apart() -> None:
+    state = {"a": [torch.zeros(2), 1], "b": {"c": torch.ones(1, dtype=torch.bfloat16)}, "time": {"seconds": 1.0}}
+    same = {"b": {"c": torch.ones(1, dtype=torch.bfloat16)}, "a": [torch.zeros(2), 1], "time": {"seconds": 2.0}}
+    assert state_digest(state) == state_digest(same) and len(state_digest(state)) == 64
+    others: list[dict[str, Any]] = [
+        *[{**state, "a": [torch.zeros(2), 1.0]}, {**state, "a": [torch.zeros(1, 2), 1]}],
+        *[{**state, "a": [torch.tensor([0.0, -0.0]), 1]}, {**state, "a": (torch.zeros(2), 1)}],
+        *[{**state, "a": [torch.zeros(2).double(), 1]}, {"a": state["a"]}],
+    ]
+    assert len({state_digest(other) for other in [state, *others]}) == len(others) + 1
