@@ -23,7 +23,19 @@ _PATIENCE = 5.0  # s that a worker has to end
 
 
 class WorkerFailed(RuntimeError):
-    """A worker has failed, has died, or does not answer; the message is the reason alone."""
+    """A worker has failed, has died, or does not answer; the message is the reason alone.
+
+    Attributes:
+        traceback: the worker's own, empty where it has left none.
+    """
+
+    def __init__(self, reason: str, traceback: str = "") -> None:
+        super().__init__(reason)
+        self.traceback = traceback
+
+
+class WorkersFailed(WorkerFailed):
+    """Workers fail again and again, and there is no use in replacing them; the message says which and why."""
 
 
 class Shared(NamedTuple):
@@ -112,7 +124,8 @@ class Processes:
         except (EOFError, OSError) as error:
             raise WorkerFailed(self._last_words(worker)) from error
         if answer[:1] == _FAILED:
-            raise WorkerFailed(answer[1:].decode(errors="replace"))
+            reason, _, trace = answer[1:].decode(errors="replace").partition("\0")
+            raise WorkerFailed(reason, trace)
         return answer[1:]
 
     def _last_words(self, worker: int) -> str:
@@ -167,4 +180,5 @@ def serve(
     except Exception as error:
         place = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{os.path.basename(place.filename)}:{place.lineno}"
-        connection.send_bytes(_FAILED + f"{type(error).__name__}: {error} ({where})".encode())
+        trace = "".join(traceback.format_exception(error))
+        connection.send_bytes(_FAILED + f"{type(error).__name__}: {error} ({where})\0{trace}".encode())

@@ -28,7 +28,7 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 from yaml import MarkedYAMLError, YAMLError
 
 from rlstack.config import ConfigError, conf_dir
-from rlstack.config.errors import missing_option, unknown_key
+from rlstack.config.errors import RunError, missing_option, unknown_key
 from rlstack.sweeps import results
 
 Task = Callable[[DictConfig], Any]
@@ -40,6 +40,7 @@ os.environ.setdefault("RL_WARNINGS", "False")
 
 USER_ERRORS = (ConfigError, HydraException, OmegaConfBaseException, YAMLError)
 USER_ERROR_STATUS = 2
+RUN_ERROR_STATUS = 1
 INTERRUPTED_STATUS = 130  # 128 + SIGINT, as shells count
 
 # Hydra looks for sweepers in packages of the name hydra_plugins; ours is there.
@@ -67,7 +68,8 @@ def hydra_command(
     All of Hydra's own flags keep working (``--help``, ``--cfg job``, ``--config-dir``, ``-m``). The returned
     function takes no argument, or an already composed configuration, which goes straight to the task.
 
-    Exits with status 2 on a user's error, 130 on Ctrl-C; any other exception passes through.
+    Exits with status 2 on a user's error, 1 where a run cannot go on, 130 on Ctrl-C; any other exception passes
+    through.
     """
 
     def decorate(task: Task) -> Main:
@@ -113,6 +115,12 @@ def user_errors() -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         _exit("interrupted", INTERRUPTED_STATUS)
+    except RunError as error:
+        if error.details:
+            print(error.details, file=sys.stderr)
+        if os.environ.get("RLSTACK_FULL_ERROR") == "1":
+            traceback.print_exc()
+        _exit(f"error: {error}", RUN_ERROR_STATUS)
     except USER_ERRORS as error:
         culprit = _culprit(error)
         if culprit is None:

@@ -10,6 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from rlstack.command import hydra_command, open_group
 from rlstack.config import ConfigError, build, to_plain
+from rlstack.config.errors import RunError
 
 if TYPE_CHECKING:
     from rlstack.training.run_directory import RunDirectory
@@ -56,12 +57,14 @@ def train(plain: dict[str, Any]) -> RunDirectory:
 
     Raises:
         ConfigError: a mistake in it, before anything is written.
+        RunError: the run cannot go on; what it has written so far is whole.
     """
     from rlstack.training.config import TrainConfig
 
     config = build(TrainConfig, plain)
 
     # After the configuration is known to be sound: torch and TorchRL take seconds to import.
+    from rlstack.training.failures import told_in_one_line
     from rlstack.training.loop import Training
     from rlstack.training.run_directory import RunDirectory
     from rlstack.training.self_check import check_buildable, check_gradients, self_check
@@ -85,15 +88,17 @@ def train(plain: dict[str, Any]) -> RunDirectory:
         else:
             training.begin()
         training.prepare()
-    except ConfigError:
+        with told_in_one_line(directory.path):
+            directory.write_config({**plain, "resume": None})
+    except (ConfigError, RunError, KeyboardInterrupt):
         directory.remove_if_empty()
         raise
-    directory.write_config({**plain, "resume": None})
-    evaluation = training.execute()
-    if config.curriculum is not None:
-        from rlstack.training.curriculum.picture import save_curriculum
+    with told_in_one_line(directory.path):
+        evaluation = training.execute()
+        if config.curriculum is not None:
+            from rlstack.training.curriculum.picture import save_curriculum
 
-        save_curriculum(directory.path, [stage.name for stage in config.curriculum.stages])
+            save_curriculum(directory.path, [stage.name for stage in config.curriculum.stages])
     evaluation.print_table()
     print(where_things_are(directory, training.digest))
     return directory

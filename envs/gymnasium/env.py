@@ -16,7 +16,7 @@ from .batch import Batch
 from .making import Recipe
 from .sequences import Act, collect
 from .simulators import Codec, LocalSimulators, Simulators
-from .workers import WorkerSimulators
+from .workers import TIMEOUT, WorkerSimulators
 
 
 class Gymnasium(World):
@@ -36,6 +36,8 @@ class Gymnasium(World):
         id: ``Name-v0``, ``package.module:Name-v0`` or ``package.module:Class``.
         num_envs: W.
         workers: processes that share the environments; 0 steps them in this one.
+        worker_timeout: seconds in which a worker has to answer. One that does not, or dies, is replaced; the episodes
+            of its environments are truncated, and :attr:`worker_failures` counts it.
         kwargs: arguments of the environment itself.
         max_steps: steps until an episode is truncated; None is the environment's own limit.
         dtype: of rewards, statistics, continuous actions and of all observations but images.
@@ -64,18 +66,21 @@ class Gymnasium(World):
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
         seed: int | None = 0,
+        worker_timeout: float = TIMEOUT,
     ) -> None:
         if num_envs < 1:
             raise ValueError(f"num_envs: {num_envs} is not a positive number of environments")
         if workers < 0:
             raise ValueError(f"workers: {workers} is not a number of processes")
+        if worker_timeout <= 0:
+            raise ValueError(f"worker_timeout: {worker_timeout} is not a positive number of seconds")
         self._recipe = Recipe(id, dict(kwargs or {}), max_steps)
         first = self._recipe.make()
         _, info = first.reset(seed=0)
         super().__init__(num_envs, device, dtype, seed)
         self._numpy_dtype = str(torch.empty(0, dtype=dtype).numpy().dtype)
         self._codec = Codec.of(first, info, self._numpy_dtype)
-        self._workers = min(workers, num_envs)
+        self._workers, self._timeout = min(workers, num_envs), worker_timeout
         self._first = first
         self._simulators: Simulators | None = None
         self._over = False
@@ -108,7 +113,7 @@ class Gymnasium(World):
         simulators: Simulators
         if self._workers:
             self._first.close()
-            simulators = WorkerSimulators(self._recipe, self._numpy_dtype, arrays, self._workers)
+            simulators = WorkerSimulators(self._recipe, self._numpy_dtype, arrays, self._workers, self._timeout)
             arrays = simulators.arrays
         else:
             environments = [self._first, *(self._recipe.make() for _ in range(1, self.num_worlds))]
@@ -159,6 +164,11 @@ class Gymnasium(World):
     def total_steps(self) -> int:
         """Environment steps taken so far, those of before a restored checkpoint included."""
         return self._steps_before if self._simulators is None else self._batch.steps
+
+    @property
+    def worker_failures(self) -> int:
+        """How many workers have been replaced."""
+        return getattr(self._simulators, "failures", 0)
 
     def _advance(self, tensordict: TensorDictBase) -> TensorDict:
         self._take(tensordict.get("action").detach().cpu().numpy())

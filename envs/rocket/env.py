@@ -19,7 +19,7 @@ from .match import Match, MatchOptions, Outcome, conclude, open_match, play, sta
 from .observation import size
 from .pool import Start, StartPool
 from .rewards import make_weights
-from .rocketsim.backend import Simulators
+from .rocketsim.backend import PATIENCE, Simulators
 from .simulation import PLAIN
 from .specs import STATISTICS, Specs
 from .starts import Starts
@@ -75,6 +75,7 @@ class Rocket(World):
         compiled: compile what runs in every tick with ``torch.compile`` (a minute once; same results to rounding).
         backend: what makes the ticks: ``"torch"``, here, or ``"rocketsim"``, the original simulator.
         workers: processes of that, at least one.
+        worker_timeout: seconds in which one has to make a step, else it is taken for hung.
 
     Raises:
         ValueError: an option that is not possible; it says what is.
@@ -106,8 +107,11 @@ class Rocket(World):
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
         seed: int | None = 0,
+        worker_timeout: float = PATIENCE,
     ) -> None:
         super().__init__(num_worlds, device, dtype, seed)
+        if worker_timeout <= 0:
+            raise ValueError(f"worker_timeout: {worker_timeout} is not a positive number of seconds")
         if tick_skip < 1:
             raise ValueError(f"tick_skip: {tick_skip} is not a positive number of ticks")
         for name, seconds in (("max_seconds", max_seconds), ("idle_seconds", idle_seconds)):
@@ -138,6 +142,8 @@ class Rocket(World):
         features = size(observation, self.starts.cars)
         specs = Specs(num_worlds, self.starts.cars, features, actions, dtype, self.device)
         self._simulators = self._backend(backend, workers, compiled, ramps)
+        if self._simulators is not None:
+            self._simulators.patience = worker_timeout
         self.observation_spec, self.action_spec = specs.observation, specs.action
         self.reward_spec, self.done_spec = specs.reward, specs.done
 

@@ -30,6 +30,9 @@ from .optimizer import Info
 LONG = 64
 """Sequences up to this length are quicker through a plain loop than through TorchRL's vectorised estimate."""
 
+LOG_STD_RANGE = (-20.0, 5.0)
+"""Of actions in [-1, 1], and wide enough for those without bounds."""
+
 
 @dataclass
 class OnPolicyConfig(AgentConfig):
@@ -242,12 +245,16 @@ class OnPolicy(Agent):
     def step(self, batch: TensorDictBase) -> tuple[Tensor, Tensor, Info]:
         """One step on a batch ``[N]``; see :meth:`Optimizer.minimize`.
 
-        Advantages are normalised over the whole of it, however it is split up afterwards.
+        Advantages are normalised over the whole of it, however it is split up afterwards. Log standard deviations are
+        kept within :data:`LOG_STD_RANGE`, at whose ends they can turn back.
         """
         if self.normalizes_steps:
             batch = self.with_normalized_advantages(batch)
         self.updates += 1
-        return self.optimizer.minimize(self.loss, batch)
+        told = self.optimizer.minimize(self.loss, batch)
+        if self.numbers:
+            self.actor.log_std.data.clamp_(*LOG_STD_RANGE)
+        return told
 
     def with_normalized_advantages(self, batch: TensorDictBase) -> TensorDictBase:
         """The batch, its advantages with zero mean and unit standard deviation (of one alone, as it is)."""

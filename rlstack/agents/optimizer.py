@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
 from tensordict import TensorDictBase
@@ -17,8 +18,25 @@ Info: TypeAlias = dict[str, Tensor]
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
+class Refusal(NamedTuple):
+    """Why a step was not taken.
+
+    Attributes:
+        terms: what of the loss's report is not finite.
+        parameters: whose gradients are not.
+        batch: that of the step.
+    """
+
+    terms: list[str]
+    parameters: list[Tensor]
+    batch: TensorDictBase
+
+
 class Optimizer:
     """Minimises losses over some parameters.
+
+    A step of a loss or a gradient that is not finite is not taken: the parameters stay as good as they were. On a GPU
+    nobody waits to know.
 
     Args:
         groups: what to train; the gradients of each group are clipped by themselves.
@@ -29,6 +47,10 @@ class Optimizer:
         precision: of the forward pass. float16 scales the loss, so that small gradients do not vanish, and leaves out
             steps whose gradients overflow (Micikevicius et al. 2018); parameters stay as they are.
         accumulate: a batch is split into so many parts whose gradients are summed before the step.
+
+    Attributes:
+        refused: how many steps were not taken, 0-d on the device; those that float16 leaves out are none of them.
+        refusal: the first of them on the CPU, until it is set to None.
     """
 
     def __init__(
@@ -44,7 +66,11 @@ class Optimizer:
         self.groups = [list(group) for group in groups]
         self.parameters = [parameter for group in self.groups for parameter in group]
         self.max_grad_norm, self.accumulate = max_grad_norm, accumulate
-        self._device = self.parameters[0].device.type
+        device = self.parameters[0].device
+        self._device = device.type
+        self.refused = torch.zeros((), device=device)
+        self.refusal: Refusal | None = None
+        self._no_scale = torch.ones((), device=device)
         if kind == "adam":
             self._optimizer: torch.optim.Optimizer = Adam(self.parameters, lr=lr, eps=eps, fused=True)
         else:
@@ -79,7 +105,7 @@ class Optimizer:
         if self.accumulate == 1:
             value, info = self._forward(loss, batch)
             self._scaler.scale(value).backward(inputs=self.parameters)
-            return value.detach(), self._step(), info
+            return value.detach(), self._step(value.detach(), info, batch), info
         values, infos = [], []
         for part in batch.chunk(self.accumulate):
             value, info = self._forward(loss, part)
@@ -88,7 +114,8 @@ class Optimizer:
             values.append(value.detach() * share)
             infos.append(info)
         joined = {name: _join([info[name] for info in infos]) for name in infos[0]}
-        return torch.stack(values).sum(), self._step(), joined
+        total = torch.stack(values).sum()
+        return total, self._step(total, joined, batch), joined
 
     def _forward(
         self, loss: Callable[[TensorDictBase], tuple[Tensor, Info]], batch: TensorDictBase
@@ -100,24 +127,67 @@ class Optimizer:
         """In it, networks run in the precision of the forward passes."""
         return nullcontext() if self._dtype is None else torch.autocast(self._device, self._dtype)
 
-    def _step(self) -> Tensor:
-        scaled = self._scaler.is_enabled()
+    def _step(self, loss: Tensor, info: Info, batch: TensorDictBase) -> Tensor:
+        scaled, clips = self._scaler.is_enabled(), self.max_grad_norm is not None
         if scaled:
             self._scaler.unscale_(self._optimizer)
-        self.norms: list[Tensor] = []
-        if self.max_grad_norm is not None:
-            self.norms = [_clip(group, self.max_grad_norm) for group in self.groups]
+        self.norms: list[Tensor] = [_norm(group) for group in self.groups] if clips else []
+        refused = self._unsound(loss)
+        if refused is True:
+            self._explain(info, batch)
+        elif self.max_grad_norm is not None:
+            for group, norm in zip(self.groups, self.norms):
+                _clip(group, norm, self.max_grad_norm)
         if scaled:
             self._scaler.step(self._optimizer)
             self._scaler.update()
-        elif isinstance(self._optimizer, Adam):
-            self._optimizer.quick_step()
-        else:
-            self._optimizer.step()
+        elif refused is not True:
+            self._take(None if refused is False else refused)
         if not self.norms:
             return torch.zeros(())
         norm = self.norms[0] if len(self.norms) == 1 else torch.stack(self.norms).max()
         return torch.nan_to_num(norm, nan=0.0, posinf=0.0) if scaled else norm
+
+    def _unsound(self, loss: Tensor) -> bool | Tensor:
+        """Whether loss or gradients are not finite; of a GPU, 0 or 1 as a tensor that nobody waits for.
+
+        Of scaled gradients only the loss counts: overflows are how a scale is found.
+        """
+        numbers = [loss]
+        if not self._scaler.is_enabled():
+            numbers += self.norms or [self._overflow()]
+        if self._device == "cpu":
+            return not all(math.isfinite(number.item()) for number in numbers)
+        sound = torch.stack([torch.isfinite(number) for number in numbers]).all()
+        found = (~sound).to(self.refused.dtype)
+        self.refused.add_(found)
+        return found
+
+    def _overflow(self) -> Tensor:
+        """Zero, or infinity where a gradient that is not clipped is not finite: what float16 looks for, and as fast."""
+        gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+        found = torch.zeros_like(self._no_scale)
+        torch._amp_foreach_non_finite_check_and_unscale_(gradients, found, self._no_scale)
+        return found / (1 - found)
+
+    def _explain(self, info: Info, batch: TensorDictBase) -> None:
+        self.refused.add_(1)
+        if self.refusal is None:
+            terms = [name for name, value in info.items() if not torch.isfinite(value).all()]
+            gradients = ((parameter, parameter.grad) for parameter in self.parameters)
+            bad = [parameter for parameter, grad in gradients if grad is not None and not torch.isfinite(grad).all()]
+            self.refusal = Refusal(terms, bad, batch)
+
+    def _take(self, refused: Tensor | None) -> None:
+        """The step itself, which on a GPU changes nothing where ``refused`` is 1."""
+        if isinstance(self._optimizer, Adam):
+            self._optimizer.quick_step(refused)
+            return
+        if refused is not None:  # without gradients RMSprop leaves parameters as they are
+            for parameter in self.parameters:
+                if parameter.grad is not None:
+                    parameter.grad.masked_fill_(refused > 0, 0.0)
+        self._optimizer.step()
 
     def state_dict(self) -> dict[str, Any]:
         """Moments, and the scale of float16."""
@@ -136,12 +206,17 @@ class Adam(torch.optim.Adam):
     _columns: tuple[list[Tensor], ...] | None = None
 
     @torch.no_grad()
-    def quick_step(self) -> None:
-        """What ``step`` does without sorting the tensors anew, which takes as long as a small network's step itself."""
+    def quick_step(self, refused: Tensor | None = None) -> None:
+        """What ``step`` does without sorting the tensors anew, which takes as long as a small network's step itself.
+
+        Args:
+            refused: 1 on the parameters' device if nothing shall change, else 0.
+        """
         group = self.param_groups[0]
         parameters = group["params"]
         gradients = [parameter.grad for parameter in parameters]
         if self._columns is None or any(gradient is None for gradient in gradients):
+            self.found_inf = refused  # where torch's own step looks for it
             self.step()
             if len(self.state) == len(parameters):
                 states = [self.state[parameter] for parameter in parameters]
@@ -158,7 +233,10 @@ class Adam(torch.optim.Adam):
             eps=group["eps"],
             amsgrad=False,
             maximize=False,
+            found_inf=refused,
         )
+        if refused is not None:
+            torch._foreach_sub_(steps, [refused] * len(steps))
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restores moments; they are new tensors."""
@@ -166,13 +244,17 @@ class Adam(torch.optim.Adam):
         self._columns = None
 
 
-def _clip(parameters: list[Tensor], max_norm: float) -> Tensor:
-    """What ``clip_grad_norm_`` does, without sorting the tensors by device and type every time; the norm before it."""
+def _norm(parameters: list[Tensor]) -> Tensor:
+    """Of the gradients of some parameters."""
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     # Copied side by side first: a norm of each by itself costs a small network as much as its loss.
-    norm = torch.linalg.vector_norm(torch.cat([gradient.flatten() for gradient in gradients]))
+    return torch.linalg.vector_norm(torch.cat([gradient.flatten() for gradient in gradients]))
+
+
+def _clip(parameters: list[Tensor], norm: Tensor, max_norm: float) -> None:
+    """What ``clip_grad_norm_`` does, without sorting the tensors by device and type every time."""
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     torch._foreach_mul_(gradients, (max_norm / (norm + 1e-6)).clamp(max=1.0))
-    return norm
 
 
 def _join(values: list[Tensor]) -> Tensor:

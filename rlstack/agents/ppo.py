@@ -110,7 +110,7 @@ class PPO(OnPolicy):
         if self.scheduled["entropy_coefficient"]:
             loss = loss - self.scheduled["entropy_coefficient"] * distribution.entropy().mean()
         if not self._reporting:
-            return loss, {}
+            return loss, {"policy": policy.detach(), "value": value.detach()}
         with torch.no_grad():
             info = {
                 "policy": policy.detach(),

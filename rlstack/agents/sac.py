@@ -30,6 +30,9 @@ CRITICS = ("critic_1", "critic_2")
 ENTROPY_SHARE = 0.89
 """Of the entropy of uniform choices: what discrete policies aim at unless ``target_entropy`` is set."""
 
+LOG_ALPHA_RANGE = (-20.0, 10.0)
+"""Of the learned temperature: an entropy that cannot reach its target would move it without end."""
+
 
 @dataclass
 class SACConfig(OffPolicyConfig):
@@ -152,6 +155,7 @@ class SAC(OffPolicy):
         if self.config.learn_alpha:
             wanted = acted.get("target_entropy", self.target_entropy)
             self.alpha_optimizer.minimize(lambda part: self._alpha_loss(acted["entropy"], wanted), batch)
+            self.temperature.log_alpha.data.clamp_(*LOG_ALPHA_RANGE)
         return {
             "loss/critic": critic_loss,
             "loss/actor": actor_loss,

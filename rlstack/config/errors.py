@@ -1,4 +1,4 @@
-"""The one-line error of the configuration, and the wording shared by everything that raises it."""
+"""The one-line errors of a configuration and of a run, and the wording shared by everything that raises it."""
 
 import difflib
 from collections.abc import Iterable, Sequence
@@ -10,6 +10,18 @@ class ConfigError(ValueError):
 
     def __init__(self, message: str) -> None:
         super().__init__(" ".join(message.split()))
+
+
+class RunError(RuntimeError):
+    """A run cannot go on although its configuration is sound; told in one line: what happened, and what to do.
+
+    Attributes:
+        details: shown above that line, such as the traceback of a user's own code in another process.
+    """
+
+    def __init__(self, message: str, details: str = "") -> None:
+        super().__init__(" ".join(message.split()))
+        self.details = details
 
 
 def unknown_key(key: str, allowed: Iterable[Any]) -> str:

@@ -21,6 +21,8 @@ from torch import Tensor
 from envs.whole_files import replacing
 from rlstack.adapters.safe_load import is_torchscript, load_tensors
 
+from .disk import naming
+
 FORMAT = "rlstack-checkpoint"
 VERSION = 1
 BEST = "best.pt"
@@ -62,7 +64,7 @@ class CheckpointStore:
         Raises:
             ValueError: if ``frames`` is negative.
             CheckpointError: for anything else in ``state``, naming where, before anything is written.
-            OSError, RuntimeError: if the disk fails; the earlier checkpoints are untouched.
+            OSError: if the disk fails; the earlier checkpoints are untouched.
         """
         if frames < 0:
             raise ValueError(f"frames must not be negative, got {frames}")
@@ -127,11 +129,22 @@ def write_checkpoint(path: Path, state: dict[str, Any], frames: int) -> None:
 
     Raises:
         CheckpointError: ``state`` holds something that cannot be saved, before anything is written.
-        OSError, RuntimeError: the disk fails; a file that was there is untouched.
+        OSError: the disk fails; a file that was there is untouched.
     """
-    payload = {"format": FORMAT, "version": VERSION, "frames": frames, "state": to_saveable(state)}
-    with replacing(path) as (partial,), partial.open("wb") as file:  # a name would be written into the file
-        torch.save(payload, file)
+    write_tensors(path, {"format": FORMAT, "version": VERSION, "frames": frames, "state": to_saveable(state)})
+
+
+def write_tensors(path: Path, content: dict[str, Any]) -> None:
+    """Writes a file that ``torch.load(path, weights_only=True)`` reads; as :func:`write_checkpoint` does."""
+    content = to_saveable(content)
+    with naming(path):
+        try:
+            with replacing(path) as (partial,), partial.open("wb") as file:
+                torch.save(content, file)  # by a name alone, torch would not say what is wrong with the disk
+        except RuntimeError as error:
+            if isinstance(error.__context__, OSError):
+                raise error.__context__ from None
+            raise
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:

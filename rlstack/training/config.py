@@ -21,6 +21,7 @@ RESUMABLE = (
     "checkpoint",
     "logger",
     "objective",
+    "guard",
     "threads",
     "device",
     "imitation.only",
@@ -71,6 +72,20 @@ class CheckpointConfig:
     every: Count
     keep: Count
     replay: bool
+
+
+@dataclass
+class GuardConfig:
+    """Numbers that are not finite, in what is collected or learned.
+
+    Attributes:
+        non_finite: the run ends, such batches and steps are left out, or the agent goes back to what it was at the last
+            log line, with other random numbers.
+        limit: after so many batches in a row that are skipped, or so many ways back, the run ends nevertheless.
+    """
+
+    non_finite: Literal["error", "skip", "rollback"] = "error"
+    limit: Count = 10
 
 
 @dataclass
@@ -155,3 +170,4 @@ class TrainConfig:
     curriculum: CurriculumConfig | None = None
     until: Count | None = None
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
+    guard: GuardConfig = field(default_factory=GuardConfig)

@@ -35,16 +35,19 @@ class Hardware:
         self._gpu = GpuWatch(torch.device(device))
         self._frames, self._since = frames, time.monotonic()
 
-    def read(self, frames: int) -> dict[str, float]:
+    def read(self, frames: int, env: Any = None) -> dict[str, float]:
         """Metrics ``system/...`` since the last reading.
 
         ``frames_per_second``, evaluations included; ``memory_mb`` of the process (10^6 bytes); of a GPU the mean, least
-        and most ``gpu_percent`` of time in use, and ``gpu_memory_mb``.
+        and most ``gpu_percent`` of time in use, and ``gpu_memory_mb``; once there are any, ``worker_restarts`` of the
+        env in this process.
         """
         now = time.monotonic()
         rate = (frames - self._frames) / max(now - self._since, 1e-9)
         self._frames, self._since = frames, now
         metrics = {"system/frames_per_second": rate, "system/memory_mb": resident_bytes() / _MEGABYTE}
+        if restarts := getattr(env, "worker_failures", 0):
+            metrics["system/worker_restarts"] = float(restarts)
         return metrics | {f"system/{name}": value for name, value in self._gpu.read().items()}
 
     def __enter__(self) -> Self:

@@ -2,20 +2,22 @@
 
 import csv
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, Any, Literal, Protocol, TextIO
+from typing import Annotated, Any, ClassVar, Literal, Protocol, TextIO
 
 from typing_extensions import Self
 
 from envs.whole_files import replacing
 from rlstack.config import ConfigError, Interval
 
+from .disk import naming
+
 FRAMES = "frames"
 METRICS_FILE = "metrics.csv"
-RUN_ID_FILE = "wandb_run_id"
 
 
 @dataclass
@@ -29,7 +31,8 @@ class LoggerConfig:
         wandb_entity: its team or user; None is the account's default.
         wandb_group: under which name several runs are grouped, or None.
         wandb_tags: tags of the run.
-        wandb_timeout: seconds to wait for the service before the run is recorded offline instead.
+        wandb_timeout: seconds to wait for the service before the run is recorded offline instead; at the end, ten times
+            as long for what is not uploaded yet, which otherwise stays in the run directory for ``wandb sync``.
     """
 
     tensorboard: bool
@@ -42,7 +45,9 @@ class LoggerConfig:
 
 
 class Sink(Protocol):
-    """One destination of metrics."""
+    """One destination of metrics, and its name for messages."""
+
+    name: ClassVar[str]
 
     def log(self, frames: int, metrics: Mapping[str, float]) -> None:
         """Record metrics measured at ``frames``."""
@@ -75,9 +80,34 @@ class MetricLogger:
         directory.mkdir(parents=True, exist_ok=True)
         self._sinks: list[Sink] = [CsvSink(directory / METRICS_FILE)]
         if config.tensorboard:
-            self._sinks.append(TensorBoardSink(directory / "tensorboard"))
+            self._add("TensorBoard", lambda: TensorBoardSink(directory / "tensorboard"))
         if config.wandb != "disabled":
-            self._sinks.append(WandbSink(directory, config, dict(run_config or {}), run_name or directory.name))
+            from .wandb_sink import WandbSink
+
+            name = run_name or directory.name
+            self._add("W&B", lambda: WandbSink(directory, config, dict(run_config or {}), name))
+
+    def _add(self, name: str, make: Callable[[], Sink]) -> None:
+        """A sink that a run can do without."""
+        try:
+            self._sinks.append(make())
+        except ImportError:
+            raise
+        except Exception as error:  # theirs are of all kinds
+            _warn_without(name, error)
+
+    def _tell(self, tell: Callable[[Sink], None]) -> None:
+        """Tells every sink; one that fails is left out from then on, except for the file."""
+        for sink in list(self._sinks):
+            try:
+                tell(sink)
+            except Exception as error:
+                if isinstance(sink, CsvSink):
+                    raise
+                self._sinks.remove(sink)
+                _warn_without(sink.name, error)
+                with suppress(Exception):
+                    sink.close(failed=True)
 
     def log(self, frames: int, metrics: Mapping[str, Any]) -> None:
         """Record metrics, named ``group/name``, measured at ``frames``.
@@ -86,20 +116,30 @@ class MetricLogger:
 
         Raises:
             ValueError: for a name without a group, or a value that is no single number.
+            OSError: the file cannot be written. TensorBoard or W&B that fail are warned of, and left out from then on.
         """
         values = {name: _to_number(name, value) for name, value in metrics.items()}
-        for sink in self._sinks:
-            sink.log(int(frames), values)
+        self._tell(lambda sink: sink.log(int(frames), values))
 
     def truncate_after(self, frames: int) -> None:
         """Drop what lies beyond ``frames``: call it when a run resumes from a checkpoint of that many."""
-        for sink in self._sinks:
-            sink.truncate_after(frames)
+        self._tell(lambda sink: sink.truncate_after(frames))
 
     def close(self, failed: bool = False) -> None:
-        """Close every sink; nothing may be logged afterwards. Closing again does nothing."""
+        """Close every sink; nothing may be logged afterwards. Closing again does nothing.
+
+        Raises:
+            OSError: the file cannot be completed; not after a failure, which is what has to be told.
+        """
         while self._sinks:
-            self._sinks.pop().close(failed)
+            sink = self._sinks.pop()
+            try:
+                sink.close(failed)
+            except Exception as error:
+                if not isinstance(sink, CsvSink):
+                    _warn_without(sink.name, error)
+                elif not failed:
+                    raise
 
     def __enter__(self) -> Self:
         return self
@@ -120,6 +160,8 @@ class CsvSink:
         ConfigError: a file of this name that is no such table.
     """
 
+    name: ClassVar[str] = METRICS_FILE
+
     def __init__(self, path: Path) -> None:
         self.path = path
         self._check()
@@ -138,8 +180,9 @@ class CsvSink:
             self._rewrite(self._data())
             self._file = self._open()
         row = {FRAMES: frames, **metrics}
-        csv.writer(self._file, lineterminator="\n").writerow([row.get(name, "") for name in self.columns])
-        self._file.flush()
+        with naming(self.path):
+            csv.writer(self._file, lineterminator="\n").writerow([row.get(name, "") for name in self.columns])
+            self._file.flush()
 
     def truncate_after(self, frames: int) -> None:
         """Drop the rows of more than ``frames`` frames."""
@@ -166,7 +209,11 @@ class CsvSink:
 
     def _rewrite(self, rows: Iterable[list[str]]) -> None:
         """Replace the file at once: header and ``rows``, each filled up to the header's width."""
-        with replacing(self.path) as (partial,), partial.open("w", encoding="utf-8", newline="") as file:
+        with (
+            naming(self.path),
+            replacing(self.path) as (partial,),
+            partial.open("w", encoding="utf-8", newline="") as file,
+        ):
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(self.columns)
             writer.writerows(row + [""] * (len(self.columns) - len(row)) for row in rows)
@@ -195,6 +242,8 @@ class CsvSink:
 class TensorBoardSink:
     """TensorBoard event files under ``tensorboard/``."""
 
+    name: ClassVar[str] = "TensorBoard"
+
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._writer = self._open()
@@ -219,56 +268,9 @@ class TensorBoardSink:
         return SummaryWriter(str(self._directory), purge_step=purge_step)
 
 
-class WandbSink:
-    """Weights & Biases, online or offline. A resumed run continues under the id kept in its directory."""
-
-    def __init__(self, directory: Path, config: LoggerConfig, run_config: dict[str, Any], name: str) -> None:
-        self._run = _start_wandb(directory, config, run_config, name)
-        with replacing(directory / RUN_ID_FILE) as (partial,):
-            partial.write_text(self._run.id + "\n", encoding="utf-8")
-        # Frames are the x axis. W&B's own step must never go back, which a resumed run does.
-        self._run.define_metric(FRAMES, hidden=True)
-        self._run.define_metric("*", step_metric=FRAMES)
-
-    def log(self, frames: int, metrics: Mapping[str, float]) -> None:
-        """Send one point of each metric."""
-        self._run.log({FRAMES: frames, **metrics})
-
-    def truncate_after(self, frames: int) -> None:
-        """Nothing: what the service has received stays, and later points are drawn over it."""
-
-    def close(self, failed: bool = False) -> None:
-        """Wait until everything is sent (online) or written (offline)."""
-        self._run.finish(exit_code=int(failed))
-
-
-def _start_wandb(directory: Path, config: LoggerConfig, run_config: dict[str, Any], name: str) -> Any:
-    import wandb  # slow to import, and not always wanted
-
-    id_file = directory / RUN_ID_FILE
-    options: dict[str, Any] = {
-        "id": id_file.read_text(encoding="utf-8").strip() if id_file.exists() else None,
-        "dir": str(directory),
-        "project": config.wandb_project,
-        "entity": config.wandb_entity,
-        "group": config.wandb_group,
-        "tags": config.wandb_tags,
-        "name": name,
-        "config": run_config,
-        "settings": wandb.Settings(
-            console="off",
-            quiet=True,
-            init_timeout=config.wandb_timeout,
-            login_timeout=config.wandb_timeout,
-        ),
-    }
-    if config.wandb == "online":
-        try:
-            return wandb.init(mode="online", resume="allow", **options)
-        except wandb.errors.Error as error:
-            reason = str(error).partition("\n")[0]
-            warnings.warn(f"W&B is out of reach, recording offline instead: {reason}", stacklevel=4)
-    return wandb.init(mode="offline", **options)
+def _warn_without(name: str, error: Exception) -> None:
+    reason = str(error).partition("\n")[0] or type(error).__name__
+    warnings.warn(f"{name} fails, the run goes on without it: {reason}", RuntimeWarning, stacklevel=3)
 
 
 def _to_number(name: str, value: Any) -> float:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -19,8 +19,10 @@ from rlstack.evaluation.evaluator import Evaluation, evaluate
 from rlstack.play.self_play import SelfPlay
 
 from .checkpoint import CheckpointError, state_digest
+from .clock import Clock
 from .config import TrainConfig
 from .curriculum.course import Curriculum
+from .guard import Guard
 from .hardware import Hardware
 from .imitation import Imitation, outcome
 from .interrupt import StopRequest
@@ -62,6 +64,12 @@ class Training:
         self.imitated, self.digest = False, ""
         self._imitation: Imitation | None = None
 
+    @cached_property
+    def guard(self) -> Guard:
+        """Over the agent as it is when the run begins or goes on."""
+        c = self.config
+        return Guard(c.guard, self.agent, self.run.path, c.seed, c.collector.count)
+
     def begin(self) -> None:
         """Gives the agent of a new run the networks that it is to start from, if there are any.
 
@@ -83,7 +91,7 @@ class Training:
     def execute(self) -> Evaluation:
         """Trains to ``until`` or the end; returns the last evaluation. Ctrl-C saves a checkpoint before it leaves."""
         self.prepare()
-        c, clock, frames_before = self.config, _Clock(self._time), self.frames
+        c, clock, frames_before = self.config, Clock(self._time), self.frames
         collector = make_collector(self.env, self.agent.policy(explore=True), c.collector.steps_per_batch)
         if self._pending_rng is not None:  # only now: building a collector may draw random numbers
             restore_rng(self._pending_rng)
@@ -99,10 +107,13 @@ class Training:
                 previous = self.frames
                 if c.debug:
                     check_batch(batch, self.env, self.frames)
-                metrics = self._learn(batch)
-                self.monitor.observe(batch, metrics)
+                if (metrics := self._learn(batch)) is None:
+                    self.agent.begin_episodes()
+                    collector.reset()
+                else:
+                    self.monitor.observe(batch, metrics)
+                    self._follow_curriculum(batch, logger, progress)
                 self._time = clock.read()
-                self._follow_curriculum(batch, logger, progress)
                 if self.self_play is not None and (joined := self.self_play.observe(self.frames, self.agent)):
                     progress.event(joined)
                 due = _Due(previous, self.frames, self.last_frame)
@@ -111,7 +122,7 @@ class Training:
                     row = {**self.monitor.flush(), "train/updates": float(self.agent.updates)}
                     row |= self.curriculum.metrics() if self.curriculum is not None else {}
                     row |= self.self_play.metrics() if self.self_play is not None else {}
-                    row |= hardware.read(self.frames)
+                    row |= hardware.read(self.frames, self.env) | self.guard.report()
                     logger.log(self.frames, {**row, **self._time, "time/frames_per_second": rate})
                     progress.update(self.frames, row)
                 best = False
@@ -126,7 +137,7 @@ class Training:
         return evaluation
 
     def _imitate(
-        self, imitation: Imitation, logger: MetricLogger, progress: Progress, clock: _Clock, stop: StopRequest
+        self, imitation: Imitation, logger: MetricLogger, progress: Progress, clock: Clock, stop: StopRequest
     ) -> Evaluation:
         """Behaviour cloning, and a checkpoint that says it is done; interrupted, it is done anew."""
         logger.truncate_after(-1)  # rows of an attempt that was interrupted
@@ -153,10 +164,11 @@ class Training:
         finally:
             collector.shutdown(close_env=False)
 
-    def _learn(self, batch: TensorDictBase) -> dict[str, Any]:
+    def _learn(self, batch: TensorDictBase) -> dict[str, Any] | None:
+        """What the agent tells of its learning; None where it must not learn from this batch."""
         sequences = flatten_agents(batch, self.agent.interface.group)
         self.frames += count_frames(batch, sequences, self.config.collector.count)
-        return self.agent.learn(sequences, self.frames)
+        return self.guard.learn(batch, sequences, self.frames)
 
     def _follow_curriculum(self, batch: TensorDictBase, logger: MetricLogger, progress: Progress) -> None:
         """Between two batches, so that a checkpoint holds the stage that the next one begins in."""
@@ -183,7 +195,7 @@ class Training:
             device=self.device,
         )
 
-    def _evaluate(self, logger: MetricLogger, progress: Progress, clock: _Clock) -> tuple[Evaluation, bool]:
+    def _evaluate(self, logger: MetricLogger, progress: Progress, clock: Clock) -> tuple[Evaluation, bool]:
         """Evaluates and logs; also says whether it is the best so far."""
         evaluation = self.evaluate()
         summary = evaluation.summary()
@@ -208,7 +220,12 @@ class Training:
     # -- checkpoint ----------------------------------------------------------------------------------------------
 
     def save(self, best: bool = False) -> Any:
-        """Writes a checkpoint of everything that decides how the run goes on; returns its path."""
+        """Writes a checkpoint of everything that decides how the run goes on; returns its path.
+
+        Raises:
+            RunError: the agent's networks are not finite.
+        """
+        self.guard.check()
         state: dict[str, Any] = {
             "frames": self.frames,
             "time": self._time,
@@ -265,26 +282,6 @@ class Training:
             what = "the checkpoint does not fit this version of the program"
             raise ConfigError(f"resume: {what} ({brief(error)})") from None
         self._pending_rng = state["rng"]
-
-
-class _Clock:
-    """Wall-clock and CPU time of a run, which may have begun in an earlier process."""
-
-    def __init__(self, before: dict[str, float]) -> None:
-        self._before = before
-        self._wall, self._cpu = time.monotonic(), time.process_time()
-
-    @property
-    def elapsed(self) -> float:
-        """Seconds in this process."""
-        return max(time.monotonic() - self._wall, 1e-9)
-
-    def read(self) -> dict[str, float]:
-        """Seconds of the whole run: on the wall, and of all its CPU threads."""
-        return {
-            "time/seconds": self._before["time/seconds"] + self.elapsed,
-            "time/cpu_seconds": self._before["time/cpu_seconds"] + time.process_time() - self._cpu,
-        }
 
 
 class _Due:

@@ -16,6 +16,7 @@ from envs.whole_files import replacing
 from rlstack.config import ConfigError
 
 from .checkpoint import CheckpointStore
+from .disk import naming
 
 CONFIG = "config.yaml"
 
@@ -71,7 +72,7 @@ class RunDirectory:
     def write_config(self, config: dict[str, Any]) -> None:
         """Stores the resolved configuration."""
         text = OmegaConf.to_yaml(OmegaConf.create(config))
-        with replacing(self.path / CONFIG) as (partial,):
+        with naming(self.path / CONFIG), replacing(self.path / CONFIG) as (partial,):
             partial.write_text(text, encoding="utf-8")
 
     def read_config(self) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from rlstack.config import ConfigError
 from .checkpoint import CheckpointStore
 from .config import TrainConfig
 from .curriculum.course import Curriculum
+from .guard import find
 from .run_directory import RunDirectory
 from .seeding import restore_rng, rng_state
 from .worlds import build_world, choose_device
@@ -62,6 +63,7 @@ def self_check(config: TrainConfig, run: RunDirectory, stream: TextIO | None = N
     def update() -> str:
         metrics = agent.update_once(flatten_agents(data["batch"], agent.interface.group))
         bad = [name for name, value in metrics.items() if not torch.isfinite(torch.as_tensor(value)).all()]
+        bad += [f"gradients of {name}" for name, optimizer in agent.optimizers.items() if optimizer.refused]
         if bad:
             raise ValueError(f"{', '.join(bad)} not finite after one update")
         return f"one update of {sum(p.numel() for p in agent.parameters()):,} parameters, all losses finite"
@@ -129,11 +131,10 @@ def check_batch(batch: TensorDictBase, env: EnvBase, frames: int) -> None:
     Raises:
         ConfigError: which key it is, and in which world and step of the batch.
     """
-    for key, value in batch.items(include_nested=True, leaves_only=True):
-        name = key if isinstance(key, str) else ".".join(key)
-        if value.is_floating_point() and not torch.isfinite(value).all():
-            world, step, *_ = (~torch.isfinite(value)).nonzero()[0].tolist()
-            raise ConfigError(f"debug: {name} is not finite in world {world}, step {step} after frame {frames}")
+    if found := find(batch, only=frozenset()):
+        raise ConfigError(
+            f"debug: {found.name} is not finite in world {found.world}, step {found.step} after frame {frames}"
+        )
     for step, now in enumerate(batch.unbind(-1)):
         for spec, part in ((env.observation_spec, now["next"]), (env.full_action_spec, now)):
             for key, leaf in spec.items(include_nested=True, leaves_only=True):

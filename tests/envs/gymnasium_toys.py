@@ -6,6 +6,8 @@ Worker processes import this module, so it does without torch.
 from __future__ import annotations
 
 import os
+import signal
+import time
 from typing import Any
 
 import gymnasium
@@ -87,25 +89,44 @@ class MaskedInObservation(Masked):
 
 
 class Fragile(gymnasium.Env[Any, Any]):
-    """Breaks in its third step: with an exception, or by ending its whole process."""
+    """Breaks in some step of an episode, or while it is reset: with an exception, by ending its process, or by hanging.
 
-    observation_space = spaces.Box(-1.0, 1.0, (2,))
+    Args:
+        how: ``raises``, ``dies`` or ``hangs``.
+        at: in which step; 0 is a reset, the third one or a later one.
+        once: a file by whose absence it knows that it has not broken yet; None breaks it every time.
+    """
+
+    observation_space = spaces.Box(0.0, 100.0, (1,))
     action_space = spaces.Discrete(2)
 
-    def __init__(self, dies: bool = False) -> None:
-        self.dies, self.steps = dies, 0
+    def __init__(self, how: str = "raises", at: int = 3, once: str | None = None) -> None:
+        self.how, self.at, self.once, self.steps, self.resets = how, at, once, 0, 0
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
-        return np.zeros(2, np.float32), {}
+        self.steps, self.resets = 0, self.resets + 1
+        self._break(self.resets > 2)
+        return self._shown(), {}
 
     def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self.steps += 1
-        if self.steps == 3 and self.dies:
-            os._exit(7)
-        if self.steps == 3:
-            raise ArithmeticError("the mast broke")
-        return np.zeros(2, np.float32), 0.0, False, False, {}
+        self._break(True)
+        return self._shown(), 1.0, False, False, {}
+
+    def _shown(self) -> Any:
+        return np.array([self.steps], np.float32)
+
+    def _break(self, may: bool) -> None:
+        if not may or self.steps != self.at or (self.once is not None and os.path.exists(self.once)):
+            return
+        if self.once is not None:
+            open(self.once, "x").close()
+        if self.how == "dies":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.how == "hangs":
+            time.sleep(1e6)
+        raise ArithmeticError("the mast broke")
 
 
 class Noisy(gymnasium.Env[Any, Any]):

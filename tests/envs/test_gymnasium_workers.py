@@ -45,23 +45,6 @@ def test_more_workers_than_environments_and_pictures() -> None:
     assert children() == 0, "a forgotten world takes its workers along"
 
 
-@pytest.mark.parametrize(
-    ("dies", "message"),
-    [
-        (False, r"worker 0 of 2 \(environments 0 to 0\): ArithmeticError: the mast broke \(gymnasium_toys.py:\d+\)"),
-        (True, r"worker 0 of 2 \(environments 0 to 0\): the process has died \(exit code 7\)"),
-    ],
-)
-def test_a_broken_environment_is_named(dies: bool, message: str) -> None:
-    env = Gymnasium(f"{TOYS}:Fragile", num_envs=2, workers=2, kwargs={"dies": dies})
-    with pytest.raises(RuntimeError, match=message):
-        rolled(env, 3)
-    assert children() == 0
-    with pytest.raises(RuntimeError, match="the workers of this world have ended"):
-        env.reset()
-    env.close()
-
-
 def test_an_interrupted_step_leaves_nothing_to_mix_up(monkeypatch: pytest.MonkeyPatch) -> None:
     env = Gymnasium(CARTPOLE, num_envs=2, workers=2)
     root = env.rand_action(env.reset())

@@ -1,3 +1,4 @@
+import errno
 import os
 import random
 import signal
@@ -155,10 +156,10 @@ def test_a_failing_write_leaves_the_earlier_checkpoint_alone(tmp_path: Path, mon
 
     def disk_full(payload: Any, file: Any) -> None:
         file.write(b"half")
-        raise OSError("No space left on device")
+        raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(torch, "save", disk_full)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(OSError, match=r"No space left on device: .*checkpoint_000000000020.pt"):
         store.save({"x": 2}, 20)
     assert names(tmp_path) == ["checkpoint_000000000010.pt"]
 

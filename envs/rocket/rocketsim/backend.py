@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...processes import Processes, Shared, WorkerFailed
+from ...processes import Processes, Shared, WorkerFailed, WorkersFailed
 from .. import rules
 from ..simulation import Events
 from ..state import Ball, RocketState, new_cars
@@ -112,7 +112,7 @@ class Simulators:
         Returns the state after it, what happened in it, and which worlds were lost ``[W]`` bool.
 
         Raises:
-            RuntimeError: a worker fails again and again.
+            WorkersFailed: a worker fails again and again.
         """
         self._arrays.controls[:] = controls.detach().permute(2, 1, 0).float().cpu().numpy()
         lost = torch.zeros(controls.shape[-1], dtype=torch.bool)
@@ -153,12 +153,13 @@ class Simulators:
         """Waits until a worker has begun."""
         if error := _answer(processes, worker, time.monotonic() + _TO_BEGIN):
             self.close()
-            raise RuntimeError(f"{self._named(worker)} cannot begin: {error}") from error
+            raise WorkersFailed(f"{self._named(worker)} cannot begin: {error}", error.traceback) from error
 
     def _replace(self, processes: Processes, worker: int, error: WorkerFailed) -> None:
         text = f"{self._named(worker)} of RocketSim: {error}"
         if self._in_vain[worker] > _IN_VAIN:
-            raise RuntimeError(f"{text}; it has failed {self._in_vain[worker]} times in a row") from error
+            times = f"it has failed {self._in_vain[worker]} times in a row"
+            raise WorkersFailed(f"{text}; {times}", error.traceback) from error
         if not self.failures:
             text += "; it is replaced, its matches begin anew, as after any further failure"
             warnings.warn(text, RuntimeWarning, stacklevel=2)

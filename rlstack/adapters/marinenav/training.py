@@ -19,6 +19,7 @@ from rlstack.agents import Agent, build_agent
 from rlstack.config import ConfigError, build
 from rlstack.evaluation.evaluator import Evaluation
 from rlstack.training.config import TrainConfig
+from rlstack.training.failures import told_in_one_line
 from rlstack.training.loop import Training
 from rlstack.training.run_directory import RunDirectory
 from rlstack.training.self_check import check_buildable
@@ -196,7 +197,8 @@ def run_trial(job: Job) -> float:
         training.restore()
         if training.frames:
             print(f"resuming at {training.frames:,} env steps")
-        evaluation = training.execute()
+        with told_in_one_line(run.path):
+            evaluation = training.execute()
         evaluation.print_table()
         print(f"trial finished: {run.path}")
     return evaluation.summary()["eval/success"]

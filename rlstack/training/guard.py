@@ -1,0 +1,266 @@
+"""Numbers that are not finite, in what is collected and in what is learned: found, named, and kept out of the agent.
+
+What is collected is looked at as one sum, and a step of a loss or gradient that is not finite is never taken (see
+:class:`rlstack.agents.optimizer.Optimizer`). Only once that tells of trouble does a search begin for where it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator
+from copy import deepcopy
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from rlstack.agents.base import Agent
+from rlstack.collection.flatten import flatten_agents
+from rlstack.config.errors import RunError
+
+from .checkpoint import write_tensors
+from .config import GuardConfig
+from .monitor import count_frames
+from .seeding import seed_everything
+
+BAD_BATCH = "bad_batch.pt"
+LEARNED_FROM = frozenset({"observation", "action", "reward", "raw_action", "log_prob", "memory"})
+"""Of a batch, what an agent sees; what else a world tells is its own business."""
+_HALF = (torch.float16, torch.bfloat16)
+
+
+class Finding(NamedTuple):
+    """The first number of a batch ``[W, T]`` that is not finite: whose, which, in which step and world."""
+
+    step: int
+    stage: int
+    name: str
+    world: int
+    agent: int | None
+    value: float
+
+    def __str__(self) -> str:
+        agent = "" if self.agent is None else f", agent {self.agent}"
+        return f"{self.name} is {self.value} in world {self.world}{agent}, step {self.step} of the batch"
+
+
+def find(batch: TensorDictBase, only: frozenset[str] = LEARNED_FROM) -> Finding | None:
+    """Where a batch ``[W, T]`` is not finite: the earliest step; within it observation, action, then what follows.
+
+    Args:
+        only: entries to look at; nothing in it means all.
+    """
+    return min((_first(key, value) for key, value in _leaves(batch, only) if not _is_finite(value)), default=None)
+
+
+def _first(key: tuple[str, ...], value: Tensor) -> Finding:
+    bad = ~torch.isfinite(value)
+    steps = bad.flatten(2).any(-1) if bad.dim() > 2 else bad
+    step = int(steps.any(0).int().argmax())
+    world = int(steps[:, step].int().argmax())
+    entry, wrong = value[world, step], bad[world, step]
+    agent = int(wrong.nonzero()[0, 0]) if "agents" in key else None
+    stage = 2 if key[0] == "next" else int("observation" not in key)
+    return Finding(step, stage, ".".join(key), world, agent, float(entry[wrong][0]))
+
+
+def _is_finite(value: Tensor) -> bool:
+    return bool(torch.isfinite(value).all())
+
+
+def _leaves(
+    batch: TensorDictBase, only: frozenset[str], above: tuple[str, ...] = (), within: bool = False
+) -> Iterator[tuple[tuple[str, ...], Tensor]]:
+    """Floating-point leaves under one of the names; quicker than a tensordict's own nested items."""
+    for key, value in batch.items():
+        chosen = within or not only or key in only
+        if not isinstance(value, Tensor):
+            yield from _leaves(value, only, (*above, key), chosen)
+        elif chosen and value.is_floating_point():
+            yield (*above, key), value
+
+
+class Guard:
+    """Watches over what an agent learns from, and its steps.
+
+    With ``error`` a GPU is not waited for: what it finds is known a little later, at the latest before something is
+    logged or saved. ``skip`` and ``rollback`` have to know before the agent learns, and wait for it once a batch.
+
+    Args:
+        config: what to do about it.
+        agent: who learns.
+        folder: of the run, for ``bad_batch.pt``.
+        seed: of the run.
+        unit: of frames, see ``CollectorConfig.count``.
+    """
+
+    def __init__(self, config: GuardConfig, agent: Agent, folder: Path, seed: int, unit: str) -> None:
+        self._config, self._agent, self._file, self._seed, self._unit = config, agent, folder / BAD_BATCH, seed, unit
+        self._written = False
+        self._pending: deque[tuple[_Sum, TensorDictBase, int]] = deque()
+        self._refused_before = 0
+        self._in_a_row, self._dropped, self._rollbacks = 0, 0, 0
+        self._keep()
+
+    # -- what the loop calls -------------------------------------------------------------------------------------
+
+    def learn(self, batch: TensorDictBase, sequences: TensorDictBase, frames: int) -> dict[str, Any] | None:
+        """The agent learns from a batch ``[W, T]`` that ends at ``frames``, given also as folded sequences.
+
+        Returns its metrics; None if the batch was dropped, or the agent has gone back: worlds are to begin anew.
+
+        Raises:
+            RunError: something is not finite, and that is not to be put up with (any more).
+        """
+        before = frames - count_frames(batch, sequences, self._unit)
+        total = _Sum([value for _, value in _leaves(batch, LEARNED_FROM)])
+        later = self._config.non_finite == "error" and total.of_gpu
+        if later:
+            self._pending.append((total, batch, before))
+            self._look_back(wait=False)
+        elif not total.is_finite() and (found := find(batch)) is not None:
+            self._dropped += 1
+            self._act(self._told(found, batch, before), batch, frames)
+            return None
+        metrics = self._agent.learn(sequences, frames)
+        return metrics if later or self._goes_on(sequences, frames) else None
+
+    def check(self) -> None:
+        """Before a checkpoint is written.
+
+        Raises:
+            RunError: a network of the agent is not finite, or something before; checkpoints stay the last good ones.
+        """
+        self._settle()
+        for name, network in self._agent.networks.items():
+            for part, value in network.state_dict().items():
+                if isinstance(value, Tensor) and value.is_floating_point() and value.isnan().any():
+                    raise RunError(f"not finite: {part} of the agent's {name}; checkpoints stay as they were")
+
+    def report(self) -> dict[str, float]:
+        """Metrics ``guard/...`` for a log line, once there is something to tell; the agent is now one to go back to.
+
+        Raises:
+            RunError: a GPU has found something.
+        """
+        self._settle()
+        self._keep()
+        told = {"dropped_batches": self._dropped, "refused_steps": self._refused_before, "rollbacks": self._rollbacks}
+        return {f"guard/{name}": float(count) for name, count in told.items() if count}
+
+    # -- what is done about it -----------------------------------------------------------------------------------
+
+    def _keep(self) -> None:
+        if self._config.non_finite == "rollback":
+            self._good = deepcopy(self._agent.state_dict())
+
+    def _settle(self) -> None:
+        """Waits until everything so far is known."""
+        self._look_back(wait=True)
+        if self._config.non_finite == "error":
+            self._goes_on(None, self._agent.frames)
+
+    def _look_back(self, wait: bool) -> None:
+        """What a GPU has found out by now about earlier batches."""
+        while self._pending and (wait or self._pending[0][0].is_there()):
+            total, batch, before = self._pending.popleft()
+            if not total.is_finite() and (found := find(batch)) is not None:
+                self._act(self._told(found, batch, before), batch, before)
+
+    def _goes_on(self, sequences: TensorDictBase | None, frames: int) -> bool:
+        """Whether the agent goes on from where it is, after what its optimisers have refused since the last call."""
+        optimizers = self._agent.optimizers
+        refused = int(sum(float(optimizer.refused) for optimizer in optimizers.values()))
+        if refused == self._refused_before:
+            self._in_a_row = 0
+            return True
+        self._refused_before = refused
+        told, batch = self._refusals(), sequences
+        for optimizer in optimizers.values():
+            if optimizer.refusal is not None:
+                batch, optimizer.refusal = optimizer.refusal.batch, None
+        self._act(f"{told}, in an update at frame {frames:,}", batch, frames)
+        return self._config.non_finite == "skip"
+
+    def _refusals(self) -> str:
+        """Which loss terms and gradients of which optimiser it was, as far as is known."""
+        names = {
+            id(parameter): f"{network}.{name}"
+            for network, module in self._agent.networks.items()
+            for name, parameter in module.named_parameters()
+        }
+        for optimizer, one in self._agent.optimizers.items():
+            if one.refusal is not None:
+                terms = f"the loss ({', '.join(one.refusal.terms)})" if one.refusal.terms else "the loss"
+                bad = [names.get(id(parameter), "a parameter") for parameter in one.refusal.parameters]
+                more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
+                gradients = f"the gradient of {', '.join(bad[:3])}{more}" if bad else "no gradient by itself"
+                return f"{terms} or {gradients} (optimiser {optimizer})"
+        culprits = [name for name, one in self._agent.optimizers.items() if float(one.refused)]
+        return f"the loss or a gradient (optimiser {', '.join(culprits)})"
+
+    def _act(self, what: str, batch: TensorDictBase | None, frames: int) -> None:
+        """Ends the run, counts, or goes back."""
+        kind, limit = self._config.non_finite, self._config.limit
+        where = self._write(what, batch, frames)
+        if kind == "error":
+            raise RunError(f"not finite: {what}{where}; guard.non_finite=skip leaves such out, rollback goes back")
+        self._in_a_row += 1
+        if kind == "skip":
+            if self._in_a_row > limit:
+                raise RunError(f"not finite: {what}{where}; so were the {limit} batches before (guard.limit)")
+            return
+        if self._rollbacks >= limit:
+            raise RunError(f"not finite: {what}{where}; the agent has gone back {limit} times (guard.limit)")
+        self._rollbacks += 1
+        self._agent.load_state_dict(self._good)
+        self._agent.set_frames(frames)
+        seed_everything((self._seed + self._rollbacks) % 2**32)
+
+    def _write(self, what: str, batch: TensorDictBase | None, frames: int) -> str:
+        """Leaves the first bad batch, and the agent, for inspection; returns where, for a message."""
+        if not self._written and batch is not None:
+            content = {"found": what, "frames": frames, "batch": batch.to_dict(), "agent": self._agent.state_dict()}
+            try:
+                write_tensors(self._file, content)
+            except (OSError, RuntimeError) as error:
+                return f"; the batch could not be written ({error})"
+            self._written = True
+        return f"; see {self._file}" if self._written else ""
+
+    def _told(self, found: Finding, batch: TensorDictBase, before: int) -> str:
+        """With the frame of the run, of a batch that begins after so many."""
+        if found.step:
+            earlier = batch[..., : found.step]
+            before += count_frames(earlier, flatten_agents(earlier, self._agent.interface.group), self._unit)
+        return f"{found}, frame {before:,}"
+
+
+class _Sum:
+    """Of all numbers of some tensors: finite only if all of them are. A GPU's is fetched without waiting for it."""
+
+    def __init__(self, values: list[Tensor]) -> None:
+        sums = [value.sum(dtype=torch.float32 if value.dtype in _HALF else None) for value in values]
+        self._event: torch.cuda.Event | None = None
+        self.of_gpu = bool(sums) and sums[0].is_cuda
+        if self.of_gpu:
+            total = torch.stack([one.double() for one in sums]).sum()
+            self._host = torch.empty_like(total, device="cpu", pin_memory=True).copy_(total, non_blocking=True)
+            self._event = torch.cuda.Event()
+            self._event.record()
+        else:
+            self._total = sum(one.item() for one in sums)
+
+    def is_there(self) -> bool:
+        """It can be read without waiting."""
+        return self._event is None or self._event.query()
+
+    def is_finite(self) -> bool:
+        """Reads it, after waiting for it if need be."""
+        if self._event is None:
+            return math.isfinite(self._total)
+        self._event.synchronize()
+        return math.isfinite(self._host.item())

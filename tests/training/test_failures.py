@@ -1,0 +1,241 @@
+"""Disks that are full or read-only, services out of reach, Ctrl-C: one line, and nothing is lost or left behind."""
+
+from __future__ import annotations
+
+import csv
+import errno
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+
+import rlstack
+from envs.processes import WorkersFailed
+from rlstack.command import user_errors
+from rlstack.config import ConfigError, conf_dir, to_plain
+from rlstack.config.errors import RunError
+from rlstack.train import train
+from rlstack.training.checkpoint import CheckpointStore
+from rlstack.training.failures import told_in_one_line
+from rlstack.training.hardware import Hardware
+from rlstack.training.loggers import MetricLogger
+from rlstack.training.loop import Training
+from tests.training.test_loggers import logger_config
+
+TINY = [
+    *(
+        "agent=ppo",
+        "env=gymnasium",
+        "env.id=CartPole-v1",
+        "env.num_envs=4",
+        "collector.steps_per_batch=8",
+        "logger=csv",
+    ),
+    *("agent.minibatch_size=16", "agent.epochs=1", "agent.hidden=[8]", "device=cpu", "threads=1", "eval.episodes=1"),
+    *("eval.every=100000", "checkpoint.every=64", "log_every=64", "total_frames=640"),
+]
+
+
+def plain(folder: Path, *overrides: str) -> dict[str, Any]:
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        return to_plain(compose("train", [*TINY, f"run_dir={folder}", *overrides]))
+
+
+@contextmanager
+def files_up_to(size: int) -> Iterator[None]:
+    """No file can grow beyond so many bytes: the system refuses, as it does where a disk is full."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def leftovers(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.suffix in (".tmp", ".partial") or path.name == ".self_check"]
+
+
+def at_frame(monkeypatch: pytest.MonkeyPatch, frames: int, happens: Callable[[], Any]) -> None:
+    """Before the run learns from the batch that begins after so many frames."""
+    learn = Training._learn
+
+    def learned(self: Training, batch: Any) -> Any:
+        if self.frames == frames:
+            happens()
+        return learn(self, batch)
+
+    monkeypatch.setattr(Training, "_learn", learned)
+
+
+# -- the disk ------------------------------------------------------------------------------------------------------
+
+
+def test_no_room_at_the_start_leaves_nothing(tmp_path: Path) -> None:
+    with files_up_to(1000), pytest.raises(ConfigError, match=r"self-check checkpoint failed: .*run_dir must be a writ"):
+        train(plain(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_configuration_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read_only(self: Path, *_: Any, **__: Any) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(Path, "write_text", read_only)
+    with pytest.raises(
+        RunError, match=r"run/config.yaml cannot be written \(Read-only file system\); the run has ended$"
+    ):
+        train(plain(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_disk_that_fills_up_ends_the_run_and_earlier_checkpoints_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "run"
+    with ExitStack() as stack, pytest.raises(RunError) as caught:
+        at_frame(monkeypatch, 160, lambda: stack.enter_context(files_up_to(6000)))
+        train(plain(folder))
+    message = str(caught.value)
+    assert "checkpoint_000000000192.pt cannot be written (File too large); the run has ended" in message
+    assert message.endswith(f"; checkpoints so far are intact, go on with resume={folder}")
+    assert leftovers(folder) == [] and rlstack.load(folder).frames == 128
+    monkeypatch.undo()
+    train({**plain(folder), "resume": str(folder), "total_frames": 256})
+    assert rlstack.load(folder).frames == 256
+    with open(folder / "metrics.csv", newline="") as file:
+        frames = [int(row["frames"]) for row in csv.DictReader(file)]
+    assert frames == sorted(frames) and {64, 128, 192, 256} <= set(frames)
+
+
+def test_metrics_that_cannot_be_written_name_their_file(tmp_path: Path) -> None:
+    logger = MetricLogger(tmp_path, logger_config())
+    with files_up_to(100), pytest.raises(OSError, match=r"File too large: '.*metrics.csv'") as caught, logger:
+        for frames in range(100):
+            logger.log(frames, {"a/x": 0.5})
+    with pytest.raises(RunError, match=r"metrics.csv cannot be written"), told_in_one_line(tmp_path):
+        raise caught.value
+    with MetricLogger(tmp_path, logger_config()) as logger:  # the row that was cut off goes
+        logger.log(100, {"a/x": 0.5, "a/y": 1.0})
+    with open(tmp_path / "metrics.csv", newline="") as file:
+        rows = list(csv.reader(file))
+    assert rows[-1] == ["100", "0.5", "1.0"] and rows[-2] == [str(len(rows) - 3), "0.5", ""]
+
+
+def test_a_table_that_cannot_be_widened_stays_as_it_was(tmp_path: Path) -> None:
+    with MetricLogger(tmp_path, logger_config()) as logger:
+        logger.log(1, {"a/x": 0.5})
+    before = (tmp_path / "metrics.csv").read_text()
+    logger = MetricLogger(tmp_path, logger_config())
+    with files_up_to(9), pytest.raises(OSError, match="File too large"), logger:
+        logger.log(2, {"a/x": 0.5, "a/longer_than_that": 1.0})
+    assert (tmp_path / "metrics.csv").read_text() == before and leftovers(tmp_path) == []
+
+
+def test_other_errors_of_the_system_keep_their_traceback(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError), told_in_one_line(tmp_path):
+        raise FileNotFoundError(errno.ENOENT, "No such file", "data.npz")
+
+
+# -- what a run can do without -------------------------------------------------------------------------------------
+
+
+class Broken:
+    """A writer of TensorBoard, or a run of W&B, that works for so many calls."""
+
+    id = "abc"
+
+    def __init__(self, calls: int) -> None:
+        self.left = calls
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*_: Any, **__: Any) -> None:
+            self.left -= 1
+            if self.left < 0:
+                raise ConnectionError("gone\nfor good")
+
+        return call
+
+
+def log_four_times(folder: Path, **sinks: Any) -> None:
+    with MetricLogger(folder, logger_config(**sinks)) as logger:
+        for frames in range(4):
+            logger.log(frames, {"a/x": 0.5})
+
+
+@pytest.mark.parametrize("calls", [0, 2, 4])
+def test_tensorboard_that_fails_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: int) -> None:
+    """At the start, in the middle, or when it is closed."""
+    tensorboard = pytest.importorskip("torch.utils.tensorboard")
+
+    def writer(*_: Any, **__: Any) -> Broken:
+        if not calls:
+            raise PermissionError("not here")
+        return Broken(calls)
+
+    monkeypatch.setattr(tensorboard, "SummaryWriter", writer)
+    with pytest.warns(RuntimeWarning, match="TensorBoard fails, the run goes on without it: (not here|gone)$") as told:
+        log_four_times(tmp_path, tensorboard=True)
+    assert len(told) == 1
+    assert len((tmp_path / "metrics.csv").read_text().splitlines()) == 5
+
+
+@pytest.mark.parametrize("calls", [0, 3])
+def test_wandb_that_fails_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: int) -> None:
+    wandb = pytest.importorskip("wandb")
+
+    def init(**_: Any) -> Broken:
+        if not calls:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return Broken(calls)
+
+    monkeypatch.setattr(wandb, "init", init)
+    with pytest.warns(RuntimeWarning, match="W&B fails, the run goes on without it: "):
+        log_four_times(tmp_path, wandb="offline")
+    assert len((tmp_path / "metrics.csv").read_text().splitlines()) == 5
+
+
+# -- Ctrl-C, workers, and the line itself --------------------------------------------------------------------------
+
+
+def test_an_interrupted_write_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = CheckpointStore(tmp_path)
+    store.save({"x": 1}, 10)
+
+    def interrupted(_: Any, file: Any) -> None:
+        file.write(b"half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(torch, "save", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        store.save({"x": 2}, 20)
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint_000000000010.pt"] and store.load() == {"x": 1}
+
+
+def test_ctrl_c_before_the_first_frame_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(self: Training) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Training, "begin", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        train(plain(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_workers_are_counted_and_given_up_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    class World:
+        worker_failures = 3
+
+    assert Hardware("cpu").read(0, World())["system/worker_restarts"] == 3
+    assert "system/worker_restarts" not in Hardware("cpu").read(0)
+    with pytest.raises(SystemExit) as ended, user_errors(), told_in_one_line(tmp_path):
+        raise WorkersFailed("worker 0 of 1: it broke", "Traceback\n  in step")
+    assert ended.value.code == 1
+    assert capsys.readouterr().err == "Traceback\n  in step\nerror: env: worker 0 of 1: it broke\n"

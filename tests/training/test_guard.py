@@ -1,0 +1,251 @@
+"""Numbers that are not finite are named, kept out of the agent, and end the run or do not."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from tensordict import TensorDict
+from torch import Tensor, nn
+
+import envs
+from rlstack.agents.optimizer import Optimizer
+from rlstack.config import build, conf_dir, to_plain
+from rlstack.config.errors import RunError
+from rlstack.training import guard
+from rlstack.training.checkpoint import read_checkpoint
+from rlstack.training.config import TrainConfig
+from rlstack.training.guard import BAD_BATCH, find
+from rlstack.training.loop import Training
+from rlstack.training.run_directory import RunDirectory
+
+PPO = [
+    *("agent=ppo", "env=gymnasium", "env.id=CartPole-v1", "env.num_envs=4", "collector.steps_per_batch=8"),
+    *("agent.minibatch_size=16", "agent.epochs=2", "agent.hidden=[8]", "logger=csv", "device=cpu", "threads=1"),
+    *("eval.every=100000", "eval.episodes=1", "checkpoint.every=256", "log_every=64", "total_frames=640"),
+]
+"""Batches of 32 frames, in four steps; a line in the log after every second one."""
+
+
+def training(folder: Path, *overrides: str) -> Training:
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        plain = to_plain(compose("train", [*PPO, *overrides]))
+    run = RunDirectory.create(folder, "test", 5)
+    return Training(build(TrainConfig, plain), run, plain)
+
+
+def spoil_data(run: Training, batches: set[int], key: Any = ("next", "observation"), value: float = torch.nan) -> None:
+    """Puts a number into world 2, step 5 of some batches (counted from 0) as they come."""
+    plain, seen = run._batches, iter(range(10**6))
+
+    def spoiled(collector: Any) -> Any:
+        for batch in plain(collector):
+            if next(seen) in batches:
+                batch[key][2, 5, 0] = value
+            yield batch
+
+    vars(run)["_batches"] = spoiled
+
+
+def spoil_loss(run: Training, updates: set[int]) -> None:
+    """Makes the value function's gradient infinite in some of the loss's calls, counted from 0."""
+    agent: Any = run.agent
+    plain, seen = agent._value_loss, iter(range(10**6))
+
+    def spoiled(value: Tensor, batch: TensorDict) -> Tensor:
+        loss = plain(value, batch)
+        return loss * torch.inf if next(seen) in updates else loss
+
+    vars(agent)["_value_loss"] = spoiled
+
+
+def logged(folder: Path) -> list[dict[str, str]]:
+    with open(folder / "metrics.csv", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def is_finite(run: Training) -> bool:
+    return all(torch.isfinite(parameter).all() for parameter in run.agent.parameters())
+
+
+# -- the search ----------------------------------------------------------------------------------------------------
+
+
+def test_the_first_one_is_named_and_causes_come_before_consequences() -> None:
+    batch = envs.make("marinenav", num_worlds=3).rollout(4, break_when_any_done=False)
+    assert find(batch) is None
+    batch["next", "agents", "reward"][1, 3, 2] = torch.inf
+    batch["agents", "observation", "self"][2, 3, 1, 0] = torch.nan
+    batch["episode", "return"][0, 0] = torch.nan  # which no agent learns from
+    found = find(batch)
+    assert found is not None and (found.step, found.world, found.agent) == (3, 2, 1)
+    assert str(found) == "agents.observation.self is nan in world 2, agent 1, step 3 of the batch"
+    batch["next", "agents", "reward"][1, 2, 0] = -torch.inf
+    assert str(find(batch)) == "next.agents.reward is -inf in world 1, agent 0, step 2 of the batch"
+
+
+# -- error ---------------------------------------------------------------------------------------------------------
+
+
+def test_bad_data_ends_the_run_and_is_left_for_inspection(tmp_path: Path) -> None:
+    run = training(tmp_path / "run", "checkpoint.every=32")
+    spoil_data(run, {3}, ("next", "reward"))
+    with pytest.raises(RunError, match=r"^not finite: next.reward is nan in world 2, step 5 of the batch, frame 116; "):
+        run.execute()
+    # three batches of 4 worlds and 8 steps, and five steps of 4 worlds
+    assert is_finite(run)
+    saved = run.run.checkpoints.latest()
+    assert saved is not None and read_checkpoint(saved)["frames"] == 96
+    left = torch.load(tmp_path / "run" / BAD_BATCH, weights_only=True)
+    assert left["frames"] == 128 and left["batch"]["next"]["reward"].shape == (4, 8, 1)
+    assert left["batch"]["next"]["reward"].isnan().nonzero().tolist() == [[2, 5, 0]]
+    assert not list((tmp_path / "run").rglob("*.tmp"))
+
+
+def test_a_bad_loss_names_its_term_and_the_gradients(tmp_path: Path) -> None:
+    run = training(tmp_path / "run")
+    spoil_loss(run, {6})  # four steps a batch: in the second one
+    with pytest.raises(RunError) as caught:
+        run.execute()
+    message = str(caught.value)
+    assert (
+        "the loss (value) or the gradient of critic." in message
+        and "(optimiser lr), in an update at frame 64" in message
+    )
+    assert "actor." not in message and "\n" not in message
+    assert is_finite(run)
+    assert set(torch.load(tmp_path / "run" / BAD_BATCH, weights_only=True)["batch"]) >= {"advantage", "return"}
+
+
+def test_networks_that_are_not_finite_are_not_saved(tmp_path: Path) -> None:
+    run = training(tmp_path / "run")
+    run.save()
+    run.frames = 100
+    run.agent.networks["critic"].get_parameter("output.bias").data.fill_(torch.nan)
+    with pytest.raises(RunError, match=r"output.bias of the agent's critic; checkpoints stay as they were"):
+        run.save()
+    assert [path.name for path in run.run.checkpoints.directory.iterdir()] == ["checkpoint_000000000000.pt"]
+
+
+def test_what_a_gpu_finds_is_known_later_but_before_anything_is_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sum that is not there before somebody waits for it, as a GPU's."""
+
+    class Late(guard._Sum):
+        def __init__(self, values: list[Tensor]) -> None:
+            super().__init__(values)
+            self.of_gpu = True
+
+        def is_there(self) -> bool:
+            return False
+
+    monkeypatch.setattr(guard, "_Sum", Late)
+    run = training(tmp_path / "run", "checkpoint.every=128", "log_every=1000000")
+    spoil_data(run, {5})
+    with pytest.raises(RunError, match=r"next.observation is nan in world 2, step 5 of the batch, frame 180; "):
+        run.execute()
+    assert run.frames == 256  # where the next checkpoint was due
+    saved = run.run.checkpoints.latest()
+    assert saved is not None and read_checkpoint(saved)["frames"] == 128
+    left = torch.load(tmp_path / "run" / BAD_BATCH, weights_only=True)
+    assert left["batch"]["next"]["observation"].isnan().nonzero().tolist() == [[2, 5, 0]]
+
+
+# -- skip and rollback ---------------------------------------------------------------------------------------------
+
+
+def test_skip_leaves_out_and_counts(tmp_path: Path) -> None:
+    run = training(tmp_path / "run", "guard.non_finite=skip")
+    spoil_data(run, {3, 9})
+    spoil_loss(run, {6, 7, 8})
+    learned: list[int] = []
+    plain = run.agent.learn
+    vars(run.agent)["learn"] = lambda data, frames: (learned.append(frames), plain(data, frames))[1]
+    run.execute()
+    assert is_finite(run) and len(learned) == 18 and not {128, 320} & set(learned)
+    last = next(row for row in reversed(logged(tmp_path / "run")) if row["guard/dropped_batches"])
+    assert (float(last["guard/dropped_batches"]), float(last["guard/refused_steps"])) == (2, 3)
+    assert all(row["train/return"] != "nan" for row in logged(tmp_path / "run"))
+
+
+def test_skip_has_a_limit_of_batches_in_a_row(tmp_path: Path) -> None:
+    run = training(tmp_path / "run", "guard.non_finite=skip", "guard.limit=3")
+    spoil_data(run, {0, 1, 2, 4, 5, 6, 7})  # three in a row are put up with
+    with pytest.raises(RunError, match=r"so were the 3 batches before \(guard.limit\)"):
+        run.execute()
+    assert run.frames == 8 * 32
+
+
+def test_rollback_goes_back_to_the_last_log_line(tmp_path: Path) -> None:
+    run = training(tmp_path / "run", "guard.non_finite=rollback")
+    spoil_loss(run, {4 * 4})  # in the fifth batch; the last log line came after the fourth
+    seen: dict[int, Any] = {}
+    plain = run.agent.learn
+
+    def learn(data: Any, frames: int) -> Any:
+        seen[frames] = [parameter.detach().clone() for parameter in run.agent.parameters()]
+        return plain(data, frames)
+
+    vars(run.agent)["learn"] = learn
+    run.execute()
+    assert all(torch.equal(one, other) for one, other in zip(seen[6 * 32], seen[5 * 32]))
+    assert not all(torch.equal(one, other) for one, other in zip(seen[7 * 32], seen[6 * 32]))
+    assert run.agent.frames == run.frames == 640 and is_finite(run)
+    assert float(logged(tmp_path / "run")[-2]["guard/rollbacks"]) == 1
+
+
+def test_rollback_has_a_limit(tmp_path: Path) -> None:
+    run = training(tmp_path / "run", "guard.non_finite=rollback", "guard.limit=2")
+    spoil_data(run, {1, 3, 6})
+    with pytest.raises(RunError, match=r"the agent has gone back 2 times \(guard.limit\)"):
+        run.execute()
+    assert run.frames == 7 * 32
+
+
+# -- the optimiser ---------------------------------------------------------------------------------------------------
+
+
+def factor(parameter: nn.Parameter, factors: list[float]) -> Any:
+    left = iter(factors)
+    return lambda part: (next(left) * parameter.sum() * part["x"].mean(), {})
+
+
+@pytest.mark.parametrize("max_grad_norm", [None, 1.0])
+@pytest.mark.parametrize("kind", ["adam", "rmsprop"])
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_a_step_that_is_not_finite_changes_nothing(kind: Any, max_grad_norm: float | None, on_gpu: bool) -> None:
+    """``on_gpu``: the way that does not wait for the device, which the CPU can go, too."""
+    pair = [nn.Parameter(torch.ones(3)) for _ in range(2)]
+    whole, spoiled = (Optimizer([[one]], 0.1, max_grad_norm, kind=kind) for one in pair)
+    if on_gpu:
+        spoiled._device = "cuda"
+    batch = TensorDict({"x": torch.ones(4)}, [4])
+    losses = factor(pair[0], [1.0, 2.0, 3.0]), factor(pair[1], [torch.nan, 1.0, torch.inf, 2.0, torch.nan, 3.0])
+    for _ in range(3):
+        whole.minimize(losses[0], batch)
+    for step in range(6):
+        before = pair[1].detach().clone()
+        spoiled.minimize(losses[1], batch)
+        assert torch.equal(pair[1].detach(), before) == (step % 2 == 0)
+    assert float(spoiled.refused) == 3 and float(whole.refused) == 0
+    if kind == "adam" or not on_gpu:  # RMSprop's mean square goes on without gradients
+        assert torch.equal(*(one.detach() for one in pair))
+
+
+def test_overflows_of_float16_are_none() -> None:
+    parameter = nn.Parameter(torch.ones(3))
+    optimizer = Optimizer([[parameter]], 0.1, max_grad_norm=1.0, precision="float16")
+    batch = TensorDict({"x": torch.ones(4)}, [4])
+    loss = factor(parameter, [1e38, 1.0, torch.nan])
+    optimizer.minimize(loss, batch)
+    optimizer.minimize(loss, batch)
+    assert float(optimizer.refused) == 0
+    optimizer.minimize(loss, batch)
+    assert float(optimizer.refused) == 1
