@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import hydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.errors import (
     ConfigCompositionException,
     HydraException,
@@ -28,7 +29,8 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 from yaml import MarkedYAMLError, YAMLError
 
 from rlstack.config import ConfigError, conf_dir
-from rlstack.config.errors import RunError, missing_option, unknown_key
+from rlstack.config.errors import RunError, missing_option, nearest, unknown_key
+from rlstack.help import command_help, tell
 from rlstack.sweeps import results
 
 Task = Callable[[DictConfig], Any]
@@ -65,8 +67,9 @@ def hydra_command(
 
     ``arguments`` may rewrite what the user typed into Hydra's overrides.
 
-    All of Hydra's own flags keep working (``--help``, ``--cfg job``, ``--config-dir``, ``-m``). The returned
-    function takes no argument, or an already composed configuration, which goes straight to the task.
+    All of Hydra's own flags keep working (``--cfg job``, ``--config-dir``, ``-m``), but ``--help``, which is that of
+    :mod:`rlstack.help`. The returned function takes no argument, or an already composed configuration, which goes
+    straight to the task.
 
     Exits with status 2 on a user's error, 1 where a run cannot go on, 130 on Ctrl-C; any other exception passes
     through.
@@ -83,6 +86,10 @@ def hydra_command(
         def main(cfg: DictConfig | None = None) -> Any:
             if cfg is not None:
                 return task(cfg)
+            if not {"--help", "-h"}.isdisjoint(sys.argv[1:]):
+                with user_errors():
+                    tell(command_help(config_name, sys.argv[1:]))
+                return None
             with user_errors(), _hydra_environment() as sweep:
                 sys.argv[1:] = sys.argv[1:] if arguments is None else arguments(sys.argv[1:])
                 command = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=config_name)
@@ -106,6 +113,14 @@ def open_group(group: str) -> Callable[[list[str]], list[str]]:
         return [f"++{entry}" if entry.startswith(f"{group}.") else entry for entry in arguments]
 
     return rewrite
+
+
+def given_keys(group: str) -> set[str]:
+    """Names of a group's keys on the command line that composed the configuration."""
+    if not HydraConfig.initialized():
+        return set()
+    keys = [entry.lstrip("+~").partition("=")[0] for entry in HydraConfig.get().overrides.task]
+    return {key.split(".")[1] for key in keys if key.startswith(f"{group}.")}
 
 
 @contextmanager
@@ -156,9 +171,9 @@ def explain(error: BaseException) -> str:
         case MissingConfigException():
             text = str(error).partition("\n")[0]
         case OverrideParseException():
-            text = f"{error.override}: cannot read this override, {_first_line(error.message, 'Error parsing')}"
+            text = _unreadable(str(error.override), _first_line(error.message, "Error parsing"))
         case ConfigCompositionException(__cause__=ConfigAttributeError() | ConfigKeyError() as cause):
-            text = unknown_key(*_key_and_siblings(cause)) if cause.full_key else _first_line(str(error))
+            text = _unknown(*_key_and_siblings(cause)) if cause.full_key else _first_line(str(error))
         case ConfigCompositionException(__cause__=OmegaConfBaseException() as cause):
             text = explain(cause)
         case ConfigAttributeError() | ConfigKeyError() if error.full_key:
@@ -172,6 +187,23 @@ def explain(error: BaseException) -> str:
         case _:
             text = str(error)
     return " ".join(text.split())
+
+
+def _unreadable(override: str, why: str) -> str:
+    """What is wrong with what is no ``key=value``."""
+    if "=" in override or override.startswith("~"):
+        return f"{override}: cannot read this override, {why}"
+    options = {path.stem: f"{path.parent.name}={path.stem}" for path in sorted(conf_dir().glob("*/*.yaml"))}
+    meant = "".join(f"did you mean {options[name]!r}? " for name in nearest(override, options)[:1])
+    return f"{override}: expected key=value, {meant}see --help"
+
+
+def _unknown(key: str, siblings: list[str]) -> str:
+    """The message for an unknown key, or for one of a group of which nothing is chosen."""
+    if not (conf_dir() / key).is_dir():
+        return unknown_key(key, siblings)
+    names = ", ".join(sorted(path.stem for path in (conf_dir() / key).glob("*.yaml")))
+    return f"{key}: none is chosen yet, give {key}=<name> first: {names}"
 
 
 def _culprit(error: BaseException) -> BaseException | None:

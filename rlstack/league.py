@@ -65,10 +65,12 @@ class LeagueConfig:
 
 
 def positional(arguments: list[str]) -> list[str]:
-    """The word ``run`` as ``command=run``, where it stands first or behind Hydra's options."""
+    """The word ``run`` as ``command=run``, where it stands first or behind Hydra's options; so is any first word."""
     for index, entry in enumerate(arguments):
         if entry in COMMANDS:
             return [*arguments[:index], f"command={entry}", *arguments[index + 1 :]]
+    if arguments and arguments[0].isalpha():
+        return [f"command={arguments[0]}", *arguments[1:]]
     return arguments
 
 

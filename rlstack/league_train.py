@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from omegaconf import DictConfig
 
-from rlstack.command import hydra_command
+from rlstack.command import given_keys, hydra_command
 from rlstack.config import ConfigError, Interval, build, conf_dir, to_plain
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def run(cfg: DictConfig) -> None:
     from rlstack.train import train
 
     league, rules = League.open(ours.folder), build(PoolConfig, ours.pool, "pool")
-    plain["env"] = training_world(league, rules, plain.get("env") or {}, _given())
+    plain["env"] = training_world(league, rules, plain.get("env") or {}, given_keys("env"))
     plain = debugged(plain)
     with closing(OpenRun(league, plain, run_name(plain["agent"], plain["env"], plain["seed"]), ours.submit)) as opened:
         if not opened.complete:
@@ -101,16 +101,6 @@ def met(env: dict[str, Any]) -> str:
     from rlstack.play.players import name_of
 
     return ", ".join(map(name_of, env["opponents"]["players"]))
-
-
-def _given() -> set[str]:
-    """Names of the world's options on the command line."""
-    from hydra.core.hydra_config import HydraConfig
-
-    if not HydraConfig.initialized():
-        return set()
-    keys = [entry.lstrip("+~").partition("=")[0] for entry in HydraConfig.get().overrides.task]
-    return {key.split(".")[1] for key in keys if key.startswith("env.")}
 
 
 main = hydra_command("league_train", arguments)(run)

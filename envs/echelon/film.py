@@ -42,18 +42,33 @@ class Film:
     Args:
         recording: of one episode.
         size: width and height of the pictures in pixels, at least 640 by 360.
+        earlier: a film of less of the same episode, which has the map ready.
 
     Raises:
         ValueError: a size that is too small.
+
+    Attributes:
+        per_second: sub-steps.
     """
 
-    def __init__(self, recording: Recording, size: tuple[int, int]) -> None:
+    per_second = 1.0 / rules.DT
+
+    def __init__(self, recording: Recording, size: tuple[int, int], earlier: Film | None = None) -> None:
         self.recording, self.layout = recording, Layout(size)
         self.story = recording.story
-        self._empty = background(self.layout, self.story.ground)
+        self._empty: Picture = background(self.layout, self.story.ground) if earlier is None else earlier._empty
         self._places = {mech.name: place for place, mech in enumerate(self.story.mechs)}
         self._deaths = deaths(self.story)
         self._lasting = [(event, ticks) for event in self.story.events if (ticks := _lasts(event))]
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """The first and the last sub-step."""
+        return float(self.story.frames.tick[0]), float(self.story.frames.tick[-1])
+
+    def longer(self, recording: Recording) -> Film:
+        """Of more of the same episode."""
+        return Film(recording, self.layout.size, self)
 
     def draw(self, tick: float | None = None, pause: float = 0.0, ways: bool = False) -> Picture:
         """The picture after so many sub-steps of 0.05 s, uint8 ``[H, W, 3]``.

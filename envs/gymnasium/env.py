@@ -49,6 +49,8 @@ class Gymnasium(World):
     """
 
     evaluation_options: ClassVar[dict[str, Any]] = {"workers": 0}
+    drawing_options: ClassVar[dict[str, Any]] = {"kwargs": {"render_mode": "rgb_array"}}
+    """Options that make it draw."""
     saves_episodes = False
     observing = (
         "envs.gymnasium.sequences:Columns.write",
@@ -143,6 +145,11 @@ class Gymnasium(World):
         if not isinstance(picture, np.ndarray):
             raise RuntimeError(f"{self._recipe.id} renders no picture; set kwargs: {{render_mode: rgb_array}}")
         return torch.from_numpy(np.ascontiguousarray(picture))
+
+    @property
+    def pictures_per_second(self) -> float:
+        """At how many steps a second it is meant to be watched."""
+        return float(self._first.metadata.get("render_fps") or 20)
 
     def close(self, *, raise_if_closed: bool = True) -> None:
         """Closes environments and workers; the world cannot be used any more."""

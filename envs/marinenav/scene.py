@@ -62,6 +62,13 @@ class Scene:
         self._canvas.draw()
         self._background = self._canvas.copy_from_bbox(figure.bbox)
 
+    def takes(self, recording: Recording) -> bool:
+        """Whether this scene can show another recording, in which the same stands still; it does so from now on."""
+        if _standing(recording) != _standing(self._recording):
+            return False
+        self._recording = recording
+        return True
+
     def _vessel_artists(self, ax: Axes) -> list[Artist]:
         self._trails, self._sensed = (
             LineCollection([], lw=1.8, zorder=3),
@@ -135,6 +142,7 @@ class Scene:
         if ego is not None:
             self._range.set(center=_on_map(record.pose[t, ego, :2]))
         if record.perceived is None or record.perceived_mask is None:
+            self._sensed.set(segments=[])
             return
         circles: list[Array] = []
         colours: list[tuple[float, ...]] = []
@@ -215,6 +223,13 @@ def view(recording: Recording) -> tuple[Array, Array]:
     upper = np.clip(paths.max(axis=0, initial=0.0) + room, MAP_SIZE + 2.0, MAP_SIZE + _MAX_MARGIN)
     side, middle = (upper - lower).max(), (upper + lower) / 2
     return middle - side / 2, middle + side / 2
+
+
+def _standing(recording: Recording) -> list[bytes | str]:
+    """All that is drawn once."""
+    numbers = (recording.start, recording.goal, recording.obstacles, recording.cores, recording.robots)
+    size = np.array([recording.length, recording.width])
+    return [recording.title, *(array.tobytes() for array in (*numbers, size, *view(recording)))]
 
 
 def _colour(robot: int) -> str:

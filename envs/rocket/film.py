@@ -39,7 +39,12 @@ class Film:
 
     Raises:
         ValueError: a size that is too small.
+
+    Attributes:
+        per_second: ticks.
     """
+
+    per_second = float(rules.TICKS_PER_SECOND)
 
     def __init__(self, recording: Recording, size: tuple[int, int]) -> None:
         self.recording, self.layout = recording, Layout(size)
@@ -48,6 +53,15 @@ class Film:
         hits = [(t, car) for t, car in zip(*np.nonzero(frames.touches))]
         self._hits = [(float(frames.clock[t]), int(car)) for t, car in hits]
         self._crashes = self._found_crashes()
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """The first and the last tick."""
+        return float(self.recording.frames.clock[0]), float(self.recording.frames.clock[-1])
+
+    def longer(self, recording: Recording) -> Film:
+        """Of more of the same episode."""
+        return Film(recording, self.layout.size)
 
     def draw(self, clock: float | None = None, pause: float = 0.0, ways: bool = False) -> Picture:
         """The picture after so many ticks, uint8 ``[H, W, 3]``.

@@ -12,7 +12,7 @@ from torchrl.envs import EnvBase
 
 from rlstack.agents.interface import Interface
 from rlstack.config import ConfigError
-from rlstack.config.errors import missing_option, unknown_key
+from rlstack.config.errors import missing_option, nearest_path, unknown_key
 
 _Loader = Callable[..., TensorDictModuleBase]
 
@@ -130,8 +130,8 @@ def parse(source: str) -> tuple[str, str]:
         return "rlstack", source
     if not colon:
         raise ConfigError(
-            f"{source!r} does not exist; a policy is a run directory, a checkpoint, or kind:path with one of the "
-            f"kinds {', '.join(KINDS)}"
+            f"{source!r} does not exist{nearest_path(source)}; a policy is a run directory, a checkpoint, or kind:path "
+            f"with one of the kinds {', '.join(KINDS)}"
         )
     check_kind(kind, source)
     if not path:

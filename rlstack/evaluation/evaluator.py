@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -108,13 +108,21 @@ def evaluate(
 
 
 def evaluation_world(
-    world: str, options: Mapping[str, Any], num_worlds: int = 1, device: torch.device | str = "cpu", seed: int = 0
+    world: str,
+    options: Mapping[str, Any],
+    num_worlds: int = 1,
+    device: torch.device | str = "cpu",
+    seed: int = 0,
+    kept: Collection[str] = (),
 ) -> EnvBase:
     """The world that judges: ``options`` under the world's own ``evaluation_options``, not compiled.
 
-    A world without the argument ``num_worlds`` or ``num_envs`` comes in the size it has.
+    Options named in ``kept`` stay as given. A world without the argument ``num_worlds`` or ``num_envs`` comes in the
+    size it has.
     """
-    return _build(world, _options(world, options), num_worlds, device, seed)
+    judging = getattr(envs.world_class(world), "evaluation_options", {})
+    insisted = {key: options[key] for key in kept if key in judging and key in options}
+    return _build(world, {**_options(world, options), **insisted}, num_worlds, device, seed)
 
 
 def world_part(world: str, part: str) -> ModuleType | None:
@@ -206,9 +214,9 @@ def _recorder(world: str, env: EnvBase, indices: list[int], first: int, levels: 
 
 def _play(
     env: EnvBase, policy: TensorDictModuleBase, tensordict: TensorDictBase, max_steps: int, recorder: Any
-) -> _Scores:
+) -> Scores:
     """Steps until every world has ended once, or for so many steps."""
-    scores = _Scores(env, tensordict)
+    scores = Scores(env, tensordict)
     if recorder is not None:
         recorder.add()
     for _ in range(max_steps):
@@ -221,7 +229,7 @@ def _play(
     return scores
 
 
-class _Scores:
+class Scores:
     """Statistics of each world, frozen at its first end.
 
     Attributes:

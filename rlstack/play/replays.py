@@ -112,15 +112,23 @@ def play_back(replay: Path, video: Path | None = None) -> Path:
     Raises:
         ConfigError: one line: no replay of any world, or another ending.
     """
+    world, recording = read_replay(replay)
+    return _shown(world, recording, video or replay.with_suffix(".mp4"))
+
+
+def read_replay(replay: Path) -> tuple[str, Any]:
+    """The world of a replay, and the recording in it.
+
+    Raises:
+        ConfigError: one line: no replay of any world.
+    """
     faults = []
     worlds = _worlds()
     for world in [name for name in worlds if _ending(name) == replay.suffix] or worlds:
         try:
-            recording = _part(world, _WORLD).load_replay(replay)
+            return world, _part(world, _WORLD).load_replay(replay)
         except ValueError as error:
             faults.append(str(error))
-            continue
-        return _shown(world, recording, video or replay.with_suffix(".mp4"))
     raise ConfigError(f"replay: {faults[0] if faults else 'no world has replays'}")
 
 

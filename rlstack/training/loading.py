@@ -14,6 +14,7 @@ from torchrl.envs import EnvBase
 
 from rlstack.agents import Agent, build_agent
 from rlstack.config import ConfigError, build, to_plain
+from rlstack.config.errors import nearest_path
 
 from .checkpoint import BEST, CheckpointError, CheckpointStore, read_checkpoint
 from .run_directory import RunDirectory
@@ -208,7 +209,7 @@ def checkpoint_file(path: Path, which: str) -> Path:
     if path.is_file():
         return path
     if not path.is_dir():
-        raise ConfigError(f"checkpoint: {path} does not exist")
+        raise ConfigError(f"checkpoint: {path} does not exist{nearest_path(path)}")
     if which not in ("latest", "best"):
         raise ConfigError(f"which: {which!r} is unknown, allowed: latest, best")
     store: CheckpointStore = RunDirectory(path).checkpoints

@@ -14,6 +14,7 @@ from omegaconf import OmegaConf
 
 from envs.whole_files import replacing
 from rlstack.config import ConfigError
+from rlstack.config.errors import nearest_path
 
 from .checkpoint import CheckpointStore
 from .disk import naming
@@ -61,7 +62,7 @@ class RunDirectory:
             ConfigError: there is no run in that folder.
         """
         if not (Path(path) / CONFIG).is_file():
-            raise ConfigError(f"{path}: not a run directory, it has no {CONFIG}")
+            raise ConfigError(f"{path}: not a run directory, it has no {CONFIG}{nearest_path(path)}")
         return cls(path, keep)
 
     def remove_if_empty(self) -> None:

@@ -12,8 +12,8 @@ REPOSITORY = Path(__file__).parents[2]
 APP = """
 import pathlib, sys
 from rlstack import command
-from rlstack.config import ConfigError
-command.conf_dir = lambda: pathlib.Path(__file__).parent / "conf"
+from rlstack.config import ConfigError, catalogue
+catalogue.conf_dir = command.conf_dir = lambda: pathlib.Path(__file__).parent / "conf"
 def run(cfg):
     print("ran", cfg.agent.lr, cfg.seed)
     if cfg.seed == 13:
@@ -132,9 +132,12 @@ def test_a_launcher_that_is_not_installed_is_told_with_where_it_comes_from(app: 
 
 
 def test_help_lists_the_groups(app: Path, cwd: Path) -> None:
-    result = call(app, cwd, "--help")
+    result = call(app, cwd, "--help", "--config-dir", str(app / "more"))
     assert (result.returncode, result.stderr) == (0, "")
-    assert "agent: sac, td3" in result.stdout
+    assert "agent=<name> (default: sac" in result.stdout
+    assert [line.strip() for line in result.stdout.splitlines() if line.strip() in ("mine", "sac", "td3", "nope")] == [
+        *("mine", "sac", "td3")
+    ]
 
 
 def test_a_broken_yaml_is_named_with_its_line(app: Path, cwd: Path) -> None:

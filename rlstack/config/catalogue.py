@@ -1,0 +1,230 @@
+"""What the yaml files offer, read with their comments: a group's options, and the keys of each with their defaults.
+
+Nothing is composed and nothing is imported, so that help and completion come at once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rlstack.config.errors import ConfigError, missing_option
+from rlstack.config.groups import conf_dir
+
+_QUIET = "hydra_quiet"
+_SELF = "_self_"
+_PACKAGE = "@package"
+
+
+@dataclass(frozen=True)
+class Option:
+    """A key of a yaml file.
+
+    Attributes:
+        key: dotted.
+        value: its default as the file has it; empty for a key that only holds others.
+        comment: what the file says about it.
+        section: the heading above it.
+    """
+
+    key: str
+    value: str
+    comment: str = ""
+    section: str = ""
+
+    @property
+    def told(self) -> bool:
+        """Whether there is anything to tell: a key that only holds others may have no comment."""
+        return bool(self.value or self.comment)
+
+    @property
+    def choices(self) -> list[str]:
+        """The values that its comment lists as ``a | b | c``, or those of a switch."""
+        if self.value in ("true", "false"):
+            return ["false", "true"]
+        listed = re.search(r"[\w.]+(?: \([^)]*\))?(?: \| [\w.<>:]+)+", self.comment)
+        found = [part.split()[0] for part in listed[0].split(" | ")] if listed else []
+        return [choice for choice in found if "<" not in choice] if self.value in (*found, "null") else []
+
+
+@dataclass(frozen=True)
+class Command:
+    """The yaml file of a command.
+
+    Attributes:
+        header: the lines of the comment it begins with.
+        options: its own keys.
+        groups: the group choices that it takes, ``agent`` and so on, with their defaults.
+        extends: the command whose keys and groups it takes besides, or None.
+    """
+
+    header: list[str]
+    options: list[Option]
+    groups: dict[str, str | None]
+    extends: str | None
+
+
+def folders(more: Sequence[str | Path] = ()) -> list[Path]:
+    """Where yaml files are looked for: the user's own folders first, then :func:`conf_dir`."""
+    return [*map(Path, more), conf_dir()]
+
+
+def names(group: str, where: Sequence[Path]) -> list[str]:
+    """The options of a group, those of its sub-folders as ``folder/name``."""
+    found = {
+        path.relative_to(folder / group).with_suffix("").as_posix()
+        for folder in where
+        for path in (folder / group).rglob("*.yaml")
+    }
+    return sorted(found, key=lambda name: ("/" in name, name))
+
+
+def find(group: str, name: str, where: Sequence[Path]) -> Path:
+    """The file of an option.
+
+    Raises:
+        ConfigError: there is none; it says which there are.
+    """
+    for folder in where:
+        if (path := folder / group / f"{name}.yaml").is_file():
+            return path
+    raise ConfigError(missing_option(group, name, names(group, where)))
+
+
+def header(path: Path) -> list[str]:
+    """The comment lines that a file begins with."""
+    lines: list[str] = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#"):
+            break
+        lines.append(line.lstrip("# ").rstrip())
+    return [line for line in lines if not line.startswith(_PACKAGE)]
+
+
+def headline(path: Path) -> str:
+    """What a file says it is: the first line of its first comment, without what to type for it."""
+    return re.sub(r": (python -m .*|[\w.]+=\S+)$", "", next(iter(header(path)), ""))
+
+
+def group_options(group: str, name: str, where: Sequence[Path]) -> list[Option]:
+    """The keys of an option of a group, those that it takes over from others of the group included.
+
+    What the file itself does not comment on is commented on as in the file that its algorithm, or world, is named by.
+
+    Raises:
+        ConfigError: no such option, or a broken file.
+    """
+    path = find(group, name, where)
+    merged: dict[str, Option] = {}
+    for base in _bases(path):
+        for option in group_options(group, base, where):
+            merged[option.key] = option
+    for option in options(path):
+        inherited = merged.get(option.key)
+        merged[option.key] = option if option.comment or inherited is None else replace(inherited, value=option.value)
+    told = _told_by_original(group, name, merged, where)
+    return [replace(option, comment=option.comment or told.get(option.key, "")) for option in merged.values()]
+
+
+def _told_by_original(group: str, name: str, merged: dict[str, Option], where: Sequence[Path]) -> dict[str, str]:
+    original = next((merged[key].value for key in ("algorithm", "name") if key in merged), name)
+    if original == name or original not in names(group, where):
+        return {}
+    return {option.key: option.comment for option in options(find(group, original, where))}
+
+
+def read_command(name: str) -> Command:
+    """The yaml file of a command.
+
+    Raises:
+        ConfigError: a broken file.
+    """
+    path = conf_dir() / f"{name}.yaml"
+    groups: dict[str, str | None] = {}
+    extends = None
+    for entry in _defaults(path):
+        if isinstance(entry, dict):
+            ((group, chosen),) = entry.items()
+            group = group.removeprefix("override ")
+            if not group.startswith("optional "):
+                groups[group] = chosen
+        elif entry not in (_SELF, _QUIET):
+            extends = entry
+    return Command(header(path), options(path), groups, extends)
+
+
+def options(path: Path) -> list[Option]:
+    """The keys of a file, in its order, but for ``defaults``.
+
+    Raises:
+        ConfigError: it is no yaml mapping.
+    """
+    text = path.read_text(encoding="utf-8")
+    root = _composed(path, text)
+    return [] if root is None else [entry for entry in _walk(root, text.splitlines(), "") if entry.key != "defaults"]
+
+
+def _composed(path: Path, text: str) -> yaml.MappingNode | None:
+    try:
+        root = yaml.compose(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    if root is not None and not isinstance(root, yaml.MappingNode):
+        raise ConfigError(f"{path}: expected keys and values")
+    return root
+
+
+def _walk(node: yaml.MappingNode, lines: list[str], prefix: str) -> Iterator[Option]:
+    section = ""
+    for key_node, value in node.value:
+        first, column = key_node.start_mark.line, key_node.start_mark.column
+        section = _heading(lines, first, column) or section
+        key = f"{prefix}{key_node.value}"
+        if isinstance(value, yaml.MappingNode) and not value.flow_style:
+            yield Option(key, "", _comment(lines, first, key_node.end_mark.column, column), section)
+            yield from _walk(value, lines, f"{key}.")
+        elif key == "defaults":
+            yield Option(key, "")
+        else:
+            start, end = value.start_mark, value.end_mark
+            shown = " ".join(value.start_mark.buffer[start.index : end.index].split()) if start.buffer else ""
+            last = end.line if end.column else end.line - 1  # a block ends at the start of the next line
+            yield Option(key, shown or "null", _comment(lines, last, end.column, column), section)
+
+
+def _comment(lines: list[str], last: int, after: int, column: int) -> str:
+    """What stands behind a value, and below that, further to the right than its key."""
+    found = re.search(r"#\s*(.*)", lines[last][after:]) if last < len(lines) else None
+    if found is None:
+        return ""
+    parts = [found[1]]
+    for line in lines[last + 1 :]:
+        stripped = line.lstrip()
+        if not stripped.startswith("#") or len(line) - len(stripped) <= column:
+            break
+        parts.append(stripped.lstrip("# "))
+    return " ".join(part.strip() for part in parts)
+
+
+def _heading(lines: list[str], first: int, column: int) -> str:
+    """The comment right above a key, at its column, with an empty line above it."""
+    above = lines[first - 1] if first else ""
+    if first < 2 or lines[first - 2].strip() or not above.startswith("#", column) or above[:column].strip():
+        return ""
+    return above.lstrip("# ").strip()
+
+
+def _defaults(path: Path) -> list[Any]:
+    text = path.read_text(encoding="utf-8")
+    _composed(path, text)
+    content = yaml.safe_load(text) or {}
+    return content.get("defaults", []) or []
+
+
+def _bases(path: Path) -> list[str]:
+    return [entry for entry in _defaults(path) if isinstance(entry, str) and entry != _SELF]

@@ -1,0 +1,178 @@
+"""``rlstack <command>``: dispatching, lists, help, and completion in a real bash."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rlstack import __main__ as console
+from rlstack import completion, help
+from rlstack.completion import candidates
+
+REPOSITORY = Path(__file__).parents[1]
+THERE = [name for name in help.COMMANDS if find_spec(f"rlstack.{name}")]
+
+
+def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
+    monkeypatch.setattr(sys, "argv", ["rlstack", *arguments])
+    console.main()
+
+
+def test_the_script_is_declared() -> None:
+    assert '[project.scripts]\nrlstack = "rlstack.__main__:main"\n' in (REPOSITORY / "pyproject.toml").read_text()
+    assert callable(console.main)
+
+
+def test_a_command_gets_the_other_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    module = SimpleNamespace(main=lambda: seen.append(list(sys.argv)))
+    monkeypatch.setattr(console.importlib, "import_module", lambda name: seen.append(name) or module)
+    call(monkeypatch, "league", "run", "env=rocket")
+    assert seen == ["rlstack.league", ["rlstack league", "run", "env=rocket"]]
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["help"], ["agents", "--help"]])
+def test_the_overview(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    call(monkeypatch, *arguments)
+    shown = capsys.readouterr().out
+    for name in (*help.COMMANDS, *help.LISTS):
+        assert f"\n  {name} " in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["trian"], "trian: no such command, did you mean 'train'? available: train, evaluate, watch"),
+        (["agents", "ppoo"], "agent: no option 'ppoo', did you mean 'ppo'? available: a2c"),
+        (["envs", "marinav"], "env: no option 'marinav', did you mean 'marinenav'?"),
+        (["agents", "ppo", "sac"], "ppo sac: one name at most, such as: rlstack agents ppo"),
+        (["train", "ppo"], "ppo: expected key=value, did you mean 'agent=ppo'? see --help"),
+        (["train", "agent.lrr=1"], "agent.lrr: unknown key, did you mean 'lr_actor' or 'lr_critic'?"),
+        (["evaluate", "env.num_robots=3"], "env: none is chosen yet, give env=<name> first: arena, echelon"),
+        (["evaluate", "checkpont=x"], "checkpont: unknown key, did you mean 'checkpoint'?"),
+        (["league", "rnak"], "command: no option 'rnak', did you mean 'rank'?"),
+        (["watch", "which=lattest"], "which: did you mean 'latest'?"),
+    ],
+)
+def test_mistakes_are_one_line_with_the_nearest_name(
+    arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        call(monkeypatch, *arguments)
+    error = capsys.readouterr().err
+    assert ended.value.code == 2 and error.startswith(f"error: {message}") and error.count("\n") == 1
+
+
+def test_agents_and_envs_are_listed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "agent").mkdir()
+    (tmp_path / "agent" / "mine.yaml").write_text("# My own.\ndefaults: [ppo, _self_]\nlr: 1.0\n")
+    call(monkeypatch, "agents", "--config-dir", str(tmp_path))
+    shown = capsys.readouterr().out
+    assert "  mine               My own.\n" in shown and "  ppo                PPO (Schulman et al. 2017)." in shown
+    call(monkeypatch, "agents", f"--config-dir={tmp_path}", "mine")
+    shown = capsys.readouterr().out
+    assert "agent.lr=1.0" in shown and "discount per decision" in shown and "optimisation:" in shown
+    entry = SimpleNamespace(name="harbour", value="harbour.env:Harbour")
+    monkeypatch.setattr(help.metadata, "entry_points", lambda group: [entry] if group == "rlstack.envs" else [])
+    call(monkeypatch, "envs")
+    shown = capsys.readouterr().out
+    assert "harbour" in shown and "  rocket               Rocket: car soccer" in shown
+    call(monkeypatch, "envs", "env=rocket")
+    shown = capsys.readouterr().out
+    assert "other defaults (conf/recipe) with: agent=ppo" in shown and "env.blue=1" in shown
+
+
+def test_worlds_of_installed_packages_are_those_of_the_registry() -> None:
+    from envs.registry import ENTRY_POINTS
+
+    assert help.INSTALLED == ENTRY_POINTS
+
+
+@pytest.mark.parametrize("name", [*THERE, "league_train"])
+def test_help_is_short_and_says_what_matters(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "90")
+    shown = help.command_help(name)
+    lines = shown.splitlines()
+    assert lines[0].startswith(f"rlstack {name.replace('_', ' ')}") and len(lines) < 130
+    assert "examples:\n  python -m rlstack." in shown and "\noptions:\n" in shown
+    assert max(len(line) for line in lines if not line.lstrip().startswith("python -m")) <= 90
+
+
+def test_help_of_a_command_line(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    call(monkeypatch, "train", "env=arena", "--help")
+    shown = capsys.readouterr().out
+    assert "  marinenav            MarineNav for training" in shown and "collector=<name>" not in shown
+    call(monkeypatch, "league", "train", "-h")
+    assert capsys.readouterr().out.startswith("rlstack league train\n")
+
+
+# -- completion --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("rlstack tr", ["train "]),
+        ("rlstack league ra", ["rank ", "ratings.options=", "ratings.system="]),
+        ("rlstack agents td", ["td3 "]),
+        ("rlstack train agent=pp", ["agent=ppo ", "agent=ppo_published "]),
+        ("rlstack train agent=ppo agent.cl", ["agent.clip=", "agent.clip_value="]),
+        ("rlstack train agent.cl", []),  # acqn, the default, has none
+        ("rlstack train agent=ppo agent.activation=t", ["agent.activation=tanh "]),
+        ("rlstack train debug=", ["debug=false ", "debug=true "]),
+        ("rlstack diagnose experiment=rocket/", ["experiment=rocket/rules "]),
+        ("rlstack evaluate which=", ["which=best ", "which=latest "]),
+        ("rlstack evaluate checkpoint=ru", []),  # files, by bash
+        ("rlstack nope ", []),
+        ("rlstack train agent=nope agent.l", []),
+    ],
+)
+def test_candidates(line: str, expected: list[str]) -> None:
+    assert candidates(line) == expected
+
+
+def test_words_of_commands_are_the_commands_own() -> None:
+    from rlstack import convert, league
+
+    assert set(completion._WORDS["league"]) == set(league.COMMANDS)
+    assert set(completion._WORDS["convert"]) == set(convert.CONVERTED)
+
+
+def test_it_works_in_bash(tmp_path: Path) -> None:
+    """With = among the characters that break words, as it is by default, and without."""
+    script = tmp_path / "rlstack"
+    script.write_text(f'#!/bin/sh\nexec {sys.executable} -m rlstack "$@"\n')
+    script.chmod(0o755)
+    (tmp_path / "my_conf" / "agent").mkdir(parents=True)
+    (tmp_path / "my_conf" / "agent" / "special.yaml").write_text("name: special\n")
+    program = r"""
+        eval "$(rlstack completion)"
+        complete -p rlstack
+        try() { COMP_LINE=$1 COMP_POINT=${#1}; _rlstack rlstack "$2" ""; printf '<%s>' "${COMPREPLY[@]}"; echo; }
+        try 'rlstack train agent=iq' iq
+        try 'rlstack train agent=iq' agent=iq
+        try 'rlstack train --config-dir my_conf agent=spe' spe
+        try 'rlstack wat' wat
+        COMP_LINE='rlstack train agent=iqn agent.ga and what follows' COMP_POINT=32; _rlstack rlstack agent.ga ""
+        printf '<%s>' "${COMPREPLY[@]}"
+    """
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(
+        ["bash", "--norc", "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240
+    )
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == [
+        "complete -o default -o nospace -F _rlstack rlstack",
+        "<iqn ><iqn_published >",
+        "<agent=iqn ><agent=iqn_published >",
+        "<special >",
+        "<watch >",
+        "<agent.gamma=>",
+    ]

@@ -1,0 +1,193 @@
+"""Reels: what is shown when, how a window stops and seeks, and what a terminal gets."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import imageio.v2 as imageio
+import numpy as np
+import pytest
+
+from rlstack.config import ConfigError
+from rlstack.watching import terminal
+from rlstack.watching.reels import Frames, Replay
+from rlstack.watching.showing import frames, record, show
+from rlstack.watching.terminal import TerminalScreen, blocks
+
+SMALL = (32, 48)
+
+
+class Counting:
+    """An episode of ten steps, ten of them a second: pictures are as bright as their time."""
+
+    per_second, caption = 10.0, "counting"
+
+    def __init__(self, steps: int = 10, known: int = 0) -> None:
+        self.steps, self.known = steps, known
+        self.pauses: list[float] = []
+
+    @property
+    def span(self) -> tuple[float, float]:
+        return 0.0, float(self.known)
+
+    @property
+    def over(self) -> bool:
+        return self.known >= self.steps
+
+    def grow(self) -> None:
+        self.known += 1
+
+    def draw(self, time: float, pause: float = 0.0, /) -> Any:
+        assert time <= self.known
+        self.pauses.append(pause)
+        return np.full((*SMALL, 3), round(10 * time), np.uint8)
+
+
+class FakeWindow:
+    """``keys`` are those held down, picture by picture; closed after the last."""
+
+    def __init__(self, keys: list[set[str]]) -> None:
+        self.keys, self.times = keys, list[float]()
+
+    @property
+    def held(self) -> set[str]:
+        return self.keys[len(self.times)]
+
+    @property
+    def is_open(self) -> bool:
+        return len(self.times) < len(self.keys)
+
+    def show(self, picture: Any) -> None:
+        self.times.append(picture[0, 0, 0] / 10)
+
+
+def stopped() -> float:
+    return 0.0
+
+
+def no_sleep(_: float) -> None:
+    pass
+
+
+def shown(reel: Any, keys: list[set[str]], **options: Any) -> list[float]:
+    window = FakeWindow(keys)
+    show(reel, window, clock=stopped, sleep=no_sleep, **options)
+    return window.times
+
+
+def test_an_episode_is_played_only_as_far_as_it_is_shown() -> None:
+    reel = Counting()
+    assert shown(reel, [set()] * 7) == pytest.approx([0, 0.3, 0.7, 1, 1.3, 1.7, 2], abs=0.04)  # a third of a step
+    assert reel.known == 2
+
+
+def test_keys_stop_seek_and_begin_anew() -> None:
+    keys: list[set[str]] = [set(), {"Right"}, {"space"}, {"space"}, set(), {"Left"}, {"space"}, {"Return"}, set()]
+    times = shown(Counting(), keys, speed=3.0)
+    assert times == pytest.approx([0, 3, 3, 3, 3, 1, 2, 0, 1])
+
+
+def test_the_end_stands_still_for_a_while() -> None:
+    reel = Counting(steps=1)
+    times = shown(reel, [set()] * 100, hold=0.5)
+    assert len(times) == 3 + 1 + 15 and times[-1] == 1.0 and reel.pauses[-1] == pytest.approx(5.0, abs=0.4)
+    assert len(shown(Counting(steps=1), [set()] * 50, hold=float("inf"))) == 50
+
+
+def test_where_drawing_is_slow_pictures_are_left_out() -> None:
+    clock = iter(np.arange(0.0, 50.0, 0.05))  # two readings for each picture
+    window = FakeWindow([set()] * 4)
+    show(Counting(), window, clock=lambda: float(next(clock)), sleep=no_sleep)
+    assert window.times == pytest.approx([0, 1, 2, 3])
+
+
+def test_a_film_has_even_times_and_a_still_end() -> None:
+    reel = Counting(steps=2)
+    times = [picture[0, 0, 0] / 10 for picture in frames(reel, 2.0, 10.0, hold=0.3)]
+    assert times == [0, 2, 2, 2, 2] and reel.pauses == [0, 0, 2, 4, 6]
+
+
+@pytest.mark.parametrize("name", ["film.mp4", "film.gif"])
+def test_recording(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "new" / name
+    record(iter([Counting(steps=1), Counting(steps=1)]), path, speed=10.0)
+    with imageio.get_reader(path) as reader:
+        pictures = [np.asarray(picture) for picture in reader]
+    fps = 15 if name.endswith("gif") else 30
+    assert len(pictures) == 2 * (1 + round(1.5 * fps + 0.01)) or name.endswith("gif")  # GIFs merge what is the same
+    assert pictures[0].shape[:2] == SMALL
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"record: .* cannot be written"):
+        record(iter([Counting()]), tmp_path / "file" / "film.mp4", 1.0)
+
+
+def test_ctrl_c_leaves_a_whole_film(tmp_path: Path) -> None:
+    class Interrupted(Counting):
+        def grow(self) -> None:
+            if self.known == 5:
+                raise KeyboardInterrupt
+            super().grow()
+
+    with pytest.raises(KeyboardInterrupt):
+        record(iter([Interrupted()]), tmp_path / "film.mp4", 1.0)
+    with imageio.get_reader(tmp_path / "film.mp4") as reader:
+        assert reader.count_frames() == 16  # half a second, and the first
+
+
+def test_single_frames_and_replays_as_films() -> None:
+    drawn: list[int] = []
+    renderer = SimpleNamespace(draw_frame=lambda recording, t: drawn.append(t), STEPS_PER_SECOND=60.0)
+    film = Frames("recording", renderer, 3, repeats=4)
+    film.draw(2.9)
+    assert drawn == [2] and film.per_second == 15.0 and film.span == (0.0, 3.0)
+    replay = Replay(film, "best")
+    replay.grow()
+    assert replay.over and replay.span == film.span and replay.caption == "best"
+
+
+# -- terminals ---------------------------------------------------------------------------------------------------
+
+
+def pixels(line: str) -> list[tuple[list[int], list[int]]]:
+    """The colours above and below of every character of a line."""
+    found, ink, paper = [], [0], [0]
+    for codes, blocks_ in re.findall(r"\x1b\[([\d;]*)m(▀+)", line):
+        numbers = [int(number) for number in codes.split(";")]
+        while numbers:
+            layer, kind, *rest = numbers
+            size = {2: 3, 5: 1}[kind]  # 24 bit, or one of 256
+            ink, paper = (rest[:size], paper) if layer == 38 else (ink, rest[:size])
+            numbers = rest[size:]
+        found += [(ink, paper)] * len(blocks_)
+    return found
+
+
+def test_pictures_become_half_blocks_in_their_proportions() -> None:
+    picture = np.zeros((40, 60, 3), np.uint8)
+    picture[:20, :30] = (250, 10, 0)
+    picture[20:, 30:] = (0, 130, 255)
+    lines = blocks(picture, columns=30, lines=50)
+    assert len(lines) == 10  # 30 x 20 pixels
+    rows = [pixels(line) for line in lines]
+    assert all(len(row) == 30 for row in rows)
+    assert rows[0][0] == ([250, 10, 0],) * 2 and rows[0][29] == ([0, 0, 0],) * 2
+    assert rows[9][29] == ([0, 130, 255],) * 2
+    assert len(blocks(picture, columns=300, lines=4)) == 4
+    few = pixels(blocks(picture, 30, 50, deep=False)[9])
+    assert few[29] == ([16 + 36 * 0 + 6 * 2 + 5],) * 2 and few[0] == ([16],) * 2
+
+
+def test_a_terminal_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(terminal.shutil, "get_terminal_size", lambda: (24, 9))
+    out = io.StringIO()
+    with TerminalScreen(out, lambda: "episode 1, step 2: return 3.5, success 0", {"COLORTERM": "truecolor"}) as screen:
+        show(Counting(steps=1), screen, hold=0.01, clock=stopped, sleep=no_sleep)
+    text = out.getvalue()
+    assert text.startswith("\x1b[?1049h\x1b[?25l") and text.endswith("\x1b[?25h\x1b[?1049l")
+    assert "episode 1, step 2: retu\x1b[K" in text and "success" not in text  # no more than a line
+    first = text.split("\x1b[H")[1]
+    assert first.count("\r\n") == 8 and first.count("▀") == 8 * 24

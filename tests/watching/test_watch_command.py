@@ -1,0 +1,219 @@
+"""``rlstack.watch`` in every world: who acts, what is shown, written and refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import imageio.v2 as imageio
+import numpy as np
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import open_dict
+
+import envs
+from rlstack import make_agent, watch
+from rlstack.config import ConfigError, conf_dir, load_group, to_plain
+from rlstack.training.checkpoint import write_checkpoint
+from rlstack.watch import main
+from rlstack.watching.actors import find_actor
+from rlstack.watching.reels import Episode, numbers, reel_of
+
+WORLDS = {
+    "marinenav": ({"num_robots": 2, "max_steps": 3}, "random", (720, 960, 3)),
+    "arena": ({"max_steps": 3}, "random", (640, 800, 3)),
+    "rocket": ({"max_seconds": 0.2}, "scripted", (720, 1280, 3)),
+    "echelon": ({"maps": 2, "blue": 1, "red": 1, "max_steps": 3}, "veteran", (720, 1280, 3)),
+    "gymnasium": ({"id": "CartPole-v1", "max_steps": 8}, "random", (400, 600, 3)),
+}
+
+
+def left(observation: Any) -> Any:
+    """An agent from elsewhere: always the first action."""
+    return torch.zeros(len(observation), dtype=torch.int64)
+
+
+def config(**changes: Any) -> watch.WatchConfig:
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        plain = to_plain(compose("watch"))
+    return watch.build(watch.WatchConfig, {**plain, **changes})
+
+
+def command(*overrides: str) -> None:
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        cfg = compose("watch", watch._arguments(list(overrides)), return_hydra_config=True)
+    HydraConfig.instance().set_config(cfg)  # as hydra.main does
+    with open_dict(cfg):
+        del cfg["hydra"]
+    try:
+        main(cfg)
+    finally:
+        HydraConfig.instance().cfg = None
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """An untrained agent in a small Arena."""
+    group = load_group("env", "arena", {"num_worlds": 2, "max_steps": 7})
+    agent = make_agent("ppo", envs.make("arena", num_worlds=2), hidden=[8])
+    stored = {"agent": to_plain(agent.config), "env": group, "total_frames": 1000}
+    write_checkpoint(tmp_path / "agent.pt", {"frames": 7, "agent": agent.state_dict(), "config": stored}, 7)
+    return tmp_path / "agent.pt"
+
+
+class Screen:
+    """Counts the pictures, and closes after ``most``."""
+
+    held = ()
+
+    def __init__(self, size: tuple[int, int], title: str, most: int = 4) -> None:
+        self.size, self.title, self.most, self.pictures = size, title, most, 0
+
+    @property
+    def is_open(self) -> bool:
+        return self.pictures < self.most
+
+    def show(self, picture: Any) -> None:
+        assert picture.dtype == np.uint8 and picture.shape == (self.size[1], self.size[0], 3)
+        self.pictures += 1
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_every_world_can_be_watched(world: str) -> None:
+    options, policy, shape = WORLDS[world]
+    actor = find_actor(config(policy=policy, env=load_group("env", world, options)), list(options))
+    episode = Episode(actor.env, actor.policy, seed=1)
+    reel = reel_of(actor.world, episode)
+    assert reel is not None
+    first = reel.draw(reel.span[0])
+    assert first.shape == shape and first.dtype == np.uint8
+    before = reel.span
+    while not reel.over:
+        reel.grow()
+    assert reel.span[1] > before[1] and reel.caption.startswith(f"episode 1, step {episode.steps}: return ")
+    last = reel.draw(reel.span[1])
+    assert not np.array_equal(first, last)
+    np.testing.assert_array_equal(first, reel.draw(reel.span[0]))  # one can go back
+    shown = numbers(episode.latest)
+    assert shown.startswith("observation ") and "  action " in shown and "  reward " in shown
+    assert policy in actor.name and world in actor.name
+
+
+def test_the_same_seed_and_number_give_the_same_episode() -> None:
+    actor = find_actor(config(policy="random", env=load_group("env", "arena", {"max_steps": 5})), ["max_steps"])
+
+    def played(seed: int, number: int) -> torch.Tensor:
+        episode, seen = Episode(actor.env, actor.policy, seed, number), []
+        while not episode.over:
+            episode.step()
+            seen.append(episode.latest["action"].clone())
+        return torch.cat([*seen, episode.latest["next", "observation"][0, :5]])
+
+    one = played(3, 2)
+    assert played(3, 1).shape == one.shape and not torch.equal(played(3, 1), one)
+    assert torch.equal(played(3, 2), one) and not torch.equal(played(4, 2), one)
+
+
+def test_a_checkpoint_in_a_window(checkpoint: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    opened: list[Screen] = []
+
+    def open_window(size: tuple[int, int], title: str) -> Screen:
+        opened.append(Screen(size, title))
+        return opened[-1]
+
+    monkeypatch.setattr("envs.drawing.window.TkWindow", open_window)
+    monkeypatch.setenv("DISPLAY", ":0")
+    command(f"checkpoint={checkpoint}", "env.max_steps=7", "speed=10")
+    assert opened[0].pictures == 4 and opened[0].title == f"{checkpoint} in arena"
+    # Evaluations play the whole game, unless one asks for less.
+    assert capsys.readouterr().out.startswith("episode 1, step 7: return")
+
+
+def test_a_checkpoint_in_a_terminal(checkpoint: Path, capsys: Any) -> None:
+    command(f"checkpoint={checkpoint}", "env.max_steps=2", "show=terminal", "episodes=2", "speed=50", "policy=explore")
+    out = capsys.readouterr().out
+    assert "▀" in out
+    one, two = out.split("\x1b[?1049l")[1].splitlines()
+    assert one.startswith("episode 1, step 2: ") and two.startswith("episode 2, step 2: ")
+
+
+def test_a_film_and_numbers(checkpoint: Path, tmp_path: Path, capsys: Any) -> None:
+    film = tmp_path / "films" / "two.mp4"
+    command(f"checkpoint={checkpoint}", "env.max_steps=7", f"record={film}", "episodes=2", "speed=2")
+    with imageio.get_reader(film) as reader:
+        assert reader.count_frames() == 2 * (2 + 45)  # every fourth of 8 frames, and the end for 1.5 s
+    out = capsys.readouterr().out.splitlines()
+    assert [line[:17] for line in out[:2]] == ["episode 1, step 7", "episode 2, step 7"]
+    assert out[2] == f"wrote {film}"
+    command(f"checkpoint={checkpoint}", "env.max_steps=7", "show=numbers", "episodes=1")
+    rows = capsys.readouterr().out.splitlines()
+    assert len(rows) == 8 and rows[0].startswith("    1  observation ") and " reward " in rows[6]
+
+
+def test_agents_from_elsewhere(tmp_path: Path, capsys: Any) -> None:
+    film = tmp_path / "film.gif"
+    command(
+        *("checkpoint=callable:tests.watching.test_watch_command:left", "env=gymnasium", "env.id=CartPole-v1"),
+        *("env.max_steps=2", f"record={film}"),
+    )
+    assert imageio.imread(film).shape[:2] == (400, 600)
+    assert capsys.readouterr().out.startswith("episode 1, step 2: return 2")
+
+
+def test_a_replay(tmp_path: Path) -> None:
+    from envs.rocket.env import Rocket
+    from envs.rocket.recording import Recorder
+    from envs.rocket.replay import save_replay
+
+    env = Rocket(num_worlds=1)
+    recorder, _ = Recorder(env, [0]), env.reset()
+    recorder.add()
+    env.step(env.rand_action())
+    recorder.add()
+    save_replay(recorder.recordings()[0], tmp_path / "one.npz")
+    command(f"replay={tmp_path / 'one.npz'}", f"record={tmp_path / 'film.mp4'}")
+    with imageio.get_reader(tmp_path / "film.mp4") as reader:
+        assert reader.count_frames() == 3 + 45  # a step is 8 ticks, a picture 4
+
+
+def test_ctrl_c_is_a_way_to_end(checkpoint: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rlstack.watching.showing.show", interrupted)
+    command(f"checkpoint={checkpoint}", "show=terminal")
+    out = capsys.readouterr().out
+    assert "\x1b[?25h" in out and out.endswith("episode 1, step 0\n")  # the cursor is back
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ([], "checkpoint: missing, give checkpoint=runs/<run>, policy=random or policy=scripted"),
+        (["policy=random"], "env: missing, which world to act in: env=<group>, one of arena"),
+        (["policy=rulle", "env=rocket"], "policy: rocket has no 'rulle', did you mean 'rule'? available: random, scr"),
+        (["policy=scripted", "env=arena"], "policy: arena has no 'scripted', available: random"),
+        (["policy=random", "env=arena", "env.styel=2"], "env.styel: unknown key, did you mean 'style'"),
+        (["policy=random", "env=arena", "agent.cvar=1"], "agent: policy=random takes no options"),
+        (["checkpoint=FILE", "policy=gredy"], "policy: 'gredy', did you mean 'greedy'? allowed with a checkpoint"),
+        (["checkpoint=FILE", "env=rocket"], "env=rocket does not fit the agent: "),
+        (["checkpoint=FILEE"], "did you mean '"),
+        (["checkpoint=sb33:x.zip"], "'sb33:x.zip': kind: no option 'sb33', did you mean 'sb3'?"),
+        (["checkpoint=sb3:x.zip", "policy=explore"], "policy: explore is for agents of ours"),
+        (["record=film.avi"], "record: film.avi must end in .mp4 or .gif"),
+        (["record=film.gif", "show=numbers"], "record: numbers make no film"),
+        (["replay=x.npz", "env=rocket"], "replay: shows what has happened"),
+        (["replay=x.npz"], "replay: x.npz: cannot be read as a replay"),
+        (["checkpoint=FILE"], "show: here is no display and no terminal; give record=film.mp4, or show=numbers"),
+    ],
+)
+def test_what_is_impossible_is_refused(
+    overrides: list[str], message: str, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ConfigError) as refused:
+        command(*(entry.replace("FILE", str(checkpoint)) for entry in overrides))
+    assert message in str(refused.value)
