@@ -61,9 +61,9 @@ format: $(STAMP) ## apply ruff's fixes and format
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
 
-bench: $(EXTRAS_STAMP) ## speed benchmarks: MarineNav, and training beside stable-baselines3
+bench: $(EXTRAS_STAMP) ## speed of the worlds, and of training beside peers; ARGS="--compare <earlier speed.json>" names what got slower
 	$(PY) -m experiments.benchmarks.speed $(ARGS)
-	$(PY) -m experiments.benchmarks.stable_baselines
+	$(PY) -m experiments.benchmarks.peers
 
 wheel: $(STAMP) ## build the wheel into dist/
 	$(PY) -m build --no-isolation --wheel --outdir dist .

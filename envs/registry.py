@@ -18,6 +18,7 @@ from .wrappers import wrapped
 
 _WORLDS: dict[str, str] = {
     "arena": "envs.arena.env:Arena",
+    "cartpole": "envs.cartpole.env:CartPole",
     "echelon": "envs.echelon.env:Echelon",
     "gymnasium": "envs.gymnasium:Gymnasium",
     "marinenav": "envs.marinenav.env:MarineNav",

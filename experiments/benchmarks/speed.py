@@ -1,6 +1,6 @@
 """How fast the worlds are, in steps per CPU-second of one thread, and what collecting costs; a table and a JSON file.
 
-    python -m experiments.benchmarks.speed [--quick] [--no-compile] [--only arena] [--out FILE]
+    python -m experiments.benchmarks.speed [--quick] [--no-compile] [--only arena] [--out FILE] [--compare FILE]
 
 A row is a subject (see ``SUBJECTS``) at one number of worlds: it is warmed up, then timed several times by the CPU
 time of the process and of its workers, resets included. To measure something else, add a subject: a name and a function
@@ -30,6 +30,7 @@ from rich.table import Table
 
 import envs
 
+from . import comparing
 from .overhead import lines, overhead
 
 Advance = Callable[[int], None]
@@ -197,11 +198,11 @@ def table(rows: Sequence[Row]) -> Table:
     return shown
 
 
-def circumstances() -> dict[str, Any]:
-    """What the figures depend on."""
+def circumstances(module: str = "speed") -> dict[str, Any]:
+    """What the figures of a command of this package depend on."""
     return {
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "command": " ".join(["python -m experiments.benchmarks.speed", *sys.argv[1:]]),
+        "command": " ".join([f"python -m experiments.benchmarks.{module}", *sys.argv[1:]]),
         "cpu": cpu_model(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
@@ -227,11 +228,13 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--no-compile", action="store_true", help="leave out what needs torch.compile")
     parser.add_argument("--only", default="", help="subjects whose name contains this; others keep their last figures")
     parser.add_argument("--out", type=Path, default=RESULTS, help="JSON file (default: %(default)s)")
+    comparing.add_options(parser)
     return parser.parse_args(arguments)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
+    before = comparing.earlier(options)
     torch.set_num_threads(1)
     subjects = [subject for subject in SUBJECTS if options.only in subject.name]
     subjects = [subject for subject in subjects if not (options.no_compile and subject.compiles)]
@@ -251,16 +254,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
             console.print("\n".join(lines(earlier["collection"])), highlight=False)
     rows = mark_best(rows)
     console.print(table(rows))
-    if options.quick and options.out == RESULTS:
-        return  # the committed figures come from a full measurement
-    options.out.parent.mkdir(parents=True, exist_ok=True)
     measured = {row.name for row in rows}
+    outcome = comparing.verdict({**result, "rows": [asdict(row) for row in rows]}, before, options.fail_if_slower)
+    if options.quick and options.out == RESULTS:
+        return outcome  # the committed figures come from a full measurement
+    options.out.parent.mkdir(parents=True, exist_ok=True)
     kept = [row for row in earlier["rows"] if row["name"] not in measured]
     result |= {key: earlier[key] for key in ("collection",) if key in earlier}
     result["rows"] = [*kept, *({**asdict(row), "date": result["date"]} for row in rows)]
     options.out.write_text(json.dumps(result, indent=2) + "\n")
     console.print(f"written to {options.out}")
+    return outcome
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

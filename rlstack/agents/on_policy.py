@@ -260,7 +260,8 @@ class OnPolicy(Agent):
         """The batch, its advantages with zero mean and unit standard deviation (of one alone, as it is)."""
         if len(batch) < 2:
             return batch
-        return batch.copy().set("advantage", normalized_advantage(batch.get("advantage")))
+        entries = {**dict(batch.items()), "advantage": normalized_advantage(batch.get("advantage"))}
+        return TensorDict._new_unsafe(entries, batch_size=batch.batch_size, device=batch.device)
 
     @property
     def normalizes_steps(self) -> bool:
@@ -288,7 +289,8 @@ class OnPolicy(Agent):
 
 def normalized_advantage(advantage: Tensor) -> Tensor:
     """Zero mean and unit standard deviation over the batch."""
-    return (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+    std, mean = torch.std_mean(advantage)
+    return (advantage - mean) / (std + 1e-8)
 
 
 def orthogonal_(network: StateNetwork, output_gain: float) -> None:

@@ -104,16 +104,17 @@ class PPO(OnPolicy):
         distribution, values = self.policy_and_value(batch)
         log_ratio = distribution.log_prob(batch.get("action")) - batch.get("log_prob")
         ratio = log_ratio.exp()
-        policy = -torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage).mean()
+        # For a ratio > 0, clip(r) A is A + clip |A| wherever it is the smaller one: no gradient has to pass through it.
+        surrogate = torch.minimum(ratio * advantage, torch.add(advantage, advantage.abs(), alpha=clip)).mean()
         value = self._value_loss(values, batch)
-        loss = policy + c.value_coefficient * value
+        loss = c.value_coefficient * value - surrogate
         if self.scheduled["entropy_coefficient"]:
             loss = loss - self.scheduled["entropy_coefficient"] * distribution.entropy().mean()
         if not self._reporting:
-            return loss, {"policy": policy.detach(), "value": value.detach()}
+            return loss, {"policy": -surrogate.detach(), "value": value.detach()}
         with torch.no_grad():
             info = {
-                "policy": policy.detach(),
+                "policy": -surrogate,
                 "value": value.detach(),
                 "entropy": distribution.entropy().mean(),
                 "kl": (ratio - 1 - log_ratio).mean(),

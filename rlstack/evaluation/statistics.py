@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
 
 
 def wilson_interval(successes: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
@@ -32,7 +32,7 @@ def wilson_interval(successes: int, n: int, confidence: float = 0.95) -> tuple[f
     _check_confidence(confidence)
     if not (n >= 1 and 0 <= successes <= n):
         raise ValueError(f"need 0 <= successes <= n and n >= 1, got successes={successes}, n={n}")
-    z = float(stats.norm.ppf(0.5 + confidence / 2))
+    z = NormalDist().inv_cdf(0.5 + confidence / 2)
     rate, shrink = successes / n, 1 + z**2 / n
     centre = (rate + z**2 / (2 * n)) / shrink
     half = z * math.sqrt(rate * (1 - rate) / n + z**2 / (4 * n**2)) / shrink
@@ -50,7 +50,9 @@ def iqm(values: ArrayLike) -> float:
     Raises:
         ValueError: when there is no value, or one is not finite.
     """
-    return float(stats.trim_mean(_finite(values), 0.25, axis=None))
+    from scipy.stats import trim_mean  # takes a second to import, and is needed for reports alone
+
+    return float(trim_mean(_finite(values), 0.25, axis=None))
 
 
 def bootstrap_interval(

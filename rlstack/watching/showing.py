@@ -66,7 +66,7 @@ def frames(reel: Reel, speed: float, fps: float = _FPS, hold: float = HOLD_SECON
 
 
 def record(reels: Iterator[Reel], path: Path, speed: float) -> None:
-    """Writes episodes one after another as MP4 or GIF; whatever ends it, the film is whole up to there.
+    """Writes episodes one after another as MP4 or GIF; Ctrl-C ends the film there, whole.
 
     Raises:
         ConfigError: a folder that cannot be written to.
@@ -77,15 +77,23 @@ def record(reels: Iterator[Reel], path: Path, speed: float) -> None:
     first = next(pictures)
     height, width = first.shape[:2]
 
+    interrupted = False
+
     def all_of_them() -> Iterator[Picture]:
+        nonlocal interrupted
         yield first
-        yield from pictures
+        try:
+            yield from pictures
+        except KeyboardInterrupt:
+            interrupted = True
 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         save_film(path, fps, (width, height), all_of_them())
     except OSError as error:
         raise ConfigError(f"record: {path} cannot be written ({error.strerror or error})") from None
+    if interrupted:
+        raise KeyboardInterrupt
 
 
 def _grown(reel: Reel, now: float) -> float:

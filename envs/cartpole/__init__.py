@@ -1,0 +1,1 @@
+"""CartPole, batched: the smallest world, and the pattern for your own."""

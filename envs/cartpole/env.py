@@ -1,0 +1,102 @@
+"""CartPole as a TorchRL environment: a cart balances a pole (Barto, Sutton & Anderson 1983), W times at once.
+
+Rules, numbers and time limit are those of Gymnasium's CartPole-v1.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+from torchrl.data import Binary, Categorical, Composite, Unbounded
+
+from ..base import World
+
+GRAVITY, CART_MASS, POLE_MASS, HALF_POLE = 9.8, 1.0, 0.1, 0.5  # m/s^2, kg, kg, m
+FORCE, SECONDS = 10.0, 0.02  # N, s a step
+MOST_X, MOST_ANGLE, STARTS_WITHIN = 2.4, math.radians(12), 0.05
+
+
+def advance(state: Tensor, action: Tensor) -> Tensor:
+    """The state a step later, ``[W, 4]``: position (m), speed, angle of the pole (rad, 0 is upright), its speed.
+
+    Args:
+        action: ``[W]``, 1 pushes to the right, 0 to the left.
+    """
+    _, speed, angle, turn = state.unbind(-1)
+    cosine, sine, mass = angle.cos(), angle.sin(), CART_MASS + POLE_MASS
+    push = (FORCE * (2 * action - 1) + POLE_MASS * HALF_POLE * turn.square() * sine) / mass
+    turning = (GRAVITY * sine - cosine * push) / (HALF_POLE * (4 / 3 - POLE_MASS / mass * cosine.square()))
+    pushing = push - POLE_MASS * HALF_POLE / mass * turning * cosine
+    return state + SECONDS * torch.stack((speed, pushing, turn, turning), -1)
+
+
+class CartPole(World):
+    """``observation [W, 4]`` is the state of :func:`advance`, ``action [W]`` its action, every step's reward is 1.
+
+    An episode terminates beyond 2.4 m or 12 degrees, and is truncated after ``max_steps``. ``("episode", "return")``
+    and ``("episode", "length")``, ``[W, 1]``, run along and are final where ``done``.
+
+    Args:
+        num_worlds: W.
+
+    Raises:
+        ValueError: no worlds, or no steps.
+    """
+
+    state: Tensor
+    length: Tensor
+
+    def __init__(
+        self,
+        num_worlds: int = 64,
+        max_steps: int = 500,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+        seed: int | None = 0,
+    ) -> None:
+        super().__init__(num_worlds, device, dtype, seed)
+        if max_steps < 1:
+            raise ValueError(f"max_steps: {max_steps} is not a positive number of steps")
+        self.max_steps = max_steps
+        here, one = {"shape": self.batch_size, "device": self.device}, (num_worlds, 1)
+        column = Unbounded(one, dtype=dtype, device=self.device)
+        episode = Composite({"return": column, "length": column.clone()}, **here)
+        state = Unbounded((num_worlds, 4), dtype=dtype, device=self.device)
+        self.observation_spec = Composite({"observation": state, "episode": episode}, **here)
+        self.action_spec = Categorical(2, **here)
+        self.reward_spec = column.clone()
+        flags = ("done", "terminated", "truncated")
+        self.done_spec = Composite({flag: Binary(1, one, self.device, torch.bool) for flag in flags}, **here)
+
+    def _restart(self, worlds: Tensor | None) -> None:
+        count = self.num_worlds if worlds is None else len(worlds)
+        drawn = torch.rand(count, 4, generator=self.generator, dtype=self.float_dtype, device=self.device)
+        start, zero = (2 * drawn - 1) * STARTS_WITHIN, drawn.new_zeros(count, 1)
+        # Never in place: batches hold these tensors.
+        self.state = start if worlds is None else self.state.index_copy(0, worlds, start)
+        self.length = zero if worlds is None else self.length.index_copy(0, worlds, zero)
+
+    def _advance(self, tensordict: TensorDictBase) -> TensorDict:
+        self.state, self.length = advance(self.state, tensordict.get("action")), self.length + 1
+        x, _, angle, _ = self.state.abs().split(1, -1)
+        fallen, late = (x > MOST_X) | (angle > MOST_ANGLE), self.length >= self.max_steps
+        reward = torch.ones_like(self.length)
+        return self._current(reward=reward, done=fallen | late, terminated=fallen, truncated=late)
+
+    def _current(self, **more: Tensor) -> TensorDict:
+        episode = self._tensordict({"return": self.length, "length": self.length})
+        return self._tensordict({"observation": self.state, "episode": episode, **more})
+
+    def _tensordict(self, entries: dict[str, Any]) -> TensorDict:
+        # The public constructor checks every entry, which takes as long as the simulation.
+        return TensorDict._new_unsafe(entries, batch_size=self.batch_size, device=self.device)
+
+    def _state_to_save(self) -> dict[str, Any]:
+        return {"state": self.state, "length": self.length}
+
+    def _load_state(self, state: dict[str, Any]) -> None:
+        self.state, self.length = (state[name].to(self.device) for name in ("state", "length"))

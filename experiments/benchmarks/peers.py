@@ -1,0 +1,242 @@
+"""Speed beside other libraries on the same work, in turns, in one process, on one thread.
+
+    python -m experiments.benchmarks.peers [ppo sac ...] [--rounds 5]       # stable-baselines3: extra sb3
+
+Counted are environment steps per CPU-second, collecting and learning together, after a warm-up of each; a ratio is of
+the two rounds next to each other. Libraries that are not installed are left out and named.
+
+``ppo``, ``dqn`` and ``sac`` are stable-baselines3's default settings: PPO CartPole-v1 (8 envs, 2048 steps, batch 64, 10
+epochs, 2x64 tanh), DQN CartPole-v1 (1 env, batch 32, one update every 4 steps, 2x64 relu; epsilon at its final .05 in
+both), SAC Pendulum-v1 (1 env, batch 256, one update a step, 2x256 relu). ``reference`` is ``reference_ppo.py``.
+``sac_bfloat16`` is the same SAC with our forward passes in bfloat16, theirs in float32. ``batched`` is ``agent=ppo
+env=cartpole``. ``step`` steps 1024 worlds under random actions: our CartPole with resets, Gymnasium's vectorised one,
+and VMAS's scenario ``simple`` without resets. Result in ``results/peers.json``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import torch
+
+import envs
+import rlstack
+from rlstack.config import load_group
+
+from . import comparing
+from .reference_ppo import reference_ppo
+from .speed import circumstances
+
+RESULT = Path(__file__).parent / "results" / "peers.json"
+Train = Callable[[int], None]
+"""Makes so many more steps."""
+
+PACKAGES = {name: name.replace("-", "_") for name in ("stable-baselines3", "vmas", "benchmarl", "pufferlib")}
+"""Peers that have to be installed, and their modules."""
+CARTPOLE, PENDULUM = ("CartPole-v1", 8), ("Pendulum-v1", 1)
+PPO: dict[str, Any] = {"steps_per_batch": 2048, "minibatch_size": 64, "epochs": 10, "hidden": [64, 64], "lr": 3e-4}
+DQN: dict[str, Any] = {
+    **{"hidden": [64, 64], "batch_size": 32, "buffer_size": 1_000_000, "learning_starts": 100, "lr": 1e-4},
+    **{"steps_per_batch": 4, "frames_per_update": 4, "target_every": 10_000, "double": False, "epsilon": 0.05},
+}
+SAC: dict[str, Any] = {
+    **{"hidden": [256, 256], "batch_size": 256, "buffer_size": 1_000_000, "random_frames": 100},
+    **{"learning_starts": 100, "frames_per_update": 1},
+}
+WORLDS = 1024
+
+
+@dataclass(frozen=True)
+class Work:
+    """Something that several libraries can do.
+
+    Attributes:
+        steps: of a round.
+        ways: who does it; ``rlstack`` first. Without a function: nobody has written it for that library.
+    """
+
+    steps: int
+    ways: Mapping[str, Callable[[], Train] | None]
+
+
+def learner(env: Any, name: str, **settings: Any) -> Train:
+    """Our collector and an agent."""
+    agent = rlstack.make_agent(name, env, 1_000_000, **settings)
+    batches: Iterator[Any] = iter(rlstack.make_collector(env, agent.policy(explore=True), agent.config.steps_per_batch))
+    frames = 0
+
+    def train(steps: int) -> None:
+        nonlocal frames
+        goal = frames + steps
+        while frames < goal:
+            batch = next(batches)
+            frames += batch.numel()
+            agent.learn(rlstack.flatten_agents(batch, None), frames)
+
+    return train
+
+
+def ours(name: str, env: tuple[str, int], **settings: Any) -> Train:
+    """In Gymnasium's environments."""
+    return learner(envs.make("gymnasium", id=env[0], num_envs=env[1], seed=0), name, **settings)
+
+
+def batched() -> Train:
+    """The recipe for the batched CartPole."""
+    recipe = load_group("recipe", "cartpole_ppo")
+    return learner(envs.make("cartpole", **recipe["env"]), "ppo", **recipe["agent"])
+
+
+def stable_baselines3(algorithm: str, env: tuple[str, int], **options: Any) -> Train:
+    """At its defaults."""
+    import stable_baselines3 as sb3
+    from stable_baselines3.common.env_util import make_vec_env
+
+    made = make_vec_env(env[0], env[1], seed=0)
+    model = getattr(sb3, algorithm)("MlpPolicy", made, seed=0, device="cpu", **options)
+    return lambda steps: model.learn(steps, reset_num_timesteps=False)
+
+
+def our_steps() -> Train:
+    env = envs.make("cartpole", num_worlds=WORLDS)
+    root = env.reset()
+
+    def advance(steps: int) -> None:
+        nonlocal root
+        for _ in range(steps // WORLDS):
+            _, root = env.step_and_maybe_reset(root.set("action", torch.randint(2, (WORLDS,))))
+
+    return advance
+
+
+def gymnasium_steps() -> Train:
+    env = gymnasium.make_vec("CartPole-v1", WORLDS, vectorization_mode="vector_entry_point")
+    env.reset(seed=0)
+
+    def advance(steps: int) -> None:
+        for _ in range(steps // WORLDS):
+            env.step(torch.randint(2, (WORLDS,)).numpy())
+
+    return advance
+
+
+def vmas_steps() -> Train:
+    import vmas
+
+    env = vmas.make_env("simple", num_envs=WORLDS, device="cpu", continuous_actions=False, seed=0)
+    env.reset()
+
+    def advance(steps: int) -> None:
+        for _ in range(steps // WORLDS):
+            env.step([torch.randint(5, (WORLDS, 1))])
+
+    return advance
+
+
+def beside_sb3(steps: int, name: str, env: tuple[str, int], settings: dict[str, Any], **options: Any) -> Work:
+    """Ours and stable-baselines3's, and for PPO the reference."""
+    ways: dict[str, Callable[[], Train] | None] = {
+        "rlstack": partial(ours, name, env, **settings),
+        "stable-baselines3": partial(stable_baselines3, name.upper(), env, **options),
+    }
+    return Work(steps, ways | ({"reference": partial(reference_ppo, *env)} if name == "ppo" else {}))
+
+
+WORK = {
+    "ppo": beside_sb3(16_384, "ppo", CARTPOLE, PPO),
+    "dqn": beside_sb3(8_000, "dqn", ("CartPole-v1", 1), DQN, exploration_initial_eps=0.05),
+    "sac": beside_sb3(500, "sac", PENDULUM, SAC),
+    "sac_bfloat16": beside_sb3(500, "sac", PENDULUM, {**SAC, "precision": "bfloat16"}),
+    "batched": Work(131_072, {"rlstack": batched, "pufferlib": None, "benchmarl": None}),
+    "step": Work(300 * WORLDS, {"rlstack": our_steps, "gymnasium": gymnasium_steps, "vmas": vmas_steps}),
+}
+
+
+def compare(work: Work, rounds: int) -> dict[str, Any]:
+    """Steps per CPU-second of everyone who is there, our ratio to each by the round, and who is not."""
+    there = {name: way() for name, way in work.ways.items() if way is not None and installed(name)}
+    for train in there.values():
+        train(work.steps // 4)
+    speeds: dict[str, list[float]] = {name: [] for name in there}
+    for turn in range(rounds):
+        for name in list(there) if turn % 2 else list(there)[::-1]:
+            before = time.process_time()
+            there[name](work.steps)
+            speeds[name].append(work.steps / (time.process_time() - before))
+    ratios = {
+        name: _spread([a / b for a, b in zip(speeds["rlstack"], values)])
+        for name, values in speeds.items()
+        if name != "rlstack"
+    }
+    absent = {name: "not measured" if installed(name) else "not installed" for name in work.ways if name not in there}
+    return {"speeds": {name: _spread(values) for name, values in speeds.items()}, "ratios": ratios, "absent": absent}
+
+
+def installed(name: str) -> bool:
+    """Whether a peer can be imported."""
+    return name not in PACKAGES or importlib.util.find_spec(PACKAGES[name]) is not None
+
+
+def _spread(values: list[float]) -> dict[str, float]:
+    return {"median": statistics.median(values), "least": min(values), "most": max(values)}
+
+
+def lines(name: str, result: Mapping[str, Any]) -> list[str]:
+    """For reading: a row for everyone."""
+    shown = []
+    for way, speed in result["speeds"].items():
+        ratio = result["ratios"].get(way)
+        beside = f"ratio {ratio['median']:.2f} ({ratio['least']:.2f} to {ratio['most']:.2f})" if ratio else ""
+        spread = f"{speed['median']:>11,.0f} ({speed['least']:,.0f} to {speed['most']:,.0f})"
+        shown.append(f"{name:<13} {way:<18} {spread:<40} {beside}".rstrip())
+    return shown + [f"{name:<13} {way:<18} {why}" for way, why in result["absent"].items()]
+
+
+def versions() -> dict[str, str]:
+    """Of the peers that are installed, and of Gymnasium."""
+    found = {}
+    for name in ("gymnasium", *PACKAGES):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Command line; the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("work", nargs="*", metavar="WORK", help=f"what to measure: {', '.join(WORK)} (default: all)")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--out", type=Path, default=RESULT)
+    comparing.add_options(parser)
+    options = parser.parse_args(arguments)
+    if unknown := set(options.work) - set(WORK):
+        parser.error(f"unknown work {', '.join(sorted(unknown))}; known: {', '.join(WORK)}")
+    before = comparing.earlier(options)
+    torch.set_num_threads(1)
+    names = options.work or list(WORK)
+    # What is not measured now keeps its last figures.
+    kept = json.loads(options.out.read_text())["work"] if options.out.is_file() else {}
+    result = {**circumstances("peers"), **versions(), "unit": "environment steps per CPU-second", "work": kept}
+    for name in names:
+        result["work"][name] = {**compare(WORK[name], options.rounds), "date": result["date"]}
+        print("\n".join(lines(name, result["work"][name])), flush=True)
+        options.out.write_text(json.dumps(result, indent=2) + "\n")
+    measured = {**result, "work": {name: result["work"][name] for name in names}}
+    return comparing.verdict(measured, before, options.fail_if_slower)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,86 @@
+"""How long batched CartPole takes to solve, one process a seed: ``agent=ppo env=cartpole``, one thread.
+
+    python -m experiments.benchmarks.solve [--seeds 5]
+
+Solved is a mean return of 475 or more over 100 greedy episodes at the end of the run. Times are those of the whole
+process (start-up, imports, self-check, training, evaluation, checkpoint and files), of one that only imports, and of
+the training with its evaluation, on the wall and of the CPU. Result in ``results/solve.json``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from experiments.runs import train
+
+from .speed import circumstances
+
+RESULT = Path(__file__).parent / "results" / "solve.json"
+OVERRIDES = ["agent=ppo", "env=cartpole", "threads=1", "device=cpu", "logger=csv", "eval.episodes=100"]
+SOLVED = 475
+
+
+def seconds(work: Callable[[], Any]) -> dict[str, float]:
+    """Of processes that ``work`` waits for: on the wall, and of the CPU."""
+    wall, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    work()
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return {"wall": time.monotonic() - wall, "cpu": cpu}
+
+
+def measure(seed: int, folder: Path) -> dict[str, Any]:
+    """One run."""
+    process = seconds(lambda: train(seed, folder, OVERRIDES))
+    with open(folder / f"seed{seed}" / "metrics.csv", newline="") as file:
+        last = [row for row in csv.DictReader(file) if row.get("eval/return")][-1]
+    training = {"wall": float(last["time/seconds"]), "cpu": float(last["time/cpu_seconds"])}
+    frames = int(float(last["frames"]))
+    result = {"seed": seed, "return": float(last["eval/return"]), "frames": frames}
+    return {**result, "process": process, "training": training}
+
+
+def imports() -> dict[str, float]:
+    """A process that imports what a training needs, and ends."""
+    return seconds(lambda: subprocess.run([sys.executable, "-c", "import rlstack.training.loop"], check=True))
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--out", type=Path, default=RESULT)
+    arguments = parser.parse_args()
+    runs, importing = [], [imports()]
+    with tempfile.TemporaryDirectory() as folder:
+        for seed in range(arguments.seeds):
+            runs.append(measure(seed, Path(folder)))
+            print(json.dumps(runs[-1]), flush=True)
+    importing.append(imports())
+    parts = {
+        "process": [run["process"] for run in runs],
+        "imports": importing,
+        "training": [r["training"] for r in runs],
+    }
+    for part, found in parts.items():
+        columns = {clock: sorted(entry[clock] for entry in found) for clock in ("wall", "cpu")}
+        shown = (f"{name} {statistics.median(x):.1f} s ({x[0]:.1f} to {x[-1]:.1f})" for name, x in columns.items())
+        print(f"{part:<9}", ", ".join(shown))
+    print(f"solved    {sum(run['return'] >= SOLVED for run in runs)} of {len(runs)}")
+    result = {**circumstances("solve"), "imports": importing, "runs": runs}
+    arguments.out.write_text(json.dumps(result, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

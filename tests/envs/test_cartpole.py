@@ -1,0 +1,103 @@
+"""CartPole's rules are Gymnasium's, and it is a world like the others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from tensordict import TensorDictBase
+from torchrl.envs.utils import check_env_specs
+
+import envs
+import rlstack
+from rlstack.config import load_group
+from rlstack.evaluation.evaluator import evaluate
+
+WORLDS = 8
+BALANCE = torch.tensor([0.1, 0.2, 1.0, 0.3], dtype=torch.float64)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-14), (torch.float32, 1e-6)])
+def test_every_step_is_gymnasiums(dtype: torch.dtype, tolerance: float) -> None:
+    """Half of the poles are pushed at random and fall, the others are balanced until the time limit.
+
+    Every step begins in the same states: rounding would double every nine steps, a pole is unstable.
+    """
+    world = envs.make("cartpole", num_worlds=WORLDS, dtype=dtype, seed=3)
+    theirs: list[Any] = [gymnasium.make("CartPole-v1") for _ in range(WORLDS)]
+    for environment in theirs:
+        environment.reset()
+    root, generator, falls, time_outs = world.reset(), torch.Generator().manual_seed(0), 0, 0
+    lengths = [0] * WORLDS
+    for _ in range(520):
+        states = root["observation"].double()
+        action = (states @ BALANCE > 0).long()
+        action[::2] = torch.randint(2, (WORLDS // 2,), generator=generator)
+        stepped, root = world.step_and_maybe_reset(root.set("action", action))
+        for k, environment in enumerate(theirs):
+            environment.unwrapped.state = states[k].numpy()
+            _, reward, terminated, truncated, _ = environment.step(int(action[k]))
+            ours = stepped["next"][k]
+            np.testing.assert_allclose(ours["observation"], environment.unwrapped.state, rtol=0, atol=tolerance)
+            flags = [bool(ours[flag]) for flag in ("terminated", "truncated", "done")]
+            assert flags == [terminated, truncated, terminated or truncated] and float(ours["reward"]) == reward
+            if flags[2]:
+                assert root["observation"][k].abs().max() <= 0.05
+                environment.reset()
+            lengths[k] = 0 if flags[2] else lengths[k] + 1
+            assert float(root["episode", "return"][k]) == float(root["episode", "length"][k]) == lengths[k]
+            falls, time_outs = falls + terminated, time_outs + truncated
+    assert falls > 50 and time_outs == WORLDS // 2
+
+
+def test_it_keeps_to_its_specs_and_its_seed_decides_the_episodes() -> None:
+    world = envs.make("cartpole", num_worlds=3, seed=5, max_steps=9)
+    check_env_specs(world)
+    pushes = torch.randint(2, (30, 3), generator=torch.Generator().manual_seed(1))
+
+    def rollout() -> TensorDictBase:
+        env, action = envs.make("cartpole", num_worlds=3, seed=5, max_steps=9), iter(pushes)
+        return env.rollout(30, lambda td: td.set("action", next(action)), break_when_any_done=False)
+
+    first = rollout()
+    assert (first == rollout()).all()
+    assert first["next", "truncated"].sum() == 9 and first["next", "episode", "length"].max() == 9
+
+
+def test_a_time_limit_of_no_steps_is_refused() -> None:
+    with pytest.raises(ValueError, match="max_steps: 0 is not a positive number of steps"):
+        envs.make("cartpole", max_steps=0)
+
+
+def test_a_restored_world_goes_on_exactly() -> None:
+    world, other = (envs.make("cartpole", num_worlds=4, seed=seed, max_steps=7) for seed in (1, 2))
+    action = torch.ones(4, dtype=torch.long)
+    root = world.reset()
+    for _ in range(5):
+        _, root = world.step_and_maybe_reset(root.set("action", action))
+    other.load_state_dict(world.state_dict())
+    following = other.reset()
+    for _ in range(10):  # beyond a reset
+        (before, root), (after, following) = (
+            env.step_and_maybe_reset(at.set("action", action)) for env, at in ((world, root), (other, following))
+        )
+        assert (before == after).all() and (root == following).all()
+
+
+@pytest.mark.slow
+def test_the_recipe_solves_it() -> None:
+    recipe = load_group("recipe", "cartpole_ppo")
+    torch.manual_seed(0)
+    env, total = envs.make("cartpole", **recipe["env"]), recipe["total_frames"]
+    agent = rlstack.make_agent("ppo", env, total, **recipe["agent"])
+    frames = 0
+    for batch in rlstack.make_collector(env, agent.policy(explore=True), agent.config.steps_per_batch):
+        frames += batch.numel()
+        agent.learn(rlstack.flatten_agents(batch, None), frames)
+        if frames >= total:
+            break
+    result = evaluate(agent.policy(explore=False), "cartpole", {}, episodes=20, seed=7)
+    assert result.summary()["eval/return"] >= 475

@@ -1,0 +1,90 @@
+"""A comparison with an earlier result names what got slower, and only that."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments.benchmarks import comparing, speed
+
+
+def _row(name: str, median: float, least: float, most: float) -> dict[str, Any]:
+    return {"name": name, "num_worlds": 64, "median": median, "least": least, "most": most}
+
+
+def _options(*arguments: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    comparing.add_options(parser)
+    return parser.parse_args(arguments)
+
+
+THEN = {"cpu": "one", "rows": [_row(name, 100, 90, 110) for name in ("same", "noisy", "slow", "a little slower")]}
+NOW = {
+    "cpu": "one",
+    "rows": [
+        _row("same", 99, 91, 109),
+        _row("noisy", 80, 60, 95),  # the ranges overlap
+        _row("slow", 80, 75, 85),
+        _row("a little slower", 96, 95, 97),
+        _row("new", 1, 1, 1),
+    ],
+}
+
+
+def test_a_figure_is_slower_by_more_than_the_tolerance_and_outside_of_both_ranges(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "then.json"
+    file.write_text(json.dumps(THEN))
+    before = comparing.earlier(_options("--compare", str(file)))
+    assert comparing.verdict(NOW, before, fail=True) == 1
+    assert capsys.readouterr().out == "slower: slow, 64 worlds: 100.00 -> 80.00 (-20%)\n"
+    assert comparing.verdict(NOW, before, fail=False) == 0
+    assert comparing.verdict(THEN, before, fail=True) == 0
+    assert "nothing got slower among 4 figures" in capsys.readouterr().out
+
+
+def test_a_small_change_outside_of_both_ranges_is_not_named() -> None:
+    exact = {"x": {"median": 100.0, "least": 99.9, "most": 100.1}}
+    assert comparing.slower({"x": {"median": 96.0, "least": 95.9, "most": 96.1}}, exact) == []
+    assert len(comparing.slower({"x": {"median": 94.0, "least": 93.9, "most": 94.1}}, exact)) == 1
+
+
+def test_peers_are_compared_by_their_ratios() -> None:
+    ratio = {"median": 2.0, "least": 1.9, "most": 2.1}
+    result = {"work": {"ppo": {"speeds": {"rlstack": ratio}, "ratios": {"other": ratio}}}}
+    assert comparing.figures(result) == {"ppo beside other": ratio}
+
+
+def test_another_cpu_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    comparing.verdict({**THEN, "cpu": "two"}, THEN, fail=True)
+    assert "figures of another CPU: one, now two" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("content", [None, "no json", "[]", "{}", '{"rows": [{"name": "x"}]}', '{"work": {"x": 1}}'])
+def test_a_file_that_is_no_result_is_refused_in_one_line(tmp_path: Path, content: str | None) -> None:
+    file = tmp_path / "file.json"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(SystemExit, match="not the result of a benchmark") as refused:
+        comparing.earlier(_options("--compare", str(file)))
+    assert "\n" not in str(refused.value)
+
+
+def test_the_speed_of_worlds_is_compared_with_the_file_that_it_replaces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(
+        speed, "SUBJECTS", [speed.Subject("tiny", lambda worlds: lambda steps: sum(range(9999)), (64,))]
+    )
+    file = tmp_path / "speed.json"
+    file.write_text(json.dumps({"cpu": speed.cpu_model(), "rows": [_row("tiny", 1e15, 1e15, 1e15)]}))
+    arguments = ["--only", "tiny", "--out", str(file), "--compare", str(file), "--fail-if-slower"]
+    assert speed.main(arguments) == 1 and "slower: tiny, 64 worlds" in capsys.readouterr().out
+    assert json.loads(file.read_text())["rows"][0]["median"] < 1e15
+    monkeypatch.setattr(speed, "measure", lambda *_: speed.Row("tiny", 64, 1e15, 1e15, 1e15, 0.0))
+    assert speed.main(arguments) == 0
