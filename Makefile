@@ -18,7 +18,7 @@ STAMP := $(VENV)/.rlstack-stamp
 EXTRAS_STAMP := $(VENV)/.rlstack-extras-stamp
 PIP_INSTALL := $(PY) -m pip --disable-pip-version-check install $(PIP_ARGS) -c constraints.txt
 
-.PHONY: help venv train test test-all lint format bench wheel pins clean
+.PHONY: help venv train report test test-all lint format bench wheel pins clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,6 +42,9 @@ $(EXTRAS_STAMP): $(STAMP)
 
 train: $(STAMP) ## train with the shipped defaults; ARGS="seed=1 ..." overrides
 	$(PY) -m rlstack.train agent=acqn env=marinenav $(ARGS)
+
+report: $(STAMP) ## a page about a run or a folder of runs; ARGS="runs/<run>"
+	$(PY) -m rlstack.report $(ARGS)
 
 # Small networks gain nothing from several threads, test files do from several processes.
 PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n auto --dist loadfile --cov --cov-report=term

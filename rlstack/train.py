@@ -64,6 +64,7 @@ def train(plain: dict[str, Any]) -> RunDirectory:
     config = build(TrainConfig, plain)
 
     # After the configuration is known to be sound: torch and TorchRL take seconds to import.
+    from rlstack.training.environment import record_environment
     from rlstack.training.failures import told_in_one_line
     from rlstack.training.loop import Training
     from rlstack.training.run_directory import RunDirectory
@@ -90,6 +91,7 @@ def train(plain: dict[str, Any]) -> RunDirectory:
         training.prepare()
         with told_in_one_line(directory.path):
             directory.write_config({**plain, "resume": None})
+            record_environment(directory.path)
     except (ConfigError, RunError, KeyboardInterrupt):
         directory.remove_if_empty()
         raise

@@ -55,7 +55,7 @@ def test_the_overview(arguments: list[str], monkeypatch: pytest.MonkeyPatch, cap
         (["agents", "ppo", "sac"], "ppo sac: one name at most, such as: rlstack agents ppo"),
         (["train", "ppo"], "ppo: expected key=value, did you mean 'agent=ppo'? see --help"),
         (["train", "agent.lrr=1"], "agent.lrr: unknown key, did you mean 'lr_actor' or 'lr_critic'?"),
-        (["evaluate", "env.num_robots=3"], "env: none is chosen yet, give env=<name> first: arena, echelon"),
+        (["evaluate", "env.num_robots=3"], "env: none is chosen yet, give env=<name> first: arena, cartpole, echelon"),
         (["evaluate", "checkpont=x"], "checkpont: unknown key, did you mean 'checkpoint'?"),
         (["league", "rnak"], "command: no option 'rnak', did you mean 'rank'?"),
         (["watch", "which=lattest"], "which: did you mean 'latest'?"),

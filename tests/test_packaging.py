@@ -106,6 +106,9 @@ def test_wheel_is_complete_and_runs_from_anywhere(tmp_path: Path, pyproject: dic
     wanted = {
         "rlstack/conf/train.yaml",
         "rlstack/py.typed",
+        "rlstack/reporting/page/page.html",
+        "rlstack/reporting/page/page.js",
+        "rlstack/reporting/page/style.css",
         "envs/py.typed",
         f"{info}/licenses/LICENSE",
     }

@@ -1,6 +1,6 @@
 """Where the yaml files are, and reading one option of a Hydra group without a Hydra application."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ def load_group(group: str, name: str, overrides: Mapping[str, Any] | None = None
     options = sorted(path.stem for path in (conf_dir() / group).glob("*.yaml"))
     if name not in options:
         raise ConfigError(missing_option(group, name, options))
-    root = _compose(group, name)
+    root = compose_config(f"{group}/{name}")
     OmegaConf.set_struct(root, False)
     package = group.replace("/", ".")
     # A file with "@package _global_" puts its content at the root instead of under its group.
@@ -53,7 +53,12 @@ def load_group(group: str, name: str, overrides: Mapping[str, Any] | None = None
     return resolve(OmegaConf.select(root, package), package)
 
 
-def _compose(group: str, name: str) -> DictConfig:
+def compose_config(name: str, overrides: Sequence[str] = ()) -> DictConfig:
+    """Compose ``<conf_dir>/<name>.yaml`` outside a Hydra application, with overrides as on its command line.
+
+    Raises:
+        ConfigError: if it cannot be composed.
+    """
     from hydra import compose, initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
     from hydra.errors import HydraException
@@ -64,8 +69,8 @@ def _compose(group: str, name: str) -> DictConfig:
     GlobalHydra.instance().hydra = None
     try:
         with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-            return compose(f"{group}/{name}")
+            return compose(name, list(overrides))
     except (HydraException, OmegaConfBaseException, YAMLError) as error:
-        raise ConfigError(f"{group}/{name}: {error}") from error
+        raise ConfigError(f"{name}: {error}") from error
     finally:
         GlobalHydra.instance().hydra = outer

@@ -35,8 +35,14 @@ def show_ranking(league: League, plots: bool) -> None:
     write_csv(league.folder / "ranking.csv", rows)
     write_csv(league.folder / "cross_table.csv", cross)
     if plots and league.games:
-        save_curves(league.folder / "elo.png", curves_of(league.games, _at_first(league, anchors)), anchors)
+        save_curves(league.folder / "elo.png", rating_curves(league), anchors)
     print(f"{len(league.games)} games in {league.rounds} rounds, in {league.folder}")
+
+
+def rating_curves(league: League) -> dict[str, list[float]]:
+    """Elo of every player after each of its games, by name."""
+    anchors = dict(league.ratings.state_dict()["parameters"]["anchors"])
+    return curves_of(league.games, _at_first(league, anchors))
 
 
 def _at_first(league: League, anchors: dict[str, float]) -> Ratings:

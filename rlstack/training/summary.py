@@ -41,6 +41,7 @@ def where_things_are(run: RunDirectory, digest: str = "") -> str:
     """The files of a finished run, what to do with them, and the digest of its last state."""
     parts = [
         ("config.yaml", "what was run"),
+        ("environment.json", "versions, machine, commit, command"),
         ("metrics.csv", "every logged number"),
         ("tensorboard", f"curves: tensorboard --logdir {run.path}"),
         ("evaluations", "evaluation results during training"),
@@ -50,6 +51,7 @@ def where_things_are(run: RunDirectory, digest: str = "") -> str:
     lines = [f"run finished: {run.path}"]
     lines += [f"  {name:<16}{what}" for name, what in parts if (run.path / name).exists()]
     lines.append(f"evaluate it:   python -m rlstack.evaluate checkpoint={run.path}")
+    lines.append(f"a page of it:  python -m rlstack.report {run.path}")
     lines.append(f"train longer:  python -m rlstack.train resume={run.path} total_frames=<more>")
     if digest:
         lines.append(f"last state:    sha256 {digest[:16]} (the same seed on this machine gives the same)")

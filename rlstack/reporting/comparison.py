@@ -1,0 +1,286 @@
+"""The results: what the runs came to, group by group and run by run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup, escape
+
+from rlstack.evaluation.statistics import bootstrap_interval, iqm
+
+from .blocks import Block, Panels, Picture, Section, Table, Text, interval, number
+from .curves import SINGLE, panel
+from .differences import Group, written
+from .parallel import parallel
+from .runs import Judgement, Run
+from .scores import CANDIDATES, Score, compared_by, returns_of
+from .timing import CPU_SECONDS, duration
+
+COLOURS = 8
+FIRST = ("success", "return", "length", "time", "energy", "collision")
+"""Of an evaluation's statistics, those that are shown in every table."""
+_HIDDEN = ("level", "episodes", "success_low", "success_high")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The groups of a report and what they are compared by.
+
+    Attributes:
+        groups: in the order in which their runs came.
+        metric: of the score, None where no run has one.
+    """
+
+    groups: list[Group]
+    metric: str | None
+
+    @classmethod
+    def of(cls, groups: list[Group], metric: str | None = None) -> Comparison:
+        """By a metric, or by what the runs have."""
+        return cls(groups, metric or compared_by([run for group in groups for run in group.runs]))
+
+    @property
+    def runs(self) -> list[Run]:
+        """All of them."""
+        return [run for group in self.groups for run in group.runs]
+
+    @cached_property
+    def scores(self) -> dict[str, Score | None]:
+        """Of the groups by label."""
+        metric = self.metric
+        return {group.label: None if metric is None else Score.of(group.runs, metric) for group in self.groups}
+
+    @cached_property
+    def ranked(self) -> list[Group]:
+        """The best first, those without a score last."""
+
+        def key(group: Group) -> tuple[bool, float]:
+            score = self.scores[group.label]
+            return score is None, 0.0 if score is None else -score.mean
+
+        return sorted(self.groups, key=key)
+
+    @cached_property
+    def colours(self) -> dict[str, int | None]:
+        """Of the groups by label: of more than there are colours, the best have one."""
+        chosen = self.groups if len(self.groups) <= COLOURS else self.ranked[:COLOURS]
+        return {group.label: chosen.index(group) if group in chosen else None for group in self.groups}
+
+    @cached_property
+    def first(self) -> list[str]:
+        """The two metrics that matter most."""
+        having = {
+            name: max(len(run.curves[name].values) for run in self.runs if name in run.curves) for name in self._known
+        }
+        return sorted(having, key=lambda name: having[name] < 2)[:2]  # a single point is no curve
+
+    @property
+    def _known(self) -> list[str]:
+        logged = {name for run in self.runs for name in run.curves}
+        return list(dict.fromkeys(name for name in (self.metric, *CANDIDATES) if name in logged and name is not None))
+
+    @property
+    def legend(self) -> list[tuple[str, str]]:
+        """Labels and classes of colours; none for a single group."""
+        coloured = [(label, f"c{colour}") for label, colour in self.colours.items() if colour is not None]
+        rest = len(self.groups) - len(coloured)
+        return [] if len(self.groups) < 2 else coloured + ([(f"{rest} others", "grey")] if rest else [])
+
+
+def results(comparison: Comparison) -> Section:
+    """Curves of the scores, and tables."""
+    groups = comparison.groups
+    blocks: list[Block] = []
+    panels = [drawn for name in comparison.first if (drawn := panel(name, comparison.colours, groups)) is not None]
+    if panels:
+        blocks.append(Panels(panels, legend=comparison.legend, caption=_told(comparison), big=True))
+    if comparison.metric is not None:
+        blocks += _compared(comparison)
+    blocks += _judged(comparison)
+    return Section("Results", blocks or [Text(["There are no numbers to show."])])
+
+
+def _told(comparison: Comparison) -> str:
+    """What the bands are."""
+    if any(len(group.runs) > 1 for group in comparison.groups):
+        single = ", thin lines are single runs" if len(comparison.groups) <= SINGLE else ""
+        return f"Mean over seeds; the band is their range{single}."
+    bounded = any(f"{name}_low" in run.curves for name in comparison.first for run in comparison.runs)
+    return "The band is the 95 % Wilson interval over the episodes." if bounded else ""
+
+
+def _compared(comparison: Comparison) -> Iterator[Block]:
+    metric, groups = str(comparison.metric), comparison.ranked
+    if len(comparison.runs) == 1:
+        return
+    keys = list(groups[0].values)
+    head = [*(keys or ["runs"]), "seeds", "mean", "IQM", "95 % interval", "least", "most", "frames", "CPU time a run"]
+    rows = [_row(comparison, group, keys) for group in groups]
+    kinds = sorted({score.kind for score in comparison.scores.values() if score is not None})
+    caption = f"{metric} at the end of each run, best mean first. Intervals: {'; '.join(kinds)}."
+    yield Table(head, rows, text=max(len(keys), 1), caption=caption)
+    if len(keys) == 2 and len(groups) > 3:
+        yield _crossed(comparison, keys)
+    scored = [(group, score.mean) for group in groups if (score := comparison.scores[group.label]) is not None]
+    if keys and len(scored) > 1:
+        values = [[group.values[key] for key in keys] for group, _ in scored]
+        drawing = parallel(keys, values, metric, [score for _, score in scored])
+        yield Picture(drawing, f"A line for every group of runs, coloured by {metric}: the darker, the higher.")
+
+
+def _row(comparison: Comparison, group: Group, keys: Sequence[str]) -> list[Any]:
+    score = comparison.scores[group.label]
+    cells = [written(group.values[key]) for key in keys] or [group.label]
+    colour = comparison.colours[group.label]
+    swatch = Markup('<i class="swatch {}"></i>').format("grey" if colour is None else f"c{colour}")
+    cells[0] = swatch + escape(cells[0])
+    seconds = [value for run in group.runs if (value := run.last(CPU_SECONDS)) is not None]
+    frames = [run.frames for run in group.runs]
+    reached = number(frames[0]) if len(set(map(number, frames))) == 1 else interval((min(frames), max(frames)))
+    told = ["–"] * 5
+    if score is not None:
+        ends = (number(min(score.values)), number(max(score.values)))
+        told = [number(score.mean), number(score.iqm), interval(score.interval), *ends]
+    return [*cells, len(group.runs), *told, reached, duration(sum(seconds) / len(seconds)) if seconds else "–"]
+
+
+def _crossed(comparison: Comparison, keys: Sequence[str]) -> Table:
+    """Two keys against each other: the mean, and the interval where there is one."""
+    down, across = ([*dict.fromkeys(written(g.values[key]) for g in comparison.groups)] for key in keys)
+    cells = {tuple(written(v) for v in group.values.values()): _brief(comparison, group) for group in comparison.groups}
+    rows = [[first, *(cells.get((first, second), "–") for second in across)] for first in down]
+    caption = f"{comparison.metric}: mean and 95 % interval; {keys[1]} from left to right."
+    return Table([keys[0], *across], rows, caption=caption)
+
+
+def _brief(comparison: Comparison, group: Group) -> str:
+    score = comparison.scores[group.label]
+    if score is None:
+        return "–"
+    return number(score.mean) + (f" ({interval(score.interval)})" if score.interval else "")
+
+
+# -- evaluations -------------------------------------------------------------------------------------------------
+
+
+def _judged(comparison: Comparison) -> Iterator[Block]:
+    runs = comparison.runs
+    last = runs[0].last_judgement if len(runs) == 1 else None
+    if last is not None:
+        yield from _levels(last)
+    elif any(run.last("eval/return") is not None for run in runs):
+        yield _all_runs(runs)
+    later = [(run, entry) for run in runs for entry in run.judgements if entry.frames is None]
+    played = [(run, entry) for run, entry in later if not entry.of_games]
+    games = [(run, entry) for run, entry in later if entry.of_games]
+    if played:
+        yield _later(played)
+    if games:
+        yield _games(games)
+
+
+def _levels(judgement: Judgement) -> Iterator[Table]:
+    """The last evaluation: a row a level; what few ask for is folded."""
+    levels = judgement.content["levels"]
+    names = [name for name in _statistics(levels) if name in FIRST]
+    rest = [name for name in _statistics(levels) if name not in FIRST]
+    called = [str(level.get("level", "")) for level in levels]
+    rows = [
+        [name, number(_figure(level.get("episodes"))), *(_cell(level, key) for key in names)]
+        for name, level in zip(called, levels)
+    ]
+    caption = f"The last evaluation while training, after {judgement.frames:,} frames; success with its 95 % interval."
+    yield Table(["level", "episodes", *names], rows, caption=caption)
+    if (spread := _spread(judgement)) is not None:
+        yield spread
+    if rest:
+        others = [[name, *(_cell(level, name) for level in levels)] for name in rest]
+        yield Table(["", *called], others, fold=f"{len(rest)} more statistics of this evaluation")
+
+
+def _spread(judgement: Judgement) -> Table | None:
+    """How the returns of its episodes are spread."""
+    returns = returns_of(judgement)
+    levels = list(dict.fromkeys(level for level, _ in returns))
+    parts = {level: [value for name, value in returns if name == level] for level in levels}
+    if len(levels) > 1:
+        parts["all"] = [value for _, value in returns]
+    rows = []
+    for name, values in parts.items():
+        spread = interval(bootstrap_interval(values, iqm)) if len(values) > 1 else "–"
+        ends = [number(float(value)) for value in np.quantile(values, (0, 0.25, 0.5, 0.75, 1))]
+        rows.append([name, number(len(values)), number(float(np.mean(values))), number(iqm(values)), spread, *ends])
+    head = [
+        "level",
+        "episodes",
+        "mean return",
+        "IQM",
+        "95 % interval",
+        "least",
+        "quartile",
+        "median",
+        "quartile",
+        "most",
+    ]
+    caption = "Returns of these episodes; the interval is a bootstrap of their interquartile mean (IQM)."
+    return Table(head, rows, caption=caption) if rows else None
+
+
+def _all_runs(runs: Sequence[Run]) -> Table:
+    names = [name for name in FIRST if any(f"eval/{name}" in run.curves for run in runs)]
+    rows = []
+    for run in runs:
+        values = {key.removeprefix("eval/"): run.last(key) for key in run.curves if key.startswith("eval/")}
+        frames = f"{run.frames:,}" + ("" if run.complete else " (incomplete)")
+        rows.append([run.name, str(run.seed), frames, *(_cell(values, name) for name in names)])
+    head = ["run", "seed", "frames", *names]
+    return Table(head, rows, caption="The last evaluation of every run.", fold=None if len(runs) < 13 else "Every run")
+
+
+def _later(entries: Sequence[tuple[Run, Judgement]]) -> Table:
+    rows, levels = [], [level for _, entry in entries for level in entry.content["levels"]]
+    names = [name for name in _statistics(levels) if name in FIRST]
+    for run, entry in entries:
+        for level in entry.content["levels"]:
+            cells = [run.name, entry.name, str(level.get("level", "")), number(_figure(level.get("episodes")))]
+            rows.append(cells + [_cell(level, name) for name in names])
+    caption = "Evaluations made by rlstack.evaluate."
+    return Table(["run", "evaluation", "level", "episodes", *names], rows, text=3, caption=caption)
+
+
+def _games(entries: Sequence[tuple[Run, Judgement]]) -> Table:
+    rows = []
+    for run, entry in entries:
+        for row in entry.content["opponents"]:
+            counts = [number(_figure(row.get(key))) for key in ("games", "wins", "draws", "losses")]
+            bounds = [
+                _figure(row.get(key)) for key in ("decided_win_rate", "decided_win_rate_low", "decided_win_rate_high")
+            ]
+            rate = (
+                "–" if None in bounds else f"{number(bounds[0])} ({interval(b for b in bounds[1:] if b is not None)})"
+            )
+            elo = number(_figure(row.get("elo_after")))
+            rows.append([run.name, entry.name, str(row.get("opponent", "")), *counts, rate, elo])
+    head = ["run", "evaluation", "opponent", "games", "won", "drawn", "lost", "of decided, 95 %", "rating"]
+    return Table(head, rows, text=3, caption="Games against opponents.")
+
+
+def _statistics(levels: Sequence[Mapping[str, Any]]) -> list[str]:
+    names = dict.fromkeys(name for level in levels for name in level if name not in _HIDDEN)
+    return [*(name for name in FIRST if name in names), *(name for name in names if name not in FIRST)]
+
+
+def _cell(values: Mapping[str, Any], name: str) -> str:
+    value = _figure(values.get(name))
+    bounds = [_figure(values.get(f"{name}{end}")) for end in ("_low", "_high")]
+    if value is None or None in bounds:
+        return number(value)
+    return f"{value:.3f} ({bounds[0]:.3f} to {bounds[1]:.3f})"
+
+
+def _figure(value: Any) -> float | None:
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None

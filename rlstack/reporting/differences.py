@@ -1,0 +1,157 @@
+"""What differs between configurations: of the runs of a report, and of a run and what is shipped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rlstack.config import ConfigError, conf_dir, load_group, to_plain
+from rlstack.config.errors import missing_option
+from rlstack.config.groups import compose_config
+
+from .runs import Run
+
+NAMES = ("agent.name", "env.name", "env.id")
+"""Which agent in which world: other options follow from it, and are compared only where it is the same."""
+OF_NO_MATTER = ("seed", "run_dir", "resume", "device", "threads", "logger", "checkpoint", "log_every")
+"""Keys that do not make runs another experiment."""
+
+
+class Absent:
+    """The value of a key that is not there."""
+
+    def __repr__(self) -> str:
+        return "–"
+
+
+ABSENT = Absent()
+Row = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ in nothing but their seed.
+
+    Attributes:
+        runs: of any seed.
+        values: of the keys that the groups of a report differ in.
+        label: these in short.
+    """
+
+    runs: list[Run]
+    values: dict[str, Any]
+    label: str
+
+    @property
+    def seeds(self) -> str:
+        """How many there are, in words."""
+        return f"{len(self.runs)} seeds" if len(self.runs) > 1 else "1 seed"
+
+
+def grouped(runs: Sequence[Run]) -> list[Group]:
+    """The runs by what they differ in, in the order in which they came."""
+    keys = _varied_keys(runs)
+    found: dict[str, tuple[dict[str, Any], list[Run]]] = {}
+    for run in runs:
+        values = {key: lookup(run.config, key) for key in keys}
+        found.setdefault(repr(values), (values, []))[1].append(run)
+    return [Group(members, values, _label(values, members)) for values, members in found.values()]
+
+
+def _varied_keys(runs: Sequence[Run]) -> list[str]:
+    """Names first, then other keys; of keys that only ever change together, the first."""
+    classes: dict[Row, list[dict[str, Any]]] = {}
+    for run in runs:
+        kind = tuple(repr(lookup(run.config, key)) for key in NAMES)
+        matters = {key: value for key, value in run.config.items() if key not in OF_NO_MATTER}
+        classes.setdefault(kind, []).append(matters)
+    keys = [key for key in NAMES if len({repr(lookup(run.config, key)) for run in runs}) > 1]
+    keys += dict.fromkeys(key for configs in classes.values() for key in varied(configs) if key not in keys)
+    kept: dict[Row, str] = {}
+    for key in keys:
+        values = [repr(lookup(run.config, key)) for run in runs]
+        kept.setdefault(tuple(values.index(value) for value in values), key)
+    return list(kept.values())
+
+
+def _label(values: Mapping[str, Any], runs: Sequence[Run]) -> str:
+    if not values:
+        config = runs[0].config
+        named = [lookup(config, key) for key in NAMES]
+        return " · ".join(str(value) for value in named if value not in (ABSENT, None)) or runs[0].name
+    lasts = [key.rpartition(".")[2] for key in values]
+    shown = []
+    for key, last, value in zip(values, lasts, values.values()):
+        if key in NAMES:
+            shown += [] if value is ABSENT else [written(value)]
+        else:
+            shown.append(f"{last if lasts.count(last) == 1 else key}={shorter(written(value), 40)}")
+    return " · ".join(shown) or "without a configuration"
+
+
+def varied(configs: Sequence[Any], above: str = "") -> dict[str, list[Any]]:
+    """The keys at which configurations differ, with the value of each; :data:`ABSENT` where one has no such key.
+
+    A key whose value is a mapping in all of them is looked into, any other is compared as a whole.
+    """
+    if all(config == configs[0] and type(config) is type(configs[0]) for config in configs):
+        return {}
+    if not all(isinstance(config, Mapping) for config in configs):
+        return {above: list(configs)}
+    found: dict[str, list[Any]] = {}
+    for key in dict.fromkeys(key for config in configs for key in config):
+        found |= varied([config.get(key, ABSENT) for config in configs], f"{above}.{key}" if above else str(key))
+    return found
+
+
+def lookup(config: Mapping[str, Any], key: str) -> Any:
+    """The value of a dotted key, :data:`ABSENT` where there is none."""
+    value: Any = config
+    for part in key.split("."):
+        value = value.get(part, ABSENT) if isinstance(value, Mapping) else ABSENT
+    return value
+
+
+def written(value: Any) -> str:
+    """A value as it would be on the command line."""
+    if value is ABSENT or isinstance(value, str):
+        return str(value)
+    text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10_000, allow_unicode=True)
+    return text.removesuffix("...\n").strip()
+
+
+def shorter(text: str, most: int) -> str:
+    """The text, its end left out where it is too long."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+# -- and what is shipped -----------------------------------------------------------------------------------------
+
+
+def from_default(run: Run) -> tuple[str, dict[str, list[Any]]]:
+    """The options of ``rlstack.train`` that come nearest, and what differs: by key the default and the run's value.
+
+    Raises:
+        ConfigError: there is no such default, and why.
+    """
+    agent, world = (lookup(run.config, key) for key in ("agent.name", "env.name"))
+    if ABSENT in (agent, world):
+        raise ConfigError("the run does not say which agent and world it is of")
+    for group, name in (("agent", str(agent)), ("env", str(world))):
+        if name not in _options(group):
+            raise ConfigError(missing_option(group, name, _options(group)))
+    found = []
+    for env in (name for name in _options("env") if load_group("env", name).get("name") == world):
+        overrides = [f"agent={agent}", f"env={env}"]
+        default = to_plain(compose_config("train", overrides))
+        pairs = [{key: value for key, value in config.items() if key != "run_dir"} for config in (default, run.config)]
+        found.append((" ".join(overrides), varied(pairs)))
+    return min(found, key=lambda entry: len(entry[1]))
+
+
+def _options(group: str) -> list[str]:
+    return sorted(path.stem for path in Path(conf_dir(), group).glob("*.yaml"))

@@ -1,0 +1,240 @@
+"""Run directories as a report sees them: read as far as they can be, with a line for all that is missing."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+
+from rlstack.training.environment import ENVIRONMENT
+from rlstack.training.loggers import FRAMES, METRICS_FILE
+
+LEAGUE = "league.json"
+_CONFIG = "config.yaml"
+_CONFIGS = (_CONFIG, ".hydra/config.yaml")
+
+
+class Curve(NamedTuple):
+    """A metric over a run: ``frames [N]``, which never fall, and ``values [N]``, all finite."""
+
+    frames: NDArray[np.float64]
+    values: NDArray[np.float64]
+
+
+class Judgement(NamedTuple):
+    """A file of ``evaluations/``.
+
+    Attributes:
+        name: of its folder, or the frames after which it was made while training.
+        frames: of an evaluation while training, else None.
+        content: of the file.
+    """
+
+    name: str
+    frames: int | None
+    content: dict[str, Any]
+
+    @property
+    def of_games(self) -> bool:
+        """Games against opponents, not episodes."""
+        return "opponents" in self.content
+
+
+@dataclass
+class Run:
+    """One run.
+
+    Attributes:
+        path: of its directory.
+        name: of it among the runs of a report.
+        config: as it was stored, empty where there is none.
+        curves: metrics by name.
+        judgements: evaluations while training, oldest first, then those that were made later.
+        environment: of every process that has trained it, oldest first.
+        notes: what is missing or damaged, a line each.
+    """
+
+    path: Path
+    name: str
+    config: dict[str, Any] = field(default_factory=dict)
+    curves: dict[str, Curve] = field(default_factory=dict)
+    judgements: list[Judgement] = field(default_factory=list)
+    environment: list[dict[str, Any]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, path: Path, name: str) -> Run:
+        """Whatever there is of a run; nothing that is wrong with it is an error."""
+        run = cls(path, name)
+        run.config = _config(path, run.notes)
+        run.curves = read_curves(path / METRICS_FILE, run.notes)
+        run.judgements = list(_judgements(path / "evaluations", run.notes))
+        if (path / ENVIRONMENT).is_file():
+            content = _json(path / ENVIRONMENT, run.notes)
+            run.environment = [entry for entry in content if isinstance(entry, dict)] if content else []
+        run._judge_completeness()
+        return run
+
+    def _judge_completeness(self) -> None:
+        if self.curves and not any(name.startswith("eval/") for name in self.curves):
+            self.notes.append("no evaluation yet")
+        if self.curves and self.total_frames and not self.complete:
+            share = self.frames / self.total_frames
+            self.notes.append(f"incomplete: {self.frames:,} of {self.total_frames:,} frames ({share:.0%})")
+
+    @cached_property
+    def frames(self) -> int:
+        """Of the last row that was logged."""
+        return int(max((curve.frames[-1] for curve in self.curves.values()), default=0))
+
+    @property
+    def total_frames(self) -> int | None:
+        """The length that was asked for, where it is known."""
+        total = self.config.get("total_frames")
+        return int(total) if isinstance(total, int | float) and math.isfinite(total) else None
+
+    @property
+    def complete(self) -> bool:
+        """It came to its end."""
+        only = self.part("imitation").get("only") is True
+        return only or (self.total_frames is not None and self.frames >= self.total_frames)
+
+    @property
+    def seed(self) -> Any:
+        """Of the run, None where it is not known."""
+        return self.config.get("seed")
+
+    def part(self, group: str) -> dict[str, Any]:
+        """A group of the configuration, empty where there is none."""
+        found = self.config.get(group)
+        return found if isinstance(found, dict) else {}
+
+    def last(self, metric: str) -> float | None:
+        """The last value of a metric, None where it was never logged."""
+        curve = self.curves.get(metric)
+        return None if curve is None else float(curve.values[-1])
+
+    @property
+    def last_judgement(self) -> Judgement | None:
+        """The last evaluation while training."""
+        return next((entry for entry in reversed(self.judgements) if entry.frames is not None), None)
+
+
+def find(folder: Path) -> tuple[list[Run], list[Path]]:
+    """The runs in a folder, itself or below it, by name; and the folders of leagues there."""
+    runs, leagues = [], []
+    for path, folders, files in os.walk(folder):
+        here = Path(path)
+        if LEAGUE in files:
+            leagues.append(here)
+        if METRICS_FILE in files or (_CONFIG in files and "total_frames" in _config(here, [])):
+            name = folder.resolve().name if here == folder else here.relative_to(folder).as_posix()
+            runs.append(Run.read(here, name))
+            folders.clear()  # what is inside a run is its own
+        folders[:] = [name for name in folders if not name.startswith(".")]
+    return sorted(runs, key=lambda run: natural(run.name)), sorted(leagues)
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """A key that sorts names as people do: ``seed2`` before ``seed10``."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
+
+
+def read_curves(path: Path, notes: list[str]) -> dict[str, Curve]:
+    """The columns of a ``metrics.csv`` in their order; ``notes`` gets a line for all that had to be left out."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        notes.append(f"{path.name} cannot be read ({error.strerror})")
+        return {}
+    end = text.rfind("\n") + 1
+    if end < len(text):
+        notes.append(f"{path.name}: the last row is cut off, it was left out")
+    try:
+        header, *rows = csv.reader(text[:end].splitlines())
+    except (csv.Error, ValueError):
+        notes.append(f"{path.name} has no rows")
+        return {}
+    if FRAMES not in header:
+        notes.append(f"{path.name} has no column {FRAMES!r}")
+        return {}
+    at = header.index(FRAMES)
+    read = [_numbers(row) for row in rows]
+    good = [row for row in read if row is not None and len(row) == len(header) and math.isfinite(row[at])]
+    if damaged := len(rows) - len(good):
+        notes.append(f"{path.name}: {damaged} damaged row{'s were' if damaged > 1 else ' was'} left out")
+    if not good:
+        notes.append(f"{path.name} has no rows")
+        return {}
+    table = np.array(good)
+    table = table[np.argsort(table[:, at], kind="stable")]
+    curves, infinite = {}, []
+    for name, column in zip(header, table.T):
+        finite = np.isfinite(column)
+        if name != FRAMES and finite.any():
+            curves[name] = Curve(table[finite, at], column[finite])
+        if np.isinf(column).any():
+            infinite.append(name)
+    if infinite:
+        notes.append(f"{path.name}: NaN or infinite values in {', '.join(infinite)}")
+    return curves
+
+
+def _numbers(cells: list[str]) -> list[float] | None:
+    """A row as numbers, an empty cell as NaN, a logged NaN as infinite; None for a row that is none."""
+    try:
+        row = [float(cell) if cell else math.nan for cell in cells]
+    except ValueError:
+        return None
+    return [math.inf if cell and math.isnan(value) else value for cell, value in zip(cells, row)]
+
+
+def _config(path: Path, notes: list[str]) -> dict[str, Any]:
+    file = next((path / name for name in _CONFIGS if (path / name).is_file()), None)
+    if file is None:
+        notes.append(f"{_CONFIG} is missing: what was run is not known")
+        return {}
+    try:
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError, ValueError):
+        content = None
+    if not isinstance(content, dict):
+        notes.append(f"{file.name} is damaged: what was run is not known")
+        return {}
+    return {str(key): value for key, value in content.items()}
+
+
+def _judgements(folder: Path, notes: list[str]) -> Iterator[Judgement]:
+    for path in sorted(folder.glob("*.json")):
+        if path.stem.isdigit() and (content := _json(path, notes)) is not None:
+            yield Judgement(path.stem.lstrip("0") or "0", int(path.stem), content)
+    files = [path for name in ("evaluation.json", "results.json") for path in folder.glob(f"*/{name}")]
+    for path in sorted(files, key=lambda path: natural(path.parent.name)):
+        if (content := _json(path, notes)) is not None:
+            yield Judgement(path.parent.name, None, content)
+
+
+def _json(path: Path, notes: list[str]) -> Any:
+    """What is in a file; None, and a note, where it is not as it should be."""
+    rows = {"evaluation.json": "levels", "results.json": "opponents", ENVIRONMENT: None}.get(path.name, "levels")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        table = content if rows is None else content[rows]
+        sound = isinstance(table, list) and table and all(isinstance(row, dict) for row in table)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        sound = False
+    if not sound:
+        notes.append(f"{path.parent.name}/{path.name} is damaged")
+        return None
+    return content

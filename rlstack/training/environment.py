@@ -1,0 +1,86 @@
+"""Where and with what a run was made: ``environment.json`` of a run directory, an entry for every start."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from envs.whole_files import replacing
+
+ENVIRONMENT = "environment.json"
+PACKAGES = ("torch", "torchrl", "tensordict", "gymnasium", "numpy", "hydra-core")
+
+
+def record_environment(run: Path) -> None:
+    """Adds this process to ``environment.json``; a file that is damaged begins anew."""
+    path = run / ENVIRONMENT
+    try:
+        before = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        before = []
+    entries = [*(before if isinstance(before, list) else []), environment()]
+    with replacing(path) as (partial,):
+        partial.write_text(json.dumps(entries, indent=1) + "\n", encoding="utf-8")
+
+
+def environment() -> dict[str, Any]:
+    """Versions, machine, commit and command of this process; a GPU only if torch has been imported and sees one."""
+    from rlstack import __version__
+
+    torch = sys.modules.get("torch")
+    gpu = torch.cuda.get_device_name() if torch is not None and torch.cuda.is_available() else None
+    return {
+        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "command": sys.orig_argv[1:],
+        "versions": {"rlstack": __version__, "python": platform.python_version()} | _versions(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "gpu": gpu,
+        "commit": commit(Path(__file__).parents[2]) or commit(Path.cwd()),
+    }
+
+
+def commit(folder: Path) -> str | None:
+    """The commit that a folder's files are of, with ``+changes`` where they differ from it.
+
+    None where the folder is not the top of a git repository, or there is no git.
+    """
+    if not (folder / ".git").exists():
+        return None
+    try:
+        head, status = (
+            subprocess.run(
+                ["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True, timeout=10
+            ).stdout.strip()
+            for arguments in (["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no"])
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return head + ("+changes" if status else "")
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.processor() or platform.machine())

@@ -1,0 +1,175 @@
+"""The page, from folders written by hand."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from rlstack.config import ConfigError
+from rlstack.reporting.charts import labelled, ticks
+from rlstack.reporting.document import Page, render, report
+from rlstack.reporting.parallel import Axis
+from tests.reporting.made_runs import HEADER, config, make_evaluation, make_run, score_rows
+
+VOID = {"meta", "br", "img", "link", "input", "hr"}
+
+
+class Elements(HTMLParser):
+    """Checks that every element is closed; collects the words, and addresses that a browser would load."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.words: list[str] = []
+        self.loaded: list[str] = []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in VOID:
+            self.open.append(tag)
+        self.loaded += [value or "" for name, value in attrs if name in ("src", "href", "srcset", "poster", "action")]
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        pass
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] not in ("style", "script"):
+            self.words.append(" ".join(data.split()))
+
+
+def words(page: Page) -> str:
+    return " ".join(word for word in Elements(render(page)).words if word)
+
+
+def test_a_run_on_a_page(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", config())
+    make_evaluation(run / "evaluations/000000000200.json", [1.0, 2.0, 3.0, 94.0])
+    page = report(run)
+    assert [section.title for section in page.sections] == [
+        *("Results", "Training", "Time", "Configuration", "Environment")
+    ]
+    text = words(page)
+    assert "0.75 0.4 to 0.9 (95 %)" in text  # the last success and its interval
+    assert "all 4 25 2.5" in text  # mean and interquartile mean of the returns
+    assert "the default cannot be composed" in text and "torch 9.9" in text
+    assert "Machine and commit were not recorded: run." in text and page.notes == []
+
+
+def test_the_page_loads_nothing_and_escapes_everything(tmp_path: Path) -> None:
+    bad = "<script>alert('&')</script>"
+    settings = config(curriculum={"stages": [{"name": bad}, {"name": "b"}]})
+    settings["agent"]["name"] = bad
+    header = f"{HEADER},loss/{bad},curriculum/stage"
+    rows = tuple(f"{frames},0,0.5,0,1,2,1,1,3,{frames // 200}" for frames in (100, 200))
+    for seed, folder in enumerate(("one", "<b>two")):
+        run = make_run(tmp_path / folder, {**settings, "seed": seed}, rows, header)
+        make_evaluation(run / f"evaluations/{bad.replace('/', '')}/evaluation.json", [1.0], level=bad)
+    text = render(report(tmp_path))
+    assert "<script>alert" not in text and "<b>two" not in text and "&lt;script&gt;alert" in text
+    loaded = Elements(text).loaded
+    assert loaded and all(address.startswith("#") for address in loaded)
+    assert not re.search(r"url\(|@import|https?://", text)
+
+
+def test_groups_are_compared_by_what_differs(tmp_path: Path) -> None:
+    for lr, score in ((0.001, 0.2), (0.01, 0.8), (1.0, 0.4)):
+        for seed in range(3):
+            make_run(tmp_path / f"lr{lr}/seed{seed}", config(seed, lr), score_rows(score + 0.01 * seed))
+    page = report(tmp_path)
+    assert page.subtitle == "9 runs in 3 groups"
+    text = words(page)
+    first, second, third = (
+        text.index(f"{value} 3 {mean} {mean}") for value, mean in ((0.01, 0.81), (1.0, 0.41), (0.001, 0.21))
+    )
+    assert first < second < third
+    html = render(page)
+    assert html.count('class="sweep"') == 3 and "Best group lr=0.01" in text
+    assert 'class="band"' in html and "eval/success" in html
+    assert "lr=0.01" in render(report(tmp_path, score="eval/return"))
+
+
+def test_many_groups_leave_grey_ones_in_the_background(tmp_path: Path) -> None:
+    for index in range(10):
+        make_run(tmp_path / str(index), config(lr=float(index)), score_rows(index / 10))
+    html = render(report(tmp_path))
+    assert "2 others" in html and 'class="grey"' in html
+
+
+def test_what_is_missing_is_told_first(tmp_path: Path) -> None:
+    make_run(tmp_path / "half", config(total_frames=400))
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty/config.yaml").write_text("total_frames: 100\n")
+    page = report(tmp_path)
+    assert ("half", "incomplete: 200 of 400 frames (50%)") in page.notes
+    assert any(name == "empty" and "cannot be read" in note for name, note in page.notes)
+    assert "What is missing" in words(page)
+
+
+def test_films_are_inside_as_far_as_there_is_room(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", config())
+    folder = make_evaluation(run / "evaluations/final/evaluation.json", [1.0]).parent
+    (folder / "best_1.mp4").write_bytes(b"x" * 900)
+    (folder / "episode.mp4").write_bytes(b"y" * 300)
+    (folder / "trajectories.png").write_bytes(b"z" * 50)
+    (folder / "elo.png").write_bytes(b"z")
+    html = render(report(run, films_mb=0.001))
+    assert html.count("data:video/mp4;base64,eHh4") == 1 and "Best episode" in html
+    assert html.count("data:image/png") == 1
+    assert "evaluations/final/episode.mp4 was left out: 0.0 MB, and films_mb=0.001 is the most" in html
+    assert "data:" not in render(report(run, films_mb=0))
+
+
+def test_a_league_is_shown_beside_its_runs_or_alone(tmp_path: Path) -> None:
+    from rlstack.play.elo import Elo
+    from rlstack.play.league import League
+    from rlstack.play.records import Game
+    from tests.play.duel import NAME
+
+    league = League.create(tmp_path, {"name": NAME}, Elo())
+    with league.changing():
+        league.join("ann", "random")
+        league.join("bob", "random")
+        league.rate([Game("ann", "bob", 2, 1, 9), Game("bob", "ann", 0, 1, 9)])
+    text = words(report(tmp_path))
+    assert "2 players, 2 games, elo" in text and "ann player" in text and "2-0-0" in text
+    (tmp_path / "league.json").write_text("{")
+    make_run(tmp_path / "runs/a", config())
+    assert any("not a league" in note for _, note in report(tmp_path).notes)
+
+
+def test_curriculum_stages_are_named_and_dated(tmp_path: Path) -> None:
+    settings = config(curriculum={"stages": [{"name": "easy"}, {"name": "hard"}]})
+    header = "frames,train/return,curriculum/stage"
+    make_run(tmp_path / "run", settings, ("50,1,0", "100,1,1", "200,2,1"), header)
+    assert "easy start hard 100" in words(report(tmp_path / "run"))
+
+
+def test_what_cannot_be_reported_is_one_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="nowhere is not a folder"):
+        report(tmp_path / "nowhere")
+    with pytest.raises(ConfigError, match="holds no runs"):
+        report(tmp_path)
+    make_run(tmp_path / "run", config())
+    with pytest.raises(ConfigError, match=r"no run has logged 'eval/succes', did you mean 'eval/success'"):
+        report(tmp_path, score="eval/succes")
+
+
+def test_ticks_tell_their_values_exactly() -> None:
+    assert list(labelled([-11.25, -11.225, -11.2]).values()) == ["-11.25", "-11.225", "-11.2"]
+    assert list(labelled([0.0, 2500.0, 5000.0]).values()) == ["0", "2.5k", "5k"]
+    assert all(0 <= value <= 1 for value in ticks((0.0, 1.0), 5))
+
+
+def test_axes_of_parameters_are_linear_logarithmic_or_of_names() -> None:
+    assert Axis("lr", [1e-4, 1e-3, 1e-2]).place(1e-3) == pytest.approx(0.5)
+    assert Axis("n", [1, 2, 5]).place(2) == pytest.approx(0.25)
+    assert Axis("kind", ["a", None]).place(None) == 0.75
+    assert Axis("flag", [True, False]).scale == "names"
+    assert len(Axis("lr", [10 ** (-k / 3) for k in range(20)]).marks()) == 7
