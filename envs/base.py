@@ -12,6 +12,7 @@ from torch import Tensor
 from torchrl.envs import EnvBase
 
 from .memory import keep_freed_memory
+from .waiting import looks_are_free
 
 MEMORY = "memory"
 """Key, at the root or in the group ``agents``, of what a policy remembers of the episode; see :class:`World`."""
@@ -98,16 +99,27 @@ class World(EnvBase):
             hand_on(left, following)
         tensordict.set("next", following)
         finished = following.get("done")
-        worlds = finished[:, 0].nonzero()[:, 0]
-        if len(worlds):
-            self._restart(worlds)
+        any_ended = self._begin_anew(finished[:, 0])
         root = self._current()
         for key in self.done_keys:
             value = following.get(key)
-            root.set(key, value & ~finished.view(-1, *[1] * (value.dim() - 1)) if len(worlds) else value)
+            root.set(key, value & ~finished.view(-1, *[1] * (value.dim() - 1)) if any_ended else value)
         if left is not None:
             hand_on(following, root, forget=True)
         return tensordict, root
+
+    def _begin_anew(self, ended: Tensor) -> bool:
+        """Gives worlds ``[W]`` bool a fresh start; False if there are none. Where looking waits, it is not looked."""
+        if not looks_are_free(self.device) and self._restart_where(ended):
+            return True
+        worlds = ended.nonzero()[:, 0]
+        if len(worlds):
+            self._restart(worlds)
+        return len(worlds) > 0
+
+    def _restart_where(self, ended: Tensor) -> bool:
+        """What :meth:`_restart` does, of worlds ``[W]`` bool and without a look at which; False if it knows no way."""
+        return False
 
     def maybe_reset(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Restarts finished worlds; see :meth:`torchrl.envs.EnvBase.maybe_reset`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -148,11 +149,16 @@ def shaping(state: ArenaState, health: Tensor, target_health: Tensor, kills: Ten
     return shaped * (state.step - 1 > state.phase_start)
 
 
+@cache
+def _empty_slot(device: torch.device, dtype: torch.dtype) -> Tensor:
+    return torch.tensor((FAR, FAR, 0.0, 0.0, NEVER), dtype=dtype, device=device)[:, None, None]  # a GPU waits for it
+
+
 def closed_ranks(state: ArenaState, health: Tensor, rules: Rules) -> dict[str, Tensor]:
     """Targets without the dead: enemies move up, spawners leave their slots empty."""
     enemies = rules.max_enemies
     fields = torch.cat((state.targets, torch.stack((health, state.speed, state.ready))))  # [5, T, n]
-    empty = fields.new_tensor((FAR, FAR, 0.0, 0.0, NEVER))[:, None, None]
+    empty = _empty_slot(fields.device, fields.dtype)
     alive = health > 0
     rank = torch.where(alive[:enemies], rows_of(health[:enemies]), rows_of(health[:enemies]) + enemies)
     order = rank.argsort(0).expand(len(fields), -1, -1)

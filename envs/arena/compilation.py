@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
+from ..compilation import Compiled
 from .simulation import Kernels
 
 _OPTIONS: dict[str, Any] = {
@@ -24,10 +23,5 @@ def compiled_kernels() -> Kernels:
     return Kernels(_compiled(plain.move), _compiled(plain.closest), _compiled(plain.observe), _SLOTS)
 
 
-def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    def compute(*arguments: Any) -> Any:
-        return function(*arguments)
-
-    # Compiled code is kept with the code object; sharing one, every env would search what belongs to others.
-    compute.__code__ = compute.__code__.replace(co_name=function.__name__)
-    return torch.compile(compute, dynamic=False, fullgraph=True, options=_OPTIONS)
+def _compiled(function: Callable[..., Any]) -> Compiled:
+    return Compiled(function, f"{function.__name__} of arena", dynamic=False, options=_OPTIONS)

@@ -10,6 +10,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from ..base import World
+from ..waiting import chosen, looks_are_free
 from .compilation import compiled_kernels
 from .draws import SampledDraws
 from .features import TargetFeatures
@@ -130,6 +131,14 @@ class Arena(World):
         self._observation = self._observation.index_copy(0, worlds, fresh.observation[places])
         self._episode = self._episode.index_copy(1, worlds, fresh.statistics[:, places])
 
+    def _restart_where(self, ended: Tensor) -> bool:
+        fresh, places = self._pool.take_where(ended)
+        self._state.restart_where(ended, fresh.state, places)
+        # Never in place: batches hold these tensors.
+        self._observation = chosen(ended, fresh.observation, places, self._observation)
+        self._episode = torch.where(ended, fresh.statistics.index_select(1, places), self._episode)
+        return True
+
     def _start(self, count: int) -> Start:
         jitter = self._draws.jitter(count)
         slots = self._kernels.slots if self._is_sparse else self.rules.enemy_shot_slots
@@ -138,7 +147,7 @@ class Arena(World):
 
     @property
     def _is_sparse(self) -> bool:
-        return self.device.type == "cpu"
+        return looks_are_free(self.device)
 
     def _draw_phases(self, count: int) -> Tensor:
         if len(self._start_phases) == 1:

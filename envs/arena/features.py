@@ -32,11 +32,20 @@ class TargetFeatures(nn.Module):
 
     size = 9 * len(_DISTANCES) + 4 + len(_OTHERS)
 
+    def __init__(self) -> None:
+        super().__init__()
+        for name, columns in (("distances", _DISTANCES), ("bearings", _BEARINGS), ("others", _OTHERS)):
+            self.register_buffer(name, torch.tensor(columns), persistent=False)  # on the device, for good
+
+    distances: Tensor
+    bearings: Tensor
+    others: Tensor
+
     def forward(self, observation: Tensor) -> Tensor:
         seen = observation.movedim(-1, 0).contiguous()  # whole rows are quicker to work on
-        turn, share = 2 * math.pi * seen[4:5], seen[_DISTANCES]
+        turn, share = 2 * math.pi * seen[4:5], seen.index_select(0, self.distances)
         there = (share < 1).to(share.dtype)
-        distance, bearing = share * _DIAGONAL * there, 2 * math.pi * (seen[_BEARINGS] - 0.5)
+        distance, bearing = share * _DIAGONAL * there, 2 * math.pi * (seen.index_select(0, self.bearings) - 0.5)
         ahead, aside = bearing.cos(), bearing.sin()
         along, across = turn.cos(), turn.sin()
         x = distance * (ahead * along - aside * across)
@@ -44,4 +53,4 @@ class TargetFeatures(nn.Module):
         off = [(line / _AIM).tanh() for line in (distance * aside, x, y)]
         targets = [there, there / (1 + distance / _NEAR), ahead * there, aside * there, off[0]]
         targets += [x / _FAR, y / _FAR, off[1], off[2]]
-        return torch.cat([*targets, 2 * seen[:2] - 1, along, across, seen[_OTHERS]]).movedim(0, -1)
+        return torch.cat([*targets, 2 * seen[:2] - 1, along, across, seen.index_select(0, self.others)]).movedim(0, -1)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..waiting import Turns
 from .state import ArenaState
 
 _SIZE = 128
@@ -35,6 +36,7 @@ class StartPool:
     def clear(self) -> None:
         """Forgets all: the next ones are made by other rules, or from another seed."""
         self._start: Start | None = None
+        self._turns = Turns(0, torch.device("cpu"))
         self._used = 0
 
     def take(self, count: int) -> tuple[Start, slice]:
@@ -43,6 +45,13 @@ class StartPool:
             self._start, self._used = self._make(max(count, _SIZE)), 0
         self._used += count
         return self._start, slice(self._used - count, self._used)
+
+    def take_where(self, ended: Tensor) -> tuple[Start, Tensor]:
+        """Some beginnings, and which of them each of the worlds ``[W]`` bool gets that have ended."""
+        if self._start is None or self._turns.over:
+            self._start = self._make(max(len(ended), _SIZE))
+            self._turns = Turns(len(self._start.observation), ended.device)
+        return self._start, self._turns.places(ended)
 
     def state_dict(self) -> dict[str, Any]:
         """Nested dict of tensors and numbers."""

@@ -46,7 +46,7 @@ def spawn(
     places = _places(state.pick("targets", maker), units, rules)  # [2, attempts + 1, n]
     gaps = length2(places[:, :, None] - state.targets[:, None, :slots]).amin(1)
     free = (gaps >= rules.spawn_clearance**2).to(gaps.dtype)
-    free[-1] = 1.0
+    free[-1:].fill_(1.0)
     where = state.spots((state.enemies + before).clamp_max(slots - 1))
     speed = tables.speeds.index_select(0, phase_index(state.phase, rules))
     resting = state.step + state.pick("period", state.spots(spawner))

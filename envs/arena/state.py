@@ -9,6 +9,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from ..waiting import put_where
 from .rows import At, pick, placed, spots
 from .rules import FAR, NEVER, Rules
 
@@ -118,6 +119,13 @@ class ArenaState:
                 value.index_fill_(-1, worlds, _BULLETS[name])
             else:
                 value.index_copy_(-1, worlds, getattr(fresh, name)[..., places])
+
+    def restart_where(self, ended: Tensor, fresh: ArenaState, places: Tensor) -> None:
+        """Overwrites worlds ``[W]`` bool, in place, with those of another state at some places ``[W]``."""
+        others = {name: value for name, value in self.items() if name not in _BULLETS}
+        put_where(ended, others.items(), ((name, getattr(fresh, name)) for name in others), places)
+        for name, empty in _BULLETS.items():
+            getattr(self, name).masked_fill_(ended, empty)
 
     # -- slots ---------------------------------------------------------------------------------------------------
 

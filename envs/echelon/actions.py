@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -82,7 +83,12 @@ def _multi(action: Tensor) -> Tensor:
 
 
 def _turns(like: Tensor) -> Tensor:
-    return torch.tensor(TURNS, dtype=like.dtype, device=like.device)
+    return _turns_on(like.device, like.dtype)
+
+
+@cache
+def _turns_on(device: torch.device, dtype: torch.dtype) -> Tensor:
+    return torch.tensor(TURNS, dtype=dtype, device=device)  # once: a GPU is waited for
 
 
 def _box(action: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import torch
+from ..compilation import Compiled
 
 
 class Kernels(NamedTuple):
@@ -22,10 +22,5 @@ def compiled(plain: Kernels) -> Kernels:
     return Kernels(*(_compiled(function) for function in plain))
 
 
-def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    def compute(*arguments: Any) -> Any:
-        return function(*arguments)
-
-    # Compiled code is kept with the code object; sharing one, every env would search what belongs to others.
-    compute.__code__ = compute.__code__.replace(co_name=function.__name__)
-    return torch.compile(compute, dynamic=False, fullgraph=True)
+def _compiled(function: Callable[..., Any]) -> Compiled:
+    return Compiled(function, f"{function.__name__} of echelon", dynamic=False)

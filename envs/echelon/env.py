@@ -9,6 +9,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from ..base import World
+from ..waiting import looks_are_free, put_where
 from .actions import orders_of
 from .compilation import compiled as compiled_kernels
 from .flight import Which
@@ -117,7 +118,7 @@ class Echelon(World):
         partial = visibility == "partial"
         self.starts = Starts(self.tables, partial, bots, fire)
         scale = torch.tensor(weights, dtype=dtype, device=self.device).view(-1, 1, 1, 1)
-        which: Which = "all" if self.device.type != "cpu" else "padded" if compiled else "flying"
+        which: Which = "all" if not looks_are_free(self.device) else "padded" if compiled else "flying"
         kinds = tuple(kind for kind, weight in enumerate(bots) if weight > 0)
         self._options = MatchOptions(scale, actions, self._teams, partial, vent_blocks_fire, kinds, max_steps, which)
         self.options = {
@@ -153,6 +154,14 @@ class Echelon(World):
             # Never in place: batches hold these tensors.
             self._shown = self._shown.replaced(worlds, shown, places)
         self._count()
+
+    def _restart_where(self, ended: Tensor) -> bool:
+        match, shown, places = self._pool.take_where(ended)
+        put_where(ended, self._match.items(), match.items(), places)
+        # Never in place: batches hold these tensors.
+        self._shown = self._shown.replaced_where(ended, shown, places)
+        self._count()
+        return True
 
     def _start(self, count: int) -> tuple[Match, Shown]:
         return open_match(self.starts.draw(count, self.generator, self.float_dtype), self.tables, self._options)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..waiting import chosen
 from . import rules
 from .actions import possible
 from .compilation import Kernels
@@ -93,6 +94,13 @@ class Shown(NamedTuple):
         if self.mask is None or other.mask is None:
             return Shown(observation, None)
         return Shown(observation, self.mask.index_copy(0, worlds, other.mask[places]))
+
+    def replaced_where(self, ended: Tensor, other: Shown, places: Tensor) -> Shown:
+        """The same but for worlds ``[W]`` bool, which show what another shows at some places ``[W]``."""
+        observation = chosen(ended, other.observation, places, self.observation)
+        if self.mask is None or other.mask is None:
+            return Shown(observation, None)
+        return Shown(observation, chosen(ended, other.mask, places, self.mask))
 
 
 class Outcome(NamedTuple):

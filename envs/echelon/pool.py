@@ -6,7 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from ..waiting import Turns
 from .match import Match, Shown
 from .state import State
 
@@ -27,6 +29,7 @@ class StartPool:
     def clear(self) -> None:
         """Forgets all: the next ones are made anew."""
         self._start: tuple[Match, Shown] | None = None
+        self._turns = Turns(0, torch.device("cpu"))
         self._used = 0
 
     def take(self, count: int) -> tuple[Match, Shown, slice]:
@@ -35,6 +38,13 @@ class StartPool:
             self._start, self._used = self._make(max(count, _SIZE)), 0
         self._used += count
         return *self._start, slice(self._used - count, self._used)
+
+    def take_where(self, ended: Tensor) -> tuple[Match, Shown, Tensor]:
+        """Beginnings, what they show, and which of them each of the worlds ``[W]`` bool gets that have ended."""
+        if self._start is None or self._turns.over:
+            self._start = self._make(max(len(ended), _SIZE))
+            self._turns = Turns(len(self._start[1].observation), ended.device)
+        return *self._start, self._turns.places(ended)
 
     def states(self) -> list[State]:
         """The states of the beginnings at hand."""

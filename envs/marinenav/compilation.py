@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from ..compilation import Compiled
 from .state import WorldState
 
 Outcome = TypeVar("Outcome")
@@ -24,9 +25,7 @@ def compiled(function: Callable[..., Outcome]) -> Callable[..., Outcome]:
     def compute(*arguments: Any) -> Any:
         return _map_tensors(_bool_to_byte, function(*arguments))
 
-    # Compiled code is kept with the code object; sharing one, every call would search what belongs to others.
-    compute.__code__ = compute.__code__.replace(co_name=function.__name__)
-    fast = torch.compile(compute, dynamic=False, fullgraph=True)
+    fast = Compiled(compute, f"{function.__name__} of marinenav", dynamic=False)
 
     @wraps(function)
     def call(*arguments: Any) -> Any:

@@ -10,6 +10,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from ..base import World
+from ..waiting import chosen, put_where
 from .compilation import compiled as compiled_for_speed
 from .curriculum import Curriculum
 from .evaluation_set import episode_options, evaluation_set
@@ -172,6 +173,15 @@ class MarineNav(World):
         fresh = observation[source]
         # Never in place: batches hold these tensors.
         self._observation = self._observation.apply(lambda old, new: old.index_copy(0, worlds, new), fresh)
+
+    def _restart_where(self, ended: Tensor) -> bool:
+        if self._episodes is not None:
+            return False
+        state, observation, places = self._pool.take_where(ended, self.curriculum.phase(self.total_steps))
+        put_where(ended, self._state.items(), state.items(), places)
+        # Never in place: batches hold these tensors.
+        self._observation = self._observation.apply(lambda old, new: chosen(ended, new, places, old), observation)
+        return True
 
     def _enter_stage(self, stage: int) -> None:
         self.curriculum = self.curriculum.at(stage)

@@ -7,7 +7,9 @@ from typing import Any
 
 import torch
 from tensordict import TensorDict
+from torch import Tensor
 
+from ..waiting import Turns
 from .state import WorldState
 
 Generate = Callable[[int], tuple[WorldState, TensorDict]]
@@ -29,6 +31,7 @@ class WorldPool:
         """Forgets all worlds."""
         self._worlds: tuple[WorldState, TensorDict] | None = None
         self._used, self._phase = 0, -1
+        self._turns = Turns(0, torch.device("cpu"))
 
     def take(self, count: int, phase: int) -> tuple[WorldState, TensorDict, slice]:
         """``count`` unused worlds: a batch and where in it they are.
@@ -41,6 +44,13 @@ class WorldPool:
         place = slice(self._used, self._used + count)
         self._used += count
         return (*self._worlds, place)
+
+    def take_where(self, ended: Tensor, phase: int) -> tuple[WorldState, TensorDict, Tensor]:
+        """A batch of worlds, and which of them each of the worlds ``[W]`` bool gets that have ended."""
+        if self._worlds is None or self._phase != phase or self._turns.over:
+            self._worlds, self._phase = self._generate(max(len(ended), self._size)), phase
+            self._turns = Turns(self._worlds[0].steps.numel(), ended.device)
+        return (*self._worlds, self._turns.places(ended))
 
     def state_dict(self) -> dict[str, Any]:
         """Nested dict of tensors and numbers."""

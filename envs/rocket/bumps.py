@@ -85,7 +85,7 @@ def _face_points(between: Tensor, flat: Tensor, other: Tensor, normal: Tensor) -
     """
     half = constant(rules.BOX_HALF, between[0])
     facing = (other * normal).sum(1)  # [3, n]
-    chosen = torch.nn.functional.one_hot(facing.abs().argmax(0), 3).T.to(facing.dtype)
+    chosen = (facing.abs().argmax(0) == torch.arange(3, device=facing.device)[:, None]).to(facing.dtype)
     towards = -torch.where(facing > 0, 1.0, -1.0) * chosen * half
     # Two directions span the face: the axes after the chosen one.
     u, v = chosen.roll(1, 0) * half, chosen.roll(2, 0) * half

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
+from ..compilation import Compiled
 from .driving import drive
 from .simulation import Kernels, finish, fly
 
@@ -20,10 +19,5 @@ def compiled_kernels() -> Kernels:
     return Kernels(_compiled(drive), _compiled(fly), _compiled(finish))
 
 
-def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    def compute(*arguments: Any) -> Any:
-        return function(*arguments)
-
-    # Compiled code is kept with the code object; sharing one, every env would search what belongs to others.
-    compute.__code__ = compute.__code__.replace(co_name=function.__name__)
-    return torch.compile(compute, dynamic=False, fullgraph=True)
+def _compiled(function: Callable[..., Any]) -> Compiled:
+    return Compiled(function, f"{function.__name__} of rocket", dynamic=False)

@@ -10,6 +10,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from ..base import World
+from ..waiting import chosen, looks_are_free, put_where
 from . import rules
 from .actions import controls
 from .compilation import compiled_kernels
@@ -133,7 +134,9 @@ class Rocket(World):
             **{"max_seconds": float(max_seconds), "idle_seconds": float(idle_seconds)},
         }
         """What is played, for recordings."""
-        self._options = MatchOptions(observation, weights, tick_skip, most, idle, field, self.device.type != "cpu")
+        self._options = MatchOptions(
+            observation, weights, tick_skip, most, idle, field, not looks_are_free(self.device)
+        )
         self._kernels = compiled_kernels() if compiled else PLAIN
         self.controls: Tensor | None = None
         """What the cars were told in the last step, ``[8, C, W]``, None before the first."""
@@ -166,6 +169,16 @@ class Rocket(World):
         if self._simulators is not None:
             self._simulators.begin(self._match.world, worlds)
         self._count()
+
+    def _restart_where(self, ended: Tensor) -> bool:
+        if self._simulators is not None:
+            return False
+        fresh, places = self._pool.take_where(ended)
+        put_where(ended, self._match.items(), fresh.match.items(), places)
+        # Never in place: batches hold these tensors.
+        self._observation = chosen(ended, fresh.observation, places, self._observation)
+        self._count()
+        return True
 
     def _start(self, count: int) -> Start:
         return Start(*open_match(self.starts.draw(count, self.generator, self.float_dtype), self._options))

@@ -34,6 +34,8 @@ class DriverFeatures(nn.Module):
         cars: of both teams.
     """
 
+    told: Tensor
+
     def __init__(self, kind: str, cars: int) -> None:
         super().__init__()
         self._published = kind == "rlbot180"
@@ -45,8 +47,9 @@ class DriverFeatures(nn.Module):
             rivals + _OTHER * car for car in range(cars // 2)
         ]
         rest = 37 + _OTHER * (cars - 1)
-        self._told = [40, *range(41, 48), 173, *range(175, 180)] if self._published else [*range(rest, rest + 34)]
-        self.size = 18 + 5 * 9 + 3 + 3 + 3 + 8 + 6 + 11 * len(self._others) + len(self._told)
+        told = [40, *range(41, 48), 173, *range(175, 180)] if self._published else [*range(rest, rest + 34)]
+        self.register_buffer("told", torch.tensor(told), persistent=False)  # on the device, for good
+        self.size = 18 + 5 * 9 + 3 + 3 + 3 + 8 + 6 + 11 * len(self._others) + len(told)
         self.size += 10 * 5 if self._published else 0
 
     def forward(self, observation: Tensor) -> Tensor:
@@ -70,7 +73,7 @@ class DriverFeatures(nn.Module):
             rows += [line, (line * aim).sum(0, keepdim=True)]
         rows += [ball, ball_velocity]
         rows += [_other(turn, seen[first : first + _OTHER], ball) for first in self._others]
-        rows.append(seen[self._told])
+        rows.append(seen.index_select(0, self.told))
         if self._published:
             rows.append(_pads(turn, place, seen[113:173]))
         return torch.cat(rows).movedim(0, -1)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..waiting import looks_are_free
 from . import rules
 from .vectors import constant
 from .wheels import Ground
@@ -68,7 +69,7 @@ class Field:
     @staticmethod
     def _is_nowhere(mask: Tensor) -> bool:
         """Whether a case need not be computed; elsewhere than in eager code on a CPU every case is."""
-        return not torch.compiler.is_compiling() and mask.device.type == "cpu" and not bool(mask.any())
+        return not torch.compiler.is_compiling() and looks_are_free(mask.device) and not bool(mask.any())
 
     def _with_goal(
         self,

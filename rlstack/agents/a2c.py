@@ -41,11 +41,11 @@ class A2C(OnPolicy):
             "policy/entropy": info["entropy"],
         }
 
-    def loss(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
+    def loss(self, batch: TensorDictBase, report: bool = True) -> tuple[Tensor, Info]:
         """-A log pi(a | s) + value loss - entropy bonus."""
         distribution, values = self.policy_and_value(batch)
         policy = -(batch.get("advantage") * distribution.log_prob(batch.get("action"))).mean()
         value = mse_loss(values, batch.get("return"))
         entropy = distribution.entropy().mean()
-        loss = policy + self.config.value_coefficient * value - self.scheduled["entropy_coefficient"] * entropy
+        loss = policy + self.config.value_coefficient * value - self.now("entropy_coefficient") * entropy
         return loss, {"policy": policy.detach(), "value": value.detach(), "entropy": entropy.detach()}

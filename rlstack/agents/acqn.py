@@ -133,12 +133,12 @@ class ACQN(OffPolicy):
     def explore(self, observation: Any, mask: Tensor | None = None) -> Tensor:
         """Gaussian noise whose size differs from world to world, and now and then a uniform random action."""
         action = self.loss.act(self.normalized(observation))
-        if self.scheduled["noise_scale"] > 0 and self.config.noise_high > 0:
+        if not self.unused("noise_scale") and self.config.noise_high > 0:
             worlds = len(action) if action.dim() > 1 else 1
             noise = torch.randn_like(action) * self._noise_sizes(worlds, action)
             action = (action + noise).clamp(-1, 1)
         random = torch.rand_like(action) * 2 - 1
-        return torch.where(torch.rand_like(action[..., :1]) < self.scheduled["epsilon"], random, action)
+        return torch.where(torch.rand_like(action[..., :1]) < self.now("epsilon"), random, action)
 
     def _noise_sizes(self, worlds: int, like: Tensor) -> Tensor:
         """Standard deviations from noise_low to noise_high over the worlds, log-spaced, ``[W, 1...]``.
@@ -148,7 +148,7 @@ class ACQN(OffPolicy):
         low, high = max(self.config.noise_low, 1e-6), max(self.config.noise_high, 1e-6)
         ends = (math.log10(low), math.log10(high)) if worlds > 1 else 2 * (math.log10(low * high) / 2,)
         sizes = torch.logspace(*ends, worlds, dtype=like.dtype, device=like.device)
-        return self.scheduled["noise_scale"] * sizes.view(-1, *[1] * (like.dim() - 1))
+        return self.now("noise_scale") * sizes.view(-1, *[1] * (like.dim() - 1))
 
     # -- learning ------------------------------------------------------------------------------------------------
 

@@ -12,11 +12,13 @@ from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 
+from rlstack.collection.flatten import kept
 from rlstack.collection.normalizers import ObservationNormalizer, RewardScaler
 from rlstack.config import ConfigError, Interval
 from rlstack.networks.encoders import Activation, build_encoder
 from rlstack.networks.keyed import EncoderConfig, keyed_encoder
 
+from .compilation import Compilable
 from .interface import GROUP as GROUP
 from .interface import MASK, Interface
 from .interface import legal as legal
@@ -78,7 +80,7 @@ class Policy(TensorDictModuleBase):
         return tensordict
 
 
-class Agent(ABC):
+class Agent(Compilable, ABC):
     """A learner and its policies; knows nothing of worlds, files or loggers.
 
     Args:
@@ -163,6 +165,12 @@ class Agent(ABC):
         """The observation as the networks see it."""
         return observation if self.normalizer is None else self.normalizer(observation)
 
+    def _kept(self, entries: Any, sequences: TensorDictBase) -> Any:
+        """What is active of entries ``[B, T, ...]``, ``[N, ...]``; without a group everyone always is."""
+        if self.interface.group is not None:
+            return kept(entries, sequences.get("active"))
+        return entries.flatten(0, 1) if isinstance(entries, Tensor) else entries.reshape(-1)
+
     # -- what an algorithm fills in ------------------------------------------------------------------------------
 
     @classmethod
@@ -214,6 +222,11 @@ class Agent(ABC):
         self.scheduled = {name: schedule(frames) for name, schedule in self.schedules.items()}
         for name, optimizer in self.optimizers.items():
             optimizer.lr = self.scheduled[name]
+        self.refresh()
+
+    def expected_updates(self) -> float:
+        """Gradient steps of a whole run, about; 0 for an agent with few and large ones."""
+        return 0.0
 
     def parameters(self) -> list[Tensor]:
         """All trained parameters."""

@@ -84,12 +84,12 @@ class DDPG(OffPolicy):
     def explore(self, observation: Any, mask: Tensor | None = None) -> Tensor:
         """Gaussian noise, and now and then a uniform random action."""
         action = self.exploit(observation)
-        if self.scheduled["noise"]:
-            action = (action + self.scheduled["noise"] * torch.randn_like(action)).clamp(-1, 1)
-        if not self.scheduled["epsilon"]:
+        if not self.unused("noise"):
+            action = (action + self.now("noise") * torch.randn_like(action)).clamp(-1, 1)
+        if self.unused("epsilon"):
             return action
         random = torch.rand_like(action) * 2 - 1
-        return torch.where(torch.rand_like(action[..., :1]) < self.scheduled["epsilon"], random, action)
+        return torch.where(torch.rand_like(action[..., :1]) < self.now("epsilon"), random, action)
 
     # -- learning ------------------------------------------------------------------------------------------------
 

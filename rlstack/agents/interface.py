@@ -192,8 +192,15 @@ class Interface:
 
 def random_choice(mask: Tensor) -> Tensor:
     """One of the options that ``mask [..., n]`` (bool, or 0 and 1) allows, uniformly, ``[...]``; see :func:`legal`."""
-    weights = legal(mask > 0).reshape(-1, mask.shape[-1]).to(torch.float32)
-    return torch.multinomial(weights, 1).view(mask.shape[:-1])
+    return drawn(legal(mask > 0).to(torch.float32))
+
+
+def drawn(weights: Tensor) -> Tensor:
+    """An option of ``weights [..., n]`` (at least 0, one above it) in proportion to them, ``[...]``.
+
+    What ``torch.multinomial`` does, but for its look at the weights, which waits for a GPU.
+    """
+    return (weights / torch.empty_like(weights).exponential_()).argmax(-1)
 
 
 def legal(mask: Tensor) -> Tensor:

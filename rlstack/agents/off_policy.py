@@ -11,6 +11,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from envs.waiting import looks_are_free
 from rlstack.collection.devices import usable_device
 from rlstack.collection.flatten import STAYS, NStep, transitions
 from rlstack.collection.replay import Replay
@@ -83,11 +84,12 @@ class OffPolicy(Agent):
         """Actions that gather experience."""
 
     def policy(self, explore: bool) -> Policy:
+        choose = self.quick(self.explore) if explore else self.exploit
+
         def act(observation: Any, mask: Tensor | None = None) -> Tensor:
             if explore and self.frames < self.config.random_frames:
                 action = self.interface.random_action(self._lead(observation), self.device, mask)
             else:
-                choose = self.explore if explore else self.exploit
                 action = choose(observation, mask)
             return self.interface.to_env(action)
 
@@ -98,11 +100,11 @@ class OffPolicy(Agent):
 
         On the CPU nothing is computed that is not used; on a GPU asking would cost more.
         """
-        epsilon, lead = self.scheduled["epsilon"], self._lead(observation)
-        if epsilon <= 0:
+        epsilon, lead = self.now("epsilon"), self._lead(observation)
+        if self.unused("epsilon"):
             return best()
         drawn = torch.rand(lead, device=self.device)
-        if self.device.type == "cpu":
+        if looks_are_free(self.device) and not torch.compiler.is_compiling():
             chosen = drawn.numpy() < epsilon
             if not chosen.any():
                 return best()
@@ -138,6 +140,9 @@ class OffPolicy(Agent):
             self.updates += 1
             self._update_targets(int(frames - self._frames_due))
         return metrics
+
+    def expected_updates(self) -> float:
+        return max(self.total_frames - self.config.learning_starts, 0) / self.config.frames_per_update
 
     def update_once(self, sequences: TensorDictBase) -> dict[str, Tensor | float]:
         c = self.config
@@ -177,9 +182,9 @@ class OffPolicy(Agent):
     def _observe(self, sequences: TensorDictBase) -> None:
         """Running statistics see every new entry once."""
         if self.normalizer is not None:
-            self.normalizer.update(sequences.get("observation")[sequences.get("active")])
+            self.normalizer.update(self._kept(sequences.get("observation"), sequences))
         if self.reward_scaler is not None:
-            self.reward_scaler.update(sequences)
+            self.reward_scaler.update(sequences, everyone=self.interface.group is None)
 
     def _transitions(self, sequences: TensorDictBase) -> TensorDictBase:
         return transitions(sequences, everyone=self.interface.group is None)

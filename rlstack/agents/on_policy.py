@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 from torchrl.objectives.value.functional import generalized_advantage_estimate, vec_generalized_advantage_estimate
 
+from envs.waiting import looks_are_free
 from rlstack.config import ConfigError
 from rlstack.networks.central import CentralNetwork
 from rlstack.networks.distributions import Choices, Distribution, Gaussian, Hybrid, full_precision
@@ -23,6 +24,7 @@ from rlstack.networks.recurrent import RecurrentConfig
 from rlstack.networks.values import StateNetwork
 
 from .base import Agent, AgentConfig, Count, Fraction, NonNegative, Policy, Positive, Scheduled, Whole
+from .compilation import CannotCompile, Compiler
 from .interface import Interface
 from .mates import Mates
 from .optimizer import Info
@@ -144,18 +146,28 @@ class OnPolicy(Agent):
         """What a central critic sees of the others."""
         return mates.seen(batch.get("place"))
 
+    def compile(self, compiler: Compiler) -> None:
+        if self.mates is not None:
+            raise CannotCompile("agent.critic=central looks up what others see")
+        super().compile(dataclasses.replace(compiler, varying=True))
+
     def policy(self, explore: bool) -> Policy:
-        def act(observation: Any, mask: Tensor | None = None) -> dict[str, Tensor]:
+        def choose(observation: Any, mask: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
             # Exploring as precisely as it learns: the ratio of a policy to itself must be one.
-            with self.optimizer.autocast() if explore else nullcontext():
+            with self.optimizer.autocast(explore):
                 distribution = self.distribution(self.normalized(observation), mask)
             sampled = explore or self.config.greedy == "sample"
             raw = distribution.sample() if sampled else distribution.mode()
+            return raw, distribution.log_prob(raw) if explore else None
+
+        quick = self.quick(choose) if explore else choose
+
+        def act(observation: Any, mask: Tensor | None = None) -> dict[str, Tensor]:
+            raw, log_prob = quick(observation, mask)
             # A hybrid's choices are whole numbers; its own conversion cuts off the others.
-            action = self.interface.to_env(raw if self.choices else raw.clamp(-1, 1))
-            acted = {"action": action}
-            if explore:
-                acted["log_prob"] = distribution.log_prob(raw)
+            acted = {"action": self.interface.to_env(raw if self.choices else raw.clamp(-1, 1))}
+            if log_prob is not None:
+                acted["log_prob"] = log_prob
                 if self.numbers:
                     acted["raw_action"] = raw
             return acted
@@ -177,7 +189,7 @@ class OnPolicy(Agent):
         following = sequences.get("next")
         reward = following.get("reward")
         if self.reward_scaler is not None:
-            self.reward_scaler.update(sequences)
+            self.reward_scaler.update(sequences, everyone=self.interface.group is None)
             reward = self.reward_scaler(reward)
         with self.optimizer.autocast():
             values = self._values(observation, sequences)
@@ -202,7 +214,7 @@ class OnPolicy(Agent):
 
     def _batch(self, entries: TensorDict, sequences: TensorDictBase) -> TensorDictBase:
         """What is learned of entries ``[B, T]``."""
-        return entries[sequences.get("active")]
+        return self._kept(entries, sequences)
 
     def _values(self, observation: Any, sequences: TensorDictBase) -> tuple[Tensor, Tensor]:
         """Of all (scaled) observations ``[B, T]`` and of those that follow them, ``[B, T, 1]``."""
@@ -223,8 +235,11 @@ class OnPolicy(Agent):
             return self.normalized(following.get("observation")[index])
 
         ends = following.get("done")[..., 0] & ~following.get("terminated")[..., 0]
-        ends[:, -1] = True
+        ends[:, -1:].fill_(True)
         following_value = torch.cat((value[:, 1:], value[:, -1:]), 1)
+        if self.mates is None and not looks_are_free(value.device):
+            values = self.critic(self.normalized(following.get("observation")))  # of all: to ask of which would wait
+            return torch.where(ends.unsqueeze(-1), values, following_value)
         if self.mates is None:
             following_value[ends] = self.critic(seen(ends))
         else:
@@ -239,11 +254,15 @@ class OnPolicy(Agent):
         """The updates on one :meth:`rollout`."""
 
     @abstractmethod
-    def loss(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
-        """A scalar that is a mean over a batch ``[N]``, and what is to be reported of it."""
+    def loss(self, batch: TensorDictBase, report: bool = True) -> tuple[Tensor, Info]:
+        """A scalar that is a mean over a batch ``[N]``, and what is told of it; less where no ``report`` is wanted."""
 
-    def step(self, batch: TensorDictBase) -> tuple[Tensor, Tensor, Info]:
-        """One step on a batch ``[N]``; see :meth:`Optimizer.minimize`.
+    def plain_loss(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
+        """Without the report, which nobody reads of most minibatches."""
+        return self.loss(batch, report=False)
+
+    def step(self, batch: TensorDictBase, report: bool = True) -> tuple[Tensor, Tensor, Info]:
+        """One step on a batch ``[N]``, with or without a report; see :meth:`Optimizer.minimize`.
 
         Advantages are normalised over the whole of it, however it is split up afterwards. Log standard deviations are
         kept within :data:`LOG_STD_RANGE`, at whose ends they can turn back.
@@ -251,7 +270,7 @@ class OnPolicy(Agent):
         if self.normalizes_steps:
             batch = self.with_normalized_advantages(batch)
         self.updates += 1
-        told = self.optimizer.minimize(self.loss, batch)
+        told = self.optimizer.minimize(self.loss if report else self.plain_loss, batch)
         if self.numbers:
             self.actor.log_std.data.clamp_(*LOG_STD_RANGE)
         return told
@@ -272,7 +291,7 @@ class OnPolicy(Agent):
         self.set_frames(frames)
         metrics = self.update(self.rollout(sequences))
         if self.normalizer is not None:  # only now: the data's log probabilities belong to the old statistics
-            self.normalizer.update(sequences.get("observation")[sequences.get("active")])
+            self.normalizer.update(self._kept(sequences.get("observation"), sequences))
         if self.mates is not None:
             self.mates.forget()
         return metrics

@@ -12,6 +12,10 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
+from envs.waiting import looks_are_free
+
+from .compilation import CompiledSteps, Compiler, clip, norm_of
+
 Precision: TypeAlias = Literal["float32", "bfloat16", "float16"]
 Info: TypeAlias = dict[str, Tensor]
 
@@ -77,6 +81,25 @@ class Optimizer:
             self._optimizer = torch.optim.RMSprop(self.parameters, lr=lr, alpha=0.99, eps=eps, foreach=True)
         self._dtype = _DTYPES.get(precision)
         self._scaler = torch.amp.GradScaler(self._device, enabled=precision == "float16")
+        self._compiled: CompiledSteps | None = None
+        self.norms: list[Tensor] = []
+
+    def compile(self, compiler: Compiler, what: str) -> None:
+        """From now on a step is one graph; same results but for rounding.
+
+        Raises:
+            CannotCompile: not such steps, it says why.
+        """
+        self._compiled = CompiledSteps(self, compiler, what)
+
+    def run_plainly(self) -> None:
+        """Undoes :meth:`compile`."""
+        self._compiled = None
+
+    @property
+    def scales(self) -> bool:
+        """Losses are scaled, and steps may be left out."""
+        return self._scaler.is_enabled()
 
     @property
     def lr(self) -> float:
@@ -87,6 +110,8 @@ class Optimizer:
     def lr(self, value: float) -> None:
         for group in self._optimizer.param_groups:
             group["lr"] = value
+        if self._compiled is not None:
+            self._compiled.set_lr(value)
 
     def minimize(
         self, loss: Callable[[TensorDictBase], tuple[Tensor, Info]], batch: TensorDictBase
@@ -100,6 +125,9 @@ class Optimizer:
         Returns the loss, the largest norm of a group's gradient before clipping (0 where nothing is clipped, and for a
         step that is left out) and the report.
         """
+        if self._compiled is not None:
+            value, self.norms, info = self._compiled(loss, batch)
+            return value, self._largest_norm(), info
         for parameter in self.parameters:
             parameter.grad = None
         if self.accumulate == 1:
@@ -123,30 +151,51 @@ class Optimizer:
         with self.autocast():
             return loss(batch)
 
-    def autocast(self) -> AbstractContextManager[Any]:
+    def autocast(self, enabled: bool = True) -> AbstractContextManager[Any]:
         """In it, networks run in the precision of the forward passes."""
-        return nullcontext() if self._dtype is None else torch.autocast(self._device, self._dtype)
+        return nullcontext() if self._dtype is None or not enabled else torch.autocast(self._device, self._dtype)
 
     def _step(self, loss: Tensor, info: Info, batch: TensorDictBase) -> Tensor:
         scaled, clips = self._scaler.is_enabled(), self.max_grad_norm is not None
         if scaled:
             self._scaler.unscale_(self._optimizer)
-        self.norms: list[Tensor] = [_norm(group) for group in self.groups] if clips else []
+        parts = [[parameter.grad for parameter in group if parameter.grad is not None] for group in self.groups]
+        self.norms = [norm_of(part) for part in parts] if clips else []
         refused = self._unsound(loss)
         if refused is True:
             self._explain(info, batch)
         elif self.max_grad_norm is not None:
-            for group, norm in zip(self.groups, self.norms):
-                _clip(group, norm, self.max_grad_norm)
+            for part, norm in zip(parts, self.norms):
+                clip(part, norm, self.max_grad_norm)
         if scaled:
             self._scaler.step(self._optimizer)
             self._scaler.update()
         elif refused is not True:
             self._take(None if refused is False else refused)
+        largest = self._largest_norm()
+        return torch.nan_to_num(largest, nan=0.0, posinf=0.0) if scaled else largest
+
+    def _largest_norm(self) -> Tensor:
         if not self.norms:
             return torch.zeros(())
-        norm = self.norms[0] if len(self.norms) == 1 else torch.stack(self.norms).max()
-        return torch.nan_to_num(norm, nan=0.0, posinf=0.0) if scaled else norm
+        return self.norms[0] if len(self.norms) == 1 else torch.stack(self.norms).max()
+
+    def moments(self) -> dict[str, list[Tensor]]:
+        """What a step knows of earlier ones, by name, in the order of the parameters; made if there is nothing yet."""
+        adam = isinstance(self._optimizer, Adam)
+        names = ("exp_avg", "exp_avg_sq") if adam else ("square_avg",)
+        for parameter in self.parameters:
+            state = self._optimizer.state[parameter]
+            if not state:
+                state["step"] = torch.zeros((), device=parameter.device if adam else None)
+                state.update({name: torch.zeros_like(parameter) for name in names})
+        states = [self._optimizer.state[parameter] for parameter in self.parameters]
+        return {name: [state[name] for state in states] for name in ("step", *names)}
+
+    @property
+    def constants(self) -> dict[str, Any]:
+        """What a step is made with, such as ``eps``."""
+        return self._optimizer.param_groups[0]
 
     def _unsound(self, loss: Tensor) -> bool | Tensor:
         """Whether loss or gradients are not finite; of a GPU, 0 or 1 as a tensor that nobody waits for.
@@ -156,7 +205,7 @@ class Optimizer:
         numbers = [loss]
         if not self._scaler.is_enabled():
             numbers += self.norms or [self._overflow()]
-        if self._device == "cpu":
+        if looks_are_free(loss.device):
             return not all(math.isfinite(number.item()) for number in numbers)
         sound = torch.stack([torch.isfinite(number) for number in numbers]).all()
         found = (~sound).to(self.refused.dtype)
@@ -198,6 +247,8 @@ class Optimizer:
         self._optimizer.load_state_dict(deepcopy(state["optimizer"]))  # which would share the moments
         if state["scaler"]:  # empty in a run of another precision
             self._scaler.load_state_dict(state["scaler"])
+        if self._compiled is not None:
+            self._compiled.forget()
 
 
 class Adam(torch.optim.Adam):
@@ -242,19 +293,6 @@ class Adam(torch.optim.Adam):
         """Restores moments; they are new tensors."""
         super().load_state_dict(state_dict)
         self._columns = None
-
-
-def _norm(parameters: list[Tensor]) -> Tensor:
-    """Of the gradients of some parameters."""
-    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    # Copied side by side first: a norm of each by itself costs a small network as much as its loss.
-    return torch.linalg.vector_norm(torch.cat([gradient.flatten() for gradient in gradients]))
-
-
-def _clip(parameters: list[Tensor], norm: Tensor, max_norm: float) -> None:
-    """What ``clip_grad_norm_`` does, without sorting the tensors by device and type every time."""
-    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    torch._foreach_mul_(gradients, (max_norm / (norm + 1e-6)).clamp(max=1.0))
 
 
 def _join(values: list[Tensor]) -> Tensor:

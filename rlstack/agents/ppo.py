@@ -17,6 +17,7 @@ from torch.nn.functional import mse_loss
 from rlstack.config import Interval
 
 from .base import Count, Positive, Scheduled, Whole
+from .compilation import CannotCompile, Compiler
 from .on_policy import OnPolicy, OnPolicyConfig
 from .optimizer import Info
 
@@ -61,8 +62,13 @@ class PPO(OnPolicy):
         "entropy_coefficient": Interval(low=0),
     }
 
-    _reporting = True
-    """Of most minibatches nobody reads the report, which costs as much as a small network's forward pass."""
+    def compile(self, compiler: Compiler) -> None:
+        if self.config.value_first:
+            raise CannotCompile("agent.value_first trains some parameters for longer than others")
+        super().compile(compiler)
+
+    def expected_updates(self) -> float:
+        return self.total_frames * self.config.epochs / self.config.minibatch_size
 
     def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
         """Epochs of minibatches in random order.
@@ -82,9 +88,9 @@ class PPO(OnPolicy):
         for _ in range(c.epochs):
             minibatches = batch[torch.randperm(len(batch), device=self.device)].split(sizes)
             for minibatch in minibatches:
-                self._reporting = c.report_over == "all" or minibatch is minibatches[-1]
-                loss, norm, info = self.step(minibatch)
-                if self._reporting:
+                report = c.report_over == "all" or minibatch is minibatches[-1]
+                loss, norm, info = self.step(minibatch, report)
+                if report:
                     seen.append({"total": loss, "norm": norm, **info})
             found = seen[-1] if c.report_over == "last" else _means(seen)
             metrics = {name: found[entry] for name, entry in _METRICS.items()}
@@ -96,10 +102,10 @@ class PPO(OnPolicy):
     def normalizes_steps(self) -> bool:
         return super().normalizes_steps and self.config.normalize_over == "minibatch"
 
-    def loss(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
-        """-min(r A, clip(r) A) + value loss - entropy bonus."""
-        c, clip, advantage = self.config, self.scheduled["clip"], batch.get("advantage")
-        if self.frames < c.value_first:
+    def loss(self, batch: TensorDictBase, report: bool = True) -> tuple[Tensor, Info]:
+        """-min(r A, clip(r) A) + value loss - entropy bonus. A report costs as much as a small forward pass."""
+        c, clip, advantage = self.config, self.now("clip"), batch.get("advantage")
+        if c.value_first and self.frames < c.value_first:
             return self._value_alone(batch)
         distribution, values = self.policy_and_value(batch)
         log_ratio = distribution.log_prob(batch.get("action")) - batch.get("log_prob")
@@ -108,9 +114,9 @@ class PPO(OnPolicy):
         surrogate = torch.minimum(ratio * advantage, torch.add(advantage, advantage.abs(), alpha=clip)).mean()
         value = self._value_loss(values, batch)
         loss = c.value_coefficient * value - surrogate
-        if self.scheduled["entropy_coefficient"]:
-            loss = loss - self.scheduled["entropy_coefficient"] * distribution.entropy().mean()
-        if not self._reporting:
+        if not self.unused("entropy_coefficient"):
+            loss = loss - self.now("entropy_coefficient") * distribution.entropy().mean()
+        if not report:
             return loss, {"policy": -surrogate.detach(), "value": value.detach()}
         with torch.no_grad():
             info = {

@@ -22,7 +22,7 @@ from rlstack.networks.distributions import masked_logits
 from rlstack.networks.values import ActionValue, StateNetwork
 
 from .base import Positive, Scheduled
-from .interface import Interface, legal
+from .interface import Interface, drawn, legal
 from .off_policy import OffPolicy, OffPolicyConfig, greedy, next_mask
 from .optimizer import Info
 
@@ -112,18 +112,17 @@ class SAC(OffPolicy):
 
     def explore(self, observation: Any, mask: Tensor | None = None) -> Tensor:
         action = self._sample(observation, mask)
-        if not self.scheduled["epsilon"]:
+        if self.unused("epsilon"):
             return action
         random = self.interface.random_action(self._lead(observation), self.device, mask)
-        chosen = torch.rand(self._lead(observation), device=self.device) < self.scheduled["epsilon"]
+        chosen = torch.rand(self._lead(observation), device=self.device) < self.now("epsilon")
         return torch.where(chosen if self.choices is not None else chosen.unsqueeze(-1), random, action)
 
     def _sample(self, observation: Any, mask: Tensor | None) -> Tensor:
         out = self.actor(self.normalized(observation))
         if self.choices is None:
             return squashed(out[0] + out[1].exp() * torch.randn_like(out[0]), self.config.squash)
-        probabilities = _log_probabilities(out, mask).exp()
-        return torch.multinomial(probabilities.reshape(-1, self.choices), 1).view(self._lead(observation))
+        return drawn(_log_probabilities(out, mask).exp())
 
     def action_and_log_prob(self, actor: nn.Module, observation: Any) -> tuple[Tensor, Tensor]:
         """A sampled continuous action ``[N, D]`` and its log density ``[N, 1]``."""
@@ -154,7 +153,8 @@ class SAC(OffPolicy):
         actor_loss, actor_norm, acted = self.actor_optimizer.minimize(self.actor_loss, batch)
         if self.config.learn_alpha:
             wanted = acted.get("target_entropy", self.target_entropy)
-            self.alpha_optimizer.minimize(lambda part: self._alpha_loss(acted["entropy"], wanted), batch)
+            gap = (acted["entropy"] - wanted).expand(len(batch))
+            self.alpha_optimizer.minimize(self._alpha_loss, batch.empty().set("gap", gap))
             self.temperature.log_alpha.data.clamp_(*LOG_ALPHA_RANGE)
         return {
             "loss/critic": critic_loss,
@@ -215,9 +215,9 @@ class SAC(OffPolicy):
             info["target_entropy"] = ENTROPY_SHARE * legal(mask).sum(-1).to(log_prob.dtype).log().mean()
         return loss, info
 
-    def _alpha_loss(self, entropy: Tensor, target: Tensor | float) -> tuple[Tensor, Info]:
+    def _alpha_loss(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
         """Raises the temperature while the entropy is below its target (Haarnoja et al. 2018, arXiv 1812.05905)."""
-        return self.temperature.log_alpha * (entropy - target), {}
+        return self.temperature.log_alpha * batch.get("gap")[0], {}
 
     def imitation_loss(self, observation: Any, action: Tensor, mask: Tensor | None) -> Tensor:
         """Cross entropy of choices; squared difference to the squashed mean of continuous actions."""

@@ -118,6 +118,11 @@ class _Curve:
     warmup_start: float = 0.0
     factor: float | None = None
 
+    @property
+    def constant(self) -> bool:
+        """It never changes."""
+        return self.kind == "constant" and not self.warmup
+
     def __call__(self, frames: int) -> float:
         if frames < self.warmup:
             return self.warmup_start + (self.start - self.warmup_start) * max(frames, 0) / self.warmup

@@ -13,6 +13,7 @@ from torch import Tensor
 from rlstack.config import ConfigError
 
 from .base import Agent
+from .compilation import Compiler
 from .interface import GROUP, Interface
 
 SIDES = ("first", "second")
@@ -92,6 +93,13 @@ class Split(Agent):
     @classmethod
     def check(cls, interface: Interface) -> None:
         """What the algorithm says itself."""
+
+    def compile(self, compiler: Compiler) -> None:
+        for part in self.parts:
+            part.compile(compiler)
+
+    def expected_updates(self) -> float:
+        return sum(part.expected_updates() for part in self.parts) / len(SIDES)
 
     def policy(self, explore: bool) -> TensorDictModuleBase:
         return SplitPolicy([part.policy(explore) for part in self.parts], self.agents)

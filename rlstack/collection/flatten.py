@@ -129,8 +129,22 @@ def transitions(sequences: TensorDictBase, everyone: bool = False) -> TensorDict
     """Active entries of ``[B, T]`` as a flat batch ``[N]``; all entries where ``everyone`` is known to be active."""
     if everyone:
         return _flat(sequences, ("active",))
-    active: Tensor = sequences.get("active")
-    return sequences.exclude("active")[active]
+    return kept(sequences.exclude("active"), sequences.get("active"))
+
+
+def kept(entries: Any, active: Tensor) -> Any:
+    """Of a tensor or tensordict ``[B, T, ...]`` the entries that are ``active [B, T]``, ``[N, ...]``.
+
+    What indexing by ``active`` gives; but that asks a GPU how many there are once for every tensor, this once for all.
+    """
+    return _rows(entries, active.flatten().nonzero()[:, 0])
+
+
+def _rows(entries: Any, index: Tensor) -> Any:
+    if isinstance(entries, Tensor):
+        return entries.flatten(0, 1).index_select(0, index)
+    size = torch.Size([len(index), *entries.batch_size[2:]])
+    return TensorDict({key: _rows(value, index) for key, value in entries.items()}, size, entries.device)
 
 
 def _flat(sequences: TensorDictBase, without: tuple[str, ...] = ()) -> TensorDict:

@@ -14,6 +14,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 from torchrl.data import Composite, TensorSpec
 
+from rlstack.collection.flatten import kept
 from rlstack.config import ConfigError
 
 _CLIP, _EPS = 10.0, 1e-8
@@ -128,8 +129,12 @@ class RewardScaler(nn.Module):
         self.register_buffer("returns", torch.zeros(0, dtype=torch.float64))
 
     @torch.no_grad()
-    def update(self, sequences: TensorDictBase) -> None:
-        """Takes in folded sequences ``[B, T]`` whose rows go on from one call to the next."""
+    def update(self, sequences: TensorDictBase, everyone: bool = False) -> None:
+        """Takes in folded sequences ``[B, T]`` whose rows go on from one call to the next.
+
+        Args:
+            everyone: all entries are known to be active.
+        """
         following = sequences.get("next")
         reward, done = following.get("reward")[..., 0].double(), following.get("done")[..., 0]
         active = sequences.get("active")
@@ -140,7 +145,8 @@ class RewardScaler(nn.Module):
             seen.append(running)
             running = running.masked_fill(done[:, t], 0.0)
         self.returns = running
-        self.moments.update(torch.stack(seen, 1)[active])
+        returns = torch.stack(seen, 1)
+        self.moments.update(returns.flatten() if everyone else kept(returns, active))
 
     def forward(self, reward: Tensor) -> Tensor:
         """Rewards of any shape, scaled and clipped to +-10."""

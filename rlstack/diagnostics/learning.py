@@ -176,7 +176,7 @@ def watch_updates(sections: Sections, agent: Agent) -> None:
     """Gives the parts of an update, and what is done beside updates, to sections."""
     sections.watch(Optimizer, "_forward", "forward, loss", whole=True)
     sections.watch(torch.Tensor, "backward", "backward", whole=True)
-    sections.watch_named("rlstack.agents.optimizer:_clip", "clip")
+    sections.watch_named("rlstack.agents.optimizer:clip", "clip")
     sections.watch(Optimizer, "_step", "optimiser")
     own = {"remember": "memory", "rollout": "advantages", "sample": "sample", "prepared": "sample"}
     for name, section in {**own, "_update_targets": "targets"}.items():

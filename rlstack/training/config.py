@@ -146,6 +146,7 @@ class ObjectiveConfig:
 class TrainConfig:
     """One run. ``agent`` and ``env`` are checked by the agent's and the world's own types.
 
+    ``compile`` and ``cudagraphs`` are told of in :mod:`rlstack.training.acceleration`.
     ``init`` is a checkpoint whose agent's networks a new run starts from; without a ``curriculum`` the world is as its
     options say all the time. ``until`` is where the run stops with a checkpoint, to be resumed: schedules go by
     ``total_frames``.
@@ -167,6 +168,8 @@ class TrainConfig:
     debug: bool
     imitation: ImitationConfig
     init: str | None = None
+    compile: bool | Literal["auto"] = False
+    cudagraphs: bool | Literal["auto"] = "auto"
     curriculum: CurriculumConfig | None = None
     until: Count | None = None
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)

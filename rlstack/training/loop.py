@@ -11,6 +11,7 @@ import torch
 from tensordict import TensorDictBase
 
 from envs import world_class
+from envs.compilation import telling
 from rlstack.agents import build_agent
 from rlstack.collection.collector import make_collector
 from rlstack.collection.flatten import flatten_agents
@@ -18,6 +19,7 @@ from rlstack.config import ConfigError
 from rlstack.evaluation.evaluator import Evaluation, evaluate
 from rlstack.play.self_play import SelfPlay
 
+from .acceleration import Acceleration
 from .checkpoint import CheckpointError, state_digest
 from .clock import Clock
 from .config import TrainConfig
@@ -51,8 +53,10 @@ class Training:
         if config.threads is not None:
             torch.set_num_threads(config.threads)
         seed_everything(config.seed)
-        self.env = build_world(config.env, self.device, config.seed)
+        self.acceleration = Acceleration(config, self.device)
+        self.env = build_world(config.env, self.device, config.seed, **self.acceleration.world)
         self.agent = build_agent(config.agent, self.env, config.total_frames, self.device)
+        self.acceleration.apply(self.agent)
         self.curriculum = None if config.curriculum is None else Curriculum(config.curriculum, self.env)
         self.self_play = SelfPlay.of(self.env, run.path / "opponents", raw_config, self.agent)
         self.monitor = Monitor()
@@ -212,8 +216,11 @@ class Training:
         with MetricLogger(self.run.path, self.config.logger, self.raw_config, self.run.path.name) as logger:
             logger.truncate_after(self.frames)  # rows of a future that a resumed run has left behind
             progress = Progress(self.last_frame, start_frames=self.frames)
+            for note in self.acceleration.notes:
+                progress.event(note)
             try:
-                yield logger, progress
+                with telling(progress.event):
+                    yield logger, progress
             finally:
                 progress.close()
 

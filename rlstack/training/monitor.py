@@ -8,6 +8,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from rlstack.collection.flatten import STAYS
 from rlstack.evaluation.statistics import wilson_interval
 
 EPISODE = ("next", "episode")
@@ -70,6 +71,8 @@ def _numbers(values: dict[str, Tensor | float]) -> dict[str, float]:
 def count_frames(batch: TensorDictBase, sequences: TensorDictBase, unit: str) -> int:
     """Frames in a batch: decisions of active agents, or steps of worlds (see ``CollectorConfig.count``)."""
     if unit == "env_steps":
+        return batch.numel()
+    if sequences.get(STAYS, None) is None:  # nobody can leave: nothing to be asked
         return batch.numel()
     active = sequences.get("active")
     return int(torch.count_nonzero(active))

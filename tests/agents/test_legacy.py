@@ -10,6 +10,7 @@ import pytest
 import torch
 from hydra import compose, initialize_config_dir
 from torchrl.data import Bounded, Categorical
+from torchrl.envs import EnvBase
 
 import envs
 import rlstack
@@ -137,7 +138,7 @@ def test_evaluated_like_one_of_ours(
     assert len([*(tmp_path / "runs").iterdir()]) == 3  # other options, and another file of that name
 
 
-def short(num_worlds: int = 1) -> Any:
+def short(num_worlds: int = 1) -> EnvBase:
     """MarineNav, cut after two steps."""
     return envs.make("marinenav", num_worlds=num_worlds, max_steps=2)
 

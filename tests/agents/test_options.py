@@ -290,7 +290,7 @@ def test_ppo_may_learn_values_first() -> None:
 def test_ppo_has_no_small_remainders(count: int, sizes: list[int]) -> None:
     env, seen = plain(discrete=True), []
     agent = small(env, name="ppo", epochs=1, minibatch_size=20)
-    agent.step = lambda batch, step=agent.step: (seen.append(len(batch)), step(batch))[1]
+    agent.step = lambda batch, *report, step=agent.step: (seen.append(len(batch)), step(batch, *report))[1]
     agent.learn(env.experience(agent, 1, count), count)
     assert seen == sizes
 
@@ -298,7 +298,7 @@ def test_ppo_has_no_small_remainders(count: int, sizes: list[int]) -> None:
 def test_ppo_never_takes_an_entry_by_itself() -> None:
     env, seen = plain(discrete=True), []
     agent = small(env, name="ppo", epochs=1, minibatch_size=2)
-    agent.step = lambda batch, step=agent.step: (seen.append(len(batch)), step(batch))[1]
+    agent.step = lambda batch, *report, step=agent.step: (seen.append(len(batch)), step(batch, *report))[1]
     agent.learn(env.experience(agent, 1, 7), 7)
     assert sum(seen) == 7 and min(seen) == 2
 

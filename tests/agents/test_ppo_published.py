@@ -111,7 +111,7 @@ def test_an_update_stops_at_the_mean_over_all_minibatches() -> None:
         agent = small(env, name="ppo", epochs=5, minibatch_size=10, target_kl=0.5, report_over=over)
         distances = iter([0.0, 0.9, 0.0, 0.9, 1.0, 1.0] + [0.0] * 4)  # means so far: 0.45, 0.45, 0.63
 
-        def step(batch: Any, agent: Any = agent, distances: Any = distances) -> Any:
+        def step(batch: Any, report: bool, agent: Any = agent, distances: Any = distances) -> Any:
             agent.updates += 1
             kl = torch.tensor(next(distances))
             return kl, kl, dict.fromkeys(("policy", "value", "entropy", "clipped"), kl) | {"kl": kl}
@@ -124,7 +124,7 @@ def test_an_update_stops_at_the_mean_over_all_minibatches() -> None:
 def test_minibatches_with_a_remainder() -> None:
     env, seen = plain(discrete=True), []
     agent = small(env, name="ppo", epochs=1, minibatch_size=20, short_minibatch=True)
-    agent.step = lambda batch, step=agent.step: (seen.append(len(batch)), step(batch))[1]
+    agent.step = lambda batch, *report, step=agent.step: (seen.append(len(batch)), step(batch, *report))[1]
     agent.learn(env.experience(agent, 1, 51), 51)
     assert seen == [20, 20, 11]
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from tensordict import TensorDict
 from torch import Tensor, nn
 from torch.distributions import Categorical, Distribution
 from torchrl.modules import DistributionalQValueActor, QValueActor, TanhNormal
@@ -189,7 +190,7 @@ def test_sac_with_the_same_noise(alpha: float, monkeypatch: pytest.MonkeyPatch) 
     same_critics(agent, loss, agent.critic_loss(batch)[0], theirs["loss_qvalue"])
     ours, info = agent.actor_loss(batch)
     same(ours, theirs["loss_actor"], agent.actor.parameters())
-    ours = agent._alpha_loss(info["entropy"], agent.target_entropy)[0]
+    ours = agent._alpha_loss(TensorDict({"gap": (info["entropy"] - agent.target_entropy)[None]}, [1]))[0]
     torch.testing.assert_close(ours, theirs["loss_alpha"], rtol=0, atol=1e-12)
     grads = (gradients(ours, [agent.temperature.log_alpha]), gradients(theirs["loss_alpha"], [loss.log_alpha]))
     torch.testing.assert_close(*grads, rtol=0, atol=1e-12)

@@ -15,6 +15,7 @@ from rlstack.networks.recurrent import REMEMBERED, Core, Remembering, remembered
 from rlstack.networks.segments import Segments
 
 from ..base import Agent
+from ..compilation import CannotCompile, Compiler
 from ..interface import MASK, Interface
 from ..optimizer import Info
 from .policy import RecurrentPolicy
@@ -70,6 +71,9 @@ class Recurrent(Agent):
         if isinstance(observation, TensorDictBase) and REMEMBERED in observation.keys():  # noqa: SIM118
             return observation
         return super().normalized(observation)
+
+    def compile(self, compiler: Compiler) -> None:
+        raise CannotCompile("agent.recurrent cuts its batches by where episodes end")
 
     def policy(self, explore: bool) -> RecurrentPolicy:
         names = list(self.memories) if explore else [self.ACTING]

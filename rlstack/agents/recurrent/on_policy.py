@@ -106,8 +106,8 @@ class RecurrentOnPolicy(Recurrent, OnPolicy):
     def _others(self, mates: Mates, batch: TensorDictBase) -> Tensor:
         return batch.get("others")
 
-    def step(self, batch: TensorDictBase) -> tuple[Tensor, Tensor, Info]:
-        return super().step(self.shared_out(batch, batch.get("active")))
+    def step(self, batch: TensorDictBase, report: bool = True) -> tuple[Tensor, Tensor, Info]:
+        return super().step(self.shared_out(batch, batch.get("active")), report)
 
     def with_normalized_advantages(self, batch: TensorDictBase) -> TensorDictBase:
         advantage, active = batch.get("advantage"), batch.get("active")

@@ -1,0 +1,96 @@
+"""``torch.compile`` for pure functions of tensors: told when it happens, and done without where it fails."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+_listeners: list[Callable[[str], None]] = []
+
+
+@contextmanager
+def telling(listener: Callable[[str], None]) -> Iterator[None]:
+    """In it, what is compiled is told to ``listener``, a line at a time; else only failures are, as warnings."""
+    _listeners.append(listener)
+    try:
+        yield
+    finally:
+        _listeners.remove(listener)
+
+
+class Compiled:
+    """A function, compiled on its first call; as it is from then on if that fails.
+
+    The whole function becomes one graph. Random numbers are those that the function would draw by itself, so that
+    results differ by rounding alone.
+
+    Args:
+        function: of tensors, or of what holds some.
+        what: it is, for messages.
+        backend: of ``torch.compile``.
+        options: further arguments of ``torch.compile``.
+    """
+
+    def __init__(self, function: Callable[..., Any], what: str, backend: str = "inductor", **options: Any) -> None:
+        def compute(*arguments: Any) -> Any:
+            return function(*arguments)
+
+        # Compiled code is kept with the code object; sharing one, every call would search what belongs to others.
+        compute.__code__ = compute.__code__.replace(co_name=getattr(function, "__name__", "compute"))
+        if backend == "inductor":
+            options["options"] = {"fallback_random": True, **options.get("options", {})}
+        self.function, self.what = function, what
+        self._fast: Callable[..., Any] | None = torch.compile(compute, backend=backend, fullgraph=True, **options)
+        self._begun = False
+
+    @property
+    def failed(self) -> bool:
+        """It runs as it is."""
+        return self._fast is None
+
+    def __call__(self, *arguments: Any) -> Any:
+        if self._fast is None:
+            return self.function(*arguments)
+        if not self._begun:
+            _tell(f"compiling {self.what} ...")
+        begin = time.monotonic()
+        try:
+            result = self._fast(*arguments)
+        except Exception as error:
+            if not isinstance(error, _failures()):
+                raise
+            self._fast = None
+            line = f"{self.what} is not compiled, the run goes on without: {_reason(error)}"
+            if not _tell(line):
+                warnings.warn(line, stacklevel=2)
+            return self.function(*arguments)
+        if not self._begun:
+            self._begun = True
+            _tell(f"compiled {self.what}, {time.monotonic() - begin:.0f} s")
+        return result
+
+
+def _tell(line: str) -> bool:
+    for listener in _listeners:
+        listener(line)
+    return bool(_listeners)
+
+
+def _failures() -> tuple[type[BaseException], ...]:
+    """What compiling raises, before anything of the function has run."""
+    from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException
+    from torch._inductor.exc import CppCompileError, InvalidCxxCompiler
+
+    return TorchDynamoException, FailOnRecompileLimitHit, CppCompileError, InvalidCxxCompiler
+
+
+def _reason(error: BaseException) -> str:
+    """The first line of an error that says something, shortened."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    told = [line for line in lines if not line.startswith("backend=")]
+    return f"{type(error).__name__}: {(told or lines or [''])[0][:160]}"

@@ -1,0 +1,97 @@
+"""What of a run is compiled, and recorded as CUDA graphs: the options ``compile`` and ``cudagraphs``.
+
+``auto`` compiles everything for a GPU. On a CPU, where a step of a small network gains half a millisecond or so, and
+compiling takes from half a minute to some minutes, it compiles the update of runs with :data:`LONG` updates or more,
+and the worlds where ``env.compiled`` says so. It goes by numbers of the configuration alone: a clock would make two
+runs of one seed differ by rounding.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+
+import torch
+
+import envs
+from rlstack.agents import Agent
+from rlstack.agents.compilation import CannotCompile, Compiler
+
+from .config import TrainConfig
+
+LONG = 200_000
+"""Updates of a run from which ``auto`` compiles on a CPU: some three times what pays for the compiler's time."""
+
+
+class Acceleration:
+    """What is compiled of a run.
+
+    Args:
+        config: of the run.
+        device: it computes on.
+
+    Attributes:
+        world: options of the world that differ from ``env``.
+        notes: a line for everything that was asked for and cannot be done.
+    """
+
+    def __init__(self, config: TrainConfig, device: torch.device) -> None:
+        self.notes: list[str] = []
+        self._compile, self._gpu = config.compile, device.type == "cuda"
+        if config.cudagraphs is True and not self._gpu:
+            self.notes.append(f"cudagraphs: the device is {device}, nothing is recorded")
+        self._graphs = self._gpu and config.cudagraphs is not False
+        self.world: dict[str, bool] = {}
+        known = "compiled" in envs.options_of(config.env["name"]) and config.env.get("backend", "torch") == "torch"
+        if known and (config.env.get("compiled") or self._wanted):
+            self.world["compiled"] = self._possible(device)
+
+    @property
+    def _wanted(self) -> bool:
+        return self._compile is True or (self._compile == "auto" and self._gpu)
+
+    def _possible(self, device: torch.device) -> bool:
+        missing = _missing_compiler(device)
+        if missing is None:
+            keep_compiled_code()
+            return True
+        note = f"compile: {missing}, the run goes on without"
+        self.notes += [] if note in self.notes else [note]
+        return False
+
+    def apply(self, agent: Agent) -> None:
+        """Compiles the agent, if it is to be; says why if it cannot."""
+        long = self._compile == "auto" and agent.expected_updates() >= LONG
+        compiles = (self._wanted or long) and self._possible(agent.device)
+        if not (compiles or self._graphs):
+            return
+        try:
+            agent.compile(Compiler(compiles=compiles, graphs=self._graphs))
+        except CannotCompile as error:
+            self.notes.append(f"compile: the agent runs as it is, {error}")
+
+
+def _missing_compiler(device: torch.device) -> str | None:
+    """What ``torch.compile`` needs on a device and does not find."""
+    if device.type == "cuda":
+        return None if importlib.util.find_spec("triton") else "the package triton is not installed"
+    from torch._inductor.cpp_builder import get_cpp_compiler
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    try:
+        get_cpp_compiler()
+    except InvalidCxxCompiler:
+        return "there is no C++ compiler (such as g++)"
+    return None
+
+
+def keep_compiled_code() -> None:
+    """Gives compiled code a lasting place, which later runs find it in; ``TORCHINDUCTOR_CACHE_DIR`` is another."""
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    try:
+        folder = base / "rlstack" / "inductor"
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return  # torch's own choice, in the folder for temporary files
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder))

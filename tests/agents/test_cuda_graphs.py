@@ -1,0 +1,124 @@
+"""Recording functions as CUDA graphs; a tape of operations on a CPU stands in for a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from rlstack.agents import cuda_graphs
+from rlstack.agents.cuda_graphs import Recorded
+
+
+class _Tape(TorchDispatchMode):
+    """Remembers operations; playing them again writes into the same tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operations: list[tuple[Any, Any, Any, Any]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func._schema.name in ("aten::_local_scalar_dense", "aten::nonzero"):
+            raise RuntimeError("operation not permitted when stream is capturing")
+        result = func(*args, **(kwargs or {}))
+        self.operations.append((func, args, kwargs or {}, result))
+        return result
+
+    def replay(self) -> None:
+        for func, args, kwargs, result in self.operations:
+            again = func(*args, **kwargs)
+            if isinstance(again, Tensor) and again.data_ptr() != result.data_ptr():
+                result.copy_(again)
+
+
+class _Stream:
+    def wait_stream(self, other: Any) -> None:
+        pass
+
+
+@contextmanager
+def _recording(graph: _Tape, capture_error_mode: str) -> Iterator[None]:
+    assert capture_error_mode == "thread_local"
+    before = [entry.clone() for entry in _untouched]
+    with graph:
+        yield
+    for entry, old in zip(_untouched, before):  # recording computes nothing
+        entry.copy_(old)
+
+
+_untouched: list[Tensor] = []
+
+
+@pytest.fixture(autouse=True)
+def _stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(cuda_graphs, "_is_on_gpu", lambda entry: isinstance(entry, Tensor))
+    monkeypatch.setattr(torch.cuda, "Stream", _Stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", _Stream)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", _Tape)
+    monkeypatch.setattr(torch.cuda, "graph", _recording)
+    yield
+    _untouched.clear()
+
+
+def test_replays_compute_with_new_inputs_and_change_the_same_state() -> None:
+    weight, calls = torch.tensor([2.0, 3.0]), []
+    _untouched.append(weight)
+
+    def learn(batch: TensorDict, rate: Tensor) -> dict[str, Tensor]:
+        calls.append(1)
+        loss = (batch["x"] * weight).sum(-1)
+        weight.sub_(rate * batch["x"].mean(0))
+        return {"loss": loss}
+
+    recorded, expected, results = Recorded(learn, "a step"), weight.clone(), []
+    for k in range(8):
+        x, rate = torch.full((3, 2), float(k)), torch.tensor(0.1 / (k + 1))
+        wanted = (x * expected).sum(-1)
+        expected -= rate * x.mean(0)
+        results.append((recorded(TensorDict({"x": x}, [3]), rate)["loss"], wanted))
+        torch.testing.assert_close(weight, expected)
+    assert len(calls) == 4, "three times to warm up, once to record"
+    for found, wanted in results:  # none is overwritten by a later one
+        torch.testing.assert_close(found, wanted)
+
+
+def test_each_layout_has_its_recording_up_to_a_number() -> None:
+    calls: list[int] = []
+
+    def double(x: Tensor) -> Tensor:
+        calls.append(len(x))
+        return 2 * x
+
+    recorded = Recorded(double, "doubling")
+    for size in (1, 2, 3, 4, 5):
+        for k in range(6):
+            assert recorded(torch.full((size,), float(k))).tolist() == [2.0 * k] * size
+    assert [calls.count(size) for size in (1, 2, 3, 4, 5)] == [4, 4, 4, 4, 6]
+
+
+def test_what_cannot_be_recorded_goes_on_without() -> None:
+    def looks(x: Tensor) -> Tensor:
+        return x if float(x.sum()) > 0 else -x
+
+    recorded = Recorded(looks, "a look")
+    for _ in range(3):
+        recorded(torch.tensor([1.0]))
+    with pytest.warns(UserWarning, match="a look is not recorded as a CUDA graph: operation not permitted"):
+        assert recorded(torch.tensor([-1.0])).tolist() == [1.0]
+    assert recorded(torch.tensor([-2.0])).tolist() == [2.0]
+
+
+def test_on_a_cpu_nothing_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    calls: list[int] = []
+    recorded = Recorded(lambda x: calls.append(1) or x, "nothing")
+    for _ in range(6):
+        recorded(torch.zeros(1))
+    assert len(calls) == 6

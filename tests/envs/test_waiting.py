@@ -1,0 +1,66 @@
+"""Worlds that restart without anybody looking which: what a GPU does, on a CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import envs
+from envs import waiting
+from envs.waiting import Turns, chosen, put_where
+
+_WORLDS: dict[str, dict[str, Any]] = {
+    "marinenav": {"num_worlds": 5, "max_steps": 6},
+    "arena": {"num_worlds": 5, "max_steps": 6},
+    "rocket": {"num_worlds": 3, "max_seconds": 0.4},
+    "echelon": {"num_worlds": 3, "blue": 1, "red": 1, "max_steps": 6, "maps": 4},
+}
+
+
+def test_turns_are_taken_one_after_the_other_and_round() -> None:
+    turns = Turns(4, torch.device("cpu"))
+    ended = torch.tensor([False, True, True, False, True])
+    assert turns.places(ended)[ended].tolist() == [0, 1, 2]
+    assert turns.places(ended)[ended].tolist() == [3, 0, 1]
+    assert turns.places(torch.zeros(5, dtype=torch.bool)).shape == (5,)
+    assert turns.places(ended)[ended].tolist() == [2, 3, 0]
+    assert not turns.over
+    for _ in range(Turns.EVERY):
+        turns.places(ended)
+    assert turns.over
+
+
+def test_only_ended_worlds_are_overwritten() -> None:
+    ended, places = torch.tensor([True, False, True]), torch.tensor([1, 9, 0]) % 2
+    state, fresh = {"a": torch.tensor([[1.0, 2.0, 3.0]])}, {"a": torch.tensor([[10.0, 20.0]])}
+    kept = state["a"]
+    put_where(ended, state.items(), fresh.items(), places)
+    assert kept.tolist() == [[20.0, 2.0, 10.0]], "in place"
+    new = chosen(ended, torch.tensor([[1, 1], [2, 2]]), places, torch.tensor([[0, 0], [5, 5], [0, 0]]))
+    assert new.tolist() == [[2, 2], [5, 5], [1, 1]]
+
+
+@pytest.mark.parametrize("name", _WORLDS)
+def test_worlds_end_and_begin_anew_by_themselves(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "FREE", set())
+    torch.manual_seed(0)
+    env = envs.make(name, **_WORLDS[name], seed=3)
+    root, ends = env.reset(), 0
+    length = torch.zeros(env.num_worlds)
+    for _ in range(20):
+        step, root = env.step_and_maybe_reset(env.rand_action(root))
+        following = step["next"]
+        done = following["done"][:, 0]
+        length = length + 1
+        torch.testing.assert_close(following["episode", "length"].view(env.num_worlds, -1)[:, 0].float(), length)
+        length = torch.where(done, 0.0, length)
+        assert not root["done"].any() and not root["terminated"].any()
+        group = "agents" in root.keys()  # noqa: SIM118
+        seen, shown = (part["agents", "observation"] if group else part["observation"] for part in (following, root))
+        parts = [(seen, shown)] if isinstance(seen, torch.Tensor) else [(seen[key], shown[key]) for key in seen.keys()]  # noqa: SIM118
+        assert all(torch.equal(old[~done], new[~done]) for old, new in parts), "who goes on is left alone"
+        assert not done.any() or not all(torch.equal(old[done], new[done]) for old, new in parts)
+        ends += int(done.sum())
+    assert ends >= 2 * env.num_worlds

@@ -1,0 +1,61 @@
+"""Counts, on a CPU, where a program would wait for a GPU."""
+
+from __future__ import annotations
+
+import traceback
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+_ASKING = {
+    "aten::_local_scalar_dense",  # item, bool, int, float, tolist
+    "aten::nonzero",
+    "aten::masked_select",
+    "aten::equal",
+    "aten::is_nonzero",
+    "aten::_unique2",
+    "aten::unique_dim",
+    "aten::bincount",
+    "aten::multinomial",  # looks whether the weights are weights
+    "aten::lift_fresh",  # torch.tensor(...) and indexing by a list: a copy from the host
+}
+_INDEXING = ("aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_")
+_ROOT = Path(__file__).resolve().parents[1]
+
+
+class HostWaits(TorchDispatchMode):
+    """A context; afterwards :attr:`places` counts operations by name and line of code."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places = Counter[str]()
+
+    @property
+    def count(self) -> int:
+        return sum(self.places.values())
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func._schema.name
+        asks = name in _ASKING or (name in _INDEXING and any(map(_is_mask, args[1])))
+        if asks and not _in_optimizer():
+            self.places[f"{name} {_line()}"] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def _in_optimizer() -> bool:
+    """Torch's own optimisers count their steps on the host."""
+    return any("/torch/optim/" in frame.filename for frame in traceback.extract_stack())
+
+
+def _is_mask(index: Any) -> bool:
+    return isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8)
+
+
+def _line() -> str:
+    own = [frame for frame in traceback.extract_stack() if frame.filename.startswith(str(_ROOT))]
+    own = [frame for frame in own if Path(frame.filename) != Path(__file__)]
+    return " < ".join(f"{Path(frame.filename).relative_to(_ROOT)}:{frame.lineno}" for frame in own[:-4:-1])

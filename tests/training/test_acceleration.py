@@ -1,0 +1,112 @@
+"""What ``compile`` and ``cudagraphs`` decide, and what a run says of it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+
+from rlstack.agents import build_agent
+from rlstack.config import ConfigError, build, conf_dir, to_plain
+from rlstack.training import acceleration
+from rlstack.training.acceleration import LONG, Acceleration, keep_compiled_code
+from rlstack.training.config import TrainConfig
+from rlstack.training.worlds import build_world
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
+NETWORKS = ["agent.hidden=[8,8]", "agent.self_features=8", "agent.object_features=[8]"]
+
+
+def config(*overrides: str) -> TrainConfig:
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        plain = to_plain(compose("train", ["env.num_worlds=4", "device=cpu", *NETWORKS, *overrides]))
+    return build(TrainConfig, plain)
+
+
+def decided(*overrides: str) -> tuple[Acceleration, Any]:
+    """What is decided for a run on a CPU, and its agent."""
+    c = config(*overrides)
+    found = Acceleration(c, CPU)
+    env = build_world(c.env, CPU, c.seed, **found.world)
+    agent = build_agent(c.agent, env, c.total_frames, CPU)
+    found.apply(agent)
+    return found, agent
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "given"))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "compiles_agent", "world"),
+    [
+        ([], False, {}),
+        (["compile=true"], True, {"compiled": True}),
+        (["compile=false"], False, {}),
+        (["compile=false", "env.compiled=true"], False, {"compiled": True}),
+        ([f"total_frames={LONG}", "agent.frames_per_update=1"], False, {}),  # a few less, as the memory fills first
+        ([f"total_frames={2 * LONG}", "agent.frames_per_update=1"], True, {}),
+        ([f"total_frames={2 * LONG}", "agent.frames_per_update=1", "compile=false"], False, {}),
+    ],
+)
+def test_on_a_cpu_auto_compiles_the_update_of_long_runs(
+    overrides: list[str], compiles_agent: bool, world: dict[str, bool]
+) -> None:
+    found, agent = decided(*overrides)
+    assert (agent.compiler is not None, found.world, found.notes) == (compiles_agent, world, [])
+
+
+def test_ppo_counts_its_updates() -> None:
+    _, agent = decided("agent=ppo", "total_frames=1_000_000", "agent.epochs=3", "agent.minibatch_size=500")
+    assert agent.expected_updates() == 6000
+
+
+def test_without_a_compiler_a_run_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(acceleration, "_missing_compiler", lambda device: "there is no C++ compiler (such as g++)")
+    found, agent = decided("compile=true")
+    assert (agent.compiler, found.world) == (None, {"compiled": False})
+    assert found.notes == ["compile: there is no C++ compiler (such as g++), the run goes on without"]
+
+
+def test_an_agent_that_cannot_be_compiled_says_why() -> None:
+    memory = "agent.recurrent={kind: gru, size: 4, layers: 1, sequence_length: 4}"
+    found, agent = decided("agent=ppo", "compile=true", memory)
+    assert agent.compiler is None and len(found.notes) == 1
+    assert found.notes[0].startswith("compile: the agent runs as it is, agent.recurrent")
+
+
+def test_on_a_gpu_everything_is_compiled_and_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(acceleration, "_missing_compiler", lambda device: None)
+    c = config()
+    found = Acceleration(c, GPU)
+    assert found.world == {"compiled": True}
+    agent = build_agent(c.agent, build_world(c.env), c.total_frames, CPU)
+    found.apply(agent)
+    assert agent.compiler is not None and (agent.compiler.compiles, agent.compiler.graphs) == (True, True)
+    assert Acceleration(config("cudagraphs=false"), GPU)._graphs is False
+
+
+def test_graphs_need_a_gpu() -> None:
+    found, agent = decided("cudagraphs=true")
+    assert agent.compiler is None and found.notes == ["cudagraphs: the device is cpu, nothing is recorded"]
+
+
+def test_a_wrong_value_is_refused() -> None:
+    with pytest.raises(ConfigError, match="compile: "):
+        config("compile=always")
+
+
+def test_compiled_code_has_a_lasting_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    keep_compiled_code()
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "given")
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
+    keep_compiled_code()
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "rlstack" / "inductor")
