@@ -1,0 +1,151 @@
+"""Commands, links and code of every README: what they name is there."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rlstack.agents import agent_class
+from rlstack.config import build
+from rlstack.help import COMMANDS
+from rlstack.train import debugged
+from rlstack.training.config import TrainConfig
+
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+PAGES = sorted(
+    path
+    for path in ROOT.rglob("README.md")
+    if not {".venv", "runs", "fixtures", "node_modules"} & set(path.relative_to(ROOT).parts)
+)
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.S | re.M)
+_SPAN = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
+_ORIGIN = re.compile(
+    r"^(?:RLSTACK_\w+=\S+ )?"
+    r"(?:(?:torchrun [^m]*|python )-m (?P<module>(?:rlstack|experiments|envs)\.[\w.]+)|rlstack (?P<command>\w+))"
+)
+
+
+def spans(page: Path) -> Iterator[str]:
+    """Lines of blocks that are no code, and what stands between single back-quotes."""
+    text = page.read_text(encoding="utf-8")
+    for language, block in _FENCE.findall(text):
+        if not language:
+            yield from block.splitlines()
+    yield from _SPAN.findall(_FENCE.sub("", text))
+
+
+def commands() -> list[tuple[str, list[str]]]:
+    """Name of the module and arguments, placeholders filled in."""
+    found: dict[tuple[str, ...], tuple[str, list[str]]] = {}
+    for page in PAGES:
+        for line in spans(page):
+            line = (
+                re.sub(r"<[^>]*>", "x", re.sub(r" \[\w+=[^]]*\]", "", line)).replace(" ...", "").replace("=...", "=1")
+            )
+            match = _ORIGIN.match(line)
+            if match is not None and "x" not in (match["command"], str(match["module"]).rpartition(".")[2]):
+                module = match["module"] or f"rlstack.{match['command']}"
+                arguments = shlex.split(line[match.end() :], comments=True)
+                found[(module, *arguments)] = module, arguments
+    return list(found.values())
+
+
+COMMAND_LINES = commands()
+
+
+def test_there_are_commands() -> None:
+    names = {name for name, _ in COMMAND_LINES}
+    assert len(COMMAND_LINES) > 50 and {"rlstack.train", "rlstack.evaluate", "rlstack.league", "rlstack.watch"} <= names
+
+
+@pytest.mark.parametrize(("module", "arguments"), COMMAND_LINES, ids=[" ".join([m, *a]) for m, a in COMMAND_LINES])
+def test_a_command_exists_and_knows_its_options(
+    module: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = module.removeprefix("rlstack.")
+    if not module.startswith("rlstack.") or name not in COMMANDS:
+        known = importlib.util.find_spec(module) is not None or name in ("agents", "envs", "completion")
+        assert known, f"there is no {module}"
+        return
+    if "--help" in arguments or "-C" in arguments or not arguments:
+        return
+    plain = [_first_choice(entry) for entry in arguments if entry != "-m" and not entry.startswith("hydra")]
+    if any(entry.startswith("--config-dir") for entry in plain):
+        return
+    monkeypatch.setattr(sys, "argv", [name, *plain, "--cfg", "job", "--resolve"])
+    importlib.import_module(module).main()
+    content = yaml.safe_load(capsys.readouterr().out)
+    if name == "train":
+        _check_types(content)
+
+
+def _first_choice(entry: str) -> str:
+    """One run of a sweep: of ``a=1,2`` the first, of a range a number in it."""
+    key, sign, value = entry.partition("=")
+    if "interval(" in value:
+        return f"{key}=0.001"
+    return f"{key}{sign}{value.split(',')[0]}" if value[:1] not in "[{" else entry
+
+
+def _check_types(content: dict[str, Any]) -> None:
+    plain = debugged(content)
+    build(TrainConfig, plain)
+    build(agent_class(plain["agent"]["algorithm"]).Config, plain["agent"], "agent")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[path.relative_to(ROOT).as_posix() for path in PAGES])
+def test_links_lead_somewhere(page: Path) -> None:
+    targets = re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8"))
+    lost = [target for target in targets if not target.startswith("http") and not (page.parent / target).exists()]
+    assert not lost
+
+
+def test_files_that_are_named_are_there() -> None:
+    """Paths between back-quotes that begin with a folder of the project."""
+    lost = [
+        f"{page.relative_to(ROOT)}: {span}"
+        for page in PAGES
+        for span in _SPAN.findall(_FENCE.sub("", page.read_text(encoding="utf-8")))
+        if re.fullmatch(r"(?:rlstack|envs|conf|experiments|tests)/[\w./]+", span) and not (ROOT / span).exists()
+    ]
+    assert not lost
+
+
+def test_make_knows_its_targets() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    named = {match for page in PAGES for line in spans(page) for match in re.findall(r"^make ([a-z-]+)", line)}
+    assert {"train", "test", "bench", "report"} <= named
+    assert not [target for target in named if not re.search(rf"^{target}:", makefile, re.M)]
+
+
+def test_the_code_runs(tmp_path: Path) -> None:
+    """The program under "In your own code", a little shorter, on a run that was just made."""
+    small = ["env.num_worlds=4", "env.max_steps=20", "logger=csv", "threads=1", "device=cpu", "debug=true"]
+    train = [
+        sys.executable,
+        "-m",
+        "rlstack.train",
+        "agent=acqn",
+        "env=marinenav",
+        f"run_dir={tmp_path / 'run'}",
+        *small,
+    ]
+    subprocess.run(train, check=True, cwd=ROOT, capture_output=True)
+    program = next(block for language, block in _FENCE.findall(README.read_text()) if "make_collector" in block)
+    program = (
+        program.replace("64 * 800", "64 * 16")
+        .replace("rollout(60", "rollout(4")
+        .replace("runs/<run>", str(tmp_path / "run"))
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
