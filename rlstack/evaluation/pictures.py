@@ -12,7 +12,7 @@ PER_LEVEL = 6
 
 
 def save_pictures(evaluation: Evaluation, folder: Path, plots: bool = True, video: bool = True) -> list[Path]:
-    """Writes ``trajectories.png`` (all recorded episodes) and ``episode.mp4`` (:func:`most_telling`) as asked.
+    """Writes ``trajectories.png`` (all recorded episodes), ``best.mp4`` and ``worst.mp4`` (of them) as asked.
 
     A world draws what it records with ``save_trajectories(recordings, path, columns)`` and ``save_animation(recording,
     path)``, both or one of them, in the module ``render`` beside it.
@@ -28,15 +28,22 @@ def save_pictures(evaluation: Evaluation, folder: Path, plots: bool = True, vide
         written.append(folder / "trajectories.png")
         renderer.save_trajectories(list(evaluation.recordings.values()), written[-1], columns=PER_LEVEL)
     if video and hasattr(renderer, "save_animation"):
-        written.append(folder / "episode.mp4")
-        renderer.save_animation(evaluation.recordings[most_telling(evaluation)], written[-1])
+        for name, index in best_and_worst(evaluation).items():
+            written.append(folder / f"{name}.mp4")
+            renderer.save_animation(evaluation.recordings[index], written[-1])
     return written
 
 
-def most_telling(evaluation: Evaluation) -> int:
-    """Index of a recorded failure, the hardest level's first one; else of an episode of the hardest level."""
-    success = evaluation.episodes.get("success")
-    recorded = list(evaluation.recordings)
-    failures = [index for index in recorded if success is not None and not success[index]]
-    candidates = failures or recorded
-    return next(index for index in candidates if evaluation.levels[index] == evaluation.levels[candidates[-1]])
+def best_and_worst(evaluation: Evaluation) -> dict[str, int]:
+    """Which recorded episodes went best and worst: by success, then by return, of equal ones on the hardest level.
+
+    Where all went the same way there is but a best one.
+    """
+    columns = [evaluation.episodes[name] for name in ("success", "return") if name in evaluation.episodes]
+
+    def rank(index: int) -> list[float]:
+        return [float(column[index]) for column in columns]
+
+    recorded = list(reversed(evaluation.recordings))  # levels ascend
+    best, worst = max(recorded, key=rank), min(recorded, key=rank)
+    return {"best": best} if rank(best) == rank(worst) else {"best": best, "worst": worst}

@@ -174,11 +174,14 @@ def test_evaluations_write_a_grid_and_a_video(tmp_path: Path, options: dict[str,
     found = evaluate(Shooting(), "arena", options, episodes=3, seed=0, record=2, max_steps=5)
     assert list(found.recordings) == [0, 1] and found.recordings[1].title == "episode 1"
     paths = save_pictures(found, tmp_path)
-    assert [path.name for path in paths] == ["trajectories.png", "episode.mp4"]
+    assert [path.name for path in paths] in (
+        ["trajectories.png", "best.mp4"],
+        ["trajectories.png", "best.mp4", "worst.mp4"],
+    )
     assert all(path.stat().st_size > 1000 for path in paths)
 
 
 def test_a_world_may_offer_one_kind_of_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = evaluate(Shooting(), "arena", {}, episodes=1, seed=0, record=1, max_steps=2)
     monkeypatch.delattr(render, "save_trajectories")
-    assert [path.name for path in save_pictures(found, tmp_path)] == ["episode.mp4"]
+    assert [path.name for path in save_pictures(found, tmp_path)] == ["best.mp4"]
