@@ -60,7 +60,7 @@ class World(EnvBase):
         super().__init__(device=torch.device(device), batch_size=[num_worlds])
         if self.device.type == "cpu":
             keep_freed_memory()
-        self.num_worlds = num_worlds
+        self.num_worlds = self.all_worlds = num_worlds
         self.float_dtype = dtype
         self.generator = torch.Generator(device=self.device)
         self._continue_after_load = False
@@ -140,6 +140,17 @@ class World(EnvBase):
             return root
 
         return step_mdp
+
+    def share(self, first: int, all_worlds: int, seed: int) -> None:
+        """Makes these the worlds from number ``first`` on of ``all_worlds`` that several processes step together.
+
+        Their random numbers are others than those of the worlds of other processes.
+
+        Args:
+            seed: of all worlds.
+        """
+        self.all_worlds = all_worlds
+        self._set_seed(seed + first)
 
     def set_stage(self, stage: int) -> None:
         """Makes all worlds as hard as a stage of a curriculum asks, from now on; draws no random numbers.

@@ -90,6 +90,11 @@ class Wrapper(World):
     def _enter_stage(self, stage: int) -> None:
         self.inner.set_stage(stage)
 
+    def share(self, first: int, all_worlds: int, seed: int) -> None:
+        """See :meth:`World.share`."""
+        self.all_worlds = all_worlds
+        self.inner.share(first, all_worlds, seed)
+
     def _set_seed(self, seed: int | None) -> None:
         if "inner" in self._modules:  # the base class seeds before there is one
             self.inner._set_seed(seed)

@@ -9,6 +9,7 @@ import functools
 import os
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -245,5 +246,22 @@ def _hydra_environment() -> Iterator[Path]:
 
 def _exit(line: str, status: int) -> NoReturn:
     sys.stdout.flush()
-    print(line, file=sys.stderr, flush=True)
+    if _speaks():
+        print(line, file=sys.stderr, flush=True)
     raise SystemExit(status)
+
+
+def _speaks() -> bool:
+    """Of several processes of one run (torchrun) one tells what is wrong: the first rank, if it knows.
+
+    Before they have met, all find the same.
+    """
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return os.environ.get("RANK", "0") == "0"
+    if distributed.get_rank() > 0:
+        time.sleep(1)  # its files are thrown away, those of the first rank are where it says
+    try:
+        return distributed.distributed_c10d._get_default_store().add("rlstack/failed", 1) == 1
+    except RuntimeError:  # nobody is left to ask
+        return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,8 @@ def run(cfg: DictConfig) -> float:
     plain = _resumed(plain) if plain["resume"] is not None else plain
     with _taken(plain):
         directory = train(plain)
+    if directory is None:
+        return math.nan
 
     from rlstack.sweeps.results import note
     from rlstack.training.config import ObjectiveConfig
@@ -50,10 +53,10 @@ def _taken(plain: dict[str, Any]) -> AbstractContextManager[None]:
     return taken(folder) if folder and in_sweep() else nullcontext()
 
 
-def train(plain: dict[str, Any]) -> RunDirectory:
+def train(plain: dict[str, Any]) -> RunDirectory | None:
     """The run of a resolved configuration; with ``resume``, its stored one with what may change about it.
 
-    Returns where it is.
+    Returns where it is; None in all but the first of several processes (see :mod:`rlstack.training.distributed`).
 
     Raises:
         ConfigError: a mistake in it, before anything is written.
@@ -64,6 +67,7 @@ def train(plain: dict[str, Any]) -> RunDirectory:
     config = build(TrainConfig, plain)
 
     # After the configuration is known to be sound: torch and TorchRL take seconds to import.
+    from rlstack.training.distributed import aside, join, of_rank
     from rlstack.training.environment import record_environment
     from rlstack.training.failures import told_in_one_line
     from rlstack.training.loop import Training
@@ -71,39 +75,43 @@ def train(plain: dict[str, Any]) -> RunDirectory:
     from rlstack.training.self_check import check_buildable, check_gradients, self_check
     from rlstack.training.summary import describe, where_things_are
 
+    ranks = join()
+    config = of_rank(config, ranks)
     check_buildable(config)
     resuming, keep = config.resume is not None, config.checkpoint.keep
-    directory = (
-        RunDirectory.open(str(config.resume), keep)
-        if resuming
-        else RunDirectory.create(config.run_dir, run_name(config.agent, config.env, config.seed), keep)
-    )
-    check_gradients(config.debug)
-    print(describe(config, directory))
-    try:
-        self_check(config, directory)
-        training = Training(config, directory, plain)
-        if resuming:
-            training.restore()
-            print(f"resuming at {training.frames:,} frames")
+    with aside(ranks) as folder:
+        if folder is not None:
+            directory = RunDirectory(folder, keep)
+        elif resuming:
+            directory = RunDirectory.open(str(config.resume), keep)
         else:
-            training.begin()
-        training.prepare()
+            directory = RunDirectory.create(config.run_dir, run_name(config.agent, config.env, config.seed), keep)
+        check_gradients(config.debug)
+        print(describe(config, directory))
+        try:
+            self_check(config, directory)
+            training = Training(config, directory, plain, ranks)
+            if resuming:
+                training.restore()
+                print(f"resuming at {training.frames:,} frames")
+            else:
+                training.begin()
+            training.prepare()
+            with told_in_one_line(directory.path):
+                directory.write_config({**plain, "resume": None})
+                record_environment(directory.path)
+        except (ConfigError, RunError, KeyboardInterrupt):
+            directory.remove_if_empty()
+            raise
         with told_in_one_line(directory.path):
-            directory.write_config({**plain, "resume": None})
-            record_environment(directory.path)
-    except (ConfigError, RunError, KeyboardInterrupt):
-        directory.remove_if_empty()
-        raise
-    with told_in_one_line(directory.path):
-        evaluation = training.execute()
-        if config.curriculum is not None:
-            from rlstack.training.curriculum.picture import save_curriculum
+            evaluation = training.execute()
+            if config.curriculum is not None:
+                from rlstack.training.curriculum.picture import save_curriculum
 
-            save_curriculum(directory.path, [stage.name for stage in config.curriculum.stages])
-    evaluation.print_table()
-    print(where_things_are(directory, training.digest))
-    return directory
+                save_curriculum(directory.path, [stage.name for stage in config.curriculum.stages])
+        evaluation.print_table()
+        print(where_things_are(directory, training.digest))
+        return directory if folder is None else None
 
 
 def run_name(agent: dict[str, Any], env: dict[str, Any], seed: int) -> str:

@@ -52,6 +52,7 @@ class Gymnasium(World):
     drawing_options: ClassVar[dict[str, Any]] = {"kwargs": {"render_mode": "rgb_array"}}
     """Options that make it draw."""
     saves_episodes = False
+    _first_number = 0
     observing = (
         "envs.gymnasium.sequences:Columns.write",
         "envs.gymnasium.batch:Batch.account",
@@ -241,6 +242,11 @@ class Gymnasium(World):
 
     # -- seeds and checkpoint ------------------------------------------------------------------------------------
 
+    def share(self, first: int, all_worlds: int, seed: int) -> None:
+        """See :meth:`World.share`; each environment has the seed that it would have in a world of all of them."""
+        self.all_worlds, self._first_number = all_worlds, first
+        self._set_seed(seed)
+
     def _set_seed(self, seed: int | None) -> None:
         super()._set_seed(seed)
         if seed is not None:
@@ -250,7 +256,7 @@ class Gymnasium(World):
         """A seed for the next reset of every environment; later resets go on with its own random numbers."""
         entropy = int(torch.randint(2**62, (), generator=self.generator, device=self.device))
         self._seeds: dict[int, int] = {
-            row: int(np.random.SeedSequence((entropy, steps, row)).generate_state(1)[0] >> 1)
+            row: int(np.random.SeedSequence((entropy, steps, self._first_number + row)).generate_state(1)[0] >> 1)
             for row in range(self.num_worlds)
         }
 

@@ -212,7 +212,7 @@ class MarineNav(World):
         moved, before, after = self._advance_physics(self._state, action, self._rules, self.options.continuous)
         noise = self._draw_noise(moved)
         self._state, root, ends = self._conclude(moved, before - after, self._rules, self.options, noise)
-        self.total_steps += self.num_worlds
+        self.total_steps += self.all_worlds
         self._observation = self._as_tensordict(root)
         return self._as_tensordict({**root, **ends, "agents": root["agents"] | ends["agents"]})
 

@@ -14,6 +14,7 @@ from torchrl.envs import EnvBase
 
 from envs.base import World
 from rlstack.config import ConfigError
+from rlstack.networks.draws import drawn, exponential, own, whole
 
 from .hybrid import HybridAction
 
@@ -182,9 +183,10 @@ class Interface:
         """Uniform actions of shape ``[*lead, ...]``, legal where a mask is given; continuous ones in [-1, 1]."""
         choices = self.choices
         if choices is None:
-            return torch.rand(*lead, *self.action.shape, dtype=self.dtype, device=device) * 2 - 1
+            shape = whole((*lead, *self.action.shape))
+            return own(torch.rand(shape, dtype=self.dtype, device=device)) * 2 - 1
         if mask is None and len(choices) == 1:
-            return torch.randint(choices[0], tuple(lead), device=device)
+            return own(torch.randint(choices[0], whole(lead), device=device))
         weights = torch.ones(*lead, sum(choices), device=device) if mask is None else mask.to(torch.float32)
         parts = [random_choice(part).view(*lead) for part in weights.split(choices, -1)]
         return parts[0] if len(parts) == 1 else torch.stack(parts, -1)
@@ -192,15 +194,15 @@ class Interface:
 
 def random_choice(mask: Tensor) -> Tensor:
     """One of the options that ``mask [..., n]`` (bool, or 0 and 1) allows, uniformly, ``[...]``; see :func:`legal`."""
-    return drawn(legal(mask > 0).to(torch.float32))
+    return chosen_by(legal(mask > 0).to(torch.float32))
 
 
-def drawn(weights: Tensor) -> Tensor:
+def chosen_by(weights: Tensor) -> Tensor:
     """An option of ``weights [..., n]`` (at least 0, one above it) in proportion to them, ``[...]``.
 
     What ``torch.multinomial`` does, but for its look at the weights, which waits for a GPU.
     """
-    return (weights / torch.empty_like(weights).exponential_()).argmax(-1)
+    return (weights / drawn(exponential, weights)).argmax(-1)
 
 
 def legal(mask: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from torch.nn.functional import cross_entropy
 from rlstack.config import Interval
 from rlstack.losses.quantile import quantile_huber_loss
 from rlstack.networks.distributions import masked_logits
+from rlstack.networks.draws import own, whole
 from rlstack.networks.quantile import QuantileNetwork
 from rlstack.networks.recurrent import ReplayedConfig
 
@@ -70,7 +71,7 @@ class IQN(OffPolicy):
         n, lead = self.config.act_quantiles, self._lead(observation)
         dtype = self.interface.dtype
         if self.config.act_levels == "random":
-            tau = torch.rand(*lead, n, dtype=dtype, device=self.device)
+            tau = own(torch.rand(whole((*lead, n)), dtype=dtype, device=self.device))
         else:
             tau = ((torch.arange(n, dtype=dtype, device=self.device) + 0.5) / n).expand(*lead, n)
         tau = levels(self.config.cvar, tau, self.interface, observation)
@@ -117,7 +118,8 @@ class IQN(OffPolicy):
         return _of_action(quantiles, greedy(chooser.mean(-2), mask))
 
     def _draw(self, like: Tensor) -> Tensor:
-        return torch.rand(len(like), self.config.num_quantiles, dtype=like.dtype, device=like.device)
+        shape = whole((len(like), self.config.num_quantiles))
+        return own(torch.rand(shape, dtype=like.dtype, device=like.device))
 
     def imitation_loss(self, observation: Any, action: Tensor, mask: Tensor | None) -> Tensor:
         """Cross entropy of the choice, mean quantiles taken as logits."""

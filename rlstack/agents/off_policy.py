@@ -16,6 +16,7 @@ from rlstack.collection.devices import usable_device
 from rlstack.collection.flatten import STAYS, NStep, transitions
 from rlstack.collection.replay import Replay
 from rlstack.config import Interval
+from rlstack.networks.draws import own, whole
 
 from .base import Agent, AgentConfig, Count, Policy, Positive, Whole
 from .interface import MASK, Interface, legal
@@ -103,14 +104,14 @@ class OffPolicy(Agent):
         epsilon, lead = self.now("epsilon"), self._lead(observation)
         if self.unused("epsilon"):
             return best()
-        drawn = torch.rand(lead, device=self.device)
+        drawn = torch.rand(whole(lead), device=self.device)
         if looks_are_free(self.device) and not torch.compiler.is_compiling():
             chosen = drawn.numpy() < epsilon
             if not chosen.any():
                 return best()
             if chosen.all():
                 return self.interface.random_action(lead, self.device, mask)
-        return torch.where(drawn < epsilon, self.interface.random_action(lead, self.device, mask), best())
+        return torch.where(own(drawn) < epsilon, self.interface.random_action(lead, self.device, mask), best())
 
     def _lead(self, observation: Any) -> torch.Size:
         """The batch dimensions of an observation."""

@@ -13,6 +13,7 @@ from tensordict import TensorDictBase
 from torch import Tensor, nn
 
 from envs.waiting import looks_are_free
+from rlstack.collection.ranks import Ranks
 
 from .compilation import CompiledSteps, Compiler, clip, norm_of
 
@@ -55,7 +56,10 @@ class Optimizer:
     Attributes:
         refused: how many steps were not taken, 0-d on the device; those that float16 leaves out are none of them.
         refusal: the first of them on the CPU, until it is set to None.
+        ranks: processes that have the same batches and each compute the gradient of a part of their rows.
     """
+
+    ranks: Ranks | None = None
 
     def __init__(
         self,
@@ -130,20 +134,61 @@ class Optimizer:
             return value, self._largest_norm(), info
         for parameter in self.parameters:
             parameter.grad = None
-        if self.accumulate == 1:
+        if not self.splits:
             value, info = self._forward(loss, batch)
             self._scaler.scale(value).backward(inputs=self.parameters)
             return value.detach(), self._step(value.detach(), info, batch), info
         values, infos = [], []
         for part in batch.chunk(self.accumulate):
-            value, info = self._forward(loss, part)
             share = len(part) / len(batch)
-            self._scaler.scale(value * share).backward(inputs=self.parameters)
-            values.append(value.detach() * share)
+            value, info = self._backward_on(part, share, loss) if self.ranks is None else self._own(part, share, loss)
+            values.append(value)
             infos.append(info)
+        if self.ranks is not None:
+            values, infos = self._summed(self.ranks, values, infos)
         joined = {name: _join([info[name] for info in infos]) for name in infos[0]}
         total = torch.stack(values).sum()
         return total, self._step(total, joined, batch), joined
+
+    @property
+    def splits(self) -> bool:
+        """Losses are asked for parts of a batch, not the whole of it."""
+        return self.accumulate > 1 or self.ranks is not None
+
+    def _backward_on(
+        self, part: TensorDictBase, share: float, loss: Callable[[TensorDictBase], tuple[Tensor, Info]]
+    ) -> tuple[Tensor, Info]:
+        """Adds to the gradients those of a part that has such a share in the batch's mean; its part of the loss."""
+        value, info = self._forward(loss, part)
+        self._scaler.scale(value * share).backward(inputs=self.parameters)
+        return value.detach() * share, info
+
+    def _own(
+        self, part: TensorDictBase, share: float, loss: Callable[[TensorDictBase], tuple[Tensor, Info]]
+    ) -> tuple[Tensor, Info]:
+        """The same of this process's rows alone; what it reports adds up to the report of all."""
+        assert self.ranks is not None
+        rows, total = self.ranks.part(len(part)), len(part)
+        weight = (rows.stop - rows.start) / total if total >= self.ranks.count else 1 / self.ranks.count
+        with self.ranks.drawing(total):
+            value, info = self._backward_on(part[rows], share * weight, loss)
+        for name, reported in info.items():
+            if reported.dim():
+                spread = reported.new_zeros(total, *reported.shape[1:])
+                spread[rows] = reported if total >= self.ranks.count else reported * weight
+                info[name] = spread
+            else:
+                info[name] = reported * weight
+        return value, info
+
+    def _summed(self, ranks: Ranks, values: list[Tensor], infos: list[Info]) -> tuple[list[Tensor], list[Info]]:
+        """Sums gradients over the processes, and losses and reports with them."""
+        gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+        reports = [report for info in infos for report in info.values()]
+        summed = iter(ranks.sum([*gradients, *values, *reports]))
+        torch._foreach_copy_(gradients, [next(summed) for _ in gradients])
+        values = [next(summed) for _ in values]
+        return values, [{name: next(summed) for name in info} for info in infos]
 
     def _forward(
         self, loss: Callable[[TensorDictBase], tuple[Tensor, Info]], batch: TensorDictBase

@@ -19,10 +19,11 @@ from torch.nn.functional import cross_entropy, mse_loss, softplus
 from rlstack.config import ConfigError, Interval
 from rlstack.networks.actors import GaussianActor, Squash, squashed
 from rlstack.networks.distributions import masked_logits
+from rlstack.networks.draws import drawn, own, whole
 from rlstack.networks.values import ActionValue, StateNetwork
 
 from .base import Positive, Scheduled
-from .interface import Interface, drawn, legal
+from .interface import Interface, chosen_by, legal
 from .off_policy import OffPolicy, OffPolicyConfig, greedy, next_mask
 from .optimizer import Info
 
@@ -115,14 +116,14 @@ class SAC(OffPolicy):
         if self.unused("epsilon"):
             return action
         random = self.interface.random_action(self._lead(observation), self.device, mask)
-        chosen = torch.rand(self._lead(observation), device=self.device) < self.now("epsilon")
+        chosen = own(torch.rand(whole(self._lead(observation)), device=self.device)) < self.now("epsilon")
         return torch.where(chosen if self.choices is not None else chosen.unsqueeze(-1), random, action)
 
     def _sample(self, observation: Any, mask: Tensor | None) -> Tensor:
         out = self.actor(self.normalized(observation))
         if self.choices is None:
-            return squashed(out[0] + out[1].exp() * torch.randn_like(out[0]), self.config.squash)
-        return drawn(_log_probabilities(out, mask).exp())
+            return squashed(out[0] + out[1].exp() * drawn(torch.randn_like, out[0]), self.config.squash)
+        return chosen_by(_log_probabilities(out, mask).exp())
 
     def action_and_log_prob(self, actor: nn.Module, observation: Any) -> tuple[Tensor, Tensor]:
         """A sampled continuous action ``[N, D]`` and its log density ``[N, 1]``."""
@@ -143,7 +144,7 @@ class SAC(OffPolicy):
 
     def draw(self, like: Tensor) -> Tensor:
         """Standard normal numbers."""
-        return torch.randn_like(like)
+        return drawn(torch.randn_like, like)
 
     # -- learning ------------------------------------------------------------------------------------------------
 

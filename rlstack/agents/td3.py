@@ -12,6 +12,8 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from rlstack.networks.draws import drawn
+
 from .base import Count, NonNegative
 from .ddpg import DDPG, DDPGConfig
 
@@ -55,7 +57,7 @@ class TD3(DDPG):
     def target_action(self, observation: Any) -> Tensor:
         """The target actor's action with clipped Gaussian noise (smoothing)."""
         action = super().target_action(observation)
-        noise = (torch.randn_like(action) * self.config.target_noise).clamp(
+        noise = (drawn(torch.randn_like, action) * self.config.target_noise).clamp(
             -self.config.target_noise_clip, self.config.target_noise_clip
         )
         return (action + noise).clamp(-1, 1)

@@ -88,15 +88,17 @@ def make_collector(
     policy: TensorDictModuleBase,
     steps_per_batch: int = 16,
     total_frames: int = -1,
+    policy_device: torch.device | None = None,
     **options: Any,
 ) -> Collector:
     """A collector over a batched env; iterate over it for batches ``[W, steps_per_batch]``.
 
     Args:
         env: a built env of batch size ``[W]`` (any TorchRL ``EnvBase``).
-        policy: tensordict in, tensordict with actions out, on the env's device.
+        policy: tensordict in, tensordict with actions out.
         steps_per_batch: env steps per world and batch.
         total_frames: stop after this many world steps (W per step); -1 never stops.
+        policy_device: where the policy acts and the batches are wanted, None for the env's device.
         options: passed to :class:`torchrl.collectors.Collector`, whose own loop then runs.
 
     Example:
@@ -108,6 +110,8 @@ def make_collector(
         ...     frames += int(sequences["active"].sum())
         ...     metrics = agent.learn(sequences, frames)
     """
+    if policy_device not in (None, env.device):
+        options |= {"env_device": env.device, "policy_device": policy_device, "storing_device": policy_device}
     kind = Collector if options else LeanCollector
     return kind(
         env,

@@ -11,6 +11,8 @@ from tensordict.utils import NestedKey
 from torch import Tensor, nn
 from torchrl.objectives.common import LossModule
 
+from rlstack.networks.draws import drawn, own, whole
+
 from .quantile import quantile_huber_loss
 
 
@@ -94,7 +96,7 @@ class ACIQNLoss(LossModule):
         """Quantile levels ``[B, n]``, or ``[1, n]`` when shared."""
         n = self.num_quantiles
         if not self.shared_levels:
-            return torch.rand(len(like), n, dtype=like.dtype, device=like.device)
+            return own(torch.rand(whole((len(like), n)), dtype=like.dtype, device=like.device))
         offset = torch.rand(1, n, dtype=like.dtype, device=like.device)
         return (torch.arange(n, dtype=like.dtype, device=like.device) + offset) / n
 
@@ -105,7 +107,9 @@ class ACIQNLoss(LossModule):
         observation = following.get(self.tensor_keys.observation)
         action = self.act(observation, target=True)
         if self.target_noise:
-            noise = (torch.randn_like(action) * self.target_noise).clamp(-2 * self.target_noise, 2 * self.target_noise)
+            noise = (drawn(torch.randn_like, action) * self.target_noise).clamp(
+                -2 * self.target_noise, 2 * self.target_noise
+            )
             action = (action + noise).clamp(-1, 1)
         gamma = tensordict.get(self.tensor_keys.gamma, None)
         reward = following.get(self.tensor_keys.reward)

@@ -30,26 +30,30 @@ class Acceleration:
     Args:
         config: of the run.
         device: it computes on.
+        worlds: the device that worlds are stepped on, None for the same.
+        shared: several processes learn together.
 
     Attributes:
         world: options of the world that differ from ``env``.
         notes: a line for everything that was asked for and cannot be done.
     """
 
-    def __init__(self, config: TrainConfig, device: torch.device) -> None:
+    def __init__(
+        self, config: TrainConfig, device: torch.device, worlds: torch.device | None = None, shared: bool = False
+    ) -> None:
         self.notes: list[str] = []
-        self._compile, self._gpu = config.compile, device.type == "cuda"
-        if config.cudagraphs is True and not self._gpu:
+        self._compile, self._device, self._shared = config.compile, device, shared
+        worlds = worlds or device
+        if config.cudagraphs is True and device.type != "cuda":
             self.notes.append(f"cudagraphs: the device is {device}, nothing is recorded")
-        self._graphs = self._gpu and config.cudagraphs is not False
+        self._graphs = device.type == "cuda" and config.cudagraphs is not False
         self.world: dict[str, bool] = {}
         known = "compiled" in envs.options_of(config.env["name"]) and config.env.get("backend", "torch") == "torch"
-        if known and (config.env.get("compiled") or self._wanted):
-            self.world["compiled"] = self._possible(device)
+        if known and (config.env.get("compiled") or self._wanted(worlds)):
+            self.world["compiled"] = self._possible(worlds)
 
-    @property
-    def _wanted(self) -> bool:
-        return self._compile is True or (self._compile == "auto" and self._gpu)
+    def _wanted(self, device: torch.device) -> bool:
+        return self._compile is True or (self._compile == "auto" and device.type == "cuda")
 
     def _possible(self, device: torch.device) -> bool:
         missing = _missing_compiler(device)
@@ -63,10 +67,12 @@ class Acceleration:
     def apply(self, agent: Agent) -> None:
         """Compiles the agent, if it is to be; says why if it cannot."""
         long = self._compile == "auto" and agent.expected_updates() >= LONG
-        compiles = (self._wanted or long) and self._possible(agent.device)
+        compiles = (self._wanted(self._device) or long) and self._possible(agent.device)
         if not (compiles or self._graphs):
             return
         try:
+            if self._shared:
+                raise CannotCompile("several processes share each step")
             agent.compile(Compiler(compiles=compiles, graphs=self._graphs))
         except CannotCompile as error:
             self.notes.append(f"compile: the agent runs as it is, {error}")

@@ -1,4 +1,4 @@
-"""How long a run has taken."""
+"""How long a run has taken, and when something is due."""
 
 from __future__ import annotations
 
@@ -23,3 +23,13 @@ class Clock:
             "time/seconds": self._before["time/seconds"] + self.elapsed,
             "time/cpu_seconds": self._before["time/cpu_seconds"] + time.process_time() - self._cpu,
         }
+
+
+class Due:
+    """Whether something that happens every so many frames falls between two counts; always at the end of the run."""
+
+    def __init__(self, previous: int, now: int, total: int) -> None:
+        self._previous, self._now, self._last = previous, now, now >= total
+
+    def __call__(self, every: int) -> bool:
+        return self._last or self._now // every > self._previous // every

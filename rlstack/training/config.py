@@ -38,10 +38,12 @@ class CollectorConfig:
         steps_per_batch: env steps per world between two calls of the learner.
         count: what a frame is: one decision of one agent, or one step of one world however many agents it has (the
             unit of MarineNav's published schedules). This is the one place where the two are told apart.
+        device: where the worlds are stepped, None for the learner's device; the policy acts where the learner is.
     """
 
     steps_per_batch: Count
     count: Literal["decisions", "env_steps"]
+    device: str | None = None
 
 
 @dataclass

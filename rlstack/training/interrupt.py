@@ -15,11 +15,14 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 class StopRequest:
     """While entered, the first SIGINT or SIGTERM only sets ``requested``; the second one interrupts at once.
 
+    Args:
+        insist: False ignores the second one: torchrun passes on what a terminal has already sent to everyone.
+
     Outside of the main thread, where Python allows no handlers, it does nothing.
     """
 
-    def __init__(self) -> None:
-        self.requested = False
+    def __init__(self, insist: bool = True) -> None:
+        self.requested, self._insist = False, insist
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
@@ -35,6 +38,8 @@ class StopRequest:
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if self.requested:
-            raise KeyboardInterrupt
+            if self._insist:
+                raise KeyboardInterrupt
+            return
         self.requested = True
         print("\nstopping after this batch; once more stops at once", flush=True)

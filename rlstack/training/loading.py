@@ -149,6 +149,27 @@ def initialise(agent: Agent, path: str | Path, which: str = "latest") -> None:
         raise ConfigError(f"init: the networks of {file} do not fit this agent and env ({brief(error)})") from None
 
 
+def unfinished(checkpoints: CheckpointStore, total_frames: int, last_frame: int) -> dict[str, Any] | None:
+    """The newest sound state of a run that is to go on to ``last_frame``; None if it has left none.
+
+    Raises:
+        ConfigError: no checkpoint is sound, it is none of a run, or the run is complete.
+    """
+    if checkpoints.latest() is None:
+        return None
+    try:
+        state = checkpoints.load()
+    except CheckpointError as error:
+        raise ConfigError(f"resume: {error}") from None
+    if not isinstance(frames := state.get("frames"), int):
+        raise ConfigError("resume: the checkpoint is none of a run, it lacks frames")
+    if frames >= total_frames:
+        raise ConfigError(f"resume: the run is complete ({frames:,} frames); raise total_frames to go on")
+    if frames >= last_frame:
+        raise ConfigError(f"resume: the run is at {frames:,} frames; raise until, or give until=null")
+    return state
+
+
 _NEEDED: dict[tuple[str, ...], type | tuple[type, ...]] = {
     ("frames",): int,
     ("agent",): dict,

@@ -15,27 +15,30 @@ from envs.compilation import telling
 from rlstack.agents import build_agent
 from rlstack.collection.collector import make_collector
 from rlstack.collection.flatten import flatten_agents
+from rlstack.collection.ranks import Ranks
 from rlstack.config import ConfigError
 from rlstack.evaluation.evaluator import Evaluation, evaluate
 from rlstack.play.self_play import SelfPlay
 
 from .acceleration import Acceleration
-from .checkpoint import CheckpointError, state_digest
-from .clock import Clock
+from .checkpoint import state_digest
+from .clock import Clock, Due
 from .config import TrainConfig
 from .curriculum.course import Curriculum
+from .distributed import build_share, collected_by, learn_together, own_worlds
 from .guard import Guard
 from .hardware import Hardware
 from .imitation import Imitation, outcome
 from .interrupt import StopRequest
-from .loading import MISFITS, brief, initialise
+from .loading import MISFITS, brief, initialise, unfinished
 from .loggers import MetricLogger
 from .monitor import Monitor, count_frames
 from .progress import Progress
 from .run_directory import RunDirectory
 from .seeding import restore_rng, rng_state, seed_everything
 from .self_check import check_batch
-from .worlds import build_world, choose_device, world_options
+from .summary import outcome_of
+from .worlds import choose_device, device_of_worlds, world_options
 
 
 class Training:
@@ -45,16 +48,20 @@ class Training:
         config: what to do.
         run: where to leave it.
         raw_config: the same as plain values, for loggers.
+        ranks: the processes that it runs in, None for this one alone.
     """
 
-    def __init__(self, config: TrainConfig, run: RunDirectory, raw_config: dict[str, Any]) -> None:
-        self.config, self.run, self.raw_config = config, run, raw_config
+    def __init__(
+        self, config: TrainConfig, run: RunDirectory, raw_config: dict[str, Any], ranks: Ranks | None = None
+    ) -> None:
+        self.config, self.run, self.raw_config, self.ranks = config, run, raw_config, ranks
         self.device = choose_device(config.device)
         if config.threads is not None:
             torch.set_num_threads(config.threads)
         seed_everything(config.seed)
-        self.acceleration = Acceleration(config, self.device)
-        self.env = build_world(config.env, self.device, config.seed, **self.acceleration.world)
+        worlds_device = device_of_worlds(config.collector.device, self.device)
+        self.acceleration = Acceleration(config, self.device, worlds_device, shared=ranks is not None)
+        self.env = build_share(config.env, worlds_device, config.seed, ranks, **self.acceleration.world)
         self.agent = build_agent(config.agent, self.env, config.total_frames, self.device)
         self.acceleration.apply(self.agent)
         self.curriculum = None if config.curriculum is None else Curriculum(config.curriculum, self.env)
@@ -96,21 +103,26 @@ class Training:
         """Trains to ``until`` or the end; returns the last evaluation. Ctrl-C saves a checkpoint before it leaves."""
         self.prepare()
         c, clock, frames_before = self.config, Clock(self._time), self.frames
-        collector = make_collector(self.env, self.agent.policy(explore=True), c.collector.steps_per_batch)
+        collector = make_collector(
+            self.env, self.agent.policy(explore=True), c.collector.steps_per_batch, policy_device=self.device
+        )
         if self._pending_rng is not None:  # only now: building a collector may draw random numbers
             restore_rng(self._pending_rng)
         evaluation = None
         hardware = Hardware(self.device, self.frames)
-        with self._logging() as (logger, progress), StopRequest() as stop, hardware:
+        with self._logging() as (logger, progress), StopRequest(insist=self.ranks is None) as stop, hardware:
             if self._imitation is not None:
                 evaluation = self._imitate(self._imitation, logger, progress, clock, stop)
                 if c.imitation.only:
                     collector.shutdown(close_env=False)
                     return evaluation
+            if self.ranks is not None:
+                learn_together(self.ranks, self.agent)
             for batch in self._batches(collector):
                 previous = self.frames
                 if c.debug:
-                    check_batch(batch, self.env, self.frames)
+                    own = batch if self.ranks is None else batch[self.ranks.part(len(batch))]
+                    check_batch(own, self.env, self.frames)
                 if (metrics := self._learn(batch)) is None:
                     self.agent.begin_episodes()
                     collector.reset()
@@ -120,7 +132,7 @@ class Training:
                 self._time = clock.read()
                 if self.self_play is not None and (joined := self.self_play.observe(self.frames, self.agent)):
                     progress.event(joined)
-                due = _Due(previous, self.frames, self.last_frame)
+                due = Due(previous, self.frames, self.last_frame)
                 if due(c.log_every):
                     rate = (self.frames - frames_before) / clock.elapsed
                     row = {**self.monitor.flush(), "train/updates": float(self.agent.updates)}
@@ -134,7 +146,7 @@ class Training:
                     evaluation, best = self._evaluate(logger, progress, clock)
                 if best or due(c.checkpoint.every):
                     progress.event(f"checkpoint {self.save(best).name}{' (best so far)' if best else ''}")
-                if stop.requested and self.frames < self.last_frame:
+                if self._any(stop.requested) and self.frames < self.last_frame:
                     progress.event(f"interrupted; saved {self.save().name}, go on with resume={self.run.path}")
                     raise KeyboardInterrupt
         assert evaluation is not None, "the last batch is always evaluated"
@@ -161,12 +173,16 @@ class Training:
     def _batches(self, collector: Any) -> Iterator[TensorDictBase]:
         """Batches until the last frame."""
         try:
-            for batch in collector:
+            for batch in iter(collector) if self.ranks is None else collected_by(self.ranks, collector, self.env):
                 yield batch
                 if self.frames >= self.last_frame:
                     return
         finally:
             collector.shutdown(close_env=False)
+
+    def _any(self, flag: bool) -> bool:
+        """Whether it is so in one of the processes."""
+        return flag if self.ranks is None else self.ranks.any(flag)
 
     def _learn(self, batch: TensorDictBase) -> dict[str, Any] | None:
         """What the agent tells of its learning; None where it must not learn from this batch."""
@@ -185,7 +201,7 @@ class Training:
 
     def evaluation_due(self, previous: int) -> bool:
         """Whether to evaluate now, after a batch that began at ``previous`` frames; always at the end of the run."""
-        return _Due(previous, self.frames, self.last_frame)(self.config.eval.every)
+        return Due(previous, self.frames, self.last_frame)(self.config.eval.every)
 
     def evaluate(self) -> Evaluation:
         """Judges the greedy policy on the run's fixed episodes. Another way to judge: a subclass overrides this."""
@@ -205,10 +221,12 @@ class Training:
         summary = evaluation.summary()
         evaluation.save(self.run.evaluations / f"{self.frames:012d}.json")
         rank = evaluation.rank(getattr(world_class(self.config.env["name"]), "tie_breaker", "return"))
+        if self.ranks is not None:  # whether to save must not depend on what two devices round differently
+            rank = [self.ranks.of_first(number) for number in rank]
         best, self.best_rank = rank > self.best_rank, max(rank, self.best_rank)
         self._time = clock.read()
         logger.log(self.frames, {**summary, **self._time})
-        progress.event(f"evaluation at {self.frames:,} frames: {_brief(summary)}")
+        progress.event(f"evaluation at {self.frames:,} frames: {outcome_of(summary)}")
         return evaluation, best
 
     @contextmanager
@@ -233,18 +251,25 @@ class Training:
             RunError: the agent's networks are not finite.
         """
         self.guard.check()
+        worlds = [self.env.state_dict()]
+        if self.ranks is not None:
+            worlds = self.ranks.states(worlds[0])
+            if not self.ranks.first:
+                return self.run.path
         state: dict[str, Any] = {
             "frames": self.frames,
             "time": self._time,
             "best_rank": self.best_rank,
             "imitated": self.imitated,
             "agent": self.agent.state_dict(),
-            "env": self.env.state_dict(),
+            "env": worlds[0],
             "monitor": self.monitor.state_dict(),
             "curriculum": None if self.curriculum is None else self.curriculum.state_dict(),
             "rng": rng_state(),
             "config": self.raw_config,
         }
+        if len(worlds) > 1:
+            state["other_ranks_env"] = worlds[1:]
         if self.config.checkpoint.replay:
             state["replay"] = self.agent.replay_state()
         if self.frames >= self.config.total_frames:
@@ -257,28 +282,21 @@ class Training:
         Raises:
             ConfigError: no checkpoint is sound, one does not fit this agent or world, or the run is complete.
         """
-        if self.run.checkpoints.latest() is None:
+        run = self.run if self.ranks is None else RunDirectory.open(str(self.config.resume))  # the first alone writes
+        state = unfinished(run.checkpoints, self.config.total_frames, self.last_frame)
+        if state is None:
             self.begin()
             return
-        try:
-            state = self.run.checkpoints.load()
-        except CheckpointError as error:
-            raise ConfigError(f"resume: {error}") from None
-        if not isinstance(frames := state.get("frames"), int):
-            raise ConfigError("resume: the checkpoint is none of a run, it lacks frames")
-        if frames >= self.config.total_frames:
-            raise ConfigError(f"resume: the run is complete ({frames:,} frames); raise total_frames to go on")
-        if frames >= self.last_frame:
-            raise ConfigError(f"resume: the run is at {frames:,} frames; raise until, or give until=null")
+        world = own_worlds([state.get("env"), *state.get("other_ranks_env", [])], self.ranks)
         self.imitated = state.get("imitated", False)
         if self.imitated and self.config.imitation.only:
             raise ConfigError("resume: the run is complete; imitation.only=false goes on with reinforcement learning")
         try:
-            self.frames, self._time, self.best_rank = frames, dict(state["time"]), list(state["best_rank"])
+            self.frames, self._time, self.best_rank = state["frames"], dict(state["time"]), list(state["best_rank"])
             self.agent.load_state_dict(state["agent"])
             if self.curriculum is not None:  # before the worlds, which go on within its stage
                 self.curriculum.load_state_dict(state["curriculum"])
-            self.env.load_state_dict(state["env"])
+            self.env.load_state_dict(world)
             if not getattr(self.env, "saves_episodes", False):
                 self.agent.begin_episodes()
             self.monitor.load_state_dict(state["monitor"])
@@ -289,20 +307,3 @@ class Training:
             what = "the checkpoint does not fit this version of the program"
             raise ConfigError(f"resume: {what} ({brief(error)})") from None
         self._pending_rng = state["rng"]
-
-
-class _Due:
-    """Whether something that happens every so many frames falls between two counts; always at the end of the run."""
-
-    def __init__(self, previous: int, now: int, total: int) -> None:
-        self._previous, self._now, self._last = previous, now, now >= total
-
-    def __call__(self, every: int) -> bool:
-        return self._last or self._now // every > self._previous // every
-
-
-def _brief(summary: dict[str, float]) -> str:
-    if "eval/success" not in summary:
-        return f"return {summary['eval/return']:.2f}"
-    low, high = summary["eval/success_low"], summary["eval/success_high"]
-    return f"success {summary['eval/success']:.3f} [{low:.3f}, {high:.3f}], return {summary['eval/return']:.2f}"

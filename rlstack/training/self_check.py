@@ -23,7 +23,7 @@ from .curriculum.course import Curriculum
 from .guard import find
 from .run_directory import RunDirectory
 from .seeding import restore_rng, rng_state
-from .worlds import build_world, choose_device
+from .worlds import build_world, choose_device, device_of_worlds
 
 _WORLDS, _STEPS = 4, 8
 
@@ -112,7 +112,7 @@ def check_buildable(config: TrainConfig) -> None:
     random = rng_state()
     try:
         device = choose_device(config.device)
-        env = build_world(config.env, device, config.seed)
+        env = build_world(config.env, device_of_worlds(config.collector.device, device), config.seed)
         build_agent(config.agent, env, config.total_frames, device)
         if config.curriculum is not None:
             Curriculum(config.curriculum, env)

@@ -37,6 +37,14 @@ def describe(config: TrainConfig, run: RunDirectory) -> str:
     return "\n".join(f"{name:>11}  {value}" for name, value in rows.items())
 
 
+def outcome_of(evaluation: dict[str, float]) -> str:
+    """The summary of an evaluation in a few words."""
+    if "eval/success" not in evaluation:
+        return f"return {evaluation['eval/return']:.2f}"
+    low, high = evaluation["eval/success_low"], evaluation["eval/success_high"]
+    return f"success {evaluation['eval/success']:.3f} [{low:.3f}, {high:.3f}], return {evaluation['eval/return']:.2f}"
+
+
 def where_things_are(run: RunDirectory, digest: str = "") -> str:
     """The files of a finished run, what to do with them, and the digest of its last state."""
     parts = [

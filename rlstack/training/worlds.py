@@ -83,6 +83,15 @@ def build_world(
         raise ConfigError(f"env: {error}") from error
 
 
+def device_of_worlds(name: str | None, learner: torch.device) -> torch.device:
+    """Where worlds are stepped; None: where their learner is.
+
+    Raises:
+        ConfigError: not a device, or one that is not there.
+    """
+    return learner if name is None else usable_device(name, "collector.device", "null, cpu, cuda, cuda:<k>")
+
+
 def choose_device(name: str) -> torch.device:
     """``auto`` is the GPU if there is one; anything else is a torch device. A GPU gets its number.
 

@@ -83,6 +83,20 @@ def test_an_agent_that_cannot_be_compiled_says_why() -> None:
     assert found.notes[0].startswith("compile: the agent runs as it is, agent.recurrent")
 
 
+def test_processes_that_share_each_step_compile_worlds_alone() -> None:
+    c = config("compile=true")
+    found = Acceleration(c, CPU, shared=True)
+    agent = build_agent(c.agent, build_world(c.env), c.total_frames, CPU)
+    found.apply(agent)
+    assert agent.compiler is None and found.world == {"compiled": True}
+    assert found.notes == ["compile: the agent runs as it is, several processes share each step"]
+
+
+def test_worlds_elsewhere_are_compiled_for_their_own_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(acceleration, "_missing_compiler", lambda device: None)
+    assert Acceleration(config(), GPU, CPU).world == {}
+
+
 def test_on_a_gpu_everything_is_compiled_and_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(acceleration, "_missing_compiler", lambda device: None)
     c = config()

@@ -11,6 +11,7 @@ from tensordict import TensorDictBase
 from torch import Tensor, nn
 
 from envs.base import MEMORY
+from rlstack.networks.draws import own
 from rlstack.networks.recurrent import REMEMBERED, Core, Remembering, remembered
 from rlstack.networks.segments import Segments
 
@@ -85,8 +86,9 @@ class Recurrent(Agent):
 
         def first(count: int) -> Tensor:
             # Not once learning has gone on: the worlds have, too.
-            if explore and self._restored is not None and len(self._restored) == count:
-                return self._restored
+            restored = None if self._restored is None else own(self._restored)
+            if explore and restored is not None and len(restored) == count:
+                return restored
             return torch.zeros(count, size, dtype=self.interface.dtype, device=self.device)
 
         return RecurrentPolicy(self.interface, inner, recall, size, first)
@@ -126,7 +128,7 @@ class Recurrent(Agent):
         Args:
             active: ``[N, L]``, decisions that are learned from.
         """
-        if self.config.accumulate == 1:
+        if not any(optimizer.splits for optimizer in self.optimizers.values()):
             return batch
         count = active.sum(1)
         return batch.copy().set("share", count * (len(batch) / count.sum()))

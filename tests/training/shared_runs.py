@@ -1,0 +1,61 @@
+"""Trains one configuration after the other; ``torchrun`` starts it in several processes.
+
+Arguments: a folder, and names of :data:`RUNS` or ``name+more overrides``; each leaves a run ``<folder>/<name>``.
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+
+from rlstack.command import user_errors
+from rlstack.config import conf_dir, to_plain
+from rlstack.train import train
+
+_COMMON = [
+    "log_every=64",
+    "eval.episodes=2",
+    "eval.every=1000",
+    "logger=csv",
+    "threads=1",
+    "device=cpu",
+    "agent.hidden=[16,16]",
+]
+_CARTPOLE = ["env=gymnasium", "env.id=CartPole-v1", "env.num_envs=6", "env.workers=0", "total_frames=288", *_COMMON]
+_PENDULUM = ["env=gymnasium", "env.id=Pendulum-v1", "env.num_envs=6", "env.workers=0", "total_frames=288", *_COMMON]
+_REPLAY = ["agent.buffer_size=200", "agent.learning_starts=60", "agent.batch_size=33", "agent.frames_per_update=12"]
+_SCALED = ["agent.normalize_observations=true", "agent.normalize_rewards=true"]
+_MEMORY = "agent.recurrent={kind: gru, size: 8, layers: 1, sequence_length: 8}"
+RUNS = {
+    "ppo": ["agent=ppo", *_CARTPOLE, *_SCALED, "agent.minibatch_size=20", "agent.epochs=2", "agent.target_kl=0.5"],
+    "a2c": ["agent=a2c", *_PENDULUM, "agent.accumulate=2"],
+    "dqn": ["agent=dqn", *_CARTPOLE, *_REPLAY, "agent.n_step=3"],
+    "rainbow": ["agent=rainbow", *_CARTPOLE, *_REPLAY],
+    "iqn": ["agent=iqn", *_CARTPOLE, *_REPLAY],
+    "sac": ["agent=sac", *_PENDULUM, *_REPLAY, *_SCALED],
+    "td3": ["agent=td3", *_PENDULUM, *_REPLAY],
+    "acqn": ["agent=acqn", *_PENDULUM, *_REPLAY],
+    "ppo_memory": ["agent=ppo", *_CARTPOLE, _MEMORY, "agent.steps_per_batch=16", "agent.minibatch_size=24"],
+    "stages": [
+        *("agent=ppo", "env=marinenav", "curriculum=marinenav", "env.num_worlds=4", "total_frames=1000", *_COMMON),
+        "curriculum.advance.any=[{stage_frames: {min: 300}}]",
+    ],
+}
+
+
+def plain_config(name: str, folder: Path, *more: str) -> dict[str, Any]:
+    """The composed configuration of a run that goes to ``<folder>/<name>``."""
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        plain = to_plain(compose("train", [*RUNS[name], *more]))
+    return {**plain, "run_dir": str(folder / name)}
+
+
+if __name__ == "__main__":
+    target, *names = sys.argv[1:]
+    with user_errors():
+        for entry in names:
+            chosen, *overrides = entry.split("+")
+            train(plain_config(chosen, Path(target), *overrides))
