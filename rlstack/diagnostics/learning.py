@@ -96,13 +96,13 @@ class Lesson:
         update: Callable[..., Any] = getattr(self.agent, name)
         count = 0
 
-        def limited(batch: TensorDictBase) -> Any:
+        def limited(batch: TensorDictBase, *options: Any) -> Any:
             nonlocal count
             if count >= least and self._clock() >= deadline:
                 raise _Enough
             count += 1
             self.batches.append(len(batch))
-            return update(batch)
+            return update(batch, *options)
 
         vars(self.agent)[name] = limited
         try:

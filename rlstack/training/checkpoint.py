@@ -213,7 +213,9 @@ def state_digest(state: dict[str, Any]) -> str:
     def take(value: Any) -> None:
         if isinstance(value, Tensor):
             digest.update(f"tensor {value.dtype} {list(value.shape)};".encode())
-            digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+            # A copy: of a single number the stride may be anything, which a view as bytes does not take.
+            flat = value.detach().cpu().flatten().clone(memory_format=torch.contiguous_format)
+            digest.update(flat.view(torch.uint8).numpy().data)
         elif isinstance(value, dict):
             digest.update(f"dict {len(value)};".encode())
             for key in sorted(value, key=repr):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torchrl.envs import EnvBase
 
 import envs
 from envs import registry
@@ -19,14 +20,14 @@ def own_names(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
-def stand_in(size: int = 1, colour: str = "red") -> Any:
+def stand_in(size: int = 1, colour: str = "red") -> EnvBase:
     """A factory in place of a world."""
-    return (size, colour)
+    return (size, colour)  # type: ignore[return-value]
 
 
-def open_factory(**options: Any) -> Any:
+def open_factory(**options: Any) -> EnvBase:
     """A factory that takes anything."""
-    return options
+    return options  # type: ignore[return-value]
 
 
 def test_shipped_worlds_are_known() -> None:
@@ -114,9 +115,9 @@ def test_without_that_package_its_names_are_unknown() -> None:
 # --- options that every world takes
 
 
-def wide(action_repeat: int = 7) -> Any:
+def wide(action_repeat: int = 7) -> EnvBase:
     """A factory with an option of its own under that name."""
-    return action_repeat
+    return action_repeat  # type: ignore[return-value]
 
 
 def test_every_world_takes_the_options_of_wrappers_unless_it_has_its_own() -> None:

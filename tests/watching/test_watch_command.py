@@ -82,6 +82,8 @@ class Screen:
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_every_world_can_be_watched(world: str) -> None:
+    if world == "gymnasium":
+        pytest.importorskip("pygame")
     options, policy, shape = WORLDS[world]
     actor = find_actor(config(policy=policy, env=load_group("env", world, options)), list(options))
     episode = Episode(actor.env, actor.policy, seed=1)
@@ -153,6 +155,7 @@ def test_a_film_and_numbers(checkpoint: Path, tmp_path: Path, capsys: Any) -> No
 
 
 def test_agents_from_elsewhere(tmp_path: Path, capsys: Any) -> None:
+    pytest.importorskip("pygame")
     film = tmp_path / "film.gif"
     command(
         *("checkpoint=callable:tests.watching.test_watch_command:left", "env=gymnasium", "env.id=CartPole-v1"),
