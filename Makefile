@@ -47,13 +47,13 @@ report: $(STAMP) ## a page about a run or a folder of runs; ARGS="runs/<run>"
 	$(PY) -m rlstack.report $(ARGS)
 
 # Small networks gain nothing from several threads, test files do from several processes.
-PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n auto --dist loadfile --cov --cov-report=term
+PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n auto --dist loadfile
 
-test: $(STAMP) ## the test suite, with coverage
+test: $(STAMP) ## the test suite
 	$(PYTEST) $(ARGS)
 
-test-all: $(EXTRAS_STAMP) ## the same, the slow proofs, and the tests that need optional packages
-	$(PYTEST) -m "" $(ARGS)
+test-all: $(EXTRAS_STAMP) ## the same, the slow proofs and what needs optional packages, with coverage (takes twice the time)
+	$(PYTEST) -m "" --cov --cov-report=term $(ARGS)
 
 lint: $(STAMP) ## ruff check, ruff format --check, mypy
 	$(PY) -m ruff check .

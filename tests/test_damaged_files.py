@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 
 import envs
 import rlstack
+from envs.echelon.replay import load_replay as load_fight
+from envs.echelon.replay import save_replay as save_fight
 from envs.marinenav.episodes import load_episodes
 from envs.rocket.replay import load_replay
 from rlstack.adapters.arena import arena_policy
@@ -39,6 +41,7 @@ from rlstack.training.run_directory import RunDirectory
 from tests.adapters.small_worlds import Noise, box
 from tests.agents.small_agents import Detour, sequences, small
 from tests.damage import bad_arrays, bad_bytes, bad_json, bad_tensors, bad_zip, profile
+from tests.envs.echelon.episodes import fight
 from tests.test_writers import WRITERS
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -49,6 +52,10 @@ WORLD = {"name": "tests.agents.small_agents:Detour", "num_worlds": 2}
 @cache
 def detour() -> Any:
     return Detour(2)
+
+
+def two_numbers() -> Any:
+    return Noise(2, box((-1, 1), (-1, 1)))
 
 
 @cache
@@ -95,6 +102,23 @@ def text(name: str, content: str) -> Callable[[Path], Path]:
 def scripted(folder: Path) -> Path:
     torch.jit.save(torch.jit.trace(torch.nn.Tanh(), torch.zeros(1, 2)), str(folder / "tanh.pt"))
     return folder / "tanh.pt"
+
+
+def graph(folder: Path) -> Path:
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    ends = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["N", 2]) for name in ("x", "y")]
+    node = onnx.helper.make_node("Tanh", ["x"], ["y"])
+    opset = onnx.helper.make_opsetid("", 18)
+    body = onnx.helper.make_graph([node], "tanh", ends[:1], ends[1:])
+    model = onnx.helper.make_model(body, ir_version=8, opset_imports=[opset])
+    (folder / "tanh.onnx").write_bytes(model.SerializeToString())
+    return folder / "tanh.onnx"
+
+
+def fought(folder: Path) -> Path:
+    save_fight(fight()[1], folder / "fight.json")
+    return folder / "fight.json"
 
 
 def demonstrated(folder: Path) -> Path:
@@ -151,6 +175,7 @@ CASES: dict[str, Case] = {
     "league": Case(written("league", "league.json"), lambda path: League.open(path.parent), bad_json),
     "demonstrations": Case(demonstrated, lambda path: read_demonstrations(path, Interface.of(detour())), bad_arrays),
     "rocket replay": Case(written("rocket replay", "r.npz"), load_replay, bad_arrays, ValueError),
+    "echelon replay": Case(fought, load_fight, bad_json, ValueError),
     "marinenav weights": Case(copied("marinenav/DQN_params.npz"), load_published, bad_arrays),
     "marinenav files": Case(
         written("marinenav weights", "network_params.pth"), lambda path: load_published(path.parent, "DQN"), bad_tensors
@@ -168,9 +193,8 @@ CASES: dict[str, Case] = {
     ),
     "sb3": Case(copied("sb3/ppo_mlp_box_action.zip"), load_sb3, bad_zip),
     "vecnormalize": Case(copied("sb3/ppo_mlp_box_action_vecnormalize.pkl"), load_vecnormalize, bad_bytes),
-    "torchscript": Case(
-        scripted, lambda path: load_policy(f"torchscript:{path}", Noise(2, box((-1, 1), (-1, 1)))), bad_zip
-    ),
+    "torchscript": Case(scripted, lambda path: load_policy(f"torchscript:{path}", two_numbers()), bad_zip),
+    "onnx": Case(graph, lambda path: load_policy(f"onnx:{path}", two_numbers()), bad_bytes),
 }
 
 

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 import torch
 
+from envs.echelon.replay import load_replay as load_fight
+from envs.echelon.replay import save_replay as save_fight
 from envs.marinenav.episodes import default_robot, load_episodes, make_episode, save_episodes
 from envs.rocket.recording import COLUMNS, Frames, Recording
 from envs.rocket.replay import load_replay, save_replay
@@ -28,6 +30,7 @@ from rlstack.training.demonstrations import save_demonstrations
 from rlstack.training.loggers import CsvSink
 from rlstack.training.run_directory import RunDirectory
 from tests.adapters.published_networks import acting_network
+from tests.envs.echelon.episodes import fight
 from tests.faults import Killed, killed_at, room_for
 
 ROOT = Path(__file__).parents[1]
@@ -102,6 +105,10 @@ WRITERS: dict[str, tuple[Callable[[Path, int], Any], Callable[[Path], Any]]] = {
     "rocket replay": (
         lambda folder, value: save_replay(replay(value), folder / "r.npz"),
         lambda folder: load_replay(folder / "r.npz"),
+    ),
+    "echelon replay": (
+        lambda folder, value: save_fight(fight()[1].named(("a", "b"), f"number {value}"), folder / "f.json"),
+        lambda folder: load_fight(folder / "f.json"),
     ),
     "marinenav episodes": (episodes, lambda folder: load_episodes(folder / "episodes.json.gz")),
     "marinenav evaluations": (

@@ -135,8 +135,8 @@ def teams(world: str, held: int, **options: Any) -> Callable[[int], Advance]:
 MECHS: dict[str, Any] = {"maps": 128}
 CARS: dict[str, Any] = {"kick_offs": 0.7, "random_states": 0.3}
 SUBJECTS = [
-    Subject("echelon, eager", teams("echelon", 1, **MECHS), (64, 256, 1024)),
-    Subject("echelon, compiled", teams("echelon", 1, compiled=True, **MECHS), (256, 1024), compiles=True),
+    Subject("echelon, eager", teams("echelon", 1, **MECHS), (64, 256, 1024), cost=10),
+    Subject("echelon, compiled", teams("echelon", 1, compiled=True, **MECHS), (256, 1024), compiles=True, cost=10),
     Subject("marinenav, eager", robots(compiled=False), (64, 256, 1024, 2048, 4096, 8192)),
     Subject("marinenav, compiled", robots(compiled=True), (1024, 2048, 4096, 8192), compiles=True),
     *(

@@ -1,0 +1,67 @@
+"""Whether memory stays flat: ten million frames in two worlds, ``python -m experiments.benchmarks.soak``.
+
+One process a run, evaluations and checkpoints included: AC-IQN in MarineNav with its replay memory, then PPO in Arena.
+Memory is that of the process (``system/memory_mb`` of ``metrics.csv``), a reading every 100,000 frames; its growth is
+the slope of a line through the second half of the run, when the replay memory is full. Result in ``results/soak.json``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from experiments.runs import train
+
+from .speed import circumstances
+
+RESULT = Path(__file__).parent / "results" / "soak.json"
+RUNS = {"marinenav": ["agent=acqn", "env=marinenav"], "arena": ["agent=ppo", "env=arena", "experiment=arena/style1"]}
+EVERY = 100_000
+
+
+def growth(frames: list[float], megabytes: list[float]) -> float:
+    """MB per million frames, in the second half."""
+    half = len(frames) // 2
+    return float(np.polyfit(np.array(frames[half:]) / 1e6, megabytes[half:], 1)[0])
+
+
+def soak(name: str, total: int, folder: Path) -> dict[str, Any]:
+    """One run."""
+    lengths = [f"total_frames={total}", f"log_every={EVERY}", f"eval.every={total // 10}"]
+    run = train(0, folder / name, [*RUNS[name], *lengths, "logger=csv", "threads=1", "device=cpu"])
+    with open(run / "metrics.csv", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["system/memory_mb"]]
+    frames, megabytes = [float(row["frames"]) for row in rows], [float(row["system/memory_mb"]) for row in rows]
+    return {
+        "world": name,
+        "frames": frames[-1],
+        "cpu_seconds": float(rows[-1]["time/cpu_seconds"]),
+        "memory_mb": [round(value, 1) for value in megabytes],
+        "growth_mb_per_million_frames": growth(frames, megabytes),
+    }
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--frames", type=int, default=10_000_000)
+    parser.add_argument("--out", type=Path, default=RESULT)
+    arguments = parser.parse_args()
+    results = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name in RUNS:
+            results.append(soak(name, arguments.frames, Path(folder)))
+            memory, slope = results[-1]["memory_mb"], results[-1]["growth_mb_per_million_frames"]
+            parts = ", ".join(f"{memory[int(share * (len(memory) - 1))]:,.0f}" for share in (0, 0.25, 0.5, 0.75, 1))
+            print(f"{name:<10} MB at 0, 25, 50, 75, 100 %: {parts}; {slope:+.2f} MB per million frames", flush=True)
+    arguments.out.write_text(json.dumps({**circumstances("soak"), "runs": results}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
