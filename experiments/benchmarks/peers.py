@@ -8,7 +8,8 @@ the two rounds next to each other. Libraries that are not installed are left out
 ``ppo``, ``dqn`` and ``sac`` are stable-baselines3's default settings: PPO CartPole-v1 (8 envs, 2048 steps, batch 64, 10
 epochs, 2x64 tanh), DQN CartPole-v1 (1 env, batch 32, one update every 4 steps, 2x64 relu; epsilon at its final .05 in
 both), SAC Pendulum-v1 (1 env, batch 256, one update a step, 2x256 relu). ``reference`` is ``reference_ppo.py``.
-``sac_bfloat16`` is the same SAC with our forward passes in bfloat16, theirs in float32. ``batched`` is ``agent=ppo
+``sac_bfloat16`` is the same SAC with our forward passes in bfloat16, theirs in float32; ``..._compiled`` are the same
+with our updates and policy compiled (``compile=true``), after compiling. ``batched`` is ``agent=ppo
 env=cartpole``. ``step`` steps 1024 worlds under random actions: our CartPole with resets, Gymnasium's vectorised one,
 and VMAS's scenario ``simple`` without resets. Result in ``results/peers.json``.
 """
@@ -32,7 +33,9 @@ import torch
 
 import envs
 import rlstack
+from rlstack.agents.compilation import Compiler
 from rlstack.config import load_group
+from rlstack.training.acceleration import keep_compiled_code
 
 from . import comparing
 from .reference_ppo import reference_ppo
@@ -70,9 +73,12 @@ class Work:
     ways: Mapping[str, Callable[[], Train] | None]
 
 
-def learner(env: Any, name: str, **settings: Any) -> Train:
+def learner(env: Any, name: str, compiled: bool = False, **settings: Any) -> Train:
     """Our collector and an agent."""
     agent = rlstack.make_agent(name, env, 1_000_000, **settings)
+    if compiled:
+        keep_compiled_code()
+        agent.compile(Compiler())
     batches: Iterator[Any] = iter(rlstack.make_collector(env, agent.policy(explore=True), agent.config.steps_per_batch))
     frames = 0
 
@@ -158,6 +164,12 @@ WORK = {
     "dqn": beside_sb3(8_000, "dqn", ("CartPole-v1", 1), DQN, exploration_initial_eps=0.05),
     "sac": beside_sb3(500, "sac", PENDULUM, SAC),
     "sac_bfloat16": beside_sb3(500, "sac", PENDULUM, {**SAC, "precision": "bfloat16"}),
+    "ppo_compiled": beside_sb3(16_384, "ppo", CARTPOLE, {**PPO, "compiled": True}),
+    "dqn_compiled": beside_sb3(
+        8_000, "dqn", ("CartPole-v1", 1), {**DQN, "compiled": True}, exploration_initial_eps=0.05
+    ),
+    "sac_compiled": beside_sb3(500, "sac", PENDULUM, {**SAC, "compiled": True}),
+    "sac_compiled_bfloat16": beside_sb3(500, "sac", PENDULUM, {**SAC, "compiled": True, "precision": "bfloat16"}),
     "batched": Work(131_072, {"rlstack": batched, "pufferlib": None, "benchmarl": None}),
     "step": Work(300 * WORLDS, {"rlstack": our_steps, "gymnasium": gymnasium_steps, "vmas": vmas_steps}),
 }
