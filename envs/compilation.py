@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -33,15 +33,26 @@ class Compiled:
         function: of tensors, or of what holds some.
         what: it is, for messages.
         backend: of ``torch.compile``.
+        constants: positions of arguments that are the same in every call. What they hold is not compared with what
+            the code was made for, which takes longer than small computations where they hold much.
         options: further arguments of ``torch.compile``.
     """
 
-    def __init__(self, function: Callable[..., Any], what: str, backend: str = "inductor", **options: Any) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        what: str,
+        backend: str = "inductor",
+        constants: Sequence[int] = (),
+        **options: Any,
+    ) -> None:
         def compute(*arguments: Any) -> Any:
             return function(*arguments)
 
         # Compiled code is kept with the code object; sharing one, every call would search what belongs to others.
         compute.__code__ = compute.__code__.replace(co_name=getattr(function, "__name__", "compute"))
+        if constants:
+            options["options"] = {"guard_filter_fn": _all_but(constants), **options.get("options", {})}
         if backend == "inductor":
             options["options"] = {"fallback_random": True, **options.get("options", {})}
         self.function, self.what = function, what
@@ -73,6 +84,12 @@ class Compiled:
             self._begun = True
             _tell(f"compiled {self.what}, {time.monotonic() - begin:.0f} s")
         return result
+
+
+def _all_but(constants: Sequence[int]) -> Callable[[Sequence[Any]], list[bool]]:
+    """Which comparisons are made before every call: none with constants, nor with globals of modules."""
+    known = ("G[", *(f"arguments[{position}]" for position in constants))
+    return lambda guards: [not any(name in guard.name for name in known) for guard in guards]
 
 
 def _tell(line: str) -> bool:

@@ -17,10 +17,14 @@ class Kernels(NamedTuple):
     conclude: Callable[..., Any]
 
 
+_CONSTANTS = {"bot_orders": (1,), "step": (2,), "look": (1,), "conclude": (4, 5)}
+"""Positions of the tables and options of a world."""
+
+
 def compiled(plain: Kernels) -> Kernels:
-    """The kernels, compiled for the shapes they are called with."""
-    return Kernels(*(_compiled(function) for function in plain))
+    """The kernels, compiled for the shapes they are called with, for one world: its tables and options are constant."""
+    return Kernels(*(_compiled(function, _CONSTANTS[name]) for name, function in plain._asdict().items()))
 
 
-def _compiled(function: Callable[..., Any]) -> Compiled:
-    return Compiled(function, f"{function.__name__} of echelon", dynamic=False)
+def _compiled(function: Callable[..., Any], constants: tuple[int, ...]) -> Compiled:
+    return Compiled(function, f"{function.__name__} of echelon", constants=constants, dynamic=False)
