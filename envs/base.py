@@ -11,7 +11,8 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.envs import EnvBase
 
-from .memory import keep_freed_memory
+from .freed_memory import keep_freed_memory
+from .pool import StartPool
 from .waiting import looks_are_free
 
 MEMORY = "memory"
@@ -53,6 +54,8 @@ class World(EnvBase):
     diagnosis tells their time from the rest of a step."""
     num_stages: int = 0
     """How many stages of difficulty :meth:`set_stage` knows, 0 for none."""
+    _pool: StartPool[Any] | None = None
+    """Beginnings made in advance, which another seed makes worthless."""
 
     def __init__(self, num_worlds: int, device: torch.device | str, dtype: torch.dtype, seed: int | None) -> None:
         if num_worlds < 1:
@@ -173,6 +176,8 @@ class World(EnvBase):
     def _set_seed(self, seed: int | None) -> None:
         if seed is not None:
             self.generator.manual_seed(seed)
+        if self._pool is not None:
+            self._pool.clear()
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Everything needed to go on exactly here: nested dict of tensors and numbers."""

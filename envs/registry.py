@@ -13,7 +13,6 @@ from typing import Any
 from torchrl.envs import EnvBase
 
 from .named import made_by
-from .partial import partly_hidden
 from .wrappers import wrapped
 
 _WORLDS: dict[str, str] = {
@@ -30,11 +29,14 @@ ENTRY_POINTS = "rlstack.envs"
 """Group of entry points, ``name = "package.module:Class"``, by which an installed package brings its own worlds."""
 
 _WRAPPING = {
-    name: inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=1, annotation=int)
-    for name in ("action_repeat", "frame_stack")
+    name: inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+    for name, default, kind in (
+        ("action_repeat", 1, int),
+        ("frame_stack", 1, int),
+        ("observation_keep", None, list[int] | None),
+    )
 }
-_KEEP = "observation_keep"
-_WRAPPING[_KEEP] = inspect.Parameter(_KEEP, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=list[int] | None)
+"""Options of :func:`envs.wrappers.wrapped`, and those that are brought (:func:`register_option`)."""
 _BROUGHT: dict[str, str] = {}
 _NEEDS: dict[str, str] = {}
 
@@ -135,8 +137,8 @@ def make(name: str, **options: Any) -> EnvBase:
     Args:
         name: a registered name, or ``package.module:Class`` of your own ``EnvBase``.
         options: its constructor arguments; besides, for every ``envs.base.World``, ``action_repeat`` (steps per
-            action) and ``frame_stack`` (observations shown at once), see ``envs.wrappers``, and ``observation_keep``
-            (indices of what is shown of an observation), see ``envs.partial``.
+            action), ``frame_stack`` (observations shown at once) and ``observation_keep`` (indices of what is shown
+            of an observation), see ``envs.wrappers``.
 
     Raises:
         ValueError: unknown name or option (it says which are allowed), or an impossible value.
@@ -154,4 +156,4 @@ def make(name: str, **options: Any) -> EnvBase:
     around = {key: value for key, value in options.items() if key in _WRAPPING and key not in own}
     world = world_class(name)(**{key: options[key] for key in options if key not in around})
     brought = {key: around.pop(key) for key in _BROUGHT if key in around}
-    return _with_brought(wrapped(partly_hidden(world, around.pop(_KEEP, None)), **around), brought)
+    return _with_brought(wrapped(world, **around), brought)

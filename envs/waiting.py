@@ -33,8 +33,8 @@ class Turns:
 
     @property
     def over(self) -> bool:
-        """There should be new ones."""
-        return self._calls >= self.EVERY
+        """There should be new ones; there are none at first."""
+        return not self._size or self._calls >= self.EVERY
 
     def places(self, ended: Tensor) -> Tensor:
         """For worlds ``[W]`` bool that end, which beginning comes next, ``[W]``; for the others any."""

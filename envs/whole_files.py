@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 
 @contextmanager
@@ -38,6 +40,29 @@ def replacing(*paths: str | Path) -> Iterator[tuple[Path, ...]]:
     finally:
         for file in partial:
             file.unlink(missing_ok=True)
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Writes a text file, wholly or not at all; makes missing folders.
+
+    Raises:
+        OSError: the disk fails; a file that was there is untouched.
+    """
+    with replacing(path) as (partial,):
+        partial.write_text(text, encoding="utf-8")
+
+
+def write_json(path: str | Path, content: Any, nan: bool = True) -> None:
+    """Writes a JSON file as :func:`write_text` does.
+
+    Args:
+        nan: numbers that are not finite, which JSON does not know, are written the way Python reads them.
+
+    Raises:
+        ValueError: such numbers without ``nan``.
+        OSError: the disk fails; a file that was there is untouched.
+    """
+    write_text(path, json.dumps(content, indent=1, allow_nan=nan) + "\n")
 
 
 def _sync(path: Path) -> None:

@@ -21,7 +21,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-from experiments.runs import train
+from experiments.runs import add_options, cost, train
 
 SHOWN = (
     "frames",
@@ -60,7 +60,10 @@ class Experiment:
 
 def run(experiment: Experiment, here: Path, description: str | None) -> None:
     """The command line of an experiment whose results go beside it, into the folder ``here``."""
-    arguments = _arguments(experiment, here, description)
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_options(parser, Path("runs") / experiment.config, here, experiment.seeds)
+    parser.add_argument("--games", type=int, default=experiment.games, help="against each opponent")
+    arguments = parser.parse_args()
     overrides = [f"experiment={experiment.config}", "threads=1", *arguments.overrides]
     with ThreadPoolExecutor(arguments.parallel) as pool:
         paths = list(pool.map(lambda seed: train(seed, arguments.folder, overrides), arguments.seeds))
@@ -85,30 +88,14 @@ def run(experiment: Experiment, here: Path, description: str | None) -> None:
     print(table(results))
 
 
-def _arguments(experiment: Experiment, here: Path, description: str | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, nargs="+", default=list(experiment.seeds))
-    parser.add_argument("--parallel", type=int, default=1, help="runs at once")
-    parser.add_argument("--games", type=int, default=experiment.games, help="against each opponent")
-    parser.add_argument("--evaluation-seed", type=int, default=1000)
-    parser.add_argument("--folder", type=Path, default=Path("runs") / experiment.config, help="of the run directories")
-    parser.add_argument("--out", type=Path, default=here)
-    parser.add_argument("overrides", nargs="*", help="further overrides of rlstack.train")
-    return parser.parse_args()
-
-
 def judge(path: Path, experiment: Experiment, games: int, seed: int) -> dict[str, Any]:
     """Games of a run's last checkpoint, as it explores, and what the training cost."""
     results = {
         name: _games(path, name, games, seed, bool(experiment.films) and name == experiment.opponents[0])
         for name in experiment.opponents
     }
-    with open(path / "metrics.csv", newline="") as file:
-        last = [row for row in csv.DictReader(file) if row["time/seconds"]][-1]
     return {
-        "frames": float(last["frames"]),
-        "minutes": float(last["time/seconds"]) / 60,
-        "cpu_minutes": float(last["time/cpu_seconds"]) / 60,
+        **cost(path),
         "opponents": {
             name: {**found["opponents"][0], "rating": found["fitted_elo"]} for name, found in results.items()
         },

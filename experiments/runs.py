@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import shutil
 import subprocess
 import sys
+from argparse import ArgumentParser
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
+
+from rlstack.training.loggers import METRICS_FILE, read_metrics
 
 
 def train(seed: int, folder: Path, overrides: list[str]) -> Path:
@@ -45,11 +48,33 @@ def final_evaluation(run: Path, episodes: int, seed: int, policy: str = "greedy"
     return json.loads((output / "evaluation.json").read_text())
 
 
+def logged(run: Path, metric: str) -> list[dict[str, float]]:
+    """The rows of a run's ``metrics.csv`` in which there is a metric."""
+    return [row for row in read_metrics(run / METRICS_FILE) if metric in row]
+
+
 def read_curve(run: Path) -> list[dict[str, float]]:
-    """The evaluations of one run's ``metrics.csv``."""
-    with open(run / "metrics.csv", newline="") as file:
-        return [
-            {name: float(value) for name, value in row.items() if value}
-            for row in csv.DictReader(file)
-            if row.get("eval/success")
-        ]
+    """The evaluations of a run."""
+    return logged(run, "eval/success")
+
+
+def cost(run: Path) -> dict[str, float]:
+    """What a run took: ``frames``, ``minutes`` and ``cpu_minutes``."""
+    last = logged(run, "time/seconds")[-1]
+    minutes = {"minutes": last["time/seconds"] / 60, "cpu_minutes": last["time/cpu_seconds"] / 60}
+    return {"frames": last["frames"], **minutes}
+
+
+def add_options(parser: ArgumentParser, folder: Path, out: Path, seeds: Sequence[int] = (0, 1, 2)) -> None:
+    """The options of an experiment that trains some seeds and judges them.
+
+    Args:
+        folder: of the run directories, unless another is given.
+        out: of the results.
+    """
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(seeds))
+    parser.add_argument("--parallel", type=int, default=1, help="runs at once")
+    parser.add_argument("--evaluation-seed", type=int, default=1000)
+    parser.add_argument("--folder", type=Path, default=folder, help="of the run directories")
+    parser.add_argument("--out", type=Path, default=out)
+    parser.add_argument("overrides", nargs="*", help="further overrides of rlstack.train")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from omegaconf import DictConfig
 
-from envs.whole_files import replacing
+from envs.whole_files import write_json
 from rlstack.command import hydra_command, open_group
 from rlstack.config import ConfigError, Interval, build, to_plain
 
@@ -49,8 +48,7 @@ def run(cfg: DictConfig) -> None:
         subject, config.test, lambda name, found: print("\n".join(report.section(name, found)), flush=True)
     )
     file = folder / "diagnosis.json"
-    with replacing(file) as (partial,):
-        partial.write_text(json.dumps(diagnosis, indent=1) + "\n", encoding="utf-8")
+    write_json(file, diagnosis)
     written = [file]
     if config.plots:
         from rlstack.diagnostics.pictures import save_picture
@@ -98,18 +96,13 @@ def output_folder(config: DiagnoseConfig, subject: Subject) -> Path:
         ConfigError: the folder cannot be made.
     """
     from rlstack.train import run_name
-    from rlstack.training.run_directory import make_first_free
+    from rlstack.training.run_directory import make_first_free, make_folder
 
     c = subject.config
     name = f"diagnosis_{run_name(c.agent, c.env, c.seed)}_{time.strftime('%Y%m%d-%H%M%S')}"
-    folder = Path("runs") / name if config.output is None else Path(config.output)
-    try:
-        if config.output is None:
-            return make_first_free(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"output: {folder} cannot be made ({error.strerror})") from None
-    return folder
+    if config.output is None:
+        return make_first_free(Path("runs") / name, "output")
+    return make_folder(Path(config.output), "output")
 
 
 main = hydra_command("diagnose", open_group("agent"))(run)

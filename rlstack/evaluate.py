@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import zlib
 from dataclasses import dataclass
 from functools import partial
@@ -13,15 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from omegaconf import DictConfig
 
 from rlstack.command import hydra_command, open_group
-from rlstack.config import ConfigError, Interval, build, load_group, to_plain
+from rlstack.config import ConfigError, Interval, build
+from rlstack.evaluation.names import as_names, rivals, short_hash, world_names
 
 if TYPE_CHECKING:  # importing torch takes seconds, which a mistyped key need not cost
     import torch
 
     from rlstack.agents import Agent
     from rlstack.evaluation.evaluator import EpisodeSet
-
-_LONGEST = 60  # letters of opponents in a folder's name
 
 
 @dataclass
@@ -161,7 +158,7 @@ def from_checkpoint(config: EvaluateConfig, device: torch.device) -> Candidate:
     stem = f"{loaded.frames:012d}" if loaded.run_dir else f"{loaded.path.stem}_{loaded.frames:012d}"
     folder = (loaded.run_dir or loaded.path.parent) / "evaluations"
     player = loaded.run_dir.name if loaded.run_dir else loaded.path.stem
-    return Candidate(loaded.agent, env, name, folder, "_".join([stem, *_as_names(changes)]), player, loaded.frames)
+    return Candidate(loaded.agent, env, name, folder, "_".join([stem, *as_names(changes)]), player, loaded.frames)
 
 
 def from_elsewhere(config: EvaluateConfig, device: torch.device) -> Candidate:
@@ -183,9 +180,9 @@ def from_elsewhere(config: EvaluateConfig, device: torch.device) -> Candidate:
     agent = build_agent(config.agent, _world(env), 1, device)
     source = f"{config.agent['kind']}:{config.agent['path']}"
     path = Path(str(config.agent["path"]))
-    called = _as_names(path.stem if path.is_file() else path.name)
+    called = as_names(path.stem if path.is_file() else path.name)
     given = {**config.agent, "path": str(path.resolve()) if path.exists() else str(path)}
-    folder = "_".join([config.agent["kind"], *called, _short_hash(given)])
+    folder = "_".join([config.agent["kind"], *called, short_hash(given)])
     return Candidate(agent, env, source, Path("runs") / folder / "evaluations", player=" ".join(called) or "agent")
 
 
@@ -202,52 +199,15 @@ def output_folder(config: EvaluateConfig, judged: Candidate) -> Path:
     Raises:
         ConfigError: the folder cannot be made.
     """
+    from rlstack.training.run_directory import make_folder
+
     parts = [judged.stem] if judged.stem else []
     parts += [f"seed{config.seed}"]
     parts += ["explore"] if config.policy == "explore" else []
-    parts += _world_names(config.env) if config.env else []
-    parts += _rivals(config.opponents) if config.opponents else []
+    parts += world_names(config.env) if config.env else []
+    parts += rivals(config.opponents) if config.opponents else []
     parts += [Path(config.episodes_file).name.partition(".")[0]] if config.episodes_file else []
-    folder = judged.folder / "_".join(parts)
-    folder = folder if config.output is None else Path(config.output)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"output: {folder} cannot be made ({error.strerror})") from None
-    return folder
-
-
-def _world_names(env: dict[str, Any]) -> list[str]:
-    """A world's name, which of many it is (``id``), and a hash of options that are not those of its yaml."""
-    from rlstack.evaluation.evaluator import OURS
-
-    name, which = str(env.get("name")), env.get("id")
-    try:
-        usual = load_group("env", name)
-    except ConfigError:  # a world without a yaml
-        usual = {}
-    ignored = ("name", "id", *OURS)
-    options, usual = ({key: entries[key] for key in entries if key not in ignored} for entries in (env, usual))
-    called = [*_as_names(name), *(_as_names(str(which)) if which is not None else [])]
-    return [*called, *([] if options == usual else [_short_hash(options)])]
-
-
-def _rivals(opponents: list[Any]) -> list[str]:
-    """Whom games are played against, or a hash of it where that is long."""
-    plain = all(isinstance(source, str) for source in opponents)
-    text = "_".join(Path(source).name for source in opponents) if plain else ""
-    called = _as_names(text) if 0 < len(text) <= _LONGEST else [_short_hash({"opponents": opponents})]
-    return ["against", *called]
-
-
-def _short_hash(content: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(to_plain(content), sort_keys=True).encode()).hexdigest()[:6]
-
-
-def _as_names(text: str) -> list[str]:
-    """Words that can be part of a folder's name."""
-    kept = "".join(letter if letter.isalnum() or letter in "=.-_" else " " for letter in text.replace("agent.", ""))
-    return kept.split()
+    return make_folder(judged.folder / "_".join(parts) if config.output is None else Path(config.output), "output")
 
 
 def read_episodes(file: str | None, world: str) -> EpisodeSet | None:

@@ -29,16 +29,19 @@ def run(cfg: DictConfig) -> None:
     config = build(RewardsConfig, cfg)
     if config.checkpoint is None:
         raise ConfigError("checkpoint: missing, give a run directory or a checkpoint file: checkpoint=runs/<run>")
+    from rlstack.evaluate import check_fit
     from rlstack.evaluation.reward_terms import draw_curves, draw_episode, play_episode, read_curves
     from rlstack.training.loading import load
+    from rlstack.training.run_directory import make_folder
     from rlstack.training.worlds import world_options
 
     loaded = load(config.checkpoint, which=config.which)
     env = config.env or loaded.config["env"]
+    check_fit(loaded.agent, env)
     policy = loaded.agent.policy(explore=config.policy == "explore")
     episode = play_episode(policy, env["name"], world_options(env), config.seed)
     folder = Path(config.output) if config.output else (loaded.run_dir or loaded.path.parent) / "rewards"
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder, "output")
     steps = len(next(iter(episode.terms.values())))
     print(f"an episode of {steps} steps in {env['name']}, seed {config.seed}: return {episode.returned:.3f}")
     for name, values in sorted(episode.terms.items(), key=lambda entry: -abs(entry[1].sum())):

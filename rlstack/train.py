@@ -14,6 +14,11 @@ from rlstack.config import ConfigError, build, to_plain
 from rlstack.config.errors import RunError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rlstack.collection.ranks import Ranks
+    from rlstack.training.config import TrainConfig
+    from rlstack.training.loop import Training
     from rlstack.training.run_directory import RunDirectory
 
 _DEBUG = {
@@ -68,41 +73,18 @@ def train(plain: dict[str, Any]) -> RunDirectory | None:
 
     # After the configuration is known to be sound: torch and TorchRL take seconds to import.
     from rlstack.training.distributed import aside, join, of_rank
-    from rlstack.training.environment import record_environment
     from rlstack.training.failures import told_in_one_line
-    from rlstack.training.loop import Training
-    from rlstack.training.run_directory import RunDirectory
-    from rlstack.training.self_check import check_buildable, check_gradients, self_check
+    from rlstack.training.self_check import check_buildable, check_gradients
     from rlstack.training.summary import describe, where_things_are
 
     ranks = join()
     config = of_rank(config, ranks)
     check_buildable(config)
-    resuming, keep = config.resume is not None, config.checkpoint.keep
     with aside(ranks) as folder:
-        if folder is not None:
-            directory = RunDirectory(folder, keep)
-        elif resuming:
-            directory = RunDirectory.open(str(config.resume), keep)
-        else:
-            directory = RunDirectory.create(config.run_dir, run_name(config.agent, config.env, config.seed), keep)
+        directory = _directory(config, folder)
         check_gradients(config.debug)
         print(describe(config, directory))
-        try:
-            self_check(config, directory)
-            training = Training(config, directory, plain, ranks)
-            if resuming:
-                training.restore()
-                print(f"resuming at {training.frames:,} frames")
-            else:
-                training.begin()
-            training.prepare()
-            with told_in_one_line(directory.path):
-                directory.write_config({**plain, "resume": None})
-                record_environment(directory.path)
-        except (ConfigError, RunError, KeyboardInterrupt):
-            directory.remove_if_empty()
-            raise
+        training = _begun(config, directory, plain, ranks)
         with told_in_one_line(directory.path):
             evaluation = training.execute()
             if config.curriculum is not None:
@@ -112,6 +94,43 @@ def train(plain: dict[str, Any]) -> RunDirectory | None:
         evaluation.print_table()
         print(where_things_are(directory, training.digest))
         return directory if folder is None else None
+
+
+def _directory(config: TrainConfig, aside: Path | None) -> RunDirectory:
+    """Where the run goes: a folder to be thrown away, that of the run to resume, or a new one."""
+    from rlstack.training.run_directory import RunDirectory
+
+    keep = config.checkpoint.keep
+    if aside is not None:
+        return RunDirectory(aside, keep)
+    if config.resume is not None:
+        return RunDirectory.open(config.resume, keep)
+    return RunDirectory.create(config.run_dir, run_name(config.agent, config.env, config.seed), keep)
+
+
+def _begun(config: TrainConfig, directory: RunDirectory, plain: dict[str, Any], ranks: Ranks | None) -> Training:
+    """The run, checked, at its first frame or where it was left; of one that cannot be nothing stays behind."""
+    from rlstack.training.environment import record_environment
+    from rlstack.training.failures import told_in_one_line
+    from rlstack.training.loop import Training
+    from rlstack.training.self_check import self_check
+
+    try:
+        self_check(config, directory)
+        training = Training(config, directory, plain, ranks)
+        if config.resume is not None:
+            training.restore()
+            print(f"resuming at {training.frames:,} frames")
+        else:
+            training.begin()
+        training.prepare()
+        with told_in_one_line(directory.path):
+            directory.write_config({**plain, "resume": None})
+            record_environment(directory.path)
+    except (ConfigError, RunError, KeyboardInterrupt):
+        directory.remove_if_empty()
+        raise
+    return training
 
 
 def run_name(agent: dict[str, Any], env: dict[str, Any], seed: int) -> str:

@@ -206,6 +206,8 @@ def writing(call: ast.Call) -> str | None:
     """The name of a call that writes to a file."""
     function = call.func
     if isinstance(function, ast.Name):
+        if function.id == "write_text":  # that of envs.whole_files; a path's own is an attribute
+            return None
         name, owner = function.id, ""
     elif isinstance(function, ast.Attribute):
         name, owner = function.attr, ast.unparse(function.value)

@@ -10,12 +10,13 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from ..base import World
+from ..pool import StartPool
 from ..waiting import chosen, looks_are_free
 from .compilation import compiled_kernels
 from .draws import SampledDraws
 from .features import TargetFeatures
 from .observation import GROUPS, observe
-from .pool import Start, StartPool
+from .opening import Opening
 from .rules import STAGES, make_rules
 from .simulation import Kernels, Outcome, advance, advance_densely, trimmed
 from .spawning import begin
@@ -69,6 +70,7 @@ class Arena(World):
     }
     observing = ("envs.arena.env:observe",)
     num_stages = len(STAGES)
+    _pool: StartPool[Opening]
 
     def __init__(
         self,
@@ -90,7 +92,7 @@ class Arena(World):
         if observation not in ("flat", "dict"):
             raise ValueError(f"observation: {observation!r} is unknown, allowed: flat, dict")
         self._kernels = compiled_kernels() if compiled else Kernels(observe=observe)
-        self._pool = StartPool(self._start)
+        self._pool = StartPool(self._start, Opening.restored)
         self._rules_at = partial(make_rules, style, max_steps=max_steps)
         self._enter_stage(stage)
         phases = [0] if start_phases is None else list(start_phases)
@@ -123,7 +125,8 @@ class Arena(World):
 
     def _restart(self, worlds: Tensor | None) -> None:
         if worlds is None:
-            self._state, self._observation, self._episode = self._start(self.num_worlds)
+            begun = self._start(self.num_worlds)
+            self._state, self._observation, self._episode = begun.state, begun.observation, begun.statistics
             return
         fresh, places = self._pool.take(len(worlds))
         self._state.restart(worlds, fresh.state, places)
@@ -139,11 +142,11 @@ class Arena(World):
         self._episode = torch.where(ended, fresh.statistics.index_select(1, places), self._episode)
         return True
 
-    def _start(self, count: int) -> Start:
+    def _start(self, count: int) -> Opening:
         jitter = self._draws.jitter(count)
         slots = self._kernels.slots if self._is_sparse else self.rules.enemy_shot_slots
         state = begin(self._draw_phases(count), self._start_health, jitter, slots, self.rules, self._tables)
-        return Start(state, observe(state, self.rules, self._tables), self._statistics(state))
+        return Opening(state, observe(state, self.rules, self._tables), self._statistics(state))
 
     @property
     def _is_sparse(self) -> bool:
@@ -204,11 +207,6 @@ class Arena(World):
         return self._state
 
     # -- checkpoint ----------------------------------------------------------------------------------------------
-
-    def _set_seed(self, seed: int | None) -> None:
-        super()._set_seed(seed)
-        if hasattr(self, "_pool"):  # the base class seeds first
-            self._pool.clear()
 
     def _state_to_save(self) -> dict[str, Any]:
         return {

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from numpy.typing import NDArray
 
-from ..recorders import titles_of
+from .. import recorders
 from .rules import NEVER, Rules
 from .state import ArenaState
-
-if TYPE_CHECKING:
-    from .env import Arena
 
 Array = NDArray[Any]
 
@@ -138,46 +135,18 @@ class Recording:
             raise ValueError("frames: a recording needs at least one")
 
 
-class Recorder:
-    """Collects recordings of some worlds of an env, one episode of each.
+class Recorder(recorders.Recorder[Snapshot, Recording]):
+    """Collects recordings of some worlds of an env, one episode of each."""
 
-    Call :meth:`add` after the reset and after every ``env.step`` (not ``step_and_maybe_reset``, which has already
-    replaced the last state of a world that ended). A world's recording ends with its episode.
+    def _look(self, places: list[int]) -> list[Snapshot]:
+        fields = _gathered(self._env.worlds, self._worlds[places])
+        return [_snapshot(fields, row, self._env.rules) for row in range(len(places))]
 
-    Args:
-        env: the world batch.
-        worlds: indices of the worlds to record.
-        titles: one per world, for pictures.
+    def _time(self, frame: Snapshot) -> float:
+        return frame.step
 
-    Raises:
-        ValueError: there is no such world, or there are more or fewer titles than worlds.
-    """
+    def _is_over(self, frame: Snapshot) -> bool:
+        return frame.over(self._env.rules)
 
-    def __init__(self, env: Arena, worlds: Sequence[int], titles: Sequence[str] | None = None) -> None:
-        self._titles = titles_of(worlds, titles, env.num_worlds)
-        self._env, self._worlds = env, torch.tensor(list(worlds), dtype=torch.int64, device=env.device)
-        self._frames: list[list[Snapshot]] = [[] for _ in worlds]
-        self._running = set(range(len(worlds)))
-
-    def add(self) -> None:
-        """Adds the current state of every recorded world whose episode still runs."""
-        if not self._running:
-            return
-        rules, fields = self._env.rules, _gathered(self._env.worlds, self._worlds)
-        for place in sorted(self._running):
-            frame, frames = _snapshot(fields, place, rules), self._frames[place]
-            restarted = bool(frames) and frame.step <= frames[-1].step
-            if not restarted:
-                frames.append(frame)
-            if restarted or frame.over(rules):
-                self._running.discard(place)
-
-    def recordings(self) -> list[Recording]:
-        """What has been recorded so far, in the order of the worlds.
-
-        Raises:
-            ValueError: nothing has been added yet.
-        """
-        if not all(self._frames):
-            raise ValueError("nothing recorded: call add() after the reset and after each step")
-        return [Recording(frames, self._env.rules, title) for frames, title in zip(self._frames, self._titles)]
+    def _recording(self, frames: list[Snapshot], title: str) -> Recording:
+        return Recording(frames, self._env.rules, title)

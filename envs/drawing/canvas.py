@@ -139,8 +139,7 @@ class Canvas:
 
     def box(self, left: int, top: int, width: int, height: int, colour: Colour, opacity: float = 1.0) -> None:
         """A rectangle, in pixels."""
-        where = slice(max(top, 0), max(top + height, 0)), slice(max(left, 0), max(left + width, 0))
-        self._blend(where, np.float32(opacity), colour)
+        box(self.picture, left, top, width, height, colour, opacity)
 
     def text(
         self,
@@ -169,9 +168,19 @@ class Canvas:
                 shown = letters[rows.start - top : rows.stop - top, columns.start - start : columns.stop - start]
                 self._blend((rows, columns), opacity * shown[..., None], shade)
 
-    def _blend(self, where: tuple[slice, slice], opacity: Array | np.float32, colour: Colour) -> None:
+    def _blend(self, where: tuple[slice, slice], opacity: Array, colour: Colour) -> None:
         patch = self.picture[where].astype(np.float32)
         self.picture[where] = patch + opacity * (np.array(colour, np.float32) - patch)
+
+
+def box(
+    picture: Picture, left: float, top: float, width: float, height: float, colour: Colour, opacity: float = 1.0
+) -> None:
+    """A rectangle, in pixels."""
+    rows = slice(max(round(top), 0), max(round(top + height), 0))
+    columns = slice(max(round(left), 0), max(round(left + width), 0))
+    patch = picture[rows, columns].astype(np.float32)
+    picture[rows, columns] = patch + opacity * (np.array(colour, np.float32) - patch)
 
 
 def _to_polygon(corners: Array, x: Array, y: Array) -> Array:

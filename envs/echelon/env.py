@@ -9,14 +9,14 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from ..base import World
+from ..pool import StartPool
 from ..waiting import looks_are_free, put_where
 from .actions import orders_of
 from .compilation import compiled as compiled_kernels
 from .flight import Which
 from .maps import make_maps
-from .match import PLAIN, Match, MatchOptions, Outcome, Shown, open_match, play, statistics
+from .match import PLAIN, Match, MatchOptions, Opening, Outcome, Shown, open_match, play, statistics
 from .options import bot_weights, fire_range, stages_of
-from .pool import StartPool
 from .rewards import make_weights
 from .specs import STATISTICS, Specs
 from .starts import Starts
@@ -72,6 +72,7 @@ class Echelon(World):
     """
 
     observing = ("envs.echelon.match:observe",)
+    _pool: StartPool[Opening]
     evaluation_options: ClassVar[dict[str, Any]] = {"fire_probability": 1.0, "fire_stages": None, "map_seed": 1_000_003}
     tie_breaker: ClassVar[str] = "hp_margin"
     two_sided_options: ClassVar[dict[str, Any]] = {"opponent": "policy", "opponent_mix": None}
@@ -131,7 +132,7 @@ class Echelon(World):
         """What agents ordered in the last decision, ``[teams, 10, n, W]``, None before the first."""
         self._told: list[tuple[Tensor, Tensor]] = []
         self._kernels = compiled_kernels(PLAIN) if compiled else PLAIN
-        self._pool = StartPool(self._start)
+        self._pool = StartPool(self._start, Opening.restored)
         if self._stages:
             self._enter_stage(0)
 
@@ -140,30 +141,31 @@ class Echelon(World):
         self.starts = Starts(self.tables, self.starts.partial, self.starts.bots, (probability, probability))
         if hasattr(self, "_match"):
             self._match.state.fire_prob.fill_(probability)
-        for start in self._pool.states():
-            start.fire_prob.fill_(probability)
+        if self._pool.opening is not None:
+            self._pool.opening.match.state.fire_prob.fill_(probability)
 
     # -- reset ---------------------------------------------------------------------------------------------------
 
     def _restart(self, worlds: Tensor | None) -> None:
         if worlds is None:
-            self._match, self._shown = self._start(self.num_worlds)
+            begun = self._start(self.num_worlds)
+            self._match, self._shown = begun.match, begun.shown
         else:
-            match, shown, places = self._pool.take(len(worlds))
-            self._match.copy_worlds(worlds, match, places)
+            fresh, places = self._pool.take(len(worlds))
+            self._match.copy_worlds(worlds, fresh.match, places)
             # Never in place: batches hold these tensors.
-            self._shown = self._shown.replaced(worlds, shown, places)
+            self._shown = self._shown.replaced(worlds, fresh.shown, places)
         self._count()
 
     def _restart_where(self, ended: Tensor) -> bool:
-        match, shown, places = self._pool.take_where(ended)
-        put_where(ended, self._match.items(), match.items(), places)
+        fresh, places = self._pool.take_where(ended)
+        put_where(ended, self._match.items(), fresh.match.items(), places)
         # Never in place: batches hold these tensors.
-        self._shown = self._shown.replaced_where(ended, shown, places)
+        self._shown = self._shown.replaced_where(ended, fresh.shown, places)
         self._count()
         return True
 
-    def _start(self, count: int) -> tuple[Match, Shown]:
+    def _start(self, count: int) -> Opening:
         return open_match(self.starts.draw(count, self.generator, self.float_dtype), self.tables, self._options)
 
     def _count(self) -> None:
@@ -230,21 +232,14 @@ class Echelon(World):
 
     # -- checkpoint ----------------------------------------------------------------------------------------------
 
-    def _set_seed(self, seed: int | None) -> None:
-        super()._set_seed(seed)
-        if hasattr(self, "_pool"):  # the base class seeds first
-            self._pool.clear()
-
     def _state_to_save(self) -> dict[str, Any]:
         # Restarts write into the state in place.
         match = {name: value.clone() for name, value in self._match.items()}
-        shown = {name: value for name, value in self._shown._asdict().items() if value is not None}
-        return {"match": match, "shown": shown, "pool": self._pool.state_dict()}
+        return {"match": match, "shown": self._shown.saved(), "pool": self._pool.state_dict()}
 
     def _load_state(self, state: dict[str, Any]) -> None:
         items = {name: value.to(self.device, copy=True) for name, value in state["match"].items()}
         self._match = Match.from_items(items)
-        shown = {name: value.to(self.device) for name, value in state["shown"].items()}
-        self._shown = Shown(**{"mask": None} | shown)
+        self._shown = Shown.restored(state["shown"], self.device)
         self._pool.load_state_dict(state["pool"], self.device)
         self._count()

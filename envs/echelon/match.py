@@ -102,6 +102,16 @@ class Shown(NamedTuple):
             return Shown(observation, None)
         return Shown(observation, chosen(ended, other.mask, places, self.mask))
 
+    def saved(self) -> dict[str, Tensor]:
+        """What there is, by name."""
+        return {name: value for name, value in self._asdict().items() if value is not None}
+
+    @classmethod
+    def restored(cls, saved: dict[str, Tensor], device: torch.device | None) -> Shown:
+        """The inverse of :meth:`saved`."""
+        here = {name: value.to(device) for name, value in saved.items()}
+        return cls(here["observation"], here.get("mask"))
+
 
 class Outcome(NamedTuple):
     """What a decision led to."""
@@ -112,14 +122,35 @@ class Outcome(NamedTuple):
     truncated: Tensor  # [W] bool
 
 
-def open_match(state: State, tables: Tables, options: MatchOptions) -> tuple[Match, Shown]:
-    """The beginning of episodes, and what is seen."""
+@dataclass(frozen=True)
+class Opening:
+    """Matches at their beginning, and what they show."""
+
+    match: Match
+    shown: Shown
+
+    def __len__(self) -> int:
+        return len(self.shown.observation)
+
+    def saved(self) -> dict[str, Any]:
+        """Nested dict of tensors."""
+        return {"match": dict(self.match.items()), "shown": self.shown.saved()}
+
+    @classmethod
+    def restored(cls, saved: dict[str, Any], device: torch.device) -> Opening:
+        """The inverse of :meth:`saved`."""
+        match = Match.from_items({name: value.to(device) for name, value in saved["match"].items()})
+        return cls(match, Shown.restored(saved["shown"], device))
+
+
+def open_match(state: State, tables: Tables, options: MatchOptions) -> Opening:
+    """The beginning of episodes."""
     state = look(state, tables, options.partial, False)
     state = state.map(lambda value: value.clone(memory_format=torch.contiguous_format))
     none = torch.zeros_like(state.hp)
     terms, events = (none.new_zeros(len(names), *none.shape) for names in (TERMS, EVENTS))
     match = Match(state, terms, events, none, torch.zeros_like(state.steps))
-    return match, _shown(state, tables, hold(state, tables), options)
+    return Opening(match, _shown(state, tables, hold(state, tables), options))
 
 
 def play(

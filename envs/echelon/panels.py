@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
-from ..drawing.canvas import Colour, Picture
+from ..drawing.canvas import Colour, Picture, box
 from ..drawing.lettering import width_of, write
 from . import rules
 from .actors import CONTESTED, HEAT, PAINT
@@ -134,16 +132,6 @@ def draw_end(picture: Picture, layout: Layout, now: Moment) -> None:
     for edge in (-44, 41):
         box(picture, left, middle + edge * unit, width, 3 * unit, colour)
     write(picture, text, left + width / 2, middle, layout.points(50), colour, 0.5, bold=True)
-
-
-def box(
-    picture: Picture, left: float, top: float, width: float, height: float, colour: Colour, opacity: float = 1.0
-) -> None:
-    """A rectangle, in pixels."""
-    rows = slice(max(round(top), 0), max(round(top + height), 0))
-    columns = slice(max(round(left), 0), max(round(left + width), 0))
-    patch = picture[rows, columns].astype(np.float32)
-    picture[rows, columns] = patch + opacity * (np.array(colour, np.float32) - patch)
 
 
 def _cut(name: str, size: int, width: float) -> str:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..whole_files import replacing
+from ..whole_files import write_text
 from .replay import as_json, load_replay
 from .story import Recording
 
@@ -43,9 +43,7 @@ def save_page(recording: Recording, path: str | Path) -> None:
     path = Path(path)
     if path.suffix != ".html":
         raise ValueError(f"cannot write {path.name}: the ending of a page is .html")
-    text = page(recording)
-    with replacing(path) as (partial,):
-        partial.write_text(text, encoding="utf-8")
+    write_text(path, page(recording))
 
 
 def main(arguments: Sequence[str]) -> int:

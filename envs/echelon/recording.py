@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..recorders import titles_of
+from .. import recorders
 from .events import Reporter
 from .match import MatchOptions, ends
 from .rules import MAP, SUB_STEPS
@@ -21,9 +21,6 @@ from .story import COLUMNS, Event, Flight, Frames, Ground, Mech, Recording, Stor
 from .tables import Tables
 from .unfolding import unfold
 from .zone import hold
-
-if TYPE_CHECKING:
-    from .env import Echelon
 
 Array = NDArray[Any]
 
@@ -39,13 +36,17 @@ class _Snapshot(NamedTuple):
     over: Tensor  # [k] bool
 
 
+_Frame = tuple[_Snapshot, int]
+"""Worlds at one time, and which of them is meant."""
+
+
 @dataclass(eq=False)
 class _Take:
-    """The snapshots of one world, and where it is in them."""
+    """The frames of one world."""
 
     tables: Tables
     options: MatchOptions
-    rows: list[tuple[_Snapshot, int]] = field(default_factory=list)
+    rows: list[_Frame]
 
     @cached_property
     def story(self) -> Story:
@@ -128,58 +129,21 @@ def _clouds(clouds: Tensor) -> Array:
     return found
 
 
-class Recorder:
-    """Collects recordings of some worlds of an env, one episode of each.
+class Recorder(recorders.Recorder[_Frame, Recording]):
+    """Collects recordings of some worlds of an env, one episode of each."""
 
-    Call :meth:`add` after the reset and after every ``env.step`` (not ``step_and_maybe_reset``, which has already
-    replaced the last state of a world that ended). A world's recording ends with its episode; :meth:`finish` takes it
-    out and begins another one.
+    def __init__(self, env: Any, worlds: Sequence[int], titles: Sequence[str] | None = None) -> None:
+        while hasattr(env, "inner"):
+            env = env.inner
+        super().__init__(env, worlds, titles)
 
-    Args:
-        env: the world batch.
-        worlds: indices of the worlds to record.
-        titles: one per world, for pictures.
-
-    Raises:
-        ValueError: there is no such world, or there are more or fewer titles than worlds.
-    """
-
-    def __init__(self, env: Echelon, worlds: Sequence[int], titles: Sequence[str] | None = None) -> None:
-        self._titles = titles_of(worlds, titles, env.num_worlds)
-        core: Any = env
-        while hasattr(core, "inner"):
-            core = core.inner
-        self._env: Echelon = core
-        self._worlds = torch.tensor(list(worlds), dtype=torch.int64, device=core.device)
-        self._takes = [self._empty() for _ in worlds]
-        self._running = [True] * len(worlds)
-
-    def _empty(self) -> _Take:
-        return _Take(self._env.tables, self._env.match_options)
-
-    def add(self) -> None:
-        """Adds the current state of every recorded world whose episode still runs."""
-        if not any(self._running):
-            return
-        now = self._now()
-        steps, over = now.state.steps.tolist(), now.over.tolist()
-        for place, take in enumerate(self._takes):
-            if not self._running[place]:
-                continue
-            kept = take.rows
-            restarted = bool(kept) and steps[place] <= float(kept[-1][0].state.steps[kept[-1][1]])
-            if not restarted:
-                kept.append((now, place))
-            if restarted or over[place]:
-                self._running[place] = False
-
-    def _now(self) -> _Snapshot:
-        match, worlds, orders = self._env.worlds, self._worlds, self._env.orders
+    def _look(self, places: list[int]) -> list[_Frame]:
+        match, worlds, orders = self._env.worlds, self._worlds[places], self._env.orders
         some = match.state.map(lambda value: value.index_select(-1, worlds))
         # What mechs remember decides nothing that is recorded.
         some = some.replace(memory=some.memory[:0])
         terminated, truncated, _ = ends(some, self._env.match_options)
-        return _Snapshot(
+        now = _Snapshot(
             some,
             None if orders is None else orders.index_select(-1, worlds),
             match.events[0].index_select(-1, worlds),
@@ -187,37 +151,16 @@ class Recorder:
             match.winner.index_select(-1, worlds),
             terminated | truncated,
         )
+        return [(now, row) for row in range(len(places))]
 
-    def begin(self) -> None:
-        """Adds the current state of those worlds alone of which nothing has been recorded since :meth:`finish`."""
-        now: _Snapshot | None = None
-        for place, take in enumerate(self._takes):
-            if not take.rows:
-                now = now or self._now()
-                take.rows.append((now, place))
+    def _time(self, frame: _Frame) -> float:
+        now, row = frame
+        return float(now.state.steps[row])
 
-    def finish(self, place: int) -> Recording:
-        """What has been recorded of the world at a place in the list; :meth:`begin` begins another recording.
+    def _is_over(self, frame: _Frame) -> bool:
+        now, row = frame
+        return bool(now.over[row])
 
-        Raises:
-            ValueError: nothing has been added yet.
-        """
-        recording = self._recording(place)
-        self._takes[place], self._running[place] = self._empty(), True
-        return recording
-
-    def recordings(self) -> list[Recording]:
-        """What has been recorded so far, in the order of the worlds.
-
-        Raises:
-            ValueError: nothing has been added yet.
-        """
-        return [self._recording(place) for place in range(len(self._takes))]
-
-    def _recording(self, place: int) -> Recording:
-        take = self._takes[place]
-        if not take.rows:
-            raise ValueError("nothing recorded: call add() after the reset and after each step")
-        # A copy: more may be added.
-        now = _Take(take.tables, take.options, list(take.rows))
-        return Recording(lambda: now.story, dict(self._env.options), title=self._titles[place])
+    def _recording(self, frames: list[_Frame], title: str) -> Recording:
+        take = _Take(self._env.tables, self._env.match_options, frames)
+        return Recording(lambda: take.story, dict(self._env.options), title=title)

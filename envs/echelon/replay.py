@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from ..whole_files import replacing
+from ..whole_files import write_text
 from . import rules
 from .replay_content import COOLDOWNS, FORMAT, KIND, NUMBERS, TERRAIN, TIMES, VERSION, Wrong, recording_of
 from .rules import MAP
@@ -52,9 +52,7 @@ def save_replay(recording: Recording, path: str | Path) -> None:
     path = Path(path)
     if path.suffix != ENDING:
         raise ValueError(f"cannot write {path.name}: the ending of a replay is {ENDING}")
-    text = as_json(recording)
-    with replacing(path) as (partial,):
-        partial.write_text(text, encoding="utf-8")
+    write_text(path, as_json(recording))
 
 
 def as_json(recording: Recording) -> str:

@@ -121,7 +121,6 @@ MOUNTS = (
 )
 """The weapons of a pack: lasers 0 to 3, flamer 4, missiles 5, gauss 6, autocannons 7 and 8, painters 9 to 12."""
 HITSCAN, LAUNCHERS, PAINTERS = slice(0, 5), slice(5, 9), slice(9, 13)
-MISSILE_MOUNT = 5
 
 SHOT_OWNERS = (0, 0, 0, 1, 1, 1, 2, 2, 2)
 """Slots that the nine shots of a pack belong to: two missiles, a gauss slug, three shells of each autocannon."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torchrl.data import Binary, Composite, Unbounded
+from torchrl.data import Unbounded
 
+from ..group_specs import GroupSpecs
 from .actions import action_spec, mask_spec
 from .observation import size
 from .rewards import TERMS
@@ -22,7 +23,7 @@ STATISTICS = (
 """What is known about an episode, ``[W, 1]`` each."""
 
 
-class Specs:
+class Specs(GroupSpecs):
     """The specs of a batch of worlds: ``observation``, ``action``, ``reward`` and ``done``.
 
     Args:
@@ -33,27 +34,11 @@ class Specs:
     def __init__(
         self, num_worlds: int, teams: int, mechs: int, actions: str, dtype: torch.dtype, device: torch.device | None
     ) -> None:
-        self._worlds, self._lead = (num_worlds,), (num_worlds, teams * mechs)
-        self._here: dict[str, Any] = {"device": device}
-        real: dict[str, Any] = {"dtype": dtype, "device": device}
-        column = (num_worlds, 1)
-        episode = {name: Unbounded(shape=column, **real) for name in STATISTICS}
-        seen: dict[str, Any] = {"observation": Unbounded(shape=(*self._lead, size(mechs)), **real)}
-        seen["active"] = self._flag(*self._lead)
+        super().__init__(num_worlds, teams * mechs, STATISTICS, dtype, device)
         self.action = self._root({"action": action_spec(actions, self._lead, mechs, dtype, device)})
+        seen: dict[str, Any] = {"observation": Unbounded(shape=(*self._lead, size(mechs)), **self._real)}
+        seen["active"] = self._flag(*self._lead)
         mask = mask_spec(actions, self._lead, mechs, device)
         if mask is not None:
             seen["action_mask"] = mask
-        self.observation = self._root(seen, episode=Composite(episode, shape=self._worlds, **self._here))
-        self.reward = self._root({"reward": Unbounded(shape=(*self._lead, 1), **real)})
-        ends = ("done", "terminated", "truncated")
-        self.done = self._root(
-            {name: self._flag(*self._lead, 1) for name in ends}, **{name: self._flag(*column) for name in ends}
-        )
-
-    def _flag(self, *shape: int) -> Binary:
-        return Binary(n=shape[-1], shape=shape, dtype=torch.bool, **self._here)
-
-    def _root(self, agents: dict[str, Any], **root: Any) -> Composite:
-        group = Composite(agents, shape=self._lead, **self._here)
-        return Composite({"agents": group, **root}, shape=self._worlds, **self._here)
+        self.observation = self._root(seen, episode=self._episode)

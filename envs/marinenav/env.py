@@ -10,6 +10,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from ..base import World
+from ..pool import StartPool
 from ..waiting import chosen, put_where
 from .compilation import compiled as compiled_for_speed
 from .curriculum import Curriculum
@@ -17,8 +18,8 @@ from .evaluation_set import episode_options, evaluation_set
 from .features import EncounterFeatures, nearest_obstacle
 from .from_config import load_worlds
 from .noise import SampledNoise
+from .opening import Opening, restore_worlds
 from .perception import Draws, candidate_pairs
-from .pool import WorldPool, restore_worlds
 from .report import Report, conclude, look_around
 from .reset import random_worlds
 from .rules import Rules
@@ -77,6 +78,7 @@ class MarineNav(World):
     nearest_obstacle = staticmethod(nearest_obstacle)
     evaluation_set = staticmethod(evaluation_set)
     episode_options = staticmethod(episode_options)
+    _pool: StartPool[Opening]
 
     def __init__(
         self,
@@ -117,7 +119,8 @@ class MarineNav(World):
         self._advance_physics, self._conclude = prepare(advance), prepare(conclude)
         self._look_around = prepare(look_around)
         # As many worlds as the batch has: what is compiled for the batch then serves the pool too.
-        self._pool = WorldPool(self._random_worlds, num_worlds if compiled else max(num_worlds, _SMALLEST_POOL))
+        size = num_worlds if compiled else max(num_worlds, _SMALLEST_POOL)
+        self._pool = StartPool(self._random_worlds, Opening.restored, size)
         self._noise_source: Callable[[Tensor], Draws] | None = None
         self._episodes: tuple[WorldState, TensorDict] | None = None
         self._use_rules(self._default_rules)
@@ -161,14 +164,15 @@ class MarineNav(World):
         if worlds is None:
             if self._rules is not self._default_rules:
                 self._use_rules(self._default_rules)
-            self._state, self._observation = self._random_worlds(self.num_worlds)
+            begun = self._random_worlds(self.num_worlds)
+            self._state, self._observation = begun.state, begun.observation
             return
         source: Tensor | slice
         if self._episodes is not None:
             (state, observation), source = self._episodes, worlds
         else:
-            phase = self.curriculum.phase(self.total_steps)
-            state, observation, source = self._pool.take(len(worlds), phase)
+            begun, source = self._prepared().take(len(worlds))
+            state, observation = begun.state, begun.observation
         self._state.copy_worlds(worlds, state, source)
         fresh = observation[source]
         # Never in place: batches hold these tensors.
@@ -177,19 +181,26 @@ class MarineNav(World):
     def _restart_where(self, ended: Tensor) -> bool:
         if self._episodes is not None:
             return False
-        state, observation, places = self._pool.take_where(ended, self.curriculum.phase(self.total_steps))
-        put_where(ended, self._state.items(), state.items(), places)
+        begun, places = self._prepared().take_where(ended)
+        put_where(ended, self._state.items(), begun.state.items(), places)
         # Never in place: batches hold these tensors.
-        self._observation = self._observation.apply(lambda old, new: chosen(ended, new, places, old), observation)
+        self._observation = self._observation.apply(lambda old, new: chosen(ended, new, places, old), begun.observation)
         return True
+
+    def _prepared(self) -> StartPool[Opening]:
+        """Random worlds of the present phase of the curriculum."""
+        opening = self._pool.opening
+        if opening is not None and opening.phase != self.curriculum.phase(self.total_steps):
+            self._pool.clear()
+        return self._pool
 
     def _enter_stage(self, stage: int) -> None:
         self.curriculum = self.curriculum.at(stage)
 
-    def _random_worlds(self, count: int) -> tuple[WorldState, TensorDict]:
+    def _random_worlds(self, count: int) -> Opening:
         level = self.curriculum.draw(self.total_steps, count, self.generator)
         state = random_worlds(level, self.curriculum.levels, self.generator, self.float_dtype)
-        return self._observe(state)
+        return Opening(*self._observe(state), self.curriculum.phase(self.total_steps))
 
     def _observe(self, state: WorldState) -> tuple[WorldState, TensorDict]:
         """The perception call of a reset."""
@@ -242,11 +253,6 @@ class MarineNav(World):
         return self._state
 
     # -- checkpoint ----------------------------------------------------------------------------------------------
-
-    def _set_seed(self, seed: int | None) -> None:
-        super()._set_seed(seed)
-        if hasattr(self, "_pool"):  # the base class seeds first
-            self._pool.clear()
 
     def _state_to_save(self) -> dict[str, Any]:
         if self._rules is not self._default_rules:

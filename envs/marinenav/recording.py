@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from ..recorders import titles_of
+from .. import recorders
 from .rules import Rules
 from .simulation import AFTER_COLLISION, AFTER_GOAL, COLLISION, GOAL, TIME_OUT
-
-if TYPE_CHECKING:
-    from .env import MarineNav
 
 Array = NDArray[Any]
 
@@ -109,45 +105,23 @@ def _shaped(name: str, value: Array, shape: tuple[int, ...]) -> Array:
     return array.reshape(shape)
 
 
-class Recorder:
-    """Collects recordings of some worlds of an env, one episode of each.
+class Recorder(recorders.Recorder[dict[str, Any], Recording]):
+    """Collects recordings of some worlds of an env, one episode of each."""
 
-    Call :meth:`add` after the reset and after every ``env.step`` (not ``step_and_maybe_reset``, which has
-    already replaced the last state of a world that ended). A world's recording ends with its episode.
-
-    Args:
-        env: the world batch.
-        worlds: indices of the worlds to record.
-        titles: one per world, for pictures.
-    """
-
-    def __init__(self, env: MarineNav, worlds: Sequence[int], titles: Sequence[str] | None = None) -> None:
-        self._env, self._worlds = env, list(worlds)
-        self._titles = titles_of(worlds, titles, env.num_worlds)
-        self._maps: list[dict[str, Array]] = [{} for _ in self._worlds]
-        self._frames: list[list[dict[str, Array]]] = [[] for _ in self._worlds]
-        self._running = [True] * len(self._worlds)
-
-    def add(self) -> None:
-        """Adds the current state of every recorded world whose episode still runs."""
+    def _look(self, places: list[int]) -> list[dict[str, Any]]:
         shown = self._env._current()["agents"]
-        for place, (world, frames) in enumerate(zip(self._worlds, self._frames)):
-            if not self._running[place]:
-                continue
-            if frames and int(self._env.worlds.steps[world]) <= frames[-1]["steps"]:
-                self._running[place] = False  # it has begun another episode
-                continue
-            if not frames:
-                self._maps[place] = self._map(world)
-            frame = self._frame(world, shown)
-            frames.append(frame)
-            timed_out = (frame["status"] == TIME_OUT).any()
-            crashed = self._env.options.end_on_collision and np.isin(frame["status"], COLLIDED).any()
-            self._running[place] = bool(frame["active"].any()) and not timed_out and not crashed
+        return [self._frame(place, int(self._worlds[place]), shown) for place in places]
 
-    def _frame(self, world: int, shown: TensorDictBase) -> dict[str, Array]:
+    def _time(self, frame: dict[str, Any]) -> float:
+        return float(frame["steps"])
+
+    def _is_over(self, frame: dict[str, Any]) -> bool:
+        crashed = self._env.options.end_on_collision and np.isin(frame["status"], COLLIDED).any()
+        return bool(crashed or not frame["active"].any() or (frame["status"] == TIME_OUT).any())
+
+    def _frame(self, place: int, world: int, shown: TensorDictBase) -> dict[str, Any]:
         state = self._env.worlds
-        return _copied(
+        moment = _copied(
             pose=state.pose[..., world].T,
             active=state.active[:, world],
             reached=state.reached[:, world],
@@ -157,6 +131,7 @@ class Recorder:
             perceived=shown["observation", "objects"][world],
             perceived_mask=shown["observation", "mask"][world],
         )
+        return moment | ({} if self._frames[place] else {"map": self._map(world)})
 
     def _map(self, world: int) -> dict[str, Array]:
         state = self._env.worlds
@@ -167,24 +142,16 @@ class Recorder:
             cores=state.cores[:, state.cores[3, :, world] != 0, world].T,
         )
 
-    def recordings(self) -> list[Recording]:
-        """What has been recorded so far, in the order of the worlds.
-
-        Raises:
-            ValueError: nothing has been added yet.
-        """
-        if not all(self._frames):
-            raise ValueError("nothing recorded: call add() after the reset and after each step")
-        return [_recording(*parts) for parts in zip(self._frames, self._maps, self._titles)]
+    def _recording(self, frames: list[dict[str, Any]], title: str) -> Recording:
+        ground = frames[0]["map"]
+        columns: dict[str, Any] = {
+            name: np.stack([frame[name] for frame in frames]) for name in frames[0] if name != "map"
+        }
+        time, steps = columns.pop("time"), len(frames) - 1
+        columns.pop("steps")
+        dt = (time[-1] - time[0]).max() / steps if steps else Rules().dt * Rules().substeps
+        return Recording(dt=float(dt), title=title, **columns, **ground)
 
 
 def _copied(**tensors: Tensor) -> dict[str, Array]:
     return {name: tensor.detach().cpu().numpy().copy() for name, tensor in tensors.items()}
-
-
-def _recording(frames: list[dict[str, Array]], ground: dict[str, Any], title: str) -> Recording:
-    columns: dict[str, Any] = {name: np.stack([frame[name] for frame in frames]) for name in frames[0]}
-    time, steps = columns.pop("time"), len(frames) - 1
-    columns.pop("steps")
-    dt = (time[-1] - time[0]).max() / steps if steps else Rules().dt * Rules().substeps
-    return Recording(dt=float(dt), title=title, **columns, **ground)

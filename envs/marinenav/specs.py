@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
-from torchrl.data import Binary, Bounded, Categorical, Composite, TensorSpec, Unbounded
+from torchrl.data import Bounded, Categorical, Composite, TensorSpec
 
+from ..group_specs import GroupSpecs
 from .rules import OBSERVED_OBJECTS
 from .simulation import ABSENT, AFTER_GOAL
 
@@ -16,7 +16,7 @@ _STATISTICS = ("return", "discounted_return", "length", "time", "energy", "succe
 _FAR, _FAST, _THRUST, _NEAR = 1.0e4, 100.0, 1.0e4, 100.0
 
 
-class Specs:
+class Specs(GroupSpecs):
     """The specs of a batch of worlds: ``observation``, ``action``, ``reward`` and ``done``.
 
     Args:
@@ -32,10 +32,7 @@ class Specs:
         dtype: torch.dtype,
         device: torch.device | None,
     ) -> None:
-        self._worlds, self._lead = (num_worlds,), (num_worlds, num_robots)
-        self._here: dict[str, Any] = {"device": device}
-        self._real: dict[str, Any] = {"dtype": dtype, "device": device}
-        world = (num_worlds, 1)
+        super().__init__(num_worlds, num_robots, _STATISTICS, dtype, device)
         self.observation = self._root(
             {
                 "observation": self._what_robots_see(),
@@ -45,19 +42,12 @@ class Specs:
                 "phi": Bounded(0.0, 3.2, shape=self._lead, **self._real),
                 "energy": Bounded(0.0, 1.0e6, shape=self._lead, **self._real),
             },
-            episode=Composite(
-                {name: Unbounded(shape=world, **self._real) for name in _STATISTICS}, shape=self._worlds, **self._here
-            ),
+            episode=self._episode,
         )
         action: TensorSpec = Categorical(25, shape=self._lead, dtype=torch.int64, **self._here)
         if continuous_actions:
             action = Bounded(-1.0, 1.0, shape=(*self._lead, 2), **self._real)
         self.action = self._root({"action": action})
-        self.reward = self._root({"reward": Unbounded(shape=(*self._lead, 1), **self._real)})
-        ends = ("done", "terminated", "truncated")
-        self.done = self._root(
-            {name: self._flag(*self._lead, 1) for name in ends}, **{name: self._flag(*world) for name in ends}
-        )
 
     def _what_robots_see(self) -> Composite:
         own = [_FAR, _FAR, _FAST, _FAST, _FAST, _THRUST, _THRUST]
@@ -72,10 +62,3 @@ class Specs:
     def _within(self, limits: Sequence[float], *lead: int) -> Bounded:
         high = torch.tensor(limits, **self._real).expand(*lead, len(limits)).clone()
         return Bounded(-high, high, shape=high.shape, **self._real)
-
-    def _flag(self, *shape: int) -> Binary:
-        return Binary(n=shape[-1], shape=shape, dtype=torch.bool, **self._here)
-
-    def _root(self, agents: dict[str, Any], **root: Any) -> Composite:
-        group = Composite(agents, shape=self._lead, **self._here)
-        return Composite({"agents": group, **root}, shape=self._worlds, **self._here)

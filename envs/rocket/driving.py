@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .maneuvers import Facts, maneuver
 from .state import Cars
-from .vectors import dot, to_local, to_world, unit
+from .vectors import to_local, to_world, unit
 from .wheels import Control, Ground, real_throttle, roll_on, tell_wheels
 
 
@@ -50,8 +50,3 @@ def drive(cars: Cars, controls: Tensor, ground: Ground) -> tuple[Cars, Motion]:
         thrust.torque,
     )
     return cars.replace(**told, **done), motion
-
-
-def forward_speed(cars: Cars) -> Tensor:
-    """Along the car, ``[...]``."""
-    return dot(cars.velocity, cars.rotation[0])

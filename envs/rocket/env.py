@@ -10,15 +10,15 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from ..base import World
+from ..pool import StartPool
 from ..waiting import chosen, looks_are_free, put_where
 from . import rules
 from .actions import controls
 from .compilation import compiled_kernels
 from .features import DriverFeatures
 from .field import Field
-from .match import Match, MatchOptions, Outcome, conclude, open_match, play, statistics
+from .match import Match, MatchOptions, Opening, Outcome, conclude, open_match, play, statistics
 from .observation import size
-from .pool import Start, StartPool
 from .rewards import make_weights
 from .rocketsim.backend import PATIENCE, Simulators
 from .simulation import PLAIN
@@ -84,6 +84,7 @@ class Rocket(World):
 
     evaluation_options: ClassVar[dict[str, Any]] = {"kick_offs": 1.0, "random_states": 0.0, "aerials": 0.0}
     observing = ("envs.rocket.match:observe",)
+    _pool: StartPool[Opening]
 
     def __init__(
         self,
@@ -140,7 +141,7 @@ class Rocket(World):
         self._kernels = compiled_kernels() if compiled else PLAIN
         self.controls: Tensor | None = None
         """What the cars were told in the last step, ``[8, C, W]``, None before the first."""
-        self._pool = StartPool(self._start)
+        self._pool = StartPool(self._start, Opening.restored)
         self.input_features = partial(DriverFeatures, observation, self.starts.cars)
         features = size(observation, self.starts.cars)
         specs = Specs(num_worlds, self.starts.cars, features, actions, dtype, self.device)
@@ -160,7 +161,8 @@ class Rocket(World):
 
     def _restart(self, worlds: Tensor | None) -> None:
         if worlds is None:
-            self._match, self._observation = self._start(self.num_worlds)
+            begun = self._start(self.num_worlds)
+            self._match, self._observation = begun.match, begun.observation
         else:
             fresh, places = self._pool.take(len(worlds))
             self._match.copy_worlds(worlds, fresh.match, places)
@@ -180,8 +182,8 @@ class Rocket(World):
         self._count()
         return True
 
-    def _start(self, count: int) -> Start:
-        return Start(*open_match(self.starts.draw(count, self.generator, self.float_dtype), self._options))
+    def _start(self, count: int) -> Opening:
+        return open_match(self.starts.draw(count, self.generator, self.float_dtype), self._options)
 
     def _count(self) -> None:
         rows = torch.stack(statistics(self._match))
@@ -259,11 +261,6 @@ class Rocket(World):
             self._simulators.close()
 
     # -- checkpoint ----------------------------------------------------------------------------------------------
-
-    def _set_seed(self, seed: int | None) -> None:
-        super()._set_seed(seed)
-        if hasattr(self, "_pool"):  # the base class seeds first
-            self._pool.clear()
 
     def _state_to_save(self) -> dict[str, Any]:
         return {

@@ -32,11 +32,6 @@ class Field:
     low_ramp: float = 0.0
     high_ramp: float = 0.0
 
-    @property
-    def flat_half_width(self) -> float:
-        """Up to this |x| nothing but the floor is near the ground."""
-        return rules.HALF_WIDTH - self.low_ramp
-
     def inside(self, point: Tensor) -> tuple[Tensor, Tensor]:
         """Distance ``[...]`` of points ``[3, ...]`` to the surface, negative outside, and the normal ``[3, ...]``.
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from . import rules
 from .rules import DT
 from .state import Cars
-from .vectors import along, constant, cross, dot
+from .vectors import constant, cross, dot
 from .wheels import Control
 
 
@@ -218,8 +218,3 @@ def _boost(cars: Cars, control: Control, grounded: Tensor) -> tuple[dict[str, Te
     left = (cars.boost - on * (rules.BOOST_USE * DT)).clamp_min(0.0)
     force = on * torch.where(grounded, rules.BOOST_GROUND, rules.BOOST_AIR)
     return {"boost": left, "boosting": (cars.boosting + 1) * on}, force
-
-
-def turning_curve(speed: Tensor) -> Tensor:
-    """Steering angle at full lock, for what plans a drive."""
-    return along(rules.STEERING_CURVE, speed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -83,8 +83,29 @@ class Outcome(NamedTuple):
     truncated: Tensor  # [W] bool
 
 
-def open_match(world: RocketState, options: MatchOptions) -> tuple[Match, Tensor]:
-    """The beginning of episodes, and what is seen, ``[W, C, size]``."""
+@dataclass(frozen=True)
+class Opening:
+    """Matches at their beginning, and what they show."""
+
+    match: Match
+    observation: Tensor  # [n, C, size]
+
+    def __len__(self) -> int:
+        return len(self.observation)
+
+    def saved(self) -> dict[str, Any]:
+        """Nested dict of tensors."""
+        return {"match": dict(self.match.items()), "shown": self.observation}
+
+    @classmethod
+    def restored(cls, saved: dict[str, Any], device: torch.device) -> Opening:
+        """The inverse of :meth:`saved`."""
+        match = Match.from_items({name: value.to(device) for name, value in saved["match"].items()})
+        return cls(match, saved["shown"].to(device))
+
+
+def open_match(world: RocketState, options: MatchOptions) -> Opening:
+    """The beginning of episodes."""
     ahead = forecast(world.ball)
     none = torch.zeros_like(world.cars.boost)
     terms = torch.zeros(len(TERMS), *none.shape, dtype=none.dtype, device=none.device)
@@ -94,7 +115,8 @@ def open_match(world: RocketState, options: MatchOptions) -> tuple[Match, Tensor
     )
     # No two entries may share memory: restarts write in place.
     layout = torch.contiguous_format  # another one would be compiled anew
-    return match.map(lambda value: value.clone(memory_format=layout)), observe(options.observation, world, ahead)
+    match = match.map(lambda value: value.clone(memory_format=layout))
+    return Opening(match, observe(options.observation, world, ahead))
 
 
 def play(match: Match, controls: Tensor, options: MatchOptions, kernels: Kernels) -> tuple[Match, Outcome]:

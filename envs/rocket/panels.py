@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..drawing.canvas import Colour, Picture
+from ..drawing.canvas import Colour, Picture, box
 from ..drawing.lettering import width_of, write
 from . import rules
 from .pitch import FAINT, PAPER, TEAM_COLOURS, Layout
@@ -52,8 +52,8 @@ def draw_panels(
     for team, colour in enumerate(TEAM_COLOURS):
         width = layout.panel - 24 * unit
         left = 12 * unit if team == 0 else layout.size[0] - 12 * unit - width
-        _box(picture, left, 12 * unit, width, 128 * unit, _PLATE)
-        _box(picture, left, 12 * unit, width, 4 * unit, colour)
+        box(picture, left, 12 * unit, width, 128 * unit, _PLATE)
+        box(picture, left, 12 * unit, width, 4 * unit, colour)
         name, size = players[team], layout.points(18)
         while width_of(name, size, True) > width - 16 * unit and size > layout.points(10):
             size -= 1
@@ -78,7 +78,7 @@ def _draw_car(
 ) -> None:
     """One car's plate; ``numbers`` are which one of the team it is (0: the only one) and its touches."""
     (left, top, width), unit, size = place, layout.unit, layout.points(13)
-    _box(picture, left, top, width, (_ROW - 10) * unit, _PLATE)
+    box(picture, left, top, width, (_ROW - 10) * unit, _PLATE)
     gone = int(now.gone[car])
     text, tint = _state(now, car) if gone == 0 else (f"back in {gone / rules.TICKS_PER_SECOND:.1f} s", _OUT)
     x, right = left + 12 * unit, left + width - 12 * unit
@@ -95,8 +95,8 @@ def _draw_car(
         y = top + (39 + 26 * row) * unit
         write(picture, name, x, y, size, FAINT)
         begin, end = x + 48 * unit, right - 44 * unit
-        _box(picture, begin, y - 6 * unit, end - begin, 12 * unit, FAINT, 0.22)
-        _box(picture, begin, y - 6 * unit, (end - begin) * min(value / most, 1.0), 12 * unit, shade, 0.95)
+        box(picture, begin, y - 6 * unit, end - begin, 12 * unit, FAINT, 0.22)
+        box(picture, begin, y - 6 * unit, (end - begin) * min(value / most, 1.0), 12 * unit, shade, 0.95)
         write(picture, number, right, y, size, PAPER, 1.0)
     write(picture, f"touches {numbers[1]}", x, top + 92 * unit, size, FAINT)
     height = max(float(now.position[car, 2]) - rules.CAR_REST, 0.0)
@@ -117,19 +117,10 @@ def draw_banner(picture: Picture, layout: Layout, text: str, colour: Colour) -> 
     unit = layout.unit
     middle, width = layout.above[1], 2 * 5120 * layout.scale
     left = layout.above[0] - width / 2
-    _box(picture, left, middle - 46 * unit, width, 92 * unit, (0, 0, 0), 0.55)
+    box(picture, left, middle - 46 * unit, width, 92 * unit, (0, 0, 0), 0.55)
     for edge in (-46, 43):
-        _box(picture, left, middle + edge * unit, width, 3 * unit, colour)
+        box(picture, left, middle + edge * unit, width, 3 * unit, colour)
     write(picture, text, layout.above[0], middle, layout.points(52), colour, 0.5, bold=True)
-
-
-def _box(
-    picture: Picture, left: float, top: float, width: float, height: float, colour: Colour, opacity: float = 1.0
-) -> None:
-    rows = slice(max(round(top), 0), max(round(top + height), 0))
-    columns = slice(max(round(left), 0), max(round(left + width), 0))
-    patch = picture[rows, columns].astype(np.float32)
-    picture[rows, columns] = patch + opacity * (np.array(colour, np.float32) - patch)
 
 
 def _cut(name: str, size: int, width: float) -> str:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..recorders import titles_of
+from .. import recorders
 from . import rules
 from .match import Match
 from .specs import TEAMS
-
-if TYPE_CHECKING:
-    from .env import Rocket
 
 Array = NDArray[Any]
 
@@ -229,71 +226,19 @@ def _unpacked(rows: Array, cars: int) -> Frames:
     return Frames(**columns)
 
 
-class Recorder:
-    """Collects recordings of some worlds of an env, one episode of each.
+class Recorder(recorders.Recorder[Array, Recording]):
+    """Collects recordings of some worlds of an env, one episode of each."""
 
-    Call :meth:`add` after the reset and after every ``env.step`` (not ``step_and_maybe_reset``, which has already
-    replaced the last state of a world that ended). A world's recording ends with its episode; :meth:`finish` takes it
-    out and begins another one.
+    def _look(self, places: list[int]) -> list[Array]:
+        return list(_packed(self._env.worlds, self._env.controls, self._worlds[places]))
 
-    Args:
-        env: the world batch.
-        worlds: indices of the worlds to record.
-        titles: one per world, for pictures.
+    def _time(self, frame: Array) -> float:
+        return float(frame[0])  # the clock
 
-    Raises:
-        ValueError: there is no such world, or there are more or fewer titles than worlds.
-    """
+    def _is_over(self, frame: Array) -> bool:
+        return bool(frame[-1] != 0)  # a goal
 
-    def __init__(self, env: Rocket, worlds: Sequence[int], titles: Sequence[str] | None = None) -> None:
-        self._titles = titles_of(worlds, titles, env.num_worlds)
-        self._env, self._worlds = env, torch.tensor(list(worlds), dtype=torch.int64, device=env.device)
-        self._rows: list[list[Array]] = [[] for _ in worlds]
-        self._running = [True] * len(worlds)
-
-    def add(self) -> None:
-        """Adds the current state of every recorded world whose episode still runs."""
-        if not any(self._running):
-            return
-        rows = _packed(self._env.worlds, self._env.controls, self._worlds)
-        for place, row in enumerate(rows):
-            if not self._running[place]:
-                continue
-            kept = self._rows[place]
-            restarted = bool(kept) and row[0] <= kept[-1][0]
-            if not restarted:
-                kept.append(row)
-            if restarted or row[-1] != 0:
-                self._running[place] = False
-
-    def begin(self) -> None:
-        """Adds the current state of those worlds alone of which nothing has been recorded since :meth:`finish`."""
-        places = [place for place, rows in enumerate(self._rows) if not rows]
-        rows = _packed(self._env.worlds, self._env.controls, self._worlds[places])
-        for place, row in zip(places, rows):
-            self._rows[place].append(row)
-
-    def finish(self, place: int) -> Recording:
-        """What has been recorded of the world at a place in the list; :meth:`begin` begins another recording.
-
-        Raises:
-            ValueError: nothing has been added yet.
-        """
-        recording = self._recording(place)
-        self._rows[place], self._running[place] = [], True
-        return recording
-
-    def recordings(self) -> list[Recording]:
-        """What has been recorded so far, in the order of the worlds.
-
-        Raises:
-            ValueError: nothing has been added yet.
-        """
-        return [self._recording(place) for place in range(len(self._rows))]
-
-    def _recording(self, place: int) -> Recording:
-        if not self._rows[place]:
-            raise ValueError("nothing recorded: call add() after the reset and after each step")
-        frames = _unpacked(np.stack(self._rows[place]), self._env.starts.cars)
-        frames.controls[0] = 0.0  # those of the episode before
-        return Recording(frames, dict(self._env.options), title=self._titles[place])
+    def _recording(self, frames: list[Array], title: str) -> Recording:
+        columns = _unpacked(np.stack(frames), self._env.starts.cars)
+        columns.controls[0] = 0.0  # those of the episode before
+        return Recording(columns, dict(self._env.options), title=title)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
-from torchrl.data import Binary, Composite, Unbounded
+from torchrl.data import Unbounded
 
+from ..group_specs import GroupSpecs
 from .actions import action_spec
 from .rewards import TERMS
 
@@ -20,7 +19,7 @@ STATISTICS = (
 """What is known about an episode, ``[W, 1]`` each."""
 
 
-class Specs:
+class Specs(GroupSpecs):
     """The specs of a batch of worlds: ``observation``, ``action``, ``reward`` and ``done``.
 
     Args:
@@ -32,23 +31,7 @@ class Specs:
     def __init__(
         self, num_worlds: int, cars: int, size: int, actions: str, dtype: torch.dtype, device: torch.device | None
     ) -> None:
-        self._worlds, self._lead = (num_worlds,), (num_worlds, cars)
-        self._here: dict[str, Any] = {"device": device}
-        real: dict[str, Any] = {"dtype": dtype, "device": device}
-        column = (num_worlds, 1)
-        episode = {name: Unbounded(shape=column, **real) for name in STATISTICS}
-        seen = {"observation": Unbounded(shape=(*self._lead, size), **real), "active": self._flag(*self._lead)}
-        self.observation = self._root(seen, episode=Composite(episode, shape=self._worlds, **self._here))
+        super().__init__(num_worlds, cars, STATISTICS, dtype, device)
+        seen = {"observation": Unbounded(shape=(*self._lead, size), **self._real), "active": self._flag(*self._lead)}
+        self.observation = self._root(seen, episode=self._episode)
         self.action = self._root({"action": action_spec(actions, self._lead, dtype, device)})
-        self.reward = self._root({"reward": Unbounded(shape=(*self._lead, 1), **real)})
-        ends = ("done", "terminated", "truncated")
-        self.done = self._root(
-            {name: self._flag(*self._lead, 1) for name in ends}, **{name: self._flag(*column) for name in ends}
-        )
-
-    def _flag(self, *shape: int) -> Binary:
-        return Binary(n=shape[-1], shape=shape, dtype=torch.bool, **self._here)
-
-    def _root(self, agents: dict[str, Any], **root: Any) -> Composite:
-        group = Composite(agents, shape=self._lead, **self._here)
-        return Composite({"agents": group, **root}, shape=self._worlds, **self._here)

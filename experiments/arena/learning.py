@@ -28,7 +28,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 from envs.arena.render import save_animation
-from experiments.runs import final_evaluation, read_curve, train
+from experiments.runs import add_options, cost, final_evaluation, train
 from rlstack.evaluation.evaluator import evaluate
 from rlstack.training.loading import load
 from rlstack.training.worlds import world_options
@@ -41,14 +41,8 @@ SHOWN = ("frames", "time/seconds", "time/cpu_seconds", "train/success", "train/r
 
 def judge(run: Path, episodes: int, seed: int) -> dict[str, Any]:
     """Final scores of a run, sampled and greedy, and what it cost."""
-    last = read_curve(run)[-1]
-    cost = {
-        "frames": last["frames"],
-        "minutes": last["time/seconds"] / 60,
-        "cpu_minutes": last["time/cpu_seconds"] / 60,
-    }
     scores = {name: final_evaluation(run, episodes, seed, how)["summary"] for name, how in POLICIES.items()}
-    return {**cost, **scores}
+    return {**cost(run), **scores}
 
 
 def film(run: Path, seed: int, path: Path) -> None:
@@ -119,13 +113,8 @@ def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("style", type=int, choices=list(STYLES))
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--parallel", type=int, default=1, help="runs at once")
+    add_options(parser, Path("runs/arena"), HERE)
     parser.add_argument("--episodes", type=int, default=500, help="in each final evaluation")
-    parser.add_argument("--evaluation-seed", type=int, default=1000)
-    parser.add_argument("--folder", type=Path, default=Path("runs/arena"), help="of the run directories")
-    parser.add_argument("--out", type=Path, default=HERE)
-    parser.add_argument("overrides", nargs="*", help="further overrides of rlstack.train")
     arguments = parser.parse_args()
     name = f"style{arguments.style}"
     folder = arguments.folder / name

@@ -10,7 +10,6 @@ the training with its evaluation, on the wall and of the CPU. Result in ``result
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import resource
 import statistics
@@ -22,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from experiments.runs import train
+from experiments.runs import logged, train
 
 from .speed import circumstances
 
@@ -43,11 +42,9 @@ def seconds(work: Callable[[], Any]) -> dict[str, float]:
 def measure(seed: int, folder: Path) -> dict[str, Any]:
     """One run."""
     process = seconds(lambda: train(seed, folder, OVERRIDES))
-    with open(folder / f"seed{seed}" / "metrics.csv", newline="") as file:
-        last = [row for row in csv.DictReader(file) if row.get("eval/return")][-1]
-    training = {"wall": float(last["time/seconds"]), "cpu": float(last["time/cpu_seconds"])}
-    frames = int(float(last["frames"]))
-    result = {"seed": seed, "return": float(last["eval/return"]), "frames": frames}
+    last = logged(folder / f"seed{seed}", "eval/return")[-1]
+    training = {"wall": last["time/seconds"], "cpu": last["time/cpu_seconds"]}
+    result = {"seed": seed, "return": last["eval/return"], "frames": int(last["frames"])}
     return {**result, "process": process, "training": training}
 
 

@@ -29,6 +29,7 @@ from rich.console import Console
 from rich.table import Table
 
 import envs
+from rlstack.training.environment import processor
 
 from . import comparing
 from .overhead import lines, overhead
@@ -203,22 +204,12 @@ def circumstances(module: str = "speed") -> dict[str, Any]:
     return {
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "command": " ".join([f"python -m experiments.benchmarks.{module}", *sys.argv[1:]]),
-        "cpu": cpu_model(),
+        "cpu": processor(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "python": platform.python_version(),
         **{name: version(name) for name in ("torch", "torchrl", "tensordict")},
     }
-
-
-def cpu_model() -> str:
-    """As the kernel names it, where it does."""
-    information = Path("/proc/cpuinfo")
-    if information.exists():
-        for line in information.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:

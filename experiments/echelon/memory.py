@@ -25,7 +25,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from experiments.against import read_log
-from experiments.runs import final_evaluation, train
+from experiments.runs import add_options, cost, final_evaluation, train
 
 HERE = Path(__file__).parent
 KINDS = {"mlp": [], "lstm": ["agent.recurrent={kind: lstm, size: 128, sequence_length: 32}"]}
@@ -35,14 +35,13 @@ LABELS = {"mlp": "without memory", "lstm": "LSTM of 128"}
 def judge(run: Path, episodes: int, seed: int) -> dict[str, float]:
     """Final score, sampled, and what the training cost."""
     summary = final_evaluation(run, episodes, seed, "explore")["summary"]
-    with open(run / "metrics.csv", newline="") as file:
-        last = [row for row in csv.DictReader(file) if row["time/cpu_seconds"]][-1]
+    spent = cost(run)
     return {
         "success": summary["eval/success"],
         "hp_margin": summary["eval/hp_margin"],
         "length": summary["eval/length"],
-        "frames": float(last["frames"]),
-        "cpu_minutes": float(last["time/cpu_seconds"]) / 60,
+        "frames": spent["frames"],
+        "cpu_minutes": spent["cpu_minutes"],
     }
 
 
@@ -85,13 +84,8 @@ def table(found: dict[str, dict[int, dict[str, float]]]) -> str:
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--parallel", type=int, default=1, help="runs at once")
+    add_options(parser, Path("runs/echelon/partial"), HERE)
     parser.add_argument("--episodes", type=int, default=256, help="in each final evaluation")
-    parser.add_argument("--evaluation-seed", type=int, default=1000)
-    parser.add_argument("--folder", type=Path, default=Path("runs/echelon/partial"), help="of the run directories")
-    parser.add_argument("--out", type=Path, default=HERE)
-    parser.add_argument("overrides", nargs="*", help="further overrides of rlstack.train")
     arguments = parser.parse_args()
 
     def one(case: tuple[str, int]) -> tuple[Path, dict[str, Any]]:

@@ -12,9 +12,7 @@ Each run is ``python -m rlstack.train agent=<name> env=marinenav`` with the numb
 from __future__ import annotations
 
 import argparse
-import csv
 import json
-import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -25,9 +23,9 @@ import numpy as np
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-from experiments.reference_scores.scores import complete
+from experiments.runs import complete, cost, final_evaluation, read_curve, train
 
-from .quality import LEVELS, final_evaluation, read_curve, train
+from .quality import LEVELS
 
 HERE = Path(__file__).parent
 AGENTS = ("acqn", "ppo", "sac", "td3", "ddpg", "iqn", "dqn", "rainbow", "a2c")
@@ -41,11 +39,6 @@ PER_UPDATE = 1200
 
 def run(agent: str, seed: int, folder: Path) -> Path:
     """Trains one agent unless it is there already."""
-    path = folder / agent / f"seed{seed}"
-    if complete(path):
-        return path
-    shutil.rmtree(path, ignore_errors=True)  # what an earlier attempt left
-    path.parent.mkdir(parents=True, exist_ok=True)
     overrides = [
         *(f"agent={agent}", "env=marinenav", "collector.count=env_steps", f"total_frames={ENV_STEPS}", "threads=1"),
         *(f"log_every={ENV_STEPS // 50}", f"eval.every={ENV_STEPS // 10}", f"checkpoint.every={ENV_STEPS}"),
@@ -53,7 +46,7 @@ def run(agent: str, seed: int, folder: Path) -> Path:
     ]
     if agent not in ("ppo", "a2c"):
         overrides += [f"agent.frames_per_update={round(PER_UPDATE / DECISIONS_PER_STEP)}", "agent.learning_starts=5000"]
-    return train(seed, path.parent, overrides)
+    return train(seed, folder / agent, overrides)
 
 
 def summarise(agent: str, runs: dict[int, Path], episodes: int, evaluation_seed: int) -> dict[str, Any]:
@@ -61,11 +54,9 @@ def summarise(agent: str, runs: dict[int, Path], episodes: int, evaluation_seed:
     seeds = {}
     for seed, path in runs.items():
         summary = final_evaluation(path, episodes, evaluation_seed)["summary"]
-        with open(path / "metrics.csv", newline="") as file:
-            cpu = float(list(csv.DictReader(file))[-1]["time/cpu_seconds"]) / 60
         seeds[seed] = {
             **{name: value for name, value in summary.items() if name.startswith("eval/")},
-            "cpu_minutes": cpu,
+            "cpu_minutes": cost(path)["cpu_minutes"],
         }
     rows = list(seeds.values())
     times = [row["eval/time"] for row in rows if row.get("eval/time") is not None]

@@ -2,8 +2,9 @@
 
     python -m experiments.marinenav.quality --seeds 0 1 2 --parallel 2
 
-Every seed is one ``python -m rlstack.train`` with the shipped configuration (further overrides can be appended), then
-one ``python -m rlstack.evaluate`` on 300 fixed episodes a level that training never saw. Results beside this file:
+Every seed is one ``python -m rlstack.train`` with the shipped configuration (further overrides can be appended, with
+``--parallel 2`` it should be ``threads=1``), then one ``python -m rlstack.evaluate`` on 300 fixed episodes a level that
+training never saw. Results beside this file:
 ``curve.csv`` and ``curve.png`` (evaluations during training), ``final.json`` (the table of the README) and
 ``config.yaml`` (the resolved configuration of the first seed).
 """
@@ -27,7 +28,7 @@ import numpy as np
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-from experiments.runs import final_evaluation, read_curve, train
+from experiments.runs import add_options, final_evaluation, read_curve, train
 from rlstack.evaluation.statistics import bootstrap_interval
 
 HERE = Path(__file__).parent
@@ -97,13 +98,8 @@ def summarise(finals: dict[int, dict[str, Any]], curves: dict[int, list[dict[str
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--parallel", type=int, default=1, help="runs at once; give threads=1 as an override with 2")
+    add_options(parser, Path("runs/quality"), HERE)
     parser.add_argument("--episodes", type=int, default=300, help="per level, in the final evaluation")
-    parser.add_argument("--evaluation-seed", type=int, default=1000)
-    parser.add_argument("--folder", type=Path, default=Path("runs/quality"), help="of the run directories")
-    parser.add_argument("--out", type=Path, default=HERE)
-    parser.add_argument("overrides", nargs="*", help="further overrides of rlstack.train")
     arguments = parser.parse_args()
     with ThreadPoolExecutor(arguments.parallel) as pool:
         runs = list(pool.map(lambda seed: train(seed, arguments.folder, arguments.overrides), arguments.seeds))

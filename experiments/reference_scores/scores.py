@@ -12,7 +12,6 @@ best one) plays 100 episodes greedily in environments of another seed. Results b
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import os
 import platform
@@ -26,7 +25,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from experiments.runs import complete
+from experiments.runs import complete, logged
 from rlstack.evaluation.statistics import bootstrap_interval, iqm
 
 from .curves import draw, write
@@ -116,8 +115,7 @@ def judge(study: str, seeds: list[int], folder: Path) -> dict[str, Any]:
             loaded.agent.policy(explore=False), env["name"], world_options(env), EPISODES, EVALUATION_SEED
         )
         scores[seed] = evaluation.summary()["eval/return"]
-        with open(run / "metrics.csv", newline="") as file:
-            seconds[seed] = float(list(csv.DictReader(file))[-1]["time/cpu_seconds"])
+        seconds[seed] = logged(run, "time/cpu_seconds")[-1]["time/cpu_seconds"]
     values, wanted = list(scores.values()), STUDIES[study]
     return {
         **wanted._asdict(),

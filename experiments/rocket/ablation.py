@@ -10,7 +10,6 @@ that begin anywhere and drawn ones counting as not won. Results beside this file
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import shutil
 import subprocess
@@ -25,7 +24,7 @@ import matplotlib.pyplot as plt
 from omegaconf import OmegaConf
 
 from envs.rocket.rewards import MODES, TERMS
-from experiments.runs import complete, train
+from experiments.runs import complete, logged, train
 from rlstack.config import conf_dir
 from rlstack.evaluation.statistics import wilson_interval
 
@@ -61,11 +60,10 @@ def imitate(folder: Path, overrides: list[str]) -> Path:
 
 def won(run: Path) -> tuple[float, float, float]:
     """Share of games won in the last quarter of a run, with its 95 % interval."""
-    with open(run / "metrics.csv", newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["train/success"]]
-    late = [row for row in rows if float(row["frames"]) >= 0.75 * float(rows[-1]["frames"])]
-    games = sum(float(row["train/episodes"]) for row in late)
-    wins = sum(float(row["train/episodes"]) * float(row["train/success"]) for row in late)
+    rows = logged(run, "train/success")
+    late = [row for row in rows if row["frames"] >= 0.75 * rows[-1]["frames"]]
+    games = sum(row["train/episodes"] for row in late)
+    wins = sum(row["train/episodes"] * row["train/success"] for row in late)
     return (wins / games, *wilson_interval(round(wins), round(games)))
 
 

@@ -121,7 +121,7 @@ class ACQN(OffPolicy):
         if self.config.candidates == 1:
             return action
         size = action.shape[-1]
-        lead = len(self._lead(observation))
+        lead = len(self.interface.lead(observation))
         flat = seen.reshape(-1, *seen.shape[lead:]) if isinstance(seen, Tensor) else seen.reshape(-1)
         proposals = (action.reshape(-1, size) + self._offsets).clamp(-1, 1)  # [K, B, D]
         n = self.config.num_quantiles

@@ -19,14 +19,10 @@ from rlstack.networks.encoders import Activation, build_encoder
 from rlstack.networks.keyed import EncoderConfig, keyed_encoder
 
 from .compilation import Compilable
-from .interface import GROUP as GROUP
 from .interface import MASK, Interface
-from .interface import legal as legal
-from .interface import random_choice as random_choice
-from .interface import require_choices as require_choices
-from .interface import require_continuous as require_continuous
-from .optimizer import Optimizer, Precision, Target
+from .optimizer import Optimizer, Precision
 from .schedules import ScheduleConfig, make_schedule
+from .targets import Target
 
 Positive = Annotated[float, Interval(low=0, open_low=True)]
 NonNegative = Annotated[float, Interval(low=0)]

@@ -17,12 +17,11 @@ from torch import Tensor
 from envs.compilation import Compiled
 
 from .cuda_graphs import Recorded
+from .descent import adam_step, clip, norm_of, rmsprop_step
 
 if TYPE_CHECKING:
     from .interface import Interface
-    from .optimizer import Info, Optimizer
-
-Loss = Callable[[TensorDictBase], tuple[Tensor, "Info"]]
+    from .optimizer import Info, Loss, Optimizer
 
 
 class CannotCompile(Exception):
@@ -181,53 +180,3 @@ class CompiledSteps:
             return value.detach(), norms, dict(info)
 
         return step
-
-
-Moments = dict[str, list[Tensor]]
-
-
-def adam_step(
-    parameters: list[Tensor],
-    gradients: list[Tensor],
-    moments: Moments,
-    lr: Tensor,
-    constants: dict[str, Any],
-    sound: Tensor,
-) -> None:
-    """Adam (Kingma & Ba 2015) in operations that a compiler merges; ``lr`` is 0-d, as is ``sound``: False: no step."""
-    low, high = constants["betas"]
-    torch._foreach_add_(moments["step"], sound.to(moments["step"][0].dtype))
-    done = moments["step"][0].to(lr.dtype)  # all have made as many
-    rate, root = lr / (1 - low**done), (1 - high**done).sqrt()
-    for parameter, gradient, mean, square in zip(parameters, gradients, moments["exp_avg"], moments["exp_avg_sq"]):
-        mean.copy_(torch.where(sound, mean.lerp(gradient, 1 - low), mean))
-        square.copy_(torch.where(sound, (square * high).addcmul(gradient, gradient, value=1 - high), square))
-        size = square.sqrt() / root.to(square.dtype) + constants["eps"]
-        parameter.copy_(torch.where(sound, parameter - rate.to(mean.dtype) * mean / size, parameter))
-
-
-def rmsprop_step(
-    parameters: list[Tensor],
-    gradients: list[Tensor],
-    moments: Moments,
-    lr: Tensor,
-    constants: dict[str, Any],
-    sound: Tensor,
-) -> None:
-    """RMSprop (Tieleman & Hinton 2012), see :func:`adam_step`."""
-    alpha = constants["alpha"]
-    for parameter, gradient, square in zip(parameters, gradients, moments["square_avg"]):
-        square.copy_(torch.where(sound, (square * alpha).addcmul(gradient, gradient, value=1 - alpha), square))
-        change = lr.to(square.dtype) * gradient / (square.sqrt() + constants["eps"])
-        parameter.copy_(torch.where(sound, parameter - change, parameter))
-
-
-def norm_of(gradients: list[Tensor]) -> Tensor:
-    """Of all of them together, 0-d."""
-    # Copied side by side first: a norm of each by itself costs a small network as much as its loss.
-    return torch.linalg.vector_norm(torch.cat([gradient.flatten() for gradient in gradients]))
-
-
-def clip(gradients: list[Tensor], norm: Tensor, max_norm: float) -> None:
-    """What ``clip_grad_norm_`` does, without sorting the tensors by device and type every time."""
-    torch._foreach_mul_(gradients, (max_norm / (norm + 1e-6)).clamp(max=1.0))

@@ -68,7 +68,7 @@ class IQN(OffPolicy):
 
     def act_values(self, observation: Any) -> Tensor:
         """Conditional value at risk of every action, ``[..., N]``."""
-        n, lead = self.config.act_quantiles, self._lead(observation)
+        n, lead = self.config.act_quantiles, self.interface.lead(observation)
         dtype = self.interface.dtype
         if self.config.act_levels == "random":
             tau = own(torch.rand(whole((*lead, n)), dtype=dtype, device=self.device))

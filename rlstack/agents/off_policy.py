@@ -89,7 +89,7 @@ class OffPolicy(Agent):
 
         def act(observation: Any, mask: Tensor | None = None) -> Tensor:
             if explore and self.frames < self.config.random_frames:
-                action = self.interface.random_action(self._lead(observation), self.device, mask)
+                action = self.interface.random_action(self.interface.lead(observation), self.device, mask)
             else:
                 action = choose(observation, mask)
             return self.interface.to_env(action)
@@ -101,7 +101,7 @@ class OffPolicy(Agent):
 
         On the CPU nothing is computed that is not used; on a GPU asking would cost more.
         """
-        epsilon, lead = self.now("epsilon"), self._lead(observation)
+        epsilon, lead = self.now("epsilon"), self.interface.lead(observation)
         if self.unused("epsilon"):
             return best()
         drawn = torch.rand(whole(lead), device=self.device)
@@ -112,12 +112,6 @@ class OffPolicy(Agent):
             if chosen.all():
                 return self.interface.random_action(lead, self.device, mask)
         return torch.where(own(drawn) < epsilon, self.interface.random_action(lead, self.device, mask), best())
-
-    def _lead(self, observation: Any) -> torch.Size:
-        """The batch dimensions of an observation."""
-        if not isinstance(observation, Tensor):
-            return observation.batch_size
-        return observation.shape[: observation.dim() - len(self.interface.observation.shape)]
 
     # -- learning ------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,6 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
-from torchrl.objectives.value.functional import generalized_advantage_estimate, vec_generalized_advantage_estimate
 
 from envs.waiting import looks_are_free
 from rlstack.config import ConfigError
@@ -21,16 +20,14 @@ from rlstack.networks.central import CentralNetwork
 from rlstack.networks.distributions import Choices, Distribution, Gaussian, Hybrid, full_precision
 from rlstack.networks.encoders import Trunk
 from rlstack.networks.recurrent import RecurrentConfig
-from rlstack.networks.values import StateNetwork
+from rlstack.networks.values import StateNetwork, orthogonal_
 
+from .advantage import estimate, normalized
 from .base import Agent, AgentConfig, Count, Fraction, NonNegative, Policy, Positive, Scheduled, Whole
 from .compilation import CannotCompile, Compiler
 from .interface import Interface
 from .mates import Mates
 from .optimizer import Info
-
-LONG = 64
-"""Sequences up to this length are quicker through a plain loop than through TorchRL's vectorised estimate."""
 
 LOG_STD_RANGE = (-20.0, 5.0)
 """Of actions in [-1, 1], and wide enough for those without bounds."""
@@ -92,12 +89,9 @@ class OnPolicy(Agent):
             actor.register_parameter("log_std", nn.Parameter(torch.full((self.numbers,), math.log(c.initial_std))))
         self.actor, self.critic = self.add_network("actor", actor), self.add_network("critic", critic)
         self.mates = Mates(critic, interface.agents) if isinstance(critic, CentralNetwork) else None
+        parameters = list(dict.fromkeys([*self.actor.parameters(), *self.critic.parameters()]))
         self.optimizer = self.add_optimizer(
-            "lr",
-            list(dict.fromkeys([*self.actor.parameters(), *self.critic.parameters()])),
-            max_grad_norm=c.max_grad_norm,
-            kind=self.OPTIMIZER,
-            eps=c.optimizer_eps,
+            "lr", parameters, max_grad_norm=c.max_grad_norm, kind=self.OPTIMIZER, eps=c.optimizer_eps
         )
 
     def _make_critic(self, encoder: nn.Module, hidden: Sequence[int]) -> StateNetwork:
@@ -194,11 +188,8 @@ class OnPolicy(Agent):
         with self.optimizer.autocast():
             values = self._values(observation, sequences)
         value, next_value = (full_precision(part) for part in values)
-        estimate = vec_generalized_advantage_estimate if value.shape[1] > LONG else generalized_advantage_estimate
-        done, terminated = following.get("done"), following.get("terminated")
-        advantage, target = estimate(
-            self.config.gamma, self.config.gae_lambda, value, next_value, reward, done=done, terminated=terminated
-        )
+        ends = following.get("done"), following.get("terminated")
+        advantage, target = estimate(self.config.gamma, self.config.gae_lambda, value, next_value, reward, *ends)
         taken = sequences.get("raw_action", None)
         entries = {
             "observation": observation,
@@ -279,7 +270,7 @@ class OnPolicy(Agent):
         """The batch, its advantages with zero mean and unit standard deviation (of one alone, as it is)."""
         if len(batch) < 2:
             return batch
-        entries = {**dict(batch.items()), "advantage": normalized_advantage(batch.get("advantage"))}
+        entries = {**dict(batch.items()), "advantage": normalized(batch.get("advantage"))}
         return TensorDict._new_unsafe(entries, batch_size=batch.batch_size, device=batch.device)
 
     @property
@@ -304,18 +295,3 @@ class OnPolicy(Agent):
         if self.choices:
             return -self.distribution(observation, mask).log_prob(action).mean()
         return mse_loss(self.actor(observation), action)
-
-
-def normalized_advantage(advantage: Tensor) -> Tensor:
-    """Zero mean and unit standard deviation over the batch."""
-    std, mean = torch.std_mean(advantage)
-    return (advantage - mean) / (std + 1e-8)
-
-
-def orthogonal_(network: StateNetwork, output_gain: float) -> None:
-    """Orthogonal weights (Saxe et al. 2014) of gain sqrt 2, biases of zero, and a gain of its own for the output."""
-    for layer in network.modules():
-        if isinstance(layer, nn.Linear | nn.Conv2d):
-            nn.init.orthogonal_(layer.weight, output_gain if layer is network.output else math.sqrt(2))
-            if layer.bias is not None:
-                nn.init.zeros_(layer.bias)

@@ -10,15 +10,18 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
 from tensordict import TensorDictBase
-from torch import Tensor, nn
+from torch import Tensor
 
 from envs.waiting import looks_are_free
 from rlstack.collection.ranks import Ranks
 
-from .compilation import CompiledSteps, Compiler, clip, norm_of
+from .compilation import CompiledSteps, Compiler
+from .descent import Adam, clip, norm_of
 
 Precision: TypeAlias = Literal["float32", "bfloat16", "float16"]
 Info: TypeAlias = dict[str, Tensor]
+Loss: TypeAlias = Callable[[TensorDictBase], tuple[Tensor, Info]]
+"""Of a batch: a scalar that is a mean over it, and what is to be reported of it."""
 
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -117,14 +120,11 @@ class Optimizer:
         if self._compiled is not None:
             self._compiled.set_lr(value)
 
-    def minimize(
-        self, loss: Callable[[TensorDictBase], tuple[Tensor, Info]], batch: TensorDictBase
-    ) -> tuple[Tensor, Tensor, Info]:
+    def minimize(self, loss: Loss, batch: TensorDictBase) -> tuple[Tensor, Tensor, Info]:
         """One step on a batch.
 
         Args:
-            loss: batch to a scalar that is a mean over the batch, and what is to be reported of it: scalars, or one
-                value for each entry.
+            loss: of the batch; it reports scalars, or one value for each entry.
 
         Returns the loss, the largest norm of a group's gradient before clipping (0 where nothing is clipped, and for a
         step that is left out) and the report.
@@ -155,17 +155,13 @@ class Optimizer:
         """Losses are asked for parts of a batch, not the whole of it."""
         return self.accumulate > 1 or self.ranks is not None
 
-    def _backward_on(
-        self, part: TensorDictBase, share: float, loss: Callable[[TensorDictBase], tuple[Tensor, Info]]
-    ) -> tuple[Tensor, Info]:
+    def _backward_on(self, part: TensorDictBase, share: float, loss: Loss) -> tuple[Tensor, Info]:
         """Adds to the gradients those of a part that has such a share in the batch's mean; its part of the loss."""
         value, info = self._forward(loss, part)
         self._scaler.scale(value * share).backward(inputs=self.parameters)
         return value.detach() * share, info
 
-    def _own(
-        self, part: TensorDictBase, share: float, loss: Callable[[TensorDictBase], tuple[Tensor, Info]]
-    ) -> tuple[Tensor, Info]:
+    def _own(self, part: TensorDictBase, share: float, loss: Loss) -> tuple[Tensor, Info]:
         """The same of this process's rows alone; what it reports adds up to the report of all."""
         assert self.ranks is not None
         rows, total = self.ranks.part(len(part)), len(part)
@@ -190,9 +186,7 @@ class Optimizer:
         values = [next(summed) for _ in values]
         return values, [{name: next(summed) for name in info} for info in infos]
 
-    def _forward(
-        self, loss: Callable[[TensorDictBase], tuple[Tensor, Info]], batch: TensorDictBase
-    ) -> tuple[Tensor, Info]:
+    def _forward(self, loss: Loss, batch: TensorDictBase) -> tuple[Tensor, Info]:
         with self.autocast():
             return loss(batch)
 
@@ -296,72 +290,5 @@ class Optimizer:
             self._compiled.forget()
 
 
-class Adam(torch.optim.Adam):
-    """Torch's fused Adam (Kingma & Ba 2015) on the parameters of one device and type."""
-
-    _columns: tuple[list[Tensor], ...] | None = None
-
-    @torch.no_grad()
-    def quick_step(self, refused: Tensor | None = None) -> None:
-        """What ``step`` does without sorting the tensors anew, which takes as long as a small network's step itself.
-
-        Args:
-            refused: 1 on the parameters' device if nothing shall change, else 0.
-        """
-        group = self.param_groups[0]
-        parameters = group["params"]
-        gradients = [parameter.grad for parameter in parameters]
-        if self._columns is None or any(gradient is None for gradient in gradients):
-            self.found_inf = refused  # where torch's own step looks for it
-            self.step()
-            if len(self.state) == len(parameters):
-                states = [self.state[parameter] for parameter in parameters]
-                self._columns = tuple([state[name] for state in states] for name in ("exp_avg", "exp_avg_sq", "step"))
-            return
-        means, squares, steps = self._columns
-        torch._foreach_add_(steps, 1)
-        torch._fused_adam_(
-            *(parameters, gradients, means, squares, [], steps),
-            lr=group["lr"],
-            beta1=group["betas"][0],
-            beta2=group["betas"][1],
-            weight_decay=0.0,
-            eps=group["eps"],
-            amsgrad=False,
-            maximize=False,
-            found_inf=refused,
-        )
-        if refused is not None:
-            torch._foreach_sub_(steps, [refused] * len(steps))
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restores moments; they are new tensors."""
-        super().load_state_dict(state_dict)
-        self._columns = None
-
-
 def _join(values: list[Tensor]) -> Tensor:
     return torch.cat(values) if values[0].dim() else torch.stack(values).mean()
-
-
-class Target:
-    """A copy of a network that follows it (Mnih et al. 2015; Lillicrap et al. 2016).
-
-    Args:
-        network: the one that is trained. Buffers are copied once.
-        tau: ``target <- tau network + (1 - tau) target`` at each :meth:`update`; 1 copies.
-    """
-
-    def __init__(self, network: nn.Module, tau: float) -> None:
-        self.tau = tau
-        self.network = deepcopy(network).requires_grad_(False)
-        self._online: list[Tensor] = list(network.parameters())
-        self._target: list[Tensor] = list(self.network.parameters())
-
-    @torch.no_grad()
-    def update(self) -> None:
-        """One step towards the network."""
-        if self.tau == 1:
-            torch._foreach_copy_(self._target, self._online)
-        else:
-            torch._foreach_lerp_(self._target, self._online, self.tau)

@@ -115,8 +115,8 @@ class SAC(OffPolicy):
         action = self._sample(observation, mask)
         if self.unused("epsilon"):
             return action
-        random = self.interface.random_action(self._lead(observation), self.device, mask)
-        chosen = own(torch.rand(whole(self._lead(observation)), device=self.device)) < self.now("epsilon")
+        random = self.interface.random_action(self.interface.lead(observation), self.device, mask)
+        chosen = own(torch.rand(whole(self.interface.lead(observation)), device=self.device)) < self.now("epsilon")
         return torch.where(chosen if self.choices is not None else chosen.unsqueeze(-1), random, action)
 
     def _sample(self, observation: Any, mask: Tensor | None) -> Tensor:

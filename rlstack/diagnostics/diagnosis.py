@@ -12,6 +12,7 @@ import torch
 from rlstack.agents import agent_class
 from rlstack.agents.legacy import Legacy
 from rlstack.config import ConfigError, to_plain
+from rlstack.training.environment import processor
 from rlstack.training.seeding import seed_everything
 
 from .comparison import SCHEMA
@@ -99,7 +100,7 @@ def described(subject: Subject) -> dict[str, Any]:
 
 def _machine() -> dict[str, Any]:
     return {
-        "processor": platform.processor() or platform.machine(),
+        "processor": processor(),
         "cores": cores(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "torch": torch.__version__,

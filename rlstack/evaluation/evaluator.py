@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -17,6 +16,7 @@ from torchrl.envs import EnvBase
 
 import envs
 from rlstack.play.option import judged
+from rlstack.training.seeding import own_randomness
 
 from .results import Evaluation
 
@@ -89,7 +89,7 @@ def evaluate(
     parts: list[dict[str, Tensor]] = []
     recordings: dict[int, Any] = {}
     cut = 0
-    with torch.no_grad(), _own_randomness(seed):
+    with torch.no_grad(), own_randomness(seed):
         for first, env in _worlds(world, chosen, len(levels), seed, device):
             indices = range(first, min(first + env.batch_size.numel(), len(levels)))
             start = _start(env, configs[indices.start : indices.stop], noise_source)
@@ -175,15 +175,6 @@ def _start(env: Any, configs: Sequence[Any], noise_source: Callable[[Sequence[An
     if noise_source is not None:
         env.set_noise_source(noise_source(configs))
     return env.reset_to(configs) if configs else env.reset()
-
-
-@contextmanager
-def _own_randomness(seed: int) -> Iterator[None]:
-    """Seeds torch's global generators inside, and puts them back as they were afterwards."""
-    gpus = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
-    with torch.random.fork_rng(devices=list(gpus)):
-        torch.manual_seed(seed)
-        yield
 
 
 # -- recording ---------------------------------------------------------------------------------------------------

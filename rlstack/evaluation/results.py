@@ -13,7 +13,7 @@ from typing import Any, TextIO
 import torch
 from torch import Tensor
 
-from envs.whole_files import replacing
+from envs.whole_files import write_text
 from rlstack import __version__
 from rlstack.adapters.safe_load import first_line, load_json
 
@@ -151,9 +151,7 @@ class Evaluation:
 
     def save(self, path: str | Path) -> None:
         """Writes :meth:`to_json`, replacing the file in one step; makes missing folders."""
-        text = self.to_json()
-        with replacing(path) as (partial,):
-            partial.write_text(text, encoding="utf-8")
+        write_text(path, self.to_json())
 
 
 def _success_rate(success: Tensor) -> dict[str, float | None]:

@@ -5,7 +5,6 @@ A world says it by statistics ``("episode", "reward_<term>") [W, 1]``, each the 
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +17,7 @@ from tensordict.nn import TensorDictModuleBase
 
 from envs.whole_files import replacing
 from rlstack.config import ConfigError
+from rlstack.training.loggers import FRAMES, read_metrics
 
 from .evaluator import MOST_STEPS, evaluation_world
 
@@ -88,15 +88,14 @@ def read_curves(metrics: Path) -> tuple[Series, dict[str, Series]]:
         ConfigError: no such file, or a run that has logged no terms.
     """
     try:
-        with open(metrics, newline="") as file:
-            rows = [row for row in csv.DictReader(file) if row.get("train/episodes")]
+        rows = [row for row in read_metrics(metrics) if row.get("train/episodes")]
     except OSError as error:
         raise ConfigError(f"{metrics}: cannot be read ({error.strerror})") from None
-    names = [name for name in (rows[0] if rows else {}) if name.startswith(_LOGGED)]
+    names = dict.fromkeys(name for row in rows for name in row if name.startswith(_LOGGED))
     if not names:
         raise ConfigError(f"{metrics}: no terms of a reward were logged ({_LOGGED}<term>)")
-    terms = {name.removeprefix(_LOGGED): np.array([float(row[name] or "nan") for row in rows]) for name in names}
-    return np.array([float(row["frames"]) for row in rows]), terms
+    terms = {name.removeprefix(_LOGGED): np.array([row.get(name, np.nan) for row in rows]) for name in names}
+    return np.array([row[FRAMES] for row in rows]), terms
 
 
 def draw_episode(episode: Episode, path: Path, title: str = "") -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Literal
 
@@ -126,3 +127,12 @@ class ActionValue(nn.Module):
             return self.output(self.trunk(torch.cat((x, action), -1)))
         x = self.trunk[: self._first_layer](x) * self.action_encoder(action)
         return self.output(self.trunk[self._first_layer :](x))
+
+
+def orthogonal_(network: StateNetwork, output_gain: float) -> None:
+    """Orthogonal weights (Saxe et al. 2014) of gain sqrt 2, biases of zero, and a gain of its own for the output."""
+    for layer in network.modules():
+        if isinstance(layer, nn.Linear | nn.Conv2d):
+            nn.init.orthogonal_(layer.weight, output_gain if layer is network.output else math.sqrt(2))
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)

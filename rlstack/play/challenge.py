@@ -11,6 +11,7 @@ from typing import Any, TextIO
 import torch
 from tensordict.nn import TensorDictModuleBase
 
+from envs.whole_files import write_json
 from rlstack.config import ConfigError
 from rlstack.evaluation.table import print_rows
 from rlstack.training.worlds import world_options
@@ -18,7 +19,6 @@ from rlstack.training.worlds import world_options
 from .elo import fit_elo
 from .matches import Arena
 from .players import PolicyPlayer, Source
-from .pool import write_json
 from .ratings import Ratings, rating_system
 from .replays import BestGames
 from .tables import SUMMARY, challenge_report, save_curves, write_csv
@@ -132,7 +132,7 @@ def save_report(
     folder: Path, report: Mapping[str, Any], anchors: Mapping[str, float], plots: bool, **more: Any
 ) -> list[Path]:
     """Writes ``results.json`` (the report and ``more``), ``summary.csv``, ``game_by_game.csv`` and ``elo.png``."""
-    write_json(folder / "results.json", {**report, **more})
+    write_json(folder / "results.json", {**report, **more}, nan=False)
     write_csv(folder / "summary.csv", report["opponents"], SUMMARY)
     write_csv(folder / "game_by_game.csv", report["game_by_game"])
     written = ["results.json", "summary.csv", "game_by_game.csv"]

@@ -23,21 +23,6 @@ def expected_score(rating: float, opponent: float) -> float:
     return 1.0 / (1.0 + 10.0 ** ((opponent - rating) / SCALE))
 
 
-def elo_difference(score: float) -> float:
-    """By how much a player is better whose mean score is this, the inverse of :func:`expected_score`.
-
-    Infinite for 0 and 1.
-
-    Raises:
-        ValueError: a score outside [0, 1].
-    """
-    if not 0.0 <= score <= 1.0:
-        raise ValueError(f"a mean score is within [0, 1], got {score}")
-    if score in (0.0, 1.0):
-        return math.copysign(math.inf, score - 0.5)
-    return -SCALE * math.log10(1.0 / score - 1.0)
-
-
 class Elo(Ratings):
     """Ratings that every game moves by ``k`` times the difference of score and expectation.
 

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import envs
+from envs.whole_files import write_json
 from rlstack.config import ConfigError, build
 from rlstack.evaluation.evaluator import OURS
 
 from .matches import Arena
 from .members import Member, now
 from .players import Source
-from .pool import write_json
 from .ratings import Ratings, ratings_from
 from .records import Game
 from .replays import BestGames
@@ -105,7 +105,7 @@ class League:
             "games": [list(game) for game in self.games],
         }
         try:
-            write_json(self.folder / FILE, content)
+            write_json(self.folder / FILE, content, nan=False)
         except OSError as error:
             raise ConfigError(f"{self.folder / FILE}: cannot be written ({error.strerror})") from None
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +13,7 @@ from torchrl.envs import EnvBase
 import envs
 from rlstack.config import ConfigError
 from rlstack.evaluation.evaluator import MOST_STEPS, evaluation_world
+from rlstack.training.seeding import own_randomness
 
 from .players import Player, Source, make_player, name_of
 from .records import Game
@@ -116,7 +116,7 @@ class Arena:
         env.set_seed(int(np.random.SeedSequence((seed, len(schedule))).generate_state(1)[0]))
         names = list(dict.fromkeys(name for pair in schedule for name in pair))
         pairs = torch.tensor([[names.index(name) for name in pair] for pair in schedule], device=env.device)
-        with torch.no_grad(), _own_randomness(seed):
+        with torch.no_grad(), own_randomness(seed):
             seats = Seats(env, [self.players[name] for name in names])
             seats.begin()
             played = _Round(env, seats, pairs, self.sides, self.max_steps)
@@ -227,12 +227,3 @@ class _Watch(NamedTuple):
 
     best: BestGames
     schedule: Sequence[tuple[str, str]]
-
-
-@contextmanager
-def _own_randomness(seed: int) -> Iterator[None]:
-    """Seeds torch's global generators inside, for players that draw, and puts them back afterwards."""
-    gpus = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
-    with torch.random.fork_rng(devices=list(gpus)):
-        torch.manual_seed(seed)
-        yield

@@ -15,8 +15,7 @@ from torchrl.envs import EnvBase
 
 from envs.base import MEMORY
 from rlstack.adapters.loading import KINDS, load_policy, parse
-from rlstack.agents.base import GROUP
-from rlstack.agents.interface import MASK, Interface
+from rlstack.agents.interface import GROUP, MASK, Interface
 from rlstack.config import ConfigError
 from rlstack.config.errors import did_you_mean
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -12,7 +11,7 @@ from typing import Any
 import torch
 from torchrl.envs import EnvBase
 
-from envs.whole_files import replacing
+from envs.whole_files import write_json
 from rlstack.config import ConfigError
 from rlstack.training.checkpoint import write_checkpoint
 
@@ -229,14 +228,4 @@ class Pool:
         """Writes :meth:`state_dict` as ``pool.json`` for people and other programs, in one step."""
         if self.directory is None:
             return
-        write_json(self.directory / INDEX, {"format": "rlstack-pool", "version": 1, **self.state_dict()})
-
-
-def write_json(path: Path, content: Any) -> None:
-    """Writes a JSON file, wholly or not at all; when this returns, it is on disk.
-
-    Raises:
-        OSError: the disk fails; a file that was there is untouched.
-    """
-    with replacing(path) as (partial,), partial.open("w", encoding="utf-8") as stream:
-        json.dump(content, stream, indent=1, allow_nan=False)
+        write_json(self.directory / INDEX, {"format": "rlstack-pool", "version": 1, **self.state_dict()}, nan=False)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from tensordict import TensorDict, TensorDictBase
-from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 from torchrl.envs import EnvBase
 
-from rlstack.agents.base import GROUP
 from rlstack.agents.interface import Interface
 
 from .players import Player
@@ -84,69 +81,6 @@ class Seats:
             groups = order.split(counts.tolist())
             self._rows = [(index, rows) for index, rows in zip(present.tolist(), groups) if index != EMPTY]
         return self._rows
-
-
-class SidedPolicy(TensorDictModuleBase):
-    """A policy of a two-sided world: one player drives one side, the other side another one, drawn for every episode.
-
-    Args:
-        env: the world.
-        player: drives ``side`` of all worlds.
-        opponents: one of them drives the other side of a world, drawn when its episode begins.
-        side: 0, the first, or 1; None: the first in every other world.
-        weights: how often each opponent is drawn, else all as often.
-
-    Raises:
-        ValueError: no opponents, or weights that do not fit them.
-    """
-
-    def __init__(
-        self,
-        env: EnvBase,
-        player: Player,
-        opponents: Sequence[Player],
-        side: int | None = 0,
-        weights: Sequence[float] | None = None,
-    ) -> None:
-        super().__init__()
-        if not opponents:
-            raise ValueError("opponents: none is given, one at least is needed")
-        self.in_keys, self.out_keys = Interface.of(env).observation_keys(), [(GROUP, "action")]
-        self.weights = torch.ones(len(opponents)) if weights is None else torch.tensor(weights, dtype=torch.float32)
-        if len(self.weights) != len(opponents) or not bool((self.weights >= 0).all() and self.weights.sum() > 0):
-            raise ValueError(f"weights: {weights} are not {len(opponents)} weights of which one is positive")
-        self.seats = Seats(env, [player, *opponents])
-        worlds = torch.arange(env.batch_size[0], device=env.device)
-        self._side = worlds % 2 if side is None else torch.full_like(worlds, side)
-        self._last: TensorDictBase | None = None
-
-    def reset(self) -> None:
-        """The next call begins episodes everywhere."""
-        self._last = None
-
-    @torch.no_grad()
-    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        starts = self._starts()
-        if len(starts):
-            self.seats.seat(starts, self._drawn(starts))
-        tensordict.set((GROUP, "action"), self.seats.act(tensordict.get(GROUP)))
-        self._last = tensordict
-        return tensordict
-
-    def _starts(self) -> Tensor:
-        """Worlds whose episode begins: the env's step has put ``next`` into the last tensordict meanwhile."""
-        if self._last is None:
-            return torch.arange(len(self._side), device=self._side.device)
-        done: Any = self._last.get(("next", "done"), None)
-        if done is None:
-            return self._side.new_zeros(0)
-        return done.reshape(len(self._side)).nonzero()[:, 0]
-
-    def _drawn(self, worlds: Tensor) -> Tensor:
-        drawn = torch.multinomial(self.weights, len(worlds), replacement=True).to(worlds.device) + 1
-        own = torch.zeros_like(drawn)
-        first = self._side[worlds] == 0
-        return torch.stack((torch.where(first, own, drawn), torch.where(first, drawn, own)), -1)
 
 
 def _seen(agents: TensorDictBase) -> TensorDict:

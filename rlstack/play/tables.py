@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from envs.whole_files import replacing
+from envs.whole_files import replacing, write_text
 
 from .ratings import Ratings
 from .records import Game, Record
@@ -74,8 +74,7 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]], columns: Sequence[s
     writer = csv.DictWriter(text, chosen, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    with replacing(path) as (partial,):
-        partial.write_text(text.getvalue(), encoding="utf-8")
+    write_text(path, text.getvalue())
 
 
 def save_curves(path: Path, curves: Mapping[str, Sequence[float]], anchors: Mapping[str, float] | None = None) -> None:

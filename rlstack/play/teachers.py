@@ -9,7 +9,7 @@ from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torchrl.envs import EnvBase
 
-from rlstack.agents.base import GROUP
+from rlstack.agents.interface import GROUP
 from rlstack.config import ConfigError
 
 from .players import ScriptedPlayer

@@ -14,7 +14,8 @@ from torchrl.data import Composite
 
 from envs.base import World
 from envs.wrappers import Wrapper
-from rlstack.agents.base import GROUP, Count
+from rlstack.agents.base import Count
+from rlstack.agents.interface import GROUP
 from rlstack.config import ConfigError, Interval, build
 
 from .players import SELF

@@ -16,9 +16,9 @@ from typing import Annotated, Any, Literal
 
 from omegaconf import OmegaConf
 
+from envs.whole_files import write_json
 from rlstack.config import ConfigError, Interval, build
 
-from .results import write_json
 from .space import Space
 
 FILE = "population.json"

@@ -14,7 +14,7 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 
-from envs.whole_files import replacing
+from envs.whole_files import write_json
 
 
 def in_sweep() -> bool:
@@ -74,9 +74,3 @@ def show(results: list[dict[str, Any]]) -> None:
 
 def _differs(key: str, options: list[dict[str, str]]) -> bool:
     return len({given.get(key) for given in options}) > 1
-
-
-def write_json(path: Path, content: Any) -> None:
-    """Writes a file wholly or not at all."""
-    with replacing(path) as (partial,):
-        partial.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from envs.whole_files import replacing
+from envs.whole_files import write_json
 
 ENVIRONMENT = "environment.json"
 PACKAGES = ("torch", "torchrl", "tensordict", "gymnasium", "numpy", "hydra-core")
@@ -26,8 +26,7 @@ def record_environment(run: Path) -> None:
     except (OSError, ValueError):
         before = []
     entries = [*(before if isinstance(before, list) else []), environment()]
-    with replacing(path) as (partial,):
-        partial.write_text(json.dumps(entries, indent=1) + "\n", encoding="utf-8")
+    write_json(path, entries)
 
 
 def environment() -> dict[str, Any]:
@@ -41,7 +40,7 @@ def environment() -> dict[str, Any]:
         "command": sys.orig_argv[1:],
         "versions": {"rlstack": __version__, "python": platform.python_version()} | _versions(),
         "system": f"{platform.system()} {platform.machine()}",
-        "processor": _processor(),
+        "processor": processor(),
         "cores": os.cpu_count(),
         "gpu": gpu,
         "commit": commit(Path(__file__).parents[2]) or commit(Path.cwd()),
@@ -77,7 +76,8 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def _processor() -> str:
+def processor() -> str:
+    """The machine's, as the kernel names it, where it does."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

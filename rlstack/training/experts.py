@@ -17,7 +17,7 @@ from rlstack.agents.interface import Interface
 from rlstack.config import ConfigError
 from rlstack.play.teachers import ScriptedPolicy, scripted_policy
 
-from .seeding import restore_rng, rng_state
+from .seeding import rng_untouched
 
 Expert: TypeAlias = TensorDictModuleBase | str | Path
 """A policy; a name of the world's own players; a run directory or checkpoint; or ``kind:path`` of an agent from
@@ -41,14 +41,12 @@ def expert_policy(
     if isinstance(own, ScriptedPolicy):  # knows its world by the state it is in: before a reset there is none
         return own
     who = str(expert) if isinstance(expert, str | Path) else type(expert).__name__
-    random = rng_state()
     try:
-        policy = load_policy(who, env, **(options or {})) if isinstance(expert, str | Path) else expert
-        _try_out(policy, env, interface, who)
+        with rng_untouched():
+            policy = load_policy(who, env, **(options or {})) if isinstance(expert, str | Path) else expert
+            _try_out(policy, env, interface, who)
     except ConfigError as error:
         raise ConfigError(f"imitation.expert: {error}") from None
-    finally:
-        restore_rng(random)
     return policy
 
 

@@ -239,6 +239,16 @@ class CsvSink:
             self.path.unlink()
 
 
+def read_metrics(path: Path) -> list[dict[str, float]]:
+    """The rows of a ``metrics.csv``, each with what was measured then.
+
+    Raises:
+        OSError: there is no such file.
+    """
+    with path.open(encoding="utf-8", newline="") as file:
+        return [{name: float(cell) for name, cell in row.items() if cell} for row in csv.DictReader(file)]
+
+
 class TensorBoardSink:
     """TensorBoard event files under ``tensorboard/``."""
 

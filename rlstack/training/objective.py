@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +10,7 @@ from rlstack.config import ConfigError
 from rlstack.config.errors import did_you_mean
 
 from .config import ObjectiveConfig
-from .loggers import METRICS_FILE
+from .loggers import METRICS_FILE, read_metrics
 
 _DEFAULTS = ("eval/success", "eval/return")
 _VALUES: dict[str, Callable[[list[float]], float]] = {
@@ -29,11 +28,10 @@ def score(run: Path | str, objective: ObjectiveConfig) -> float:
         ConfigError: the run has not logged such a metric; it says what it has logged.
     """
     path = Path(run) / METRICS_FILE
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    columns = {name for row in rows for name, cell in row.items() if name and cell}
+    rows = read_metrics(path)
+    columns = {name for row in rows for name in row}
     metric = objective.metric or next((name for name in _DEFAULTS if name in columns), _DEFAULTS[-1])
-    values = [float(row[metric]) for row in rows if row.get(metric)]
+    values = [row[metric] for row in rows if metric in row]
     if not values:
         guess = did_you_mean(metric, columns)
         raise ConfigError(f"objective.metric: {metric!r} is not in {path}, {guess}it has: {', '.join(sorted(columns))}")

@@ -12,7 +12,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from envs.whole_files import replacing
+from envs.whole_files import write_text
 from rlstack.config import ConfigError
 from rlstack.config.errors import nearest_path
 
@@ -43,13 +43,7 @@ class RunDirectory:
         chosen = Path(path) if path is not None else Path("runs") / f"{name}_{time.strftime('%Y%m%d-%H%M%S')}"
         if path is not None and (chosen / CONFIG).exists():
             raise ConfigError(f"run_dir: {chosen} already holds a run; choose another, or resume={chosen}")
-        try:
-            if path is None:
-                chosen = make_first_free(chosen)
-            else:
-                chosen.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigError(f"run_dir: {chosen} cannot be made ({error.strerror})") from None
+        chosen = make_first_free(chosen, "run_dir") if path is None else make_folder(chosen, "run_dir")
         if not os.access(chosen, os.W_OK):
             raise ConfigError(f"run_dir: {chosen} is not writable")
         return cls(chosen, keep)
@@ -73,8 +67,8 @@ class RunDirectory:
     def write_config(self, config: dict[str, Any]) -> None:
         """Stores the resolved configuration."""
         text = OmegaConf.to_yaml(OmegaConf.create(config))
-        with naming(self.path / CONFIG), replacing(self.path / CONFIG) as (partial,):
-            partial.write_text(text, encoding="utf-8")
+        with naming(self.path / CONFIG):
+            write_text(self.path / CONFIG, text)
 
     def read_config(self) -> dict[str, Any]:
         """The stored configuration.
@@ -121,11 +115,27 @@ def taken(path: Path | str) -> Iterator[None]:
         os.close(descriptor)
 
 
-def make_first_free(path: Path) -> Path:
+def make_folder(path: Path, key: str) -> Path:
+    """Makes a folder, unless it is there.
+
+    Args:
+        key: where its name was given, for messages.
+
+    Raises:
+        ConfigError: it cannot be made.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{key}: {path} cannot be made ({error.strerror})") from None
+    return path
+
+
+def make_first_free(path: Path, key: str) -> Path:
     """Makes the folder, under its name or with the first free number: runs of a sweep may start at the same moment.
 
     Raises:
-        OSError: it cannot be made.
+        ConfigError: it cannot be made; see :func:`make_folder`.
     """
     candidate, number = path, 1
     while True:
@@ -134,5 +144,7 @@ def make_first_free(path: Path) -> Path:
         except FileExistsError:
             number += 1
             candidate = path.with_name(f"{path.name}-{number}")
+        except OSError as error:
+            raise ConfigError(f"{key}: {path} cannot be made ({error.strerror})") from None
         else:
             return candidate

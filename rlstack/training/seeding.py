@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -36,6 +38,25 @@ def restore_rng(state: dict[str, Any]) -> None:
     torch.set_rng_state(state["torch"])
     if torch.cuda.is_available() and len(state["cuda"]) == torch.cuda.device_count():
         torch.cuda.set_rng_state_all(state["cuda"])
+
+
+@contextmanager
+def rng_untouched() -> Iterator[None]:
+    """What is drawn within it does not change what is drawn afterwards."""
+    state = rng_state()
+    try:
+        yield
+    finally:
+        restore_rng(state)
+
+
+@contextmanager
+def own_randomness(seed: int) -> Iterator[None]:
+    """Seeds torch's global generators inside, for policies that draw, and puts them back as they were afterwards."""
+    gpus = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
+    with torch.random.fork_rng(devices=list(gpus)):
+        torch.manual_seed(seed)
+        yield
 
 
 def _plain(value: Any) -> int | float:

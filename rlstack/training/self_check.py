@@ -22,7 +22,7 @@ from .config import TrainConfig
 from .curriculum.course import Curriculum
 from .guard import find
 from .run_directory import RunDirectory
-from .seeding import restore_rng, rng_state
+from .seeding import rng_untouched
 from .worlds import build_world, choose_device, device_of_worlds
 
 _WORLDS, _STEPS = 4, 8
@@ -36,65 +36,69 @@ def self_check(config: TrainConfig, run: RunDirectory, stream: TextIO | None = N
     Raises:
         ConfigError: the first thing that does not work, and what to change.
     """
-    stream = sys.stdout if stream is None else stream
-    random = rng_state()
-    device = choose_device(config.device)
-    env = build_world(config.env, device, config.seed, num_worlds=_WORLDS, **_eager(config))
-    agent = build_agent(config.agent, env, config.total_frames, device)
-    data: dict[str, Any] = {}
+    with rng_untouched():
+        copy = _SmallCopy(config, run)
+        checks: list[tuple[str, Callable[[], str], str]] = [
+            ("specs", copy.specs, "the world's observation_spec, action_spec and outputs must agree (env.*)"),
+            ("forward", copy.forward, "agent.* does not fit the env's observations or actions"),
+            ("update", copy.update, "try smaller learning rates or input scaling (agent.lr_*, agent.inputs)"),
+            ("checkpoint", copy.checkpoint, "run_dir must be a writable folder with space left"),
+        ]
+        for name, check, hint in checks:
+            try:
+                print(f"[OK] {name}: {check()}", file=sys.stdout if stream is None else stream, flush=True)
+            except ConfigError:
+                raise
+            except Exception as error:
+                raise ConfigError(f"self-check {name} failed: {type(error).__name__}: {error}; {hint}") from error
 
-    def specs() -> str:
+
+class _SmallCopy:
+    """A few worlds of a run and its agent; every check returns what was found, in words."""
+
+    def __init__(self, config: TrainConfig, run: RunDirectory) -> None:
+        device = choose_device(config.device)
+        self.run = run
+        self.env = build_world(config.env, device, config.seed, num_worlds=_WORLDS, **_eager(config))
+        self.agent = build_agent(config.agent, self.env, config.total_frames, device)
+
+    def specs(self) -> str:
         level = torchrl_logger.level
         torchrl_logger.setLevel("WARNING")
         try:
-            check_env_specs(env)
+            check_env_specs(self.env)
         finally:
             torchrl_logger.setLevel(level)
-        return f"{type(env).__name__} keeps to its specs"
+        return f"{type(self.env).__name__} keeps to its specs"
 
-    def forward() -> str:
-        data["batch"] = env.rollout(_STEPS, agent.policy(explore=True), break_when_any_done=False)
-        action = data["batch"].get(agent.interface.key("action"))
-        greedy = agent.policy(explore=False)(data["batch"][..., 0].exclude("next")).get(agent.interface.key("action"))
+    def forward(self) -> str:
+        agent, key = self.agent, self.agent.interface.key("action")
+        self.batch = self.env.rollout(_STEPS, agent.policy(explore=True), break_when_any_done=False)
+        action = self.batch.get(key)
+        greedy = agent.policy(explore=False)(self.batch[..., 0].exclude("next")).get(key)
         if not all(torch.isfinite(agent.interface.from_env(part).float()).all() for part in (action, greedy)):
             raise ValueError("the policy's actions are not finite")
         return f"policy acts, actions {tuple(action.shape)}"
 
-    def update() -> str:
-        metrics = agent.update_once(flatten_agents(data["batch"], agent.interface.group))
+    def update(self) -> str:
+        agent = self.agent
+        metrics = agent.update_once(flatten_agents(self.batch, agent.interface.group))
         bad = [name for name, value in metrics.items() if not torch.isfinite(torch.as_tensor(value)).all()]
         bad += [f"gradients of {name}" for name, optimizer in agent.optimizers.items() if optimizer.refused]
         if bad:
             raise ValueError(f"{', '.join(bad)} not finite after one update")
         return f"one update of {sum(p.numel() for p in agent.parameters()):,} parameters, all losses finite"
 
-    def checkpoint() -> str:
-        folder = run.path / ".self_check"
+    def checkpoint(self) -> str:
+        folder = self.run.path / ".self_check"
+        store, state = CheckpointStore(folder), {"agent": self.agent.state_dict(), "env": self.env.state_dict()}
         try:
-            path = CheckpointStore(folder).save({"agent": agent.state_dict(), "env": env.state_dict()}, frames=0)
-            size = path.stat().st_size
-            agent.load_state_dict(CheckpointStore(folder).load()["agent"])
+            size = store.save(state, frames=0).stat().st_size
+            self.agent.load_state_dict(store.load()["agent"])
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-        free = shutil.disk_usage(run.path).free
+        free = shutil.disk_usage(self.run.path).free
         return f"checkpoint written and read back ({size / 1e6:.1f} MB without replay, {free / 1e9:.0f} GB free)"
-
-    checks: list[tuple[str, Callable[[], str], str]] = [
-        ("specs", specs, "the world's observation_spec, action_spec and outputs must agree (env.*)"),
-        ("forward", forward, "agent.* does not fit the env's observations or actions"),
-        ("update", update, "try smaller learning rates or input scaling (agent.lr_*, agent.inputs)"),
-        ("checkpoint", checkpoint, "run_dir must be a writable folder with space left"),
-    ]
-    try:
-        for name, check, hint in checks:
-            try:
-                print(f"[OK] {name}: {check()}", file=stream, flush=True)
-            except ConfigError:
-                raise
-            except Exception as error:
-                raise ConfigError(f"self-check {name} failed: {type(error).__name__}: {error}; {hint}") from error
-    finally:
-        restore_rng(random)
 
 
 def _eager(config: TrainConfig) -> dict[str, Any]:
@@ -109,15 +113,12 @@ def check_buildable(config: TrainConfig) -> None:
         ConfigError: an unknown key, a wrong type, an impossible value, an agent that cannot act in the world, or a
             curriculum that it does not have.
     """
-    random = rng_state()
-    try:
+    with rng_untouched():
         device = choose_device(config.device)
         env = build_world(config.env, device_of_worlds(config.collector.device, device), config.seed)
         build_agent(config.agent, env, config.total_frames, device)
         if config.curriculum is not None:
             Curriculum(config.curriculum, env)
-    finally:
-        restore_rng(random)
 
 
 def check_gradients(enabled: bool) -> None:

@@ -57,7 +57,7 @@ def where_things_are(run: RunDirectory, digest: str = "") -> str:
         ("checkpoints", "latest and best.pt"),
     ]
     lines = [f"run finished: {run.path}"]
-    lines += [f"  {name:<16}{what}" for name, what in parts if (run.path / name).exists()]
+    lines += [f"  {name:<18}{what}" for name, what in parts if (run.path / name).exists()]
     lines.append(f"evaluate it:   python -m rlstack.evaluate checkpoint={run.path}")
     lines.append(f"a page of it:  python -m rlstack.report {run.path}")
     lines.append(f"train longer:  python -m rlstack.train resume={run.path} total_frames=<more>")

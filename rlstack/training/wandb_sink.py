@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from envs.whole_files import replacing
+from envs.whole_files import write_text
 
 from .loggers import FRAMES, LoggerConfig
 
@@ -21,8 +21,7 @@ class WandbSink:
 
     def __init__(self, directory: Path, config: LoggerConfig, run_config: dict[str, Any], name: str) -> None:
         self._run = _start_wandb(directory, config, run_config, name)
-        with replacing(directory / RUN_ID_FILE) as (partial,):
-            partial.write_text(self._run.id + "\n", encoding="utf-8")
+        write_text(directory / RUN_ID_FILE, self._run.id + "\n")
         # Frames are the x axis. W&B's own step must never go back, which a resumed run does.
         self._run.define_metric(FRAMES, hidden=True)
         self._run.define_metric("*", step_metric=FRAMES)

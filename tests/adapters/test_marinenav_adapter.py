@@ -12,7 +12,7 @@ from tensordict import TensorDict
 
 import envs
 from rlstack.adapters.marinenav import load_published_actor, published_policy
-from rlstack.agents.base import Interface
+from rlstack.agents.interface import Interface
 from rlstack.config import ConfigError
 
 

@@ -64,3 +64,17 @@ def test_worlds_end_and_begin_anew_by_themselves(name: str, monkeypatch: pytest.
         assert not done.any() or not all(torch.equal(old[done], new[done]) for old, new in parts)
         ends += int(done.sum())
     assert ends >= 2 * env.num_worlds
+
+
+@pytest.mark.parametrize("name", _WORLDS)
+def test_loaded_worlds_begin_anew_by_themselves(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "FREE", set())
+    first, second = (envs.make(name, **_WORLDS[name], seed=3) for _ in range(2))
+    root = first.reset()
+    for _ in range(8):
+        _, root = first.step_and_maybe_reset(first.rand_action(root))
+    second.load_state_dict(first.state_dict())
+    root = second.reset()
+    for _ in range(8):
+        _, root = second.step_and_maybe_reset(second.rand_action(root))
+    assert not root["done"].any()

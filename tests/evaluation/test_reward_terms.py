@@ -76,3 +76,5 @@ def test_the_command_leaves_both_plots(tmp_path: Path) -> None:
     shown = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path, env=ENVIRONMENT)
     assert "speed_to_ball" in shown.stdout
     assert {path.name for path in (run / "rewards").iterdir()} == {"episode.png", "curves.png"}
+    refused = subprocess.run([*command, "env=arena"], capture_output=True, text=True, cwd=tmp_path, env=ENVIRONMENT)
+    assert refused.returncode == 2 and refused.stderr.startswith("error: env=arena does not fit the agent")

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from experiments.benchmarks import comparing, speed
+from rlstack.training.environment import processor
 
 
 def _row(name: str, median: float, least: float, most: float) -> dict[str, Any]:
@@ -82,7 +83,7 @@ def test_the_speed_of_worlds_is_compared_with_the_file_that_it_replaces(
         speed, "SUBJECTS", [speed.Subject("tiny", lambda worlds: lambda steps: sum(range(9999)), (64,))]
     )
     file = tmp_path / "speed.json"
-    file.write_text(json.dumps({"cpu": speed.cpu_model(), "rows": [_row("tiny", 1e15, 1e15, 1e15)]}))
+    file.write_text(json.dumps({"cpu": processor(), "rows": [_row("tiny", 1e15, 1e15, 1e15)]}))
     arguments = ["--only", "tiny", "--out", str(file), "--compare", str(file), "--fail-if-slower"]
     assert speed.main(arguments) == 1 and "slower: tiny, 64 worlds" in capsys.readouterr().out
     assert json.loads(file.read_text())["rows"][0]["median"] < 1e15

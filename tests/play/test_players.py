@@ -13,7 +13,7 @@ import envs
 from rlstack.agents import make_agent
 from rlstack.config import ConfigError
 from rlstack.play.players import PolicyPlayer, make_player, name_of
-from rlstack.play.seats import EMPTY, Seats, SidedPolicy
+from rlstack.play.seats import EMPTY, Seats
 from rlstack.play.sides import half_worlds, sides_of
 from tests.play.duel import NAME, Counting, CountingItself, Duel, Watching
 
@@ -72,30 +72,6 @@ def test_a_memory_can_be_saved() -> None:
     second = seats_of(env, [[0, 0]], players[1])
     players[1].load_state_dict(players[0].state_dict())
     assert second.act(agents).tolist() == first.act(agents).tolist() == [[1, 1]]
-
-
-def test_sided_policy_draws_an_opponent_for_every_episode() -> None:
-    env = Duel(num_worlds=64, length=1)
-    torch.manual_seed(0)
-    policy = SidedPolicy(env, Watching("own", 1), [Watching("a", 0), Watching("b", 2)], weights=[1.0, 3.0])
-    rollout = env.rollout(12, policy, break_when_any_done=False)
-    actions = rollout["agents", "action"]
-    assert (actions[..., 0] == 1).all()
-    assert set(actions[..., 1].unique().tolist()) == {0, 2}
-    # One opponent for a whole episode: in worlds of three steps it changes with the start of the next alone.
-    long = actions[2::3, :, 1].view(-1, 4, 3)
-    assert (long == long[..., :1]).all()
-    assert (actions[..., 1] == 2).float().mean() == pytest.approx(0.75, abs=0.12)
-
-
-def test_sided_policy_can_play_both_sides_in_turn() -> None:
-    env = Duel(num_worlds=4)
-    policy = SidedPolicy(env, Watching("own", 1), [Watching("a", 0)], side=None)
-    assert policy(env.reset())["agents", "action"].tolist() == [[1, 0], [0, 1], [1, 0], [0, 1]]
-    with pytest.raises(ValueError, match="opponents: none"):
-        SidedPolicy(env, Watching("own"), [])
-    with pytest.raises(ValueError, match="are not 1 weights"):
-        SidedPolicy(env, Watching("own"), [Watching("a")], weights=[1, 2])
 
 
 # -- sources -----------------------------------------------------------------------------------------------------

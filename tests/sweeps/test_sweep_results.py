@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from rlstack.sweeps.results import show, take, write_json
+from envs.whole_files import write_json
+from rlstack.sweeps.results import show, take
 
 
 def result(seed: int, **entries: Any) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from torchrl.data import Bounded, MultiCategorical
 import envs
 import rlstack
 from rlstack.adapters.marinenav import published_policy
-from rlstack.agents.base import Interface
+from rlstack.agents.interface import Interface
 from rlstack.config import ConfigError, build, conf_dir, to_plain
 from rlstack.training.checkpoint import read_checkpoint
 from rlstack.training.config import TrainConfig

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torchrl._utils import logger as torchrl_logger
 from torchrl.envs import EnvBase
 
 from envs.marinenav.episodes import Config, save_episodes
-from envs.whole_files import replacing
+from envs.whole_files import write_text
 from rlstack.agents import Agent, build_agent
 from rlstack.config import ConfigError, build
 from rlstack.evaluation.evaluator import Evaluation
@@ -22,6 +21,7 @@ from rlstack.training.config import TrainConfig
 from rlstack.training.failures import told_in_one_line
 from rlstack.training.loop import Training
 from rlstack.training.run_directory import RunDirectory
+from rlstack.training.seeding import own_randomness
 from rlstack.training.self_check import check_buildable
 from rlstack.training.summary import describe
 from rlstack.training.worlds import build_world
@@ -72,9 +72,7 @@ class TrialTraining(Training):
 
     def evaluate(self) -> Evaluation:
         """The published evaluation of the trial's episodes; adds to the files."""
-        gpus = range(torch.cuda.device_count()) if self.device.type == "cuda" else ()
-        with torch.random.fork_rng(devices=list(gpus)):
-            torch.manual_seed(EVALUATION_SEED)  # of policies that sample
+        with own_randomness(EVALUATION_SEED):
             episodes, statistics = play_episodes(
                 self.agent.policy(explore=False),
                 self.episode_set.configs,
@@ -138,8 +136,7 @@ class Job:
         """
         run = RunDirectory.create(self.folder, self.folder.name, keep=1)
         run.write_config(self.train_config())
-        with replacing(run.path / TRIAL) as (partial,):
-            partial.write_text(self.trial.to_json(), encoding="utf-8")
+        write_text(run.path / TRIAL, self.trial.to_json())
 
 
 def check(trials: list[Trial], device: str, expert: str | None = None) -> None:

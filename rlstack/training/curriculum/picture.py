@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from envs.whole_files import replacing
-from rlstack.training.loggers import FRAMES, METRICS_FILE
+from rlstack.training.loggers import FRAMES, METRICS_FILE, read_metrics
 
 from .course import STAGE
 
@@ -72,5 +71,4 @@ def read_curve(path: Path, column: str) -> Curve:
     """One metric of a run over its frames; empty where it was never logged."""
     if not path.is_file():
         return []
-    with path.open(encoding="utf-8", newline="") as file:
-        return [(float(row[FRAMES]), float(row[column])) for row in csv.DictReader(file) if row.get(column)]
+    return [(row[FRAMES], row[column]) for row in read_metrics(path) if column in row]

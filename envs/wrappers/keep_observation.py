@@ -9,26 +9,9 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import Bounded, Composite, Unbounded
-from torchrl.envs import EnvBase
 
-from .base import World
-from .wrappers import Wrapper
-
-_GROUP = "agents"
-
-
-def partly_hidden(env: EnvBase, observation_keep: Sequence[int] | None = None) -> EnvBase:
-    """The env, showing only these numbers of its observation; None leaves it as it is.
-
-    Raises:
-        ValueError: not a list of different indices of the observation, an observation that is no vector, or an env
-            that is no :class:`World`.
-    """
-    if observation_keep is None:
-        return env
-    if not isinstance(env, World):
-        raise ValueError(f"observation_keep: {type(env).__name__} is not an envs.base.World, only null is allowed")
-    return KeepObservation(env, observation_keep)
+from ..base import World
+from .base import GROUP, Wrapper
 
 
 class KeepObservation(Wrapper):
@@ -42,8 +25,8 @@ class KeepObservation(Wrapper):
 
     def __init__(self, inner: World, keep: Sequence[int]) -> None:
         super().__init__(inner)
-        grouped = _GROUP in inner.observation_spec.keys()  # noqa: SIM118
-        self._key: Any = (_GROUP, "observation") if grouped else "observation"
+        grouped = GROUP in inner.observation_spec.keys()  # noqa: SIM118
+        self._key: Any = (GROUP, "observation") if grouped else "observation"
         whole = inner.observation_spec[self._key]
         dims = 2 if grouped else 1
         if isinstance(whole, Composite) or len(whole.shape) != dims + 1 or not isinstance(whole, Bounded | Unbounded):

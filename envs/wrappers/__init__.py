@@ -1,0 +1,42 @@
+"""Worlds around worlds: the same action several times, the last few observations at once, a part of them hidden."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torchrl.envs import EnvBase
+
+from ..base import World
+from .action_repeat import ActionRepeat
+from .base import Wrapper
+from .frame_stack import FrameStack
+from .keep_observation import KeepObservation
+
+__all__ = ["ActionRepeat", "FrameStack", "KeepObservation", "Wrapper", "wrapped"]
+
+
+def wrapped(
+    env: EnvBase, action_repeat: int = 1, frame_stack: int = 1, observation_keep: Sequence[int] | None = None
+) -> EnvBase:
+    """The env, showing only some numbers of its observation, each action repeated, its last observations stacked.
+
+    Args:
+        action_repeat: how often every action is taken.
+        frame_stack: how many observations are shown at once.
+        observation_keep: indices of the numbers that are shown; None: all of them.
+
+    Raises:
+        ValueError: a number that is not a positive int, impossible indices, or an env that is no :class:`World`.
+    """
+    for name, value in (("action_repeat", action_repeat), ("frame_stack", frame_stack)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ValueError(f"{name}: {value!r} is not a positive whole number")
+        if value > 1 and not isinstance(env, World):
+            raise ValueError(f"{name}: {type(env).__name__} is not an envs.base.World, only 1 is allowed")
+    if observation_keep is not None:
+        if not isinstance(env, World):
+            raise ValueError(f"observation_keep: {type(env).__name__} is not an envs.base.World, only null is allowed")
+        env = KeepObservation(env, observation_keep)
+    if action_repeat > 1:
+        env = ActionRepeat(env, action_repeat)
+    return FrameStack(env, frame_stack) if frame_stack > 1 else env

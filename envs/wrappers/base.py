@@ -1,0 +1,108 @@
+"""What worlds around worlds share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+from torchrl.data import Composite, TensorSpec
+
+from ..base import World
+
+GROUP = "agents"
+
+
+class Wrapper(World):
+    """A world that shows another one, ``inner``, differently.
+
+    Attributes that it lacks are those of the inner world, so that recorders and evaluations find what they need.
+    """
+
+    inner: World
+
+    def __init__(self, inner: World) -> None:
+        super().__init__(inner.num_worlds, inner.device, inner.float_dtype, None)
+        self.inner = inner
+        self.saves_episodes = inner.saves_episodes
+        self.num_stages = inner.num_stages
+        self.generator = inner.generator
+        self.observation_spec = inner.observation_spec.clone()
+        self.action_spec = inner.full_action_spec.clone()
+        self.reward_spec = inner.full_reward_spec.clone()
+        self.done_spec = inner.full_done_spec.clone()
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name.startswith("_") or "inner" not in self.__dict__.get("_modules", {}):
+                raise
+            return getattr(self.inner, name)
+
+    def reset_to(self, configs: Sequence[Any]) -> TensorDictBase:
+        """Starts given episodes, as the inner world does.
+
+        Raises:
+            AttributeError: the inner world cannot start given episodes.
+        """
+        start = self.inner.reset_to(configs)
+        self._show_anew(None)
+        return self._current().update(start.select(*self.done_keys))
+
+    def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
+        """Random actions as the inner world draws them, which may know of masks."""
+        return self.inner.rand_action(tensordict)
+
+    def close(self, *, raise_if_closed: bool = True) -> None:
+        """Closes the inner world too."""
+        super().close(raise_if_closed=raise_if_closed)
+        self.inner.close(raise_if_closed=raise_if_closed)
+
+    def _show_anew(self, worlds: Tensor | None) -> None:
+        """Takes in what freshly started worlds of an index tensor (None: all) show."""
+
+    def _restart(self, worlds: Tensor | None) -> None:
+        self.inner._restart(worlds)
+        self._show_anew(worlds)
+
+    def _enter_stage(self, stage: int) -> None:
+        self.inner.set_stage(stage)
+
+    def share(self, first: int, all_worlds: int, seed: int) -> None:
+        """See :meth:`World.share`."""
+        self.all_worlds = all_worlds
+        self.inner.share(first, all_worlds, seed)
+
+    def _set_seed(self, seed: int | None) -> None:
+        if "inner" in self._modules:  # the base class seeds before there is one
+            self.inner._set_seed(seed)
+
+    def _state_to_save(self) -> dict[str, Any]:
+        return {"inner": self.inner.state_dict()}
+
+    def _load_state(self, state: dict[str, Any]) -> None:
+        self.inner.load_state_dict(state["inner"])
+        self.inner._continue_after_load = False  # this world decides about restarts
+
+    def _loaded(self, entries: dict[str, Any]) -> TensorDict:
+        """Saved root entries, as tensors of its own."""
+        lead = [self.num_worlds]
+        loaded = TensorDict(entries, lead, self.device).clone()
+        if GROUP in loaded.keys():  # noqa: SIM118
+            loaded.get(GROUP).batch_size = self.observation_spec[GROUP].shape
+        return loaded
+
+
+def replaced(entries: TensorDict, worlds: Tensor, fresh: TensorDict) -> TensorDict:
+    """The entries, those of some worlds fresh. Never in place: batches hold these tensors."""
+    return entries.apply(lambda old, new: old.index_copy(0, worlds, new[worlds]), fresh)
+
+
+def mapped(spec: TensorSpec, function: Callable[[TensorSpec], TensorSpec]) -> TensorSpec:
+    """A spec of the same nesting, made from every leaf."""
+    if not isinstance(spec, Composite):
+        return function(spec)
+    leaves = {key: mapped(entry, function) for key, entry in spec.items()}
+    return Composite(leaves, shape=spec.shape, device=spec.device)
