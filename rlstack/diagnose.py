@@ -71,7 +71,8 @@ def prepare(config: DiagnoseConfig, plain: dict[str, Any]) -> Subject:
     """
     from rlstack.training.config import TrainConfig
 
-    training = build(TrainConfig, plain)
+    # In one process: what workers do cannot be looked into.
+    training = build(TrainConfig, {**plain, "collector": {**plain["collector"], "backend": "direct", "workers": 1}})
 
     import torch
 

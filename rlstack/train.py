@@ -74,12 +74,14 @@ def train(plain: dict[str, Any]) -> RunDirectory | None:
     # After the configuration is known to be sound: torch and TorchRL take seconds to import.
     from rlstack.training.distributed import aside, join, of_rank
     from rlstack.training.failures import told_in_one_line
+    from rlstack.training.remote import check_collector
     from rlstack.training.self_check import check_buildable, check_gradients
     from rlstack.training.summary import describe, where_things_are
 
     ranks = join()
     config = of_rank(config, ranks)
     check_buildable(config)
+    check_collector(config, ranks)
     with aside(ranks) as folder:
         directory = _directory(config, folder)
         check_gradients(config.debug)

@@ -12,7 +12,7 @@ from torchrl.collectors import Collector
 from torchrl.envs import EnvBase
 from torchrl.envs.utils import set_exploration_type
 
-_LEAN: dict[str, Any] = {
+LEAN: dict[str, Any] = {
     # Trajectory ids cost a third of a step; episodes end inside the env, which reports their statistics.
     "track_traj_ids": False,
     "auto_register_policy_transforms": False,
@@ -118,5 +118,5 @@ def make_collector(
         policy,
         frames_per_batch=env.batch_size.numel() * steps_per_batch,
         total_frames=total_frames,
-        **{**_LEAN, **options},
+        **{**LEAN, **options},
     )

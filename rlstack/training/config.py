@@ -11,6 +11,7 @@ from .curriculum.config import CurriculumConfig
 from .loggers import LoggerConfig
 
 Count = Annotated[int, Interval(low=1)]
+Positive = Annotated[float, Interval(low=0, open_low=True)]
 Seed = Annotated[int, Interval(low=0, high=2**32 - 1)]
 
 RESUMABLE = (
@@ -22,6 +23,8 @@ RESUMABLE = (
     "logger",
     "objective",
     "guard",
+    "collector.timeout",
+    "collector.address",
     "threads",
     "device",
     "imitation.only",
@@ -38,12 +41,28 @@ class CollectorConfig:
         steps_per_batch: env steps per world between two calls of the learner.
         count: what a frame is: one decision of one agent, or one step of one world however many agents it has (the
             unit of MarineNav's published schedules). This is the one place where the two are told apart.
-        device: where the worlds are stepped, None for the learner's device; the policy acts where the learner is.
+        device: where the worlds are stepped, None for the learner's device; the policy acts where the learner is. Of
+            workers it is where they step and act, None for their CPU.
+        backend: who steps the worlds: this process, several of this machine, or workers on a Ray cluster.
+        workers: how many share the worlds.
+        timeout: seconds that one of them may take to begin, or for a batch.
+        address: of the cluster, ``auto`` for one that runs here, None for a new one on this machine alone.
+        cpus, gpus: of each worker on a cluster.
     """
 
     steps_per_batch: Count
     count: Literal["decisions", "env_steps"]
     device: str | None = None
+    backend: Literal["direct", "multiprocess", "ray"] = "direct"
+    workers: Count = 1
+    timeout: Positive = 300.0
+    address: str | None = None
+    cpus: Positive = 1.0
+    gpus: Annotated[float, Interval(low=0)] = 0.0
+
+    def __post_init__(self) -> None:
+        if self.backend == "direct" and self.workers > 1:
+            raise ValueError("several workers need collector=multiprocess or collector=ray")
 
 
 @dataclass

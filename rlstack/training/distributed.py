@@ -27,7 +27,7 @@ from rlstack.collection.ranks import Ranks
 from rlstack.config import ConfigError
 
 from .config import TrainConfig
-from .worlds import build_world, choose_device
+from .worlds import build_world, choose_device, size_key
 
 _PATIENCE = timedelta(minutes=30)
 """For the slowest process, which may have worlds to start."""
@@ -87,7 +87,7 @@ def of_rank(config: TrainConfig, ranks: Ranks | None) -> TrainConfig:
     """
     if ranks is None:
         return config
-    key = _size_key(config.env)
+    key = size_key(config.env)
     if key is None:
         raise ConfigError(f"env: {config.env.get('name')} has no num_worlds that {ranks.count} processes could share")
     if int(config.env[key]) % ranks.count:
@@ -113,7 +113,7 @@ def build_share(
     """The worlds of this process."""
     if ranks is None:
         return build_world(config, device, seed, **overrides)
-    total = int(config[_size_key(config)])
+    total = int(config[size_key(config)])
     here = total // ranks.count
     env = build_world(config, device, seed, num_worlds=here, **overrides)
     if isinstance(env, World):
@@ -159,7 +159,3 @@ def own_worlds(states: list[Any], ranks: Ranks | None) -> Any:
             f"resume: the run is one of {before} processes, not {count}; start it with {command} -m rlstack.train"
         )
     return states[0 if ranks is None else ranks.index]
-
-
-def _size_key(config: dict[str, Any]) -> Any:
-    return next((name for name in ("num_worlds", "num_envs") if config.get(name) is not None), None)

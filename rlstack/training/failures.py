@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from envs.processes import WorkersFailed
+from rlstack.collection.remote import CollectorFailed
 from rlstack.config.errors import RunError
 
 from .disk import OF_THE_DISK
@@ -26,10 +27,15 @@ def told_in_one_line(run: Path) -> Iterator[None]:
         yield
     except WorkersFailed as error:
         raise RunError(f"env: {error}", error.traceback) from error
+    except CollectorFailed as error:
+        raise RunError(f"collector: {error}{_how_to_go_on(run)}", error.traceback) from error
     except OSError as error:
         if error.errno not in OF_THE_DISK:
             raise
         what = f"{error.filename or run} cannot be written ({error.strerror})"
-        saved = any((run / "checkpoints").glob("*.pt"))
-        after = f"; checkpoints so far are intact, go on with resume={run}" if saved else ""
-        raise RunError(f"{what}; the run has ended{after}") from error
+        raise RunError(f"{what}; the run has ended{_how_to_go_on(run)}") from error
+
+
+def _how_to_go_on(run: Path) -> str:
+    saved = any((run / "checkpoints").glob("*.pt"))
+    return f"; checkpoints so far are intact, go on with resume={run}" if saved else ""

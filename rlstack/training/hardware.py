@@ -35,18 +35,18 @@ class Hardware:
         self._gpu = GpuWatch(torch.device(device))
         self._frames, self._since = frames, time.monotonic()
 
-    def read(self, frames: int, env: Any = None) -> dict[str, float]:
+    def read(self, frames: int, *with_workers: Any) -> dict[str, float]:
         """Metrics ``system/...`` since the last reading.
 
         ``frames_per_second``, evaluations included; ``memory_mb`` of the process (10^6 bytes); of a GPU the mean, least
-        and most ``gpu_percent`` of time in use, and ``gpu_memory_mb``; once there are any, ``worker_restarts`` of the
-        env in this process.
+        and most ``gpu_percent`` of time in use, and ``gpu_memory_mb``; once there are any, ``worker_restarts`` of an
+        env or collector in this process.
         """
         now = time.monotonic()
         rate = (frames - self._frames) / max(now - self._since, 1e-9)
         self._frames, self._since = frames, now
         metrics = {"system/frames_per_second": rate, "system/memory_mb": resident_bytes() / _MEGABYTE}
-        if restarts := getattr(env, "worker_failures", 0):
+        if restarts := sum(getattr(one, "worker_failures", 0) for one in with_workers):
             metrics["system/worker_restarts"] = float(restarts)
         return metrics | {f"system/{name}": value for name, value in self._gpu.read().items()}
 

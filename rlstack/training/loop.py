@@ -13,7 +13,6 @@ from tensordict import TensorDictBase
 from envs import world_class
 from envs.compilation import telling
 from rlstack.agents import build_agent
-from rlstack.collection.collector import make_collector
 from rlstack.collection.flatten import flatten_agents
 from rlstack.collection.ranks import Ranks
 from rlstack.config import ConfigError
@@ -25,7 +24,7 @@ from .checkpoint import state_digest
 from .clock import Clock, Due
 from .config import TrainConfig
 from .curriculum.course import Curriculum
-from .distributed import build_share, collected_by, learn_together, own_worlds
+from .distributed import collected_by, learn_together, own_worlds
 from .guard import Guard
 from .hardware import Hardware
 from .imitation import Imitation, outcome
@@ -34,11 +33,12 @@ from .loading import MISFITS, brief, initialise, unfinished
 from .loggers import MetricLogger
 from .monitor import Monitor, count_frames
 from .progress import Progress
+from .remote import build_worlds, remote, start_collector, worlds_here
 from .run_directory import RunDirectory
 from .seeding import restore_rng, rng_state, seed_everything
 from .self_check import check_batch
 from .summary import outcome_of
-from .worlds import choose_device, device_of_worlds, world_options
+from .worlds import choose_device, world_options
 
 
 class Training:
@@ -59,9 +59,9 @@ class Training:
         if config.threads is not None:
             torch.set_num_threads(config.threads)
         seed_everything(config.seed)
-        worlds_device = device_of_worlds(config.collector.device, self.device)
+        worlds_device = worlds_here(config, self.device)
         self.acceleration = Acceleration(config, self.device, worlds_device, shared=ranks is not None)
-        self.env = build_share(config.env, worlds_device, config.seed, ranks, **self.acceleration.world)
+        self.env = build_worlds(config, worlds_device, ranks, self.acceleration.world)
         self.agent = build_agent(config.agent, self.env, config.total_frames, self.device)
         self.acceleration.apply(self.agent)
         self.curriculum = None if config.curriculum is None else Curriculum(config.curriculum, self.env)
@@ -72,6 +72,8 @@ class Training:
         self.best_rank: list[float] = []  # of the best evaluation, see Evaluation.rank
         self._time = {"time/seconds": 0.0, "time/cpu_seconds": 0.0}
         self._pending_rng: dict[str, Any] | None = None
+        self._collector: Any = None
+        self._worlds: list[dict[str, Any]] | None = None  # of workers, to go on from
         self.imitated, self.digest = False, ""
         self._imitation: Imitation | None = None
 
@@ -103,26 +105,29 @@ class Training:
         """Trains to ``until`` or the end; returns the last evaluation. Ctrl-C saves a checkpoint before it leaves."""
         self.prepare()
         c, clock, frames_before = self.config, Clock(self._time), self.frames
-        collector = make_collector(
-            self.env, self.agent.policy(explore=True), c.collector.steps_per_batch, policy_device=self.device
+        collector = self._collector = start_collector(
+            c, self.env, self.agent, self.curriculum, self.acceleration.world, self._worlds
         )
         if self._pending_rng is not None:  # only now: building a collector may draw random numbers
             restore_rng(self._pending_rng)
         evaluation = None
         hardware = Hardware(self.device, self.frames)
-        with self._logging() as (logger, progress), StopRequest(insist=self.ranks is None) as stop, hardware:
+        with (
+            _ending(collector),
+            self._logging() as (logger, progress),
+            StopRequest(insist=self.ranks is None) as stop,
+            hardware,
+        ):
             if self._imitation is not None:
                 evaluation = self._imitate(self._imitation, logger, progress, clock, stop)
                 if c.imitation.only:
-                    collector.shutdown(close_env=False)
                     return evaluation
             if self.ranks is not None:
                 learn_together(self.ranks, self.agent)
             for batch in self._batches(collector):
                 previous = self.frames
                 if c.debug:
-                    own = batch if self.ranks is None else batch[self.ranks.part(len(batch))]
-                    check_batch(own, self.env, self.frames)
+                    check_batch(batch, self.env, self.frames)
                 if (metrics := self._learn(batch)) is None:
                     self.agent.begin_episodes()
                     collector.reset()
@@ -138,7 +143,7 @@ class Training:
                     row = {**self.monitor.flush(), "train/updates": float(self.agent.updates)}
                     row |= self.curriculum.metrics() if self.curriculum is not None else {}
                     row |= self.self_play.metrics() if self.self_play is not None else {}
-                    row |= hardware.read(self.frames, self.env) | self.guard.report()
+                    row |= hardware.read(self.frames, self.env, collector) | self.guard.report()
                     logger.log(self.frames, {**row, **self._time, "time/frames_per_second": rate})
                     progress.update(self.frames, row)
                 best = False
@@ -172,13 +177,10 @@ class Training:
 
     def _batches(self, collector: Any) -> Iterator[TensorDictBase]:
         """Batches until the last frame."""
-        try:
-            for batch in iter(collector) if self.ranks is None else collected_by(self.ranks, collector, self.env):
-                yield batch
-                if self.frames >= self.last_frame:
-                    return
-        finally:
-            collector.shutdown(close_env=False)
+        for batch in iter(collector) if self.ranks is None else collected_by(self.ranks, collector, self.env):
+            yield batch
+            if self.frames >= self.last_frame:
+                return
 
     def _any(self, flag: bool) -> bool:
         """Whether it is so in one of the processes."""
@@ -251,7 +253,7 @@ class Training:
             RunError: the agent's networks are not finite.
         """
         self.guard.check()
-        worlds = [self.env.state_dict()]
+        worlds = self._collector.worlds() if remote(self.config) else [self.env.state_dict()]
         if self.ranks is not None:
             worlds = self.ranks.states(worlds[0])
             if not self.ranks.first:
@@ -287,7 +289,8 @@ class Training:
         if state is None:
             self.begin()
             return
-        world = own_worlds([state.get("env"), *state.get("other_ranks_env", [])], self.ranks)
+        worlds = [state.get("env"), *state.get("other_ranks_env", [])]
+        world = None if remote(self.config) else own_worlds(worlds, self.ranks)
         self.imitated = state.get("imitated", False)
         if self.imitated and self.config.imitation.only:
             raise ConfigError("resume: the run is complete; imitation.only=false goes on with reinforcement learning")
@@ -296,7 +299,10 @@ class Training:
             self.agent.load_state_dict(state["agent"])
             if self.curriculum is not None:  # before the worlds, which go on within its stage
                 self.curriculum.load_state_dict(state["curriculum"])
-            self.env.load_state_dict(world)
+            if world is None:
+                self._worlds = worlds
+            else:
+                self.env.load_state_dict(world)
             if not getattr(self.env, "saves_episodes", False):
                 self.agent.begin_episodes()
             self.monitor.load_state_dict(state["monitor"])
@@ -307,3 +313,11 @@ class Training:
             what = "the checkpoint does not fit this version of the program"
             raise ConfigError(f"resume: {what} ({brief(error)})") from None
         self._pending_rng = state["rng"]
+
+
+@contextmanager
+def _ending(collector: Any) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        collector.shutdown(close_env=False)

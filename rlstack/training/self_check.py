@@ -21,9 +21,10 @@ from .checkpoint import CheckpointStore
 from .config import TrainConfig
 from .curriculum.course import Curriculum
 from .guard import find
+from .remote import worlds_here
 from .run_directory import RunDirectory
 from .seeding import rng_untouched
-from .worlds import build_world, choose_device, device_of_worlds
+from .worlds import build_world, choose_device
 
 _WORLDS, _STEPS = 4, 8
 
@@ -115,7 +116,7 @@ def check_buildable(config: TrainConfig) -> None:
     """
     with rng_untouched():
         device = choose_device(config.device)
-        env = build_world(config.env, device_of_worlds(config.collector.device, device), config.seed)
+        env = build_world(config.env, worlds_here(config, device), config.seed)
         build_agent(config.agent, env, config.total_frames, device)
         if config.curriculum is not None:
             Curriculum(config.curriculum, env)
@@ -137,7 +138,9 @@ def check_batch(batch: TensorDictBase, env: EnvBase, frames: int) -> None:
             f"debug: {found.name} is not finite in world {found.world}, step {found.step} after frame {frames}"
         )
     for step, now in enumerate(batch.unbind(-1)):
-        for spec, part in ((env.observation_spec, now["next"]), (env.full_action_spec, now)):
-            for key, leaf in spec.items(include_nested=True, leaves_only=True):
-                if not leaf.is_in(part.get(key)):
-                    raise ConfigError(f"debug: {key} is outside its spec in step {step} after frame {frames}")
+        # Several processes may have gathered them, each in as many worlds as these.
+        for own in now.split(env.batch_size.numel()) if now.ndim else (now,):
+            for spec, part in ((env.observation_spec, own["next"]), (env.full_action_spec, own)):
+                for key, leaf in spec.items(include_nested=True, leaves_only=True):
+                    if not leaf.is_in(part.get(key)):
+                        raise ConfigError(f"debug: {key} is outside its spec in step {step} after frame {frames}")

@@ -32,6 +32,8 @@ def describe(config: TrainConfig, run: RunDirectory) -> str:
         "logging": ", ".join(sinks),
         "run": str(run.path),
     }
+    if config.collector.backend != "direct":
+        rows["collector"] = f"{config.collector.backend}, {config.collector.workers} workers"
     if config.curriculum is not None:
         rows["curriculum"] = f"{len(config.curriculum.stages)} stages, from {config.curriculum.stages[0].name}"
     return "\n".join(f"{name:>11}  {value}" for name, value in rows.items())

@@ -83,6 +83,11 @@ def build_world(
         raise ConfigError(f"env: {error}") from error
 
 
+def size_key(config: Mapping[str, Any]) -> Any:
+    """The option of an ``env`` group that says how many worlds there are, None where there is one only."""
+    return next((name for name in ("num_worlds", "num_envs") if config.get(name) is not None), None)
+
+
 def device_of_worlds(name: str | None, learner: torch.device) -> torch.device:
     """Where worlds are stepped; None: where their learner is.
 

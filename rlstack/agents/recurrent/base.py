@@ -32,6 +32,7 @@ class Recurrent(Agent):
 
     Attributes:
         memories: the encoders with a core by the name of their network; the parts of a memory stand in this order.
+        restored: what was remembered ``[N, M]`` when a checkpoint was saved, until learning goes on.
     """
 
     ACTING: ClassVar[str]
@@ -50,7 +51,7 @@ class Recurrent(Agent):
                     module.name = module.name or name
                     self.memories[module.name] = module
         self._latest: Tensor | None = None
-        self._restored: Tensor | None = None
+        self.restored: Tensor | None = None
 
     def encoder(self) -> nn.Module:
         encoder: Any = super().encoder()
@@ -86,7 +87,7 @@ class Recurrent(Agent):
 
         def first(count: int) -> Tensor:
             # Not once learning has gone on: the worlds have, too.
-            restored = None if self._restored is None else own(self._restored)
+            restored = None if self.restored is None else own(self.restored)
             if explore and restored is not None and len(restored) == count:
                 return restored
             return torch.zeros(count, size, dtype=self.interface.dtype, device=self.device)
@@ -144,7 +145,7 @@ class Recurrent(Agent):
 
     def learn(self, sequences: TensorDictBase, frames: int) -> dict[str, Tensor | float]:
         metrics = super().learn(sequences, frames)  # type: ignore[safe-super]
-        self._restored, following = None, sequences.get("next")
+        self.restored, following = None, sequences.get("next")
         memory, over = following.get(MEMORY, None), following.get("done")[:, -1]
         self._latest = None if memory is None else memory[:, -1] * (~over).to(memory.dtype)
         return metrics
@@ -157,8 +158,8 @@ class Recurrent(Agent):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         memory = state.get(MEMORY)
-        self._restored = self._latest = None if memory is None else memory.to(self.device)
+        self.restored = self._latest = None if memory is None else memory.to(self.device)
 
     def begin_episodes(self) -> None:
         super().begin_episodes()
-        self._restored = self._latest = None
+        self.restored = self._latest = None

@@ -48,7 +48,12 @@ class Curriculum:
     def _enter(self, stage: int) -> None:
         self.stage = stage
         world: Any = self._env
-        world.set_stage(self._levels[stage])
+        world.set_stage(self.level)
+
+    @property
+    def level(self) -> int:
+        """The world's own stage, which the present one is."""
+        return self._levels[self.stage]
 
     # -- judging -------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,195 @@
+"""What happens in a process that steps worlds for a learner elsewhere, and what is sent between the two.
+
+What acting depends on (networks, frames of the run, random numbers) is sent to all workers before every batch, and
+their parts of the batch come back together: so they gather what one process would, however many they are.
+"""
+
+from __future__ import annotations
+
+import atexit
+import io
+import multiprocessing
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+from torchrl.envs import EnvBase
+
+from rlstack.agents.base import Agent
+from rlstack.networks.draws import part_of_rows
+
+from .collector import LEAN, LeanCollector
+
+
+class Share(NamedTuple):
+    """What a worker works on: worlds, those from number ``first`` on of ``total``, and an agent like the learner's."""
+
+    env: EnvBase
+    agent: Agent
+    first: int
+    total: int
+
+
+class Worker(LeanCollector):
+    """The collector in a worker, which does what the learner's process asks for.
+
+    Args:
+        make: builds what it works on, from a seed.
+        frames_per_batch: steps of its worlds, all together.
+        options: of TorchRL's collectors in general, which this one has no use for.
+    """
+
+    closed, _use_buffers = True, False  # until it has begun
+
+    def __init__(self, make: Callable[[int], Share], frames_per_batch: int, **options: Any) -> None:
+        self._make, self._frames_asked = make, frames_per_batch
+        self._level: int | None = None
+        if _is_ours():  # signals are for the learner, which closes its workers
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+    def shutdown(self, *args: Any, **options: Any) -> None:
+        """Closes the worlds; a process of ours ends."""
+        super().shutdown(*args, **options)
+        if _is_ours() and sys.exc_info()[0] is None:
+            atexit._run_exitfuncs()
+            os._exit(0)  # to take torch apart in good order takes seconds
+
+    def obey(self, task: str, *given: Any) -> dict[str, Any]:
+        """``{"done": answer}`` of a method, or ``{"failed": (reason, traceback)}``."""
+        try:
+            return {"done": getattr(self, task)(*given)}
+        except Exception as error:
+            trace = "".join(traceback.format_exception(error))
+            return {"failed": (f"{type(error).__name__}: {error}", trace)}
+
+    def begin(self, seed: int, steps: int) -> None:
+        """Builds worlds and agent.
+
+        Args:
+            seed: of the worlds.
+            steps: that the worlds have counted so far, for their schedules.
+        """
+        self._share = self._make(seed)
+        env: Any = self._share.env
+        if steps:
+            with suppress(AttributeError):  # of those that only tell
+                env.total_steps = steps
+        policy = self._share.agent.policy(explore=True)
+        super().__init__(env, policy, frames_per_batch=self._frames_asked, total_frames=-1, **LEAN)
+        self._batches = iter(self)
+
+    def collect(self, learner: dict[str, Any], random: Any, level: int | None) -> tuple[Any, Any, int]:
+        """A batch, the state of the random generator after it, and how many steps the worlds have counted.
+
+        Args:
+            learner: see :func:`acting_state`.
+            random: state of torch's generator, with which all workers begin.
+            level: stage of the worlds, see :meth:`envs.base.World.set_stage`; None where there are none.
+        """
+        env: Any = self._share.env
+        act_as(self._share.agent, learner)
+        if level != self._level:
+            env.set_stage(level)
+            self._level = level
+        torch.set_rng_state(torch.tensor(random))
+        if env.device is not None and env.device.type == "cuda":
+            torch.cuda.manual_seed(int(torch.randint(2**62, ())))
+        with part_of_rows(self._share.first, env.batch_size.numel(), self._share.total):
+            batch = next(self._batches)
+        return to_arrays(batch), torch.get_rng_state().numpy(), getattr(env, "total_steps", 0)
+
+    def worlds(self) -> bytes:
+        """The state of the worlds, see :func:`to_file`."""
+        return to_file(self._share.env.state_dict())
+
+    def go_on(self, saved: bytes) -> None:
+        """Worlds go on from a state."""
+        self._share.env.load_state_dict(from_file(saved))
+        self.reset()
+
+
+def to_file(state: dict[str, Any]) -> bytes:
+    """Nested dicts of tensors and numbers as a file that :func:`from_file` reads without pickle."""
+    file = io.BytesIO()
+    torch.save(state, file)
+    return file.getvalue()
+
+
+def from_file(saved: bytes) -> dict[str, Any]:
+    """The inverse of :func:`to_file`."""
+    return torch.load(io.BytesIO(saved), weights_only=True, map_location="cpu")
+
+
+def _is_ours() -> bool:
+    """This is a process of a multi-process collector, not one of Ray's."""
+    return multiprocessing.parent_process() is not None
+
+
+# -- what acting depends on ----------------------------------------------------------------------------------------
+
+
+def acting_state(agent: Agent) -> dict[str, Any]:
+    """What the exploring policy of an agent depends on, as arrays and numbers."""
+    return {
+        "networks": {name: _arrays(network.state_dict()) for name, network in agent.networks.items()},
+        "counts": (agent.frames, agent.updates),
+        "restored": [None if one is None else one.cpu().numpy() for one in map(_restored, _sides(agent))],
+    }
+
+
+def act_as(agent: Agent, state: dict[str, Any]) -> None:
+    """Makes the exploring policy of an agent that of another, see :func:`acting_state`."""
+    for name, network in agent.networks.items():
+        network.load_state_dict({key: torch.tensor(value) for key, value in state["networks"][name].items()})
+    for part, memory in zip(_sides(agent), state["restored"]):
+        if hasattr(part, "restored"):
+            part.restored = None if memory is None else torch.tensor(memory, device=part.device)
+    frames, agent.updates = state["counts"]
+    agent.set_frames(frames)
+
+
+def _sides(agent: Agent) -> Sequence[Any]:
+    return getattr(agent, "parts", [agent])
+
+
+def _restored(agent: Any) -> Tensor | None:
+    """The memory with which a resumed agent goes on, if it has one."""
+    return getattr(agent, "restored", None)
+
+
+def _arrays(state: dict[str, Any]) -> dict[str, Any]:
+    return {key: value.detach().cpu().numpy() for key, value in state.items() if isinstance(value, Tensor)}
+
+
+# -- batches -------------------------------------------------------------------------------------------------------
+
+
+def to_arrays(batch: TensorDictBase) -> tuple[tuple[int, ...], dict[str, Any]]:
+    """Batch size and entries of a tensordict, nested ones in the same way: arrays need no shared memory of torch's,
+    whose files a worker that is killed would leave behind."""
+    entries = {
+        key: to_arrays(value) if isinstance(value, TensorDictBase) else value.detach().cpu().numpy()
+        for key, value in batch.items()
+    }
+    return tuple(batch.batch_size), entries
+
+
+def joined(parts: Sequence[Any], device: torch.device) -> TensorDict:
+    """Batches ``[N, ...]`` of :func:`to_arrays`, of one shape, as one ``[workers * N, ...]`` on a device."""
+    size, first = parts[0]
+    entries = {
+        key: joined([part[1][key] for part in parts], device)
+        if isinstance(value, tuple)
+        else torch.from_numpy(np.concatenate([part[1][key] for part in parts])).to(device)
+        for key, value in first.items()
+    }
+    return TensorDict._new_unsafe(entries, batch_size=torch.Size((len(parts) * size[0], *size[1:])), device=device)

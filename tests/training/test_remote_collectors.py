@@ -1,0 +1,205 @@
+"""Runs whose worlds are stepped by workers: what they learn, how they go on, and what becomes of lost workers."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from rlstack.config import ConfigError, build
+from rlstack.train import train
+from rlstack.training.config import TrainConfig
+from rlstack.training.remote import check_collector
+from tests.training.shared_runs import RUNS, plain_config
+from tests.training.test_distributed import ROOT, Rank, newest, rows
+from tests.training.test_every_resume import AGENTS, WORLDS, configured, digests, killed, resumed, training
+
+PROCESSES = ["collector=multiprocess", "collector.timeout=100"]
+RAY = ["collector=ray", "collector.cpus=0.5", "collector.timeout=200"]
+
+
+# -- what is refused -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("override", "needle"),
+    [
+        ("env.num_envs=7", "env.num_envs: 7 is no multiple of the 2 workers"),
+        ("collector.device=cuda:77", "collector.device: 'cuda:77' cannot be used"),
+        ("+env.opponents={players: [random]}", "env.opponents: cannot be combined with collector.backend=multiprocess"),
+    ],
+)
+def test_what_workers_cannot_do_is_refused(override: str, needle: str, tmp_path: Path) -> None:
+    config = build(TrainConfig, plain_config("ppo", tmp_path, *PROCESSES, override))
+    with pytest.raises(ConfigError, match=needle):
+        check_collector(config, None)
+
+
+def test_they_are_no_ranks(tmp_path: Path) -> None:
+    config = build(TrainConfig, plain_config("ppo", tmp_path, *PROCESSES))
+    with pytest.raises(ConfigError, match="multiprocess cannot be combined with torchrun, set collector=default"):
+        check_collector(config, Rank(0, 2))
+
+
+def test_several_workers_need_a_backend(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="collector: several workers need collector=multiprocess or collector=ray"):
+        build(TrainConfig, plain_config("ppo", tmp_path, "+collector.workers=2"))
+
+
+def test_without_ray_it_is_said_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = build(TrainConfig, plain_config("ppo", tmp_path, *RAY))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"ray is not installed; pip install 'rlstack\[ray\]'"):
+        check_collector(config, None)
+
+
+# -- whole runs ----------------------------------------------------------------------------------------------------
+
+
+def same_as_one_process(name: str, folder: Path, *overrides: str) -> None:
+    train(plain_config(name, folder / "one"))
+    train(plain_config(name, folder / "several", *overrides))
+    one, several = folder / "one" / name, folder / "several" / name
+    assert rows(several) == [pytest.approx(row, rel=2e-4, abs=1e-5) for row in rows(one)], name
+    expected, found = newest(one), newest(several)
+    assert expected.keys() == found.keys()
+    for key, value in expected.items():
+        if isinstance(value, Tensor):
+            torch.testing.assert_close(found[key], value, rtol=1e-4, atol=1e-5, msg=f"{name} {key}")
+
+
+CASES = [name if name == "dqn" else pytest.param(name, marks=pytest.mark.slow) for name in RUNS if name != "stages"]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_several_processes_learn_what_one_does(name: str, tmp_path: Path) -> None:
+    same_as_one_process(name, tmp_path, *PROCESSES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["ppo recurrent", "sac", "marinenav curriculum"])
+def test_killed_and_resumed_is_the_same_run(case: str, tmp_path: Path) -> None:
+    plain = configured(*{**AGENTS, **WORLDS}[case], "env.num_worlds=4", *PROCESSES)
+    straight = training(tmp_path / "straight", plain)
+    straight.execute()
+    wanted = digests(tmp_path / "straight")
+    killed(training(tmp_path / "killed", plain), 300)
+    before = digests(tmp_path / "killed")
+    assert before and before == {name: wanted[name] for name in before}, "the same seed gives another run"
+    again = resumed(tmp_path / "killed", plain)
+    assert digests(tmp_path / "killed") == wanted and again.digest == straight.digest
+
+
+# -- workers that are lost -----------------------------------------------------------------------------------------
+
+
+def under_way(folder: Path, *overrides: str) -> tuple[subprocess.Popen[str], list[int]]:
+    """A long run that has begun to learn, and the numbers of its workers."""
+    entry = "+".join(("dqn", "total_frames=10_000_000", "eval.every=10_000_000", "compile=false", *overrides))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "tests.training.shared_runs", str(folder), entry]
+    process = subprocess.Popen(
+        command,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    wait_for(lambda: (folder / "dqn" / "metrics.csv").exists() and rows(folder / "dqn"), process)
+    return process, [number for number, line in descendants(process.pid) if "spawn_main" in line or "ray::Wor" in line]
+
+
+def wait_for(happens: Any, process: subprocess.Popen[str], seconds: float = 200) -> None:
+    deadline = time.monotonic() + seconds
+    while not happens():
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.2)
+
+
+def wait_for_the_end_of(numbers: Iterable[int], seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while left := [number for number in numbers if Path(f"/proc/{number}").exists()]:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.2)
+
+
+def descendants(number: int) -> list[tuple[int, str]]:
+    """Processes that a process has started, itself or through others, and their command lines."""
+    found = []
+    for children in Path(f"/proc/{number}/task").glob("*/children"):
+        for child in map(int, children.read_text().split()):
+            line = Path(f"/proc/{child}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+            found += [(child, line), *descendants(child)]
+    return found
+
+
+def has_restarted(run: Path) -> bool:
+    with open(run / "metrics.csv", newline="") as file:
+        return any(row.get("system/worker_restarts") for row in csv.DictReader(file))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["multiprocess", "ray"])
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "hung"])
+def test_a_run_goes_on_without_a_worker_and_ends_with_all(how: signal.Signals, backend: str, tmp_path: Path) -> None:
+    if backend == "ray":
+        pytest.importorskip("ray")
+    process, workers = under_way(tmp_path, f"collector={backend}", "collector.timeout=60")
+    assert len(workers) == 2
+    os.kill(workers[1], how)
+    wait_for(lambda: has_restarted(tmp_path / "dqn"), process)
+    everyone = [number for number, _ in descendants(process.pid)]
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does it
+    output, _ = process.communicate(timeout=60)
+    assert output.count("interrupted; saved checkpoint_") == 1, output
+    wait_for_the_end_of((*workers, *everyone))
+
+
+@pytest.mark.slow
+def test_workers_do_not_outlive_their_learner(tmp_path: Path) -> None:
+    process, workers = under_way(tmp_path, *PROCESSES)
+    process.kill()
+    process.wait()
+    wait_for_the_end_of(workers)
+
+
+# -- Ray -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cluster() -> Iterator[None]:
+    """A Ray cluster of this machine, with two CPUs."""
+    ray = pytest.importorskip("ray")
+    options = {"include_dashboard": False, "log_to_driver": False, "logging_level": "error"}
+    ray.init(address="local", num_cpus=2, object_store_memory=200_000_000, **options)
+    yield
+    ray.shutdown()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("cluster")
+def test_workers_on_ray_learn_what_one_process_does(tmp_path: Path) -> None:
+    same_as_one_process("dqn", tmp_path, *RAY)
+    config = build(TrainConfig, plain_config("ppo", tmp_path, *RAY, "collector.address=auto", "collector.cpus=40"))
+    with pytest.raises(ConfigError, match="workers: 2 with 40 CPUs each are more than the cluster has, 2; see"):
+        check_collector(config, None)
+
+
+@pytest.mark.parametrize("address", ["localhost:1", "nonsense"])
+def test_a_cluster_that_is_not_there(address: str, tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    config = build(TrainConfig, plain_config("ppo", tmp_path, *RAY, f"collector.address={address}"))
+    with pytest.raises(ConfigError, match=f"no Ray cluster can be reached at {address}"):
+        check_collector(config, None)
