@@ -36,7 +36,7 @@ def bad_bytes(draw: st.DrawFn, content: bytes) -> bytes:
         return draw(st.sampled_from([b"", b"\0" * 100, b"hello", b"[" * 100_000, pickle.dumps({"a": 1}), b"\xff\xfe"]))
     if kind == "insert":
         return content[:place] + draw(st.binary(min_size=1, max_size=8)) + content[place:]
-    damaged = bytearray(content)
+    damaged = bytearray(content or b"\0")
     if kind == "zeros":
         length = draw(st.integers(1, max(1, len(content) // 4)))
         damaged[place : place + length] = bytes(len(damaged[place : place + length]))
@@ -94,8 +94,10 @@ def bad_arrays(draw: st.DrawFn, content: bytes) -> bytes:
     if draw(st.booleans()) or any(array.dtype == object for array in arrays.values()):
         return draw(bad_bytes(content))
     changed = draw(bad_tree(arrays))
+    named = changed if isinstance(changed, dict) else {"a": changed}
     buffer = io.BytesIO()
-    np.savez(buffer, **(changed if isinstance(changed, dict) else {"a": changed}))
+    # Lists become arrays of objects, which numpy pickles.
+    np.savez(buffer, **{k: np.array(v, dtype=object if isinstance(v, list | dict) else None) for k, v in named.items()})
     return buffer.getvalue()
 
 

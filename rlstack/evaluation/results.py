@@ -147,6 +147,8 @@ class Evaluation:
             raise ValueError(f"not a whole evaluation ({type(error).__name__}: {first_line(error)})") from None
         if any(value.dim() != 1 for value in columns.values()):
             raise ValueError("not a whole evaluation, an episode has something else than numbers")
+        if not all(isinstance(level, str) for level in levels):
+            raise ValueError("not a whole evaluation, an episode's level is no name")
         return replace(read, cut=content.get("cut", 0), max_steps=content.get("max_steps"))
 
     def save(self, path: str | Path) -> None:
