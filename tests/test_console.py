@@ -100,7 +100,7 @@ def test_help_is_short_and_says_what_matters(name: str, monkeypatch: pytest.Monk
     monkeypatch.setenv("COLUMNS", "90")
     shown = help.command_help(name)
     lines = shown.splitlines()
-    assert lines[0].startswith(f"rlstack {name.replace('_', ' ')}") and len(lines) < 130
+    assert lines[0].startswith(f"rlstack {name.replace('_', ' ')}") and len(lines) < 150
     assert "examples:\n  python -m rlstack." in shown and "\noptions:\n" in shown
     assert max(len(line) for line in lines if not line.lstrip().startswith("python -m")) <= 90
 
@@ -108,7 +108,8 @@ def test_help_is_short_and_says_what_matters(name: str, monkeypatch: pytest.Monk
 def test_help_of_a_command_line(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     call(monkeypatch, "train", "env=arena", "--help")
     shown = capsys.readouterr().out
-    assert "  marinenav            MarineNav for training" in shown and "collector=<name>" not in shown
+    assert "  marinenav            MarineNav for training" in shown and "agent=<name>" in shown
+    assert "hydra=<name>" not in shown
     call(monkeypatch, "league", "train", "-h")
     assert capsys.readouterr().out.startswith("rlstack league train\n")
 

@@ -196,6 +196,7 @@ ELSEWHERE = {
     ("rlstack/training/loggers.py", "open"): "rows are appended; one that was cut off is dropped on opening",
     ("rlstack/adapters/marinenav/training.py", "open"): "what was printed, appended",
     ("rlstack/collection/ranks.py", "save"): "into memory",
+    ("rlstack/collection/workers.py", "save"): "into memory",
     ("rlstack/training/distributed.py", "open"): "nowhere",
     ("rlstack/play/league.py", "open"): "a lock",
     ("rlstack/play/league_runs.py", "open"): "a lock",
