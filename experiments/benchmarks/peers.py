@@ -67,10 +67,12 @@ class Work:
     Attributes:
         steps: of a round.
         ways: who does it; ``rlstack`` first. Without a function: nobody has written it for that library.
+        compiles: the first steps compile, so the warm-up is as long as a round.
     """
 
     steps: int
     ways: Mapping[str, Callable[[], Train] | None]
+    compiles: bool = False
 
 
 def learner(env: Any, name: str, compiled: bool = False, **settings: Any) -> Train:
@@ -156,7 +158,8 @@ def beside_sb3(steps: int, name: str, env: tuple[str, int], settings: dict[str, 
         "rlstack": partial(ours, name, env, **settings),
         "stable-baselines3": partial(stable_baselines3, name.upper(), env, **options),
     }
-    return Work(steps, ways | ({"reference": partial(reference_ppo, *env)} if name == "ppo" else {}))
+    ways |= {"reference": partial(reference_ppo, *env)} if name == "ppo" else {}
+    return Work(steps, ways, settings.get("compiled", False))
 
 
 WORK = {
@@ -168,8 +171,8 @@ WORK = {
     "dqn_compiled": beside_sb3(
         8_000, "dqn", ("CartPole-v1", 1), {**DQN, "compiled": True}, exploration_initial_eps=0.05
     ),
-    "sac_compiled": beside_sb3(500, "sac", PENDULUM, {**SAC, "compiled": True}),
-    "sac_compiled_bfloat16": beside_sb3(500, "sac", PENDULUM, {**SAC, "compiled": True, "precision": "bfloat16"}),
+    "sac_compiled": beside_sb3(1000, "sac", PENDULUM, {**SAC, "compiled": True}),
+    "sac_compiled_bfloat16": beside_sb3(1000, "sac", PENDULUM, {**SAC, "compiled": True, "precision": "bfloat16"}),
     "batched": Work(131_072, {"rlstack": batched, "pufferlib": None, "benchmarl": None}),
     "step": Work(300 * WORLDS, {"rlstack": our_steps, "gymnasium": gymnasium_steps, "vmas": vmas_steps}),
 }
@@ -179,7 +182,7 @@ def compare(work: Work, rounds: int) -> dict[str, Any]:
     """Steps per CPU-second of everyone who is there, our ratio to each by the round, and who is not."""
     there = {name: way() for name, way in work.ways.items() if way is not None and installed(name)}
     for train in there.values():
-        train(work.steps // 4)
+        train(work.steps if work.compiles else work.steps // 4)
     speeds: dict[str, list[float]] = {name: [] for name in there}
     for turn in range(rounds):
         for name in list(there) if turn % 2 else list(there)[::-1]:
