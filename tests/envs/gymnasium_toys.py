@@ -118,10 +118,13 @@ class Fragile(gymnasium.Env[Any, Any]):
         return np.array([self.steps], np.float32)
 
     def _break(self, may: bool) -> None:
-        if not may or self.steps != self.at or (self.once is not None and os.path.exists(self.once)):
+        if not may or self.steps != self.at:
             return
         if self.once is not None:
-            open(self.once, "x").close()
+            try:
+                open(self.once, "x").close()
+            except FileExistsError:  # it has broken already, perhaps this moment in another process
+                return
         if self.how == "dies":
             os.kill(os.getpid(), signal.SIGKILL)
         if self.how == "hangs":
