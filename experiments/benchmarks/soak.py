@@ -2,8 +2,7 @@
 
 One process a run, evaluations and checkpoints included: AC-IQN in MarineNav with its replay memory, then PPO in Arena.
 Memory is that of the process (``system/memory_mb`` of ``metrics.csv``), a reading every 100,000 frames; its growth is
-the slope of a line through the second half of the run, when the replay memory is full and the ship of Arena lives long
-enough to meet all that there is. Result in ``results/soak.json``.
+the slope of a line through the second half of the run, when the replay memory is full. Result in ``results/soak.json``.
 """
 
 from __future__ import annotations
