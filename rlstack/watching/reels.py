@@ -100,7 +100,21 @@ class Episode:
         )
 
 
-class Recorded:
+class _Played:
+    """What the reels of an episode in play share."""
+
+    _episode: Episode
+
+    @property
+    def over(self) -> bool:
+        return self._episode.over
+
+    @property
+    def caption(self) -> str:
+        return self._episode.caption
+
+
+class Recorded(_Played):
     """An episode that the world's recorder and renderer show.
 
     Args:
@@ -130,19 +144,11 @@ class Recorded:
     def span(self) -> tuple[float, float]:
         return self._latest().span
 
-    @property
-    def over(self) -> bool:
-        return self._episode.over
-
-    @property
-    def caption(self) -> str:
-        return self._episode.caption
-
     def draw(self, time: float, pause: float = 0.0, /) -> Picture:
         return self._latest().draw(time, pause)
 
 
-class Rendered:
+class Rendered(_Played):
     """An episode of an env that draws itself as it stands (``render``): its latest pictures are kept.
 
     Raises:
@@ -166,14 +172,6 @@ class Rendered:
     @property
     def span(self) -> tuple[float, float]:
         return float(self._episode.steps - len(self._pictures) + 1), float(self._episode.steps)
-
-    @property
-    def over(self) -> bool:
-        return self._episode.over
-
-    @property
-    def caption(self) -> str:
-        return self._episode.caption
 
     def draw(self, time: float, pause: float = 0.0, /) -> Picture:
         return self._pictures[max(int(time - self.span[0]), 0)]
