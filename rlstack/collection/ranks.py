@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -14,6 +13,8 @@ from torch import Tensor
 
 from rlstack.config.errors import RunError
 from rlstack.networks.draws import part_of_rows
+
+from .messages import from_file, to_file
 
 
 class Ranks:
@@ -102,9 +103,7 @@ class Ranks:
 
     def states(self, state: dict[str, Any]) -> list[dict[str, Any]]:
         """Nested dicts of tensors and numbers of all processes, for the first one; its own alone for the others."""
-        file = io.BytesIO()
-        torch.save(state, file)
-        own = torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8)
+        own = torch.frombuffer(bytearray(to_file(state)), dtype=torch.uint8)
         sizes = [int(size) for size in self._gathered(torch.tensor([len(own)]))]
         padded = own.new_zeros(max(sizes))
         padded[: len(own)] = own
@@ -112,8 +111,7 @@ class Ranks:
         _together(lambda: dist.gather(padded, parts))
         if parts is None:
             return [state]
-        saved = [part[:size].numpy().tobytes() for part, size in zip(parts, sizes)]
-        return [torch.load(io.BytesIO(part), weights_only=True) for part in saved]
+        return [from_file(part[:size].numpy().tobytes()) for part, size in zip(parts, sizes)]
 
 
 def _together(send: Callable[[], Any]) -> None:

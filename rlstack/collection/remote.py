@@ -14,7 +14,8 @@ from tensordict import TensorDictBase
 
 from rlstack.agents.base import Agent
 
-from .workers import Share, Worker, acting_state, from_file, joined, to_file
+from .messages import from_file, to_file
+from .workers import Share, Worker, acting_state, joined
 
 ATTEMPTS = 3
 """So many times in a row workers are replaced before the run ends."""

@@ -7,7 +7,6 @@ their parts of the batch come back together: so they gather what one process wou
 from __future__ import annotations
 
 import atexit
-import io
 import multiprocessing
 import os
 import signal
@@ -27,6 +26,7 @@ from rlstack.agents.base import Agent
 from rlstack.networks.draws import part_of_rows
 
 from .collector import LEAN, LeanCollector
+from .messages import from_file, to_file
 
 
 class Share(NamedTuple):
@@ -115,18 +115,6 @@ class Worker(LeanCollector):
         """Worlds go on from a state."""
         self._share.env.load_state_dict(from_file(saved))
         self.reset()
-
-
-def to_file(state: dict[str, Any]) -> bytes:
-    """Nested dicts of tensors and numbers as a file that :func:`from_file` reads without pickle."""
-    file = io.BytesIO()
-    torch.save(state, file)
-    return file.getvalue()
-
-
-def from_file(saved: bytes) -> dict[str, Any]:
-    """The inverse of :func:`to_file`."""
-    return torch.load(io.BytesIO(saved), weights_only=True, map_location="cpu")
 
 
 def _is_ours() -> bool:
