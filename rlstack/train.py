@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _DEBUG = {
     "total_frames": 1000,
     "log_every": 200,
-    "eval": {"every": 500, "episodes": 2},
+    "eval": {"every": 500, "episodes": 2, "max_steps": 100},
     "checkpoint": {"every": 500},
     "logger": {"wandb": "disabled"},
     "imitation": {"frames": 1000, "epochs": 2},

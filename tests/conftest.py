@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 # Before torch is imported: one thread per process, no window, no upload.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -41,3 +44,33 @@ def shared_dir() -> Path:
 def fixtures_dir() -> Path:
     """The folder of small recorded files that travel with the tests."""
     return REPO / "tests" / "fixtures"
+
+
+class Ended(NamedTuple):
+    """How a command ended, and what it printed."""
+
+    status: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def rlstack_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Ended]:
+    """Runs ``rlstack <words>`` in this process (a new one takes seconds to import torch), in an empty folder."""
+    from rlstack.__main__ import main
+
+    monkeypatch.chdir(tmp_path)
+
+    def call(*words: str) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["rlstack", *words])
+        capsys.readouterr()
+        status: object = 0
+        try:
+            main()
+        except SystemExit as end:
+            status = end.code
+        return Ended(int(str(status or 0)), *capsys.readouterr())
+
+    return call

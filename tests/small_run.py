@@ -5,6 +5,7 @@ SMALL_RUN = [
     "env.max_steps=30",
     "log_every=500",
     "eval.episodes=1",
+    "eval.max_steps=30",
     "agent.batch_size=64",
     "agent.learning_starts=300",
     "agent.frames_per_update=100",

@@ -132,7 +132,7 @@ def test_make_knows_its_targets() -> None:
 def test_the_code_runs(tmp_path: Path) -> None:
     """The program under "In your own code", a little shorter, on a run that was just made."""
     small = ["env.num_worlds=4", "env.max_steps=20", "logger=csv", "threads=1", "device=cpu"]
-    small += ["total_frames=100", "eval.episodes=1"]
+    small += ["total_frames=100", "eval.episodes=1", "eval.max_steps=20"]
     train = [
         sys.executable,
         "-m",

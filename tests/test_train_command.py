@@ -6,11 +6,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from rlstack.train import run_name
+from tests.conftest import Ended
 from tests.small_run import SMALL_RUN
 
 ROOT = Path(__file__).parent.parent
@@ -53,29 +55,32 @@ def train(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         ("resume=nowhere", ["nowhere", "not a run directory"]),
     ],
 )
-def test_a_mistake_is_one_clear_line_and_leaves_nothing(argument: str, needles: list[str], tmp_path: Path) -> None:
-    result = train(argument, cwd=tmp_path)
-    assert result.returncode == 2
-    lines = result.stderr.strip().splitlines()
-    assert len(lines) == 1 and lines[0].startswith("error: "), result.stderr
+def test_a_mistake_is_one_clear_line_and_leaves_nothing(
+    argument: str, needles: list[str], rlstack_command: Callable[..., Ended], tmp_path: Path
+) -> None:
+    result = rlstack_command("train", argument)
+    assert result.status == 2
+    lines = result.err.strip().splitlines()
+    assert len(lines) == 1 and lines[0].startswith("error: "), result.err
     for needle in needles:
         assert needle in lines[0]
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_multirun_over_seeds_with_a_users_own_group(tmp_path: Path) -> None:
+def test_a_multirun_over_seeds_with_a_users_own_group(
+    rlstack_command: Callable[..., Ended], tmp_path: Path
+) -> None:
     (tmp_path / "mine" / "agent").mkdir(parents=True)
     (tmp_path / "mine" / "agent" / "small.yaml").write_text("defaults: [acqn, _self_]\nname: small\nhidden: [16, 16]\n")
-    result = train("--config-dir", "mine", "-m", "agent=small", "seed=0,1", *TINY, cwd=tmp_path)
-    assert result.returncode == 0, result.stderr
+    result = rlstack_command("train", "--config-dir", "mine", "-m", "agent=small", "seed=0,1", *TINY)
+    assert result.status == 0, result.err
     runs = sorted((tmp_path / "runs").iterdir())
     assert [run.name.rpartition("_")[0] for run in runs] == ["small_marinenav_seed0", "small_marinenav_seed1"]
     assert {path.name for path in tmp_path.iterdir()} == {"mine", "runs"}
-    assert result.stdout.count("run finished") == 2
-    assert result.stdout.isascii()
+    assert result.out.count("run finished") == 2
+    assert result.out.isascii()
 
 
-@pytest.mark.slow
 def test_a_run_is_named_after_the_outside_env_it_is_in() -> None:
     outside = {"name": "gymnasium", "id": "my.package:Grid-v0"}
     assert run_name({"name": "dqn"}, outside, 3) == "dqn_my.package-Grid-v0_seed3"

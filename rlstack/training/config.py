@@ -73,11 +73,13 @@ class EvalConfig:
         every: frames between evaluations.
         episodes: episodes per level (or in all, for worlds without levels).
         seed: of the fixed evaluation episodes.
+        max_steps: an episode that has not ended after so many steps is judged as it stands; None: the world's own limit.
     """
 
     every: Count
     episodes: Count
     seed: Seed
+    max_steps: Count | None = None
 
 
 @dataclass

@@ -215,6 +215,7 @@ class Training:
             episodes=c.eval.episodes,
             seed=c.eval.seed,
             device=self.device,
+            max_steps=c.eval.max_steps,
         )
 
     def _evaluate(self, logger: MetricLogger, progress: Progress, clock: Clock) -> tuple[Evaluation, bool]:
