@@ -68,7 +68,7 @@ class Compiled:
         if self._fast is None:
             return self.function(*arguments)
         if not self._begun:
-            _tell(f"compiling {self.what} ...")
+            _tell(f"compiling {self.what}, which takes about a minute, less if it has been compiled before ...")
         begin = time.monotonic()
         try:
             result = self._fast(*arguments)

@@ -71,8 +71,9 @@ def prepare(config: DiagnoseConfig, plain: dict[str, Any]) -> Subject:
     """
     from rlstack.training.config import TrainConfig
 
-    # In one process: what workers do cannot be looked into.
-    training = build(TrainConfig, {**plain, "collector": {**plain["collector"], "backend": "direct", "workers": 1}})
+    # In one process: what workers do cannot be looked into. Schedules are half-way through a run of any length.
+    alone = {"collector": {**plain["collector"], "backend": "direct", "workers": 1}}
+    training = build(TrainConfig, {**plain, **alone, "total_frames": plain["total_frames"] or 1_000_000})
 
     import torch
 

@@ -67,11 +67,13 @@ def train(plain: dict[str, Any]) -> RunDirectory | None:
         ConfigError: a mistake in it, before anything is written.
         RunError: the run cannot go on; what it has written so far is whole.
     """
-    from rlstack.training.config import TrainConfig
+    from rlstack.training.config import TrainConfig, with_length
 
+    plain = with_length(plain)
     config = build(TrainConfig, plain)
 
     # After the configuration is known to be sound: torch and TorchRL take seconds to import.
+    from rlstack.training.acceleration import planned
     from rlstack.training.distributed import aside, join, of_rank
     from rlstack.training.failures import told_in_one_line
     from rlstack.training.remote import check_collector
@@ -80,12 +82,13 @@ def train(plain: dict[str, Any]) -> RunDirectory | None:
 
     ranks = join()
     config = of_rank(config, ranks)
-    check_buildable(config)
+    agent = check_buildable(config)
     check_collector(config, ranks)
+    compiled = planned(config, agent, shared=ranks is not None)
     with aside(ranks) as folder:
         directory = _directory(config, folder)
         check_gradients(config.debug)
-        print(describe(config, directory))
+        print(describe(config, directory, compiled))
         training = _begun(config, directory, plain, ranks)
         with told_in_one_line(directory.path):
             evaluation = training.execute()

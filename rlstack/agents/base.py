@@ -220,6 +220,10 @@ class Agent(Compilable, ABC):
             optimizer.lr = self.scheduled[name]
         self.refresh()
 
+    def schedule_metrics(self) -> dict[str, float]:
+        """The present value of everything that may be a schedule, as ``schedule/<field of the configuration>``."""
+        return {f"schedule/{name}": float(value) for name, value in self.scheduled.items()}
+
     def expected_updates(self) -> float:
         """Gradient steps of a whole run, about; 0 for an agent with few and large ones."""
         return 0.0

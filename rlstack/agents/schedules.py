@@ -102,6 +102,16 @@ def make_schedule(
     return _Curve(config.kind, config.start, end, warmup, duration, config.warmup_start, config.factor)
 
 
+def in_words(config: float | Mapping[str, Any]) -> str:
+    """A schedule as configured, for people: ``0.0003``, or ``0.001 to 1e-05 (linear)``."""
+    if not isinstance(config, Mapping):
+        return f"{config:g}"
+    end = config.get("end")
+    moves = f"{config['start']:g}" if end is None else f"{config['start']:g} to {end:g}"
+    more = f", warm-up {config['warmup']:g}" if config.get("warmup") else ""
+    return f"{moves} ({config['kind']}{more})"
+
+
 def _frames(length: int | float, total_frames: int) -> float:
     return length * total_frames if length <= 1 else float(length)
 

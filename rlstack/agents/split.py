@@ -97,6 +97,7 @@ class Split(Agent):
     def compile(self, compiler: Compiler) -> None:
         for part in self.parts:
             part.compile(compiler)
+        self.compiler = compiler
 
     def expected_updates(self) -> float:
         return sum(part.expected_updates() for part in self.parts) / len(SIDES)

@@ -134,7 +134,7 @@ def _watch(sections: Sections, training: WatchedTraining) -> None:
     sections.watch_named("rlstack.training.loop:flatten_agents", "store")
     sections.watch_named("rlstack.collection.collector:stack_steps", "store", whole=True)
     sections.watch_named("rlstack.collection.collector:LeanCollector.rollout", "store")
-    for name in ("observe", "flush"):
+    for name in ("observe", "metrics"):
         sections.watch(training.monitor, name, "log", whole=True)
     sections.watch(MetricLogger, "log", "log", whole=True)
     sections.watch(Progress, "update", "log", whole=True)

@@ -22,7 +22,7 @@ _SHOWN = 6
 _ORDER = ("success", "return", "length", "time", "energy", "collision")
 _LAST = ("episodes", "updates")
 _ENDS = ("_low", "_high")
-_APART = ("eval", "train", "curriculum", "play", "time", "system", "imitation")
+_APART = ("eval", "train", "curriculum", "play", "time", "system", "imitation", "schedule")
 Colours = Mapping[str, int | None]
 
 
@@ -61,6 +61,7 @@ def sections(
         "Training": trained,
         "Terms of the reward": rewards,
         "Learner": learner,
+        "Schedules": of("schedule/"),
         "Imitation": of("imitation/"),
         "Play": of("play/"),
     }

@@ -36,14 +36,14 @@ def train_population(
         ConfigError: a mistake in either, before any work; or all members fail.
     """
     from rlstack.train import debugged
-    from rlstack.training.config import TrainConfig
+    from rlstack.training.config import TrainConfig, with_length
     from rlstack.training.objective import score
 
     config = build(PopulationConfig, to_plain(options), "hydra.sweeper")
     space, fixed = split([*(f"{key}={value}" for key, value in config.params.items()), *arguments])
     composed = compose([*fixed, *(f"++{key}={dimension.draw(Random(0))}" for key, dimension in space.items())])
     plain = debugged(to_plain(OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])))
-    run = build(TrainConfig, plain)
+    run = build(TrainConfig, with_length(plain))
     population = Population(config, space, run.total_frames, {"arguments": fixed})
 
     def train(generation: Generation) -> None:

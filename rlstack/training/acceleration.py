@@ -19,6 +19,8 @@ from rlstack.agents import Agent
 from rlstack.agents.compilation import CannotCompile, Compiler
 
 from .config import TrainConfig
+from .remote import worlds_here
+from .worlds import choose_device
 
 LONG = 200_000
 """Updates of a run from which ``auto`` compiles on a CPU: some three times what pays for the compiler's time."""
@@ -64,6 +66,16 @@ class Acceleration:
         self.notes += [] if note in self.notes else [note]
         return False
 
+    def describe(self, agent: Agent) -> str | None:
+        """What is compiled of the worlds and of an agent, once :meth:`apply` has seen it; None if nothing is."""
+        compiler, updates = agent.compiler, agent.expected_updates()
+        parts = ["worlds"] if self.world.get("compiled") else []
+        if compiler is not None and compiler.compiles:
+            parts.append(f"policy and updates{f' ({updates:,.0f} of them)' if updates else ''}")
+        told = [f"{', '.join(parts)}: about a minute at the beginning, less if they have been compiled before"]
+        told = (told if parts else []) + (["CUDA graphs"] if compiler is not None and compiler.graphs else [])
+        return "; ".join(told) or None
+
     def apply(self, agent: Agent) -> None:
         """Compiles the agent, if it is to be; says why if it cannot."""
         long = self._compile == "auto" and agent.expected_updates() >= LONG
@@ -76,6 +88,14 @@ class Acceleration:
             agent.compile(Compiler(compiles=compiles, graphs=self._graphs))
         except CannotCompile as error:
             self.notes.append(f"compile: the agent runs as it is, {error}")
+
+
+def planned(config: TrainConfig, agent: Agent, shared: bool) -> str | None:
+    """What a run will compile, before it begins; ``agent``, like its own but never used, shows whether it can be."""
+    device = choose_device(config.device)
+    acceleration = Acceleration(config, device, worlds_here(config, device), shared)
+    acceleration.apply(agent)
+    return acceleration.describe(agent)
 
 
 def _missing_compiler(device: torch.device) -> str | None:

@@ -31,5 +31,5 @@ class Due:
     def __init__(self, previous: int, now: int, total: int) -> None:
         self._previous, self._now, self._last = previous, now, now >= total
 
-    def __call__(self, every: int) -> bool:
+    def __call__(self, every: float) -> bool:
         return self._last or self._now // every > self._previous // every

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
-from rlstack.config import Interval
+from rlstack.config import ConfigError, Interval
 
 from .curriculum.config import CurriculumConfig
 from .loggers import LoggerConfig
@@ -13,6 +15,8 @@ from .loggers import LoggerConfig
 Count = Annotated[int, Interval(low=1)]
 Positive = Annotated[float, Interval(low=0, open_low=True)]
 Seed = Annotated[int, Interval(low=0, high=2**32 - 1)]
+Often = Annotated[int | float, Interval(low=0, open_low=True)]
+"""How often something happens: below 1 a share of the run, else a number of frames."""
 
 RESUMABLE = (
     "total_frames",
@@ -70,13 +74,13 @@ class EvalConfig:
     """Evaluation during training.
 
     Attributes:
-        every: frames between evaluations.
+        every: frames between evaluations, see :data:`Often`.
         episodes: episodes per level (or in all, for worlds without levels).
         seed: of the fixed evaluation episodes.
         max_steps: an episode that has not ended after so many steps is judged as it stands; None: the world's own limit.
     """
 
-    every: Count
+    every: Often
     episodes: Count
     seed: Seed
     max_steps: Count | None = None
@@ -87,12 +91,12 @@ class CheckpointConfig:
     """Checkpoints during training.
 
     Attributes:
-        every: frames between checkpoints.
+        every: frames between checkpoints, see :data:`Often`.
         keep: how many of the latest to keep; the best is kept besides.
         replay: store the replay memory too; without it a resumed run starts with an empty one.
     """
 
-    every: Count
+    every: Often
     keep: Count
     replay: bool
 
@@ -172,7 +176,8 @@ class TrainConfig:
     ``compile`` and ``cudagraphs`` are told of in :mod:`rlstack.training.acceleration`.
     ``init`` is a checkpoint whose agent's networks a new run starts from; without a ``curriculum`` the world is as its
     options say all the time. ``until`` is where the run stops with a checkpoint, to be resumed: schedules go by
-    ``total_frames``.
+    ``total_frames``. ``log_every``, ``eval.every`` and ``checkpoint.every`` may be given as shares of ``total_frames``;
+    here they are frames.
     """
 
     agent: dict[str, Any]
@@ -182,7 +187,7 @@ class TrainConfig:
     eval: EvalConfig
     checkpoint: CheckpointConfig
     total_frames: Count
-    log_every: Count
+    log_every: Often
     seed: Seed
     device: str
     threads: Count | None
@@ -197,3 +202,35 @@ class TrainConfig:
     until: Count | None = None
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     guard: GuardConfig = field(default_factory=GuardConfig)
+
+    def __post_init__(self) -> None:
+        self.log_every = _frames_between("log_every", self.log_every, self.total_frames)
+        for name in ("eval", "checkpoint"):
+            part = getattr(self, name)
+            setattr(self, name, replace(part, every=_frames_between(f"{name}.every", part.every, self.total_frames)))
+
+
+def _frames_between(key: str, every: int | float, total_frames: int) -> int:
+    """A number of frames, of a share of the run so many that it happens as often as the share fits into the run."""
+    if every < 1:
+        return math.ceil(round(every * total_frames, 3)) or 1
+    if every != int(every):
+        raise ValueError(f"{key}: {every:g} is neither a whole number of frames nor, below 1, a share of total_frames")
+    return int(every)
+
+
+def with_length(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration of a run whose length is known: a run of imitation alone needs none.
+
+    Raises:
+        ConfigError: ``total_frames`` is not given, and the world has none of its own.
+    """
+    imitation = plain["imitation"]
+    if plain["total_frames"] is not None:
+        return dict(plain)
+    if imitation["only"] is True:
+        return {**plain, "total_frames": imitation["frames"]}
+    env = plain["env"].get("name") if isinstance(plain["env"], Mapping) else None
+    raise ConfigError(
+        f"total_frames: how long shall this run be? env={env} has no length of its own, give total_frames=1e5, say"
+    )

@@ -137,12 +137,15 @@ class Training:
                 self._time = clock.read()
                 if self.self_play is not None and (joined := self.self_play.observe(self.frames, self.agent)):
                     progress.event(joined)
+                if progress.due:
+                    progress.update(self.frames, {**self.monitor.metrics(), **self._updates()})
                 due = Due(previous, self.frames, self.last_frame)
                 if due(c.log_every):
                     rate = (self.frames - frames_before) / clock.elapsed
-                    row = {**self.monitor.flush(), "train/updates": float(self.agent.updates)}
+                    row = {**self.monitor.flush(), **self._updates()}
                     row |= self.curriculum.metrics() if self.curriculum is not None else {}
                     row |= self.self_play.metrics() if self.self_play is not None else {}
+                    row |= self.agent.schedule_metrics()
                     row |= hardware.read(self.frames, self.env, collector) | self.guard.report()
                     logger.log(self.frames, {**row, **self._time, "time/frames_per_second": rate})
                     progress.update(self.frames, row)
@@ -156,6 +159,9 @@ class Training:
                     raise KeyboardInterrupt
         assert evaluation is not None, "the last batch is always evaluated"
         return evaluation
+
+    def _updates(self) -> dict[str, float]:
+        return {"train/updates": float(self.agent.updates)}
 
     def _imitate(
         self, imitation: Imitation, logger: MetricLogger, progress: Progress, clock: Clock, stop: StopRequest

@@ -38,6 +38,12 @@ class Monitor:
             self._sums[name] = self._sums.get(name, 0.0) + value.double().masked_fill(going_on, 0).sum()
 
     def flush(self) -> dict[str, float]:
+        """:meth:`metrics`; episodes are counted anew from then on."""
+        metrics = self.metrics()
+        self._sums, self._episodes = {}, 0
+        return metrics
+
+    def metrics(self) -> dict[str, float]:
         """Metrics ``train/<statistic>``, means over the episodes finished since the last flush, and the learner's."""
         metrics, sums = _numbers(self._learned), _numbers(self._sums)
         count = int(self._episodes)
@@ -51,7 +57,6 @@ class Monitor:
                 metrics["train/success_low"], metrics["train/success_high"] = wilson_interval(successes, count)
             if "level" in sums:
                 metrics["curriculum/level"] = sums["level"] / count
-        self._sums, self._episodes = {}, 0
         return metrics
 
     def state_dict(self) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import math
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -22,6 +23,7 @@ LOSS_GROUP = "loss/"
 
 _BAR_WIDTH = 30
 _REFRESH_SECONDS = 0.25
+_IDLE_SECONDS = 1.0  # without news, after which a panel is drawn again
 _EVENTS_SHOWN = 4
 
 
@@ -55,37 +57,56 @@ class Progress:
         self._stream, self._clock, self._interval = stream, clock, interval
         self._events: deque[str] = deque(maxlen=_EVENTS_SHOWN)
         self._shown_at, self._pending = -math.inf, False
+        self._lock, self._closing = threading.RLock(), threading.Event()
         self._live: Live | None = None
         console = Console(file=stream)
         if console.is_terminal and not console.is_dumb_terminal:
             self._interval = _REFRESH_SECONDS
-            # Refreshed from update() alone: a thread of its own would read what update() is changing.
+            # Refreshed by a thread of ours: that of rich would read what update() is changing.
             self._live = Live(console=console, auto_refresh=False)
             self._live.start()
+            self._live.update(self._panel(), refresh=True)
+            threading.Thread(target=self._refresh, name="progress", daemon=True).start()
+
+    @property
+    def due(self) -> bool:
+        """What is given now is shown at once."""
+        return self._clock() - self._shown_at >= self._interval
 
     def update(self, frames: int, metrics: Mapping[str, float] | None = None) -> None:
         """Take in the state of the run; shown at most every so often, so call it as often as you like."""
-        self._status.observe(frames, metrics or {})
-        self._pending = True
-        if self._clock() - self._shown_at >= self._interval:
-            self._show()
+        with self._lock:
+            self._status.observe(frames, metrics or {})
+            self._pending = True
+            if self.due:
+                self._show()
 
     def event(self, text: str) -> None:
         """Tell of something that happened once, such as a saved checkpoint. Shown immediately."""
         text = self._encodable(" ".join(text.split()))
-        self._events.append(f"{_duration(self._status.elapsed)}  {text}")
-        if self._live is None:
-            self._print(text)
-        else:
-            self._show()
+        with self._lock:
+            self._events.append(f"{_duration(self._status.elapsed)}  {text}")
+            if self._live is None:
+                self._print(text)
+            else:
+                self._show()
 
     def close(self) -> None:
         """Show the final state and give the terminal back. Closing again does nothing."""
-        if self._pending:
-            self._show()
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
+        self._closing.set()
+        with self._lock:
+            if self._pending:
+                self._show()
+            if self._live is not None:
+                self._live.stop()
+                self._live = None
+
+    def _refresh(self) -> None:
+        """Shows how time passes where a batch takes long, or compiling does."""
+        while not self._closing.wait(_IDLE_SECONDS):
+            with self._lock:
+                if self._live is not None and self._clock() - self._shown_at >= _IDLE_SECONDS:
+                    self._live.update(self._panel(), refresh=True)
 
     def _show(self) -> None:
         self._shown_at, self._pending = self._clock(), False

@@ -13,7 +13,7 @@ from torchrl._utils import logger as torchrl_logger
 from torchrl.envs import EnvBase
 from torchrl.envs.utils import check_env_specs
 
-from rlstack.agents import build_agent
+from rlstack.agents import Agent, build_agent
 from rlstack.collection.flatten import flatten_agents
 from rlstack.config import ConfigError
 
@@ -107,8 +107,10 @@ def _eager(config: TrainConfig) -> dict[str, Any]:
     return {key: value for key, value in {"compiled": False, "workers": 0}.items() if key in config.env}
 
 
-def check_buildable(config: TrainConfig) -> None:
+def check_buildable(config: TrainConfig) -> Agent:
     """Builds the world and the agent, without running them: a bad option is known before anything is written.
+
+    Returns the agent, which is another than that of the run.
 
     Raises:
         ConfigError: an unknown key, a wrong type, an impossible value, an agent that cannot act in the world, or a
@@ -117,9 +119,10 @@ def check_buildable(config: TrainConfig) -> None:
     with rng_untouched():
         device = choose_device(config.device)
         env = build_world(config.env, worlds_here(config, device), config.seed)
-        build_agent(config.agent, env, config.total_frames, device)
+        agent = build_agent(config.agent, env, config.total_frames, device)
         if config.curriculum is not None:
             Curriculum(config.curriculum, env)
+        return agent
 
 
 def check_gradients(enabled: bool) -> None:

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from typing import Any
 
 import torch
+
+from rlstack.agents.schedules import in_words
 
 from .config import TrainConfig
 from .run_directory import RunDirectory
 from .worlds import choose_device
 
 
-def describe(config: TrainConfig, run: RunDirectory) -> str:
-    """A few lines: what is trained, on what, for how long, where it goes."""
+def describe(config: TrainConfig, run: RunDirectory, compiled: str | None = None) -> str:
+    """A few lines: what is trained, on what, for how long, where it goes.
+
+    Args:
+        config: of the run.
+        run: where it goes.
+        compiled: what is compiled of it, in words.
+    """
     device = choose_device(config.device)
     threads = config.threads or torch.get_num_threads()
     hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{threads} of {os.cpu_count()} cores"
@@ -25,6 +35,7 @@ def describe(config: TrainConfig, run: RunDirectory) -> str:
         "env": f"{config.env.get('name')}, {config.env.get('num_worlds', config.env.get('num_envs', 1))} worlds",
         "length": f"{config.total_frames:,} {unit}",
         "device": f"{device} ({hardware})",
+        **_learning(config.agent),
         "seed": str(config.seed),
         "evaluation": f"every {config.eval.every:,}, {config.eval.episodes} episodes per level",
         "checkpoint": f"every {config.checkpoint.every:,}, keep {config.checkpoint.keep}"
@@ -32,11 +43,23 @@ def describe(config: TrainConfig, run: RunDirectory) -> str:
         "logging": ", ".join(sinks),
         "run": str(run.path),
     }
+    if compiled is not None:
+        rows["compiled"] = compiled
     if config.collector.backend != "direct":
         rows["collector"] = f"{config.collector.backend}, {config.collector.workers} workers"
     if config.curriculum is not None:
-        rows["curriculum"] = f"{len(config.curriculum.stages)} stages, from {config.curriculum.stages[0].name}"
-    return "\n".join(f"{name:>11}  {value}" for name, value in rows.items())
+        stages = config.curriculum.stages
+        rows["curriculum"] = f"{len(stages)} stages: {', '.join(stage.name for stage in stages)}"
+    return "\n".join(f"{name:>13}  {value}" for name, value in rows.items())
+
+
+def _learning(agent: Mapping[str, Any]) -> dict[str, str]:
+    """What decides how an agent learns: the size of its batches and its learning rates."""
+    size = next((agent[name] for name in ("minibatch_size", "batch_size") if agent.get(name)), None)
+    rates = {name: in_words(value) for name, value in agent.items() if name == "lr" or name.startswith("lr_")}
+    shown = [rate if name == "lr" else f"{name.removeprefix('lr_')} {rate}" for name, rate in rates.items()]
+    rows = {"batch size": None if size is None else f"{size:,}", "learning rate": ", ".join(shown)}
+    return {name: value for name, value in rows.items() if value}
 
 
 def outcome_of(evaluation: dict[str, float]) -> str:

@@ -190,7 +190,7 @@ def run_trial(job: Job) -> float:
             output = stack.enter_context((run.path / OUTPUT).open("a", encoding="utf-8"))
             stack.enter_context(contextlib.redirect_stdout(output))
         training = TrialTraining(job.trial, run, plain)
-        print(describe(training.config, run))
+        print(describe(training.config, run, training.acceleration.describe(training.agent)))
         training.restore()
         if training.frames:
             print(f"resuming at {training.frames:,} env steps")
