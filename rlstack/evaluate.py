@@ -148,9 +148,10 @@ def from_checkpoint(config: EvaluateConfig, device: torch.device) -> Candidate:
     Raises:
         ConfigError: no such checkpoint, impossible changes, or a world that does not fit the agent.
     """
+    from rlstack.training.latest import named
     from rlstack.training.loading import load, overrides
 
-    loaded = load(str(config.checkpoint), device=device, which=config.which, agent=config.agent)
+    loaded = load(named(str(config.checkpoint), "checkpoint"), device=device, which=config.which, agent=config.agent)
     env = _judging_world(config, config.env or loaded.config["env"])
     check_fit(loaded.agent, env)
     changes = overrides(config.agent or {})

@@ -32,9 +32,10 @@ def run(cfg: DictConfig) -> None:
     if config.checkpoint is None:
         raise ConfigError("checkpoint: missing, give a run directory or a checkpoint file: checkpoint=runs/<run>")
     from rlstack.adapters.exporting import INPUTS, beside, export_policy
+    from rlstack.training.latest import named
     from rlstack.training.loading import load
 
-    loaded = load(config.checkpoint, which=config.which, agent=config.agent)
+    loaded = load(named(config.checkpoint, "checkpoint"), which=config.which, agent=config.agent)
     if config.format == "arena":
         _save_arena(loaded, config.out)
         return

@@ -34,6 +34,7 @@ _DEBUG = {
 def run(cfg: DictConfig) -> float:
     """One run, new or resumed, from configuration to report; returns its score, for sweeps."""
     plain = debugged(to_plain(cfg))
+    plain |= _named(plain)
     plain = _resumed(plain) if plain["resume"] is not None else plain
     with _taken(plain):
         directory = train(plain)
@@ -47,6 +48,13 @@ def run(cfg: DictConfig) -> float:
     result = score(directory.path, build(ObjectiveConfig, plain.get("objective", {}), "objective"))
     note(score=result, run=str(directory.path))
     return result
+
+
+def _named(plain: dict[str, Any]) -> dict[str, str]:
+    """The runs that this one goes on from, ``latest`` by its own name, which stays the same."""
+    from rlstack.training.latest import named
+
+    return {key: named(plain[key], key) for key in ("resume", "init") if plain[key] is not None}
 
 
 def _taken(plain: dict[str, Any]) -> AbstractContextManager[None]:

@@ -47,6 +47,10 @@ def run(cfg: DictConfig) -> None:
     """Finds who is to act and where, and shows it; Ctrl-C is a way to end."""
     config = build(WatchConfig, cfg)
     _check(config)
+    if config.checkpoint is not None:
+        from rlstack.training.latest import named
+
+        config.checkpoint = named(config.checkpoint, "checkpoint")
     told: list[str] = []
     try:
         if config.replay is not None:

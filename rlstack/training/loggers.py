@@ -18,6 +18,8 @@ from .disk import naming
 
 FRAMES = "frames"
 METRICS_FILE = "metrics.csv"
+RESULTS = ("eval/return", "eval/success", "train/return", "train/success")
+"""What runs of other hyperparameters are compared by."""
 
 
 @dataclass
@@ -31,6 +33,7 @@ class LoggerConfig:
         wandb_entity: its team or user; None is the account's default.
         wandb_group: under which name several runs are grouped, or None.
         wandb_tags: tags of the run.
+        wandb_name: of the run in W&B, None for that of its directory.
         wandb_timeout: seconds to wait for the service before the run is recorded offline instead; at the end, ten times
             as long for what is not uploaded yet, which otherwise stays in the run directory for ``wandb sync``.
     """
@@ -42,6 +45,7 @@ class LoggerConfig:
     wandb_group: str | None
     wandb_tags: list[str]
     wandb_timeout: Annotated[float, Interval(low=0, open_low=True)]
+    wandb_name: str | None = None
 
 
 class Sink(Protocol):
@@ -65,8 +69,8 @@ class MetricLogger:
     Args:
         directory: the run directory; everything that is written lies in it.
         config: which sinks.
-        run_config: the resolved configuration as plain values, shown beside the run by W&B.
-        run_name: the run's name for W&B; the directory's name by default.
+        run_config: the resolved configuration as plain values, shown beside the run by W&B, and as hyperparameters by
+            TensorBoard.
     """
 
     def __init__(
@@ -74,18 +78,16 @@ class MetricLogger:
         directory: Path | str,
         config: LoggerConfig,
         run_config: Mapping[str, Any] | None = None,
-        run_name: str | None = None,
     ) -> None:
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
         self._sinks: list[Sink] = [CsvSink(directory / METRICS_FILE)]
         if config.tensorboard:
-            self._add("TensorBoard", lambda: TensorBoardSink(directory / "tensorboard"))
+            self._add("TensorBoard", lambda: TensorBoardSink(directory / "tensorboard", run_config or {}))
         if config.wandb != "disabled":
             from .wandb_sink import WandbSink
 
-            name = run_name or directory.name
-            self._add("W&B", lambda: WandbSink(directory, config, dict(run_config or {}), name))
+            self._add("W&B", lambda: WandbSink(directory, config, dict(run_config or {})))
 
     def _add(self, name: str, make: Callable[[], Sink]) -> None:
         """A sink that a run can do without."""
@@ -250,12 +252,17 @@ def read_metrics(path: Path) -> list[dict[str, float]]:
 
 
 class TensorBoardSink:
-    """TensorBoard event files under ``tensorboard/``."""
+    """TensorBoard event files under ``tensorboard/``.
+
+    Args:
+        directory: for the files.
+        run_config: hyperparameters, beside which its HPARAMS tab shows the last of :data:`RESULTS`.
+    """
 
     name: ClassVar[str] = "TensorBoard"
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
+    def __init__(self, directory: Path, run_config: Mapping[str, Any]) -> None:
+        self._directory, self._hyperparameters = directory, dict(_flat(run_config))
         self._writer = self._open()
 
     def log(self, frames: int, metrics: Mapping[str, float]) -> None:
@@ -274,8 +281,23 @@ class TensorBoardSink:
 
     def _open(self, purge_step: int | None = None) -> Any:
         from torch.utils.tensorboard import SummaryWriter  # slow to import, and not always wanted
+        from torch.utils.tensorboard.summary import hparams
 
-        return SummaryWriter(str(self._directory), purge_step=purge_step)
+        writer = SummaryWriter(str(self._directory), purge_step=purge_step)
+        if self._hyperparameters:  # in the run's own file: add_hparams would make another run
+            for summary in hparams(self._hyperparameters, dict.fromkeys(RESULTS, 0.0)):
+                writer.file_writer.add_summary(summary)
+        return writer
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, bool | int | float | str]]:
+    """Dotted keys and values of a configuration, but for those that say where a run goes."""
+    for key, value in config.items():
+        if prefix or key not in ("logger", "run_dir", "resume"):
+            if isinstance(value, Mapping) and value:
+                yield from _flat(value, f"{prefix}{key}.")
+            else:
+                yield f"{prefix}{key}", value if isinstance(value, bool | int | float | str) else str(value)
 
 
 def _warn_without(name: str, error: Exception) -> None:

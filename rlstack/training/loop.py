@@ -240,7 +240,7 @@ class Training:
 
     @contextmanager
     def _logging(self) -> Iterator[tuple[MetricLogger, Progress]]:
-        with MetricLogger(self.run.path, self.config.logger, self.raw_config, self.run.path.name) as logger:
+        with MetricLogger(self.run.path, self.config.logger, self.raw_config) as logger:
             logger.truncate_after(self.frames)  # rows of a future that a resumed run has left behind
             progress = Progress(self.last_frame, start_frames=self.frames)
             for note in self.acceleration.notes:

@@ -19,8 +19,8 @@ class WandbSink:
 
     name: ClassVar[str] = "W&B"
 
-    def __init__(self, directory: Path, config: LoggerConfig, run_config: dict[str, Any], name: str) -> None:
-        self._run = _start_wandb(directory, config, run_config, name)
+    def __init__(self, directory: Path, config: LoggerConfig, run_config: dict[str, Any]) -> None:
+        self._run = _start_wandb(directory, config, run_config)
         write_text(directory / RUN_ID_FILE, self._run.id + "\n")
         # Frames are the x axis. W&B's own step must never go back, which a resumed run does.
         self._run.define_metric(FRAMES, hidden=True)
@@ -38,7 +38,7 @@ class WandbSink:
         self._run.finish(exit_code=int(failed))
 
 
-def _start_wandb(directory: Path, config: LoggerConfig, run_config: dict[str, Any], name: str) -> Any:
+def _start_wandb(directory: Path, config: LoggerConfig, run_config: dict[str, Any]) -> Any:
     import wandb  # slow to import, and not always wanted
 
     id_file = directory / RUN_ID_FILE
@@ -52,7 +52,7 @@ def _start_wandb(directory: Path, config: LoggerConfig, run_config: dict[str, An
         "entity": config.wandb_entity,
         "group": config.wandb_group,
         "tags": config.wandb_tags,
-        "name": name,
+        "name": config.wandb_name or directory.name,
         "config": run_config,
         "settings": wandb.Settings(console="off", quiet=True, **times),
     }

@@ -103,13 +103,28 @@ def test_a_tensor_is_read_once_for_all_sinks(tmp_path: Path, monkeypatch: pytest
 def test_tensorboard_points_and_their_truncation(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    with MetricLogger(tmp_path, logger_config(tensorboard=True)) as logger:
+    chosen = {"seed": 3, "agent": {"lr": 0.5, "hidden": [8, 8]}, "logger": {"wandb": "disabled"}}
+    with MetricLogger(tmp_path, logger_config(tensorboard=True), chosen) as logger:
         for frames in (10, 20, 30):
             logger.log(frames, {"a/x": float(frames)})
         logger.truncate_after(20)
-        logger.log(25, {"a/x": 25.0})
+        logger.log(25, {"a/x": 25.0, "eval/return": 2.0})
     events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     assert [(point.step, point.value) for point in events.Scalars("a/x")] == [(10, 10), (20, 20), (25, 25)]
+    assert hyperparameters(events) == ({"seed": 3, "agent.lr": 0.5, "agent.hidden": "[8, 8]"}, "eval/return")
+    assert [path.name for path in (tmp_path / "tensorboard").iterdir() if path.is_dir()] == [], "a run beside the run"
+
+
+def hyperparameters(events: Any) -> tuple[dict[str, Any], str]:
+    """As the HPARAMS tab reads them: values, and the first metric of a run that they are set against."""
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+
+    def read(tag: str) -> Any:
+        return HParamsPluginData.FromString(events.SummaryMetadata(f"_hparams_/{tag}").plugin_data.content)
+
+    values = read("session_start_info").session_start_info.hparams
+    found = {name: getattr(value, value.WhichOneof("kind")) for name, value in values.items()}
+    return found, read("experiment").experiment.metric_infos[0].name.tag
 
 
 def test_wandb_offline_keeps_its_run_id_over_a_resume(tmp_path: Path) -> None:
@@ -167,7 +182,7 @@ def test_wandb_is_told_frames_as_the_axis_and_how_the_run_ended(
     given: dict[str, Any] = {}
     monkeypatch.setattr(wandb, "init", lambda **options: given.update(options) or Run())
     try:
-        with MetricLogger(tmp_path, logger_config(wandb="online"), {"seed": 1}, "my-run") as logger:
+        with MetricLogger(tmp_path, logger_config(wandb="online", wandb_name="my-run"), {"seed": 1}) as logger:
             logger.log(5, {"a/x": torch.tensor(2.0)})
             if failing:
                 raise KeyboardInterrupt
