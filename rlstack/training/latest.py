@@ -28,6 +28,8 @@ def named(path: str, key: str) -> str:
     files = (file for file in Path("runs").rglob("checkpoints/[!.]*.pt") if (file.parents[1] / _CONFIG).is_file())
     newest = max(files, key=lambda file: (file.stat().st_mtime_ns, file), default=None)
     if newest is None:
-        raise ConfigError(f"{key}: latest is the newest run below runs/, where no run has a checkpoint; give {key}=<run>")
+        raise ConfigError(
+            f"{key}: latest is the newest run below runs/, where no run has a checkpoint; give {key}=<run>"
+        )
     print(f"{key}: latest is {newest.parents[1]}", flush=True)
     return str(newest.parents[1])

@@ -1,12 +1,13 @@
 import math
 import pickle
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 from omegaconf import OmegaConf
 
 from rlstack.agents.schedules import ScheduleConfig, make_schedule
 from rlstack.config import ConfigError, Interval
+from tests.agents.small_agents import SMALL, plain, small
 
 LINEAR = {"kind": "linear", "start": 1, "end": 0}
 
@@ -91,3 +92,10 @@ def test_a_run_without_frames() -> None:
 def test_values_outside_the_bounds_are_refused(config: Any) -> None:
     with pytest.raises(ConfigError, match=r"agent.epsilon: (1.5|-0.1) is outside \[0, 1\]"):
         make_schedule(config, 100, "agent.epsilon", Interval(low=0, high=1))
+
+
+@pytest.mark.parametrize("name", sorted(SMALL))
+def test_every_scheduled_option_of_an_agent_is_told(name: str) -> None:
+    agent = small(plain(discrete=name in ("dqn", "rainbow", "iqn")), name=name)
+    options = {key for key, hint in get_type_hints(type(agent).Config).items() if ScheduleConfig in get_args(hint)}
+    assert options and set(agent.schedule_metrics()) == {f"schedule/{option}" for option in options}

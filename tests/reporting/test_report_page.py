@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from rlstack.config import ConfigError
+from rlstack.reporting.blocks import Panels
 from rlstack.reporting.charts import labelled, ticks
 from rlstack.reporting.document import Page, render, report
 from rlstack.reporting.parallel import Axis
@@ -60,6 +61,14 @@ def test_a_run_on_a_page(tmp_path: Path) -> None:
     assert "all 4 25 2.5" in text  # mean and interquartile mean of the returns
     assert "the default cannot be composed" in text and "torch 9.9" in text
     assert "Machine and commit were not recorded: run." in text and page.notes == []
+
+
+def test_schedules_are_curves_of_their_own(tmp_path: Path) -> None:
+    header = "frames,train/return,loss/actor,schedule/lr,time/seconds,time/cpu_seconds"
+    run = make_run(tmp_path / "run", config(), ("100,1,0.5,0.01,5,5", "200,2,0.4,0.005,9,9"), header)
+    section = next(section for section in report(run).sections if section.title == "Schedules")
+    panels = next(block for block in section.blocks if isinstance(block, Panels))
+    assert [name for name, _ in panels.items] == ["schedule/lr"]
 
 
 def test_the_page_loads_nothing_and_escapes_everything(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
 import io
+import time
 
 import pytest
 
@@ -155,3 +156,36 @@ def test_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> No
 def test_stdout_is_the_default(capsys: pytest.CaptureFixture[str]) -> None:
     Progress(10).update(5)
     assert capsys.readouterr().out.startswith("frames 5 / 10")
+
+
+def test_a_panel_is_there_at_once_and_moves_without_news(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the first batch, which may take a minute; a second of its clock passes with every look at it."""
+    monkeypatch.setattr("rlstack.training.progress._IDLE_SECONDS", 0.001)
+    clock, stream = Clock(), Stream("utf-8", terminal=True)
+
+    def passing() -> float:
+        clock.now += 1
+        return clock.now
+
+    progress = Progress(10_000, stream, clock=passing)
+    assert stream.getvalue().count("╭") >= 1
+    begun = stream.getvalue().count("╭")
+    for _ in range(30_000):
+        if stream.getvalue().count("╭") >= begun + 3:
+            break
+        time.sleep(0.001)
+    else:
+        pytest.fail("it does not move")
+    progress.close()
+    drawn = stream.getvalue().count("╭")
+    time.sleep(0.01)
+    assert stream.getvalue().count("╭") == drawn, "nothing is drawn once it is closed"
+
+
+def test_the_first_news_are_shown_at_once() -> None:
+    clock, stream = Clock(), Stream("utf-8", terminal=True)
+    progress = Progress(10_000, stream, clock=clock)
+    assert progress.due
+    progress.update(40)
+    assert "40 / 10,000" in stream.getvalue() and not progress.due
+    progress.close()

@@ -1,0 +1,170 @@
+"""How long a run is, how often it is looked at, and what it says of that and of itself."""
+
+from __future__ import annotations
+
+import csv
+from copy import deepcopy
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import DictConfig, OmegaConf
+
+from rlstack.config import ConfigError, build, to_plain
+from rlstack.config.groups import compose_config
+from rlstack.training.acceleration import planned
+from rlstack.training.clock import Due
+from rlstack.training.config import TrainConfig, with_length
+from rlstack.training.loop import Training
+from rlstack.training.run_directory import RunDirectory
+from rlstack.training.self_check import check_buildable
+from rlstack.training.summary import describe
+
+PENDULUM = ("agent=sac", "env=gymnasium", "env.id=Pendulum-v1", "env.num_envs=1")
+TOY = ["agent=ppo", "env=cartpole", "env.num_worlds=8", "agent.steps_per_batch=5", "agent.minibatch_size=40"]
+TOY += ["agent.epochs=1", "agent.hidden=[8]", "device=cpu", "threads=1", "eval.episodes=1", "logger=csv"]
+
+
+@cache
+def composed(*overrides: str, command: str = "train") -> DictConfig:
+    return compose_config(command, overrides)
+
+
+def plain_config(*overrides: str, **changed: Any) -> dict[str, Any]:
+    """The composed configuration, with some of its values ``eval__every=3`` changed, which takes less time."""
+    found = deepcopy(composed(*overrides))
+    for key, value in changed.items():
+        OmegaConf.update(found, key.replace("__", "."), value)
+    return to_plain(found)
+
+
+def config(*overrides: str, **changed: Any) -> TrainConfig:
+    return build(TrainConfig, with_length(plain_config(*overrides, **changed)))
+
+
+def cadence(c: TrainConfig) -> tuple[int, float, float, float]:
+    return c.total_frames, c.log_every, c.eval.every, c.checkpoint.every
+
+
+# -- length and cadence --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("overrides", "changed", "expected"),
+    [
+        (["env=marinenav"], {}, (15_000_000, 75_000, 1_000_000, 1_500_000)),
+        (["env=marinenav"], {"total_frames": 3000}, (3000, 15, 200, 300)),
+        (["env=arena", "agent=dqn"], {}, (32_000_000, 160_000, 3_200_000, 3_200_000)),
+        (PENDULUM, {"total_frames": 1005}, (1005, 6, 101, 101)),
+        (PENDULUM, {"total_frames": 5, "checkpoint__every": 2}, (5, 1, 1, 2)),
+        (PENDULUM, {"total_frames": 2e4, "eval__every": 0.5, "log_every": 1e3}, (20_000, 1000, 10_000, 2000)),
+        (["experiment=reference/pendulum_sac"], {}, (20_000, 400, 1000, 20_000)),
+    ],
+)
+def test_cadences_follow_the_world_and_the_length(
+    overrides: list[str], changed: dict[str, Any], expected: tuple[int, ...]
+) -> None:
+    assert cadence(config(*overrides, **changed)) == expected
+
+
+@pytest.mark.parametrize(("total", "batch"), [(1000, 8), (1005, 8), (9999, 100)])
+def test_a_tenth_makes_ten_evaluations(total: int, batch: int) -> None:
+    every = config(*PENDULUM, total_frames=total).eval.every
+    ends = range(batch, total + batch, batch)
+    assert sum(Due(end - batch, end, total)(every) for end in ends) == 10
+
+
+@pytest.mark.parametrize("env", ["gymnasium", "pettingzoo"])
+def test_a_run_in_any_other_world_asks_for_its_length(env: str) -> None:
+    with pytest.raises(ConfigError, match=f"^total_frames: how long .* env={env} .* give total_frames=1e5, say$"):
+        config("agent=ppo", f"env={env}")
+
+
+def test_a_league_finds_the_length_of_its_world() -> None:
+    assert composed("env=rocket", "agent=ppo", command="league_train").total_frames == 24_000_000
+    assert composed("agent=ppo", command="league_train").total_frames is None
+
+
+def test_imitation_alone_needs_no_length() -> None:
+    alone = {"imitation__only": True, "imitation__expert": "runs/x", "imitation__frames": 500}
+    assert config(*PENDULUM, **alone).total_frames == 500
+
+
+@pytest.mark.parametrize(("key", "wrong"), [("log_every", 2.5), ("eval.every", 0), ("checkpoint.every", None)])
+def test_what_is_neither_frames_nor_a_share_is_refused(key: str, wrong: Any) -> None:
+    with pytest.raises(ConfigError, match=f"^{key}: "):
+        config("env=marinenav", **{key.replace(".", "__"): wrong})
+
+
+# -- what is said before it begins ---------------------------------------------------------------------------------
+
+
+def test_the_summary_names_what_decides_the_learning(tmp_path: Path) -> None:
+    schedule = "++agent.lr_critic={kind: linear, start: 1e-3, end: 1e-5, warmup: 0.1}"
+    c = config(
+        "env=marinenav", "agent=sac", "agent.batch_size=2048", "agent.lr_actor=2e-4", schedule, "curriculum=marinenav"
+    )
+    told = {line[:13].strip(): line[15:] for line in describe(c, RunDirectory(tmp_path), "updates").splitlines()}
+    assert told["batch size"] == "2,048" and told["compiled"] == "updates"
+    assert "actor 0.0002" in told["learning rate"]
+    assert "critic 0.001 to 1e-05 (linear, warm-up 0.1)" in told["learning rate"]
+    assert c.curriculum is not None
+    assert told["curriculum"] == f"6 stages: {', '.join(stage.name for stage in c.curriculum.stages)}"
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"total_frames": 20_000}, None),
+        ({"total_frames": 401_000}, "policy and updates (400,000 of them): about a minute at the beginning"),
+        ({"total_frames": 401_000, "compile": False}, None),
+        ({"total_frames": 20_000, "compile": True}, "policy and updates (19,000 of them): about a minute"),
+    ],
+)
+def test_what_is_compiled_is_told_before(
+    changed: dict[str, Any], told: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlstack.training.acceleration._missing_compiler", lambda device: None)
+    c = config(*PENDULUM, device="cpu", agent__learning_starts=1000, agent__frames_per_update=1, **changed)
+    said = planned(c, check_buildable(c), shared=False)
+    assert said is None if told is None else str(said).startswith(told)
+
+
+# -- a run -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str, str]], list[str]]:
+    """Rows of the metrics and lines on the screen of a run of 400 frames, 40 a batch."""
+    lines: list[str] = []
+    folder = tmp_path_factory.mktemp("cadence") / "run"
+    schedules = ["agent.lr={kind: linear, start: 0.02, end: 0.0}", "agent.clip=0.3"]
+    plain = plain_config(
+        *TOY, "total_frames=400", "log_every=0.25", "eval.every=0.5", "checkpoint.every=400", *schedules
+    )
+    run = RunDirectory.create(folder, "toy", 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rlstack.training.progress.Progress._print", lambda self, line: lines.append(line))
+        Training(build(TrainConfig, plain), run, plain).execute()
+    with open(folder / "metrics.csv", newline="") as file:
+        return list(csv.DictReader(file)), lines
+
+
+def test_rows_and_evaluations_come_by_frames(finished: Any) -> None:
+    rows, _ = finished
+    assert [row["frames"] for row in rows if row["train/updates"]] == ["120", "200", "320", "400"]
+    assert [row["frames"] for row in rows if row["eval/return"]] == ["200", "400"]
+
+
+def test_the_first_line_on_the_screen_is_that_of_the_first_batch(finished: Any) -> None:
+    _, lines = finished
+    assert lines[0].startswith("frames 40 / 400 (10.0%)")
+
+
+def test_every_schedule_is_logged_with_its_present_value(finished: Any) -> None:
+    rows, _ = finished
+    rates = [float(row["schedule/lr"]) for row in rows if row["schedule/lr"]]
+    assert rates == pytest.approx([0.02 * (1 - share) for share in (0.3, 0.5, 0.8, 1.0)])
+    assert {row["schedule/clip"] for row in rows} - {""} == {"0.3"}
+    assert "schedule/entropy_coefficient" in rows[0]
