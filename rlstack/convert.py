@@ -95,7 +95,7 @@ def run(cfg: DictConfig) -> None:
     print(f"evaluate it:  python -m rlstack.evaluate checkpoint={out}")
     given = overrides(_changed(agent))
     shown = " ".join(("agent=" + agent_config["name"], *([given] if given else []), _world_given(config, env_config)))
-    print(f"train it on:  python -m rlstack.train init={out} {shown}")
+    print(f"train it on:  python -m rlstack.train init={out} {shown} total_frames={total}")
 
 
 def _check(config: ConvertConfig) -> None:

@@ -19,7 +19,7 @@ from rlstack.agents import agent_class
 from rlstack.config import build
 from rlstack.help import COMMANDS
 from rlstack.train import debugged
-from rlstack.training.config import TrainConfig
+from rlstack.training.config import TrainConfig, with_length
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -99,7 +99,7 @@ def _first_choice(entry: str) -> str:
 
 
 def _check_types(content: dict[str, Any]) -> None:
-    plain = debugged(content)
+    plain = with_length(debugged(content))
     build(TrainConfig, plain)
     build(agent_class(plain["agent"]["algorithm"]).Config, plain["agent"], "agent")
 
