@@ -283,7 +283,7 @@ class TensorBoardSink:
         from torch.utils.tensorboard import SummaryWriter  # slow to import, and not always wanted
         from torch.utils.tensorboard.summary import hparams
 
-        writer = SummaryWriter(str(self._directory), purge_step=purge_step)
+        writer: Any = SummaryWriter(str(self._directory), purge_step=purge_step)
         if self._hyperparameters:  # in the run's own file: add_hparams would make another run
             for summary in hparams(self._hyperparameters, dict.fromkeys(RESULTS, 0.0)):
                 writer.file_writer.add_summary(summary)
