@@ -67,9 +67,7 @@ def test_a_mistake_is_one_clear_line_and_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_multirun_over_seeds_with_a_users_own_group(
-    rlstack_command: Callable[..., Ended], tmp_path: Path
-) -> None:
+def test_a_multirun_over_seeds_with_a_users_own_group(rlstack_command: Callable[..., Ended], tmp_path: Path) -> None:
     (tmp_path / "mine" / "agent").mkdir(parents=True)
     (tmp_path / "mine" / "agent" / "small.yaml").write_text("defaults: [acqn, _self_]\nname: small\nhidden: [16, 16]\n")
     result = rlstack_command("train", "--config-dir", "mine", "-m", "agent=small", "seed=0,1", *TINY)

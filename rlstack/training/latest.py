@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from rlstack.config import ConfigError
@@ -12,7 +13,7 @@ _CONFIG = "config.yaml"
 
 
 def named(path: str, key: str) -> str:
-    """A run directory or a checkpoint as the user named it; of ``latest`` the run, which is also printed.
+    """A run directory or a checkpoint as the user named it; of ``latest`` the run, which the first process also prints.
 
     That is the run below ``runs/`` whose last checkpoint is the newest.
 
@@ -31,5 +32,6 @@ def named(path: str, key: str) -> str:
         raise ConfigError(
             f"{key}: latest is the newest run below runs/, where no run has a checkpoint; give {key}=<run>"
         )
-    print(f"{key}: latest is {newest.parents[1]}", flush=True)
+    if os.environ.get("RANK", "0") == "0":
+        print(f"{key}: latest is {newest.parents[1]}", flush=True)
     return str(newest.parents[1])
