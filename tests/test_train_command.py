@@ -41,6 +41,7 @@ def train(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     [
         ("agent=acqnn", ["agent", "did you mean 'acqn'"]),
         ("agent.gama=0.9", ["agent.gama", "gamma"]),
+        ("env=gymnasium", ["total_frames: how long", "total_frames=1e5"]),
         ("total_frames=many", ["total_frames", "int", "many"]),
         ("agent.gamma=1.5", ["agent.gamma", "1.5", "[0, 1]"]),
         ("eval.episodes=0", ["eval.episodes", "0"]),
