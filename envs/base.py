@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.envs import EnvBase
+from typing_extensions import Self
 
+from .actions import Reader, reader
 from .freed_memory import keep_freed_memory
 from .pool import StartPool
 from .waiting import looks_are_free
@@ -30,6 +34,9 @@ class World(EnvBase):
 
     A policy finds at the next step what it leaves under ``("next", "memory")`` or ``("next", "agents", "memory")``,
     ``[W, M]`` or ``[W, A, M]``: under ``"memory"`` or ``("agents", "memory")``, zeros once an episode has ended.
+
+    A world is a context manager that closes it. ``reset(seed=...)`` takes one seed, or one for each world: see
+    :meth:`_reset`. Every world plays actions of its spec: what :meth:`_chosen` makes of those that are not.
 
     Args:
         num_worlds: W.
@@ -54,8 +61,12 @@ class World(EnvBase):
     diagnosis tells their time from the rest of a step."""
     num_stages: int = 0
     """How many stages of difficulty :meth:`set_stage` knows, 0 for none."""
+    clamps_actions: bool = True
+    """Whether continuous actions beyond the spec's bounds become the bound; False where the rules know larger ones."""
     _pool: StartPool[Any] | None = None
     """Beginnings made in advance, which another seed makes worthless."""
+    _begun = False
+    _reader: tuple[bool, Reader] | None = None
 
     def __init__(self, num_worlds: int, device: torch.device | str, dtype: torch.dtype, seed: int | None) -> None:
         if num_worlds < 1:
@@ -82,11 +93,50 @@ class World(EnvBase):
         """Observations and other root entries of all worlds as they stand, without the end flags."""
 
     def _step(self, tensordict: TensorDictBase) -> TensorDict:
+        self._check_begun()
         return self._advance(tensordict)
 
-    def _reset(self, tensordict: TensorDictBase | None = None, **_: Any) -> TensorDict:
+    def _check_begun(self) -> None:
+        if not self._begun:
+            raise RuntimeError(f"{type(self).__name__}: reset() comes before the first step")
+
+    def _chosen(self, tensordict: TensorDictBase) -> Any:
+        """The actions of a step, for :meth:`_advance`: those of ``tensordict``, made valid by :mod:`envs.actions`.
+
+        A dict of actions comes as a dict. With TorchRL's ``run_type_checks`` choices out of range raise an error.
+
+        Raises:
+            ValueError: an action of another shape than the spec's.
+        """
+        strict = self.run_type_checks
+        if self._reader is None or self._reader[0] != strict:
+            group = _GROUP in self.full_action_spec.keys()  # noqa: SIM118
+            key: Any = (_GROUP, "action") if group else "action"
+            read = reader(self.full_action_spec[key], f"{type(self).__name__}: action", self.clamps_actions, strict)
+            self.__dict__["_reader"] = strict, lambda given: read(given.get(key))
+        return self._reader[1](tensordict)  # type: ignore[index]
+
+    def _reset(
+        self, tensordict: TensorDictBase | None = None, *, seed: int | Sequence[int] | None = None, **_: Any
+    ) -> TensorDict:
+        """What ``reset`` does.
+
+        Args:
+            tensordict: with a mask ``_reset [W, 1]``, only its worlds begin anew.
+            seed: of the world's generator, as ``set_seed`` takes it; or a seed for each world: a world begins the same
+                episode with the same seed, whatever the others' seeds and however many they are.
+
+        Raises:
+            ValueError: seeds that are not one for each world, or seeds and a mask.
+        """
         mask = None if tensordict is None else tensordict.get("_reset", None)
-        if mask is not None:
+        self._begun = True
+        if seed is not None:
+            if mask is not None:
+                raise ValueError("seed: seeds are for a reset of all worlds, not of some")
+            self._continue_after_load = False
+            self._restart_seeded(seed)
+        elif mask is not None:
             self._restart(mask.reshape(self.num_worlds).nonzero()[:, 0])
         elif self._continue_after_load:
             self._continue_after_load = False
@@ -96,6 +146,7 @@ class World(EnvBase):
 
     def step_and_maybe_reset(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
         """One step; finished worlds restart. Same result as TorchRL's own version, without its bookkeeping."""
+        self._check_begun()
         left = tensordict.get("next", None)
         following = self._advance(tensordict)
         if left is not None:
@@ -110,6 +161,30 @@ class World(EnvBase):
         if left is not None:
             hand_on(following, root, forget=True)
         return tensordict, root
+
+    def _restart_seeded(self, seed: int | Sequence[int]) -> None:
+        """Gives all worlds a fresh start from a seed, or each from its own."""
+        if np.ndim(seed) == 0:
+            self._set_seed(int(seed))  # type: ignore[arg-type]
+            self._restart(None)
+            return
+        seeds = self._one_for_each(seed)  # type: ignore[arg-type]
+        self._restart(None)
+        for world, own in enumerate(seeds):
+            self._set_seed(own)
+            with nullcontext() if self._pool is None else self._pool.one_by_one():
+                self._restart(torch.tensor([world], device=self.device))
+        self._go_on_from(seeds)
+
+    def _go_on_from(self, seeds: Sequence[int]) -> None:
+        """Makes the random numbers that follow depend on the seeds of all worlds."""
+        self._set_seed(int(np.random.SeedSequence(seeds).generate_state(1)[0]))
+
+    def _one_for_each(self, seed: Sequence[int]) -> list[int]:
+        seeds = [int(own) for own in seed]
+        if len(seeds) != self.num_worlds or min(seeds) < 0:
+            raise ValueError(f"seed: {len(seeds)} seeds for {self.num_worlds} worlds; give a number >= 0 for each")
+        return seeds
 
     def _begin_anew(self, ended: Tensor) -> bool:
         """Gives worlds ``[W]`` bool a fresh start; False if there are none. Where looking waits, it is not looked."""
@@ -143,6 +218,12 @@ class World(EnvBase):
             return root
 
         return step_mdp
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close(raise_if_closed=False)
 
     def share(self, first: int, all_worlds: int, seed: int) -> None:
         """Makes these the worlds from number ``first`` on of ``all_worlds`` that several processes step together.
@@ -187,7 +268,7 @@ class World(EnvBase):
         """Restores :meth:`state_dict`. The next full ``reset()``, such as a new collector's, continues the worlds."""
         self.generator.set_state(state_dict["generator"].cpu())
         self._load_state(state_dict)
-        self._continue_after_load = True
+        self._begun = self._continue_after_load = True
 
     @abstractmethod
     def _state_to_save(self) -> dict[str, Any]: ...

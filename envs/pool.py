@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
@@ -47,6 +48,16 @@ class StartPool(Generic[Made]):
         self.opening: Made | None = None
         self._turns = Turns(0, torch.device("cpu"))
         self._used = 0
+
+    @contextmanager
+    def one_by_one(self) -> Iterator[None]:
+        """While entered, no more are made than are wanted: what is made follows from the seed alone."""
+        size, self._size = self._size, 1
+        try:
+            yield
+        finally:
+            self._size = size
+            self.clear()
 
     def take(self, count: int) -> tuple[Made, slice]:
         """``count`` unused ones: some beginnings and where among them they are."""

@@ -127,7 +127,13 @@ class Actions:
         return np.zeros((*lead, *self.shape), self.dtype)
 
     def store(self, array: Array, actions: Array) -> None:
-        """Copies a batch of a policy's actions into :meth:`array`, clipped to a Box's bounds."""
+        """Copies a batch of a policy's actions into :meth:`array`, clipped to a Box's bounds.
+
+        Raises:
+            ValueError: an action of another shape.
+        """
+        if actions.shape != array.shape:
+            raise ValueError(f"an action has shape {list(actions.shape)}, but {list(array.shape)} is needed")
         if self.discrete:
             array[...] = actions
         else:

@@ -161,7 +161,7 @@ class Arena(World):
     # -- step ----------------------------------------------------------------------------------------------------
 
     def _advance(self, tensordict: TensorDictBase) -> TensorDict:
-        action = tensordict.get("action")
+        action = self._chosen(tensordict)
         if self._is_sparse:
             self._state, outcome = advance(self._state, action, self.rules, self._tables, self._draws, self._kernels)
             self._steps += 1

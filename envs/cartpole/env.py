@@ -81,7 +81,7 @@ class CartPole(World):
         self.length = zero if worlds is None else self.length.index_copy(0, worlds, zero)
 
     def _advance(self, tensordict: TensorDictBase) -> TensorDict:
-        self.state, self.length = advance(self.state, tensordict.get("action")), self.length + 1
+        self.state, self.length = advance(self.state, self._chosen(tensordict)), self.length + 1
         x, _, angle, _ = self.state.abs().split(1, -1)
         fallen, late = (x > MOST_X) | (angle > MOST_ANGLE), self.length >= self.max_steps
         reward = torch.ones_like(self.length)

@@ -175,7 +175,7 @@ class Echelon(World):
     # -- step ----------------------------------------------------------------------------------------------------
 
     def _advance(self, tensordict: TensorDictBase) -> TensorDict:
-        chosen = tensordict.get(("agents", "action"))
+        chosen = self._chosen(tensordict)
         with torch.no_grad():
             orders = orders_of(self._actions, chosen, self._teams, self.tables.mechs).to(self.float_dtype)
             for halves, exact in self._told:

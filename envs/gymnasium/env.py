@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -129,6 +130,13 @@ class Gymnasium(World):
     def _restart(self, worlds: Tensor | None) -> None:
         self._restart_rows(list(range(self.num_worlds)) if worlds is None else worlds.tolist())
 
+    def _restart_seeded(self, seed: int | Sequence[int]) -> None:
+        if np.ndim(seed) == 0:
+            super()._restart_seeded(seed)
+            return
+        self._seeds = dict(enumerate(self._one_for_each(seed)))  # type: ignore[arg-type]
+        self._restart(None)
+
     def _restart_rows(self, rows: list[int]) -> None:
         simulators = self._simulators or self._start()
         simulators.reset(rows, [self._seeds.pop(row, None) for row in rows])
@@ -159,12 +167,6 @@ class Gymnasium(World):
             return
         self._over = True
         (self._simulators or self._first).close()
-
-    def __enter__(self) -> Gymnasium:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     # -- step ----------------------------------------------------------------------------------------------------
 

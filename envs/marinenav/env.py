@@ -50,7 +50,7 @@ class MarineNav(World):
         num_worlds: W, worlds stepped at once.
         num_robots, num_obstacles, num_cores, min_start_goal_dis: of a random world, when there is no curriculum.
         curriculum: levels of random worlds, see :class:`Curriculum`; replaces the four numbers above.
-        continuous_actions: ``[W, A, 2]`` thrust rates in units of 1000 N/s (not clipped), else ``[W, A]`` in 0..24.
+        continuous_actions: ``[W, A, 2]`` thrust rates in units of 1000 N/s (not clipped, the thrust is), else ``[W, A]`` in 0..24.
         perception_noise: noisy object positions, velocities and radii.
         max_steps: the step after this many is the time-out.
         timeout_is_terminal: report a time-out as ``terminated``, the published learners' rule; else ``truncated``.
@@ -73,6 +73,7 @@ class MarineNav(World):
         "discount": 0.99,
     }
     evaluation_steps: ClassVar[int | None] = 1000
+    clamps_actions = False
     observing = ("envs.marinenav.report:perceive", "envs.marinenav.report:show")
     input_features = EncounterFeatures
     nearest_obstacle = staticmethod(nearest_obstacle)
@@ -148,6 +149,7 @@ class MarineNav(World):
         self._use_rules(rules)
         self._state, self._observation = self._observe(self._state)
         self._episodes = (self._state.map(torch.clone), self._observation)
+        self._begun = True
         return self._current_with_done()
 
     def set_noise_source(self, source: Callable[[Tensor], Draws] | None) -> None:
@@ -218,7 +220,7 @@ class MarineNav(World):
     # -- step ----------------------------------------------------------------------------------------------------
 
     def _advance(self, tensordict: TensorDictBase) -> TensorDict:
-        action = tensordict.get(("agents", "action"))
+        action = self._chosen(tensordict)
         action = action.permute(2, 1, 0) if self.options.continuous else action.T
         moved, before, after = self._advance_physics(self._state, action, self._rules, self.options.continuous)
         noise = self._draw_noise(moved)

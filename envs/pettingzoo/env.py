@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -163,6 +164,17 @@ class PettingZoo(World):
     def _restart(self, worlds: Tensor | None) -> None:
         rows = range(self.num_worlds) if worlds is None else worlds.tolist()
         seeds = torch.randint(2**31 - 1, (len(rows),), generator=self.generator, device=self.device).tolist()
+        self._begin(rows, seeds)
+
+    def _restart_seeded(self, seed: int | Sequence[int]) -> None:
+        if np.ndim(seed) == 0:
+            super()._restart_seeded(seed)
+            return
+        seeds = self._one_for_each(seed)  # type: ignore[arg-type]
+        self._begin(range(self.num_worlds), seeds)
+        self._go_on_from(seeds)
+
+    def _begin(self, rows: Sequence[int], seeds: Sequence[int]) -> None:
         batch = self._batch.copy()
         for row, seed in zip(rows, seeds):
             env = self._envs[row]

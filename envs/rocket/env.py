@@ -194,7 +194,7 @@ class Rocket(World):
     # -- step ----------------------------------------------------------------------------------------------------
 
     def _advance(self, tensordict: TensorDictBase) -> TensorDict:
-        chosen = controls(self._actions, tensordict.get(("agents", "action"))).to(self.float_dtype)
+        chosen = controls(self._actions, self._chosen(tensordict)).to(self.float_dtype)
         with torch.no_grad():
             self.controls = chosen
             if self._simulators is None:

@@ -49,6 +49,7 @@ class Wrapper(World):
         """
         start = self.inner.reset_to(configs)
         self._show_anew(None)
+        self._begun = True
         return self._current().update(start.select(*self.done_keys))
 
     def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
@@ -66,6 +67,10 @@ class Wrapper(World):
     def _restart(self, worlds: Tensor | None) -> None:
         self.inner._restart(worlds)
         self._show_anew(worlds)
+
+    def _restart_seeded(self, seed: int | Sequence[int]) -> None:
+        self.inner._restart_seeded(seed)
+        self._show_anew(None)
 
     def _enter_stage(self, stage: int) -> None:
         self.inner.set_stage(stage)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -147,8 +147,13 @@ class Versus(Wrapper):
 
     def _restart(self, worlds: Tensor | None) -> None:
         super()._restart(worlds)
-        if worlds is None:
-            worlds = torch.arange(self.num_worlds, device=self.device)
+        self._begin_games(torch.arange(self.num_worlds, device=self.device) if worlds is None else worlds)
+
+    def _restart_seeded(self, seed: int | Sequence[int]) -> None:
+        super()._restart_seeded(seed)
+        self._begin_games(torch.arange(self.num_worlds, device=self.device))
+
+    def _begin_games(self, worlds: Tensor) -> None:
         if self.config.side == "both":
             side = torch.randint(2, (len(worlds),), generator=self.generator, device=self.device)
             self._own = self._own.index_copy(0, worlds, 2 * worlds + side)

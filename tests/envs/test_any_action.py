@@ -1,0 +1,237 @@
+"""Whatever a policy chooses, every world plays an action of its spec; seeds, first steps and closing are the same in all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+from torchrl.envs import EnvBase
+
+import envs
+from envs.actions import reader
+
+Pair = Callable[[Tensor], tuple[Tensor, Tensor]]
+
+
+def numbers(action: Tensor) -> tuple[Tensor, Tensor]:
+    """Numbers beyond [-1, 1] and no numbers at all, and those that are played."""
+    given, played = action.clone(), action.clone()
+    for place, (value, meant) in enumerate([(99.0, 1.0), (-torch.inf, -1.0), (torch.nan, 0.0), (1e30, 1.0)]):
+        given.view(-1)[place::5], played.view(-1)[place::5] = value, meant
+    return given, played
+
+
+def choices(counts: list[int]) -> Pair:
+    """Choices that are not there, and the nearest that are."""
+
+    def pair(action: Tensor) -> tuple[Tensor, Tensor]:
+        given, played = action.clone().view(-1, len(counts)), action.clone().view(-1, len(counts))
+        last = torch.tensor(counts) - 1
+        given[::3], played[::3] = 99, last
+        given[1::3], played[1::3] = -1, 0
+        return given.view_as(action), played.view_as(action)
+
+    return pair
+
+
+MECHS = 2
+WORLDS: list[tuple[str, dict[str, Any], dict[Any, Pair]]] = [
+    ("cartpole", {}, {"action": choices([2])}),
+    ("arena", {}, {"action": choices([5])}),
+    ("arena", {"style": 2}, {"action": choices([6])}),
+    ("marinenav", {"num_robots": 2, "continuous_actions": False}, {("agents", "action"): choices([25])}),
+    ("rocket", {}, {("agents", "action"): choices([5, 5, 5, 5, 5, 2, 2, 2])}),
+    ("rocket", {"actions": "lookup90"}, {("agents", "action"): choices([90])}),
+    ("rocket", {"actions": "box8"}, {("agents", "action"): numbers}),
+    (
+        "echelon",
+        {"blue": MECHS, "red": MECHS, "maps": 2},
+        {("agents", "action"): choices([5, 5, 2, 7, 2, 2, 3, 2, 2, MECHS + 1])},
+    ),
+    ("echelon", {"blue": MECHS, "red": MECHS, "maps": 2, "actions": "box"}, {("agents", "action"): numbers}),
+    (
+        "echelon",
+        {"blue": MECHS, "red": MECHS, "maps": 2, "actions": "hybrid"},
+        {
+            ("agents", "action", "axes"): numbers,
+            ("agents", "action", "buttons"): choices([2, 2, 3, 2, 2]),
+            ("agents", "action", "target"): choices([MECHS + 1]),
+        },
+    ),
+]
+"""Worlds, their options, and of their actions such that cannot be played."""
+
+
+def build(name: str, options: dict[str, Any], num_worlds: int = 3) -> EnvBase:
+    return envs.make(name, num_worlds=num_worlds, seed=1, **options)
+
+
+def outcome(env: EnvBase, tensordict: TensorDictBase) -> TensorDictBase:
+    return env.step(tensordict).get("next")
+
+
+@pytest.mark.parametrize(("name", "options", "wrong"), WORLDS)
+def test_what_cannot_be_played_is_played_as_the_nearest_that_can(
+    name: str, options: dict[str, Any], wrong: dict[Any, Pair]
+) -> None:
+    twins = [build(name, options) for _ in range(2)]
+    roots = [env.reset() for env in twins]
+    chosen = twins[0].rand_action(roots[0].clone())
+    for root in roots:
+        for key in wrong:
+            root.set(key, chosen.get(key).clone())
+    for key, pair in wrong.items():
+        for root, action in zip(roots, pair(chosen.get(key))):
+            root.set(key, action)
+    given = {key: roots[0].get(key).clone() for key in wrong}
+    results = [outcome(env, root) for env, root in zip(twins, roots)]
+    for key, value in results[0].items(include_nested=True, leaves_only=True):
+        assert torch.equal(value, results[1].get(key)), key
+        assert torch.isfinite(value.float()).all(), key
+    for key in wrong:  # what is learned from is what the policy chose
+        torch.testing.assert_close(roots[0].get(key), given[key], equal_nan=True, rtol=0, atol=0)
+
+
+def test_thrust_rates_are_bounded_by_the_thrust_alone() -> None:
+    """MarineNav's rules know rates beyond [-1, 1]; 0 stands in for no number."""
+    key, after = ("agents", "action"), []
+    for rate in ([1.5, torch.inf], [1.5, 3.0], [torch.nan, torch.nan], [0.0, 0.0]):
+        env = build("marinenav", {"num_robots": 2, "num_obstacles": 0, "perception_noise": False})
+        env.step(env.reset().set(key, torch.tensor(rate).expand(3, 2, 2)))
+        after.append(env.state)
+    assert torch.equal(after[0].thrust[..., 0], torch.full((3, 2), 750.0))  # 1.5 * 1000 N/s for half a second
+    assert torch.equal(after[0].thrust, after[1].thrust) and after[0].thrust.max() == 1000.0
+    assert torch.equal(after[2].pose, after[3].pose) and torch.isfinite(after[2].pose).all()
+
+
+@pytest.mark.parametrize(
+    ("value", "played"), [(99.0, 1), (torch.inf, 1), (-torch.inf, 0), (torch.nan, 0), (1.0, 1)]
+)
+def test_numbers_in_place_of_choices(value: float, played: int) -> None:
+    spec = build("cartpole", {}).full_action_spec["action"]
+    read = reader(spec, "action")(torch.full((3,), value))
+    assert read.dtype == torch.int64 and read.tolist() == [played] * 3
+
+
+def test_choices_out_of_range_raise_where_types_are_checked() -> None:
+    env = build("rocket", {})
+    root = env.rand_action(env.reset())
+    env.run_type_checks = True
+    env.step(root.clone())
+    root["agents", "action"][1, 0, 6] = 2
+    with pytest.raises(ValueError, match=r"^Rocket: action: 2 is none of the choices, .* 4, 4, 4, 4, 4, 1, 1, 1$"):
+        env.step(root)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "key", "shape"),
+    [
+        ("cartpole", {}, "action", (3, 1)),
+        ("rocket", {"actions": "box8"}, ("agents", "action"), (3, 2, 7)),
+        ("gymnasium", {"id": "Pendulum-v1", "num_envs": 3}, "action", (3, 2)),
+        ("gymnasium", {"id": "CartPole-v1", "num_envs": 3}, "action", (3, 1)),
+    ],
+)
+def test_actions_of_a_wrong_length_say_what_is_needed(
+    name: str, options: dict[str, Any], key: Any, shape: tuple[int, ...]
+) -> None:
+    env = envs.make(name, **options) if name == "gymnasium" else build(name, options)
+    with env, pytest.raises(ValueError, match=r"an action has shape \[3.*\], but \[3.*\] is needed$"):
+        env.step(env.reset().set(key, torch.zeros(shape)))
+
+
+# -- before the first step, and after the last ------------------------------------------------------------------------
+
+ALL: list[tuple[str, dict[str, Any]]] = [
+    ("cartpole", {"num_worlds": 2}),
+    ("arena", {"num_worlds": 2}),
+    ("marinenav", {"num_worlds": 2, "num_robots": 2}),
+    ("rocket", {"num_worlds": 2}),
+    ("echelon", {"num_worlds": 2, "blue": 1, "red": 1, "maps": 2}),
+    ("gymnasium", {"id": "CartPole-v1", "num_envs": 2}),
+    ("pettingzoo", {"id": "tests.envs.test_any_action:Walk", "num_envs": 2}),
+]
+
+
+class Walk:
+    """Two agents of PettingZoo that show where their generators put them."""
+
+    from gymnasium import spaces
+
+    possible_agents = ["a", "b"]
+    metadata: dict[str, Any] = {}
+    agents: list[str] = []
+
+    def observation_space(self, agent: str) -> Any:
+        return self.spaces.Box(0.0, 1.0, (3,))
+
+    def action_space(self, agent: str) -> Any:
+        return self.spaces.Discrete(2)
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        self.agents, generator = list(self.possible_agents), np.random.default_rng(seed)
+        return {agent: generator.random(3, np.float32) for agent in self.agents}, {agent: {} for agent in self.agents}
+
+    def step(self, actions: Any) -> Any:
+        raise AssertionError("nobody steps it")
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("name", "options"), ALL)
+@pytest.mark.parametrize("repeat", [1, 2])
+def test_the_first_step_comes_after_reset(name: str, options: dict[str, Any], repeat: int) -> None:
+    with envs.make(name, action_repeat=repeat, **options) as env:
+        with pytest.raises(RuntimeError, match=r"reset\(\) comes before the first step$"):
+            env.rand_step()
+        with pytest.raises(RuntimeError, match=r"reset\(\) comes before the first step$"):
+            env.step_and_maybe_reset(env.rand_action())
+    assert env.is_closed
+
+
+# -- seeds ---------------------------------------------------------------------------------------------------------
+
+
+def shown(root: TensorDictBase) -> dict[Any, Tensor]:
+    return {key: value for key, value in root.items(include_nested=True, leaves_only=True) if "observation" in key}
+
+
+@pytest.mark.parametrize(("name", "options"), ALL)
+def test_a_world_begins_by_its_own_seed(name: str, options: dict[str, Any]) -> None:
+    size = "num_envs" if "num_envs" in options else "num_worlds"
+    few, more = (envs.make(name, **{**options, size: count, "seed": count}) for count in (2, 4))
+    first = shown(few.reset(seed=[11, 12]))
+    other = shown(more.reset(seed=[12, 13, 14, 11]))
+    for key, value in first.items():
+        assert torch.equal(value, other[key][[3, 0]]), key
+    assert not all(torch.equal(value[0], value[1]) for value in first.values())
+    again = shown(few.reset(seed=[11, 12]))
+    assert all(torch.equal(value, again[key]) for key, value in first.items())
+    one, same = shown(few.reset(seed=5)), shown(few.reset(seed=5))
+    assert all(torch.equal(value, same[key]) for key, value in one.items())
+    few.close()
+    more.close()
+
+
+def test_seeds_decide_what_follows_too() -> None:
+    runs = []
+    for count in range(2):
+        env = envs.make("cartpole", num_worlds=2, max_steps=3, seed=count, frame_stack=2)
+        root, seen = env.reset(seed=[3, 4]), []
+        for _ in range(7):
+            stepped, root = env.step_and_maybe_reset(root.set("action", torch.tensor([0, 1])))
+            seen.append(stepped["next", "observation"])
+        runs.append(torch.stack(seen))
+    assert torch.equal(*runs)
+
+
+@pytest.mark.parametrize(("seeds", "fault"), [([1], "1 seeds for 2 worlds"), ([1, -1], "a number >= 0 for each")])
+def test_seeds_that_do_not_fit(seeds: list[int], fault: str) -> None:
+    with pytest.raises(ValueError, match=fault):
+        build("cartpole", {}, 2).reset(seed=seeds)
