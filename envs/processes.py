@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 Work = TypeVar("Work")
 
 _CLOSE = b"c"
-_DONE, _FAILED = b"+", b"!"
+_DONE, _FAILED, _HOPELESS = b"+", b"!", b"x"
 _PATIENCE = 5.0  # s that a worker has to end
 
 
@@ -36,6 +36,13 @@ class WorkerFailed(RuntimeError):
 
 class WorkersFailed(WorkerFailed):
     """Workers fail again and again, and there is no use in replacing them; the message says which and why."""
+
+
+class EnvironmentFailed(ValueError):
+    """An environment's code cannot be used as it is; the message is one line that names it and what is wrong.
+
+    A worker whose environment fails so is not replaced.
+    """
 
 
 class Shared(NamedTuple):
@@ -115,6 +122,7 @@ class Processes:
 
         Raises:
             WorkerFailed: it has died, has failed, or does not answer in time.
+            WorkersFailed: it has failed, and so would another one in its place.
         """
         connection = self._connections[worker]
         try:
@@ -123,9 +131,9 @@ class Processes:
             answer = connection.recv_bytes()
         except (EOFError, OSError) as error:
             raise WorkerFailed(self._last_words(worker)) from error
-        if answer[:1] == _FAILED:
+        if answer[:1] in (_FAILED, _HOPELESS):
             reason, _, trace = answer[1:].decode(errors="replace").partition("\0")
-            raise WorkerFailed(reason, trace)
+            raise (WorkerFailed if answer[:1] == _FAILED else WorkersFailed)(reason, trace)
         return answer[1:]
 
     def _last_words(self, worker: int) -> str:
@@ -177,8 +185,14 @@ def serve(
         end(work)
     except (EOFError, BrokenPipeError, KeyboardInterrupt):
         return  # the parent has gone
-    except Exception as error:
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        where = f"{os.path.basename(place.filename)}:{place.lineno}"
+    except (Exception, SystemExit) as error:
         trace = "".join(traceback.format_exception(error))
-        connection.send_bytes(_FAILED + f"{type(error).__name__}: {error} ({where})\0{trace}".encode())
+        hopeless = isinstance(error, EnvironmentFailed | SystemExit)
+        reason = f"{type(error).__name__}: {error} ({place_of(error)})"
+        connection.send_bytes((_HOPELESS if hopeless else _FAILED) + f"{reason}\0{trace}".encode())
+
+
+def place_of(error: BaseException) -> str:
+    """File and line where an error was raised."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{os.path.basename(place.filename)}:{place.lineno}"

@@ -81,7 +81,15 @@ def hydra_command(
         @functools.wraps(task)
         def guarded(cfg: DictConfig) -> Any:
             with job_errors() if results.in_sweep() else user_errors():
-                return task(cfg)
+                try:
+                    return task(cfg)
+                except (*USER_ERRORS, RunError):
+                    raise
+                except (Exception, SystemExit):
+                    from rlstack.training.failures import environment_errors  # torch takes seconds to import
+
+                    with environment_errors(cfg.get("env")):
+                        raise
 
         @functools.wraps(task)
         def main(cfg: DictConfig | None = None) -> Any:

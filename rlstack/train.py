@@ -98,7 +98,7 @@ def train(plain: dict[str, Any]) -> RunDirectory | None:
         check_gradients(config.debug)
         print(describe(config, directory, compiled))
         training = _begun(config, directory, plain, ranks)
-        with told_in_one_line(directory.path):
+        with told_in_one_line(directory.path, config.env):
             evaluation = training.execute()
             if config.curriculum is not None:
                 from rlstack.training.curriculum.picture import save_curriculum

@@ -80,7 +80,7 @@ class Gymnasium(World):
             raise ValueError(f"worker_timeout: {worker_timeout} is not a positive number of seconds")
         self._recipe = Recipe(id, dict(kwargs or {}), max_steps)
         first = self._recipe.make()
-        _, info = first.reset(seed=0)
+        _, info = self._recipe.begin(first, 0)
         super().__init__(num_envs, device, dtype, seed)
         self._numpy_dtype = str(torch.empty(0, dtype=dtype).numpy().dtype)
         self._codec = Codec.of(first, info, self._numpy_dtype)
@@ -121,7 +121,7 @@ class Gymnasium(World):
             arrays = simulators.arrays
         else:
             environments = [self._first, *(self._recipe.make() for _ in range(1, self.num_worlds))]
-            simulators = LocalSimulators(environments, range(self.num_worlds), self._codec, arrays)
+            simulators = LocalSimulators(self._recipe, environments, range(self.num_worlds), self._codec, arrays)
         self._batch = Batch(arrays, self._codec.observations, self._numpy_dtype, self.device)
         self._batch.steps = self._steps_before
         self._simulators = simulators

@@ -11,9 +11,14 @@ from typing import Any
 import gymnasium
 
 from ..named import made_by
+from ..processes import EnvironmentFailed
 
 Environment = gymnasium.Env[Any, Any]
 
+_INTERFACE = (
+    "Gymnasium's reset(seed=, options=) returns (observation, info), its step (observation, reward, terminated, "
+    "truncated, info); shimmy.GymV21CompatibilityV0 makes such of an environment of the older kind"
+)
 _EXTRAS = {"gymnasium.envs.box2d": "box2d", "gymnasium.envs.mujoco": "mujoco"}
 
 
@@ -31,6 +36,27 @@ class Recipe:
     id: str | None
     kwargs: dict[str, Any] = field(default_factory=dict)
     max_steps: int | None = None
+
+    def begin(self, environment: Environment, seed: int | None) -> tuple[Any, dict[str, Any]]:
+        """What an environment of this kind shows and tells at the beginning of an episode.
+
+        Raises:
+            EnvironmentFailed: its ``reset`` is none of Gymnasium's.
+        """
+        try:
+            answer = environment.reset(seed=seed)
+        except TypeError as error:
+            if "unexpected keyword argument" not in str(error):
+                raise
+            raise self.misfit("reset", str(error)) from error
+        if isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], dict):
+            return answer
+        kind = f"a tuple of {len(answer)}" if isinstance(answer, tuple) else f"one {type(answer).__name__}"
+        raise self.misfit("reset", f"it returns {kind}")
+
+    def misfit(self, method: str, why: str) -> EnvironmentFailed:
+        """The error of an environment of this kind whose method is none of Gymnasium's."""
+        return EnvironmentFailed(f"{self.id}: {method} does not fit ({why}); {_INTERFACE}")
 
     def make(self) -> Environment:
         """A new environment, without the checks that Gymnasium makes on every first step.

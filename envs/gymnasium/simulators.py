@@ -97,12 +97,15 @@ class LocalSimulators:
     """Environments of this process, for some rows of the arrays.
 
     Args:
+        recipe: by which they were made.
         environments: one for each row.
         rows: which rows of ``arrays`` are theirs.
     """
 
-    def __init__(self, environments: Sequence[Environment], rows: range, codec: Codec, arrays: Arrays) -> None:
-        self.environments, self.arrays, self._codec = list(environments), arrays, codec
+    def __init__(
+        self, recipe: Recipe, environments: Sequence[Environment], rows: range, codec: Codec, arrays: Arrays
+    ) -> None:
+        self._recipe, self.environments, self.arrays, self._codec = recipe, list(environments), arrays, codec
         self._rows = dict(zip(rows, self.environments))
         self._slice = slice(rows.start, rows.stop)
         # Where an observation is one array as it comes, it goes straight to its row.
@@ -113,8 +116,8 @@ class LocalSimulators:
     def make(cls, recipe: Recipe, rows: range, dtype: str, arrays: Arrays) -> LocalSimulators:
         """Makes as many environments as there are rows."""
         environments = [recipe.make() for _ in rows]
-        _, info = environments[0].reset(seed=0)
-        return cls(environments, rows, Codec.of(environments[0], info, dtype), arrays)
+        _, info = recipe.begin(environments[0], 0)
+        return cls(recipe, environments, rows, Codec.of(environments[0], info, dtype), arrays)
 
     def step(self) -> None:
         arrays, plain, observe = self.arrays, self._plain, self._observe
@@ -124,7 +127,12 @@ class LocalSimulators:
             if over:
                 rewards.append(0.0)
                 continue
-            observation, reward, terminated, truncated, info = environment.step(action)
+            try:
+                observation, reward, terminated, truncated, info = environment.step(action)
+            except (TypeError, ValueError) as error:
+                if "unpack" not in str(error):  # here, or in a wrapper
+                    raise
+                raise self._recipe.misfit("step", str(error)) from error
             rewards.append(float(reward))
             if terminated or truncated:
                 arrays.flags[:, row, 0] = True, bool(terminated), bool(truncated)
@@ -136,7 +144,7 @@ class LocalSimulators:
 
     def reset(self, rows: Iterable[int], seeds: Iterable[int | None]) -> None:
         for row, seed in zip(rows, seeds):
-            observation, info = self._rows[row].reset(seed=seed)
+            observation, info = self._recipe.begin(self._rows[row], seed)
             self.arrays.flags[:, row] = False
             self.arrays.reward[row] = 0.0
             self._observe(row, observation, info)

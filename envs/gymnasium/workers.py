@@ -60,7 +60,8 @@ class WorkerSimulators:
 
     Raises:
         RuntimeError: a worker cannot begin.
-        WorkersFailed: a worker fails again and again within its first steps; it says which, and why.
+        WorkersFailed: a worker fails again and again within its first steps, or its environment ends the process or
+            is none of Gymnasium's; it says which, and why.
     """
 
     def __init__(self, recipe: Recipe, dtype: str, arrays: Arrays, workers: int, timeout: float = TIMEOUT) -> None:
@@ -154,6 +155,8 @@ class WorkerSimulators:
         return answers
 
     def _replace(self, worker: int, error: WorkerFailed) -> None:
+        if isinstance(error, WorkersFailed):
+            raise WorkersFailed(f"{self._named(worker)}: {error}", error.traceback) from error
         early = self._steps.pop(worker, 0) < _FIRST_STEPS
         self._in_vain[worker] = self._in_vain[worker] + 1 if early else 0
         text = f"{self._named(worker)}: {error}"

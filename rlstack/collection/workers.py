@@ -67,7 +67,7 @@ class Worker(LeanCollector):
         """``{"done": answer}`` of a method, or ``{"failed": (reason, traceback)}``."""
         try:
             return {"done": getattr(self, task)(*given)}
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a world may even end the program
             trace = "".join(traceback.format_exception(error))
             return {"failed": (f"{type(error).__name__}: {error}", trace)}
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from envs.processes import WorkersFailed
+from envs.processes import EnvironmentFailed, WorkersFailed, place_of
 from rlstack.collection.remote import CollectorFailed
 from rlstack.config.errors import RunError
 
@@ -14,19 +15,19 @@ from .disk import OF_THE_DISK
 
 
 @contextmanager
-def told_in_one_line(run: Path) -> Iterator[None]:
-    """Within it, a disk that does not take what is written, and workers that always fail, end a run.
+def told_in_one_line(run: Path, env: Mapping[str, Any] | None = None) -> Iterator[None]:
+    """Within it, a disk that does not take what is written, and environments that cannot go on, end a run.
 
     Args:
         run: its directory.
+        env: the group of its environment, to name it.
 
     Raises:
         RunError: instead of their own errors; it says how to go on.
     """
     try:
-        yield
-    except WorkersFailed as error:
-        raise RunError(f"env: {error}", error.traceback) from error
+        with environment_errors(env):
+            yield
     except CollectorFailed as error:
         raise RunError(f"collector: {error}{_how_to_go_on(run)}", error.traceback) from error
     except OSError as error:
@@ -34,6 +35,27 @@ def told_in_one_line(run: Path) -> Iterator[None]:
             raise
         what = f"{error.filename or run} cannot be written ({error.strerror})"
         raise RunError(f"{what}; the run has ended{_how_to_go_on(run)}") from error
+
+
+@contextmanager
+def environment_errors(env: Mapping[str, Any] | None) -> Iterator[None]:
+    """Within it, an environment that ends the program, or cannot be used as it is, ends the run.
+
+    Args:
+        env: the group that it was made from, to name it.
+
+    Raises:
+        RunError: instead of the environment's own error, or of the program's end.
+    """
+    try:
+        yield
+    except (EnvironmentFailed, WorkersFailed) as error:
+        raise RunError(f"env: {error}", getattr(error, "traceback", "")) from error
+    except SystemExit as error:
+        named = [env[key] for key in ("id", "name") if env and env.get(key)]
+        called = f"sys.exit({'' if error.code is None else repr(error.code)}) in {place_of(error)}"
+        told = f"env: {named[0] if named else 'an environment'} called {called}"
+        raise RunError(f"{told}; an environment may end its episodes, but not the program") from error
 
 
 def _how_to_go_on(run: Path) -> str:

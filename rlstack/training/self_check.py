@@ -20,6 +20,7 @@ from rlstack.config import ConfigError
 from .checkpoint import CheckpointStore
 from .config import TrainConfig
 from .curriculum.course import Curriculum
+from .failures import environment_errors
 from .guard import find
 from .remote import worlds_here
 from .run_directory import RunDirectory
@@ -37,7 +38,7 @@ def self_check(config: TrainConfig, run: RunDirectory, stream: TextIO | None = N
     Raises:
         ConfigError: the first thing that does not work, and what to change.
     """
-    with rng_untouched():
+    with rng_untouched(), environment_errors(config.env):
         copy = _SmallCopy(config, run)
         checks: list[tuple[str, Callable[[], str], str]] = [
             ("specs", copy.specs, "the world's observation_spec, action_spec and outputs must agree (env.*)"),
@@ -116,7 +117,7 @@ def check_buildable(config: TrainConfig) -> Agent:
         ConfigError: an unknown key, a wrong type, an impossible value, an agent that cannot act in the world, or a
             curriculum that it does not have.
     """
-    with rng_untouched():
+    with rng_untouched(), environment_errors(config.env):
         device = choose_device(config.device)
         env = build_world(config.env, worlds_here(config, device), config.seed)
         agent = build_agent(config.agent, env, config.total_frames, device)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from typing import Any
 
@@ -92,7 +93,7 @@ class Fragile(gymnasium.Env[Any, Any]):
     """Breaks in some step of an episode, or while it is reset: with an exception, by ending its process, or by hanging.
 
     Args:
-        how: ``raises``, ``dies`` or ``hangs``.
+        how: ``raises``, ``dies``, ``hangs`` or ``exits``.
         at: in which step; 0 is a reset, the third one or a later one.
         once: a file by whose absence it knows that it has not broken yet; None breaks it every time.
     """
@@ -127,6 +128,8 @@ class Fragile(gymnasium.Env[Any, Any]):
                 return
         if self.how == "dies":
             os.kill(os.getpid(), signal.SIGKILL)
+        if self.how == "exits":
+            sys.exit(0)
         if self.how == "hangs":
             time.sleep(1e6)
         raise ArithmeticError("the mast broke")
@@ -147,3 +150,28 @@ class Noisy(gymnasium.Env[Any, Any]):
         reward = float(action.sum())
         action *= 0.0  # an environment may do as it likes with what it was given
         return self.np_random.random(2, np.float32), reward, bool(self.np_random.random() < 0.2), False, {}
+
+
+class Old(gymnasium.Env[Any, Any]):
+    """Speaks the interface that Gymnasium had before its version 0.26.
+
+    Args:
+        reset: ``plain`` returns an observation alone, ``seedless`` takes no seed, ``new`` is as it should be.
+        parts: which a step returns.
+    """
+
+    observation_space = spaces.Box(0.0, 1.0, (1,))
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, reset: str = "new", parts: int = 4) -> None:
+        show = np.zeros(1, np.float32)
+        self._outcome = (show, 1.0, False, False, {}, None)[:parts] if parts > 4 else (show, 1.0, False, {})
+        answers: dict[str, Any] = {
+            "plain": lambda *, seed=None, options=None: show,
+            "seedless": lambda: show,
+            "new": lambda *, seed=None, options=None: (show, {}),
+        }
+        self.reset = answers[reset]  # type: ignore[method-assign]
+
+    def step(self, action: int) -> Any:
+        return self._outcome

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from envs.gymnasium import Gymnasium
-from envs.processes import WorkersFailed
+from envs.processes import EnvironmentFailed, WorkersFailed
 from tests.envs.gymnasium_toys import TOYS, rolled
 
 FRAGILE = f"{TOYS}:Fragile"
@@ -99,6 +99,29 @@ def test_one_that_fails_again_and_again_ends_it(how: str) -> None:
     with pytest.raises(RuntimeError, match="the workers of this world have ended"):
         env.reset()
     env.close()
+
+
+def test_one_that_ends_its_process_is_not_replaced() -> None:
+    message = r"^worker 0 of 1 \(environments 0 to 0\): SystemExit: 0 \(gymnasium_toys.py:\d+\)$"
+    with fragile("exits", 2, num_envs=1, workers=1) as env, pytest.raises(WorkersFailed, match=message) as caught:
+        rolled(env, 3)
+    assert "in _break" in caught.value.traceback and env.worker_failures == 0
+
+
+@pytest.mark.parametrize("max_steps", [None, 5])
+@pytest.mark.parametrize(
+    ("kwargs", "fault"),
+    [
+        ({"reset": "plain"}, r"reset does not fit \(it returns one ndarray\)"),
+        ({"reset": "seedless"}, r"reset does not fit \(.*unexpected keyword argument 'seed'\)"),
+        ({}, r"step does not fit \(not enough values to unpack \(expected 5, got 4\)\)"),
+        ({"parts": 6}, r"step does not fit \(too many values to unpack .*\)"),
+    ],
+)
+def test_older_interfaces_are_told_in_one_line(kwargs: dict[str, Any], fault: str, max_steps: int | None) -> None:
+    """Also where a wrapper of Gymnasium's meets them first."""
+    with pytest.raises(EnvironmentFailed, match=rf"^{TOYS}:Old: {fault}; Gymnasium's reset.*shimmy"):
+        rolled(Gymnasium(f"{TOYS}:Old", 1, kwargs=kwargs, max_steps=max_steps), 1)
 
 
 def test_a_timeout_is_a_positive_number() -> None:

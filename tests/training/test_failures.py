@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import errno
 import resource
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -16,13 +17,13 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 
 import rlstack
-from envs.processes import WorkersFailed
+from envs.processes import EnvironmentFailed, WorkersFailed
 from rlstack.command import user_errors
 from rlstack.config import ConfigError, conf_dir, to_plain
 from rlstack.config.errors import RunError
 from rlstack.train import train
 from rlstack.training.checkpoint import CheckpointStore
-from rlstack.training.failures import told_in_one_line
+from rlstack.training.failures import environment_errors, told_in_one_line
 from rlstack.training.hardware import Hardware
 from rlstack.training.loggers import MetricLogger
 from rlstack.training.loop import Training
@@ -239,3 +240,26 @@ def test_workers_are_counted_and_given_up_in_one_line(tmp_path: Path, capsys: py
         raise WorkersFailed("worker 0 of 1: it broke", "Traceback\n  in step")
     assert ended.value.code == 1
     assert capsys.readouterr().err == "Traceback\n  in step\nerror: env: worker 0 of 1: it broke\n"
+
+
+@pytest.mark.parametrize(("at", "frames"), [(40, 128), (3, None)])
+def test_an_environment_that_ends_the_program_ends_the_run_as_an_error(
+    tmp_path: Path, at: int, frames: int | None
+) -> None:
+    """In training, after a checkpoint, and in the self-check."""
+    ends = ["env.id=tests.envs.gymnasium_toys:Fragile", f"+env.kwargs={{how: exits, at: {at}}}"]
+    with pytest.raises(RunError, match=r"^env: tests.*:Fragile called sys.exit\(0\) in gymnasium_toys.py:\d+; "):
+        train(plain(tmp_path / "run", *ends))
+    if frames is None:
+        assert not (tmp_path / "run").exists()
+    else:
+        assert rlstack.load(tmp_path / "run").frames == frames
+
+
+def test_commands_take_the_end_of_the_program_for_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended, user_errors(), environment_errors({"name": "my.worlds:Harbour"}):
+        sys.exit(0)
+    assert ended.value.code == 1
+    assert capsys.readouterr().err.startswith("error: env: my.worlds:Harbour called sys.exit(0) in test_failures.py:")
+    with pytest.raises(RunError, match="^env: my:Old: step does not fit"), environment_errors(None):
+        raise EnvironmentFailed("my:Old: step does not fit")
