@@ -110,6 +110,8 @@ def judge(config: EvaluateConfig, judged: Candidate, device: torch.device) -> No
     if evaluation.cut:
         count = f"{evaluation.cut} of {len(evaluation.levels)} episodes"
         print(f"{count} had not ended after {evaluation.max_steps:,} steps, and are judged as they stood")
+    if trouble := evaluation.trouble():
+        print(trouble)
     for path in (folder / "evaluation.json", *pictures):
         print(f"wrote {path}")
 

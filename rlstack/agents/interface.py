@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torchrl.data import Binary, Bounded, Categorical, Composite, MultiCategorical, TensorSpec
-from torchrl.envs import EnvBase
+from torchrl.envs import EnvBase, TransformedEnv
+from torchrl.envs.batched_envs import BatchedEnvBase
 
 from envs.base import World
 from rlstack.config import ConfigError
@@ -62,11 +63,11 @@ class Interface:
             group,
             observation,
             action,
-            getattr(env, "input_features", None),
+            _offered(env, "input_features"),
             dtypes[0] if dtypes else torch.get_default_dtype(),
             MASK in seen.keys(),  # noqa: SIM118
-            getattr(env, "nearest_obstacle", None),
-            isinstance(env, World) or getattr(env, "carries_memory", False),
+            _offered(env, "nearest_obstacle"),
+            isinstance(env, World) or bool(_offered(env, "carries_memory")),
             1 if group is None else int(lead[-1]),
         )
 
@@ -240,6 +241,18 @@ def _fitting(interface: Interface) -> str | None:
     if interface.choices is None:
         return None
     return "ppo, a2c, dqn, rainbow, iqn, sac" if len(interface.choices) == 1 else "ppo, a2c"
+
+
+def _offered(env: EnvBase, name: str) -> Any:
+    """What a world offers beyond TorchRL's interface; None where it lacks that.
+
+    Worlds behind ``ParallelEnv`` and ``SerialEnv`` offer nothing: these pass every look at an attribute on, to worlds
+    that need not run yet, and get back something else than what the worlds have.
+    """
+    within = env
+    while isinstance(within, TransformedEnv):
+        within = within.base_env
+    return None if isinstance(within, BatchedEnvBase) else getattr(env, name, None)
 
 
 def _strip(spec: TensorSpec, dims: int) -> TensorSpec:

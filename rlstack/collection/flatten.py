@@ -21,7 +21,8 @@ def flatten_agents(batch: TensorDictBase, group: str | None = "agents") -> Tenso
 
     Args:
         batch: what a collector yields, ``[W, T]``, agents under ``group`` with shape ``[W, T, A, ...]``; for a
-            single-agent env ``group=None``. An unbatched env's ``[T]`` is taken as one world.
+            single-agent env ``group=None``, or a batch without that group. An unbatched env's ``[T]`` is taken as
+            one world.
 
     Returns ``[W*A, T]`` (or ``[W, T]``) with ``observation``, ``action``, ``next`` (``observation``, ``reward``,
     ``terminated``, ``done``, the last two ``[..., 1]``) and ``active [.., T]`` bool: entries to learn from (of agents
@@ -30,7 +31,7 @@ def flatten_agents(batch: TensorDictBase, group: str | None = "agents") -> Tenso
     """
     if batch.ndim != 2:
         batch = batch.reshape(-1, batch.shape[-1])
-    if group is None:
+    if group is None or group not in batch.keys():  # noqa: SIM118
         flat = _selected(batch, _ROOT)
         flat["next"] = _made(_selected(batch.get("next"), _NEXT), batch)
         flat["active"] = torch.ones(batch.shape, dtype=torch.bool, device=batch.device)

@@ -15,6 +15,7 @@ from torch import Tensor
 from torchrl.envs import EnvBase
 
 import envs
+from rlstack.collection.finite import LEARNED_FROM, Sum, find, leaves
 from rlstack.play.option import judged
 from rlstack.training.seeding import own_randomness
 
@@ -28,6 +29,8 @@ batches waste less on stragglers than one large one; and what a policy computes 
 
 MOST_STEPS = 100_000
 """What ends an episode of a world that names no ``evaluation_steps``, should its own rules never do so."""
+
+_OBSERVED = frozenset({"observation"})
 
 OURS = ("num_worlds", "num_envs", "device", "seed", "compiled", "workers")
 """Constructor arguments of a world that an evaluation sets itself."""
@@ -77,6 +80,9 @@ def evaluate(
             own ``evaluation_steps``, or plays to the end, for :data:`MOST_STEPS` at most.
         name: of the policy, for the record.
 
+    An episode in which an observation, action or reward is not finite ends there; it is told of in
+    :attr:`Evaluation.non_finite`, and the policy goes on with zeros in place of such observations.
+
     Raises:
         ValueError: no episodes, an unknown world or option, or a config that the world cannot hold.
     """
@@ -89,6 +95,7 @@ def evaluate(
     parts: list[dict[str, Tensor]] = []
     recordings: dict[int, Any] = {}
     cut = 0
+    found: dict[int, str] = {}
     with torch.no_grad(), own_randomness(seed):
         for first, env in _worlds(world, chosen, len(levels), seed, device):
             indices = range(first, min(first + env.batch_size.numel(), len(levels)))
@@ -97,11 +104,12 @@ def evaluate(
             recorder = _recorder(world, env, watched, first, levels)
             scores = _play(env, policy, start, limit, recorder)
             parts.append({key: value[: len(indices)].cpu() for key, value in scores.values.items()})
+            found |= {first + row: what for row, what in scores.found.items() if row < len(indices)}
             cut += int(scores.running[: len(indices)].sum())
             if recorder is not None:
                 recordings.update(zip(watched, recorder.recordings()))
     columns = {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
-    return Evaluation(columns, list(levels), world, chosen, seed, name, recordings, cut, limit)
+    return Evaluation(columns, list(levels), world, chosen, seed, name, recordings, cut, limit, found)
 
 
 # -- episodes and worlds -----------------------------------------------------------------------------------------
@@ -210,11 +218,11 @@ def _play(
     scores = Scores(env, tensordict)
     if recorder is not None:
         recorder.add()
-    for _ in range(max_steps):
-        tensordict = env.step(policy(tensordict))
+    for step in range(max_steps):
+        tensordict = env.step(policy(scores.checked(tensordict, step)))
         if recorder is not None:
             recorder.add()
-        if scores.take(tensordict.get("next")):
+        if scores.take(tensordict, step):
             break
         tensordict = env.maybe_reset(env.step_mdp(tensordict))
     return scores
@@ -226,10 +234,12 @@ class Scores:
     Attributes:
         values: float64 ``[W]`` by name.
         running: ``[W]`` bool, which have not ended yet.
+        found: by world, the first number of its episode that is not finite.
     """
 
     def __init__(self, env: EnvBase, first: TensorDictBase) -> None:
         self.values: dict[str, Tensor] = {}
+        self.found: dict[int, str] = {}
         self._env, self._worlds = env, env.batch_size.numel()
         self.running = torch.ones(self._worlds, dtype=torch.bool, device=first.device)
         active = first.get(("agents", "active"), None)
@@ -237,12 +247,35 @@ class Scores:
         self._return: Tensor | float = 0.0
         self._length = 0
 
-    def take(self, following: TensorDictBase) -> bool:
-        """Takes in what a step led to; returns whether all worlds have ended."""
+    def checked(self, root: TensorDictBase, step: int) -> TensorDictBase:
+        """What is shown before a step, with zeros in place of observations that are not finite."""
+        if self._find(root, step, _OBSERVED):
+            return root
+        for key, value in list(leaves(root, _OBSERVED)):
+            root = root.clone(recurse=False).set(key, value.nan_to_num(0.0, 0.0, 0.0))  # never in place
+        return root
+
+    def take(self, stepped: TensorDictBase, step: int) -> bool:
+        """Takes in a step and what it led to; returns whether all worlds have ended."""
+        following = stepped.get("next")
         for name, value in self._statistics(following).items():
             self.values[name] = torch.where(self.running, value, self.values.get(name, value))
+        self._find(stepped, step, LEARNED_FROM)
         self.running = self.running & ~self._ended(following)
         return not bool(self.running.any())
+
+    def _find(self, shown: TensorDictBase, step: int, only: frozenset[str]) -> bool:
+        """Whether all is finite; where it is not, episodes that are judged end, and are noted in :attr:`found`."""
+        values = [value for _, value in leaves(shown, only)]
+        if Sum(values).is_finite() or all(bool(torch.isfinite(value).all()) for value in values):
+            return True
+        single = shown.reshape(self._worlds)
+        for world in self.running.nonzero()[:, 0].tolist():
+            if what := find(single[world : world + 1].unsqueeze(1), only):
+                agent = "" if what.agent is None else f" of agent {what.agent}"
+                self.found[world] = f"{what.name}{agent} is {what.value} in step {step}"
+                self.running[world] = False
+        return False
 
     def _statistics(self, following: TensorDictBase) -> dict[str, Tensor]:
         episode = following.get("episode", None)

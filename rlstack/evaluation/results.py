@@ -53,6 +53,7 @@ class Evaluation:
         recordings: the world's own recordings, by episode index.
         cut: how many episodes had not ended after ``max_steps``, and are judged as they stood.
         max_steps: steps after which an episode was cut.
+        found: by episode, the first observation, action or reward in it that is not finite, in words.
     """
 
     episodes: dict[str, Tensor]
@@ -64,18 +65,40 @@ class Evaluation:
     recordings: dict[int, Any] = field(default_factory=dict, repr=False)
     cut: int = 0
     max_steps: int | None = None
+    found: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def non_finite(self) -> dict[int, str]:
+        """Episodes that cannot be summed up, and why: something in them is not finite, or their return is not."""
+        returns = self.episodes.get("return", torch.zeros(0))
+        unbounded = (~torch.isfinite(returns)).nonzero().flatten().tolist()
+        return {index: f"the return is {float(returns[index])}" for index in unbounded} | self.found
+
+    def trouble(self) -> str:
+        """One line about :attr:`non_finite`; empty where there is nothing to tell."""
+        if not (bad := self.non_finite):
+            return ""
+        first = min(bad)
+        return f"not finite in {len(bad)} of {len(self.levels)} episodes: {bad[first]} of episode {first}"
 
     def summary(self) -> dict[str, float]:
-        """Numbers for a logger, named ``eval/...``; those that do not exist (time without success) are left out."""
+        """Numbers for a logger, named ``eval/...``; those that do not exist (time without success) are left out.
+
+        ``eval/non_finite`` counts the episodes that cannot be summed up, where there are any.
+        """
         *levels, overall = self.table()
         numbers = {f"eval/{name}": value for name, value in overall.items() if name not in ("level", "episodes")}
         numbers |= {f"eval/success_level{row['level']}": row.get("success") for row in levels}
+        numbers["eval/non_finite"] = float(len(self.non_finite)) or None
         return {name: value for name, value in numbers.items() if value is not None}
 
     def rank(self, tie_breaker: str = "return") -> list[float]:
-        """What makes one evaluation better than another: success, then the other; in a world without, the return."""
-        summary = self.summary()
-        names = ("eval/success", f"eval/{tie_breaker}") if "eval/success" in summary else ("eval/return",)
+        """What makes one evaluation better than another: success, then the other; in a world without, the return.
+
+        All are -inf where an episode cannot be summed up: nothing is worse.
+        """
+        names = ("eval/success", f"eval/{tie_breaker}") if "success" in self.episodes else ("eval/return",)
+        summary = {} if self.non_finite else self.summary()
         return [summary.get(name, -math.inf) for name in names]
 
     def table(self) -> list[Row]:
@@ -116,6 +139,7 @@ class Evaluation:
             "seed": self.seed,
             "cut": self.cut,
             "max_steps": self.max_steps,
+            "non_finite": {str(index): what for index, what in self.non_finite.items()},
             "summary": self.summary(),
             "levels": self.table(),
             "definitions": DEFINITIONS,
@@ -143,13 +167,14 @@ class Evaluation:
                 for name in rows[0]
             }
             read = cls(columns, levels, *(content[key] for key in ("world", "options", "seed", "policy")))
-        except (IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
+            found = {int(index): str(what) for index, what in content.get("non_finite", {}).items()}
+        except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
             raise ValueError(f"not a whole evaluation ({type(error).__name__}: {first_line(error)})") from None
         if any(value.dim() != 1 for value in columns.values()):
             raise ValueError("not a whole evaluation, an episode has something else than numbers")
         if not all(isinstance(level, str) for level in levels):
             raise ValueError("not a whole evaluation, an episode's level is no name")
-        return replace(read, cut=content.get("cut", 0), max_steps=content.get("max_steps"))
+        return replace(read, cut=content.get("cut", 0), max_steps=content.get("max_steps"), found=found)
 
     def save(self, path: str | Path) -> None:
         """Writes :meth:`to_json`, replacing the file in one step; makes missing folders."""

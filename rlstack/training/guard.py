@@ -6,18 +6,17 @@ What is collected is looked at as one sum, and a step of a loss or gradient that
 
 from __future__ import annotations
 
-import math
 from collections import deque
-from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
 from rlstack.agents.base import Agent
+from rlstack.collection.finite import LEARNED_FROM, Finding, Sum, find, leaves
 from rlstack.collection.flatten import flatten_agents
 from rlstack.config.errors import RunError
 
@@ -27,60 +26,6 @@ from .monitor import count_frames
 from .seeding import seed_everything
 
 BAD_BATCH = "bad_batch.pt"
-LEARNED_FROM = frozenset({"observation", "action", "reward", "raw_action", "log_prob", "memory"})
-"""Of a batch, what an agent sees; what else a world tells is its own business."""
-_HALF = (torch.float16, torch.bfloat16)
-
-
-class Finding(NamedTuple):
-    """The first number of a batch ``[W, T]`` that is not finite: whose, which, in which step and world."""
-
-    step: int
-    stage: int
-    name: str
-    world: int
-    agent: int | None
-    value: float
-
-    def __str__(self) -> str:
-        agent = "" if self.agent is None else f", agent {self.agent}"
-        return f"{self.name} is {self.value} in world {self.world}{agent}, step {self.step} of the batch"
-
-
-def find(batch: TensorDictBase, only: frozenset[str] = LEARNED_FROM) -> Finding | None:
-    """Where a batch ``[W, T]`` is not finite: the earliest step; within it observation, action, then what follows.
-
-    Args:
-        only: entries to look at; nothing in it means all.
-    """
-    return min((_first(key, value) for key, value in _leaves(batch, only) if not _is_finite(value)), default=None)
-
-
-def _first(key: tuple[str, ...], value: Tensor) -> Finding:
-    bad = ~torch.isfinite(value)
-    steps = bad.flatten(2).any(-1) if bad.dim() > 2 else bad
-    step = int(steps.any(0).int().argmax())
-    world = int(steps[:, step].int().argmax())
-    entry, wrong = value[world, step], bad[world, step]
-    agent = int(wrong.nonzero()[0, 0]) if "agents" in key else None
-    stage = 2 if key[0] == "next" else int("observation" not in key)
-    return Finding(step, stage, ".".join(key), world, agent, float(entry[wrong][0]))
-
-
-def _is_finite(value: Tensor) -> bool:
-    return bool(torch.isfinite(value).all())
-
-
-def _leaves(
-    batch: TensorDictBase, only: frozenset[str], above: tuple[str, ...] = (), within: bool = False
-) -> Iterator[tuple[tuple[str, ...], Tensor]]:
-    """Floating-point leaves under one of the names; quicker than a tensordict's own nested items."""
-    for key, value in batch.items():
-        chosen = within or not only or key in only
-        if not isinstance(value, Tensor):
-            yield from _leaves(value, only, (*above, key), chosen)
-        elif chosen and value.is_floating_point():
-            yield (*above, key), value
 
 
 class Guard:
@@ -100,7 +45,7 @@ class Guard:
     def __init__(self, config: GuardConfig, agent: Agent, folder: Path, seed: int, unit: str) -> None:
         self._config, self._agent, self._file, self._seed, self._unit = config, agent, folder / BAD_BATCH, seed, unit
         self._written = False
-        self._pending: deque[tuple[_Sum, TensorDictBase, int]] = deque()
+        self._pending: deque[tuple[Sum, TensorDictBase, int]] = deque()
         self._refused_before = 0
         self._in_a_row, self._dropped, self._rollbacks = 0, 0, 0
         self._keep()
@@ -116,7 +61,7 @@ class Guard:
             RunError: something is not finite, and that is not to be put up with (any more).
         """
         before = frames - count_frames(batch, sequences, self._unit)
-        total = _Sum([value for _, value in _leaves(batch, LEARNED_FROM)])
+        total = Sum([value for _, value in leaves(batch, LEARNED_FROM)])
         later = self._config.non_finite == "error" and total.of_gpu
         if later:
             self._pending.append((total, batch, before))
@@ -237,30 +182,3 @@ class Guard:
             earlier = batch[..., : found.step]
             before += count_frames(earlier, flatten_agents(earlier, self._agent.interface.group), self._unit)
         return f"{found}, frame {before:,}"
-
-
-class _Sum:
-    """Of all numbers of some tensors: finite only if all of them are. A GPU's is fetched without waiting for it."""
-
-    def __init__(self, values: list[Tensor]) -> None:
-        sums = [value.sum(dtype=torch.float32 if value.dtype in _HALF else None) for value in values]
-        self._event: torch.cuda.Event | None = None
-        self.of_gpu = bool(sums) and sums[0].is_cuda
-        if self.of_gpu:
-            total = torch.stack([one.double() for one in sums]).sum()
-            self._host = torch.empty_like(total, device="cpu", pin_memory=True).copy_(total, non_blocking=True)
-            self._event = torch.cuda.Event()
-            self._event.record()
-        else:
-            self._total = sum(one.item() for one in sums)
-
-    def is_there(self) -> bool:
-        """It can be read without waiting."""
-        return self._event is None or self._event.query()
-
-    def is_finite(self) -> bool:
-        """Reads it, after waiting for it if need be."""
-        if self._event is None:
-            return math.isfinite(self._total)
-        self._event.synchronize()
-        return math.isfinite(self._host.item())

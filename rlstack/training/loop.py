@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
@@ -232,10 +233,12 @@ class Training:
         rank = evaluation.rank(getattr(world_class(self.config.env["name"]), "tie_breaker", "return"))
         if self.ranks is not None:  # whether to save must not depend on what two devices round differently
             rank = [self.ranks.of_first(number) for number in rank]
-        best, self.best_rank = rank > self.best_rank, max(rank, self.best_rank)
+        best = rank > self.best_rank and rank[0] > -math.inf
+        self.best_rank = max(rank, self.best_rank)
         self._time = clock.read()
         logger.log(self.frames, {**summary, **self._time})
-        progress.event(f"evaluation at {self.frames:,} frames: {outcome_of(summary)}")
+        told = "; ".join(part for part in (outcome_of(summary), evaluation.trouble()) if part)
+        progress.event(f"evaluation at {self.frames:,} frames: {told}")
         return evaluation, best
 
     @contextmanager

@@ -22,7 +22,7 @@ _VALUES: dict[str, Callable[[list[float]], float]] = {
 
 
 def score(run: Path | str, objective: ObjectiveConfig) -> float:
-    """The objective of a run, so far as it has come.
+    """The objective of a run, so far as it has come; NaN where no evaluation could be summed up.
 
     Raises:
         ConfigError: the run has not logged such a metric; it says what it has logged.
@@ -32,6 +32,8 @@ def score(run: Path | str, objective: ObjectiveConfig) -> float:
     columns = {name for row in rows for name in row}
     metric = objective.metric or next((name for name in _DEFAULTS if name in columns), _DEFAULTS[-1])
     values = [row[metric] for row in rows if metric in row]
+    if not values and objective.metric is None and "eval/non_finite" in columns:
+        return math.nan  # no evaluation could be summed up
     if not values:
         guess = did_you_mean(metric, columns)
         raise ConfigError(f"objective.metric: {metric!r} is not in {path}, {guess}it has: {', '.join(sorted(columns))}")

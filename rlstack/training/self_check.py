@@ -14,6 +14,7 @@ from torchrl.envs import EnvBase
 from torchrl.envs.utils import check_env_specs
 
 from rlstack.agents import Agent, build_agent
+from rlstack.collection.finite import find
 from rlstack.collection.flatten import flatten_agents
 from rlstack.config import ConfigError
 
@@ -21,7 +22,6 @@ from .checkpoint import CheckpointStore
 from .config import TrainConfig
 from .curriculum.course import Curriculum
 from .failures import environment_errors
-from .guard import find
 from .remote import worlds_here
 from .run_directory import RunDirectory
 from .seeding import rng_untouched

@@ -64,10 +64,11 @@ def _learning(agent: Mapping[str, Any]) -> dict[str, str]:
 
 def outcome_of(evaluation: dict[str, float]) -> str:
     """The summary of an evaluation in a few words."""
+    returned = f"return {evaluation['eval/return']:.2f}" if "eval/return" in evaluation else "no return"
     if "eval/success" not in evaluation:
-        return f"return {evaluation['eval/return']:.2f}"
+        return returned
     low, high = evaluation["eval/success_low"], evaluation["eval/success_high"]
-    return f"success {evaluation['eval/success']:.3f} [{low:.3f}, {high:.3f}], return {evaluation['eval/return']:.2f}"
+    return f"success {evaluation['eval/success']:.3f} [{low:.3f}, {high:.3f}], {returned}"
 
 
 def where_things_are(run: RunDirectory, digest: str = "") -> str:

@@ -56,9 +56,17 @@ def _checked(hint: Any, value: Any, key: str) -> Any:
             raise ConfigError(f"{key}: {value!r} is unknown, allowed: {', '.join(_DTYPES)}")
         return _DTYPES[value]
     value = convert(hint, value, key)
+    _check_finite(value, key)
+    return value
+
+
+def _check_finite(value: Any, key: str) -> None:
+    """Raises an error for a number that is not finite, wherever it stands: results of a run cannot hold it."""
     if isinstance(value, float) and not math.isfinite(value):
         raise ConfigError(f"{key}: {value} is not a finite number")
-    return value
+    parts = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list | tuple) else ()
+    for name, part in parts:
+        _check_finite(part, f"{key}.{name}")
 
 
 def build_world(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from torchrl.data import Binary, Bounded, Categorical, Composite, TensorSpec, Unbounded
+from torchrl.envs import ParallelEnv, SerialEnv, TransformedEnv
 
 import envs
 from rlstack.agents import Agent, agent_class, build_agent, make_agent, register
@@ -122,3 +125,22 @@ def test_agents_without_replay_say_so() -> None:
     assert agent.replay_state() is None
     with pytest.raises(ConfigError, match="Forgetful has no replay memory"):
         agent.load_replay_state({})
+
+
+@pytest.mark.parametrize("started", [False, True])
+def test_batches_of_worlds_by_torchrl_are_not_asked_for_more_than_specs(started: bool) -> None:
+    """A look at an attribute of theirs starts worlds, recurses or waits for processes that are not there."""
+    env = TransformedEnv(SerialEnv(2, partial(envs.make, "marinenav", num_worlds=3, num_robots=2)))
+    if started:
+        env.reset()
+    seen = Interface.of(env)
+    assert (seen.group, seen.agents, tuple(seen.action.shape)) == ("agents", 2, (2,))
+    assert seen.features is None and seen.nearest is None and not seen.carries
+    batch = make_agent("ppo", env, hidden=[8]).policy(explore=True)(env.reset())
+    assert batch["agents", "action"].shape == (2, 3, 2, 2)
+    env.close()
+
+
+def test_worlds_in_other_processes_need_not_run_to_be_known() -> None:
+    env = ParallelEnv(2, partial(envs.make, "cartpole", num_worlds=3))
+    assert Interface.of(env).choices == (2,) and env.is_closed

@@ -53,6 +53,13 @@ def handmade() -> TensorDict:
     )
 
 
+def test_a_batch_without_agents_is_that_of_one() -> None:
+    batch = handmade()["agents"][:, :, 0].exclude("active", "energy")
+    whole = TensorDict({**batch, "next": handmade()["next", "agents"][:, :, 0]}, [W, T])
+    assert (flatten_agents(whole) == flatten_agents(whole, None)).all()
+    assert flatten_agents(whole)["active"].all() and torch.equal(flatten_agents(whole)["action"], whole["action"])
+
+
 def test_every_value_lands_at_its_agent_and_time() -> None:
     batch = handmade()
     original, flat = batch.clone(), flatten_agents(batch)

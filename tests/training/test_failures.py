@@ -18,7 +18,7 @@ from hydra.core.global_hydra import GlobalHydra
 
 import rlstack
 from envs.processes import EnvironmentFailed, WorkersFailed
-from rlstack.command import user_errors
+from rlstack.command import hydra_command, user_errors
 from rlstack.config import ConfigError, conf_dir, to_plain
 from rlstack.config.errors import RunError
 from rlstack.train import train
@@ -256,9 +256,16 @@ def test_an_environment_that_ends_the_program_ends_the_run_as_an_error(
         assert rlstack.load(tmp_path / "run").frames == frames
 
 
-def test_commands_take_the_end_of_the_program_for_an_error(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended, user_errors(), environment_errors({"name": "my.worlds:Harbour"}):
+def test_commands_take_the_end_of_the_program_for_an_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def task(cfg: Any) -> None:
         sys.exit(0)
+
+    GlobalHydra.instance().clear()
+    monkeypatch.setattr(sys, "argv", ["rlstack", "++env.name=my.worlds:Harbour"])
+    with pytest.raises(SystemExit) as ended:
+        hydra_command("report")(task)()
     assert ended.value.code == 1
     assert capsys.readouterr().err.startswith("error: env: my.worlds:Harbour called sys.exit(0) in test_failures.py:")
     with pytest.raises(RunError, match="^env: my:Old: step does not fit"), environment_errors(None):

@@ -15,12 +15,13 @@ from torch import Tensor, nn
 
 import envs
 from rlstack.agents.optimizer import Optimizer
+from rlstack.collection.finite import find
 from rlstack.config import build, conf_dir, to_plain
 from rlstack.config.errors import RunError
 from rlstack.training import guard
 from rlstack.training.checkpoint import read_checkpoint
 from rlstack.training.config import TrainConfig
-from rlstack.training.guard import BAD_BATCH, find
+from rlstack.training.guard import BAD_BATCH
 from rlstack.training.loop import Training
 from rlstack.training.run_directory import RunDirectory
 
@@ -138,7 +139,7 @@ def test_what_a_gpu_finds_is_known_later_but_before_anything_is_saved(
 ) -> None:
     """A sum that is not there before somebody waits for it, as a GPU's."""
 
-    class Late(guard._Sum):
+    class Late(guard.Sum):
         def __init__(self, values: list[Tensor]) -> None:
             super().__init__(values)
             self.of_gpu = True
@@ -146,7 +147,7 @@ def test_what_a_gpu_finds_is_known_later_but_before_anything_is_saved(
         def is_there(self) -> bool:
             return False
 
-    monkeypatch.setattr(guard, "_Sum", Late)
+    monkeypatch.setattr(guard, "Sum", Late)
     run = training(tmp_path / "run", "checkpoint.every=128", "log_every=1000000")
     spoil_data(run, {5})
     with pytest.raises(RunError, match=r"next.observation is nan in world 2, step 5 of the batch, frame 180; "):

@@ -1,0 +1,93 @@
+"""Numbers that are not finite, in what worlds show and agents do: found and named."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+LEARNED_FROM = frozenset({"observation", "action", "reward", "raw_action", "log_prob", "memory"})
+"""Of a batch, what an agent sees; what else a world tells is its own business."""
+_HALF = (torch.float16, torch.bfloat16)
+
+
+class Finding(NamedTuple):
+    """The first number of a batch ``[W, T]`` that is not finite: whose, which, in which step and world."""
+
+    step: int
+    stage: int
+    name: str
+    world: int
+    agent: int | None
+    value: float
+
+    def __str__(self) -> str:
+        agent = "" if self.agent is None else f", agent {self.agent}"
+        return f"{self.name} is {self.value} in world {self.world}{agent}, step {self.step} of the batch"
+
+
+def find(batch: TensorDictBase, only: frozenset[str] = LEARNED_FROM) -> Finding | None:
+    """Where a batch ``[W, T]`` is not finite: the earliest step; within it observation, action, then what follows.
+
+    Args:
+        only: entries to look at; nothing in it means all.
+    """
+    return min((_first(key, value) for key, value in leaves(batch, only) if not _is_finite(value)), default=None)
+
+
+def _first(key: tuple[str, ...], value: Tensor) -> Finding:
+    bad = ~torch.isfinite(value)
+    steps = bad.flatten(2).any(-1) if bad.dim() > 2 else bad
+    step = int(steps.any(0).int().argmax())
+    world = int(steps[:, step].int().argmax())
+    entry, wrong = value[world, step], bad[world, step]
+    agent = int(wrong.nonzero()[0, 0]) if "agents" in key else None
+    stage = 2 if key[0] == "next" else int("observation" not in key)
+    return Finding(step, stage, ".".join(key), world, agent, float(entry[wrong][0]))
+
+
+def _is_finite(value: Tensor) -> bool:
+    return bool(torch.isfinite(value).all())
+
+
+def leaves(
+    batch: TensorDictBase, only: frozenset[str], above: tuple[str, ...] = (), within: bool = False
+) -> Iterator[tuple[tuple[str, ...], Tensor]]:
+    """Keys and values of floating-point leaves under one of the names; quicker than a tensordict's own nested items."""
+    for key, value in batch.items():
+        chosen = within or not only or key in only
+        if not isinstance(value, Tensor):
+            yield from leaves(value, only, (*above, key), chosen)
+        elif chosen and value.is_floating_point():
+            yield (*above, key), value
+
+
+class Sum:
+    """Of all numbers of some tensors: finite only if all of them are. A GPU's is fetched without waiting for it."""
+
+    def __init__(self, values: list[Tensor]) -> None:
+        sums = [value.sum(dtype=torch.float32 if value.dtype in _HALF else None) for value in values]
+        self._event: torch.cuda.Event | None = None
+        self.of_gpu = bool(sums) and sums[0].is_cuda
+        if self.of_gpu:
+            total = torch.stack([one.double() for one in sums]).sum()
+            self._host = torch.empty_like(total, device="cpu", pin_memory=True).copy_(total, non_blocking=True)
+            self._event = torch.cuda.Event()
+            self._event.record()
+        else:
+            self._total = sum(one.item() for one in sums)
+
+    def is_there(self) -> bool:
+        """It can be read without waiting."""
+        return self._event is None or self._event.query()
+
+    def is_finite(self) -> bool:
+        """Reads it, after waiting for it if need be."""
+        if self._event is None:
+            return math.isfinite(self._total)
+        self._event.synchronize()
+        return math.isfinite(self._host.item())
