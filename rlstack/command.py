@@ -180,7 +180,9 @@ def explain(error: BaseException) -> str:
         case MissingConfigException():
             text = str(error).partition("\n")[0]
         case OverrideParseException():
-            text = _unreadable(str(error.override), _first_line(error.message, "Error parsing"))
+            from rlstack.training.notices import concealed
+
+            text = _unreadable(*concealed([str(error.override)]), _first_line(error.message, "Error parsing"))
         case ConfigCompositionException(__cause__=ConfigAttributeError() | ConfigKeyError() as cause):
             text = _unknown(*_key_and_siblings(cause)) if cause.full_key else _first_line(str(error))
         case ConfigCompositionException(__cause__=OmegaConfBaseException() as cause):

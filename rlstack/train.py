@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -76,9 +77,12 @@ def train(plain: dict[str, Any]) -> RunDirectory | None:
         RunError: the run cannot go on; what it has written so far is whole.
     """
     from rlstack.training.config import TrainConfig, with_length
+    from rlstack.training.notices import Notices, conceal
 
     plain = with_length(plain)
     config = build(TrainConfig, plain)
+    plain = {**plain, "notify": None}  # a secret, which neither files nor loggers get
+    conceal(sys.argv, sys.orig_argv)
 
     # After the configuration is known to be sound: torch and TorchRL take seconds to import.
     from rlstack.training.acceleration import planned
@@ -98,8 +102,11 @@ def train(plain: dict[str, Any]) -> RunDirectory | None:
         check_gradients(config.debug)
         print(describe(config, directory, compiled))
         training = _begun(config, directory, plain, ranks)
-        with told_in_one_line(directory.path, config.env):
+        webhook = config.notify if folder is None else None
+        with Notices(webhook, directory.path.name) as notices, told_in_one_line(directory.path, config.env):
+            training.tell = notices.tell
             evaluation = training.execute()
+            notices.tell(f"ended at {training.frames:,} frames: {evaluation.in_words()}")
             if config.curriculum is not None:
                 from rlstack.training.curriculum.picture import save_curriculum
 

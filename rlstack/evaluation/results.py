@@ -74,6 +74,15 @@ class Evaluation:
         unbounded = (~torch.isfinite(returns)).nonzero().flatten().tolist()
         return {index: f"the return is {float(returns[index])}" for index in unbounded} | self.found
 
+    def in_words(self) -> str:
+        """Success and return, and what is wrong if anything is, in one line."""
+        found = self.summary()
+        words = [f"return {found['eval/return']:.2f}" if "eval/return" in found else "no return"]
+        if "eval/success" in found:
+            low, high = found["eval/success_low"], found["eval/success_high"]
+            words.insert(0, f"success {found['eval/success']:.3f} [{low:.3f}, {high:.3f}]")
+        return "; ".join(part for part in (", ".join(words), self.trouble()) if part)
+
     def trouble(self) -> str:
         """One line about :attr:`non_finite`; empty where there is nothing to tell."""
         if not (bad := self.non_finite):

@@ -15,6 +15,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 
 from envs.whole_files import write_json
+from rlstack.training.notices import concealed
 
 
 def in_sweep() -> bool:
@@ -33,7 +34,7 @@ def note(**entries: Any) -> None:
 
 def overrides_of_job() -> list[str]:
     """The command line of this job."""
-    return [entry.lstrip("+~") for entry in HydraConfig.get().overrides.task]
+    return [entry.lstrip("+~") for entry in concealed(HydraConfig.get().overrides.task)]
 
 
 def take(folder: Path) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ from rlstack.config import ConfigError, Interval
 
 from .curriculum.config import CurriculumConfig
 from .loggers import LoggerConfig
+from .notices import check_address
 
 Count = Annotated[int, Interval(low=1)]
 Positive = Annotated[float, Interval(low=0, open_low=True)]
@@ -31,6 +32,7 @@ RESUMABLE = (
     "collector.address",
     "threads",
     "device",
+    "notify",
     "imitation.only",
     "resume",
 )
@@ -177,7 +179,7 @@ class TrainConfig:
     ``init`` is a checkpoint whose agent's networks a new run starts from; without a ``curriculum`` the world is as its
     options say all the time. ``until`` is where the run stops with a checkpoint, to be resumed: schedules go by
     ``total_frames``. ``log_every``, ``eval.every`` and ``checkpoint.every`` may be given as shares of ``total_frames``;
-    here they are frames.
+    here they are frames. ``notify`` is the address of a webhook, and a secret: no file of a run has it.
     """
 
     agent: dict[str, Any]
@@ -202,8 +204,10 @@ class TrainConfig:
     until: Count | None = None
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     guard: GuardConfig = field(default_factory=GuardConfig)
+    notify: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
+        check_address(self.notify)
         self.log_every = _frames_between("log_every", self.log_every, self.total_frames)
         for name in ("eval", "checkpoint"):
             part = getattr(self, name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
@@ -38,7 +38,6 @@ from .remote import build_worlds, remote, start_collector, worlds_here
 from .run_directory import RunDirectory
 from .seeding import restore_rng, rng_state, seed_everything
 from .self_check import check_batch
-from .summary import outcome_of
 from .worlds import choose_device, world_options
 
 
@@ -77,6 +76,8 @@ class Training:
         self._worlds: list[dict[str, Any]] | None = None  # of workers, to go on from
         self.imitated, self.digest = False, ""
         self._imitation: Imitation | None = None
+        self.tell: Callable[[str], None] = lambda message: None
+        """Takes messages about the run for people elsewhere."""
 
     @cached_property
     def guard(self) -> Guard:
@@ -237,8 +238,9 @@ class Training:
         self.best_rank = max(rank, self.best_rank)
         self._time = clock.read()
         logger.log(self.frames, {**summary, **self._time})
-        told = "; ".join(part for part in (outcome_of(summary), evaluation.trouble()) if part)
-        progress.event(f"evaluation at {self.frames:,} frames: {told}")
+        progress.event(f"evaluation at {self.frames:,} frames: {evaluation.in_words()}")
+        if best:
+            self.tell(f"new best at {self.frames:,} frames: {evaluation.in_words()}")
         return evaluation, best
 
     @contextmanager

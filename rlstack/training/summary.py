@@ -62,15 +62,6 @@ def _learning(agent: Mapping[str, Any]) -> dict[str, str]:
     return {name: value for name, value in rows.items() if value}
 
 
-def outcome_of(evaluation: dict[str, float]) -> str:
-    """The summary of an evaluation in a few words."""
-    returned = f"return {evaluation['eval/return']:.2f}" if "eval/return" in evaluation else "no return"
-    if "eval/success" not in evaluation:
-        return returned
-    low, high = evaluation["eval/success_low"], evaluation["eval/success_high"]
-    return f"success {evaluation['eval/success']:.3f} [{low:.3f}, {high:.3f}], {returned}"
-
-
 def where_things_are(run: RunDirectory, digest: str = "") -> str:
     """The files of a finished run, what to do with them, and the digest of its last state."""
     parts = [

@@ -109,9 +109,7 @@ def test_thrust_rates_are_bounded_by_the_thrust_alone() -> None:
     assert torch.equal(after[2].pose, after[3].pose) and torch.isfinite(after[2].pose).all()
 
 
-@pytest.mark.parametrize(
-    ("value", "played"), [(99.0, 1), (torch.inf, 1), (-torch.inf, 0), (torch.nan, 0), (1.0, 1)]
-)
+@pytest.mark.parametrize(("value", "played"), [(99.0, 1), (torch.inf, 1), (-torch.inf, 0), (torch.nan, 0), (1.0, 1)])
 def test_numbers_in_place_of_choices(value: float, played: int) -> None:
     spec = build("cartpole", {}).full_action_spec["action"]
     read = reader(spec, "action")(torch.full((3,), value))

@@ -93,7 +93,9 @@ def test_a_run_goes_on_and_can_be_resumed(
     options = plain(folder, f"guard.non_finite={reaction}", "total_frames=64", "eval.every=32", "eval.episodes=2")
     options["env"] = {"name": HERE, "num_worlds": 4}
     train(options)
-    assert "64 frames: no return; not finite in 1 of 2 episodes: next.reward is nan in step 4" in capsys.readouterr().out
+    assert (
+        "64 frames: no return; not finite in 1 of 2 episodes: next.reward is nan in step 4" in capsys.readouterr().out
+    )
     checkpoints = {path.name for path in (folder / "checkpoints").iterdir()}
     assert checkpoints == {"checkpoint_000000000064.pt"}  # and no best.pt
     assert [float(row["eval/non_finite"]) for row in rows(folder)] == [1, 1]
