@@ -182,7 +182,7 @@ def explain(error: BaseException) -> str:
         case OverrideParseException():
             from rlstack.training.notices import concealed
 
-            text = _unreadable(*concealed([str(error.override)]), _first_line(error.message, "Error parsing"))
+            text = _unreadable(concealed([str(error.override)])[0], _first_line(error.message, "Error parsing"))
         case ConfigCompositionException(__cause__=ConfigAttributeError() | ConfigKeyError() as cause):
             text = _unknown(*_key_and_siblings(cause)) if cause.full_key else _first_line(str(error))
         case ConfigCompositionException(__cause__=OmegaConfBaseException() as cause):

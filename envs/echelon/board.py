@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,20 +31,27 @@ _HIGHEST = 8.0
 _HEAD, _FOOT = 66, 10
 
 
+@dataclass(frozen=True)
 class Layout(Page):
-    """Places in a picture, in pixels; see :class:`~envs.drawing.page.Page`."""
+    """Places in a picture, in pixels; see :class:`~envs.drawing.page.Page`.
+
+    Args:
+        side: of the map, in voxels.
+    """
+
+    side: int = MAP
 
     @property
     def scale(self) -> float:
         """Pixels per voxel."""
         high = self.size[1] - (_HEAD + _FOOT) * self.unit
-        return min(high, self.size[0] - 2 * 300 * self.unit) / MAP
+        return min(high, self.size[0] - 2 * 300 * self.unit) / self.side
 
     @property
     def corner(self) -> tuple[float, float]:
         """The map's lower left corner, (0, 0)."""
-        rest = self.size[1] - (_HEAD + _FOOT) * self.unit - MAP * self.scale
-        return (self.size[0] - MAP * self.scale) / 2, _HEAD * self.unit + rest / 2 + MAP * self.scale
+        rest = self.size[1] - (_HEAD + _FOOT) * self.unit - self.side * self.scale
+        return (self.size[0] - self.side * self.scale) / 2, _HEAD * self.unit + rest / 2 + self.side * self.scale
 
     @property
     def panel(self) -> float:
@@ -66,10 +74,10 @@ def background(layout: Layout, ground: Ground) -> Picture:
     light[:] = NIGHT
     x = (np.arange(width) + 0.5 - layout.corner[0]) / layout.scale
     y = (layout.corner[1] - np.arange(height) - 0.5) / layout.scale
-    columns, rows = (np.flatnonzero((values >= 0) & (values < MAP)) for values in (x, y))
+    columns, rows = (np.flatnonzero((values >= 0) & (values < ground.side)) for values in (x, y))
     part = np.ix_(rows, columns)
     light[part] = _lit(ground, x[columns][None], y[rows][:, None], layout.scale)
-    edge = np.maximum(np.maximum(-x, x - MAP)[None], np.maximum(-y, y - MAP)[:, None])
+    edge = np.maximum(np.maximum(-x, x - ground.side)[None], np.maximum(-y, y - ground.side)[:, None])
     _lay(light, np.clip(1.5 - np.abs(edge * layout.scale - 1), 0, 1), FAINT, 0.6)
     picture: Picture = np.clip(light, 0, 255).astype(np.uint8)
     return picture
@@ -119,7 +127,8 @@ def _with_edges(light: Array, ground: Ground, x: Array, y: Array, scale: float) 
 
 
 def _at(layer: Array, x: Array, y: Array) -> Array:
-    column, row = np.clip(x, 0, MAP - 1e-3).astype(int), np.clip(y, 0, MAP - 1e-3).astype(int)
+    edge = len(layer) - 1e-3
+    column, row = np.clip(x, 0, edge).astype(int), np.clip(y, 0, edge).astype(int)
     found: Array = layer[row + 0 * column, column + 0 * row].astype(np.float32)
     return found
 

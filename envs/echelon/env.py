@@ -18,13 +18,14 @@ from .maps import make_maps
 from .match import PLAIN, Match, MatchOptions, Opening, Outcome, Shown, open_match, play, statistics
 from .options import bot_weights, fire_range, stages_of
 from .rewards import make_weights
+from .rules import MAP
 from .specs import STATISTICS, Specs
 from .starts import Starts
 from .tables import make_tables
 
 
 class Echelon(World):
-    """Teams of mechs fight for a zone, batched: blue against red on maps of 64 x 64 voxels, four decisions a second.
+    """Teams of mechs fight for a zone, batched: blue against red on square maps, four decisions a second.
 
     A team has one or two packs of a heavy, two mediums, a light and a scout; smaller teams take a medium, the heavy,
     the scout, a medium, the light, in this order. Blue's slots are agents, with ``opponent="policy"`` then also red's:
@@ -63,6 +64,7 @@ class Echelon(World):
         reward_scale: factor of all of them.
         vent_blocks_fire: nobody fires while venting.
         max_steps: decisions after which an episode is truncated; half of its seconds of score win.
+        size: voxels along the side of a map, an even number from 48 to 128.
         maps, map_seed: how many maps there are, and their seed; evaluation has maps of its own.
         symmetric_maps: maps look the same from both starts.
         compiled: compile the simulation with ``torch.compile`` (minutes once; same results to rounding).
@@ -92,6 +94,7 @@ class Echelon(World):
         reward_scale: float = 0.1,
         vent_blocks_fire: bool = True,
         max_steps: int = 256,
+        size: int = MAP,
         maps: int = 512,
         map_seed: int = 0,
         symmetric_maps: bool = True,
@@ -112,7 +115,7 @@ class Echelon(World):
         self._stages = stages_of(fire_stages)
         self.num_stages = len(self._stages)
         weights = [weight * reward_scale for weight in make_weights(reward_weights).values()]
-        self.tables = make_tables(make_maps(maps, map_seed, symmetric_maps), (blue, red), dtype, self.device)
+        self.tables = make_tables(make_maps(maps, map_seed, symmetric_maps, size), (blue, red), dtype, self.device)
         specs = Specs(num_worlds, self._teams, self.tables.mechs, actions, dtype, self.device)
         self.observation_spec, self.action_spec = specs.observation, specs.action
         self.reward_spec, self.done_spec = specs.reward, specs.done
@@ -124,7 +127,7 @@ class Echelon(World):
         self._options = MatchOptions(scale, actions, self._teams, partial, vent_blocks_fire, kinds, max_steps, which)
         self.options = {
             **{"blue": blue, "red": red, "opponent": opponent, "visibility": visibility, "max_steps": max_steps},
-            **{"vent_blocks_fire": vent_blocks_fire, "maps": maps, "map_seed": map_seed},
+            **{"vent_blocks_fire": vent_blocks_fire, "size": size, "maps": maps, "map_seed": map_seed},
             **{"symmetric_maps": symmetric_maps},
         }
         """What is played, for recordings."""

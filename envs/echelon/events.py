@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import rules
-from .rules import MAP, SLOTS
+from .rules import SLOTS
 from .story import Event, Flight, mech_id
 from .unfolding import Steps
 
@@ -43,7 +43,7 @@ class Reporter:
 
     Args:
         steps: all of them.
-        ground: heights ``[64, 64]``, row y.
+        ground: heights ``[side, side]``, row y.
 
     Attributes:
         events: in their order.
@@ -156,11 +156,12 @@ class Reporter:
 
     def _blocked(self, start: Array, end: Array) -> float:
         """Half of the way or all of it, where ground begins; 2: it is free."""
+        side = len(self._ground)
         for share in (0.5, 1.0):
             x, y, z = start + share * (end - start)
-            if not (0 <= x <= MAP and 0 <= y <= MAP) or z < 0:
+            if not (0 <= x <= side and 0 <= y <= side) or z < 0:
                 return share
-            if self._ground[min(int(y), MAP - 1), min(int(x), MAP - 1)] > z:
+            if self._ground[min(int(y), side - 1), min(int(x), side - 1)] > z:
                 return share
         return 2.0
 

@@ -54,8 +54,8 @@ class Film:
     per_second = 1.0 / rules.DT
 
     def __init__(self, recording: Recording, size: tuple[int, int], earlier: Film | None = None) -> None:
-        self.recording, self.layout = recording, Layout(size)
-        self.story = recording.story
+        self.recording, self.story = recording, recording.story
+        self.layout = Layout(size, self.story.ground.side)
         self._empty: Picture = background(self.layout, self.story.ground) if earlier is None else earlier._empty
         self._places = {mech.name: place for place, mech in enumerate(self.story.mechs)}
         self._deaths = deaths(self.story)
@@ -100,7 +100,7 @@ class Film:
 
     def _clear_margins(self, picture: Picture) -> None:
         """What glows or flies over the edge of the map is cut off there."""
-        (left, bottom), side = self.layout.corner, rules.MAP * self.layout.scale
+        (left, bottom), side = self.layout.corner, self.layout.side * self.layout.scale
         inside = np.zeros(picture.shape[:2], bool)
         rows = slice(max(round(bottom - side) - 2, 0), round(bottom) + 2)
         inside[rows, max(round(left) - 2, 0) : round(left + side) + 2] = True

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from . import rules
 from .damage import Hits
-from .rules import DT, MAP, SLOTS
+from .rules import DT, SLOTS
 from .sensors import Pairs, centres
 from .state import State
 from .tables import Tables
@@ -188,8 +188,8 @@ def _blocked(state: State, shots: Shots, tables: Tables, at: Places) -> Tensor:
     """Share of the step after which the ground is in the way, a half or all of it; 2: it is not. ``[E]``."""
     x, y, z = shots.place[:, None] + tables.halves * shots.step[:, None]
     base = state.base.index_select(0, at.world)
-    outside = (x < 0) | (x > MAP) | (y < 0) | (y > MAP)
-    inside = (look_up(tables.maps.height, cell(x, y, base), z) > z) | (z < 0) | outside
+    outside = (x < 0) | (x > tables.side) | (y < 0) | (y > tables.side)
+    inside = (look_up(tables.maps.height, cell(x, y, base, tables.side), z) > z) | (z < 0) | outside
     return torch.where(inside[0], 0.5, torch.where(inside[1], 1.0, 2.0)).to(z.dtype)
 
 
@@ -256,6 +256,6 @@ def _splash(shots: Shots, both: Mechs, near: Tensor, struck: Tensor, tables: Tab
     burst = near[:, None, None]
     apart = (both.place - burst).square().sum(0).sqrt()
     x, y, z = (both.place + burst) / 2
-    free = look_up(tables.maps.height, cell(x, y, base), z) <= z
+    free = look_up(tables.maps.height, cell(x, y, base, tables.side), z) <= z
     amount = shots.kind[5] * (1 - apart / shots.kind[4]).clamp_min(0.0) * both.alive
     return amount * (free & struck)

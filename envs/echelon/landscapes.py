@@ -8,13 +8,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .rules import MAP
-
 PLAIN, FOLIAGE, LOW_WALL, WATER, LAVA = range(5)
 
 
 class Ground(NamedTuple):
-    """What the cells of maps hold, ``[M, 64, 64]``, row y and column x."""
+    """What the cells of maps hold, ``[M, side, side]``, row y and column x."""
 
     height: Tensor  # 0 to 8
     kind: Tensor  # PLAIN to LAVA
@@ -24,13 +22,14 @@ class _Tiles:
     """A grid of square tiles with random numbers of their own.
 
     Args:
+        side: of the maps.
         pitch: width of a tile.
     """
 
-    def __init__(self, count: int, pitch: int, generator: torch.Generator) -> None:
+    def __init__(self, count: int, side: int, pitch: int, generator: torch.Generator) -> None:
         self._count, self._generator = count, generator
-        self._across = -(-MAP // pitch)
-        cells = torch.arange(MAP)
+        self._across = -(-side // pitch)
+        cells = torch.arange(side)
         self._tile = cells // pitch
         self.x, self.y = (cells % pitch)[None, None, :].float(), (cells % pitch)[None, :, None].float()
 
@@ -58,49 +57,49 @@ def _discs(tiles: _Tiles, chance: float, centre: float, least: float, most: floa
     return (away < radius * radius) & (tiles.chance() < chance)
 
 
-def _buildings(count: int, generator: torch.Generator) -> Ground:
-    tiles = _Tiles(count, 10, generator)
+def _buildings(count: int, side: int, generator: torch.Generator) -> Ground:
+    tiles = _Tiles(count, side, 10, generator)
     there = _boxes(tiles, 0.7, 4, 7)
     return Ground(there * tiles.whole(4, 8), torch.zeros_like(there, dtype=torch.float32))
 
 
-def _pillars(count: int, generator: torch.Generator, chance: float = 0.6) -> Ground:
-    tiles = _Tiles(count, 7, generator)
+def _pillars(count: int, side: int, generator: torch.Generator, chance: float = 0.6) -> Ground:
+    tiles = _Tiles(count, side, 7, generator)
     there = _boxes(tiles, chance, 1, 2)
     return Ground(there * tiles.whole(3, 6), torch.zeros_like(there, dtype=torch.float32))
 
 
-def _forest(count: int, generator: torch.Generator) -> Ground:
-    trees = torch.rand(count, MAP, MAP, generator=generator) < 0.25
-    return Ground(torch.zeros(count, MAP, MAP), trees * float(FOLIAGE))
+def _forest(count: int, side: int, generator: torch.Generator) -> Ground:
+    trees = torch.rand(count, side, side, generator=generator) < 0.25
+    return Ground(torch.zeros(count, side, side), trees * float(FOLIAGE))
 
 
-def _low_walls(count: int, generator: torch.Generator) -> Ground:
-    tiles = _Tiles(count, 9, generator)
+def _low_walls(count: int, side: int, generator: torch.Generator) -> Ground:
+    tiles = _Tiles(count, side, 9, generator)
     lengthwise, row = tiles.chance() < 0.5, tiles.whole(1, 7)
     along, across = torch.where(lengthwise, tiles.x, tiles.y), torch.where(lengthwise, tiles.y, tiles.x)
     wall = (across == row) & (along >= 1) & (along < 8) & (tiles.chance() < 0.7)
-    return Ground(torch.zeros(count, MAP, MAP), wall * float(LOW_WALL))
+    return Ground(torch.zeros(count, side, side), wall * float(LOW_WALL))
 
 
-def _craters(count: int, generator: torch.Generator) -> Ground:
-    tiles = _Tiles(count, 14, generator)
+def _craters(count: int, side: int, generator: torch.Generator) -> Ground:
+    tiles = _Tiles(count, side, 14, generator)
     water = _discs(tiles, 0.8, 6.5, 3.0, 6.0)
-    return Ground(torch.zeros(count, MAP, MAP), water * float(WATER))
+    return Ground(torch.zeros(count, side, side), water * float(WATER))
 
 
-def _lava_ridge(count: int, generator: torch.Generator) -> Ground:
-    tiles = _Tiles(count, 12, generator)
+def _lava_ridge(count: int, side: int, generator: torch.Generator) -> Ground:
+    tiles = _Tiles(count, side, 12, generator)
     ridge = _boxes(tiles, 0.6, 3, 8)
-    lava = _discs(_Tiles(count, 12, generator), 0.7, 5.5, 2.0, 3.5) & ~ridge
+    lava = _discs(_Tiles(count, side, 12, generator), 0.7, 5.5, 2.0, 3.5) & ~ridge
     return Ground(ridge * tiles.whole(1, 3), lava * float(LAVA))
 
 
-def _open(count: int, generator: torch.Generator) -> Ground:
-    return _pillars(count, generator, 0.1)
+def _open(count: int, side: int, generator: torch.Generator) -> Ground:
+    return _pillars(count, side, generator, 0.1)
 
 
-STYLES: tuple[Callable[[int, torch.Generator], Ground], ...] = (
+STYLES: tuple[Callable[[int, int, torch.Generator], Ground], ...] = (
     _buildings,
     _pillars,
     _forest,
@@ -111,17 +110,17 @@ STYLES: tuple[Callable[[int, torch.Generator], Ground], ...] = (
 )
 
 
-def landscapes(count: int, generator: torch.Generator) -> Ground:
+def landscapes(count: int, side: int, generator: torch.Generator) -> Ground:
     """Maps of four quarters of random styles, which meet near the middle."""
     chosen = torch.randint(len(STYLES), (count, 4), generator=generator)
-    split = MAP // 2 + torch.randint(-6, 7, (2, count, 1), generator=generator)
-    cells = torch.arange(MAP)[None]
+    split = side // 2 + torch.randint(-6, 7, (2, count, 1), generator=generator)
+    cells = torch.arange(side)[None]
     east, north = (cells >= split[0]).long(), (cells >= split[1]).long()
     quarter = (east[:, None, :] + 2 * north[:, :, None]).view(count, -1)
-    style = chosen.gather(1, quarter).view(count, MAP, MAP)
-    height, kind = (torch.zeros(count, MAP, MAP) for _ in range(2))
+    style = chosen.gather(1, quarter).view(count, side, side)
+    height, kind = (torch.zeros(count, side, side) for _ in range(2))
     for index, make in enumerate(STYLES):
-        ground = make(count, generator)
+        ground = make(count, side, generator)
         height = torch.where(style == index, ground.height, height)
         kind = torch.where(style == index, ground.kind, kind)
     return Ground(height, kind)

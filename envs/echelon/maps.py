@@ -11,27 +11,27 @@ from torch.nn.functional import max_pool2d
 
 from .flow import DIRECTIONS, flow_field
 from .landscapes import FOLIAGE, LAVA, LOW_WALL, Ground, landscapes
-from .rules import MAP, SPAWN_SQUARE
+from .rules import MAP, SIDES, SPAWN_SQUARE
 
 _LANE = 4.0  # half the width of a lane
 _FLANK = 9.0  # how far a flank's corner is from the map's
-_MOST = 4096  # cells of all maps must be whole numbers in float32
+_CELLS = 2**24  # of all maps: they must be whole numbers in float32
 _WALL, _LEAVES = 2.0, 2.0
 
 
 class Maps(NamedTuple):
-    """A bank of M maps; layers are ``[M * 64 * 64]`` uint8 with cell ``y * 64 + x``.
+    """A bank of M maps; layers are ``[M * side * side]`` uint8 with cell ``y * side + x``.
 
     Attributes:
         height: of the ground, 0 to 8: what shots and smoke meet.
         sight: of what hides, foliage among it.
         walk: of what blocks the way, low walls among it.
-        floors: ``[2 * M * 64 * 64]``, the highest ``walk`` within 3 x 3, then within 5 x 5 cells.
+        floors: ``[2 * M * side * side]``, the highest ``walk`` within 3 x 3, then within 5 x 5 cells.
         kind: of the ground, see :mod:`envs.echelon.landscapes`.
         flow: way to the zone, 0 none, else a row of :data:`envs.echelon.flow.DIRECTIONS` plus 1.
         zone: ``[3, M]`` centre x, y and radius.
         corner: ``[M]`` 0: teams start at the south-west and the north-east, 1: at the north-west and the south-east.
-        beats: ``[M, 64, 64]`` int16, length of that way in halves of a cell.
+        beats: ``[M, side, side]`` int16, length of that way in halves of a cell.
     """
 
     height: Tensor
@@ -49,31 +49,40 @@ class Maps(NamedTuple):
         """M."""
         return len(self.corner)
 
+    @property
+    def side(self) -> int:
+        """Cells along a map's side."""
+        return self.beats.shape[-1]
+
     def to(self, device: torch.device | None) -> Maps:
         """The bank on a device."""
         return Maps(*(layer.to(device) for layer in self))
 
 
 @lru_cache(maxsize=4)
-def make_maps(count: int, seed: int, symmetric: bool) -> Maps:
+def make_maps(count: int, seed: int, symmetric: bool, side: int = MAP) -> Maps:
     """A bank of maps.
 
     Args:
-        count: M, 1 to 4096.
+        count: M, 1 to 4096 of the usual size.
         symmetric: maps look the same from both starts, with the zone in the middle.
+        side: cells along a map's side, an even number.
 
     Raises:
-        ValueError: so many maps are not possible.
+        ValueError: maps of this size, or so many, are not possible.
     """
-    if not 1 <= count <= _MOST:
-        raise ValueError(f"maps: {count} is not possible, a bank has 1 to {_MOST}")
+    if type(side) is not int or side % 2 or not SIDES[0] <= side <= SIDES[1]:
+        raise ValueError(f"size: {side!r} is not an even number from {SIDES[0]} to {SIDES[1]}")
+    most = _CELLS // side**2
+    if not 1 <= count <= most:
+        raise ValueError(f"maps: {count} is not possible, a bank has 1 to {most} of size {side}")
     generator = torch.Generator().manual_seed(seed)
-    ground = landscapes(count, generator)
+    ground = landscapes(count, side, generator)
     corner = torch.randint(2, (count,), generator=generator)
-    zone = _zones(count, symmetric, corner, generator)
+    zone = _zones(symmetric, corner, side, generator)
     if symmetric:
         ground = Ground(*(_turned(layer, 1) for layer in ground))
-    cleared = _kept_clear(zone, corner)
+    cleared = _kept_clear(zone, corner, side)
     height, kind = (torch.where(cleared, 0.0, layer) for layer in ground)
     return _with_derived(height, kind, zone, corner, symmetric)
 
@@ -82,7 +91,7 @@ def _with_derived(height: Tensor, kind: Tensor, zone: Tensor, corner: Tensor, sy
     walk = height + _WALL * (kind == LOW_WALL)
     narrow, wide = (max_pool2d(walk[:, None], size, 1, size // 2)[:, 0] for size in (3, 5))
     near_lava = max_pool2d((kind == LAVA).float()[:, None], 3, 1, 1)[:, 0] > 0
-    cells = torch.arange(MAP) + 0.5
+    cells = torch.arange(height.shape[-1]) + 0.5
     goal = _away(zone, cells) < 1.0
     flow, beats = flow_field((wide <= 1) & ~near_lava, goal)
     if symmetric:
@@ -96,13 +105,14 @@ def _with_derived(height: Tensor, kind: Tensor, zone: Tensor, corner: Tensor, sy
     return Maps(layer(height), sight, layer(walk), floors, layer(kind), layer(flow), zone, corner, beats)
 
 
-def _zones(count: int, symmetric: bool, corner: Tensor, generator: torch.Generator) -> Tensor:
+def _zones(symmetric: bool, corner: Tensor, side: int, generator: torch.Generator) -> Tensor:
+    count = len(corner)
     radius = (6.0 * (0.5 + torch.rand(count, generator=generator))).clamp_min(4.0)
     if symmetric:
-        middle = torch.full((count,), MAP / 2.0)
+        middle = torch.full((count,), side / 2.0)
         return torch.stack((middle, middle, radius))
-    tries = torch.rand(2, 16, count, generator=generator) * (MAP - 4 - 2 * radius) + radius + 2
-    starts = _starts(corner)
+    tries = torch.rand(2, 16, count, generator=generator) * (side - 4 - 2 * radius) + radius + 2
+    starts = _starts(corner, side)
     apart = (tries[:, None] - starts[:, :, None]).abs().amax(0).amin(0)  # from the nearer start, [16, M]
     fits = (apart > SPAWN_SQUARE / 2 + radius).float()
     first = fits.argmax(0)
@@ -110,25 +120,25 @@ def _zones(count: int, symmetric: bool, corner: Tensor, generator: torch.Generat
     return torch.cat((centre, radius[None]))
 
 
-def _starts(corner: Tensor) -> Tensor:
+def _starts(corner: Tensor, side: int) -> Tensor:
     """Centres of the two starts, ``[2 (x, y), 2, M]``."""
-    near, far = SPAWN_SQUARE / 2, MAP - SPAWN_SQUARE / 2
+    near, far = SPAWN_SQUARE / 2, side - SPAWN_SQUARE / 2
     first = torch.where(corner == 0, near, far)
     x = torch.stack((torch.full_like(first, near), torch.full_like(first, far)))
-    return torch.stack((x, torch.stack((first, MAP - first))))
+    return torch.stack((x, torch.stack((first, side - first))))
 
 
-def _kept_clear(zone: Tensor, corner: Tensor) -> Tensor:
+def _kept_clear(zone: Tensor, corner: Tensor, side: int) -> Tensor:
     """Cells of starts, zone and lanes: straight from each start to the zone, and round a flank."""
-    cells = torch.arange(MAP) + 0.5
+    cells = torch.arange(side) + 0.5
     clear = _away(zone, cells) < (zone[2] + 1.5)[:, None, None]
-    starts = _starts(corner)
+    starts = _starts(corner, side)
     for team in range(2):
         start = starts[:, team]
         x, y = (cells - start[0, :, None]).abs(), (cells - start[1, :, None]).abs()
         clear |= (x[:, None, :] < SPAWN_SQUARE / 2) & (y[:, :, None] < SPAWN_SQUARE / 2)
-        inwards = torch.stack((start[0], MAP - start[1]))  # the corner beside this start
-        flank = inwards.clamp(_FLANK, MAP - _FLANK)
+        inwards = torch.stack((start[0], side - start[1]))  # the corner beside this start
+        flank = inwards.clamp(_FLANK, side - _FLANK)
         for one, two in ((start, zone[:2]), (start, flank), (flank, zone[:2])):
             clear |= _along(one, two, cells) < _LANE
     return clear
@@ -140,7 +150,7 @@ def _away(zone: Tensor, cells: Tensor) -> Tensor:
 
 
 def _along(one: Tensor, two: Tensor, cells: Tensor) -> Tensor:
-    """Distance of every cell from a segment, ``[M, 64, 64]``."""
+    """Distance of every cell from a segment, ``[M, side, side]``."""
     way = (two - one)[..., None, None]
     x, y = (cells - one[0, :, None])[:, None, :], (cells - one[1, :, None])[:, :, None]
     share = ((x * way[0] + y * way[1]) / (way**2).sum(0).clamp_min(1e-6)).clamp(0, 1)

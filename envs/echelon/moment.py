@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .rules import MAP
 from .story import Frames, Story
 
 Array = NDArray[Any]
@@ -56,7 +55,7 @@ class Moment:
 
     def ground_at(self, x: float, y: float) -> float:
         """Height of the ground."""
-        column, row = (int(np.clip(value, 0, MAP - 1)) for value in (x, y))
+        column, row = (int(np.clip(value, 0, self.story.ground.side - 1)) for value in (x, y))
         return float(self.story.ground.height[row, column])
 
 

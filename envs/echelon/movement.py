@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from . import rules
-from .rules import DT, FORWARD, JET, MAP, STRAFE, YAW
+from .rules import DT, FORWARD, JET, STRAFE, YAW
 from .state import State
 from .tables import Tables
 from .terrain import cell, look_up
@@ -49,7 +49,7 @@ def _push(state: State, tables: Tables, alive: Tensor) -> Tensor:
     """Half of the overlap with everyone else, away from them, ``[2 (x, y), 2, n, W]``."""
     x, y, z = state.position.flatten(1, 2).unbind(0)
     wide, high = (torch.cat((values, values)) for values in (tables.width / 2, tables.height / 2))
-    wide = torch.where(alive.flatten(0, 1), wide, -MAP)  # the dead touch nobody
+    wide = torch.where(alive.flatten(0, 1), wide, -tables.side)  # the dead touch nobody
     middle = z + high
     dx, dy = x[:, None] - x, y[:, None] - y
     apart = torch.addcmul(dx * dx, dy, dy).sqrt()
@@ -66,12 +66,12 @@ def _walk(state: State, tables: Tables, shift: Tensor, planar: Tensor, climb: Te
     margin = tables.width / 2
     base = state.base + tables.floor_base
     limit = z + torch.where(state.velocity[2].abs() < rules.STEP_CALM, rules.STEP_UP, 0.0)
-    to_x = torch.minimum((x + shift[0]).maximum(margin), MAP - margin)
-    high = look_up(tables.maps.floors, cell(to_x, y, base), z)
+    to_x = torch.minimum((x + shift[0]).maximum(margin), tables.side - margin)
+    high = look_up(tables.maps.floors, cell(to_x, y, base, tables.side), z)
     free_x = high <= limit
     x, ground = torch.where(free_x, to_x, x), torch.where(free_x, high, state.ground)
-    to_y = torch.minimum((y + shift[1]).maximum(margin), MAP - margin)
-    high = look_up(tables.maps.floors, cell(x, to_y, base), z)
+    to_y = torch.minimum((y + shift[1]).maximum(margin), tables.side - margin)
+    high = look_up(tables.maps.floors, cell(x, to_y, base, tables.side), z)
     free_y = high <= limit
     y, ground = torch.where(free_y, to_y, y), torch.where(free_y, high, ground)
     to_z = z + climb * DT

@@ -125,22 +125,22 @@ def _grid(state: State, tables: Tables, teams: int, cos: Tensor, sin: Tensor) ->
     ahead, left = steps.repeat_interleave(GRID).view(-1, 1, 1, 1), steps.repeat(GRID).view(-1, 1, 1, 1)
     x = state.position[0, :teams] + ahead * cos - left * sin
     y = state.position[1, :teams] + ahead * sin + left * cos
-    high = look_up(tables.maps.walk, cell(x, y, state.base), cos)
+    high = look_up(tables.maps.walk, cell(x, y, state.base, tables.side), cos)
     high = ((high - state.position[2, :teams]) / 4).clamp(-2.0, 2.0)
-    return torch.where((x < 0) | (x >= MAP) | (y < 0) | (y >= MAP), 2.0, high)
+    return torch.where((x < 0) | (x >= tables.side) | (y < 0) | (y >= tables.side), 2.0, high)
 
 
 def _navigation(state: State, tables: Tables, held: Hold, cos: Tensor, sin: Tensor) -> Tensor:
     """``[9, teams, n, W]``: the way to the zone, its edge, whether it is in sight, the map's middle, height, ground."""
     teams = len(cos)
     x, y, z = state.position[:, :teams].unbind(0)
-    here = cell(x, y, state.base)
+    here = cell(x, y, state.base, tables.side)
     flow = look_up(tables.maps.flow, here, cos).long()
     way = tables.directions.index_select(1, flow.flatten()).view(2, *flow.shape)
     eyes = torch.stack((x, y, z + tables.height / 2))
     goal = torch.stack((state.zone[0], state.zone[1], torch.ones_like(state.zone[0])))[:, None, None]
     seen = clear_between(eyes, goal, state.base, tables)
-    middle = _turned(MAP / 2 - x, MAP / 2 - y, cos, sin)
+    middle = _turned(tables.side / 2 - x, tables.side / 2 - y, cos, sin)
     lame = state.fallen[:teams].to(cos.dtype) + 0.5 * (state.legs[:teams] <= 0)
     edge = (held.distance[:teams] - state.zone[2]) / MAP
     ground = look_up(tables.maps.kind, here, cos) / 4

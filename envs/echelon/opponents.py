@@ -116,7 +116,7 @@ def _view(state: State, tables: Tables, team: int) -> View:
 def _way(state: State, tables: Tables, team: int, view: View, goal: Tensor, straight: Tensor) -> Tensor:
     """Unit vector to where the bot wants to be: along the flow, or ``straight`` to its goal, ``[2, n, W]``."""
     own = state.position[:, team]
-    flow = look_up(tables.maps.flow, cell(own[0], own[1], state.base), own).long()
+    flow = look_up(tables.maps.flow, cell(own[0], own[1], state.base, tables.side), own).long()
     steps = tables.directions.index_select(1, flow.flatten()).view(2, *flow.shape)
     direct = goal / goal.square().sum(0).sqrt().clamp_min(1.0e-6)
     return torch.where(straight | (flow == 0), direct, steps)

@@ -24,7 +24,7 @@ def draw_head(picture: Picture, layout: Layout, now: Moment, players: Sequence[s
     clock = f"{int(seconds // 60)}:{seconds % 60:04.1f}"
     write(picture, clock, middle, 22 * unit, layout.points(24), PAPER, 0.5, bold=True)
     write(picture, _holder(now), middle, 48 * unit, layout.points(12), _holder_colour(now), 0.5, bold=True)
-    reach = 0.5 * rules.MAP * layout.scale - 78 * unit
+    reach = 0.5 * layout.side * layout.scale - 78 * unit
     for team, colour in enumerate(TEAM_COLOURS):
         sign = -1 if team == 0 else 1
         near, far = middle + sign * 78 * unit, middle + sign * (78 * unit + reach)
@@ -126,8 +126,8 @@ def draw_end(picture: Picture, layout: Layout, now: Moment) -> None:
     unit, winner = layout.unit, now.story.winner
     text, colour = (f"{TEAMS[0 if winner > 0 else 1].upper()} WINS", TEAM_COLOURS[0 if winner > 0 else 1]) if winner \
         else ("DRAW", PAPER)  # fmt: skip
-    middle = layout.corner[1] - 0.5 * rules.MAP * layout.scale
-    left, width = layout.corner[0], rules.MAP * layout.scale
+    middle = layout.corner[1] - 0.5 * layout.side * layout.scale
+    left, width = layout.corner[0], layout.side * layout.scale
     box(picture, left, middle - 44 * unit, width, 88 * unit, (0, 0, 0), 0.6)
     for edge in (-44, 41):
         box(picture, left, middle + edge * unit, width, 3 * unit, colour)

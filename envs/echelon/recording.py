@@ -15,7 +15,7 @@ from torch import Tensor
 from .. import recorders
 from .events import Reporter
 from .match import MatchOptions, ends
-from .rules import MAP, SUB_STEPS
+from .rules import SUB_STEPS
 from .state import State
 from .story import COLUMNS, Event, Flight, Frames, Ground, Mech, Recording, Story
 from .tables import Tables
@@ -107,10 +107,11 @@ class _Take:
 
 def _ground(state: State, tables: Tables) -> Ground:
     first = int(state.base[0])
+    side = tables.side
     layers = (tables.maps.height, tables.maps.kind)
-    height, kind = (layer[first : first + MAP * MAP].view(MAP, MAP).cpu().numpy().copy() for layer in layers)
+    height, kind = (layer[first : first + side**2].view(side, side).cpu().numpy().copy() for layer in layers)
     x, y, radius = (float(value) for value in state.zone[:, 0].float())
-    return Ground(height, kind, (x, y, radius), first // (MAP * MAP))
+    return Ground(height, kind, (x, y, radius), first // side**2)
 
 
 def _targets(slots: Array, mechs: Sequence[Mech]) -> Array:

@@ -4,7 +4,7 @@
   ``title``, ``options`` (of the world), ``winner`` (``blue``, ``red`` or null).
 - ``world``: ``size`` (x, y, z in voxels), ``voxel_size_m``, ``seed`` (of the bank of maps), ``spawn_clear`` (width of
   the corners where teams start), ``meta`` (``map``: number in the bank; ``decision_s``, ``tick_s``; ``terrain_names``),
-  ``heights`` and ``terrain``, 64 rows (y) of 64 whole numbers (x).
+  ``heights`` and ``terrain``, a row for each y of whole numbers, one for each x.
 - ``frames``, one a decision: ``t`` (s) and ``tick`` (sub-steps of 0.05 s), ``objective`` (``center``, ``radius``,
   ``score`` of blue and red, ``to_win``, ``control`` from -1, red's, to 1, blue's), and
 
@@ -32,7 +32,6 @@ import numpy as np
 from ..whole_files import write_text
 from . import rules
 from .replay_content import COOLDOWNS, FORMAT, KIND, NUMBERS, TERRAIN, TIMES, VERSION, Wrong, recording_of
-from .rules import MAP
 from .specs import TEAMS
 from .story import Flight, Recording, Story
 
@@ -64,7 +63,7 @@ def _document(recording: Recording) -> dict[str, Any]:
     story, options = recording.story, dict(recording.options)
     winner = {1: TEAMS[0], -1: TEAMS[1]}.get(story.winner)
     world = {
-        "size": [MAP, MAP, int(rules.CEILING)],
+        "size": [story.ground.side, story.ground.side, int(rules.CEILING)],
         "voxel_size_m": 1.0,
         "seed": options.get("map_seed", 0),
         "spawn_clear": rules.SPAWN_SQUARE,

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import rules
-from .rules import MAP, MOST
+from .rules import MOST, SIDES
 from .specs import TEAMS
 from .story import COLUMNS, TYPES, WEAPONS, Event, Flight, Frames, Ground, Mech, Recording, Story, mech_id
 
@@ -71,7 +71,11 @@ def _story(document: Mapping[str, Any], frames: list[Any]) -> Story:
     zone = _numbers([*frames[0]["objective"]["center"], frames[0]["objective"]["radius"]], "objective", (3,))
     world = document["world"]
     number = int(world["meta"]["map"])
-    height, kind = (_layer(world[name], name, most) for name, most in (("heights", 255), ("terrain", len(TERRAIN) - 1)))
+    side = int(world["size"][0])
+    if not SIDES[0] <= side <= SIDES[1]:
+        raise Wrong(f"world.size {side}: a map's side is within {SIDES[0]} to {SIDES[1]}")
+    layers = ("heights", 255), ("terrain", len(TERRAIN) - 1)
+    height, kind = (_layer(world[name], name, most, side) for name, most in layers)
     ground = Ground(height, kind, (float(zone[0]), float(zone[1]), float(zone[2])), number)
     winner = {TEAMS[0]: 1, TEAMS[1]: -1, None: 0}[document["winner"]]
     to_win = float(frames[0]["objective"]["to_win"])
@@ -128,8 +132,8 @@ def _numbers(values: Any, name: str, shape: tuple[int, ...]) -> Array:
     return read
 
 
-def _layer(rows: Any, name: str, most: int) -> Array:
-    read = _numbers(rows, f"world.{name}", (MAP, MAP))
+def _layer(rows: Any, name: str, most: int, side: int) -> Array:
+    read = _numbers(rows, f"world.{name}", (side, side))
     if (read < 0).any() or (read > most).any():
         raise Wrong(f"world.{name} holds numbers that are not within 0 to {most}")
     return read.astype(np.uint8)

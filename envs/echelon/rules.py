@@ -8,6 +8,9 @@ DT = 0.05
 SUB_STEPS = 5
 DECISION = DT * SUB_STEPS
 MAP = 64
+"""Voxels along a map's side, unless another one is asked for; agents are shown lengths as shares of it in any map."""
+SIDES = (48, 128)
+"""Least and greatest side; below it the starts meet the zone."""
 CEILING = 20.0
 GRAVITY = 9.81
 DAMPING = 0.98  # of velocities, per sub-step

@@ -116,7 +116,7 @@ def _prepare(state: State, orders: Tensor, tables: Tables, vent_blocks_fire: boo
     """Clocks, hazards, balance and heat."""
     was_alive, was_hot = state.alive, state.heat > tables.heat_cap
     x, y, z = state.position.unbind(0)
-    kind = look_up(tables.maps.kind, cell(x, y, state.base), z)
+    kind = look_up(tables.maps.kind, cell(x, y, state.base, tables.side), z)
     low = (z <= rules.HAZARD_HEIGHT) & was_alive
     wet, burning = (kind == WATER) & low, (kind == LAVA) & low
     state, falls = _balanced(_in_hazards(state, wet, burning), tables)

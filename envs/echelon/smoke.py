@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from . import rules
-from .rules import DT, MAP
+from .rules import DT
 from .sensors import centres
 from .state import State
 from .tables import Tables
@@ -20,8 +20,8 @@ def drift(state: State, tables: Tables) -> State:
     place = state.shells[:3] + state.shells[3:6] * DT
     x, y, z = place.unbind(0)
     left = state.shells[6]
-    outside = (x < 0) | (x > MAP) | (y < 0) | (y > MAP)
-    stopped = (look_up(tables.maps.height, cell(x, y, state.base), z) > z) | outside | (left <= 1)
+    outside = (x < 0) | (x > tables.side) | (y < 0) | (y > tables.side)
+    stopped = (look_up(tables.maps.height, cell(x, y, state.base, tables.side), z) > z) | outside | (left <= 1)
     bursts = (left > 0) & stopped
     clouds = torch.cat((state.clouds[:3], (state.clouds[3:] - 1).clamp_min(0.0)))
     fresh = torch.cat((state.shells[:3], torch.full_like(left, rules.CLOUD_TICKS)[None]))

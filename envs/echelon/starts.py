@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from . import rules
-from .rules import MAP, SHOTS, SLOTS, SPAWN_SQUARE
+from .rules import SHOTS, SLOTS, SPAWN_SQUARE
 from .sensors import RECALLED
 from .state import State
 from .tables import Tables
@@ -54,17 +54,18 @@ class Starts:
         rival = torch.multinomial(weights.expand(count, -1), 1, generator=generator)[:, 0]
         low, high = self.fire
         fire = low + (high - low) * uniform()
-        state = self._state(position, yaw, zone, (which * MAP * MAP).to(dtype))
+        state = self._state(position, yaw, zone, (which * self.tables.side**2).to(dtype))
         return state.replace(key=key, rival=rival, fire_prob=fire)
 
     def _places(self, corner: Tensor, swapped: Tensor, jitter: Tensor) -> Tensor:
         """Feet, ``[3, 2, n, W]``: five columns across the diagonal, later packs further back."""
-        near, far = SPAWN_SQUARE / 2, MAP - SPAWN_SQUARE / 2
+        side = self.tables.side
+        near, far = SPAWN_SQUARE / 2, side - SPAWN_SQUARE / 2
         kind = jitter.dtype
         first = torch.stack((torch.full_like(swapped, near, dtype=kind), torch.where(corner == 0, near, far).to(kind)))
-        corners = torch.stack((first, MAP - first), 1)  # [2 (x, y), 2, W]
+        corners = torch.stack((first, side - first), 1)  # [2 (x, y), 2, W]
         corners = torch.where(swapped, corners.flip(1), corners)
-        inwards = torch.sign(MAP / 2 - corners) / math.sqrt(2.0)
+        inwards = torch.sign(side / 2 - corners) / math.sqrt(2.0)
         across = torch.stack((-inwards[1], inwards[0]))
         packs = self.tables.packs
         column = jitter.new_tensor(_COLUMNS * packs)[:, None] * rules.SPAWN_PITCH

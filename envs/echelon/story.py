@@ -97,12 +97,17 @@ class Mech(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Ground:
-    """A map: heights and kinds of its cells, ``[64, 64]`` uint8, row y; the zone's centre and radius."""
+    """A map: heights and kinds of its cells, ``[side, side]`` uint8, row y; the zone's centre and radius."""
 
     height: Array
     kind: Array
     zone: tuple[float, float, float]
     number: int = 0  # in its bank
+
+    @property
+    def side(self) -> int:
+        """Voxels along its side."""
+        return len(self.height)
 
 
 @dataclass(frozen=True)

@@ -79,6 +79,11 @@ class Tables:
     samples: Tensor  # [K, 1, 1, 1] places along a line of sight, -1 to 1
 
     @property
+    def side(self) -> int:
+        """Voxels along the side of every map."""
+        return self.maps.side
+
+    @property
     def mechs(self) -> int:
         """n, slots of a team."""
         return self.packs * SLOTS
@@ -106,10 +111,11 @@ def make_tables(maps: Maps, sizes: tuple[int, int], dtype: torch.dtype, device: 
         return torch.tensor(values, dtype=torch.int64, device=device)
 
     teams = [[float(slot in taken(size)) for slot in range(packs * SLOTS)] for size in sizes]
-    cells = maps.size * MAP * MAP
+    cells = maps.size * maps.side**2
     floor = [cells * float(chassis is rules.HEAVY) for chassis in PACK * packs]
     ways = [(0.0, 0.0), *((x / (x * x + y * y) ** 0.5, y / (x * x + y * y) ** 0.5) for x, y in DIRECTIONS)]
-    middles = [(2 * place + 1) / _SAMPLES - 1 for place in range(_SAMPLES)]
+    samples = max(_SAMPLES, -(-_SAMPLES * maps.side // MAP))
+    middles = [(2 * place + 1) / samples - 1 for place in range(samples)]
     return Tables(
         maps=maps.to(device),
         packs=packs,

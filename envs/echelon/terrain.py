@@ -5,20 +5,22 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .rules import MAP, SMOKE_RADIUS
+from .rules import SMOKE_RADIUS
 from .tables import Tables
 
-_EDGE = MAP - 1.0e-3
+_WITHIN = 1.0e-3  # of a place at the edge, from it
 
 
-def cell(x: Tensor, y: Tensor, base: Tensor) -> Tensor:
+def cell(x: Tensor, y: Tensor, base: Tensor, side: int) -> Tensor:
     """Index of a place in a layer of the bank, int32; places outside count as those at the edge.
 
     Args:
         base: first cell of the world's map, ``[W]``; all shapes broadcast.
+        side: of a map.
     """
-    column, row = x.clamp(0.0, _EDGE).floor(), y.clamp(0.0, _EDGE).floor()
-    return (torch.add(column, row, alpha=MAP) + base).int()
+    edge = side - _WITHIN
+    column, row = x.clamp(0.0, edge).floor(), y.clamp(0.0, edge).floor()
+    return (torch.add(column, row, alpha=side) + base).int()
 
 
 def look_up(layer: Tensor, index: Tensor, like: Tensor) -> Tensor:
@@ -29,7 +31,7 @@ def look_up(layer: Tensor, index: Tensor, like: Tensor) -> Tensor:
 def clear_between(one: Tensor, two: Tensor, base: Tensor, tables: Tables) -> Tensor:
     """Whether ground and foliage leave the line free, bool; the same from both ends.
 
-    24 points are looked at, at most two voxels apart within 48 voxels.
+    24 points are looked at, at most two voxels apart within 48 voxels; more in maps larger than usual.
 
     Args:
         one, two: ``[3, a, b, W]``, broadcast.
@@ -37,7 +39,7 @@ def clear_between(one: Tensor, two: Tensor, base: Tensor, tables: Tables) -> Ten
     # About the middle, so that the ends can change places without a rounding that differs.
     middle, half = (one + two) / 2, (two - one) / 2
     x, y, z = (torch.addcmul(middle[k], tables.samples, half[k]) for k in range(3))
-    return (look_up(tables.maps.sight, cell(x, y, base), z) <= z).all(0)
+    return (look_up(tables.maps.sight, cell(x, y, base, tables.side), z) <= z).all(0)
 
 
 def clear_of_smoke(one: Tensor, two: Tensor, clouds: Tensor) -> Tensor:

@@ -54,6 +54,7 @@ class Gymnasium(World):
     """Options that make it draw."""
     saves_episodes = False
     _first_number = 0
+    _seeds: dict[int, int]
     observing = (
         "envs.gymnasium.sequences:Columns.write",
         "envs.gymnasium.batch:Batch.account",
@@ -257,7 +258,7 @@ class Gymnasium(World):
     def _draw_seeds(self, steps: int) -> None:
         """A seed for the next reset of every environment; later resets go on with its own random numbers."""
         entropy = int(torch.randint(2**62, (), generator=self.generator, device=self.device))
-        self._seeds: dict[int, int] = {
+        self._seeds = {
             row: int(np.random.SeedSequence((entropy, steps, self._first_number + row)).generate_state(1)[0] >> 1)
             for row in range(self.num_worlds)
         }

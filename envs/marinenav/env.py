@@ -50,7 +50,8 @@ class MarineNav(World):
         num_worlds: W, worlds stepped at once.
         num_robots, num_obstacles, num_cores, min_start_goal_dis: of a random world, when there is no curriculum.
         curriculum: levels of random worlds, see :class:`Curriculum`; replaces the four numbers above.
-        continuous_actions: ``[W, A, 2]`` thrust rates in units of 1000 N/s (not clipped, the thrust is), else ``[W, A]`` in 0..24.
+        continuous_actions: ``[W, A, 2]`` thrust rates in units of 1000 N/s (not clipped, the thrust is), else
+            ``[W, A]`` in 0..24.
         perception_noise: noisy object positions, velocities and radii.
         max_steps: the step after this many is the time-out.
         timeout_is_terminal: report a time-out as ``terminated``, the published learners' rule; else ``truncated``.

@@ -11,7 +11,6 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 

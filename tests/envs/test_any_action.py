@@ -1,4 +1,4 @@
-"""Whatever a policy chooses, every world plays an action of its spec; seeds, first steps and closing are the same in all."""
+"""What all worlds have in common: actions that can be played, a reset before the first step, seeds, closing."""
 
 from __future__ import annotations
 

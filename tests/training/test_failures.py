@@ -268,5 +268,5 @@ def test_commands_take_the_end_of_the_program_for_an_error(
         hydra_command("report")(task)()
     assert ended.value.code == 1
     assert capsys.readouterr().err.startswith("error: env: my.worlds:Harbour called sys.exit(0) in test_failures.py:")
-    with pytest.raises(RunError, match="^env: my:Old: step does not fit"), environment_errors(None):
+    with pytest.raises(RunError, match=r"^env: my:Old: step does not fit"), environment_errors(None):
         raise EnvironmentFailed("my:Old: step does not fit")

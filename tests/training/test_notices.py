@@ -137,7 +137,7 @@ def test_a_webhook_that_fails_is_one_warning(
 
 @pytest.mark.parametrize("url", ["ftp://host/T0PS3CRET", "T0PS3CRET", "https:///T0PS3CRET", "http://a b/T0PS3CRET"])
 def test_what_is_no_address_is_refused_and_not_shown(url: str) -> None:
-    with pytest.raises(ValueError, match="^notify: not an address of the form https://<host>/<path>, or null$"):
+    with pytest.raises(ValueError, match=r"^notify: not an address of the form https://<host>/<path>, or null$"):
         check_address(url)
 
 

@@ -1,0 +1,110 @@
+"""Maps of other sizes than the usual one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import envs
+from envs.echelon.maps import make_maps
+from envs.echelon.recording import Recorder
+from envs.echelon.render import draw_frame
+from envs.echelon.replay import load_replay, save_replay
+from envs.echelon.rules import SPAWN_SQUARE
+from envs.echelon.terrain import cell, clear_between, look_up
+
+SMALL = (640, 360)
+CORNERS = SPAWN_SQUARE / 2 + 1.5 * 3.5  # a team's middle, and half of its widest row
+
+
+def build(size: int, **options: Any) -> Any:
+    return envs.make("echelon", num_worlds=2, blue=5, red=5, opponent="policy", maps=2, size=size, seed=2, **options)
+
+
+@pytest.mark.parametrize("size", [48, 100])
+def test_a_match_takes_place_on_the_whole_map(size: int) -> None:
+    env = build(size, actions="box", max_steps=12)
+    state = env.worlds.state if env.reset() is not None else None
+    for axis in range(2):  # of the two teams one starts low, the other high
+        middle = state.position[axis].mean(1)  # [2, W]
+        assert (middle.amin(0) < CORNERS).all() and (middle.amax(0) > size - CORNERS).all()
+    assert (state.zone[:2] == size / 2).all()
+    assert env.full_observation_spec["agents", "observation"].shape == (2, 10, 346)
+    # All run to the east, and stop at its edge.
+    go = torch.zeros(2, 10, 14)
+    root = env.reset()
+    for _ in range(12):
+        yaw = env.worlds.state.yaw.flatten(0, 1).T
+        go[..., 0], go[..., 1] = yaw.cos(), -yaw.sin()
+        stepped = env.step(root.set(("agents", "action"), go))
+        assert torch.isfinite(stepped["next", "agents", "observation"]).all()
+        root = env.step_mdp(stepped)
+    x = env.worlds.state.position[0]
+    assert x.max() <= size and x.max() > size - SPAWN_SQUARE
+
+
+@pytest.mark.parametrize("size", [48, 100])
+def test_every_place_is_looked_up_in_its_own_cell(size: int) -> None:
+    env = build(size, symmetric_maps=False)
+    maps = env.tables.maps
+    grid = maps.height.view(2, size, size)
+    places = torch.rand(2, 300, generator=torch.Generator().manual_seed(0)) * size
+    for number in range(2):
+        base = torch.tensor(float(number * size * size))
+        found = look_up(maps.height, cell(places[0], places[1], base, env.tables.side), places)
+        assert torch.equal(found, grid[number, places[1].long(), places[0].long()].float())
+    ground = torch.stack(maps.height.view(2, -1).unbind() + maps.kind.view(2, -1).unbind()).view(4, size, size)
+    assert ground[:, size * 3 // 4 :].any() and ground[..., size * 3 // 4 :].any()  # there is something everywhere
+
+
+def test_a_wall_of_one_voxel_hides_however_far_it_is() -> None:
+    """On the usual map 24 looks are at most 3.8 voxels apart; on larger ones there are more."""
+    tables = build(128).tables
+    assert len(tables.samples) == 48
+    tall = tables.maps.sight.view(2, 128, 128)[0]
+    tall.zero_()
+    tall[:, 60:64] = 8
+    low, high = (torch.tensor([x, 64.0, 1.0]).view(3, 1, 1, 1) for x in (1.0, 127.0))
+    assert not clear_between(low, high, torch.zeros(1), tables).any()
+    make_maps.cache_clear()  # they are shared
+
+
+def test_replays_and_films_show_maps_of_any_size(tmp_path: Path) -> None:
+    env = build(100)
+    root = env.reset()
+    recorder = Recorder(env, [1])
+    recorder.add()
+    env.step(env.rand_action(root))
+    recorder.add()
+    [recorded] = recorder.recordings()
+    save_replay(recorded, tmp_path / "one.json")
+    read = load_replay(tmp_path / "one.json")
+    assert read.options["size"] == read.story.ground.side == 100
+    assert (draw_frame(read, 1, SMALL) == draw_frame(recorded, 1, SMALL)).all()
+    text = (tmp_path / "one.json").read_text()
+    faults = {
+        64: r"world.heights has the shape \[100, 100\], expected \[64, 64\]",
+        1000: "world.size 1000: a map's side",
+    }
+    for size, fault in faults.items():
+        (tmp_path / "two.json").write_text(text.replace('"size":[100,', f'"size":[{size},', 1))
+        with pytest.raises(ValueError, match=fault):
+            load_replay(tmp_path / "two.json")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"size": 46}, r"^size: 46 is not an even number from 48 to 128$"),
+        ({"size": 65}, r"^size: 65 is not"),
+        ({"size": 130}, r"^size: 130 is not"),
+        ({"size": 64.0}, r"^size: 64.0 is not"),
+        ({"size": 128, "maps": 1025}, r"^maps: 1025 is not possible, a bank has 1 to 1024 of size 128$"),
+    ],
+)
+def test_sizes_that_are_not_possible(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        envs.make("echelon", num_worlds=1, **options)
