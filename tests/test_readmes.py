@@ -83,6 +83,7 @@ def test_a_command_exists_and_knows_its_options(
     plain = [_first_choice(entry) for entry in arguments if entry != "-m" and not entry.startswith("hydra")]
     if any(entry.startswith("--config-dir") for entry in plain):
         return
+    monkeypatch.setenv("RLSTACK_WEBHOOK", "https://localhost/hook")  # which README.md exports
     monkeypatch.setattr(sys, "argv", [name, *plain, "--cfg", "job", "--resolve"])
     importlib.import_module(module).main()
     content = yaml.safe_load(capsys.readouterr().out)

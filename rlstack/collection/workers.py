@@ -22,6 +22,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.envs import EnvBase
 
+from envs.processes import place_of
 from rlstack.agents.base import Agent
 from rlstack.networks.draws import part_of_rows
 
@@ -67,9 +68,12 @@ class Worker(LeanCollector):
         """``{"done": answer}`` of a method, or ``{"failed": (reason, traceback)}``."""
         try:
             return {"done": getattr(self, task)(*given)}
-        except (Exception, SystemExit) as error:  # a world may even end the program
-            trace = "".join(traceback.format_exception(error))
-            return {"failed": (f"{type(error).__name__}: {error}", trace)}
+        except (Exception, SystemExit) as error:
+            trace, what = "".join(traceback.format_exception(error)), f"{type(error).__name__}: {error}"
+            if isinstance(error, SystemExit):  # a world's own code, which ends nothing here
+                name = type(self._share.env).__name__ if hasattr(self, "_share") else "a world"
+                what = f"{name} called sys.exit({error.code!r}) in {place_of(error)}"
+            return {"failed": (what, trace)}
 
     def begin(self, seed: int, steps: int) -> None:
         """Builds worlds and agent.

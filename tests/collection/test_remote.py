@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -212,3 +215,16 @@ def test_a_mistake_in_a_worker_ends_the_run_with_its_traceback() -> None:
     with pytest.raises(CollectorFailed, match="KeyError: 'wheel'") as caught:
         collector(agent_for(cartpole(None, 5)), make=broken)
     assert "in broken" in caught.value.traceback
+
+
+def test_a_world_that_ends_the_program_is_a_mistake_of_its_own() -> None:
+    class Ends(Worker):
+        def __init__(self) -> None:
+            self._share: Any = Share(SimpleNamespace(), None, 0, 1)  # type: ignore[arg-type]
+
+        def collect(self, *_: Any) -> Any:
+            sys.exit(0)
+
+    reason, trace = Ends().obey("collect")["failed"]
+    assert re.fullmatch(r"SimpleNamespace called sys\.exit\(0\) in test_remote\.py:\d+", reason)
+    assert "in collect" in trace
