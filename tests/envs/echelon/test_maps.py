@@ -77,7 +77,7 @@ def test_a_seed_makes_the_same_maps() -> None:
 
 
 def test_every_style_makes_ground_of_its_own() -> None:
-    grounds = [style(4, torch.Generator().manual_seed(0)) for style in STYLES]
+    grounds = [style(4, 64, torch.Generator().manual_seed(0)) for style in STYLES]
     kinds = [sorted(ground.kind.unique().tolist()) for ground in grounds]
     assert kinds == [[0], [0], [0, 1], [0, 2], [0, 3], [0, 4], [0]]
     tops = [float(ground.height.max()) for ground in grounds]
