@@ -14,6 +14,8 @@ from torchrl.envs import EnvBase
 
 import envs
 from envs.actions import reader
+from rlstack.config import ConfigError
+from rlstack.training.self_check import check_batch
 
 Pair = Callable[[Tensor], tuple[Tensor, Tensor]]
 
@@ -124,6 +126,15 @@ def test_choices_out_of_range_raise_where_types_are_checked() -> None:
     root["agents", "action"][1, 0, 6] = 2
     with pytest.raises(ValueError, match=r"^Rocket: action: 2 is none of the choices, .* 4, 4, 4, 4, 4, 1, 1, 1$"):
         env.step(root)
+
+
+def test_choices_out_of_range_end_a_run_with_debug() -> None:
+    env = build("cartpole", {})
+    batch = env.rollout(4, break_when_any_done=False)
+    check_batch(batch, env, 0)
+    batch["action"][1, 2] = 2
+    with pytest.raises(ConfigError, match=r"^debug: action is outside its spec in step 2 after frame 12$"):
+        check_batch(batch, env, 12)
 
 
 @pytest.mark.parametrize(
