@@ -79,7 +79,7 @@ class EvalConfig:
         every: frames between evaluations, see :data:`Often`.
         episodes: episodes per level (or in all, for worlds without levels).
         seed: of the fixed evaluation episodes.
-        max_steps: an episode that has not ended after so many steps is judged as it stands; None: the world's own limit.
+        max_steps: an episode that has not ended after so many steps is judged as it stands; None: the world's own.
     """
 
     every: Often
