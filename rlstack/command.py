@@ -8,7 +8,6 @@ A command's file ends with ``main = hydra_command("train")(run)``. What the user
 import functools
 import os
 import sys
-import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -30,9 +29,11 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 from yaml import MarkedYAMLError, YAMLError
 
 from rlstack.config import ConfigError, conf_dir
+from rlstack.config.catalogue import read_command
 from rlstack.config.errors import RunError, missing_option, nearest, unknown_key
 from rlstack.help import command_help, tell
 from rlstack.sweeps import results
+from rlstack.sweeps.folder import sweep_folder
 
 Task = Callable[[DictConfig], Any]
 Main = Callable[..., Any]
@@ -62,11 +63,12 @@ _PLUGINS = {
 
 
 def hydra_command(
-    config_name: str, arguments: Callable[[list[str]], list[str]] | None = None
+    config_name: str, arguments: Callable[[list[str]], list[str]] | None = None, makes_runs: bool = False
 ) -> Callable[[Task], Main]:
     """Make a task into a command line that composes ``<conf_dir>/<config_name>.yaml``.
 
-    ``arguments`` may rewrite what the user typed into Hydra's overrides.
+    ``arguments`` may rewrite what the user typed into Hydra's overrides. ``makes_runs``: the runs of ``-m`` stay in a
+    folder of their own, see :mod:`rlstack.sweeps.folder`.
 
     All of Hydra's own flags keep working (``--cfg job``, ``--config-dir``, ``-m``), but ``--help``, which is that of
     :mod:`rlstack.help`. The returned function takes no argument, or an already composed configuration, which goes
@@ -99,13 +101,16 @@ def hydra_command(
                 with user_errors():
                     tell(command_help(config_name, sys.argv[1:]))
                 return None
-            with user_errors(), _hydra_environment() as sweep:
-                sys.argv[1:] = sys.argv[1:] if arguments is None else arguments(sys.argv[1:])
-                command = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=config_name)
-                try:
-                    return command(guarded)()
-                finally:
-                    results.show(results.take(sweep))
+            with user_errors(), _all_errors_reach_us():
+                typed = sys.argv[1:] if arguments is None else arguments(sys.argv[1:])
+                groups = read_command(config_name).groups if makes_runs else None
+                with sweep_folder(typed, groups) as (sys.argv[1:], sweep):
+                    command = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=config_name)
+                    try:
+                        return command(guarded)()
+                    finally:
+                        if sweep is not None:
+                            results.show(results.take(sweep), sweep)
 
         return main
 
@@ -237,21 +242,16 @@ def _first_line(text: str, skip: str = "\0") -> str:
 
 
 @contextmanager
-def _hydra_environment() -> Iterator[Path]:
-    """Let errors reach us instead of Hydra's own printing, and give a sweep a place for its files: this folder."""
-    with tempfile.TemporaryDirectory(prefix="rlstack-sweep-") as scratch:
-        added = {"HYDRA_FULL_ERROR": "1"}
-        if "RLSTACK_SWEEP_DIR" not in os.environ:
-            added["RLSTACK_SWEEP_DIR"] = scratch
-        saved = {name: os.environ.get(name) for name in added}
-        os.environ.update(added)
-        try:
-            yield Path(os.environ["RLSTACK_SWEEP_DIR"])
-        finally:
-            for name, value in saved.items():
-                os.environ.pop(name)
-                if value is not None:
-                    os.environ[name] = value
+def _all_errors_reach_us() -> Iterator[None]:
+    """Instead of Hydra's own printing."""
+    name, before = "HYDRA_FULL_ERROR", os.environ.get("HYDRA_FULL_ERROR")
+    os.environ[name] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop(name)
+        if before is not None:
+            os.environ[name] = before
 
 
 def _exit(line: str, status: int) -> NoReturn:

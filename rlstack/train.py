@@ -36,7 +36,7 @@ def run(cfg: DictConfig) -> float:
     """One run, new or resumed, from configuration to report; returns its score, for sweeps."""
     plain = debugged(to_plain(cfg))
     plain |= _named(plain)
-    plain = _resumed(plain) if plain["resume"] is not None else plain
+    plain = _resumed(plain) if plain["resume"] is not None else _placed(plain)
     with _taken(plain):
         directory = train(plain)
     if directory is None:
@@ -56,6 +56,16 @@ def _named(plain: dict[str, Any]) -> dict[str, str]:
     from rlstack.training.latest import named
 
     return {key: named(plain[key], key) for key in ("resume", "init") if plain[key] is not None}
+
+
+def _placed(plain: dict[str, Any]) -> dict[str, Any]:
+    """In a sweep, the run's folder is in that of the sweep unless it was given."""
+    from rlstack.sweeps.results import in_sweep, run_of_job
+
+    named = isinstance(plain["agent"], dict) and isinstance(plain["env"], dict)  # if not, that is told later
+    if plain["run_dir"] is not None or not named or not in_sweep():
+        return plain
+    return {**plain, "run_dir": run_of_job(run_name(plain["agent"], plain["env"], plain["seed"]))}
 
 
 def _taken(plain: dict[str, Any]) -> AbstractContextManager[None]:
@@ -188,7 +198,7 @@ def _resumed(plain: dict[str, Any]) -> dict[str, Any]:
     return to_plain(stored)
 
 
-main = hydra_command("train", open_group("agent"))(run)
+main = hydra_command("train", open_group("agent"), makes_runs=True)(run)
 
 if __name__ == "__main__":
     main()

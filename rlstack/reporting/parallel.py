@@ -39,7 +39,7 @@ class Axis:
         if self.scale == "names":
             return (self._names.index(written(value)) + 0.5) / len(self._names)
         if self.scale == "log":
-            return math.log(value / self._low) / math.log(self._high / self._low)
+            return (math.log(value) - math.log(self._low)) / (math.log(self._high) - math.log(self._low))
         return (value - self._low) / (self._high - self._low)
 
     def marks(self) -> list[tuple[float, str]]:
@@ -47,13 +47,11 @@ class Axis:
         if self.scale == "names":
             return [((index + 0.5) / len(self._names), shorter(name, 18)) for index, name in enumerate(self._names)]
         chosen = sorted(set(self._values))
-        if len(chosen) > 6:
-            lowest, highest = math.floor(math.log10(self._low or 1)), math.ceil(math.log10(self._high or 1))
-            chosen = (
-                [10.0**power for power in range(lowest, highest + 1) if self._low <= 10.0**power <= self._high]
-                if self.scale == "log"
-                else ticks((self._low, self._high), 6)
-            )
+        if len(chosen) > 6 and self.scale == "log":
+            powers = range(math.floor(math.log10(self._low)), math.ceil(math.log10(self._high)) + 1)
+            chosen = [10.0**power for power in powers if self._low <= 10.0**power <= self._high]
+        elif len(chosen) > 6:
+            chosen = ticks((self._low, self._high), 6)
         return [(self.place(value), brief(value)) for value in chosen]
 
 

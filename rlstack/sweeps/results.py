@@ -37,6 +37,12 @@ def overrides_of_job() -> list[str]:
     return [entry.lstrip("+~") for entry in concealed(HydraConfig.get().overrides.task)]
 
 
+def run_of_job(name: str) -> str:
+    """The folder of this job's run, in that of the sweep."""
+    job = HydraConfig.get()
+    return str(Path(job.sweep.dir) / f"{job.job.num}_{name}")
+
+
 def take(folder: Path) -> list[dict[str, Any]]:
     """What the jobs of a folder have left, in their order; the files are gone then."""
     paths = sorted(folder.glob("job_*.json"))
@@ -46,10 +52,10 @@ def take(folder: Path) -> list[dict[str, Any]]:
     return results
 
 
-def show(results: list[dict[str, Any]]) -> None:
+def show(results: list[dict[str, Any]], folder: Path) -> None:
     """A table of a sweep's runs, in their order: what differs between them, score and folder, or the error.
 
-    Nothing where a single job failed, which the command tells anyway.
+    Then how to compare them, where they are in the sweep's folder. Nothing where a single job failed, which the command tells anyway.
     """
     if len(results) < 2 and not any("score" in result for result in results):
         return
@@ -71,6 +77,8 @@ def show(results: list[dict[str, Any]]) -> None:
     if len(best) > 1:
         low, high = (choose(best, key=lambda result: result["score"]) for choose in (min, max))
         print(f"highest score: {high['score']:g}, {high['run']}\nlowest score:  {low['score']:g}, {low['run']}")
+    if any(folder in Path(result.get("run", "")).parents for result in results):
+        print(f"compare them: python -m rlstack.report {folder}")
 
 
 def _differs(key: str, options: list[dict[str, str]]) -> bool:

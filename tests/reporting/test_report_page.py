@@ -182,3 +182,4 @@ def test_axes_of_parameters_are_linear_logarithmic_or_of_names() -> None:
     assert Axis("kind", ["a", None]).place(None) == 0.75
     assert Axis("flag", [True, False]).scale == "names"
     assert len(Axis("lr", [10 ** (-k / 3) for k in range(20)]).marks()) == 7
+    assert (0.0, "\u22121.5k") in Axis("eval/return", [-1500.0 + 200 * k for k in range(8)]).marks()

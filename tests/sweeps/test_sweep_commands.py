@@ -86,7 +86,8 @@ def test_joblib_runs_side_by_side(tmp_path: Path) -> None:
     result = sweep("hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "seed=0,1", "agent.gamma=0.9,1.5", cwd=tmp_path)
     assert result.returncode == 2 and "agent.gamma: 1.5 is outside [0, 1]" in result.stderr
     runs = table(result.stdout)
-    assert {str(run.relative_to(tmp_path)) for run in (tmp_path / "runs").iterdir()} == set(runs) and len(runs) == 2
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert {str(run.relative_to(tmp_path)) for run in folder.iterdir() if run.is_dir()} == set(runs) and len(runs) == 2
     assert result.stdout.count("failed: agent.gamma") == 2
 
 
@@ -103,3 +104,6 @@ def test_submitit_runs_each_in_a_job_of_its_own(tmp_path: Path) -> None:
     result = sweep("hydra/launcher=submitit_local", "seed=0,1", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert len(table(result.stdout)) == 2
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert result.stdout.splitlines()[-1].endswith(f"rlstack.report runs/{folder.name}")
+    assert (folder / ".submitit").is_dir()

@@ -16,7 +16,8 @@ def result(seed: int, **entries: Any) -> dict[str, Any]:
 
 
 def test_the_table_names_what_differs_and_the_best(capsys: pytest.CaptureFixture[str]) -> None:
-    show([result(0, score=1.5, run="runs/a"), result(1, error="agent.gamma: no"), result(2, score=7.0, run="runs/c")])
+    results = [result(0, score=1.5, run="runs/a"), result(1, error="agent.gamma: no")]
+    show([*results, result(2, score=7.0, run="runs/c")], Path("runs/elsewhere"))
     title, header, *rows, high, low = capsys.readouterr().out.strip().splitlines()
     assert header.split() == ["seed", "score", "run"] and "sweep" in title
     assert rows[0].split() == ["0", "1.500", "runs/a"]
@@ -28,7 +29,7 @@ def test_the_table_names_what_differs_and_the_best(capsys: pytest.CaptureFixture
 def test_no_table_where_there_is_nothing_to_compare(
     results: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    show(results)
+    show(results, Path())
     assert capsys.readouterr().out == ""
 
 

@@ -1,0 +1,88 @@
+"""Every sweep has a folder of its own, and one command makes a report of it."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rlstack import report, train
+from rlstack.sweeps.folder import sweep_folder
+from tests.reporting.made_runs import config, make_run, score_rows
+
+GROUPS = {"agent": "acqn", "env": "marinenav"}
+
+
+def place(*arguments: str) -> tuple[list[str], Path | None]:
+    with sweep_folder(arguments, GROUPS) as (given, folder):
+        if folder is not None:
+            (folder / "0_run").mkdir(parents=True)
+        return given[len(arguments) :], folder
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        (["-m", "seed=0,1"], "acqn_marinenav"),
+        (["agent=ppo,sac", "--multirun", "env=gymnasium", "env.id=CartPole-v1"], "ppo-sac_CartPole-v1"),
+        (["-m", "experiment=arena/style1", "seed=0,1"], "arena-style1"),
+    ],
+)
+def test_the_folder_says_what_is_swept(
+    arguments: list[str], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folders = [place(*arguments) for _ in range(2)]  # within the same second, perhaps
+    for added, folder in folders:
+        assert folder is not None and folder.match(f"runs/{name}_sweep_*")
+        assert added == [f"hydra.sweep.dir='{folder}'"] and folder.is_dir()
+    assert folders[0][1] != folders[1][1]
+
+
+def test_folders_are_left_alone_where_there_is_no_need(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert place("seed=0") == ([], None)
+    assert place("-m", "seed=0,1", "--cfg=job") == ([], None)
+    assert place("-m", "hydra/sweeper=pbt") == (["hydra.sweep.dir=${hydra.sweeper.folder}/.jobs"], None)
+    assert list(tmp_path.iterdir()) == []
+    assert place("-m", "hydra.sweep.dir='mine'") == ([], Path("mine"))
+
+
+def stand_in(plain: dict[str, Any]) -> SimpleNamespace:
+    """A run of a low score, of which a report draws the logarithm of nothing."""
+    folder = Path(plain["run_dir"])
+    score = -1.0 - plain["seed"]
+    folder.rmdir()
+    make_run(folder, config(plain["seed"], agent=plain["agent"]["name"]), score_rows(score))
+    return SimpleNamespace(path=folder)
+
+
+def test_the_last_line_reports_on_the_runs_of_the_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(train, "train", stand_in)
+    monkeypatch.setattr(sys, "argv", ["train", "-m", "agent=ppo,sac", "env=cartpole", "seed=0,1"])
+    train.main()
+    (folder,) = (tmp_path / "runs").iterdir()
+    runs = sorted(path.name for path in folder.iterdir() if path.is_dir())
+    assert runs == ["0_ppo_cartpole_seed0", "1_ppo_cartpole_seed1", "2_sac_cartpole_seed0", "3_sac_cartpole_seed1"]
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert line.endswith(f"python -m rlstack.report runs/{folder.name}")
+    monkeypatch.setattr(sys, "argv", shlex.split(line.partition("-m rlstack.")[2]))
+    report.main()
+    assert "4 runs in 2 groups" in capsys.readouterr().out and (folder / "report.html").is_file()
+
+
+def test_a_sweep_without_a_run_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["train", "-m", "agent=ppo", "seeds=0,1"])
+    with pytest.raises(SystemExit):
+        train.main()
+    assert "seeds: unknown key" in capsys.readouterr().err and list(tmp_path.iterdir()) == []
