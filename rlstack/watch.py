@@ -132,7 +132,10 @@ def _reels(config: WatchConfig, actor: Actor, told: list[str]) -> Generator[Reel
     from rlstack.watching.reels import Episode, reel_of
 
     for number in _numbers_of(config):
-        reel = reel_of(actor.world, Episode(actor.env, actor.policy, config.seed, number))
+        try:
+            reel = reel_of(actor.world, Episode(actor.env, actor.policy, config.seed, number))
+        except ValueError as error:
+            raise ConfigError(f"show: {error}") from None
         if reel is None:
             raise ConfigError(f"show: {actor.world} draws no pictures; give show=numbers")
         try:

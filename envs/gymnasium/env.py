@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from gymnasium.error import DependencyNotInstalled
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import Binary, Composite, Unbounded
@@ -14,7 +15,7 @@ from torchrl.data import Binary, Composite, Unbounded
 from ..base import World, hand_on
 from ..encodings import Array
 from .batch import Batch
-from .making import Recipe
+from .making import Recipe, missing_package
 from .sequences import Act, collect
 from .simulators import Codec, LocalSimulators, Simulators
 from .workers import TIMEOUT, WorkerSimulators
@@ -148,10 +149,14 @@ class Gymnasium(World):
 
         Raises:
             RuntimeError: the environment draws none; it needs ``kwargs: {render_mode: rgb_array}``.
+            ValueError: it draws with a package that is not installed.
         """
         if self._simulators is None:
             self._restart(None)
-        picture = self._simulators.render() if self._simulators is not None else None
+        try:
+            picture = self._simulators.render() if self._simulators is not None else None
+        except DependencyNotInstalled as error:
+            raise ValueError(missing_package(str(self._recipe.id), error)) from None
         if not isinstance(picture, np.ndarray):
             raise RuntimeError(f"{self._recipe.id} renders no picture; set kwargs: {{render_mode: rgb_array}}")
         return torch.from_numpy(np.ascontiguousarray(picture))

@@ -19,7 +19,12 @@ _INTERFACE = (
     "Gymnasium's reset(seed=, options=) returns (observation, info), its step (observation, reward, terminated, "
     "truncated, info); shimmy.GymV21CompatibilityV0 makes such of an environment of the older kind"
 )
-_EXTRAS = {"gymnasium.envs.box2d": "box2d", "gymnasium.envs.mujoco": "mujoco"}
+_EXTRAS = {
+    "gymnasium.envs.box2d": "box2d",
+    "gymnasium.envs.mujoco": "mujoco",
+    "gymnasium.envs.classic_control": "classic",
+    "gymnasium.envs.toy_text": "classic",
+}
 
 
 @dataclass(frozen=True)
@@ -72,7 +77,7 @@ class Recipe:
         try:
             return build()
         except (gymnasium.error.DependencyNotInstalled, ImportError) as error:
-            raise ValueError(f"id: {_missing_package(self.id, error)}") from error
+            raise ValueError(f"id: {missing_package(self.id, error)}") from error
         except gymnasium.error.UnregisteredEnv as error:
             raise ValueError(f"id: {_not_registered(self.id)}") from error
         except (gymnasium.error.Error, TypeError, ValueError) as error:
@@ -107,7 +112,8 @@ class Recipe:
         return gymnasium.wrappers.TimeLimit(environment, self.max_steps) if self.max_steps else environment
 
 
-def _missing_package(id: str, error: Exception) -> str:
+def missing_package(id: str, error: Exception) -> str:
+    """A line for the user: which extra brings it."""
     module = id.partition(":")[0] if ":" in id else str(getattr(gymnasium.registry.get(id), "entry_point", ""))
     for package, extra in _EXTRAS.items():
         if module.startswith(package):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import importlib.util
 import pkgutil
 from collections.abc import Callable, Sequence
 from operator import attrgetter
@@ -28,7 +27,7 @@ def parallel_factory(id: str) -> Callable[..., Any]:
     try:
         module = importlib.import_module(path)
     except (ImportError, ValueError) as error:
-        raise ValueError(f"id: {id!r} cannot be imported: {error}{_advice(path)}") from error
+        raise ValueError(f"id: {id!r} cannot be imported: {error}{_advice(path, error)}") from error
     try:
         factory = attrgetter(attribute or "parallel_env")(module)
     except AttributeError:
@@ -41,8 +40,9 @@ def parallel_factory(id: str) -> Callable[..., Any]:
     return factory
 
 
-def _advice(module: str) -> str:
-    if module.startswith("pettingzoo.") and importlib.util.find_spec("pettingzoo") is None:
+def _advice(module: str, error: ImportError | ValueError) -> str:
+    lacking = str(getattr(error, "name", None))
+    if module.startswith("pettingzoo.") and (lacking == "pettingzoo" or not lacking.startswith("pettingzoo")):
         return " (pip install 'rlstack[pettingzoo]')"
     family, _, name = module.rpartition(".")
     try:
