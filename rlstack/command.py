@@ -28,6 +28,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 from yaml import MarkedYAMLError, YAMLError
 
+from envs.working import Work
 from rlstack.config import ConfigError, conf_dir
 from rlstack.config.catalogue import read_command
 from rlstack.config.errors import RunError, missing_option, nearest, unknown_key
@@ -82,7 +83,7 @@ def hydra_command(
         # Also around the task itself: an error that escapes a job makes Hydra print a line of its own.
         @functools.wraps(task)
         def guarded(cfg: DictConfig) -> Any:
-            with job_errors() if results.in_sweep() else user_errors():
+            with job_errors() if results.in_sweep() else user_errors(), _work_shown():
                 try:
                     return task(cfg)
                 except (*USER_ERRORS, RunError):
@@ -135,6 +136,24 @@ def given_keys(group: str) -> set[str]:
         return set()
     keys = [entry.lstrip("+~").partition("=")[0] for entry in HydraConfig.get().overrides.task]
     return {key.split(".")[1] for key in keys if key.startswith(f"{group}.")}
+
+
+@contextmanager
+def _work_shown() -> Iterator[None]:
+    """What takes long is shown while it is done, and Ctrl-C ends it between two steps."""
+    from rlstack.training.interrupt import stopping_between_steps
+
+    shown: list[Callable[[Work], None]] = []
+
+    def show(work: Work) -> None:
+        if not shown:
+            from rlstack.training.progress import WorkDisplay  # rich takes a while to import
+
+            shown.append(WorkDisplay())
+        shown[0](work)
+
+    with stopping_between_steps(show):
+        yield
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from omegaconf import DictConfig
 
+from envs.working import working
 from rlstack.command import hydra_command
 from rlstack.config import ConfigError, Interval, build
 from rlstack.config.errors import missing_option
@@ -131,8 +132,7 @@ def evaluate(config: LeagueConfig) -> None:
         print("no candidate waits for its evaluation; players=[<name>] evaluates one again")
     else:
         arena = _arena(config, league.env)
-        progress = _progress(0, config.games_wanted)
-        evaluate_all(league, arena, names, rules, config.games_wanted, config.seed, progress)
+        evaluate_all(league, arena, names, rules, config.games_wanted, config.seed)
     show_members(league)
 
 
@@ -166,9 +166,10 @@ def run_league(config: LeagueConfig) -> None:
         for name, source in players.items():
             league.join(name, source)
     best = _best(config, arena)
-    while schedule := _missing(league, pairs, config):
-        played = len(league.games)
-        league.play_round(arena, schedule, config.seed, _progress(played, played + len(schedule)), best)
+    missing = sum(max(config.games_wanted - league.between(*pair), 0) for pair in pairs)
+    with working("playing", "games", missing):
+        while schedule := _missing(league, pairs, config):
+            league.play_round(arena, schedule, config.seed, best)
     for path in best.save(league.folder / "replays", config.video) if best is not None else []:
         print(f"wrote {path}")
     show_ranking(league, config.plots)
@@ -210,8 +211,7 @@ def play(config: LeagueConfig) -> None:
     first, *others = players
     ratings = anchored_ratings(arena, config.ratings.system or "elo", config.ratings.options)
     best = _best(config, arena, first)
-    progress = _progress(0, config.games_wanted * len(others))
-    report = challenge(arena, first, others, config.games_wanted, config.seed, ratings, 0, progress, best)
+    report = challenge(arena, first, others, config.games_wanted, config.seed, ratings, 0, best)
     folder = Path(config.folder) / "play" / first
     written = save_report(folder, report, dict(arena.sides.anchors), config.plots, env=env, seed=config.seed)
     written += best.save(folder / "replays", config.video) if best is not None else []
@@ -266,13 +266,6 @@ def _env_of(players: dict[str, Source]) -> dict[str, Any]:
         if path.exists():
             return without(load(path).config["env"])
     raise ConfigError("env: missing, none of the players brings a world: env=rocket")
-
-
-def _progress(before: int, total: int) -> Any:
-    """Prints how many games have ended, on terminals."""
-    if not sys.stderr.isatty():
-        return None
-    return lambda ended: print(f"\r{before + ended}/{total} games", end="", file=sys.stderr, flush=True)
 
 
 _main = hydra_command("league", positional)(run)

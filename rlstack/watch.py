@@ -44,7 +44,7 @@ class WatchConfig:
 
 
 def run(cfg: DictConfig) -> None:
-    """Finds who is to act and where, and shows it; Ctrl-C is a way to end."""
+    """Finds who is to act and where, and shows it; Ctrl-C is a way to end, but for a film."""
     config = build(WatchConfig, cfg)
     _check(config)
     if config.checkpoint is not None:
@@ -65,10 +65,11 @@ def run(cfg: DictConfig) -> None:
                 with closing(_reels(config, actor, told)) as reels:
                     _present(config, reels, actor.name)
     except KeyboardInterrupt:
-        pass
+        if config.record is not None:
+            raise
     for line in told:
         print(line)
-    if config.record is not None and Path(config.record).is_file():
+    if config.record is not None:
         print(f"wrote {config.record}")
 
 

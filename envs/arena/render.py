@@ -73,14 +73,15 @@ def save_animation(
         ValueError: another suffix, or an impossible size.
     """
     scene, advance = Scene(recording.rules, size), speed * STEPS_PER_SECOND / fps
+    moving, still = frame_indices(recording, advance), round(_HOLD_SECONDS * fps)
 
     def pictures() -> Iterator[Picture]:
-        for t in frame_indices(recording, advance):
+        for t in moving:
             yield scene.draw(recording.frames[t], title=recording.title)
-        for frame in range(1, round(_HOLD_SECONDS * fps) + 1):
+        for frame in range(1, still + 1):
             yield scene.draw(recording.frames[-1], round(frame * advance), recording.title)
 
-    save_film(path, fps, size, pictures())
+    save_film(path, fps, size, pictures(), len(moving) + still)
 
 
 def save_trajectories(recordings: Sequence[Recording], path: str | Path, columns: int = 6) -> None:

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import closing
+from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import imageio.v2 as imageio
 import numpy as np
 
 from ..whole_files import replacing
+from ..working import working
 from .canvas import Picture
 
 _SUFFIXES = (".gif", ".mp4")
 _QUICK = ["-preset", "veryfast"]  # half the encoder's time, files as small
 
 
-def save_film(path: str | Path, fps: float, size: tuple[int, int], pictures: Iterator[Picture]) -> None:
+def save_film(
+    path: str | Path, fps: float, size: tuple[int, int], pictures: Iterator[Picture], total: int | None = None
+) -> None:
     """Writes pictures as GIF or MP4, by the suffix of ``path``.
 
     Args:
         fps: pictures shown per second.
         size: width and height in pixels, even numbers.
         pictures: at least one; none is asked for before it is known that they can be written.
+        total: how many there are, to tell how far it is.
 
     Raises:
         ValueError: another suffix, or an odd size.
@@ -36,12 +41,15 @@ def save_film(path: str | Path, fps: float, size: tuple[int, int], pictures: Ite
     gif = path.suffix.lower() == ".gif"
     mp4 = {"fps": fps, "codec": "libx264", "quality": 7, "macro_block_size": 2, "ffmpeg_params": _QUICK}
     options = {"duration": 1000 / fps, "loop": 0} if gif else mp4
-    with replacing(path) as (partial,):
-        writer: Any = imageio.get_writer(partial, mode="I", **options)
-        with writer:
-            writer.append_data(first)
-            for picture in pictures:
-                writer.append_data(picture)
+    with (
+        working(f"writing {path.name}", "pictures", total) as work,
+        replacing(path) as (partial,),
+        # The writer as a context of its own would leave FFmpeg writing after an exception.
+        closing(imageio.get_writer(partial, mode="I", **options)) as writer,
+    ):
+        for count, picture in enumerate(chain([first], pictures), 1):
+            writer.append_data(picture)
+            work.reach(count)
 
 
 def save_picture(path: str | Path, picture: Picture) -> None:

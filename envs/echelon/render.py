@@ -53,14 +53,15 @@ def save_animation(
     """
     film, advance = Film(recording, size), speed / (fps * rules.DT)
     first, last = float(recording.frames.tick[0]), float(recording.frames.tick[-1])
+    moving, still = math.floor((last - first) / advance) + 1, round(_HOLD_SECONDS * fps)
 
     def pictures() -> Iterator[Picture]:
-        for frame in range(math.floor((last - first) / advance) + 1):
+        for frame in range(moving):
             yield film.draw(first + frame * advance)
-        for frame in range(round(_HOLD_SECONDS * fps)):
+        for frame in range(still):
             yield film.draw(last, (frame + 1) * advance)
 
-    save_film(path, fps, size, pictures())
+    save_film(path, fps, size, pictures(), moving + still)
 
 
 def save_trajectories(recordings: Sequence[Recording], path: str | Path, columns: int = 6) -> None:

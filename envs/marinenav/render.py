@@ -61,8 +61,8 @@ def save_animation(
     Raises:
         ValueError: for another suffix.
     """
-    scene = Scene(recording)
-    save_film(path, fps, SIZE, (scene.draw(t, ego) for t in range(len(recording.pose))))
+    scene, count = Scene(recording), len(recording.pose)
+    save_film(path, fps, SIZE, (scene.draw(t, ego) for t in range(count)), count)
 
 
 def save_trajectories(recordings: Sequence[Recording], path: str | Path, columns: int = 6) -> None:

@@ -70,14 +70,15 @@ def save_animation(
     """
     film, advance = Film(recording, size), speed * rules.TICKS_PER_SECOND / fps
     first, last = float(recording.frames.clock[0]), float(recording.frames.clock[-1])
+    moving, still = math.floor((last - first) / advance) + 1, round(_HOLD_SECONDS * fps)
 
     def pictures() -> Iterator[Picture]:
-        for frame in range(math.floor((last - first) / advance) + 1):
+        for frame in range(moving):
             yield film.draw(first + frame * advance)
-        for frame in range(round(_HOLD_SECONDS * fps)):
+        for frame in range(still):
             yield film.draw(last, frame * advance)
 
-    save_film(path, fps, size, pictures())
+    save_film(path, fps, size, pictures(), moving + still)
 
 
 def save_trajectories(recordings: Sequence[Recording], path: str | Path, columns: int = 6) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from envs.working import counted
 from rlstack.agents import agent_class
 from rlstack.agents.legacy import Legacy
 from rlstack.config import ConfigError, to_plain
@@ -57,7 +58,7 @@ def diagnose(
             raise ConfigError(f"test: an agent from elsewhere is not trained here; allowed for it: all, {allowed}")
         names = tuple(name for name in names if name in _WITHOUT_LEARNING)
     wall, cpu, results = time.perf_counter(), time.process_time(), {}
-    for name in names:
+    for name in counted(names, "measuring", "tests"):
         seed_everything(subject.config.seed)
         results[name] = TESTS[name](subject)
         tell(name, results[name])

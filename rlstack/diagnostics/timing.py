@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from typing_extensions import Self
 
+from envs.working import step
+
 OTHER = "other"
 
 
@@ -46,6 +48,7 @@ def repeat(function: Callable[[], Any], seconds: float, clock: Clock, least: int
         function()
         now = clock()
         durations.append(now - before)
+        step()
     return durations
 
 

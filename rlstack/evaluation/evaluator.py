@@ -15,6 +15,7 @@ from torch import Tensor
 from torchrl.envs import EnvBase
 
 import envs
+from envs.working import Work, working
 from rlstack.collection.finite import LEARNED_FROM, Sum, find, leaves
 from rlstack.play.option import judged
 from rlstack.training.seeding import own_randomness
@@ -96,13 +97,13 @@ def evaluate(
     recordings: dict[int, Any] = {}
     cut = 0
     found: dict[int, str] = {}
-    with torch.no_grad(), own_randomness(seed):
+    with torch.no_grad(), own_randomness(seed), working("evaluating", "episodes", len(levels)) as work:
         for first, env in _worlds(world, chosen, len(levels), seed, device):
             indices = range(first, min(first + env.batch_size.numel(), len(levels)))
             start = _start(env, configs[indices.start : indices.stop], noise_source)
             watched = [index for index in indices if index in recorded]
             recorder = _recorder(world, env, watched, first, levels)
-            scores = _play(env, policy, start, limit, recorder)
+            scores = _play(env, policy, start, limit, recorder, work, first)
             parts.append({key: value[: len(indices)].cpu() for key, value in scores.values.items()})
             found |= {first + row: what for row, what in scores.found.items() if row < len(indices)}
             cut += int(scores.running[: len(indices)].sum())
@@ -212,9 +213,15 @@ def _recorder(world: str, env: EnvBase, indices: list[int], first: int, levels: 
 
 
 def _play(
-    env: EnvBase, policy: TensorDictModuleBase, tensordict: TensorDictBase, max_steps: int, recorder: Any
+    env: EnvBase,
+    policy: TensorDictModuleBase,
+    tensordict: TensorDictBase,
+    max_steps: int,
+    recorder: Any,
+    work: Work,
+    before: int,
 ) -> Scores:
-    """Steps until every world has ended once, or for so many steps."""
+    """Steps until every world has ended once, or for so many steps; ``before`` episodes of ``work`` were done."""
     scores = Scores(env, tensordict)
     if recorder is not None:
         recorder.add()
@@ -222,7 +229,9 @@ def _play(
         tensordict = env.step(policy(scores.checked(tensordict, step)))
         if recorder is not None:
             recorder.add()
-        if scores.take(tensordict, step):
+        left = scores.take(tensordict, step)
+        work.reach(min(before + env.batch_size.numel() - left, work.total or 0), f"step {step + 1:,}")
+        if not left:
             break
         tensordict = env.maybe_reset(env.step_mdp(tensordict))
     return scores
@@ -255,14 +264,14 @@ class Scores:
             root = root.clone(recurse=False).set(key, value.nan_to_num(0.0, 0.0, 0.0))  # never in place
         return root
 
-    def take(self, stepped: TensorDictBase, step: int) -> bool:
-        """Takes in a step and what it led to; returns whether all worlds have ended."""
+    def take(self, stepped: TensorDictBase, step: int) -> int:
+        """Takes in a step and what it led to; returns how many worlds have not ended."""
         following = stepped.get("next")
         for name, value in self._statistics(following).items():
             self.values[name] = torch.where(self.running, value, self.values.get(name, value))
         self._find(stepped, step, LEARNED_FROM)
         self.running = self.running & ~self._ended(following)
-        return not bool(self.running.any())
+        return int(self.running.sum())
 
     def _find(self, shown: TensorDictBase, step: int, only: frozenset[str]) -> bool:
         """Whether all is finite; where it is not, episodes that are judged end, and are noted in :attr:`found`."""

@@ -40,7 +40,6 @@ def challenge(
     seed: int,
     ratings: Ratings,
     timestep: int = 0,
-    progress: Callable[[int], None] | None = None,
     best: BestGames | None = None,
 ) -> dict[str, Any]:
     """Plays so many games against each opponent, sides swapped in every other one.
@@ -60,7 +59,7 @@ def challenge(
         schedule = challenger(name, opponents, games)
     except ValueError as error:
         raise ConfigError(str(error)) from None
-    played = arena.play(schedule, seed, progress, best)
+    played = arena.play(schedule, seed, best)
     fitted = fit_elo([game.scored for game in played], dict(arena.sides.anchors))
     return {**challenge_report(name, played, ratings, timestep), "fitted_elo": fitted[name]}
 
@@ -111,7 +110,7 @@ def hold(
     player = arena.add(PolicyPlayer(arena.build(1, 0), policy, name))
     best = BestGames(arena.world, 1, player) if trial.video and BestGames.can_record(arena.world) else None
     place, ratings = folder(), anchored_ratings(arena)
-    report = challenge(arena, player, others, trial.games, trial.seed, ratings, frames, None, best)
+    report = challenge(arena, player, others, trial.games, trial.seed, ratings, frames, best)
     facts = {"policy": origin, "env": trial.env, "seed": trial.seed}
     written = save_report(place, report, dict(arena.sides.anchors), trial.plots, **facts)
     print(f"{origin} in {arena.world}, seed {trial.seed}, {trial.games} games against each")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -175,7 +175,6 @@ class League:
         arena: Arena,
         schedule: Schedule,
         seed: int,
-        progress: Callable[[int], None] | None = None,
         best: BestGames | None = None,
     ) -> Sequence[Game]:
         """Plays the games of a schedule, rates them as one period, and saves: a killed league repeats one round.
@@ -183,7 +182,7 @@ class League:
         A round that another process has played meanwhile is not counted twice: then there are no games.
         """
         before = self.rounds
-        games = arena.play(schedule, seed * 1_000_003 + before, progress, best)
+        games = arena.play(schedule, seed * 1_000_003 + before, best)
         with self.changing():
             if self.rounds != before:
                 return []

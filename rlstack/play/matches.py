@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +11,7 @@ from torch import Tensor
 from torchrl.envs import EnvBase
 
 import envs
+from envs.working import Work, working
 from rlstack.config import ConfigError
 from rlstack.evaluation.evaluator import MOST_STEPS, evaluation_world
 from rlstack.training.seeding import own_randomness
@@ -88,7 +89,6 @@ class Arena:
         self,
         schedule: Sequence[tuple[str, str]],
         seed: int = 0,
-        progress: Callable[[int], None] | None = None,
         best: BestGames | None = None,
     ) -> list[Game]:
         """Plays games, each world a fixed number of them one after another, so that short games are no likelier.
@@ -96,7 +96,6 @@ class Arena:
         Args:
             schedule: the players of each game, who drives the first side first; see :func:`pairing`.
             seed: of worlds and players: the same seed gives the same games.
-            progress: called with the number of games that have ended, every time some have.
             best: records the games and keeps the best of them.
 
         Returns the games in the order of the schedule.
@@ -116,11 +115,11 @@ class Arena:
         env.set_seed(int(np.random.SeedSequence((seed, len(schedule))).generate_state(1)[0]))
         names = list(dict.fromkeys(name for pair in schedule for name in pair))
         pairs = torch.tensor([[names.index(name) for name in pair] for pair in schedule], device=env.device)
-        with torch.no_grad(), own_randomness(seed):
+        with torch.no_grad(), own_randomness(seed), working("playing", "games", len(schedule)) as work:
             seats = Seats(env, [self.players[name] for name in names])
             seats.begin()
             played = _Round(env, seats, pairs, self.sides, self.max_steps)
-            played.run(progress, None if best is None else _Watch(best, schedule))
+            played.run(work, None if best is None else _Watch(best, schedule))
         env.close()
         return played.games(schedule)
 
@@ -152,7 +151,7 @@ class _Round:
         rows = torch.stack((*self._points, self._length, self._finished), -1).tolist()
         return [Game(*pair, row[0], row[1], int(row[2]), bool(row[3])) for pair, row in zip(schedule, rows)]
 
-    def run(self, progress: Callable[[int], None] | None, watch: _Watch | None = None) -> None:
+    def run(self, work: Work, watch: _Watch | None = None) -> None:
         """Plays all of them."""
         root = self._env.reset()
         if watch is not None:
@@ -163,13 +162,12 @@ class _Round:
             root.set(("agents", "action"), self._seats.act(root.get("agents")))
             done, root = self._stepped(root, watch)
             over = self._take(done.get("next"))
+            ended += len(over)
+            work.reach(ended)
             if not len(over):
                 continue
-            ended += len(over)
             if watch is not None:
                 self._tell(watch, over)
-            if progress is not None:
-                progress(ended)
             if ended == len(self._pairs):
                 return
             root = self._next_games(over, done.get("next"), root)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from envs.working import working
 from rlstack.config import ConfigError
 
 from .commanders import PoolConfig, join_fixed, of_kind, pool, promote, weights
@@ -56,7 +57,6 @@ def evaluate(
     fixed: Sequence[str] = (),
     games: int = 10,
     seed: int = 0,
-    progress: Callable[[int], None] | None = None,
 ) -> Verdict | None:
     """Plays a member's matches against the pool, rates them as one period, and promotes it if it is good enough.
 
@@ -74,7 +74,7 @@ def evaluate(
     start = league.members[name].matches
     rivals = list(dict.fromkeys([*pool(league, config, name), *(other for other in fixed if other != name)]))
     schedule = matches(league, config, name, rivals, range(start, start + games), seed) if rivals else []
-    played = _play(league, arena, schedule, seed + SEED_STEP * start, progress)
+    played = _play(league, arena, schedule, seed + SEED_STEP * start)
     with league.changing():
         member = league.members[name]
         if member.matches != start:
@@ -88,17 +88,15 @@ def evaluate(
     return Verdict(after, record, len(rivals), before, rating, after.kind != member.kind)
 
 
-def _play(
-    league: League, arena: Arena, schedule: Schedule, seed: int, progress: Callable[[int], None] | None
-) -> list[Game]:
+def _play(league: League, arena: Arena, schedule: Schedule, seed: int) -> list[Game]:
     """Plays matches, as many at once as the arena has worlds."""
     for player in dict.fromkeys(player for pair in schedule for player in pair):
         if player not in arena.players:
             arena.add(league.source(player), player)
     played: list[Game] = []
-    for first in range(0, len(schedule), arena.num_worlds):
-        block = schedule[first : first + arena.num_worlds]
-        played += arena.play(block, seed + SEED_STEP * first, _shifted(progress, first))
+    with working("playing", "games", len(schedule)):
+        for first in range(0, len(schedule), arena.num_worlds):
+            played += arena.play(schedule[first : first + arena.num_worlds], seed + SEED_STEP * first)
     return played
 
 
@@ -127,7 +125,6 @@ def evaluate_all(
     config: PoolConfig,
     games: int,
     seed: int,
-    progress: Callable[[int], None] | None = None,
 ) -> None:
     """Evaluates one after the other, telling what came of it; whoever is always met becomes a member before.
 
@@ -140,7 +137,7 @@ def evaluate_all(
     with league.changing():
         fixed = join_fixed(league, config)
     for name in names:
-        verdict = evaluate(league, arena, name, config, fixed, games, seed, progress)
+        verdict = evaluate(league, arena, name, config, fixed, games, seed)
         print(verdict or f"{name}: was evaluated by another process meanwhile, which counts")
 
 
@@ -154,7 +151,3 @@ def matches(
         rival = rivals[int(np.random.default_rng(seed + SEED_STEP * number).choice(len(rivals), p=chances))]
         schedule.append((name, rival) if number % 2 == 0 else (rival, name))
     return schedule
-
-
-def _shifted(progress: Callable[[int], None] | None, before: int) -> Callable[[int], None] | None:
-    return None if progress is None else lambda ended: progress(before + ended)

@@ -17,6 +17,7 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
+from envs.working import Work, working
 from rlstack.training.environment import ENVIRONMENT
 from rlstack.training.loggers import FRAMES, METRICS_FILE
 
@@ -133,8 +134,14 @@ class Run:
 
 def find(folder: Path) -> tuple[list[Run], list[Path]]:
     """The runs in a folder, itself or below it, by name; and the folders of leagues there."""
+    with working("reading", "runs") as work:
+        return _found(folder, work)
+
+
+def _found(folder: Path, work: Work) -> tuple[list[Run], list[Path]]:
     runs, leagues = [], []
     for path, folders, files in os.walk(folder):
+        work.reach(len(runs))
         here = Path(path)
         if LEAGUE in files:
             leagues.append(here)

@@ -55,7 +55,8 @@ def take(folder: Path) -> list[dict[str, Any]]:
 def show(results: list[dict[str, Any]], folder: Path) -> None:
     """A table of a sweep's runs, in their order: what differs between them, score and folder, or the error.
 
-    Then how to compare them, where they are in the sweep's folder. Nothing where a single job failed, which the command tells anyway.
+    Then how to compare them, where they are in the sweep's folder. Nothing where a single job failed, which the command
+    tells anyway.
     """
     if len(results) < 2 and not any("score" in result for result in results):
         return

@@ -6,7 +6,7 @@ take their values as the logits of a choice, so the order of the actions is clon
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
@@ -14,6 +14,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 from torchrl.objectives.common import LossModule
 
+from envs.working import counted, working
 from rlstack.agents.base import Agent
 from rlstack.agents.optimizer import Info, Optimizer
 
@@ -26,7 +27,6 @@ def clone(
     epochs: int = 10,
     batch_size: int = 256,
     lr: float = 1e-3,
-    stopped: Callable[[], bool] | None = None,
 ) -> dict[str, float]:
     """Supervised learning of a flat batch of decisions ``[N]``, by an agent with a memory of sequences ``[B, T]``.
 
@@ -36,7 +36,7 @@ def clone(
     if agent.normalizer is not None:
         agent.normalizer.update(lessons.observations())
     with _as_in_greedy_acting(agent):
-        loss = _fit(agent, lessons, epochs, batch_size, lr, stopped)
+        loss = _fit(agent, lessons, epochs, batch_size, lr)
         lessons.refresh()
         held_out = _held_out(agent, lessons)
     copy_to_targets(agent)
@@ -47,7 +47,8 @@ def clone(
 @torch.no_grad()
 def _held_out(agent: Agent, lessons: Lessons) -> float:
     """The mean loss of what was not trained on."""
-    losses = [(float(_loss(agent, part)[0]), lessons.size(part)) for part in lessons.held_out()]
+    parts = counted(lessons.held_out(), "measuring the loss", "parts")
+    losses = [(float(_loss(agent, part)[0]), lessons.size(part)) for part in parts]
     return sum(loss * size for loss, size in losses) / sum(size for _, size in losses)
 
 
@@ -57,29 +58,26 @@ def _fit(
     epochs: int,
     batch_size: int,
     lr: float,
-    stopped: Callable[[], bool] | None,
 ) -> float:
     """The epochs; returns the mean loss of the last one."""
     lessons.refresh()
     optimizer = Optimizer([_acting_parameters(agent, lessons.train()[:2])], lr, precision=agent.config.precision)
-    total: Tensor | float = 0.0
-    for epoch in range(epochs):
-        total = 0.0
-        if epoch:
-            lessons.refresh()
-        batches = lessons.batches(batch_size)
-        for step, batch in enumerate(batches):
-            give_up_if(stopped)
-            optimizer.lr = lr * (1 - (epoch + step / len(batches)) / epochs)
-            loss, _, _ = optimizer.minimize(lambda batch: _loss(agent, batch), batch)
-            total = total + loss * lessons.size(batch)
-    return float(total) / lessons.size(lessons.train())
-
-
-def give_up_if(stopped: Callable[[], bool] | None) -> None:
-    """Raises ``KeyboardInterrupt`` if somebody wants that."""
-    if stopped is not None and stopped():
-        raise KeyboardInterrupt
+    size, mean, note = lessons.size(lessons.train()), 0.0, ""
+    with working("imitating", "epochs", epochs) as work:
+        for epoch in range(epochs):
+            if epoch:
+                lessons.refresh()
+            total: Tensor | float = 0.0
+            batches = lessons.batches(batch_size)
+            for step, batch in enumerate(batches):
+                optimizer.lr = lr * (1 - (epoch + step / len(batches)) / epochs)
+                loss, _, _ = optimizer.minimize(lambda batch: _loss(agent, batch), batch)
+                total = total + loss * lessons.size(batch)
+                work.reach(epoch, f"batch {step + 1:,} of {len(batches):,}{note}")
+            mean = float(total) / size
+            note = f", loss {mean:.4g} in the last epoch"
+            work.reach(epoch + 1, note.removeprefix(", "))
+    return mean
 
 
 def _loss(agent: Agent, batch: TensorDictBase) -> tuple[Tensor, Info]:
@@ -124,7 +122,7 @@ def _agreement(agent: Agent, lessons: Lessons) -> dict[str, float]:
     """How well greedy acting agrees with what was held out."""
     interface, policy = agent.interface, agent.policy(explore=False)
     total, count = 0.0, 0
-    for part in lessons.held_out():
+    for part in counted(lessons.held_out(), "measuring how well it acts", "parts"):
         action, wanted = lessons.greedy(policy, part)
         count += len(wanted)
         if interface.choices is None:

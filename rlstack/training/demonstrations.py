@@ -22,6 +22,7 @@ from torchrl.data import Composite
 from torchrl.envs import EnvBase
 
 from envs.whole_files import replacing
+from envs.working import working
 from rlstack.adapters.env_fit import check_bounds
 from rlstack.adapters.safe_load import load_arrays
 from rlstack.agents.interface import MASK, Interface
@@ -68,18 +69,27 @@ def gather(
         ordered: returns them as :func:`in_order` does, ``[B, T]``.
     """
     collector = make_collector(env, expert, steps_per_batch)
-    gathered, count = [], 0
-    try:
-        for batch in collector:
-            sequences = flatten_agents(batch, interface.group)
-            if observe is not None:
-                observe(sequences)
-            gathered.append(in_order(sequences) if ordered else decisions(sequences))
-            count += int(sequences.get("active").sum())
-            if count >= frames:
-                break
-    finally:
-        collector.shutdown(close_env=False)
+    gathered, count, steps = [], 0, 0
+    with working("gathering", "decisions", frames) as work:
+
+        def step(*_: Any) -> None:  # a batch may take long
+            nonlocal steps
+            steps += 1
+            work.reach(min(count, frames), f"step {steps:,}")
+
+        hook = expert.register_forward_pre_hook(step)
+        try:
+            for batch in collector:
+                sequences = flatten_agents(batch, interface.group)
+                if observe is not None:
+                    observe(sequences)
+                gathered.append(in_order(sequences) if ordered else decisions(sequences))
+                count += int(sequences.get("active").sum())
+                if count >= frames:
+                    break
+        finally:
+            hook.remove()
+            collector.shutdown(close_env=False)
     return torch.cat(gathered, 1) if ordered else torch.cat(gathered)[:frames]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -15,7 +14,7 @@ from rlstack.agents.off_policy import OffPolicy
 from rlstack.agents.recurrent.base import Recurrent
 from rlstack.config import ConfigError
 
-from .cloning import clone, give_up_if
+from .cloning import clone
 from .config import TrainConfig
 from .demonstrations import decisions, gather, in_order, read_demonstrations
 from .experts import Expert, expert_policy
@@ -36,7 +35,6 @@ def imitate(
     batch_size: int = 256,
     lr: float = 1e-3,
     replay: bool = False,
-    stopped: Callable[[], bool] | None = None,
 ) -> dict[str, float]:
     """Makes an agent act as an expert does.
 
@@ -51,7 +49,8 @@ def imitate(
         batch_size: of one step.
         lr: learning rate at the beginning; it falls linearly to zero.
         replay: the expert's experience also goes into the agent's replay memory.
-        stopped: is asked now and then whether to give up, which raises ``KeyboardInterrupt``.
+
+    How far it is can be followed, and be ended, with :mod:`envs.working`.
 
     Returns ``imitation/loss`` (mean over the last epoch), ``imitation/held_out`` (loss on a tenth of the data that was
     not trained on), ``imitation/frames``, and of greedy acting on that tenth ``imitation/accuracy`` (share of choices
@@ -69,12 +68,7 @@ def imitate(
             raise ConfigError("imitate: in an env there must be an expert")
         policy = expert_policy(expert, source, agent.interface)
         memory = _Memory(agent) if replay else None
-
-        def observe(sequences: TensorDictBase) -> None:
-            give_up_if(stopped)
-            if memory is not None:
-                memory.add(sequences)
-
+        observe = None if memory is None else memory.add
         ordered = isinstance(agent, Recurrent)
         data = gather(source, policy, agent.interface, frames, agent.config.steps_per_batch, observe, ordered)
         if memory is not None:
@@ -85,7 +79,7 @@ def imitate(
         data = read_demonstrations(source, agent.interface, agent.device)
     else:
         data = in_order(source) if isinstance(agent, Recurrent) else decisions(source)
-    return clone(agent, data, epochs, batch_size, lr, stopped)
+    return clone(agent, data, epochs, batch_size, lr)
 
 
 def check_learner(agent: Agent, replay: bool = False) -> None:
@@ -162,10 +156,10 @@ class Imitation:
         c = self._config
         return f"{c.frames:,} decisions of {c.expert}" if c.expert else f"{len(self._data):,} decisions in {c.episodes}"
 
-    def learn(self, stopped: Callable[[], bool]) -> dict[str, float]:
+    def learn(self) -> dict[str, float]:
         """See :func:`imitate`; the worlds are closed afterwards."""
         c = self._config
-        options: dict[str, Any] = {"epochs": c.epochs, "batch_size": c.batch_size, "lr": c.lr, "stopped": stopped}
+        options: dict[str, Any] = {"epochs": c.epochs, "batch_size": c.batch_size, "lr": c.lr}
         if self._env is None:
             return imitate(self._agent, self._data, **options)
         try:

@@ -1,13 +1,17 @@
-"""Ctrl-C and SIGTERM end a run between two batches, where its state is whole."""
+"""Ctrl-C and SIGTERM end a run between two batches, where its state is whole; other work between two of its steps."""
 
 from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
 from typing_extensions import Self
+
+from envs.working import Work, at_work, following
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -43,3 +47,35 @@ class StopRequest:
             return
         self.requested = True
         print("\nstopping after this batch; once more stops at once", flush=True)
+
+
+@contextmanager
+def stopping_between_steps(show: Callable[[Work], None]) -> Iterator[None]:
+    """In it, the first SIGINT lets a step of work (:mod:`envs.working`) end, the second one interrupts at once.
+
+    So does one where there is no work.
+
+    Args:
+        show: is told of all work.
+    """
+    requested = False
+
+    def receive(number: int, frame: FrameType | None) -> None:
+        nonlocal requested
+        if requested or not at_work():
+            raise KeyboardInterrupt
+        requested = True
+
+    def follow(work: Work) -> None:
+        show(work)
+        if requested and not work.over:
+            raise KeyboardInterrupt
+
+    ours = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGINT, receive) if ours else None
+    try:
+        with following(follow):
+            yield
+    finally:
+        if ours:
+            signal.signal(signal.SIGINT, before)

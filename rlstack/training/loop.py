@@ -13,6 +13,7 @@ from tensordict import TensorDictBase
 
 from envs import world_class
 from envs.compilation import telling
+from envs.working import Work, following
 from rlstack.agents import build_agent
 from rlstack.collection.flatten import flatten_agents
 from rlstack.collection.ranks import Ranks
@@ -171,8 +172,15 @@ class Training:
         """Behaviour cloning, and a checkpoint that says it is done; interrupted, it is done anew."""
         logger.truncate_after(-1)  # rows of an attempt that was interrupted
         progress.event(f"imitating {imitation}")
+
+        def follow(work: Work) -> None:
+            progress.work(work)
+            if stop.requested and not work.over:
+                raise KeyboardInterrupt
+
         try:
-            metrics = imitation.learn(lambda: stop.requested)
+            with following(follow):
+                metrics = imitation.learn()
         except KeyboardInterrupt:
             progress.event(f"interrupted; resume={self.run.path} begins anew")
             raise
@@ -251,7 +259,7 @@ class Training:
             for note in self.acceleration.notes:
                 progress.event(note)
             try:
-                with telling(progress.event):
+                with telling(progress.event), following(progress.work):
                     yield logger, progress
             finally:
                 progress.close()

@@ -1,4 +1,4 @@
-"""What a user sees while a run trains: a live panel on a terminal, plain lines everywhere else."""
+"""What a user sees while a run trains, or other work takes long: live on a terminal, plain lines everywhere else."""
 
 import math
 import sys
@@ -12,8 +12,12 @@ from typing import TextIO
 from rich.console import Console, Group
 from rich.live import Live
 from rich.panel import Panel
+from rich.progress import BarColumn, TextColumn
+from rich.progress import Progress as Bars
 from rich.table import Table
 from rich.text import Text
+
+from envs.working import Work
 
 RETURN = "train/return"
 SUCCESS = "train/success"  # a share in [0, 1]; its interval is in train/success_low and train/success_high
@@ -25,6 +29,7 @@ _BAR_WIDTH = 30
 _REFRESH_SECONDS = 0.25
 _IDLE_SECONDS = 1.0  # without news, after which a panel is drawn again
 _EVENTS_SHOWN = 4
+_PATIENCE_SECONDS = 1.0  # what is quicker shows no bar
 
 
 class Progress:
@@ -53,7 +58,7 @@ class Progress:
         stream = sys.stdout if stream is None else stream
         self._encoding = getattr(stream, "encoding", None) or "ascii"
         self._unicode = self._encoding.lower().replace("-", "").replace("_", "") == "utf8"
-        self._status = _Status(total_frames, start_frames, clock)
+        self._status, self._work = _Status(total_frames, start_frames, clock), _WorkStatus(clock)
         self._stream, self._clock, self._interval = stream, clock, interval
         self._events: deque[str] = deque(maxlen=_EVENTS_SHOWN)
         self._shown_at, self._pending = -math.inf, False
@@ -90,6 +95,17 @@ class Progress:
                 self._print(text)
             else:
                 self._show()
+
+    def work(self, work: Work) -> None:
+        """Take in how far work within the run is, such as an evaluation; see :func:`envs.working.following`."""
+        with self._lock:
+            self._work.observe(work)
+            self._status.now = "" if work.over else self._work.text
+            if self._live is not None:
+                if work.over or self.due:
+                    self._show()
+            elif not work.over and self._work.told(self._interval):
+                self._print(self._encodable(self._work.text))
 
     def close(self) -> None:
         """Show the final state and give the terminal back. Closing again does nothing."""
@@ -149,6 +165,7 @@ class _Status:
     def __post_init__(self) -> None:
         self.started_at = self.clock()
         self.frames = self.start_frames
+        self.now = ""
         self.start_updates: float | None = None
         self.updates_since = self.started_at
 
@@ -195,6 +212,8 @@ class _Status:
         rows.append(("elapsed", _duration(self.elapsed)))
         if (left := self.seconds_left) is not None:
             rows.append(("left", _duration(left)))
+        if self.now:
+            rows.append(("now", self.now))
         return rows
 
     def _metric_rows(self) -> list[tuple[str, str]]:
@@ -214,6 +233,87 @@ class _Status:
     def _success_interval(self) -> str:
         low, high = self.metrics.get(f"{SUCCESS}_low"), self.metrics.get(f"{SUCCESS}_high")
         return "" if low is None or high is None else f" [{low:.1%}, {high:.1%}]"
+
+
+class WorkDisplay:
+    """Shows work (:mod:`envs.working`) that takes long: a bar on a terminal, a plain line now and then elsewhere.
+
+    Args:
+        stream: where to write; ``sys.stderr`` by default.
+        interval: least number of seconds before the first plain line, and between two.
+        clock: returns seconds; for tests.
+    """
+
+    def __init__(
+        self, stream: TextIO | None = None, interval: float = 10.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._status, self._clock, self._interval = _WorkStatus(clock), clock, interval
+        self._console = Console(file=sys.stderr if stream is None else stream)
+        self._shown_at = -math.inf
+        self._bars: Bars | None = None
+        self._is_live = self._console.is_terminal and not self._console.is_dumb_terminal
+
+    def __call__(self, work: Work) -> None:
+        """Takes in how far it is; shown at most every so often."""
+        self._status.observe(work)
+        if work.over:
+            self.close()
+        elif self._is_live:
+            now = self._clock()
+            if now - max(self._shown_at + _REFRESH_SECONDS, self._status.began + _PATIENCE_SECONDS) >= 0:
+                self._shown_at = now
+                self._draw(work)
+        elif self._status.told(self._interval):
+            encoding = self._console.encoding
+            print(self._status.text.encode(encoding, "replace").decode(encoding), file=self._console.file, flush=True)
+
+    def close(self) -> None:
+        """Takes the bar away."""
+        if self._bars is not None:
+            self._bars.stop()
+            self._bars = None
+
+    def _draw(self, work: Work) -> None:
+        if self._bars is not None:
+            (task,) = self._bars.task_ids
+            self._bars.update(task, completed=work.done, description=self._status.text, refresh=True)
+            return
+        columns = BarColumn(_BAR_WIDTH), TextColumn("{task.description}", markup=False)
+        self._bars = Bars(*columns, console=self._console, auto_refresh=False, transient=True)
+        self._bars.add_task(self._status.text, completed=work.done, total=work.total)
+        self._bars.start()
+
+
+class _WorkStatus:
+    """How the work that is under way reads."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock, self._work = clock, Work("", "", None)
+        self.began, self._first, self._told_at = clock(), 0, -math.inf
+
+    def observe(self, work: Work) -> None:
+        if work is not self._work:
+            self._work, self.began, self._first = work, self._clock(), work.done
+
+    def told(self, interval: float) -> bool:
+        """Whether a line about it is due, so many seconds after it began or after the last one."""
+        now = self._clock()
+        due = now - max(self.began, self._told_at) >= interval
+        self._told_at = now if due else self._told_at
+        return due
+
+    @property
+    def text(self) -> str:
+        """Such as ``evaluating: 30 of 120 episodes, step 512, left 0:00:21``."""
+        work, of = self._work, ""
+        left = ""
+        if work.total is not None:
+            of = f" of {work.total:,}"
+            if gained := work.done - self._first:
+                seconds = (self._clock() - self.began) * max(work.total - work.done, 0) / gained
+                left = f"left {_duration(seconds)}"
+        parts = (f"{work.what}: {work.done:,}{of} {work.unit}", work.note, left)
+        return ", ".join(part for part in parts if part)
 
 
 def _duration(seconds: float) -> str:

@@ -85,7 +85,7 @@ class Episode:
             return
         self.latest = self.env.step(self._policy(self._root))
         self.steps += 1
-        self.over = self._scores.take(self.latest, self.steps) or self.steps >= self._most
+        self.over = not self._scores.take(self.latest, self.steps) or self.steps >= self._most
         if not self.over:
             self._root = self.env.maybe_reset(self.env.step_mdp(self.latest))
 

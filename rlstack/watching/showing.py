@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 
 from envs.drawing.canvas import Picture
@@ -66,7 +67,7 @@ def frames(reel: Reel, speed: float, fps: float = _FPS, hold: float = HOLD_SECON
 
 
 def record(reels: Iterator[Reel], path: Path, speed: float) -> None:
-    """Writes episodes one after another as MP4 or GIF; Ctrl-C ends the film there, whole.
+    """Writes episodes one after another as MP4 or GIF.
 
     Raises:
         ConfigError: a folder that cannot be written to.
@@ -77,23 +78,11 @@ def record(reels: Iterator[Reel], path: Path, speed: float) -> None:
     first = next(pictures)
     height, width = first.shape[:2]
 
-    interrupted = False
-
-    def all_of_them() -> Iterator[Picture]:
-        nonlocal interrupted
-        yield first
-        try:
-            yield from pictures
-        except KeyboardInterrupt:
-            interrupted = True
-
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        save_film(path, fps, (width, height), all_of_them())
+        save_film(path, fps, (width, height), chain([first], pictures))
     except OSError as error:
         raise ConfigError(f"record: {path} cannot be written ({error.strerror or error})") from None
-    if interrupted:
-        raise KeyboardInterrupt
 
 
 def _grown(reel: Reel, now: float) -> float:

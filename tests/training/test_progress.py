@@ -1,9 +1,11 @@
 import io
+import re
 import time
 
 import pytest
 
-from rlstack.training.progress import Progress
+from envs.working import Work, following, working
+from rlstack.training.progress import Progress, WorkDisplay
 
 
 class Clock:
@@ -189,3 +191,68 @@ def test_the_first_news_are_shown_at_once() -> None:
     progress.update(40)
     assert "40 / 10,000" in stream.getvalue() and not progress.due
     progress.close()
+
+
+# -- other work --------------------------------------------------------------------------------------------------
+
+
+def evaluated(display: WorkDisplay, clock: Clock, seconds: float, episodes: int = 40) -> None:
+    """Work of so many steps, in so many seconds."""
+    with following(display), working("evaluating", "episodes", episodes) as work:
+        for done in range(1, episodes + 1):
+            clock.now += seconds / episodes
+            work.reach(done, f"step {10 * done}")
+
+
+def test_long_work_is_told_in_plain_lines_now_and_then() -> None:
+    clock, stream = Clock(), Stream("ascii")
+    evaluated(WorkDisplay(stream, clock=clock), clock, seconds=40)
+    assert stream.lines() == [
+        "evaluating: 10 of 40 episodes, step 100, left 0:00:30",
+        "evaluating: 20 of 40 episodes, step 200, left 0:00:20",
+        "evaluating: 30 of 40 episodes, step 300, left 0:00:10",
+        "evaluating: 40 of 40 episodes, step 400, left 0:00:00",
+    ]
+
+
+def test_work_of_unknown_length_has_no_time_left() -> None:
+    clock, stream = Clock(), Stream("ascii")
+    display, work = WorkDisplay(stream, clock=clock), Work("reading", "runs", None)
+    display(work)
+    clock.now += 11
+    work.done = 3
+    display(work)
+    assert stream.lines() == ["reading: 3 runs"]
+
+
+def test_long_work_is_a_bar_on_a_terminal_that_goes_away() -> None:
+    clock, stream = Clock(), Stream("utf-8", terminal=True)
+    evaluated(WorkDisplay(stream, clock=clock), clock, seconds=4)
+    shown = stream.getvalue()
+    assert re.search(r"evaluating: 2\d of 40 episodes, step 2\d0, left 0:00:01", shown)
+    assert 8 <= shown.count("evaluating") <= 15  # from the second second on, four times a second
+    assert shown.endswith(("\x1b[2K", "\x1b[1A\x1b[2K"))  # the line is erased
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_quick_work_shows_nothing(terminal: bool) -> None:
+    clock, stream = Clock(), Stream("utf-8", terminal)
+    display = WorkDisplay(stream, clock=clock)
+    for _ in range(30):
+        evaluated(display, clock, seconds=0.9)
+    assert stream.getvalue() == ""
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_work_within_a_run(terminal: bool) -> None:
+    clock, stream = Clock(), Stream("utf-8", terminal)
+    progress = Progress(1_000, stream, clock=clock)
+    with following(progress.work), working("evaluating", "episodes", 40) as work:
+        for done in range(1, 21):
+            clock.now += 1
+            work.reach(done)
+            inside = stream.getvalue()
+    assert ("evaluating: 20 of 40 episodes, left 0:00:20" in inside) and (terminal or inside.count("evaluating") == 2)
+    progress.update(10)
+    progress.close()
+    assert "evaluating" not in stream.getvalue()[len(inside) :]
