@@ -139,7 +139,8 @@ def find(folder: Path) -> tuple[list[Run], list[Path]]:
 
 
 def _found(folder: Path, work: Work) -> tuple[list[Run], list[Path]]:
-    runs, leagues = [], []
+    runs: list[Run] = []
+    leagues: list[Path] = []
     for path, folders, files in os.walk(folder):
         work.reach(len(runs))
         here = Path(path)

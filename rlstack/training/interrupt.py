@@ -19,6 +19,9 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 class StopRequest:
     """While entered, the first SIGINT or SIGTERM only sets ``requested``; the second one interrupts at once.
 
+    Attributes:
+        patient: False while nothing would be lost: then the first one interrupts at once, too.
+
     Args:
         insist: False ignores the second one: torchrun passes on what a terminal has already sent to everyone.
 
@@ -26,7 +29,7 @@ class StopRequest:
     """
 
     def __init__(self, insist: bool = True) -> None:
-        self.requested, self._insist = False, insist
+        self.requested, self.patient, self._insist = False, True, insist
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
@@ -41,9 +44,10 @@ class StopRequest:
             signal.signal(number, handler)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
+        if self._insist and (self.requested or not self.patient):
+            self.requested = True
+            raise KeyboardInterrupt
         if self.requested:
-            if self._insist:
-                raise KeyboardInterrupt
             return
         self.requested = True
         print("\nstopping after this batch; once more stops at once", flush=True)

@@ -178,12 +178,14 @@ class Training:
             if stop.requested and not work.over:
                 raise KeyboardInterrupt
 
+        stop.patient = False  # a step may take minutes where worlds are compiled first
         try:
             with following(follow):
                 metrics = imitation.learn()
         except KeyboardInterrupt:
             progress.event(f"interrupted; resume={self.run.path} begins anew")
             raise
+        stop.patient = True
         self.imitated, self._imitation, self._time = True, None, clock.read()
         logger.log(self.frames, {**metrics, **self._time})
         progress.event(f"imitation: {outcome(metrics)}")

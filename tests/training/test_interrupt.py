@@ -23,7 +23,7 @@ from rlstack.evaluation.evaluator import evaluate
 from rlstack.league import run_league
 from rlstack.play.league import League
 from rlstack.training.demonstrations import gather
-from rlstack.training.interrupt import stopping_between_steps
+from rlstack.training.interrupt import StopRequest, stopping_between_steps
 from tests.play.test_league import config
 
 
@@ -142,3 +142,11 @@ def test_work_within_work_of_the_same_unit_adds_to_it() -> None:
         for each in rounds:
             each()
     assert seen == [("outer", 0), ("outer", 2), ("outer", 5), ("outer", 5)]
+
+
+def test_where_nothing_would_be_lost_a_run_is_not_patient(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(KeyboardInterrupt), StopRequest() as stop:
+        stop.patient = False
+        ctrl_c()
+        pytest.fail("the first time")
+    assert stop.requested and capsys.readouterr().out == ""
