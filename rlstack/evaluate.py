@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -91,17 +92,22 @@ def judge(config: EvaluateConfig, judged: Candidate, device: torch.device) -> No
 
     episode_set = read_episodes(config.episodes_file, judged.env["name"])
     folder = output_folder(config, judged)
-    evaluation = evaluate(
-        judged.agent.policy(explore=config.policy == "explore"),
-        judged.env["name"],
-        world_options(judged.env),
-        episodes=config.episodes,
-        seed=config.seed,
-        device=device,
-        record=PER_LEVEL if config.plots or config.video else 0,
-        episode_set=episode_set,
-        name=judged.name,
-    )
+    try:
+        evaluation = evaluate(
+            judged.agent.policy(explore=config.policy == "explore"),
+            judged.env["name"],
+            world_options(judged.env),
+            episodes=config.episodes,
+            seed=config.seed,
+            device=device,
+            record=PER_LEVEL if config.plots or config.video else 0,
+            episode_set=episode_set,
+            name=judged.name,
+        )
+    except KeyboardInterrupt:
+        with suppress(OSError):  # it was there before, with something in it
+            folder.rmdir()
+        raise
     evaluation.save(folder / "evaluation.json")
     pictures = save_pictures(evaluation, folder, config.plots, config.video)
 

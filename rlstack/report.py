@@ -55,7 +55,7 @@ def run(cfg: DictConfig) -> None:
     save(page, output)
     for name, note in page.notes:
         print(f"note: {name}: {note}")
-    print(f"wrote {output} ({output.stat().st_size / 1e6:.1f} MB): {page.subtitle}")
+    print(f"wrote {output} ({output.stat().st_size / 1e3:,.0f} kB): {page.subtitle}")
 
 
 main = hydra_command("report", positional)(run)

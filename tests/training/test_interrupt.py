@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,9 @@ from envs.drawing.films import save_film
 from envs.working import Work, following, step, working
 from rlstack.agents import Interface
 from rlstack.command import hydra_command
+from rlstack.config import build
+from rlstack.config.groups import compose_config
+from rlstack.evaluate import Candidate, EvaluateConfig, judge
 from rlstack.evaluation.evaluator import evaluate
 from rlstack.league import run_league
 from rlstack.play.league import League
@@ -68,6 +72,16 @@ def test_an_evaluation_ends_after_the_step(interruptible: list[str]) -> None:
         evaluate(policy, "cartpole", {}, episodes=5, seed=0)
     assert policy.calls == 3
     assert interruptible[0] == "evaluating 0 of 5 episodes" and interruptible[-1].endswith("over")
+
+
+def test_an_interrupted_evaluation_leaves_no_folder(tmp_path: Path, interruptible: list[str]) -> None:
+    policy = Interrupting(envs.make("cartpole", num_worlds=5))
+    agent: Any = SimpleNamespace(policy=lambda explore: policy)
+    settings = {**compose_config("evaluate", ["episodes=5", f"output={tmp_path / 'new'}"]), "checkpoint": "x"}
+    settings.pop("hydra", None)
+    with pytest.raises(KeyboardInterrupt):
+        judge(build(EvaluateConfig, settings), Candidate(agent, {"name": "cartpole"}, "random", tmp_path), "cpu")  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_gathering_ends_within_a_batch(interruptible: list[str]) -> None:
