@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 import csv
 import json
-import os
-import platform
 import shutil
 import subprocess
 import sys
@@ -22,6 +20,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 from experiments.runs import add_options, cost, train
+from rlstack.training.environment import machine
 
 SHOWN = (
     "frames",
@@ -69,7 +68,7 @@ def run(experiment: Experiment, here: Path, description: str | None) -> None:
         paths = list(pool.map(lambda seed: train(seed, arguments.folder, overrides), arguments.seeds))
         found = list(pool.map(lambda path: judge(path, experiment, arguments.games, arguments.evaluation_seed), paths))
     results = {
-        "machine": f"{os.cpu_count()} cores, {platform.machine()}, one thread, {arguments.parallel} runs at once",
+        "machine": f"{machine()}, one thread, {arguments.parallel} runs at once",
         "games": arguments.games,
         "seeds": dict(zip(arguments.seeds, found, strict=True)),
     }

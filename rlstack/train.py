@@ -155,7 +155,7 @@ def _begun(config: TrainConfig, directory: RunDirectory, plain: dict[str, Any], 
             training.begin()
         training.prepare()
         with told_in_one_line(directory.path):
-            directory.write_config({**plain, "resume": None})
+            directory.write_config({**training.raw_config, "resume": None})
             record_environment(directory.path)
     except (ConfigError, RunError, KeyboardInterrupt):
         directory.remove_if_empty()

@@ -15,8 +15,6 @@ from __future__ import annotations
 import argparse
 import csv
 import json
-import os
-import platform
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -30,6 +28,7 @@ import matplotlib.pyplot as plt
 from envs.arena.render import save_animation
 from experiments.runs import add_options, cost, final_evaluation, train
 from rlstack.evaluation.evaluator import evaluate
+from rlstack.training.environment import machine
 from rlstack.training.loading import load
 from rlstack.training.worlds import world_options
 
@@ -123,7 +122,7 @@ def main() -> None:
         paths = list(pool.map(lambda seed: train(seed, folder, overrides), arguments.seeds))
     runs = dict(zip(arguments.seeds, paths, strict=True))
     results = {
-        "machine": f"{os.cpu_count()} cores, {platform.machine()}, one thread, {arguments.parallel} runs at once",
+        "machine": f"{machine()}, one thread, {arguments.parallel} runs at once",
         "episodes": arguments.episodes,
         "seeds": {seed: judge(run, arguments.episodes, arguments.evaluation_seed) for seed, run in runs.items()},
     }

@@ -26,6 +26,7 @@ from rlstack.agents.compilation import Compiler
 from rlstack.collection.collector import make_collector
 from rlstack.collection.flatten import flatten_agents
 from rlstack.training.acceleration import keep_compiled_code
+from rlstack.training.environment import machine
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,8 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     keep_compiled_code()
-    found = {}
+    print(machine())
+    found: dict[str, Any] = {"machine": machine()}
     for name in [options.only] if options.only else CASES:
         found[name] = one = measure(CASES[name], options.rounds)
         pays = "never" if one["pays_after"] is None else f"after {one['pays_after']:,.0f} updates"

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 
+from rlstack.training.environment import machine
 from rlstack.training.hardware import GpuWatch, Hardware
 from rlstack.training.loggers import CsvSink
 
@@ -43,6 +44,7 @@ def share_of_the_thread(seconds: float = 10.0) -> float:
 
 
 def main() -> None:
+    print(machine())
     hardware = Hardware("cuda:0" if torch.cuda.is_available() else "cpu")
     metrics = {f"train/number_{k}": 1 / (k + 1) for k in range(20)}
     with tempfile.TemporaryDirectory() as folder:

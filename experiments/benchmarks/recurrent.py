@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import statistics
 import time
 import warnings
@@ -28,6 +26,7 @@ from torch import Tensor, nn
 
 from rlstack.networks.recurrent import Core
 from rlstack.networks.segments import Segments
+from rlstack.training.environment import machine
 
 RESULT = Path(__file__).parent / "results" / "recurrent.json"
 SHAPES = [(16, 32, 4, 64), (16, 32, 64, 64), (64, 64, 64, 64), (32, 32, 4, 128)]
@@ -150,8 +149,7 @@ def main() -> None:
                 print(" ".join(f"{v:.2f}" if isinstance(v, float) else str(v) for v in rows[-1].values()), flush=True)
     steps = {kind: step(kind) for kind in ("lstm", "gru")}
     print("one step, microseconds:", steps)
-    machine = {"cores": os.cpu_count(), "machine": platform.machine(), "torch": torch.__version__}
-    result = {"machine": machine, "milliseconds": rows, "step_microseconds": steps}
+    result = {"machine": machine(), "torch": torch.__version__, "milliseconds": rows, "step_microseconds": steps}
     arguments.out.write_text(json.dumps(result, indent=2) + "\n")
 
 

@@ -29,7 +29,7 @@ from rich.console import Console
 from rich.table import Table
 
 import envs
-from rlstack.training.environment import processor
+from rlstack.training.environment import instruction_set, processor
 
 from . import comparing
 from .overhead import lines, overhead
@@ -205,6 +205,7 @@ def circumstances(module: str = "speed") -> dict[str, Any]:
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "command": " ".join([f"python -m experiments.benchmarks.{module}", *sys.argv[1:]]),
         "cpu": processor(),
+        "instruction_set": instruction_set(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "python": platform.python_version(),

@@ -14,8 +14,6 @@ from __future__ import annotations
 import argparse
 import csv
 import json
-import os
-import platform
 import shutil
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -30,6 +28,7 @@ import matplotlib.pyplot as plt
 
 from experiments.runs import add_options, final_evaluation, read_curve, train
 from rlstack.evaluation.statistics import bootstrap_interval
+from rlstack.training.environment import machine
 
 HERE = Path(__file__).parent
 PUBLISHED_SUCCESS, PUBLISHED_TIME = 0.769, 19.3
@@ -85,7 +84,7 @@ def summarise(finals: dict[int, dict[str, Any]], curves: dict[int, list[dict[str
     means = [entry["eval/success"] for entry in seeds.values()]
     return {
         "command": "python -m experiments.marinenav.quality " + " ".join(sys.argv[1:]),
-        "machine": f"{os.cpu_count()} cores, {platform.processor() or platform.machine()}",
+        "machine": machine(),
         "success_mean": sum(means) / len(means),
         "lowest_level": min(entry[f"eval/success_level{level}"] for entry in seeds.values() for level in range(LEVELS)),
         "time_ratio": sum(entry["eval/time"] for entry in seeds.values()) / len(seeds) / PUBLISHED_TIME,

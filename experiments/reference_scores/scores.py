@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import shutil
 import subprocess
 import sys
@@ -27,6 +26,7 @@ import numpy as np
 
 from experiments.runs import complete, logged
 from rlstack.evaluation.statistics import bootstrap_interval, iqm
+from rlstack.training.environment import machine
 
 from .curves import draw, write
 
@@ -127,7 +127,7 @@ def judge(study: str, seeds: list[int], folder: Path) -> dict[str, Any]:
         "lowest": min(values),
         "passed": wanted.passed(values),
         "cpu_seconds": seconds,
-        "machine": f"{os.cpu_count()} cores, {platform.machine()}, one thread",
+        "machine": f"{machine()}, one thread",
     }
 
 

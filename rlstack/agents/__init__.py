@@ -14,6 +14,7 @@ from rlstack.config.errors import missing_option
 
 from .base import Agent
 from .interface import Interface
+from .precision import decided
 
 __all__ = ["Agent", "Interface", "agent_class", "build_agent", "make_agent", "register"]
 
@@ -70,6 +71,8 @@ def build_agent(
 
         cls = recurrent_class(cls)
     typed: Any = build(cls.Config, config, "agent")
+    if getattr(typed, "precision", None) == "auto":
+        typed.precision = decided(config, torch.device(device))
     cls.check(interface)
 
     def make() -> Agent:

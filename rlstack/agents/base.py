@@ -20,7 +20,8 @@ from rlstack.networks.keyed import EncoderConfig, keyed_encoder
 
 from .compilation import Compilable
 from .interface import MASK, Interface
-from .optimizer import Optimizer, Precision
+from .optimizer import Optimizer
+from .precision import Precision
 from .schedules import ScheduleConfig, make_schedule
 from .targets import Target
 
@@ -288,6 +289,7 @@ class AgentConfig:
     accumulate: Count
     encoders: dict[str, EncoderConfig] | None = field(default=None, kw_only=True)
     parameters: Literal["shared", "split"] = field(default="shared", kw_only=True)
+    bfloat16_pays: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         for name in ("hidden", "object_features"):

@@ -17,8 +17,8 @@ from rlstack.collection.ranks import Ranks
 
 from .compilation import CompiledSteps, Compiler
 from .descent import Adam, clip, norm_of
+from .precision import Precision
 
-Precision: TypeAlias = Literal["float32", "bfloat16", "float16"]
 Info: TypeAlias = dict[str, Tensor]
 Loss: TypeAlias = Callable[[TensorDictBase], tuple[Tensor, Info]]
 """Of a batch: a scalar that is a mean over it, and what is to be reported of it."""

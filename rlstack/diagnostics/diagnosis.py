@@ -13,7 +13,7 @@ from envs.working import counted
 from rlstack.agents import agent_class
 from rlstack.agents.legacy import Legacy
 from rlstack.config import ConfigError, to_plain
-from rlstack.training.environment import processor
+from rlstack.training.environment import instruction_set, processor
 from rlstack.training.seeding import seed_everything
 
 from .comparison import SCHEMA
@@ -102,6 +102,7 @@ def described(subject: Subject) -> dict[str, Any]:
 def _machine() -> dict[str, Any]:
     return {
         "processor": processor(),
+        "instruction_set": instruction_set(),
         "cores": cores(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "torch": torch.__version__,

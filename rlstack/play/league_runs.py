@@ -137,11 +137,11 @@ def _complete(run: RunDirectory) -> bool:
 
 def _essence(plain: Mapping[str, Any]) -> dict[str, Any]:
     """What of a configuration makes a run the one it is; whom the league's pool held is not part of it."""
-    env = dict(plain["env"])
+    env, agent = dict(plain["env"]), {**plain["agent"], "precision": None}  # which auto decides by the machine
     env[OPTION] = {key: value for key, value in (env.get(OPTION) or {}).items() if key != "players"}
     imitation = {key: value for key, value in plain["imitation"].items() if key != "only"}
     kept = {key: value for key, value in plain.items() if key not in (*RESUMABLE, "run_dir")}
-    return {**kept, "env": env, "imitation": imitation}
+    return {**kept, "agent": agent, "env": env, "imitation": imitation}
 
 
 def _names(path: Path) -> Iterator[Path]:

@@ -20,7 +20,14 @@ from .timing import HEAD, duration, row_of, seconds_of
 _MOST = 12
 """Groups whose configuration is shown."""
 _LONG = 80
-_WORDS = {"system": "system", "processor": "processor", "cores": "cores", "gpu": "GPU", "commit": "commit"}
+_WORDS = {
+    "system": "system",
+    "processor": "processor",
+    "instruction_set": "instructions",
+    "cores": "cores",
+    "gpu": "GPU",
+    "commit": "commit",
+}
 
 
 def time(groups: Sequence[Group], colours: Colours, legend: Sequence[tuple[str, str]]) -> Section:

@@ -28,6 +28,7 @@ RESUMABLE = (
     "logger",
     "objective",
     "guard",
+    "agent.precision",
     "collector.timeout",
     "collector.address",
     "threads",

@@ -41,6 +41,7 @@ def environment() -> dict[str, Any]:
         "versions": {"rlstack": __version__, "python": platform.python_version()} | _versions(),
         "system": f"{platform.system()} {platform.machine()}",
         "processor": processor(),
+        "instruction_set": None if torch is None else instruction_set(),
         "cores": os.cpu_count(),
         "gpu": gpu,
         "commit": commit(Path(__file__).parents[2]) or commit(Path.cwd()),
@@ -84,3 +85,18 @@ def processor() -> str:
         lines = []
     named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(named, platform.processor() or platform.machine())
+
+
+def instruction_set() -> str:
+    """The vector instructions that torch uses here, and whether it has units for bfloat16: ``AVX512, bfloat16``."""
+    import torch
+
+    from rlstack.agents.precision import has_bfloat16
+
+    units = ", bfloat16" if has_bfloat16(torch.device("cpu")) else ""
+    return f"{torch.backends.cpu.get_cpu_capability()}{units}"
+
+
+def machine() -> str:
+    """The machine that figures were measured on, in a line: cores, processor, instruction set."""
+    return f"{os.cpu_count()} cores, {processor()}, {instruction_set()}"

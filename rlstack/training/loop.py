@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -15,6 +16,7 @@ from envs import world_class
 from envs.compilation import telling
 from envs.working import Work, following
 from rlstack.agents import build_agent
+from rlstack.agents.precision import decided
 from rlstack.collection.flatten import flatten_agents
 from rlstack.collection.ranks import Ranks
 from rlstack.config import ConfigError
@@ -55,8 +57,14 @@ class Training:
     def __init__(
         self, config: TrainConfig, run: RunDirectory, raw_config: dict[str, Any], ranks: Ranks | None = None
     ) -> None:
-        self.config, self.run, self.raw_config, self.ranks = config, run, raw_config, ranks
         self.device = choose_device(config.device)
+        if config.agent.get("precision") == "auto":  # decided once, and kept wherever the run goes on
+            precision = decided(config.agent, self.device)
+            if ranks is not None:
+                precision = "bfloat16" if ranks.of_first(precision == "bfloat16") else "float32"
+            agent = {**config.agent, "precision": precision}
+            config, raw_config = replace(config, agent=agent), {**raw_config, "agent": agent}
+        self.config, self.run, self.raw_config, self.ranks = config, run, raw_config, ranks
         if config.threads is not None:
             torch.set_num_threads(config.threads)
         seed_everything(config.seed)

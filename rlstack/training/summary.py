@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from rlstack.agents.precision import explained
 from rlstack.agents.schedules import in_words
 
 from .config import TrainConfig
@@ -35,6 +36,7 @@ def describe(config: TrainConfig, run: RunDirectory, compiled: str | None = None
         "env": f"{config.env.get('name')}, {config.env.get('num_worlds', config.env.get('num_envs', 1))} worlds",
         "length": f"{config.total_frames:,} {unit}",
         "device": f"{device} ({hardware})",
+        "precision": explained(config.agent, device, config.resume is not None),
         **_learning(config.agent),
         "seed": str(config.seed),
         "evaluation": f"every {config.eval.every:,}, {config.eval.episodes} episodes per level",
@@ -50,7 +52,7 @@ def describe(config: TrainConfig, run: RunDirectory, compiled: str | None = None
     if config.curriculum is not None:
         stages = config.curriculum.stages
         rows["curriculum"] = f"{len(stages)} stages: {', '.join(stage.name for stage in stages)}"
-    return "\n".join(f"{name:>13}  {value}" for name, value in rows.items())
+    return "\n".join(f"{name:>13}  {value}" for name, value in rows.items() if value is not None)
 
 
 def _learning(agent: Mapping[str, Any]) -> dict[str, str]:

@@ -69,6 +69,13 @@ def test_the_difference_from_the_default_is_what_was_given() -> None:
     assert found == {"agent.gamma": [0.99, 0.5], "seed": [0, 4]}
 
 
+def test_what_auto_decides_is_no_difference_from_the_default() -> None:
+    plain = to_plain(compose_config("train", ["agent=ppo", "env=arena"]))
+    for precision, found in (("float32", {}), ("bfloat16", {}), ("float16", {"agent.precision": ["auto", "float16"]})):
+        (run,) = runs_of({**plain, "agent": {**plain["agent"], "precision": precision}})
+        assert from_default(run)[1] == found
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

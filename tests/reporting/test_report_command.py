@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from rlstack.report import main, positional
 from rlstack.reporting.document import render, report
@@ -73,6 +74,7 @@ def test_every_start_of_a_run_is_recorded(tmp_path: Path) -> None:
     record_environment(tmp_path)
     record_environment(tmp_path)
     first, second = json.loads((tmp_path / "environment.json").read_text())
+    assert first["instruction_set"].startswith(torch.backends.cpu.get_cpu_capability())
     assert first["versions"]["torch"] and first["cores"] >= 1 and second["started"].endswith("Z")
     (tmp_path / "environment.json").write_text("{")
     record_environment(tmp_path)

@@ -1,0 +1,205 @@
+"""``agent.precision``: what auto decides by recipe and device, what a run says of it, and what it keeps elsewhere."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import OmegaConf
+
+from rlstack.agents import precision
+from rlstack.config import build, conf_dir, to_plain
+from rlstack.config.errors import ConfigError
+from rlstack.train import train
+from rlstack.training.config import TrainConfig
+from rlstack.training.loading import load
+from rlstack.training.run_directory import RunDirectory
+from rlstack.training.summary import describe
+
+CPU = torch.device("cpu")
+GPU = torch.device("cuda")
+
+
+@pytest.fixture
+def units(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Makes devices have units for bfloat16, or have none."""
+    return lambda has: monkeypatch.setattr(precision, "has_bfloat16", lambda device: has)
+
+
+def configuration(*overrides: str) -> dict[str, Any]:
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        return to_plain(compose("train", list(overrides)))
+
+
+# -- what is decided ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("asked", "pays", "has", "taken"),
+    [
+        ("auto", True, True, "bfloat16"),
+        ("auto", True, False, "float32"),
+        ("auto", False, True, "float32"),
+        ("float32", True, True, "float32"),
+        ("bfloat16", False, False, "bfloat16"),
+    ],
+)
+def test_auto_takes_bfloat16_where_recipe_and_device_gain(
+    asked: str, pays: bool, has: bool, taken: str, units: Any
+) -> None:
+    units(has)
+    assert precision.decided({"precision": asked, "bfloat16_pays": pays}, CPU) == taken
+
+
+def test_auto_is_the_default_and_three_recipes_gain() -> None:
+    agents = [OmegaConf.load(path) for path in Path(conf_dir(), "agent").glob("*.yaml") if path.stem != "legacy"]
+    assert len(agents) > 10
+    assert {(agent["precision"], agent["bfloat16_pays"]) for agent in agents} == {("auto", False)}
+    gaining = {
+        path.stem for path in Path(conf_dir(), "recipe").glob("*.yaml") if "bfloat16_pays: true" in path.read_text()
+    }
+    assert gaining == {"arena_ppo", "echelon_ppo", "rocket_ppo"}
+    agent = configuration("agent=ppo", "env=arena")["agent"]
+    assert agent["precision"] == "auto" and agent["bfloat16_pays"]
+
+
+@pytest.mark.parametrize(("capability", "has"), [((7, 5), False), ((8, 0), True), ((9, 0), True)])
+def test_a_gpu_has_units_from_capability_8_on(
+    capability: tuple[int, int], has: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    assert precision.has_bfloat16(GPU) is has
+
+
+@pytest.mark.parametrize(
+    ("machine", "onednn", "avx512_bf16", "has"),
+    [
+        ("x86_64", True, True, True),
+        ("x86_64", True, False, False),  # AVX-512 alone, for which oneDNN converts to float32 and back
+        ("AMD64", False, True, False),  # held back by ONEDNN_MAX_CPU_ISA
+        ("aarch64", True, False, True),
+        ("aarch64", False, False, False),
+    ],
+)
+def test_a_cpu_is_asked_for_its_units(
+    machine: str, onednn: bool, avx512_bf16: bool, has: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: onednn)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: avx512_bf16)
+    assert precision.has_bfloat16(CPU) is has
+
+
+def test_torch_still_tells_what_the_kernel_tells() -> None:
+    """If this fails with an AttributeError, torch has renamed what ``precision._cpu_has_bfloat16`` asks."""
+    assert isinstance(torch.ops.mkldnn._is_mkldnn_bf16_supported(), bool)
+    assert isinstance(torch.cpu._is_avx512_bf16_supported(), bool)
+    if platform.machine() != "x86_64" or not Path("/proc/cpuinfo").is_file() or "ONEDNN_MAX_CPU_ISA" in os.environ:
+        pytest.skip("the kernel does not tell, or oneDNN is held back")
+    flags = next(line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("flags")).split()
+    assert precision.has_bfloat16(CPU) == ("avx512_bf16" in flags)
+
+
+def test_a_torch_that_tells_nothing_computes_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch.cpu, "_is_avx512_bf16_supported")
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: True)
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    assert not precision.has_bfloat16(CPU)
+
+
+# -- what is said ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("asked", "pays", "has", "resumed", "said"),
+    [
+        ("auto", True, True, False, "bfloat16 (auto: bfloat16 pays with this recipe, and this CPU has units for it)"),
+        (
+            "auto",
+            True,
+            False,
+            False,
+            "float32 (auto: bfloat16 pays with this recipe, and this CPU has no units for it)",
+        ),
+        ("auto", False, True, False, "float32 (auto: nothing says that bfloat16 pays here, see agent.bfloat16_pays)"),
+        ("float32", True, True, False, "float32"),
+        ("bfloat16", True, True, False, "bfloat16"),
+        (
+            "bfloat16",
+            False,
+            False,
+            False,
+            "bfloat16 (WARNING: this CPU has no units for it and takes about 16 times as long as in float32)",
+        ),
+        ("bfloat16", True, True, True, "bfloat16"),
+        (
+            "float32",
+            True,
+            True,
+            True,
+            "float32 (as the run began; on this CPU auto is bfloat16, which agent.precision=auto changes to)",
+        ),
+        (
+            "bfloat16",
+            True,
+            False,
+            True,
+            "bfloat16 (as the run began; on this CPU auto is float32, which agent.precision=auto changes to; "
+            "WARNING: this CPU has no units for it and takes about 16 times as long as in float32)",
+        ),
+    ],
+)
+def test_the_summary_names_the_precision_and_why(
+    asked: str, pays: bool, has: bool, resumed: bool, said: str, units: Any
+) -> None:
+    units(has)
+    assert precision.explained({"precision": asked, "bfloat16_pays": pays}, CPU, resumed) == said
+
+
+def test_an_unknown_precision_is_one_line() -> None:
+    plain = configuration("agent=ppo", "env=cartpole", "agent.precision=float64", "env.num_worlds=2")
+    with pytest.raises(ConfigError, match=r"agent\.precision.*auto.*float32.*bfloat16.*float16") as error:
+        train(plain)
+    assert "\n" not in str(error.value)
+
+
+# -- what a run keeps --------------------------------------------------------------------------------------------------
+
+TINY = (
+    *("agent=ppo", "env=cartpole", "agent.bfloat16_pays=true", "agent.hidden=[8]", "agent.steps_per_batch=8"),
+    *("env.num_worlds=4", "total_frames=64", "log_every=32", "eval.every=64", "eval.episodes=1", "checkpoint.every=32"),
+    *("logger=csv", "threads=1", "device=cpu", "until=32"),
+)
+
+
+@pytest.mark.parametrize("began", [True, False])
+def test_a_run_keeps_its_precision_on_another_kind_of_cpu(
+    began: bool, units: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    units(began)
+    first, second = ("bfloat16", "float32") if began else ("float32", "bfloat16")
+    train({**configuration(*TINY), "run_dir": str(tmp_path / "run")})
+    assert f"precision  {first} (auto: " in capsys.readouterr().out
+
+    run = RunDirectory.open(tmp_path / "run")
+    stored = run.read_config()
+    assert stored["agent"]["precision"] == first and load(run.path).config["agent"]["precision"] == first
+    units(not began)
+    train({**stored, "resume": str(run.path), "until": None})
+    kept = f"precision  {first} (as the run began; on this CPU auto is {second}, "
+    assert kept in capsys.readouterr().out
+    loaded = load(run.path)
+    assert loaded.frames == 64 and loaded.agent.config.precision == first
+    rolled = loaded.make_env().rollout(3, loaded.agent.policy(explore=True))
+    assert rolled["action"].dtype == torch.int64
+
+    changed = build(TrainConfig, {**run.read_config(), "resume": str(run.path)})
+    changed.agent["precision"] = "auto"
+    assert f"precision  {second} (auto: " in describe(changed, run)
