@@ -148,10 +148,10 @@ def from_default(run: Run) -> tuple[str, dict[str, list[Any]]]:
     for env in (name for name in _options("env") if load_group("env", name).get("name") == world):
         overrides = [f"agent={agent}", f"env={env}"]
         default = to_plain(compose_config("train", overrides))
-        agent, decided = default["agent"], lookup(run.config, "agent.precision")
-        decisions = ("float32", "bfloat16") if agent.get("bfloat16_pays") else ("float32",)
-        if agent.get("precision") == "auto" and decided in decisions:  # of auto a run holds what it came to
-            agent["precision"] = decided
+        options, decided = default["agent"], lookup(run.config, "agent.precision")
+        decisions = ("float32", "bfloat16") if options.get("bfloat16_pays") else ("float32",)
+        if options.get("precision") == "auto" and decided in decisions:  # of auto a run holds what it came to
+            options["precision"] = decided
         pairs = [{key: value for key, value in config.items() if key != "run_dir"} for config in (default, run.config)]
         found.append((" ".join(overrides), varied(pairs)))
     return min(found, key=lambda entry: len(entry[1]))
