@@ -70,6 +70,8 @@ def published_agent(recording: Recording, **overrides: Any) -> Any:
     """``agent=ppo_published`` with the recorded settings and the weights from before the update."""
     c = recording.text("hp")
     own = {
+        "hidden": c["hidden_sizes"],
+        "activation": c["activation"],
         "lr": c["learning_rate"],
         "minibatch_size": c["batch_size"],
         "epochs": c["n_epochs"],
@@ -82,7 +84,8 @@ def published_agent(recording: Recording, **overrides: Any) -> Any:
         "normalize_advantage": c.get("normalize_advantage", True),
     }
     torch.manual_seed(0)
-    agent: Any = make_agent("ppo_published", world(), 1000, **{**own, **overrides})  # type: ignore[arg-type]
+    env = world(features=recording["obs"].shape[1], actions=len(recording["before.actor.2.bias"]))
+    agent: Any = make_agent("ppo_published", env, 1000, **{**own, **overrides})  # type: ignore[arg-type]
     with torch.no_grad():
         for name, parameter in parameters(agent).items():
             parameter.copy_(recording[f"before.{name}"])

@@ -84,6 +84,13 @@ def test_all_recorded_updates(shared_folder: Path, monkeypatch: pytest.MonkeyPat
         check_update(path, monkeypatch)
 
 
+def test_sizes_are_those_of_the_recording(folder: Path) -> None:
+    recording = Recording(folder / "ppo_update_1.npz")
+    for name in ("before.actor.2.weight", "before.actor.2.bias"):
+        recording.arrays[name] = recording.arrays[name][:4]
+    assert published_agent(recording).interface.choices == (4,)
+
+
 @pytest.mark.parametrize(
     "option",
     [

@@ -47,7 +47,8 @@ def check(path: Path) -> None:
     np.testing.assert_array_equal(drawn, data["sample_idx"])
     single = np.finfo(np.float32).eps  # these were recorded in float32
     np.testing.assert_allclose(sample["weight"][:, 0].numpy(), data["sample_weights"], rtol=4 * single)
-    np.testing.assert_allclose(sample["next", "reward"][:, 0].numpy(), data["sample_returns"], rtol=single)
+    drift = 4 * single * np.abs(data["reward"]).max()  # three rewards, discounted and summed, which may cancel out
+    np.testing.assert_allclose(sample["next", "reward"][:, 0].numpy(), data["sample_returns"], rtol=0, atol=drift)
     np.testing.assert_array_equal(~sample["next", "terminated"][:, 0].numpy(), data["sample_nonterminal"] > 0)
     np.testing.assert_array_equal(sample["observation", "self"].numpy(), data["self_state"][drawn])
     np.testing.assert_array_equal(sample["action"].numpy(), data["action"][drawn])

@@ -25,7 +25,8 @@ def check(published: Results, configs: Results, weights: Path, noisy: bool) -> N
     """All episodes in one batch, judged as the published evaluation does.
 
     Lengths and flags are exact. The closed loop amplifies rounding, in one noisy episode most of all: moving its
-    robots by 1e-15 m changes its return by 1e-4, while the median over episodes is 1e-14.
+    robots by 1e-15 m changes its return by 1e-4, while the median over episodes is 1e-14. Positions are rounded to
+    1e-14 m, so that this episode ends some millimetres or centimetres elsewhere by another instruction set.
     """
     env = build(len(configs), 5, **MarineNav.evaluation_options | {"perception_noise": noisy})
     if noisy:
@@ -59,7 +60,7 @@ def check(published: Results, configs: Results, weights: Path, noisy: bool) -> N
         )
     worst = torch.tensor(errors, dtype=torch.float64).sort(0).values
     assert (worst[-2 if noisy else -1] < torch.tensor([1e-6, 1e-6, 1e-4, 1e-4])).all(), worst[-3:]
-    assert (worst[-1] < 1e-2).all(), worst[-3:]
+    assert (worst[-1] < 0.1).all(), worst[-3:]
     assert (worst.median(0).values < 1e-9).all()
 
 
