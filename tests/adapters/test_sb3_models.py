@@ -23,7 +23,7 @@ from tests.adapters.damage import damaged
 from tests.adapters.small_worlds import Noise, box
 
 TOLERANCE = 1e-6
-"""Of float32: eight times its spacing at 1; numbers beyond are rounded in proportion, in which order is the CPU's own."""
+"""Of float32: eight times its spacing at 1. Larger numbers are rounded in proportion, and in a CPU's own order."""
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures/sb3"
 SMALL = ["a2c_multi_default", "dqn_multi_default", "ppo_mlp_box_action"]
 MULTI = {"combat_targets": 17, "enemy_count": 1, "mission_progress": 3, "player_state": 7, "spatial_awareness": 4}
