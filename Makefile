@@ -18,10 +18,10 @@ STAMP := $(VENV)/.rlstack-stamp
 EXTRAS_STAMP := $(VENV)/.rlstack-extras-stamp
 PIP_INSTALL := $(PY) -m pip --disable-pip-version-check install $(PIP_ARGS) -c constraints.txt
 
-.PHONY: help venv train report test test-all lint format bench wheel pins clean
+.PHONY: help venv train report test test-portable test-all lint format bench wheel pins clean
 
 help: ## list the targets
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 venv: $(STAMP) ## set up .venv (the other targets do so themselves)
 
@@ -51,6 +51,18 @@ PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n auto --dist loadfile
 
 test: $(STAMP) ## the test suite
 	$(PYTEST) $(ARGS)
+
+# What compares numbers computed in two ways: recordings, other libraries, batches of other sizes. Each CPU rounds in its own
+# order, so this must hold with any instructions; torch obeys these two variables.
+NUMERICAL := tests/losses tests/networks tests/collection tests/adapters/test_sb3_models.py tests/adapters/test_sb3_policy.py \
+	tests/adapters/test_marinenav_published.py tests/agents/test_ppo_published.py tests/agents/test_torchrl_on_policy.py \
+	tests/agents/test_torchrl_parity.py tests/agents/test_options.py tests/play/test_echelon_sides.py \
+	tests/envs/arena/test_arena_rollouts.py tests/envs/marinenav/test_closed_loop.py tests/envs/marinenav/test_recorded_rollouts.py \
+	tests/envs/rocket/test_recordings.py tests/envs/echelon/test_worked_numbers.py
+INSTRUCTIONS ?= ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41
+
+test-portable: $(STAMP) ## what compares numbers, with a CPU's plainest instructions; INSTRUCTIONS="ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2"
+	$(INSTRUCTIONS) $(PYTEST) $(NUMERICAL) $(ARGS)
 
 test-all: $(EXTRAS_STAMP) ## the same, the slow proofs and what needs optional packages, with coverage (takes twice the time)
 	$(PYTEST) -m "" --cov --cov-report=term $(ARGS)
