@@ -49,13 +49,12 @@ class Case:
 
 
 _LEARNS = {"learning_starts": 0, "random_frames": 0}
+_SAC = {**_LEARNS, "batch_size": 256, "hidden": [256, 256]}
 CASES = {
     "dqn": Case("dqn", "gymnasium", {"id": "CartPole-v1", "num_envs": 8}, {**_LEARNS, "batch_size": 64}),
-    "sac": Case(
-        "sac",
-        "gymnasium",
-        {"id": "Pendulum-v1", "num_envs": 4},
-        {**_LEARNS, "batch_size": 256, "hidden": [256, 256]},
+    "sac": Case("sac", "gymnasium", {"id": "Pendulum-v1", "num_envs": 4}, _SAC),
+    "sac_bfloat16": Case(
+        "sac", "gymnasium", {"id": "Pendulum-v1", "num_envs": 4}, {**_SAC, "precision": "bfloat16"}, updates=20
     ),
     "ppo": Case("ppo", "marinenav", {"num_worlds": 64}),
 }

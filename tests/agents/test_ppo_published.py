@@ -19,7 +19,7 @@ from tests.agents.arena_recordings import Recording, parameters, published_agent
 from tests.agents.small_agents import Decisions, plain, small
 
 TOLERANCE = 1e-6
-"""Theirs and ours are computed in float32; losses are means of a few thousand terms."""
+"""Theirs and ours are computed in float32, to eight times its spacing; losses are means of a few thousand terms."""
 
 
 @pytest.fixture
@@ -58,16 +58,16 @@ def check_update(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "clip_fraction": metrics["policy/clipped"],
         "learning_rate": agent.optimizer.lr,
     }
-    assert {name: float(value) for name, value in ours.items()} == pytest.approx(theirs, abs=TOLERANCE, rel=0)
+    assert {name: float(value) for name, value in ours.items()} == pytest.approx(theirs, abs=TOLERANCE, rel=TOLERANCE)
     for name, parameter in parameters(agent).items():
         after, rows = recording.after(name)
-        torch.testing.assert_close(parameter.detach()[rows], after, rtol=0, atol=1e-7)
+        torch.testing.assert_close(parameter.detach()[rows], after, rtol=2e-7, atol=1e-7)
     batch = recording.batch()
     with torch.no_grad():
         distribution, values = agent.policy_and_value(batch)
     expected = recording["logits_after"].log_softmax(-1)
-    torch.testing.assert_close(distribution.log_probs[0], expected, rtol=0, atol=TOLERANCE)
-    torch.testing.assert_close(values, recording["values_after"], rtol=0, atol=TOLERANCE)
+    torch.testing.assert_close(distribution.log_probs[0], expected, rtol=TOLERANCE, atol=TOLERANCE)
+    torch.testing.assert_close(values, recording["values_after"], rtol=TOLERANCE, atol=TOLERANCE)
 
 
 @pytest.mark.parametrize("name", ["ppo_update_1", "ppo_update_2"])
