@@ -29,6 +29,7 @@ from typing import Any
 
 import numpy as np
 
+from ..bounded_files import check_regular
 from ..whole_files import write_text
 from . import rules
 from .replay_content import COOLDOWNS, FORMAT, KIND, NUMBERS, TERRAIN, TIMES, VERSION, Wrong, recording_of
@@ -152,6 +153,7 @@ def load_replay(path: str | Path) -> Recording:
         ValueError: one line: the file is missing, damaged, of another version, or its parts do not fit each other.
     """
     try:
+        check_regular(path)
         text = Path(path).read_text(encoding="utf-8")
         document = json.loads(text, parse_constant=_no_constant)
     except (OSError, ValueError, RecursionError) as error:

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..bounded_files import MOST, check_regular
 from ..whole_files import replacing
 from . import rules
 from .rules import CLEAR_RADIUS, MAP_SIZE, Rules
@@ -106,6 +107,19 @@ def _stack(robots: Sequence[Config]) -> Config:
     return {k: _stack([r[k] for r in robots]) if isinstance(first[k], dict) else [r[k] for r in robots] for k in first}
 
 
+def _unpacked(path: Path) -> bytes:
+    """What is in a gzip file.
+
+    Raises:
+        ValueError: more than any archive may hold.
+    """
+    with gzip.open(path) as file:
+        content = file.read(MOST + 1)
+    if len(content) > MOST:
+        raise ValueError(f"it expands to more than {MOST / 1e9:.1f} GB")
+    return content
+
+
 def load_episodes(path: str | Path) -> list[Config]:
     """Read episode configs from a ``.json`` or ``.json.gz`` file.
 
@@ -115,9 +129,9 @@ def load_episodes(path: str | Path) -> list[Config]:
         ValueError: naming the file, the entry and what is wrong with it.
     """
     path = Path(path)
-    content = path.read_bytes()
+    check_regular(path)
     try:
-        entries = json.loads(gzip.decompress(content) if path.suffix == ".gz" else content)
+        entries = json.loads(_unpacked(path) if path.suffix == ".gz" else path.read_bytes())
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: not valid JSON: {error}") from None
     except (gzip.BadGzipFile, EOFError, zlib.error, struct.error) as error:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..bounded_files import check_archive
 from ..whole_files import replacing
 from .recording import ABSENT, COLUMNS, Frames, Recording
 
@@ -51,6 +52,7 @@ def load_replay(path: str | Path) -> Recording:
         ValueError: one line: the file is missing, damaged, of another version, or its arrays do not fit each other.
     """
     try:
+        check_archive(path)
         with np.load(path, allow_pickle=False) as archive:
             entries = {name: archive[name] for name in archive.files if name in (_META, *COLUMNS)}
         if not all(isinstance(entry, np.ndarray) for entry in entries.values()):

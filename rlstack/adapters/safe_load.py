@@ -15,6 +15,8 @@ from typing import IO, Any
 import numpy as np
 import torch
 
+from envs.bounded_files import check_archive
+
 REFUSED = "refused, it holds objects that are not plain data"
 
 
@@ -25,6 +27,8 @@ def load_tensors(file: str | Path | IO[bytes]) -> Any:
         OSError: the file cannot be read.
         ValueError: anything else, in a few words.
     """
+    if isinstance(file, str | Path):
+        check_archive(file)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -46,6 +50,7 @@ def load_arrays(path: str | Path) -> dict[str, np.ndarray[Any, Any]]:
         OSError: the file cannot be read.
         ValueError: anything else, in a few words.
     """
+    check_archive(path)
     with open(path, "rb") as content:
         if not zipfile.is_zipfile(content):
             raise ValueError("not an npz file")

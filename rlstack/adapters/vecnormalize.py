@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from envs.bounded_files import check_regular
 from rlstack.adapters.inert_pickle import Array, Normaliser, Standin, read_pickle
 from rlstack.adapters.safe_load import first_line, load_json
 from rlstack.config import ConfigError
@@ -119,6 +120,7 @@ def load_vecnormalize(path: str | Path) -> VecNormalize:
         ConfigError: no such file, not such a file, or a pickle that names anything else; it says what.
     """
     try:
+        check_regular(path)
         content = Path(path).read_bytes()
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from envs.bounded_files import check_regular
 from rlstack.config import ConfigError
 
 from .report import number
@@ -37,6 +38,7 @@ def read(path: str | Path) -> dict[str, Any]:
         ConfigError: no such file, or none of this kind and version.
     """
     try:
+        check_regular(path)
         content = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         reason = getattr(error, "strerror", None) or "it is not JSON"

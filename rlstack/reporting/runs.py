@@ -18,6 +18,7 @@ import yaml
 from numpy.typing import NDArray
 
 from envs.working import Work, working
+from rlstack.config import bounded_yaml
 from rlstack.training.environment import ENVIRONMENT
 from rlstack.training.loggers import FRAMES, METRICS_FILE
 
@@ -214,7 +215,7 @@ def _config(path: Path, notes: list[str]) -> dict[str, Any]:
         notes.append(f"{_CONFIG} is missing: what was run is not known")
         return {}
     try:
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+        content = yaml.safe_load(bounded_yaml.read_text(file))
     except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError, ValueError):
         content = None
     if not isinstance(content, dict):

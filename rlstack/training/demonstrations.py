@@ -21,6 +21,7 @@ from torch import Tensor
 from torchrl.data import Composite
 from torchrl.envs import EnvBase
 
+from envs.bounded_files import check_archive
 from envs.whole_files import replacing
 from envs.working import working
 from rlstack.adapters.env_fit import check_bounds
@@ -125,6 +126,7 @@ def read_demonstrations(path: str | Path, interface: Interface, device: torch.de
         ConfigError: no such file, not such a file, or observations or actions of another world.
     """
     try:
+        check_archive(path)
         with zipfile.ZipFile(path) as archive:
             members = set(archive.namelist())
         arrays = _evaluations(path) if "timesteps.npy" in members else load_arrays(path)

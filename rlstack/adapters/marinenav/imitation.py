@@ -12,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from envs.bounded_files import check_regular
 from rlstack.agents import build_agent
 from rlstack.config import ConfigError, build
 from rlstack.training.config import TrainConfig
@@ -110,6 +111,7 @@ def _is_file(expert: str) -> bool:
 def _check_recorded(path: str) -> None:
     """Weights are published as ``.npz``, too."""
     try:
+        check_regular(path)
         with zipfile.ZipFile(path) as archive:
             recorded = not _RECORDED.isdisjoint(archive.namelist())
     except (OSError, zipfile.BadZipFile):

@@ -15,6 +15,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from envs.bounded_files import check_archive
 from envs.whole_files import replacing
 from rlstack.config import ConfigError
 
@@ -157,6 +158,7 @@ def read_object_arrays(path: str | Path, names: Sequence[str]) -> dict[str, list
     """
     arrays = {}
     try:
+        check_archive(path)
         with _many_objects(), zipfile.ZipFile(path) as archive:
             members = set(archive.namelist())
             if missing := [name for name in names if f"{name}.npy" not in members]:

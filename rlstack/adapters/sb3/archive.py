@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
+from envs.bounded_files import check_expansion, check_regular
 from rlstack.adapters.safe_load import first_line, load_json, load_tensors
 from rlstack.config import ConfigError
 
@@ -54,7 +55,9 @@ def read_archive(path: str | Path) -> Archive:
         ConfigError: no such file, not a zip, or a part is missing or broken.
     """
     try:
+        check_regular(path)
         with zipfile.ZipFile(path) as file:
+            check_expansion(file, path)
             names = set(file.namelist())
             lacks = sorted({"data", "policy.pth"} - names)
             if lacks:
