@@ -32,6 +32,8 @@ from envs.working import Work
 from rlstack.config import ConfigError, conf_dir
 from rlstack.config.catalogue import read_command
 from rlstack.config.errors import RunError, missing_option, nearest, unknown_key
+from rlstack.config.named_code import granting
+from rlstack.config.typed import resolve
 from rlstack.help import command_help, tell
 from rlstack.sweeps import results
 from rlstack.sweeps.folder import sweep_folder
@@ -80,12 +82,16 @@ def hydra_command(
     """
 
     def decorate(task: Task) -> Main:
+        def trusted(cfg: DictConfig) -> Any:
+            with granting(resolve(cfg, config_name)):  # composed of our files and what the user gave
+                return task(cfg)
+
         # Also around the task itself: an error that escapes a job makes Hydra print a line of its own.
         @functools.wraps(task)
         def guarded(cfg: DictConfig) -> Any:
             with job_errors() if results.in_sweep() else user_errors(), _work_shown():
                 try:
-                    return task(cfg)
+                    return trusted(cfg)
                 except (*USER_ERRORS, RunError):
                     raise
                 except (Exception, SystemExit):
@@ -97,7 +103,7 @@ def hydra_command(
         @functools.wraps(task)
         def main(cfg: DictConfig | None = None) -> Any:
             if cfg is not None:
-                return task(cfg)
+                return trusted(cfg)
             if not {"--help", "-h"}.isdisjoint(sys.argv[1:]):
                 with user_errors():
                     tell(command_help(config_name, sys.argv[1:]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -39,6 +39,7 @@ class EvaluateConfig:
     agent: dict[str, Any] | None = None
     env: dict[str, Any] | None = None
     opponents: list[Any] | None = None
+    allow: list[str] = field(default_factory=list)
 
 
 @dataclass

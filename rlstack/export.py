@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,6 +24,7 @@ class ExportConfig:
     format: Literal["torchscript", "onnx", "arena"]
     out: str | None
     agent: dict[str, Any] | None = None
+    allow: list[str] = field(default_factory=list)
 
 
 def run(cfg: DictConfig) -> None:

@@ -58,6 +58,7 @@ class LeagueConfig:
     env: dict[str, Any] | None = None
     pool: dict[str, Any] = field(default_factory=dict)
     note: str | None = None
+    allow: list[str] = field(default_factory=list)
 
     @property
     def games_wanted(self) -> int:

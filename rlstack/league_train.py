@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from omegaconf import DictConfig
 
 from rlstack.command import given_keys, hydra_command
-from rlstack.config import ConfigError, Interval, build, conf_dir, to_plain
+from rlstack.config import ConfigError, Interval, build, catalogue, conf_dir, to_plain
 
 if TYPE_CHECKING:
     from rlstack.play.commanders import PoolConfig
@@ -49,7 +49,7 @@ def _group_of(given: list[str]) -> list[str]:
         name = json.loads((Path(folder) / "league.json").read_text(encoding="utf-8"))["env"]["name"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return []
-    return [f"env={name}"] if isinstance(name, str) and (conf_dir() / "env" / f"{name}.yaml").is_file() else []
+    return [f"env={name}"] if name in catalogue.names("env", [conf_dir()]) else []
 
 
 def run(cfg: DictConfig) -> None:

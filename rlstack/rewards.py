@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -22,6 +22,7 @@ class RewardsConfig:
     seed: Annotated[int, Interval(low=0, high=2**32 - 1)]
     output: str | None
     env: dict[str, Any] | None = None
+    allow: list[str] = field(default_factory=list)
 
 
 def run(cfg: DictConfig) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import sys
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -37,8 +37,7 @@ def run(cfg: DictConfig) -> float:
     plain = debugged(to_plain(cfg))
     plain |= _named(plain)
     plain = _resumed(plain) if plain["resume"] is not None else _placed(plain)
-    with _taken(plain):
-        directory = train(plain)
+    directory = train(plain)
     if directory is None:
         return math.nan
 
@@ -68,15 +67,6 @@ def _placed(plain: dict[str, Any]) -> dict[str, Any]:
     return {**plain, "run_dir": run_of_job(run_name(plain["agent"], plain["env"], plain["seed"]))}
 
 
-def _taken(plain: dict[str, Any]) -> AbstractContextManager[None]:
-    """In a sweep, whose jobs outlive a command that was killed: the run's folder for this process alone."""
-    from rlstack.sweeps.results import in_sweep
-    from rlstack.training.run_directory import taken
-
-    folder = plain["resume"] or plain["run_dir"]
-    return taken(folder) if folder and in_sweep() else nullcontext()
-
-
 def train(plain: dict[str, Any]) -> RunDirectory | None:
     """The run of a resolved configuration; with ``resume``, its stored one with what may change about it.
 
@@ -99,6 +89,7 @@ def train(plain: dict[str, Any]) -> RunDirectory | None:
     from rlstack.training.distributed import aside, join, of_rank
     from rlstack.training.failures import told_in_one_line
     from rlstack.training.remote import check_collector
+    from rlstack.training.run_directory import taken
     from rlstack.training.self_check import check_buildable, check_gradients
     from rlstack.training.summary import describe, where_things_are
 
@@ -107,8 +98,10 @@ def train(plain: dict[str, Any]) -> RunDirectory | None:
     agent = check_buildable(config)
     check_collector(config, ranks)
     compiled = planned(config, agent, shared=ranks is not None)
-    with aside(ranks) as folder:
+    with aside(ranks) as folder, ExitStack() as stack:
         directory = _directory(config, folder)
+        if folder is None:
+            stack.enter_context(taken(directory.path))
         check_gradients(config.debug)
         print(describe(config, directory, compiled))
         training = _begun(config, directory, plain, ranks)

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -41,6 +41,7 @@ class WatchConfig:
     device: str
     agent: dict[str, Any] | None = None
     env: dict[str, Any] | None = None
+    allow: list[str] = field(default_factory=list)
 
 
 def run(cfg: DictConfig) -> None:

@@ -14,9 +14,12 @@ import numpy as np
 import pytest
 import torch
 
+import envs.marinenav.episodes
 import rlstack
 from rlstack.config import ConfigError
+from rlstack.reporting.runs import Run
 from rlstack.training.checkpoint import write_checkpoint
+from rlstack.training.run_directory import RunDirectory
 from tests.damage import Bait
 from tests.test_damaged_files import CASES, FIXTURES
 
@@ -126,3 +129,62 @@ def test_a_configuration_cannot_name_just_any_function(what: str, tmp_path: Path
     with pytest.raises(ConfigError) as caught:
         rlstack.load(tmp_path / "run.pt")
     assert not flag.exists() and "\n" not in str(caught.value)
+
+
+ZIPS = {
+    **{"checkpoint": "records are far larger", "latest checkpoint": "is sound", "sb3": "expand to 4.3 GB"},
+    **{
+        "demonstrations": "expand to 4.3 GB",
+        "rocket replay": "cannot be read",
+        "marinenav weights": "expand to 4.3 GB",
+    },
+    **{"marinenav evaluations": "expand to 4.3 GB", "arena": "expand to 4.3 GB"},
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ZIPS)
+def test_a_small_zip_of_gigabytes_is_refused_unread(name: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    path = case.make(tmp_path)
+    content = bytearray(path.read_bytes())
+    entry = content.rfind(b"PK\x01\x02")
+    content[entry + 24 : entry + 28] = (2**32 - 2).to_bytes(4, "little")  # how large it says it is
+    path.write_bytes(content)
+    with pytest.raises(case.error, match=ZIPS[name]):
+        case.read(path)
+
+
+def test_a_small_gzip_of_gigabytes_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = CASES["marinenav episodes"].make(tmp_path)
+    CASES["marinenav episodes"].read(path)
+    monkeypatch.setattr(envs.marinenav.episodes, "MOST", 100)
+    with pytest.raises(ValueError, match="it expands to more than"):
+        CASES["marinenav episodes"].read(path)
+
+
+ENDLESS = [
+    *("checkpoint", "init", "policy", "diagnosis", "demonstrations", "rocket replay", "echelon replay"),
+    *("marinenav weights", "marinenav evaluations", "marinenav episodes", "arena", "sb3", "vecnormalize"),
+    *("torchscript", "onnx"),
+]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ENDLESS)
+def test_a_device_is_no_file(name: str) -> None:
+    with pytest.raises((CASES[name].error, OSError)):
+        CASES[name].read(Path("/dev/zero"))
+
+
+BOMB = "\n".join(["a0: &a0 [x]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12))])
+
+
+@pytest.mark.parametrize("text", [BOMB, "a: &a [*a]", "a: &a {<<: *a}", f"a: {'x' * 300_000}"])
+def test_a_bomb_of_aliases_is_refused_unbuilt(text: str, tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=r"alias|bytes"):
+        RunDirectory.open(tmp_path).read_config()
+    assert Run.read(tmp_path, "a").config == {}
+    (tmp_path / "config.yaml").write_text("a: &a [1, 2]\nb: *a\n")
+    assert RunDirectory.open(tmp_path).read_config() == {"a": [1, 2], "b": [1, 2]}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from torchrl.envs import EnvBase
 from rlstack.agents.interface import Interface
 from rlstack.config import ConfigError
 from rlstack.config.errors import missing_option, nearest_path, unknown_key
+from rlstack.config.named_code import granting
 
 _Loader = Callable[..., TensorDictModuleBase]
 
@@ -82,7 +83,7 @@ KINDS: dict[str, tuple[str, ...]] = {kind: options for kind, (_, options) in _LO
 """The kinds of agents, and the options that :func:`load_policy` takes for each."""
 
 
-def load_policy(source: str, env: EnvBase, **options: Any) -> TensorDictModuleBase:
+def load_policy(source: str, env: EnvBase, allow: Collection[str] = (), **options: Any) -> TensorDictModuleBase:
     """An agent from anywhere as a policy of an env.
 
     ============= ======================================= =============================================================
@@ -103,6 +104,7 @@ def load_policy(source: str, env: EnvBase, **options: Any) -> TensorDictModuleBa
     Args:
         source: ``kind:path``.
         env: what it is to act in; the policy is on its device.
+        allow: code that a checkpoint of ours may name, see :func:`rlstack.training.loading.load`.
         options: of the kind.
 
     Raises:
@@ -116,7 +118,8 @@ def load_policy(source: str, env: EnvBase, **options: Any) -> TensorDictModuleBa
     for name in options:
         if name not in known:
             raise ConfigError(unknown_key(f"{kind}.{name}", known))
-    return loader(path, env, **options)
+    with granting(list(allow)):
+        return loader(path, env, **options)
 
 
 def parse(source: str) -> tuple[str, str]:

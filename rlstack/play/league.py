@@ -12,6 +12,7 @@ from typing import Any
 import envs
 from envs.whole_files import write_json
 from rlstack.config import ConfigError, build
+from rlstack.config.named_code import check_named
 from rlstack.evaluation.evaluator import OURS
 
 from .matches import Arena
@@ -72,10 +73,12 @@ class League:
         """The league in a folder.
 
         Raises:
-            ConfigError: there is none, or its file is damaged or of another version.
+            ConfigError: there is none, its file is damaged or of another version, or its world is code that the user
+                has not allowed.
         """
         path = Path(folder) / FILE
         content = _content(path)
+        check_named(content.get("env"), path)
         try:
             league = cls(Path(folder), content["env"], ratings_from(content["ratings"]))
             for index, entry in enumerate(content["entries"]):
@@ -157,8 +160,14 @@ class League:
         self.ratings.add(member.name)
 
     def source(self, name: str) -> Source:
-        """What a member plays from, see :func:`~rlstack.play.players.make_player`."""
-        return self.members[name].played_from(self.folder)
+        """What a member plays from, see :func:`~rlstack.play.players.make_player`.
+
+        Raises:
+            ConfigError: it is code that the user has not allowed.
+        """
+        source = self.members[name].played_from(self.folder)
+        check_named(source, self.folder / FILE)
+        return source
 
     def between(self, first: str, second: str) -> int:
         """How many games two players have played."""

@@ -13,6 +13,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from rlstack.config import ConfigError, build, to_plain
+from rlstack.config.named_code import allowing, code_in, granting
 
 from . import results
 from .population import FILE, Generation, Population, PopulationConfig
@@ -45,13 +46,14 @@ def train_population(
     plain = debugged(to_plain(OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])))
     run = build(TrainConfig, with_length(plain))
     population = Population(config, space, run.total_frames, {"arguments": fixed})
+    allowed = code_in(plain)
 
     def train(generation: Generation) -> None:
         number = population.generations.index(generation)
         print(f"generation {number + 1} of {config.generations}: members train to {generation.until:,} frames")
         until = "null" if generation.until >= run.total_frames else str(generation.until)
         jobs = [
-            job(population.run(index), member.hyperparameters, until, fixed, run.seed + index)
+            job(population.run(index), member.hyperparameters, until, fixed, run.seed + index, allowed)
             for index, member in enumerate(generation.members)
             if not reached(population.run(index), generation.until)
         ]
@@ -65,14 +67,26 @@ def train_population(
                 value = score(population.run(index), run.objective)
                 member.score = value if math.isfinite(value) else None
 
-    population.evolve(train)
+    with granting(allowed):
+        population.evolve(train)
     show(population)
 
 
-def job(run: Path, hyperparameters: Mapping[str, Any], until: str, arguments: Sequence[str], seed: int) -> list[str]:
-    """The overrides that bring a member's run to ``until`` frames, or with ``null`` to its end; it may have begun."""
+def job(
+    run: Path,
+    hyperparameters: Mapping[str, Any],
+    until: str,
+    arguments: Sequence[str],
+    seed: int,
+    allowed: Sequence[str] = (),
+) -> list[str]:
+    """The overrides that bring a member's run to ``until`` frames, or with ``null`` to its end; it may have begun.
+
+    Args:
+        allowed: code that the user's command line names, so that the run's files may.
+    """
     if (run / "config.yaml").is_file():
-        return [f"resume={run}", f"until={until}"]
+        return [f"resume={run}", f"until={until}", *([allowing(allowed)] if allowed else [])]
     varied = [f"++{key}={value}" for key, value in hyperparameters.items()]
     return [*arguments, *varied, f"seed={seed}", f"run_dir={run}", f"until={until}"]
 

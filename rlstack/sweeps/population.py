@@ -218,3 +218,13 @@ class Population:
                     f"{self.folder} holds a population whose {key} is {theirs.get(key)}, not {value}; "
                     "hydra.sweeper.folder=<another> begins a new one"
                 )
+        self._check_members(path)
+
+    def _check_members(self, path: Path) -> None:
+        """Members become runs and command lines: they hold nothing but values of what varies, and copy each other."""
+        for member in (member for generation in self.generations for member in generation.members):
+            values, copied = member.hyperparameters, member.copied_from
+            if values.keys() != self.space.keys() or not all(self.space[key].holds(values[key]) for key in values):
+                raise ConfigError(f"{path}: not a population (hyperparameters {values} are none of what varies)")
+            if copied is not None and not 0 <= copied < self.config.members:
+                raise ConfigError(f"{path}: not a population (there is no member {copied} to copy)")

@@ -32,6 +32,11 @@ class Range:
             return self._fit(math.exp(rng.uniform(math.log(self.low), math.log(self.high))))
         return rng.randint(int(self.low), int(self.high)) if self.whole else rng.uniform(self.low, self.high)
 
+    def holds(self, value: Any) -> bool:
+        """Whether it is one of them."""
+        number = isinstance(value, int if self.whole else int | float) and not isinstance(value, bool)
+        return number and self.low <= value <= self.high
+
     def perturb(self, value: float, factors: Sequence[float], rng: Random) -> float:
         """The value times one of the factors, within the bounds; whole numbers move by one at least."""
         factor = rng.choice(factors)
@@ -54,6 +59,10 @@ class Choices:
     def draw(self, rng: Random) -> Any:
         """A value."""
         return rng.choice(self.values)
+
+    def holds(self, value: Any) -> bool:
+        """Whether it is one of them."""
+        return value in self.values
 
     def perturb(self, value: Any, factors: Sequence[float], rng: Random) -> Any:
         """The next value, or the one before, as the factor is above 1 or below."""

@@ -2,8 +2,9 @@
 
 A checkpoint is an ordinary file of ``torch.save`` (a zip, whose records carry a CRC-32) that holds nothing
 but tensors, numbers, strings and containers of them, so ``torch.load(path, weights_only=True)`` opens it
-anywhere. It is written beside its final name and moved into place once it is on disk: a killed run leaves the
-last complete checkpoint, never half of one.
+anywhere. With its state goes a digest of it, so that damage to the zip's own tables shows, too. It is written
+beside its final name and moved into place once it is on disk: a killed run leaves the last complete checkpoint,
+never half of one.
 """
 
 import hashlib
@@ -18,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from envs.bounded_files import RATIO
 from envs.whole_files import replacing
 from rlstack.adapters.safe_load import is_torchscript, load_tensors
 
@@ -29,6 +31,7 @@ BEST = "best.pt"
 
 _NAME = re.compile(r"checkpoint_(\d+)\.pt")  # a file of another name is the user's own: never removed
 _PLAIN = (bool, int, float, str, type(None))
+_FOLDER = 0x10  # an attribute of a zip's entry
 
 
 class CheckpointError(RuntimeError):
@@ -83,17 +86,26 @@ class CheckpointStore:
         paths = self._newest_first()
         return paths[0] if paths else None
 
+    @property
+    def empty(self) -> bool:
+        """There is none, not even the best."""
+        return self.latest() is None and not (self.directory / BEST).exists()
+
     def load(self) -> dict[str, Any]:
         """The newest sound state, its tensors on the CPU; each checkpoint passed over is named in a warning.
 
         Raises:
-            CheckpointError: there is none.
+            CheckpointError: there is none, or a folder has the name of one.
         """
         candidates = self._newest_first()
         best = self.directory / BEST
         if best.is_file():
+            if not candidates:
+                warnings.warn(f"{self.directory}: no checkpoint_*.pt, going on from {BEST}", stacklevel=2)
             candidates.append(best)
         for candidate in candidates:
+            if candidate.is_dir():  # the next checkpoint may be of this name
+                raise CheckpointError(f"{candidate}: a folder, not a checkpoint; move it elsewhere to go on")
             try:
                 return read_checkpoint(candidate)
             except CheckpointError as error:
@@ -131,7 +143,9 @@ def write_checkpoint(path: Path, state: dict[str, Any], frames: int) -> None:
         CheckpointError: ``state`` holds something that cannot be saved, before anything is written.
         OSError: the disk fails; a file that was there is untouched.
     """
-    write_tensors(path, {"format": FORMAT, "version": VERSION, "frames": frames, "state": to_saveable(state)})
+    state = to_saveable(state)
+    head = {"format": FORMAT, "version": VERSION, "frames": frames}
+    write_tensors(path, {**head, "state": state, "digest": _digest(state)})
 
 
 def write_tensors(path: Path, content: dict[str, Any]) -> None:
@@ -148,7 +162,8 @@ def write_tensors(path: Path, content: dict[str, Any]) -> None:
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
-    """Verify one checkpoint file, every byte of its records, and return its state with tensors on the CPU.
+    """Verify one checkpoint file, every byte of its records and all that is read of them, and return its state with
+    tensors on the CPU.
 
     Raises:
         CheckpointError: one line that says what is wrong with the file.
@@ -170,6 +185,8 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path}: format version {payload.get('version')}, this program reads version {VERSION}")
     if not isinstance(payload.get("state"), dict):
         raise CheckpointError(f"{path}: not a checkpoint of rlstack, it holds no state")
+    if "digest" in payload:  # files of earlier versions have none
+        _verify_content(path, payload["state"], payload["digest"])
     return payload["state"]
 
 
@@ -201,20 +218,30 @@ def to_saveable(value: Any, where: str = "state") -> Any:
 
 
 def state_digest(state: dict[str, Any]) -> str:
-    """SHA-256 of a state, to the last bit of every tensor: runs that agree in it have trained alike and go on alike.
+    """SHA-256 of what decides how an agent acts and learns on, to the last bit of every tensor.
 
-    Left out is what differs between runs that do: ``time`` and ``config`` (which names the run's folder).
+    That is the frames, the agent, its memory, the worlds, the curriculum, the random generators, and whether imitation
+    is done. How often a run was evaluated, logged or interrupted makes no difference.
 
     Example:
         >>> state_digest(read_checkpoint(Path("runs/a/checkpoints/best.pt")))
     """
+    return _digest({key: state[key] for key in _DECIDING if key in state})
+
+
+_DECIDING = ("frames", "imitated", "agent", "replay", "env", "other_ranks_env", "curriculum", "rng")
+
+
+def _digest(state: Any) -> str:
+    """SHA-256 of nested containers, their keys and types, and all bytes of their tensors."""
     digest = hashlib.sha256()
 
     def take(value: Any) -> None:
         if isinstance(value, Tensor):
             digest.update(f"tensor {value.dtype} {list(value.shape)};".encode())
-            # A copy: of a single number the stride may be anything, which a view as bytes does not take.
-            flat = value.detach().cpu().flatten().clone(memory_format=torch.contiguous_format)
+            flat = value.detach().cpu().contiguous().flatten()
+            if flat.numel() < 2:  # whose stride may be anything, which a view as bytes does not take
+                flat = flat.clone(memory_format=torch.contiguous_format)
             digest.update(flat.view(torch.uint8).numpy().data)
         elif isinstance(value, dict):
             digest.update(f"dict {len(value)};".encode())
@@ -228,7 +255,7 @@ def state_digest(state: dict[str, Any]) -> str:
         else:
             digest.update(f"{value!r};".encode())
 
-    take({key: value for key, value in state.items() if key not in ("time", "config")})
+    take(state)
     return digest.hexdigest()
 
 
@@ -245,13 +272,30 @@ def _verify_records(path: Path) -> None:
     """Compare every record of the zip with its CRC, in a stream; torch itself does not."""
     try:
         with zipfile.ZipFile(path) as archive:
+            entries = archive.infolist()
+            if sum(entry.file_size for entry in entries) > RATIO * path.stat().st_size:  # torch compresses no tensor
+                raise CheckpointError(f"{path}: not a checkpoint, its records are far larger than the file")
+            if any(entry.external_attr & _FOLDER for entry in entries):  # torch would read nothing of it, in silence
+                raise CheckpointError(f"{path}: corrupted, a record is marked as a folder")
             damaged = archive.testzip()
+    except CheckpointError:
+        raise
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error})") from error
     except Exception as error:  # zipfile raises all sorts for damaged bytes
         raise CheckpointError(f"{path}: truncated, corrupted or not a checkpoint ({error})") from error
     if damaged is not None:
         raise CheckpointError(f"{path}: corrupted, record {damaged!r} does not match its checksum")
+
+
+def _verify_content(path: Path, state: dict[str, Any], digest: Any) -> None:
+    """Compares what was read with the digest of what was written: a zip has tables that no checksum covers."""
+    try:
+        sound = _digest(state) == digest
+    except Exception:  # of tensors that no checkpoint holds
+        sound = False
+    if not sound:
+        raise CheckpointError(f"{path}: corrupted, its content does not match its digest")
 
 
 def _frames_of(path: Path) -> int:

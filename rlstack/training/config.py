@@ -36,6 +36,7 @@ RESUMABLE = (
     "notify",
     "imitation.only",
     "resume",
+    "allow",
 )
 """What of a run's configuration may change when it is resumed."""
 
@@ -181,6 +182,7 @@ class TrainConfig:
     options say all the time. ``until`` is where the run stops with a checkpoint, to be resumed: schedules go by
     ``total_frames``. ``log_every``, ``eval.every`` and ``checkpoint.every`` may be given as shares of ``total_frames``;
     here they are frames. ``notify`` is the address of a webhook, and a secret: no file of a run has it.
+    ``allow`` is code that files may name, see :mod:`rlstack.config.named_code`; only that of the command line counts.
     """
 
     agent: dict[str, Any]
@@ -206,6 +208,7 @@ class TrainConfig:
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     guard: GuardConfig = field(default_factory=GuardConfig)
     notify: str | None = field(default=None, repr=False)
+    allow: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         check_address(self.notify)

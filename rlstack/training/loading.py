@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from torchrl.envs import EnvBase
 from rlstack.agents import Agent, build_agent
 from rlstack.config import ConfigError, build, to_plain
 from rlstack.config.errors import nearest_path
+from rlstack.config.named_code import check_named, granting
 
 from .checkpoint import BEST, CheckpointError, CheckpointStore, read_checkpoint
 from .run_directory import RunDirectory
@@ -49,6 +50,7 @@ def load(
     device: torch.device | str = "cpu",
     which: str = "latest",
     agent: Mapping[str, Any] | None = None,
+    allow: Collection[str] = (),
 ) -> LoadedRun:
     """Loads a run's agent.
 
@@ -57,17 +59,22 @@ def load(
         device: where its networks are put.
         which: of a run directory: ``"latest"`` or ``"best"`` (highest evaluated success, or return).
         agent: values that replace the run's own in the agent's configuration, such as how it acts (``cvar``).
+        allow: code that the checkpoint may name beside worlds and agents: ``package.module:attribute``.
 
     Raises:
-        ConfigError: nothing there, not a sound checkpoint of rlstack, or values that are unknown, impossible, or those
-            of other networks.
+        ConfigError: nothing there, not a sound checkpoint of rlstack, one that names other code, or values that are
+            unknown, impossible, or those of other networks.
 
     Example:
         >>> run = rlstack.load("runs/acqn_marinenav_0")
         >>> env = run.make_env(num_worlds=16)
         >>> rollout = env.rollout(100, run.agent.policy(explore=False), break_when_any_done=False)
     """
-    path = Path(path)
+    with granting(list(allow)):
+        return _load(Path(path), device, which, agent)
+
+
+def _load(path: Path, device: torch.device | str, which: str, agent: Mapping[str, Any] | None) -> LoadedRun:
     try:
         file = checkpoint_file(path, which)
         state = read_agent(file)
@@ -153,14 +160,15 @@ def unfinished(checkpoints: CheckpointStore, total_frames: int, last_frame: int)
     """The newest sound state of a run that is to go on to ``last_frame``; None if it has left none.
 
     Raises:
-        ConfigError: no checkpoint is sound, it is none of a run, or the run is complete.
+        ConfigError: no checkpoint is sound, it is none of a run or names code, or the run is complete.
     """
-    if checkpoints.latest() is None:
+    if checkpoints.empty:
         return None
     try:
         state = checkpoints.load()
     except CheckpointError as error:
         raise ConfigError(f"resume: {error}") from None
+    check_named(state, checkpoints.directory)
     if not isinstance(frames := state.get("frames"), int):
         raise ConfigError("resume: the checkpoint is none of a run, it lacks frames")
     if frames >= total_frames:
@@ -191,8 +199,10 @@ def read_agent(file: Path) -> dict[str, Any]:
 
     Raises:
         CheckpointError: not a sound checkpoint, or one of something else.
+        ConfigError: it names code that the user has not allowed.
     """
     state = read_checkpoint(file)
+    check_named(state, file)
     for keys, kind in _NEEDED.items():
         value: Any = state
         for key in keys:

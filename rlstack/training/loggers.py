@@ -227,7 +227,13 @@ class CsvSink:
             if header[:1] != [FRAMES]:
                 raise ValueError(f"its first column is not {FRAMES}")
             for row in rows:
+                if len(row) > len(header):
+                    raise ValueError(
+                        f"the row of {int(row[0]):,} frames has {len(row)} cells for {len(header)} columns"
+                    )
                 int(row[0])
+        except IsADirectoryError:
+            raise ConfigError(f"{self.path}: a folder, not a table of metrics; move it elsewhere to go on") from None
         except (csv.Error, IndexError, ValueError) as error:
             raise ConfigError(f"{self.path}: not a table of metrics ({error}); move it elsewhere to go on") from None
 

@@ -41,7 +41,7 @@ from .remote import build_worlds, remote, start_collector, worlds_here
 from .run_directory import RunDirectory
 from .seeding import restore_rng, rng_state, seed_everything
 from .self_check import check_batch
-from .worlds import choose_device, world_options
+from .worlds import choose_device, size_key, world_options
 
 
 class Training:
@@ -319,6 +319,7 @@ class Training:
         if state is None:
             self.begin()
             return
+        self._check_size(state)
         worlds = [state.get("env"), *state.get("other_ranks_env", [])]
         world = None if remote(self.config) else own_worlds(worlds, self.ranks)
         self.imitated = state.get("imitated", False)
@@ -343,6 +344,17 @@ class Training:
             what = "the checkpoint does not fit this version of the program"
             raise ConfigError(f"resume: {what} ({brief(error)})") from None
         self._pending_rng = state["rng"]
+
+    def _check_size(self, state: dict[str, Any]) -> None:
+        """Raises a :class:`ConfigError` where a checkpoint is of more or fewer worlds than the configuration says."""
+        env, stored = self.config.env, state.get("config")
+        before = stored.get("env") if isinstance(stored, dict) else None
+        key = size_key(env)
+        if isinstance(before, dict) and key is not None and before.get(key, env[key]) != env[key]:
+            raise ConfigError(
+                f"resume: env.{key} is {env[key]} in {self.config.resume}/config.yaml, the checkpoint is of "
+                f"{before[key]}; it cannot change"
+            )
 
 
 @contextmanager

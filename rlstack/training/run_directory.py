@@ -14,7 +14,9 @@ from omegaconf import OmegaConf
 
 from envs.whole_files import write_text
 from rlstack.config import ConfigError
+from rlstack.config.bounded_yaml import read_text
 from rlstack.config.errors import nearest_path
+from rlstack.config.named_code import check_named
 
 from .checkpoint import CheckpointStore
 from .disk import naming
@@ -74,20 +76,21 @@ class RunDirectory:
         """The stored configuration.
 
         Raises:
-            ConfigError: the file is not readable as yaml.
+            ConfigError: the file is not readable as yaml, or names code that the user has not allowed.
         """
         try:
-            config = OmegaConf.to_container(OmegaConf.load(self.path / CONFIG))
+            config = OmegaConf.to_container(OmegaConf.create(read_text(self.path / CONFIG)))
         except Exception as error:
             raise ConfigError(f"{self.path / CONFIG}: not a configuration ({error})") from None
         if not isinstance(config, dict):
             raise ConfigError(f"{self.path / CONFIG}: not a configuration")
+        check_named(config, self.path / CONFIG)
         return {str(key): value for key, value in config.items()}
 
 
 @contextmanager
 def taken(path: Path | str) -> Iterator[None]:
-    """While entered, no other job of a sweep trains in this folder; the system lets go of it when a process is killed.
+    """While entered, no other process trains in this folder; the system lets go of it when a process is killed.
 
     The folder is made, and removed again if nothing came to be in it.
 
@@ -103,7 +106,7 @@ def taken(path: Path | str) -> Iterator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ConfigError(f"run_dir: another process trains {path}") from None
+            raise ConfigError(f"run_dir: another process trains {path}; wait for it, or end it first") from None
         except OSError:
             pass  # a file system without locks
         try:

@@ -185,3 +185,22 @@ def test_a_damaged_file_is_told_and_left_alone(content: str, tmp_path: Path) -> 
     with pytest.raises(ConfigError, match="not a population"):
         population(tmp_path)
     assert path.read_text() == content
+
+
+@pytest.mark.parametrize(
+    "values", [{"agent.lr": "1,hydra.launcher=joblib"}, {"env.name": "a:b"}, {"agent.lr": 99.0}, {}]
+)
+def test_a_file_gives_members_nothing_but_values_of_what_varies(values: dict[str, Any], tmp_path: Path) -> None:
+    """They become command lines."""
+    subject = population(tmp_path)
+    file = tmp_path / "population.json"
+    content = json.loads(file.read_text())
+    content["generations"][0]["members"][2]["hyperparameters"] = values
+    file.write_text(json.dumps(content))
+    with pytest.raises(ConfigError, match="are none of what varies"):
+        population(tmp_path)
+    content["generations"][0]["members"][2] |= {"hyperparameters": {"agent.lr": 1.0}, "copied_from": 77}
+    file.write_text(json.dumps(content))
+    with pytest.raises(ConfigError, match="there is no member 77 to copy"):
+        population(tmp_path)
+    assert subject.generations

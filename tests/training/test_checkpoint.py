@@ -193,6 +193,25 @@ def test_a_flipped_bit_never_changes_what_is_loaded(tmp_path: Path) -> None:
         read_checkpoint(path)
 
 
+def test_what_no_checksum_covers_is_checked_too(tmp_path: Path) -> None:
+    """The directory attribute of a record makes torch read nothing of it; content is compared with a digest of ours."""
+    path = CheckpointStore(tmp_path).save(STATE, 0)
+    content = bytearray(path.read_bytes())
+    content[content.find(b"PK\x01\x02", content.find(b"PK\x01\x02") + 1) + 38] ^= 0x10  # of the second record
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match="a record is marked as a folder"):
+        read_checkpoint(path)
+    payload = torch.load(CheckpointStore(tmp_path).save(STATE, 1), weights_only=True)
+    torch.save({**payload, "state": {**payload["state"], "more": 1}}, path)
+    with pytest.raises(CheckpointError, match="its content does not match its digest"):
+        read_checkpoint(path)
+
+
+def test_files_of_earlier_versions_have_no_digest(tmp_path: Path) -> None:
+    torch.save({"format": "rlstack-checkpoint", "version": 1, "frames": 3, "state": {"x": 1}}, tmp_path / "old.pt")
+    assert read_checkpoint(tmp_path / "old.pt") == {"x": 1}
+
+
 def test_the_newest_sound_one_is_loaded(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path)
     store.save({"x": 1}, 10, best=True)

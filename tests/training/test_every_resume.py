@@ -154,12 +154,12 @@ def test_what_cannot_be_saved_begins_anew_in_the_same_way(tmp_path: Path) -> Non
 
 
 def test_a_digest_tells_every_bit_apart() -> None:
-    state = {"a": [torch.zeros(2), 1], "b": {"c": torch.ones(1, dtype=torch.bfloat16)}, "time": {"seconds": 1.0}}
-    same = {"b": {"c": torch.ones(1, dtype=torch.bfloat16)}, "a": [torch.zeros(2), 1], "time": {"seconds": 2.0}}
+    state = {"agent": [torch.zeros(2), 1], "env": {"c": torch.ones(1, dtype=torch.bfloat16)}, "best_rank": [1.0]}
+    same = {"env": {"c": torch.ones(1, dtype=torch.bfloat16)}, "agent": [torch.zeros(2), 1], "best_rank": [2.0]}
     assert state_digest(state) == state_digest(same) and len(state_digest(state)) == 64
     others: list[dict[str, Any]] = [
-        *[{**state, "a": [torch.zeros(2), 1.0]}, {**state, "a": [torch.zeros(1, 2), 1]}],
-        *[{**state, "a": [torch.tensor([0.0, -0.0]), 1]}, {**state, "a": (torch.zeros(2), 1)}],
-        *[{**state, "a": [torch.zeros(2).double(), 1]}, {"a": state["a"]}],
+        *[{**state, "agent": [torch.zeros(2), 1.0]}, {**state, "agent": [torch.zeros(1, 2), 1]}],
+        *[{**state, "agent": [torch.tensor([0.0, -0.0]), 1]}, {**state, "agent": (torch.zeros(2), 1)}],
+        *[{**state, "agent": [torch.zeros(2).double(), 1]}, {"agent": state["agent"]}],
     ]
     assert len({state_digest(other) for other in [state, *others]}) == len(others) + 1

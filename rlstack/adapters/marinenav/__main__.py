@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import re
 import shutil
 import time
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from typing import NoReturn
 
 from rlstack.command import user_errors
 from rlstack.config import ConfigError
+from rlstack.config.named_code import granting
 from rlstack.training.worlds import choose_device
 
 from .processes import train_together
@@ -44,7 +46,22 @@ def _parser() -> _Parser:
         help="whom trials with imitation_learning: true clone: a run directory, a checkpoint, kind:path of an agent "
         "from elsewhere (marinenav:<published files>), or recorded episodes (evaluations.npz)",
     )
+    parser.add_argument(
+        "allow",
+        nargs="?",
+        type=_allowed,
+        default=[],
+        metavar="allow=[NAME,...]",
+        help="with -R: code that the trials' files may name, such as allow=[package.module:function]",
+    )
     return parser
+
+
+def _allowed(argument: str) -> list[str]:
+    found = re.fullmatch(r"allow=\[(.*)\]", argument)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{argument!r} is not of the form allow=[package.module:attribute]")
+    return found[1].split(",")
 
 
 def jobs(arguments: argparse.Namespace) -> list[Job]:
@@ -112,7 +129,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """The command; ends with status 2 and one line on a user's error."""
     with user_errors():
         parsed = _parser().parse_args(arguments)
-        run(jobs(parsed), parsed.num_procs)
+        with granting(parsed.allow):
+            work = jobs(parsed)
+        run(work, parsed.num_procs)
 
 
 if __name__ == "__main__":

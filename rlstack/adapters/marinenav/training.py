@@ -16,11 +16,12 @@ from envs.marinenav.episodes import Config, save_episodes
 from envs.whole_files import write_text
 from rlstack.agents import Agent, build_agent
 from rlstack.config import ConfigError, build
+from rlstack.config.named_code import granting
 from rlstack.evaluation.evaluator import Evaluation
 from rlstack.training.config import TrainConfig
 from rlstack.training.failures import told_in_one_line
 from rlstack.training.loop import Training
-from rlstack.training.run_directory import RunDirectory
+from rlstack.training.run_directory import RunDirectory, taken
 from rlstack.training.seeding import own_randomness
 from rlstack.training.self_check import check_buildable
 from rlstack.training.summary import describe
@@ -186,6 +187,8 @@ def run_trial(job: Job) -> float:
     plain = job.train_config()
     run = RunDirectory.open(job.folder, plain["checkpoint"]["keep"])
     with contextlib.ExitStack() as stack:
+        stack.enter_context(taken(run.path))
+        stack.enter_context(granting(job.expert))  # from the command line, or allowed there
         if not job.alone:
             output = stack.enter_context((run.path / OUTPUT).open("a", encoding="utf-8"))
             stack.enter_context(contextlib.redirect_stdout(output))

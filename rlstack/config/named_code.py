@@ -1,0 +1,253 @@
+"""Code that files name: refused unless it is a world or an agent of ours, or the user has allowed it.
+
+Configurations travel in runs, checkpoints and leagues, and many of their strings would be imported and called
+(``package.module:attribute``). Whoever reads one from a file calls :func:`check_named`, which neither imports nor runs
+anything. What the user wrote on the command line is allowed (:func:`granting`).
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from typing import Any
+
+from rlstack.config.errors import ConfigError
+
+_OURS = {("envs.base", "World"), ("rlstack.agents.base", "Agent")}
+_TORCHRL, _THEIR_BASE = "torchrl", "EnvBase"
+"""Our worlds are classes of TorchRL's base; a user's class may be, too, but no other class of TorchRL is named freely:
+some of them start programs."""
+_CALLABLE = "callable"
+_FILES = ("rlstack", "onnx")
+"""Kinds of agents (``kind:path``) that are modules, too."""
+_HARMLESS = re.compile(r"https?://.*|(cpu|cuda|mps|xpu):\d+")
+"""Addresses and devices, whose first words may be modules."""
+_LOCAL = ("auto", "local")
+
+_granted: ContextVar[frozenset[str]] = ContextVar("granted", default=frozenset())
+
+
+@contextmanager
+def granting(content: Any) -> Iterator[None]:
+    """While entered, files may name whatever code is named in ``content``: what the user wrote."""
+    written = {text.removeprefix(f"{_CALLABLE}:") for text in _strings(content)}
+    token = _granted.set(_granted.get() | written)
+    try:
+        yield
+    finally:
+        _granted.reset(token)
+
+
+def check_named(content: Any, file: str | Path) -> None:
+    """Refuses plain content of a file that names code, whatever the key.
+
+    Free to name are classes whose bases lead to :class:`envs.base.World`, to :class:`rlstack.agents.Agent`, or directly
+    to TorchRL's ``EnvBase``, found in the source of their modules; and what the user wrote, see :func:`granting`.
+
+    Args:
+        content: nested mappings and sequences; everything in them but strings is passed over.
+        file: where it comes from, for the message.
+
+    Raises:
+        ConfigError: one line, which shows the option that allows it.
+    """
+    for text in _strings(content):
+        if "${" in text:
+            raise ConfigError(f"{file}: {text!r} is an interpolation, which a file of a run must not hold")
+    refused = [name for name in code_in(content) if name not in _granted.get()]
+    if refused:
+        names = ", ".join(map(repr, refused))
+        raise ConfigError(
+            f"{file} names code, {names}, which is run only if you allow it: {shlex.quote(allowing(refused))}"
+        )
+
+
+def allowing(names: Sequence[str]) -> str:
+    """The option that allows this code, as Hydra reads it."""
+    plain = re.compile(r"[\w.:/-]+")
+    quoted = [name if plain.fullmatch(name) else "'" + name.replace("'", r"\'") + "'" for name in names]
+    return f"allow=[{','.join(quoted)}]"
+
+
+def code_in(content: Any) -> list[str]:
+    """What plain content names of code that is neither a world nor an agent of ours, each once."""
+    return list(dict.fromkeys(name for name in _named(content) if not _is_ours(name)))
+
+
+def _strings(content: Any) -> Iterator[str]:
+    for part in _parts(content):
+        if isinstance(part, str):
+            yield part
+
+
+def _parts(content: Any) -> Iterator[Any]:
+    """All that is in it, itself included; without recursion, which deep nesting would exhaust."""
+    waiting = [content]
+    while waiting:
+        part = waiting.pop()
+        yield part
+        if isinstance(part, Mapping):
+            waiting += part.values()
+        elif isinstance(part, list | tuple):
+            waiting += part
+
+
+def _named(content: Any) -> Iterator[str]:
+    """The strings that would be imported, if they were used for it."""
+    for part in _parts(content):
+        if isinstance(part, str):
+            yield from _in_text(part)
+        elif isinstance(part, Mapping):
+            path, id, address = part.get("path"), part.get("id"), part.get("address")
+            if part.get("kind") == _CALLABLE and isinstance(path, str):
+                yield path
+            # Of PettingZoo an id may be a module alone.
+            if isinstance(id, str) and ":" not in id and id.partition(".")[0] != "pettingzoo" and _importable(id):
+                yield id
+            if isinstance(address, str) and address not in _LOCAL:  # of a cluster, which sends pickles
+                yield address
+
+
+def _in_text(text: str) -> Iterator[str]:
+    head, colon, rest = text.partition(":")
+    if not colon:
+        return
+    if head == _CALLABLE:
+        yield rest
+    elif head in _FILES and (Path(rest).exists() or not _is_dotted(rest)):
+        return
+    elif not _HARMLESS.fullmatch(text) and _importable(head):
+        yield text
+
+
+def _is_dotted(text: str) -> bool:
+    return all(part.isidentifier() for part in text.split("."))
+
+
+# -- modules, which are found and read, but not imported ---------------------------------------------------------
+
+
+def _importable(module: str) -> bool:
+    """Whether importing it would run anything: of a dotted name the first part is imported first."""
+    top = module.partition(".")[0]
+    return bool(top) and (top in sys.modules or _found(top, None) is not None)
+
+
+def _found(module: str, path: Any) -> ModuleSpec | None:
+    for finder in sys.meta_path:
+        find = getattr(finder, "find_spec", None)
+        try:
+            spec = None if find is None else find(module, path)
+        except (ImportError, ValueError, KeyError, AttributeError):  # KeyError: its package is not imported
+            continue
+        if spec is not None:
+            return spec
+    return None
+
+
+def _spec(module: str) -> ModuleSpec | None:
+    path: Any = None
+    spec: ModuleSpec | None = None
+    parts = module.split(".")
+    for count, part in enumerate(parts, 1):
+        spec = _found(".".join(parts[:count]), path)
+        if spec is None or spec.origin is None:  # folders without __init__.py, which are found once they are imported
+            path = [str(Path(entry or ".", part)) for entry in (sys.path if path is None else path)]
+        elif spec.submodule_search_locations is None and count < len(parts):
+            return None
+        else:
+            path = spec.submodule_search_locations
+    return spec
+
+
+def _is_ours(name: str) -> bool:
+    """Whether it is a class of a world or of an agent, by what the source says."""
+    module, _, attribute = name.partition(":")
+    return attribute.isidentifier() and _leads_to_ours(module, attribute, set())
+
+
+def _leads_to_ours(module: str, name: str, seen: set[tuple[str, str]]) -> bool:
+    if (module, name) in _OURS:
+        return True
+    if module.partition(".")[0] == _TORCHRL:
+        return name == _THEIR_BASE
+    if (module, name) in seen:
+        return False
+    seen.add((module, name))
+    tree, package = _source(module)
+    if tree is None:
+        return False
+    bound = _binding(tree, name)
+    if isinstance(bound, ast.ImportFrom):
+        origin = next(alias.name for alias in bound.names if (alias.asname or alias.name) == name)
+        return _leads_to_ours(_absolute(bound, package), origin, seen)
+    if not isinstance(bound, ast.ClassDef):
+        return False
+    places = (_place(base, tree, module, package) for base in bound.bases)
+    return any(place is not None and _leads_to_ours(*place, seen) for place in places)
+
+
+def _source(module: str) -> tuple[ast.Module | None, str]:
+    """The parsed source of a module, None where there is none to read, and the package that it imports from."""
+    spec = _spec(module)
+    if spec is None or not spec.origin or not spec.origin.endswith(".py"):
+        return None, ""
+    package = module if spec.submodule_search_locations is not None else module.rpartition(".")[0]
+    try:
+        return ast.parse(Path(spec.origin).read_bytes()), package
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return None, ""
+
+
+def _binding(tree: ast.Module, name: str) -> ast.stmt | None:
+    """The last statement at the top of a module that gives the name its meaning."""
+    found: ast.stmt | None = None
+    for statement in tree.body:
+        if isinstance(statement, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            names = {statement.name}
+        elif isinstance(statement, ast.ImportFrom):
+            names = {alias.asname or alias.name for alias in statement.names}
+        elif isinstance(statement, ast.Import):
+            names = {alias.asname or alias.name.partition(".")[0] for alias in statement.names}
+        else:
+            names = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name) and _is_set(node)}
+        found = statement if name in names else found
+    return found
+
+
+def _is_set(node: ast.Name) -> bool:
+    return not isinstance(node.ctx, ast.Load)
+
+
+def _place(base: ast.expr, tree: ast.Module, module: str, package: str) -> tuple[str, str] | None:
+    """The module and the name of a base class, written as ``Name`` or as ``package.module.Name``."""
+    if isinstance(base, ast.Name):
+        return module, base.id
+    if not isinstance(base, ast.Attribute):
+        return None
+    *heads, name = ast.unparse(base).split(".")
+    bound = _binding(tree, heads[0])
+    if isinstance(bound, ast.Import):
+        for alias in bound.names:
+            if alias.asname == heads[0]:
+                return ".".join([alias.name, *heads[1:]]), name
+        return ".".join(heads), name
+    if isinstance(bound, ast.ImportFrom):
+        origin = next(alias.name for alias in bound.names if (alias.asname or alias.name) == heads[0])
+        return ".".join([_absolute(bound, package), origin, *heads[1:]]), name
+    return None
+
+
+def _absolute(statement: ast.ImportFrom, package: str) -> str:
+    """The module that a statement imports from."""
+    if not statement.level:
+        return statement.module or ""
+    parts = package.split(".")
+    return ".".join([*parts[: len(parts) - statement.level + 1], *([statement.module] if statement.module else [])])

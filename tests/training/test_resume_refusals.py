@@ -1,0 +1,139 @@
+"""Runs that cannot go on as they are: told in one line, before anything is done; and what a run's digest is of."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hydra.core.global_hydra import GlobalHydra
+
+from rlstack.config import ConfigError
+from rlstack.train import main
+from rlstack.training.loop import Training
+from rlstack.training.run_directory import taken
+
+TINY = [
+    *("agent=ppo", "env=cartpole", "env.num_worlds=4", "agent.hidden=[4]", "agent.steps_per_batch=8", "agent.epochs=1"),
+    *("agent.minibatch_size=16", "total_frames=128", "log_every=64", "eval.every=32", "eval.episodes=2", "threads=1"),
+    *("checkpoint.every=32", "logger=csv", "device=cpu", "compile=false"),
+]
+
+
+def train(*words: str) -> None:
+    GlobalHydra.instance().clear()
+    before, sys.argv = sys.argv, ["train", *words]
+    try:
+        main()
+    finally:
+        sys.argv = before
+
+
+@pytest.fixture(scope="module")
+def half(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run at half of its length, whose best checkpoint is its first or its second."""
+    run = tmp_path_factory.mktemp("half") / "run"
+    train(*TINY, "until=64", f"run_dir={run}")
+    return run
+
+
+@pytest.fixture
+def run(half: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(half, tmp_path / "run"))
+
+
+def checkpoints(run: Path) -> list[Path]:
+    return sorted(run.glob("checkpoints/checkpoint_*.pt"))
+
+
+def more_worlds(run: Path) -> None:
+    file = run / "config.yaml"
+    file.write_text(file.read_text().replace("num_worlds: 4", "num_worlds: 8"))
+
+
+def more_cells(run: Path) -> None:
+    header, first, *rest = (run / "metrics.csv").read_text().splitlines()
+    (run / "metrics.csv").write_text("\n".join([header, first + ",1,2", *rest]) + "\n")
+
+
+def folder_of_metrics(run: Path) -> None:
+    (run / "metrics.csv").unlink()
+    (run / "metrics.csv").mkdir()
+
+
+def folder_of_newest(run: Path) -> None:
+    newest = checkpoints(run)[-1]
+    newest.unlink()
+    newest.mkdir()
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (more_worlds, r"env\.num_worlds is 8 in .*config\.yaml, the checkpoint is of 4; it cannot change"),
+        (more_cells, r"metrics\.csv: not a table of metrics \(the row of \d+ frames has \d+ cells for \d+ columns"),
+        (folder_of_metrics, r"metrics\.csv: a folder, not a table of metrics; move it elsewhere"),
+        (folder_of_newest, r"checkpoint_000000000064\.pt: a folder, not a checkpoint; move it elsewhere"),
+    ],
+)
+def test_a_run_that_cannot_go_on_says_why(
+    damage: Callable[[Path], None], message: str, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damage(run)
+    with pytest.raises(SystemExit) as end:
+        train(f"resume={run}", "until=null")
+    assert end.value.code == 2
+    assert re.search(f"^error: .*{message}", capsys.readouterr().err.splitlines()[-1])
+
+
+def test_without_its_checkpoints_a_run_goes_on_from_the_best(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for path in checkpoints(run):
+        path.rename(path.with_name("best.pt"))  # the newest at last
+    with pytest.warns(UserWarning, match=r"no checkpoint_\*\.pt, going on from best\.pt"):
+        train(f"resume={run}", "until=96")
+    assert "resuming at 64 frames" in capsys.readouterr().out
+
+
+def test_while_it_trains_a_run_is_taken(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def second(self: Training) -> None:
+        with pytest.raises(SystemExit, match=r"^2$"):
+            train(f"resume={run}", "until=null")
+        raise ConfigError("the first ends here")
+
+    monkeypatch.setattr(Training, "execute", second)
+    with pytest.raises(SystemExit):
+        train(f"resume={run}", "until=null")
+    assert f"error: run_dir: another process trains {run}" in capsys.readouterr().err
+
+
+def test_a_killed_process_lets_go_of_its_run(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        with taken(tmp_path):
+            os.write(writing, b"!")
+            signal.pause()
+    os.read(reading, 1)
+    with pytest.raises(ConfigError, match="another process trains"), taken(tmp_path):
+        pass
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    with taken(tmp_path / "."):
+        (tmp_path / "kept").touch()
+
+
+def test_the_digest_is_of_what_was_learned(half: Path, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """However often a run was evaluated and logged, and whether it was interrupted."""
+    found = set()
+    for words in ([f"resume={run}", "until=null"], [*TINY, "eval.every=128", "log_every=32", f"run_dir={run}2"]):
+        capsys.readouterr()
+        train(*words)
+        found.add(re.findall(r"sha256 (\w+)", capsys.readouterr().out)[0])
+    assert len(found) == 1
