@@ -21,6 +21,8 @@ from .waiting import looks_are_free
 
 MEMORY = "memory"
 """Key, at the root or in the group ``agents``, of what a policy remembers of the episode; see :class:`World`."""
+MOST_STEPS = 1_000_000_000
+"""Of an episode at most; counters of steps are whole numbers in floating-point statistics."""
 _GROUP = "agents"
 
 
@@ -275,6 +277,16 @@ class World(EnvBase):
 
     @abstractmethod
     def _load_state(self, state: dict[str, Any]) -> None: ...
+
+
+def check_within(name: str, value: float, low: float, high: float, unit: str = "") -> None:
+    """Refuses an option's number.
+
+    Raises:
+        ValueError: it is not finite, or outside of ``[low, high]``.
+    """
+    if not low <= value <= high:
+        raise ValueError(f"{name}: {value:g} is outside [{low:g}, {high:g}]{f' {unit}' if unit else ''}")
 
 
 def hand_on(source: TensorDictBase, target: TensorDictBase, forget: bool = False) -> None:

@@ -10,7 +10,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
@@ -29,14 +29,22 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 from yaml import MarkedYAMLError, YAMLError
 
 from envs.working import Work
-from rlstack.config import ConfigError, conf_dir
+from rlstack.config import ConfigError, catalogue, conf_dir
 from rlstack.config.catalogue import read_command
-from rlstack.config.errors import RunError, missing_option, nearest, unknown_key
+from rlstack.config.errors import RunError, did_you_mean, missing_option, nearest, unknown_key
 from rlstack.config.named_code import granting
 from rlstack.config.typed import resolve
-from rlstack.help import command_help, tell
+from rlstack.help import command_help, tell, user_folders
 from rlstack.sweeps import results
 from rlstack.sweeps.folder import sweep_folder
+
+_FLAGS = {
+    **dict.fromkeys(("--hydra-help", "--version", "--resolve", "--run", "-r", "--multirun", "-m"), False),
+    **dict.fromkeys(("--shell-completion", "-sc"), False),
+    **dict.fromkeys(("--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn"), True),
+    **dict.fromkeys(("--config-dir", "-cd", "--experimental-rerun", "--info", "-i"), True),
+}
+"""Those of Hydra, and whether a value follows."""
 
 Task = Callable[[DictConfig], Any]
 Main = Callable[..., Any]
@@ -91,6 +99,7 @@ def hydra_command(
         def guarded(cfg: DictConfig) -> Any:
             with job_errors() if results.in_sweep() else user_errors(), _work_shown():
                 try:
+                    _refuse_empty(cfg)
                     return trusted(cfg)
                 except (*USER_ERRORS, RunError):
                     raise
@@ -109,8 +118,9 @@ def hydra_command(
                     tell(command_help(config_name, sys.argv[1:]))
                 return None
             with user_errors(), _all_errors_reach_us():
-                typed = sys.argv[1:] if arguments is None else arguments(sys.argv[1:])
-                groups = read_command(config_name).groups if makes_runs else None
+                ordered = _flags_first(sys.argv[1:])
+                typed = ordered if arguments is None else arguments(ordered)
+                groups = catalogue.read_command(config_name).groups if makes_runs else None
                 with sweep_folder(typed, groups) as (sys.argv[1:], sweep):
                     command = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=config_name)
                     try:
@@ -134,6 +144,42 @@ def open_group(group: str) -> Callable[[list[str]], list[str]]:
         return [f"++{entry}" if entry.startswith(f"{group}.") else entry for entry in arguments]
 
     return rewrite
+
+
+def _flags_first(arguments: list[str]) -> list[str]:
+    """Flags before overrides, which is the order that Hydra's parser takes.
+
+    Raises:
+        ConfigError: a flag that there is not, or a group of which nothing is chosen.
+    """
+    flags, overrides, rest = [], [], list(arguments)
+    while rest:
+        entry = rest.pop(0)
+        name, joined, value = entry.partition("=")
+        if not entry.startswith("-"):
+            if (value == "null" or value.startswith("[")) and (conf_dir() / name).is_dir():
+                raise ConfigError(missing_option(name, value, catalogue.names(name, catalogue.folders())))
+            overrides.append(entry)
+            continue
+        if name not in _FLAGS:
+            raise ConfigError(f"{name}: unknown flag, {did_you_mean(name, _FLAGS)}see --help")
+        flags.append(entry)
+        if _FLAGS[name] and not joined and rest and "=" not in rest[0].removeprefix(os.sep):
+            flags.append(rest.pop(0))
+    return flags + overrides
+
+
+def _refuse_empty(cfg: DictConfig) -> None:
+    """Merged into what a file says, ``key={}`` would change nothing without a word.
+
+    Raises:
+        ConfigError: there is such an override.
+    """
+    for entry in HydraConfig.get().overrides.task if HydraConfig.initialized() else ():
+        key, _, value = entry.lstrip("+").partition("=")
+        kept = OmegaConf.select(cfg, key) if "".join(value.split()) == "{}" else None
+        if kept:
+            raise ConfigError(f"{key}: {{}} changes nothing, it has: {', '.join(map(str, kept))}")
 
 
 def given_keys(group: str) -> set[str]:
@@ -205,8 +251,8 @@ def explain(error: BaseException) -> str:
     """One line that tells the user which key is wrong and what is allowed there."""
     match error:
         case MissingConfigException(missing_cfg_file=str(file), options=options) if options is not None:
-            group, _, name = file.removesuffix(".yaml").rpartition("/")
-            text = missing_option(group, name, options) + _PLUGINS.get(f"{group}/{name}", "")
+            path = file.removesuffix(".yaml")
+            text = _missing(path, options) + _PLUGINS.get(path, "")
         case MissingConfigException():
             text = str(error).partition("\n")[0]
         case OverrideParseException():
@@ -228,6 +274,15 @@ def explain(error: BaseException) -> str:
         case _:
             text = str(error)
     return " ".join(text.split())
+
+
+def _missing(path: str, options: Sequence[str]) -> str:
+    """The message for ``group/name``, a file that does not exist; a name may be that of a sub-folder's."""
+    group, _, name = path.partition("/")
+    if found := catalogue.names(group, catalogue.folders(user_folders(sys.argv[1:]))):
+        return missing_option(group, name, found)
+    group, _, name = path.rpartition("/")
+    return missing_option(group, name, options)
 
 
 def _unreadable(override: str, why: str) -> str:

@@ -42,7 +42,7 @@ _FOLDER = "--config-dir"
 _FOOT = (
     ("--cfg job", "print the whole configuration instead"),
     ("-m agent=ppo,sac seed=0,1,2", "several runs, one after the other"),
-    (f"{_FOLDER} my_conf", "groups of yours: my_conf/agent/*.yaml, my_conf/env/*.yaml (before the other arguments)"),
+    (f"{_FOLDER} my_conf", "groups of yours: my_conf/agent/*.yaml, my_conf/env/*.yaml"),
 )
 
 

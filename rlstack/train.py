@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import sys
 from contextlib import ExitStack
@@ -11,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig, OmegaConf
 
 from rlstack.command import hydra_command, open_group
-from rlstack.config import ConfigError, build, to_plain
-from rlstack.config.errors import RunError
+from rlstack.config import ConfigError, build, convert, to_plain
+from rlstack.config.agents import Whole, check_agent
+from rlstack.config.errors import RunError, nearest_path
+from rlstack.config.groups import check_kinds
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,14 +25,8 @@ if TYPE_CHECKING:
     from rlstack.training.loop import Training
     from rlstack.training.run_directory import RunDirectory
 
-_DEBUG = {
-    "total_frames": 1000,
-    "log_every": 200,
-    "eval": {"every": 500, "episodes": 2, "max_steps": 100},
-    "checkpoint": {"every": 500},
-    "logger": {"wandb": "disabled"},
-    "imitation": {"frames": 1000, "epochs": 2},
-}
+DEBUG_FRAMES = 1000
+_DEBUG_WORLDS, _DEBUG_AGENTS = 8, 10  # of each world about so many at most
 
 
 def run(cfg: DictConfig) -> float:
@@ -54,7 +51,8 @@ def _named(plain: dict[str, Any]) -> dict[str, str]:
     """The runs that this one goes on from, ``latest`` by its own name, which stays the same."""
     from rlstack.training.latest import named
 
-    return {key: named(plain[key], key) for key in ("resume", "init") if plain[key] is not None}
+    given = {key: convert(str | None, plain[key], key) for key in ("resume", "init")}
+    return {key: named(value, key) for key, value in given.items() if value is not None}
 
 
 def _placed(plain: dict[str, Any]) -> dict[str, Any]:
@@ -83,11 +81,21 @@ def train(plain: dict[str, Any]) -> RunDirectory | None:
     config = build(TrainConfig, plain)
     plain = {**plain, "notify": None}  # a secret, which neither files nor loggers get
     conceal(sys.argv, sys.orig_argv)
+    check_agent(config.agent, config.total_frames)
+    check_kinds("env", str(config.env.get("name")), config.env)
+    if config.init is not None and not os.path.exists(config.init):
+        raise ConfigError(f"init: {config.init} does not exist{nearest_path(config.init)}")
+    if config.resume is not None:
+        from rlstack.training.run_directory import RunDirectory
+
+        last_frame = min(config.total_frames, config.until or config.total_frames)
+        RunDirectory.open(config.resume).check_unfinished(config.total_frames, last_frame)
 
     # After the configuration is known to be sound: torch and TorchRL take seconds to import.
     from rlstack.training.acceleration import planned
     from rlstack.training.distributed import aside, join, of_rank
     from rlstack.training.failures import told_in_one_line
+    from rlstack.training.memory import check_memory
     from rlstack.training.remote import check_collector
     from rlstack.training.run_directory import taken
     from rlstack.training.self_check import check_buildable, check_gradients
@@ -95,6 +103,7 @@ def train(plain: dict[str, Any]) -> RunDirectory | None:
 
     ranks = join()
     config = of_rank(config, ranks)
+    check_memory(config)
     agent = check_buildable(config)
     check_collector(config, ranks)
     compiled = planned(config, agent, shared=ranks is not None)
@@ -102,7 +111,7 @@ def train(plain: dict[str, Any]) -> RunDirectory | None:
         directory = _directory(config, folder)
         if folder is None:
             stack.enter_context(taken(directory.path))
-        check_gradients(config.debug)
+        check_gradients(bool(config.debug))
         print(describe(config, directory, compiled))
         training = _begun(config, directory, plain, ranks)
         webhook = config.notify if folder is None else None
@@ -115,7 +124,7 @@ def train(plain: dict[str, Any]) -> RunDirectory | None:
 
                 save_curriculum(directory.path, [stage.name for stage in config.curriculum.stages])
         evaluation.print_table()
-        print(where_things_are(directory, training.digest))
+        print(where_things_are(directory, config, training.digest))
         return directory if folder is None else None
 
 
@@ -163,13 +172,36 @@ def run_name(agent: dict[str, Any], env: dict[str, Any], seed: int) -> str:
 
 
 def debugged(plain: dict[str, Any]) -> dict[str, Any]:
-    """With ``debug`` a thousand frames in a few small worlds, every part of a run exercised."""
-    if not plain.get("debug"):
+    """With ``debug`` few frames in a few small worlds, every part of a run exercised.
+
+    ``debug=true`` makes :data:`DEBUG_FRAMES`, a number makes so many. Rollouts are so short that at least four of them
+    are in these, however many agents act.
+
+    Raises:
+        ConfigError: ``debug`` is neither.
+    """
+    debug = convert(bool | Whole, plain.get("debug", False), "debug")
+    if not debug:
         return plain
-    early = {"learning_starts": 100, "batch_size": 32, "frames_per_update": 20}
-    agent = {key: value for key, value in early.items() if key in plain["agent"]}
-    env = {key: 8 for key in ("num_worlds", "num_envs") if key in plain["env"]}
-    return to_plain(OmegaConf.merge(plain, _DEBUG, {"agent": agent, "env": env}))
+    frames = DEBUG_FRAMES if debug is True else debug
+    some, steps = max(frames // 2, 1), max(frames // (4 * _DEBUG_WORLDS * _DEBUG_AGENTS), 1)
+    most = {"learning_starts": frames // 10, "random_frames": frames // 10, "batch_size": 32, "steps_per_batch": steps}
+    given = {key: value for key, value in (plain.get("agent") or {}).items() if isinstance(value, int | float)}
+    agent = {key: min(given[key], value) for key, value in most.items() if key in given}
+    agent |= {"frames_per_update": max(frames // 50, 1)} if "frames_per_update" in given else {}
+    env = {key: _DEBUG_WORLDS for key in ("num_worlds", "num_envs") if key in (plain.get("env") or {})}
+    changes = {
+        "total_frames": frames,
+        "log_every": max(frames // 5, 1),
+        "collector": {"steps_per_batch": min(plain["collector"]["steps_per_batch"], steps)},
+        "eval": {"every": some, "episodes": 2, "max_steps": 100},
+        "checkpoint": {"every": some},
+        "logger": {"wandb": "disabled"},
+        "imitation": {"frames": frames, "epochs": 2},
+        "agent": agent,
+        "env": env,
+    }
+    return to_plain(OmegaConf.merge(plain, changes))
 
 
 def _resumed(plain: dict[str, Any]) -> dict[str, Any]:

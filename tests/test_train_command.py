@@ -6,12 +6,20 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from rlstack.train import run_name
+from rlstack.config import ConfigError, build
+from rlstack.config.groups import compose_config
+from rlstack.config.typed import resolve
+from rlstack.train import debugged, run_name
+from rlstack.training.config import TrainConfig
+from rlstack.training.run_directory import RunDirectory
+from rlstack.training.summary import where_things_are
 from tests.conftest import Ended
 from tests.small_run import SMALL_RUN
 
@@ -130,3 +138,73 @@ def test_killed_at_any_moment_the_run_resumes_to_the_same_end(tmp_path: Path) ->
     complete = result.returncode == 2 and "complete" in result.stderr
     assert result.returncode == 0 or complete, result.stderr
     assert without_clock(tmp_path / "killed") == without_clock(tmp_path / "straight")
+
+
+def composed(*overrides: str) -> dict[str, Any]:
+    return resolve(compose_config("train", overrides), "")
+
+
+MOST_AGENTS = {"marinenav": 5, "arena": 1, "rocket": 6, "echelon": 10, "cartpole": 1}
+CASES = [
+    *(["agent=ppo", f"env={world}"] for world in ("arena", "cartpole", "marinenav")),
+    ["agent=ppo", "env=rocket", "env.blue=3", "env.orange=3"],
+    ["agent=ppo", "env=echelon", "env.blue=10"],
+    ["agent=ppo_published", "env=arena"],
+    ["agent=a2c", "env=cartpole"],
+    ["agent=acqn", "env=marinenav"],
+    ["agent=dqn", "env=cartpole"],
+    ["experiment=marinenav_published"],
+]
+
+
+@pytest.mark.parametrize("overrides", CASES, ids=" ".join)
+@pytest.mark.parametrize(("debug", "frames"), [("true", 1000), ("5000", 5000)])
+def test_debug_obeys_its_frames(overrides: list[str], debug: str, frames: int) -> None:
+    """At least four batches of all worlds and agents are within them, and off-policy agents learn."""
+    config = build(TrainConfig, debugged(composed(*overrides, f"debug={debug}")))
+    assert config.total_frames == frames
+    worlds = config.env["num_worlds"]
+    agents = MOST_AGENTS[str(config.env["name"])]
+    batch = worlds * config.collector.steps_per_batch * (1 if config.collector.count == "env_steps" else agents)
+    assert 4 * batch <= frames
+    if "learning_starts" in config.agent:
+        updates = (frames - config.agent["learning_starts"]) / config.agent["frames_per_update"]
+        assert updates >= 20 and config.agent["batch_size"] <= 32
+
+
+def test_without_debug_nothing_changes() -> None:
+    for debug in ("false", "0"):
+        plain = composed(f"debug={debug}")
+        assert debugged(plain) == plain
+    with pytest.raises(ConfigError, match=r"^debug: -5 is outside \[0, "):
+        debugged(composed("debug=-5"))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "hint"),
+    [
+        (["total_frames=5000", "until=1000"], "until=null"),
+        (["total_frames=1000"], "total_frames=<more>"),
+        (["total_frames=1000", "until=1000"], "total_frames=<more>"),
+        (["imitation.expert=rule", "imitation.only=true"], "imitation.only=false"),
+    ],
+)
+def test_the_hint_at_the_end_is_what_the_next_command_takes(overrides: list[str], hint: str, tmp_path: Path) -> None:
+    """A run that has come to its end, or to where it was to stop, goes on with what it says and with nothing less."""
+    run = RunDirectory(tmp_path)
+    config = build(TrainConfig, composed(*overrides))
+    assert f"train longer:  python -m rlstack.train resume={tmp_path} {hint}" in where_things_are(run, config)
+    if hint == "until=null":
+        (tmp_path / "checkpoints").mkdir()
+        with zipfile.ZipFile(tmp_path / "checkpoints" / "checkpoint_000000001000.pt", "w") as archive:
+            archive.writestr("data.pkl", b"")
+        with pytest.raises(ConfigError, match="the run is at 1,000 frames; raise until, or give until=null"):
+            run.check_unfinished(5000, 1000)
+        run.check_unfinished(5000, 5000)
+
+
+def test_a_damaged_last_checkpoint_is_no_end(tmp_path: Path) -> None:
+    """An older one may be sound: that is found where they are read."""
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "checkpoint_000000001000.pt").write_bytes(b"PK damaged")
+    RunDirectory(tmp_path).check_unfinished(1000, 1000)

@@ -13,7 +13,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import Binary, Categorical, Composite, Unbounded
 
-from ..base import World
+from ..base import MOST_STEPS, World, check_within
 
 GRAVITY, CART_MASS, POLE_MASS, HALF_POLE = 9.8, 1.0, 0.1, 0.5  # m/s^2, kg, kg, m
 FORCE, SECONDS = 10.0, 0.02  # N, s a step
@@ -59,8 +59,7 @@ class CartPole(World):
         seed: int | None = 0,
     ) -> None:
         super().__init__(num_worlds, device, dtype, seed)
-        if max_steps < 1:
-            raise ValueError(f"max_steps: {max_steps} is not a positive number of steps")
+        check_within("max_steps", max_steps, 1, MOST_STEPS, "steps")
         self.max_steps = max_steps
         here, one = {"shape": self.batch_size, "device": self.device}, (num_worlds, 1)
         column = Unbounded(one, dtype=dtype, device=self.device)

@@ -8,7 +8,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from ..base import World
+from ..base import MOST_STEPS, World, check_within
 from ..pool import StartPool
 from ..waiting import looks_are_free, put_where
 from .actions import orders_of
@@ -104,8 +104,8 @@ class Echelon(World):
         seed: int | None = 0,
     ) -> None:
         super().__init__(num_worlds, device, dtype, seed)
-        if max_steps < 1:
-            raise ValueError(f"max_steps: {max_steps} is not a positive number of decisions")
+        check_within("max_steps", max_steps, 1, MOST_STEPS, "decisions")
+        check_within("reward_scale", reward_scale, 1e-6, 1e6, "(0 would leave nothing to learn)")
         if visibility not in ("full", "partial"):
             raise ValueError(f"visibility: {visibility!r} is unknown, allowed: full, partial")
         self._match: Match

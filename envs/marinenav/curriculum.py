@@ -11,6 +11,7 @@ from torch import Tensor
 
 from .reset import Level
 
+_MOST = 1000
 _LISTS = ("num_robots", "num_cores", "num_obstacles", "min_start_goal_dis")
 
 
@@ -94,6 +95,8 @@ class Curriculum:
 def _checked(level: Level) -> Level:
     if level.num_robots < 1 or level.num_obstacles < 0 or level.num_cores < 0:
         raise ValueError(f"{level}: needs at least one robot and no negative counts")
+    if max(level.num_robots, level.num_obstacles, level.num_cores) > _MOST:
+        raise ValueError(f"{level}: the map has room for {_MOST} robots, obstacles and cores of each kind at most")
     if not 0 <= level.min_start_goal_dis <= 70:
         raise ValueError(f"min_start_goal_dis: {level.min_start_goal_dis} does not fit the map, allowed 0 to 70 m")
     return level

@@ -9,7 +9,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from ..base import World
+from ..base import MOST_STEPS, World, check_within
 from ..pool import StartPool
 from ..waiting import chosen, put_where
 from .compilation import compiled as compiled_for_speed
@@ -111,6 +111,11 @@ class MarineNav(World):
         self.perception_noise = perception_noise
         self.options = StepOptions(continuous_actions, max_steps, discount, timeout_is_terminal, end_on_collision)
         self.total_steps = 0
+        check_within("max_steps", max_steps, 0, MOST_STEPS, "steps")
+        check_within("timestep_penalty", timestep_penalty, -1e6, 1e6)
+        check_within("colregs_penalty", colregs_penalty, -1e6, 1e6)
+        check_within("collision_penalty", collision_penalty, -1e6, 1e6)
+        check_within("goal_reward", goal_reward, -1e6, 1e6)
         self._default_rules = Rules(
             timestep_penalty=float(timestep_penalty),
             colregs_penalty=float(colregs_penalty),

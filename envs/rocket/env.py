@@ -9,7 +9,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from ..base import World
+from ..base import World, check_within
 from ..pool import StartPool
 from ..waiting import chosen, looks_are_free, put_where
 from . import rules
@@ -114,11 +114,9 @@ class Rocket(World):
         super().__init__(num_worlds, device, dtype, seed)
         if worker_timeout <= 0:
             raise ValueError(f"worker_timeout: {worker_timeout} is not a positive number of seconds")
-        if tick_skip < 1:
-            raise ValueError(f"tick_skip: {tick_skip} is not a positive number of ticks")
+        check_within("tick_skip", tick_skip, 1, 10 * rules.TICKS_PER_SECOND, "ticks of a step")
         for name, seconds in (("max_seconds", max_seconds), ("idle_seconds", idle_seconds)):
-            if seconds <= 0:
-                raise ValueError(f"{name}: {seconds} is not above 0")
+            check_within(name, seconds, 1 / rules.TICKS_PER_SECOND, 1e6, "seconds")
         self._match: Match
         if team_size is not None:
             blue = orange = team_size

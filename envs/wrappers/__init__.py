@@ -12,7 +12,10 @@ from .base import Wrapper
 from .frame_stack import FrameStack
 from .keep_observation import KeepObservation
 
-__all__ = ["ActionRepeat", "FrameStack", "KeepObservation", "Wrapper", "wrapped"]
+__all__ = ["MOST_REPEATS", "ActionRepeat", "FrameStack", "KeepObservation", "Wrapper", "wrapped"]
+
+MOST_REPEATS = 10_000
+"""Steps per action at most: a single step of the worlds takes so many."""
 
 
 def wrapped(
@@ -33,6 +36,8 @@ def wrapped(
             raise ValueError(f"{name}: {value!r} is not a positive whole number")
         if value > 1 and not isinstance(env, World):
             raise ValueError(f"{name}: {type(env).__name__} is not an envs.base.World, only 1 is allowed")
+    if action_repeat > MOST_REPEATS:
+        raise ValueError(f"action_repeat: {action_repeat} is more than {MOST_REPEATS} steps per action")
     if observation_keep is not None:
         if not isinstance(env, World):
             raise ValueError(f"observation_keep: {type(env).__name__} is not an envs.base.World, only null is allowed")

@@ -5,28 +5,20 @@ On the same batch the loss equals that of TorchRL's ``A2CLoss``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tensordict import TensorDictBase
 from torch import Tensor
 from torch.nn.functional import mse_loss
 
-from rlstack.config import Interval
+from rlstack.config.agents import A2CConfig
 
-from .on_policy import OnPolicy, OnPolicyConfig
+from .on_policy import OnPolicy
 from .optimizer import Info
-
-
-@dataclass
-class A2CConfig(OnPolicyConfig):
-    """See ``conf/agent/a2c.yaml`` for what each number does."""
 
 
 class A2C(OnPolicy):
     """Advantage actor-critic: one step on all fresh data."""
 
     Config = A2CConfig
-    SCHEDULED = {"lr": Interval(low=0), "entropy_coefficient": Interval(low=0)}
     OPTIMIZER = "rmsprop"
 
     def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from tensordict import TensorDictBase
@@ -17,57 +16,16 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 from torchrl.objectives import SoftUpdate
 
-from rlstack.config import Interval
+from rlstack.config.agents import ACQNConfig
 from rlstack.losses.acqn import ACIQNLoss
-from rlstack.networks.actors import DeterministicActor, Squash
+from rlstack.networks.actors import DeterministicActor
 from rlstack.networks.draws import drawn, own, whole
 from rlstack.networks.quantile import LateQuantileCritic, QuantileCritic
 
-from .base import Count, NonNegative, Positive, Scheduled
 from .interface import Interface, require_continuous
-from .off_policy import OffPolicy, OffPolicyConfig
+from .off_policy import OffPolicy
 from .optimizer import Info
-from .risk import CVaR, check_level, levels
-
-
-@dataclass
-class ACQNConfig(OffPolicyConfig):
-    """See ``conf/agent/acqn.yaml`` for what each number does."""
-
-    critic: Literal["gated", "late"]
-    layer_norm: bool
-    squash: Squash
-    output_scale: Positive
-    # losses
-    num_quantiles: Count
-    kappa: Positive
-    shared_levels: bool
-    target_noise: NonNegative
-    raw_penalty: NonNegative
-    # optimisation
-    lr_actor: Scheduled
-    lr_critic: Scheduled
-    max_grad_norm_actor: Positive | None
-    max_grad_norm_critic: Positive | None
-    # exploration
-    epsilon: Scheduled
-    noise_low: NonNegative
-    noise_high: NonNegative
-    noise_scale: Scheduled
-    # acting
-    greedy_actor: Literal["online", "target"]
-    candidates: Count
-    candidate_spread: NonNegative
-    cvar: CVaR
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.noise_low > self.noise_high:
-            raise ValueError(f"noise_low {self.noise_low} is above noise_high {self.noise_high}")
-        if self.critic == "gated" and (len(self.hidden) != 2 or self.hidden[0] != self.hidden[1]):
-            raise ValueError("critic=gated has two hidden layers of one width, give hidden as [n, n]")
-        if self.critic == "gated" and self.layer_norm:
-            raise ValueError("critic=gated has no layer normalisation, give layer_norm=false")
+from .risk import check_level, levels
 
 
 class ACQN(OffPolicy):
@@ -75,12 +33,6 @@ class ACQN(OffPolicy):
 
     Config = ACQNConfig
     config: ACQNConfig
-    SCHEDULED = {
-        "lr_actor": Interval(low=0),
-        "lr_critic": Interval(low=0),
-        "epsilon": Interval(low=0, high=1),
-        "noise_scale": Interval(low=0),
-    }
 
     def __init__(self, config: ACQNConfig, interface: Interface, total_frames: int, device: torch.device) -> None:
         super().__init__(config, interface, total_frames, device)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from tensordict import TensorDictBase
@@ -14,23 +13,15 @@ from torch import Tensor, nn
 
 from rlstack.collection.flatten import kept
 from rlstack.collection.normalizers import ObservationNormalizer, RewardScaler
-from rlstack.config import ConfigError, Interval
-from rlstack.networks.encoders import Activation, build_encoder
-from rlstack.networks.keyed import EncoderConfig, keyed_encoder
+from rlstack.config import ConfigError
+from rlstack.config.schedules import make_schedules
+from rlstack.networks.encoders import build_encoder
+from rlstack.networks.keyed import keyed_encoder
 
 from .compilation import Compilable
 from .interface import MASK, Interface
 from .optimizer import Optimizer
-from .precision import Precision
-from .schedules import ScheduleConfig, make_schedule
 from .targets import Target
-
-Positive = Annotated[float, Interval(low=0, open_low=True)]
-NonNegative = Annotated[float, Interval(low=0)]
-Fraction = Annotated[float, Interval(low=0, high=1)]
-Count = Annotated[int, Interval(low=1)]
-Whole = Annotated[int, Interval(low=0)]
-Scheduled = float | ScheduleConfig
 
 
 class Policy(TensorDictModuleBase):
@@ -81,7 +72,8 @@ class Agent(Compilable, ABC):
     """A learner and its policies; knows nothing of worlds, files or loggers.
 
     Args:
-        config: the agent's typed configuration, with at least the fields of :class:`AgentConfig`.
+        config: the agent's typed configuration, with at least the fields of
+            :class:`rlstack.config.agents.AgentConfig`, and ``Scheduled`` ones where schedules are allowed.
         interface: what it acts on.
         total_frames: length of the run, which schedules are relative to.
         device: of its networks.
@@ -96,8 +88,6 @@ class Agent(Compilable, ABC):
     """
 
     Config: ClassVar[type]
-    SCHEDULED: ClassVar[dict[str, Interval]] = {"lr": Interval(low=0)}
-    """Configuration fields that may be schedules, and the bounds of their values."""
 
     def __init__(self, config: Any, interface: Interface, total_frames: int, device: torch.device) -> None:
         self.config, self.interface, self.device = config, interface, device
@@ -106,10 +96,7 @@ class Agent(Compilable, ABC):
         self.networks: dict[str, nn.Module] = {}
         self.optimizers: dict[str, Optimizer] = {}
         self.targets: dict[str, Target] = {}
-        self.schedules = {
-            name: make_schedule(getattr(config, name), total_frames, f"agent.{name}", bounds)
-            for name, bounds in self.SCHEDULED.items()
-        }
+        self.schedules = make_schedules(config, total_frames, "agent")
         self.scheduled = {name: schedule(0) for name, schedule in self.schedules.items()}
         unbiased = getattr(config, "unbiased_statistics", False)
         self.normalizer: ObservationNormalizer | None = None
@@ -266,32 +253,3 @@ class Agent(Compilable, ABC):
     def load_replay_state(self, state: dict[str, Any]) -> None:
         """Restores :meth:`replay_state`."""
         raise ConfigError(f"{type(self).__name__} has no replay memory to restore")
-
-
-@dataclass
-class AgentConfig:
-    """What the configuration of every agent has; the yaml files say what each number does."""
-
-    name: str
-    algorithm: str
-    steps_per_batch: Count
-    # networks
-    inputs: Literal["raw", "features"]
-    self_features: Count
-    object_features: list[Count]
-    hidden: list[Count]
-    activation: Activation
-    normalize_observations: bool
-    normalize_rewards: bool
-    # optimisation
-    gamma: Fraction
-    precision: Precision
-    accumulate: Count
-    encoders: dict[str, EncoderConfig] | None = field(default=None, kw_only=True)
-    parameters: Literal["shared", "split"] = field(default="shared", kw_only=True)
-    bfloat16_pays: bool = field(default=False, kw_only=True)
-
-    def __post_init__(self) -> None:
-        for name in ("hidden", "object_features"):
-            if not getattr(self, name):
-                raise ValueError(f"{name} [] has no layers, give one width at least")

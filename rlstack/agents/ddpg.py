@@ -6,53 +6,27 @@ repeat; on the same batch the losses equal those of TorchRL's ``DDPGLoss``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 from torch.nn.functional import mse_loss, smooth_l1_loss
 
-from rlstack.config import Interval
-from rlstack.networks.actors import DeterministicActor, Squash
+from rlstack.config.agents import DDPGConfig
+from rlstack.networks.actors import DeterministicActor
 from rlstack.networks.draws import drawn
 from rlstack.networks.values import ActionValue
 
-from .base import NonNegative, Positive, Scheduled
 from .interface import Interface, require_continuous
-from .off_policy import OffPolicy, OffPolicyConfig
+from .off_policy import OffPolicy
 from .optimizer import Info
-
-
-@dataclass
-class DDPGConfig(OffPolicyConfig):
-    """See ``conf/agent/ddpg.yaml`` for what each number does."""
-
-    join: Literal["concat", "gated"]
-    layer_norm: bool
-    squash: Squash
-    output_scale: Positive
-    raw_penalty: NonNegative
-    critic_loss: Literal["mse", "smooth_l1"]
-    lr_actor: Scheduled
-    lr_critic: Scheduled
-    max_grad_norm: Positive | None
-    # exploration
-    epsilon: Scheduled
-    noise: Scheduled
 
 
 class DDPG(OffPolicy):
     """Deep deterministic policy gradient."""
 
     Config: ClassVar[type] = DDPGConfig
-    SCHEDULED = {
-        "lr_actor": Interval(low=0),
-        "lr_critic": Interval(low=0),
-        "epsilon": Interval(low=0, high=1),
-        "noise": Interval(low=0),
-    }
     CRITICS: ClassVar[tuple[str, ...]] = ("critic",)
 
     def __init__(self, config: Any, interface: Interface, total_frames: int, device: torch.device) -> None:

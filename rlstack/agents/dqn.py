@@ -6,7 +6,6 @@ on the same batch the loss equals that of TorchRL's ``DQNLoss``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -14,34 +13,19 @@ from tensordict import TensorDictBase
 from torch import Tensor
 from torch.nn.functional import cross_entropy, smooth_l1_loss
 
-from rlstack.config import Interval
+from rlstack.config.agents import DQNConfig
 from rlstack.networks.distributions import masked_logits
-from rlstack.networks.recurrent import ReplayedConfig
 from rlstack.networks.values import DuelingNetwork, StateNetwork
 
-from .base import Positive, Scheduled
 from .interface import Interface, require_choices
-from .off_policy import OffPolicy, OffPolicyConfig, greedy, next_mask
+from .off_policy import OffPolicy, greedy, next_mask
 from .optimizer import Info
-
-
-@dataclass
-class DQNConfig(OffPolicyConfig):
-    """See ``conf/agent/dqn.yaml`` for what each number does."""
-
-    double: bool
-    dueling: bool
-    lr: Scheduled
-    max_grad_norm: Positive | None
-    epsilon: Scheduled
-    recurrent: ReplayedConfig | None = field(default=None, kw_only=True)
 
 
 class DQN(OffPolicy):
     """Deep Q-network."""
 
     Config = DQNConfig
-    SCHEDULED = {"lr": Interval(low=0), "epsilon": Interval(low=0, high=1)}
 
     def __init__(self, config: DQNConfig, interface: Interface, total_frames: int, device: torch.device) -> None:
         super().__init__(config, interface, total_frames, device)

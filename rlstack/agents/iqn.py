@@ -5,51 +5,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from rlstack.config import Interval
+from rlstack.config.agents import IQNConfig
 from rlstack.losses.quantile import quantile_huber_loss
 from rlstack.networks.distributions import masked_logits
 from rlstack.networks.draws import own, whole
 from rlstack.networks.quantile import QuantileNetwork
-from rlstack.networks.recurrent import ReplayedConfig
 
-from .base import Count, Positive, Scheduled
 from .interface import Interface, require_choices
-from .off_policy import OffPolicy, OffPolicyConfig, greedy, next_mask
+from .off_policy import OffPolicy, greedy, next_mask
 from .optimizer import Info
-from .risk import CVaR, check_level, levels
-
-
-@dataclass
-class IQNConfig(OffPolicyConfig):
-    """See ``conf/agent/iqn.yaml`` for what each number does."""
-
-    target_action: Literal["mean", "per_quantile"]
-    double: bool
-    num_quantiles: Count
-    kappa: Positive
-    lr: Scheduled
-    max_grad_norm: Positive | None
-    epsilon: Scheduled
-    # acting
-    act_quantiles: Count
-    act_levels: Literal["midpoints", "random"]
-    cvar: CVaR
-    recurrent: ReplayedConfig | None = field(default=None, kw_only=True)
+from .risk import check_level, levels
 
 
 class IQN(OffPolicy):
     """Implicit quantile network."""
 
     Config = IQNConfig
-    SCHEDULED = {"lr": Interval(low=0), "epsilon": Interval(low=0, high=1)}
 
     def __init__(self, config: IQNConfig, interface: Interface, total_frames: int, device: torch.device) -> None:
         super().__init__(config, interface, total_frames, device)

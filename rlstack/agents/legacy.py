@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 import torch
 from tensordict import TensorDictBase
@@ -13,44 +12,16 @@ from torchrl.data import Binary, Composite, TensorSpec
 
 from rlstack.adapters.loading import KINDS, check_kind, load_policy
 from rlstack.config import ConfigError
+from rlstack.config.agents import LegacyConfig
 
-from .base import Agent, Count
+from .base import Agent
 from .interface import MASK, Interface
-
-
-@dataclass
-class LegacyConfig:
-    """See ``conf/agent/legacy.yaml`` for what each key does; those of other kinds than the agent's must be null."""
-
-    name: str
-    algorithm: str
-    kind: str | None
-    path: str | None
-    vecnormalize: str | None
-    normalization: str | None
-    deterministic: bool | None
-    agent_type: str | None
-    protocol: Literal["auto", "callable", "act", "predict"] | None
-    batched: bool | None
-    arrays: Literal["auto", "numpy", "torch"] | None
-    which: Literal["latest", "best"] | None
-    steps_per_batch: Count
-
-    normalize_observations: ClassVar[bool] = False
-    normalize_rewards: ClassVar[bool] = False
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """What is given beside kind and path."""
-        names = [name for options in KINDS.values() for name in options if name != "explore"]
-        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
 
 class Legacy(Agent):
     """Acts through :func:`~rlstack.adapters.loading.load_policy`."""
 
     Config = LegacyConfig
-    SCHEDULED = {}
 
     def __init__(self, config: LegacyConfig, interface: Interface, total_frames: int, device: torch.device) -> None:
         super().__init__(config, interface, total_frames, device)
@@ -62,7 +33,7 @@ class Legacy(Agent):
         try:
             check_kind(config.kind)
             stand_in: Any = SpecsOnly(interface, device)
-            self._policy = load_policy(f"{config.kind}:{config.path}", stand_in, **config.options)
+            self._policy = load_policy(f"{config.kind}:{config.path}", stand_in, **_options(config))
         except ConfigError as error:
             raise ConfigError(f"agent.{error}" if str(error).startswith("kind: ") else f"agent: {error}") from None
 
@@ -117,3 +88,9 @@ class SpecsOnly:
         placed = {name: spec.expand(*lead, *spec.shape) for name, spec in specs.items()}
         inner = Composite(placed, shape=lead).to(self.device)
         return inner if group is None else Composite({group: inner}, shape=(1,)).to(self.device)
+
+
+def _options(config: LegacyConfig) -> dict[str, Any]:
+    """What is given beside kind and path."""
+    names = [name for options in KINDS.values() for name in options if name != "explore"]
+    return {name: getattr(config, name) for name in names if getattr(config, name) is not None}

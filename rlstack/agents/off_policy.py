@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 from tensordict import TensorDictBase
@@ -15,36 +14,10 @@ from envs.waiting import looks_are_free
 from rlstack.collection.devices import usable_device
 from rlstack.collection.flatten import STAYS, NStep, transitions
 from rlstack.collection.replay import Replay
-from rlstack.config import Interval
 from rlstack.networks.draws import own, whole
 
-from .base import Agent, AgentConfig, Count, Policy, Positive, Whole
+from .base import Agent, Policy
 from .interface import MASK, Interface, legal
-
-
-@dataclass
-class OffPolicyConfig(AgentConfig):
-    """The part of an off-policy agent's yaml that all of them have."""
-
-    # targets
-    n_step: Count
-    target_tau: Annotated[float, Interval(low=0, high=1, open_low=True)]
-    target_every: Count | None
-    # memory
-    batch_size: Count
-    buffer_size: Count
-    replay_device: str | None
-    # cadence
-    random_frames: Whole
-    learning_starts: Whole
-    frames_per_update: Positive
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.batch_size > self.buffer_size:
-            raise ValueError(f"batch_size {self.batch_size} is larger than buffer_size {self.buffer_size}")
-        if self.batch_size % self.accumulate:
-            raise ValueError(f"batch_size {self.batch_size} cannot be split into {self.accumulate} equal parts")
 
 
 class OffPolicy(Agent):

@@ -6,8 +6,7 @@ import dataclasses
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -19,11 +18,10 @@ from rlstack.config import ConfigError
 from rlstack.networks.central import CentralNetwork
 from rlstack.networks.distributions import Choices, Distribution, Gaussian, Hybrid, full_precision
 from rlstack.networks.encoders import Trunk
-from rlstack.networks.recurrent import RecurrentConfig
 from rlstack.networks.values import StateNetwork, orthogonal_
 
 from .advantage import estimate, normalized
-from .base import Agent, AgentConfig, Count, Fraction, NonNegative, Policy, Positive, Scheduled, Whole
+from .base import Agent, Policy
 from .compilation import CannotCompile, Compiler
 from .interface import Interface
 from .mates import Mates
@@ -31,36 +29,6 @@ from .optimizer import Info
 
 LOG_STD_RANGE = (-20.0, 5.0)
 """Of actions in [-1, 1], and wide enough for those without bounds."""
-
-
-@dataclass
-class OnPolicyConfig(AgentConfig):
-    """The part of an on-policy agent's yaml that both have."""
-
-    critic_hidden: list[Count] | None
-    orthogonal: bool
-    initial_std: Positive
-    gae_lambda: Fraction
-    normalize_advantage: bool
-    value_coefficient: NonNegative
-    entropy_coefficient: Scheduled
-    lr: Scheduled
-    optimizer_eps: Positive
-    max_grad_norm: Positive | None
-    shared_layers: Whole = field(default=0, kw_only=True)
-    policy_gain: Positive = field(default=0.01, kw_only=True)
-    value_gain: Positive = field(default=1.0, kw_only=True)
-    unbiased_statistics: bool = field(default=False, kw_only=True)
-    greedy: Literal["mode", "sample"] = field(default="mode", kw_only=True)
-    recurrent: RecurrentConfig | None = field(default=None, kw_only=True)
-    critic: Literal["own", "central"] = field(default="own", kw_only=True)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.shared_layers >= len(self.hidden):
-            raise ValueError(f"shared_layers {self.shared_layers} leaves none of the {len(self.hidden)} hidden layers")
-        if self.shared_layers and self.critic_hidden is not None:
-            raise ValueError("critic_hidden must be null where layers are shared")
 
 
 class OnPolicy(Agent):

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from envs.waiting import looks_are_free
 from rlstack.collection.ranks import Ranks
+from rlstack.config.agents import Precision
 
 from .compilation import CompiledSteps, Compiler
 from .descent import Adam, clip, norm_of
-from .precision import Precision
 
 Info: TypeAlias = dict[str, Tensor]
 Loss: TypeAlias = Callable[[TensorDictBase], tuple[Tensor, Info]]
@@ -54,7 +54,8 @@ class Optimizer:
         eps: added to the denominator of a step.
         precision: of the forward pass. float16 scales the loss, so that small gradients do not vanish, and leaves out
             steps whose gradients overflow (Micikevicius et al. 2018); parameters stay as they are.
-        accumulate: a batch is split into so many parts whose gradients are summed before the step.
+        accumulate: a batch is split into so many parts whose gradients are summed before the step; those of a smaller
+            last part count that much less.
 
     Attributes:
         refused: how many steps were not taken, 0-d on the device; those that float16 leaves out are none of them.
@@ -138,15 +139,15 @@ class Optimizer:
             value, info = self._forward(loss, batch)
             self._scaler.scale(value).backward(inputs=self.parameters)
             return value.detach(), self._step(value.detach(), info, batch), info
-        values, infos = [], []
-        for part in batch.chunk(self.accumulate):
-            share = len(part) / len(batch)
+        values, infos, parts = [], [], batch.chunk(self.accumulate)
+        shares = [len(part) / len(batch) for part in parts]
+        for part, share in zip(parts, shares, strict=True):
             value, info = self._backward_on(part, share, loss) if self.ranks is None else self._own(part, share, loss)
             values.append(value)
             infos.append(info)
         if self.ranks is not None:
             values, infos = self._summed(self.ranks, values, infos)
-        joined = {name: _join([info[name] for info in infos]) for name in infos[0]}
+        joined = {name: _join([info[name] for info in infos], shares) for name in infos[0]}
         total = torch.stack(values).sum()
         return total, self._step(total, joined, batch), joined
 
@@ -290,5 +291,6 @@ class Optimizer:
             self._compiled.forget()
 
 
-def _join(values: list[Tensor]) -> Tensor:
-    return torch.cat(values) if values[0].dim() else torch.stack(values).mean()
+def _join(values: list[Tensor], shares: list[float]) -> Tensor:
+    """What parts of a batch report: of each entry, or the mean over all of them."""
+    return torch.cat(values) if values[0].dim() else (torch.stack(values) * values[0].new_tensor(shares)).sum()

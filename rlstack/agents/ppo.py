@@ -6,19 +6,16 @@ On the same batch the loss equals that of TorchRL's ``ClipPPOLoss``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Annotated, Literal
 
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 from torch.nn.functional import mse_loss
 
-from rlstack.config import Interval
+from rlstack.config.agents import PPOConfig
 
-from .base import Count, Positive, Scheduled, Whole
 from .compilation import CannotCompile, Compiler
-from .on_policy import OnPolicy, OnPolicyConfig
+from .on_policy import OnPolicy
 from .optimizer import Info
 
 _METRICS = {
@@ -32,35 +29,10 @@ _METRICS = {
 }
 
 
-@dataclass
-class PPOConfig(OnPolicyConfig):
-    """See ``conf/agent/ppo.yaml`` for what each number does."""
-
-    epochs: Count
-    minibatch_size: Annotated[int, Interval(low=2)]
-    clip: Scheduled
-    clip_value: Positive | None
-    target_kl: Positive | None
-    normalize_over: Literal["minibatch", "rollout"] = field(default="minibatch", kw_only=True)
-    short_minibatch: bool = field(default=False, kw_only=True)
-    report_over: Literal["last", "all"] = field(default="last", kw_only=True)
-    value_first: Whole = field(default=0, kw_only=True)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.value_first and self.shared_layers:
-            raise ValueError("value_first needs a value function of its own, shared_layers=0")
-
-
 class PPO(OnPolicy):
     """Proximal policy optimisation."""
 
     Config = PPOConfig
-    SCHEDULED = {
-        "lr": Interval(low=0),
-        "clip": Interval(low=0, open_low=True),
-        "entropy_coefficient": Interval(low=0),
-    }
 
     def compile(self, compiler: Compiler) -> None:
         if self.config.value_first:

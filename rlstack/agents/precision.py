@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import torch
-
-Precision: TypeAlias = Literal["auto", "float32", "bfloat16", "float16"]
 
 SLOWDOWN = 16
 """Time in bfloat16 over time in float32 on a CPU without units for it: ``experiment=arena/style1``, AVX2, a thread."""

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from tensordict import TensorDictBase
@@ -20,54 +19,21 @@ from torchrl.modules import NoisyLinear
 
 from rlstack.collection.interleaved import InterleavedReplay
 from rlstack.collection.prioritized import PrioritizedReplay
-from rlstack.config import ConfigError, Interval
+from rlstack.config import ConfigError
+from rlstack.config.agents import RainbowConfig
 from rlstack.losses.categorical import project_distribution
 from rlstack.networks.distributions import masked_logits
 from rlstack.networks.values import DuelingNetwork
 
-from .base import Count, NonNegative, Positive, Scheduled
 from .interface import Interface, require_choices
-from .off_policy import OffPolicy, OffPolicyConfig, greedy, next_mask
+from .off_policy import OffPolicy, greedy, next_mask
 from .optimizer import Info
-
-
-@dataclass
-class RainbowConfig(OffPolicyConfig):
-    """See ``conf/agent/rainbow.yaml`` for what each number does."""
-
-    num_atoms: Count
-    value_min: float
-    value_max: float
-    noise_std: NonNegative
-    resample_noise: bool
-    lr: Scheduled
-    adam_eps: Positive
-    max_grad_norm: Positive | None
-    epsilon: Scheduled
-    # memory
-    memory: Literal["prioritized", "interleaved"]
-    priority_exponent: NonNegative
-    importance_exponent: Scheduled
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.value_min >= self.value_max or self.num_atoms < 2:
-            raise ValueError("value_min must be below value_max, with two atoms at least")
-        if self.memory == "interleaved" and self.steps_per_batch != 1:
-            raise ValueError("memory=interleaved takes steps one by one: steps_per_batch must be 1")
-        if self.memory == "interleaved" and self.replay_device is not None:
-            raise ValueError("memory=interleaved lives with the learner: replay_device must be null")
 
 
 class Rainbow(OffPolicy):
     """Rainbow DQN."""
 
     Config = RainbowConfig
-    SCHEDULED = {
-        "lr": Interval(low=0),
-        "epsilon": Interval(low=0, high=1),
-        "importance_exponent": Interval(low=0, high=1),
-    }
 
     def __init__(self, config: RainbowConfig, interface: Interface, total_frames: int, device: torch.device) -> None:
         super().__init__(config, interface, total_frames, device)

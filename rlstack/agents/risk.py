@@ -2,40 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from rlstack.config import ConfigError, Interval
+from rlstack.config import ConfigError
+from rlstack.config.agents import AdaptiveLevel, CVaR
 
 from .interface import Interface
-
-Level: TypeAlias = Annotated[float, Interval(low=0, high=1, open_low=True)]
-
-
-@dataclass(frozen=True)
-class AdaptiveLevel:
-    """A level that falls with the distance d to the nearest obstacle: ``clip(d / distance, low, high)``.
-
-    Source: the adaptive IQN of arXiv 2307.16240.
-
-    Attributes:
-        distance: from which on the level is ``high``, in the world's units.
-        low, high: bounds of the level.
-    """
-
-    distance: Annotated[float, Interval(low=0, open_low=True)]
-    low: Level = 0.1
-    high: Level = 1.0
-
-    def __post_init__(self) -> None:
-        if self.low > self.high:
-            raise ValueError(f"low {self.low} is above high {self.high}")
-
-
-CVaR: TypeAlias = Level | AdaptiveLevel
 
 
 def check_level(level: CVaR, interface: Interface) -> None:

@@ -8,23 +8,22 @@ repeat; on the same batch the losses equal those of TorchRL's ``SACLoss`` and ``
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss, softplus
 
-from rlstack.config import ConfigError, Interval
-from rlstack.networks.actors import GaussianActor, Squash, squashed
+from rlstack.config import ConfigError
+from rlstack.config.agents import SACConfig
+from rlstack.networks.actors import GaussianActor, squashed
 from rlstack.networks.distributions import masked_logits
 from rlstack.networks.draws import drawn, own, whole
 from rlstack.networks.values import ActionValue, StateNetwork
 
-from .base import Positive, Scheduled
 from .interface import Interface, chosen_by, legal
-from .off_policy import OffPolicy, OffPolicyConfig, greedy, next_mask
+from .off_policy import OffPolicy, greedy, next_mask
 from .optimizer import Info
 
 CRITICS = ("critic_1", "critic_2")
@@ -35,39 +34,10 @@ LOG_ALPHA_RANGE = (-20.0, 10.0)
 """Of the learned temperature: an entropy that cannot reach its target would move it without end."""
 
 
-@dataclass
-class SACConfig(OffPolicyConfig):
-    """See ``conf/agent/sac.yaml`` for what each number does."""
-
-    join: Literal["concat", "gated"]
-    layer_norm: bool
-    squash: Squash
-    correction: Literal["exact", "tanh"]
-    target_actor: bool
-    # temperature
-    alpha: Positive
-    learn_alpha: bool
-    target_entropy: float | None
-    lr_alpha: Scheduled
-    # optimisation
-    lr_actor: Scheduled
-    lr_critic: Scheduled
-    max_grad_norm: Positive | None
-    # acting
-    epsilon: Scheduled
-    greedy: Literal["mode", "sample"]
-
-
 class SAC(OffPolicy):
     """Soft actor-critic."""
 
     Config = SACConfig
-    SCHEDULED = {
-        "lr_actor": Interval(low=0),
-        "lr_critic": Interval(low=0),
-        "lr_alpha": Interval(low=0),
-        "epsilon": Interval(low=0, high=1),
-    }
 
     def __init__(self, config: SACConfig, interface: Interface, total_frames: int, device: torch.device) -> None:
         super().__init__(config, interface, total_frames, device)

@@ -5,26 +5,16 @@ On the same batch the losses equal those of TorchRL's ``TD3Loss``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from rlstack.config.agents import TD3Config
 from rlstack.networks.draws import drawn
 
-from .base import Count, NonNegative
-from .ddpg import DDPG, DDPGConfig
-
-
-@dataclass
-class TD3Config(DDPGConfig):
-    """See ``conf/agent/td3.yaml`` for what each number does."""
-
-    target_noise: NonNegative
-    target_noise_clip: NonNegative
-    actor_every: Count
+from .ddpg import DDPG
 
 
 class TD3(DDPG):

@@ -20,6 +20,8 @@ def usable_device(name: str, key: str, allowed: str) -> torch.device:
     """
     try:
         device = torch.device(name)
+        if device.type == "meta":
+            raise ConfigError(f"{key}: {name!r} holds no data; allowed: {allowed}")
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]

@@ -53,6 +53,23 @@ def load_group(group: str, name: str, overrides: Mapping[str, Any] | None = None
     return resolve(OmegaConf.select(root, package), package)
 
 
+def check_kinds(group: str, name: str, values: Mapping[str, Any]) -> None:
+    """Compares values with the defaults of a shipped option of a group: a number is no word, and a word no number.
+
+    Whatever else is wrong with them is known to the component itself, which may take seconds to import.
+
+    Raises:
+        ConfigError: naming the key.
+    """
+    path = conf_dir() / group / f"{name}.yaml"
+    for key, default in OmegaConf.load(path).items() if path.is_file() else ():
+        value, kind = values.get(str(key)), type(default)
+        wrong: tuple[type, ...] = (str, Mapping) if kind in (bool, int, float) else ()
+        wrong = (bool, int, float, Mapping, list) if kind is str else wrong
+        if isinstance(value, wrong):
+            raise ConfigError(f"{group}.{key!s}: expected {kind.__name__}, got {value!r} ({type(value).__name__})")
+
+
 def compose_config(name: str, overrides: Sequence[str] = ()) -> DictConfig:
     """Compose ``<conf_dir>/<name>.yaml`` outside a Hydra application, with overrides as on its command line.
 

@@ -24,12 +24,16 @@ class Interval:
     """Bounds of a number, used as ``Annotated[float, Interval(low=0, high=1, open_high=True)]``.
 
     A side without a bound is infinite, yet NaN and the infinities themselves are outside every interval.
+
+    Attributes:
+        why: the reason for the bounds, for the message about a number outside of them.
     """
 
     low: float | None = None
     high: float | None = None
     open_low: bool = False
     open_high: bool = False
+    why: str = ""
 
     def __contains__(self, value: float) -> bool:
         if not math.isfinite(value):
@@ -42,6 +46,11 @@ class Interval:
         left = "(-inf" if self.low is None else f"{'(' if self.open_low else '['}{self.low:g}"
         right = "inf)" if self.high is None else f"{self.high:g}{')' if self.open_high else ']'}"
         return f"{left}, {right}"
+
+    def refusal(self, key: str, value: float) -> str:
+        """The message about a number outside of the interval."""
+        shown = repr(value) if abs(value) < 1e20 else f"{value:g}"
+        return f"{key}: {shown} is outside {self}{f' ({self.why})' if self.why else ''}"
 
 
 def build(cls: type[T], mapping: Mapping[str, Any] | DictConfig, where: str = "") -> T:
@@ -153,7 +162,7 @@ def _convert_bounded(hint: Any, metadata: tuple[Any, ...], value: Any, key: str)
     if isinstance(converted, int | float) and not isinstance(converted, bool):
         for interval in metadata:
             if isinstance(interval, Interval) and converted not in interval:
-                raise ConfigError(f"{key}: {converted!r} is outside {interval}")
+                raise ConfigError(interval.refusal(key, converted))
     return converted
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
-from .encoders import Activation, Observation, mlp
+from rlstack.config.agents import Activation, Squash
 
-Squash: TypeAlias = Literal["arctan", "tanh"]
+from .encoders import Observation, mlp
+
 LOG_STD_RANGE = (-20.0, 2.0)
 
 

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from .encoders import Activation, Observation, mlp
+from rlstack.config.agents import Activation
+
+from .encoders import Observation, mlp
 from .values import StateNetwork
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from tensordict import TensorDictBase
@@ -14,11 +14,11 @@ from torch.nn import functional
 from torchrl.data import Composite, TensorSpec
 
 from rlstack.config import ConfigError
+from rlstack.config.agents import Activation
 
 Observation: TypeAlias = Tensor | TensorDictBase
 
 
-Activation: TypeAlias = Literal["relu", "tanh", "silu", "gelu", "elu"]
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "relu": nn.ReLU,
     "tanh": nn.Tanh,

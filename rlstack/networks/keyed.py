@@ -3,55 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 from torchrl.data import Composite, TensorSpec
 
-from rlstack.config import ConfigError, Interval
+from rlstack.config import ConfigError
+from rlstack.config.agents import EncoderConfig
 from rlstack.config.errors import did_you_mean
 
 from .encoders import ImageEncoder, Observation, Scaled, mlp
 
-Count = Annotated[int, Interval(low=1)]
 WHOLE = "observation"
 """Name of an observation without keys."""
-
-_OPTIONS = {"flat": (), "mlp": ("hidden",), "set": ("hidden", "mask", "pool"), "image": ("features",), "skip": ()}
-
-
-@dataclass(frozen=True)
-class EncoderConfig:
-    """How one key of an observation is encoded.
-
-    Attributes:
-        kind: ``flat``: its numbers as they are; ``mlp``: these through layers; ``set``: K things ``[K, F]``, each
-            through the same layers; ``image``: through convolutions; ``skip``: it is left out.
-        hidden: ``mlp``, ``set``: widths of the layers.
-        mask: ``set``: key of ``[K]``, above 0.5 where there is something; null: everywhere.
-        pool: ``set``: ``flatten`` joins the K encodings in order (empty ones zero), the others join those that are
-            there into one, whatever their order and number (Zaheer et al. 2017); without any it is zero.
-        features: ``image``: width of the layer after the convolutions.
-    """
-
-    kind: Literal["flat", "mlp", "set", "image", "skip"]
-    hidden: list[Count] | None = None
-    mask: str | None = None
-    pool: Literal["flatten", "mean", "max", "sum"] | None = None
-    features: Count | None = None
-
-    def __post_init__(self) -> None:
-        allowed = _OPTIONS[self.kind]
-        given = [field.name for field in fields(self)[1:] if getattr(self, field.name) is not None]
-        if strange := [name for name in given if name not in allowed]:
-            takes = ", ".join(allowed) or "no options"
-            raise ValueError(f"kind {self.kind!r} has no {strange[0]}, it takes {takes}")
-        for name in ("hidden", "features"):
-            if name in allowed and not getattr(self, name):
-                raise ValueError(f"kind {self.kind!r} needs {name}")
 
 
 class KeyedEncoder(nn.Module):

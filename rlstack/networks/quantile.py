@@ -8,7 +8,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from .encoders import ACTIVATIONS, Activation, Observation, mlp
+from rlstack.config.agents import Activation
+
+from .encoders import ACTIVATIONS, Observation, mlp
 
 COSINES = 64
 

@@ -7,57 +7,24 @@ side, so that one call of the fused kernels does them all and nothing passes fro
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from rlstack.config import Interval
-
 from .cells import GRUSequence, LSTMSequence
 from .encoders import Observation
 from .segments import Segments
 
 Kind: TypeAlias = Literal["lstm", "gru"]
-Count = Annotated[int, Interval(low=1)]
 
 _WASTE = 2.0
 """Padding up to this multiple of the steps costs a fused kernel less than a loop of them costs."""
 
 REMEMBERED = "remembered"
 """Key of features in place of an observation: what the cores made of it and of everything before it."""
-
-
-@dataclass(frozen=True)
-class RecurrentConfig:
-    """The memory of an agent.
-
-    Attributes:
-        kind: of its cells.
-        size: width of a layer.
-        layers: one above the other.
-        sequence_length: steps that a gradient reaches back (truncated backpropagation through time, Williams & Peng
-            1990); what is older is given as the state in which a sequence began.
-    """
-
-    kind: Kind
-    size: Count = 128
-    layers: Count = 1
-    sequence_length: Count = 32
-
-
-@dataclass(frozen=True)
-class ReplayedConfig(RecurrentConfig):
-    """The memory of an agent that learns from replayed sequences.
-
-    Attributes:
-        burn_in: further steps before each sequence that only bring its first state up to date.
-    """
-
-    burn_in: Annotated[int, Interval(low=0)] = 0
 
 
 class Core(nn.Module):

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .encoders import Activation, Observation, mlp
+from rlstack.config.agents import Activation
+
+from .encoders import Observation, mlp
 
 
 class StateNetwork(nn.Module):

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import torch
 
-from rlstack.agents.base import Count
 from rlstack.config import ConfigError, Interval
+from rlstack.config.agents import Count
 
 from .league import League
 from .members import Member

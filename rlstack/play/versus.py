@@ -14,9 +14,9 @@ from torchrl.data import Composite
 
 from envs.base import World
 from envs.wrappers import Wrapper
-from rlstack.agents.base import Count
 from rlstack.agents.interface import GROUP
 from rlstack.config import ConfigError, Interval, build
+from rlstack.config.agents import Count
 
 from .players import SELF
 from .pool import Pool

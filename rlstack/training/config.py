@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import math
+import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
-from rlstack.config import ConfigError, Interval
+from rlstack.config import ConfigError, Interval, convert
+from rlstack.config.agents import Count, NonNegative, Positive, Whole
 
 from .curriculum.config import CurriculumConfig
 from .loggers import LoggerConfig
 from .notices import check_address
 
-Count = Annotated[int, Interval(low=1)]
-Positive = Annotated[float, Interval(low=0, open_low=True)]
+_CORES = os.cpu_count() or 1
+Threads = Annotated[int, Interval(low=1, high=max(64, _CORES), why=f"this machine has {_CORES} cores")]
 Seed = Annotated[int, Interval(low=0, high=2**32 - 1)]
-Often = Annotated[int | float, Interval(low=0, open_low=True)]
+Often = Annotated[int | float, Interval(low=0, high=2**53, open_low=True)]
 """How often something happens: below 1 a share of the run, else a number of frames."""
+
+_Repeats = Annotated[int, Interval(low=1, high=10_000, why="each step of a batch takes so many")]
+_OF_EVERY_WORLD = {"num_worlds": Count, "num_envs": Count, "action_repeat": _Repeats, "frame_stack": Count}
 
 RESUMABLE = (
     "total_frames",
@@ -66,7 +72,7 @@ class CollectorConfig:
     timeout: Positive = 300.0
     address: str | None = None
     cpus: Positive = 1.0
-    gpus: Annotated[float, Interval(low=0)] = 0.0
+    gpus: NonNegative = 0.0
 
     def __post_init__(self) -> None:
         if self.backend == "direct" and self.workers > 1:
@@ -142,7 +148,7 @@ class ImitationConfig:
     frames: Count
     epochs: Count
     batch_size: Count
-    lr: Annotated[float, Interval(low=0, open_low=True)]
+    lr: Annotated[float, Interval(low=0, high=100, open_low=True)]
     only: bool
     replay: bool
 
@@ -179,7 +185,8 @@ class TrainConfig:
 
     ``compile`` and ``cudagraphs`` are told of in :mod:`rlstack.training.acceleration`.
     ``init`` is a checkpoint whose agent's networks a new run starts from; without a ``curriculum`` the world is as its
-    options say all the time. ``until`` is where the run stops with a checkpoint, to be resumed: schedules go by
+    options say all the time. ``debug`` is a number of frames, or whether it is to be the usual one, see
+    :func:`rlstack.train.debugged`. ``until`` is where the run stops with a checkpoint, to be resumed: schedules go by
     ``total_frames``. ``log_every``, ``eval.every`` and ``checkpoint.every`` may be given as shares of ``total_frames``;
     here they are frames. ``notify`` is the address of a webhook, and a secret: no file of a run has it.
     ``allow`` is code that files may name, see :mod:`rlstack.config.named_code`; only that of the command line counts.
@@ -195,10 +202,10 @@ class TrainConfig:
     log_every: Often
     seed: Seed
     device: str
-    threads: Count | None
+    threads: Threads | None
     run_dir: str | None
     resume: str | None
-    debug: bool
+    debug: bool | Whole
     imitation: ImitationConfig
     init: str | None = None
     compile: bool | Literal["auto"] = False
@@ -216,6 +223,18 @@ class TrainConfig:
         for name in ("eval", "checkpoint"):
             part = getattr(self, name)
             setattr(self, name, replace(part, every=_frames_between(f"{name}.every", part.every, self.total_frames)))
+        if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
+            raise ValueError(f"device: {self.device!r} is unknown, allowed: auto, cpu, cuda, cuda:<k>")
+        for group, key in ((self.agent, "agent.algorithm"), (self.env, "env.name")):
+            value = group.get(key.partition(".")[2], "")
+            if not isinstance(value, str):
+                raise ValueError(f"{key}: expected a name, got {value!r}")
+        for name, kind in _OF_EVERY_WORLD.items():
+            if self.env.get(name) is not None:
+                convert(kind, self.env[name], f"env.{name}")
+        for name in ("run_dir", "resume", "init"):
+            if getattr(self, name) == "":
+                raise ValueError(f"{name}: '' names no folder, give null or a path")
 
 
 def _frames_between(key: str, every: int | float, total_frames: int) -> int:

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from envs.processes import EnvironmentFailed, WorkersFailed, place_of
 from rlstack.collection.remote import CollectorFailed
 from rlstack.config.errors import RunError
@@ -16,7 +18,7 @@ from .disk import OF_THE_DISK
 
 @contextmanager
 def told_in_one_line(run: Path, env: Mapping[str, Any] | None = None) -> Iterator[None]:
-    """Within it, a disk that does not take what is written, and environments that cannot go on, end a run.
+    """Within it full memory, a disk that does not take what is written, and environments that cannot go on end a run.
 
     Args:
         run: its directory.
@@ -30,6 +32,11 @@ def told_in_one_line(run: Path, env: Mapping[str, Any] | None = None) -> Iterato
             yield
     except CollectorFailed as error:
         raise RunError(f"collector: {error}{_how_to_go_on(run)}", error.traceback) from error
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError | torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
+            raise
+        what = "the memory is full; fewer worlds, shorter rollouts or a smaller agent.buffer_size take less"
+        raise RunError(f"{what}{_how_to_go_on(run)}") from error
     except OSError as error:
         if error.errno not in OF_THE_DISK:
             raise

@@ -18,7 +18,7 @@ from rlstack.config.errors import nearest_path
 from rlstack.config.named_code import check_named, granting
 
 from .checkpoint import BEST, CheckpointError, CheckpointStore, read_checkpoint
-from .run_directory import RunDirectory
+from .run_directory import RunDirectory, refuse_finished
 from .worlds import build_world, choose_device
 
 
@@ -171,10 +171,7 @@ def unfinished(checkpoints: CheckpointStore, total_frames: int, last_frame: int)
     check_named(state, checkpoints.directory)
     if not isinstance(frames := state.get("frames"), int):
         raise ConfigError("resume: the checkpoint is none of a run, it lacks frames")
-    if frames >= total_frames:
-        raise ConfigError(f"resume: the run is complete ({frames:,} frames); raise total_frames to go on")
-    if frames >= last_frame:
-        raise ConfigError(f"resume: the run is at {frames:,} frames; raise until, or give until=null")
+    refuse_finished(frames, total_frames, last_frame)
     return state
 
 

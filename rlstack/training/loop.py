@@ -265,7 +265,7 @@ class Training:
     def _logging(self) -> Iterator[tuple[MetricLogger, Progress]]:
         with MetricLogger(self.run.path, self.config.logger, self.raw_config) as logger:
             logger.truncate_after(self.frames)  # rows of a future that a resumed run has left behind
-            progress = Progress(self.last_frame, start_frames=self.frames)
+            progress = Progress(self.last_frame, start_frames=self.frames, start_updates=self.agent.updates)
             for note in self.acceleration.notes:
                 progress.event(note)
             try:

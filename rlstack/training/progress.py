@@ -43,6 +43,7 @@ class Progress:
         total_frames: length of the run.
         stream: where to write; ``sys.stdout`` by default. Only ASCII is written unless its encoding is UTF-8.
         start_frames: frames already done when this process began: rates and the time left count from there.
+        start_updates: gradient steps done by then.
         interval: least number of seconds between two plain lines.
         clock: returns seconds; for tests.
     """
@@ -52,13 +53,15 @@ class Progress:
         total_frames: int,
         stream: TextIO | None = None,
         start_frames: int = 0,
+        start_updates: float = 0.0,
         interval: float = 10.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         stream = sys.stdout if stream is None else stream
         self._encoding = getattr(stream, "encoding", None) or "ascii"
         self._unicode = self._encoding.lower().replace("-", "").replace("_", "") == "utf8"
-        self._status, self._work = _Status(total_frames, start_frames, clock), _WorkStatus(clock)
+        self._status = _Status(total_frames, start_frames, start_updates, clock)
+        self._work = _WorkStatus(clock)
         self._stream, self._clock, self._interval = stream, clock, interval
         self._events: deque[str] = deque(maxlen=_EVENTS_SHOWN)
         self._shown_at, self._pending = -math.inf, False
@@ -159,6 +162,7 @@ class _Status:
 
     total_frames: int
     start_frames: int
+    start_updates: float
     clock: Callable[[], float]
     metrics: dict[str, float] = field(default_factory=dict)
 
@@ -166,14 +170,10 @@ class _Status:
         self.started_at = self.clock()
         self.frames = self.start_frames
         self.now = ""
-        self.start_updates: float | None = None
-        self.updates_since = self.started_at
 
     def observe(self, frames: int, metrics: Mapping[str, float]) -> None:
         self.frames = frames
         self.metrics.update(metrics)
-        if self.start_updates is None and UPDATES in metrics:
-            self.start_updates, self.updates_since = float(metrics[UPDATES]), self.clock()
 
     @property
     def elapsed(self) -> float:
@@ -189,11 +189,9 @@ class _Status:
 
     @property
     def updates_per_second(self) -> float | None:
-        """From the first count this process reported on: a resumed run does not start at zero."""
-        seconds = self.clock() - self.updates_since
-        if self.start_updates is None or seconds <= 0:
+        if UPDATES not in self.metrics or self.elapsed <= 0:
             return None
-        return (self.metrics[UPDATES] - self.start_updates) / seconds
+        return (self.metrics[UPDATES] - self.start_updates) / self.elapsed
 
     @property
     def seconds_left(self) -> float | None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import fcntl
 import os
 import time
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import OmegaConf
 
@@ -18,8 +20,10 @@ from rlstack.config.bounded_yaml import read_text
 from rlstack.config.errors import nearest_path
 from rlstack.config.named_code import check_named
 
-from .checkpoint import CheckpointStore
 from .disk import naming
+
+if TYPE_CHECKING:
+    from .checkpoint import CheckpointStore
 
 CONFIG = "config.yaml"
 
@@ -28,9 +32,15 @@ class RunDirectory:
     """``config.yaml``, ``metrics.csv``, ``checkpoints/``, ``evaluations/``, ``tensorboard/`` of one run."""
 
     def __init__(self, path: Path | str, keep: int = 3) -> None:
-        self.path = Path(path)
-        self.checkpoints = CheckpointStore(self.path / "checkpoints", keep)
+        self.path, self._keep = Path(path), keep
         self.evaluations = self.path / "evaluations"
+
+    @cached_property
+    def checkpoints(self) -> CheckpointStore:
+        """Its checkpoints; only to write or read them takes torch."""
+        from .checkpoint import CheckpointStore
+
+        return CheckpointStore(self.path / "checkpoints", self._keep)
 
     @classmethod
     def create(cls, path: Path | str | None, name: str, keep: int) -> RunDirectory:
@@ -61,6 +71,20 @@ class RunDirectory:
             raise ConfigError(f"{path}: not a run directory, it has no {CONFIG}{nearest_path(path)}")
         return cls(path, keep)
 
+    def check_unfinished(self, total_frames: int, last_frame: int) -> None:
+        """Looks at the name of the newest checkpoint, and whether the file is whole, without torch.
+
+        Raises:
+            ConfigError: it is that of the end of the run; see :func:`refuse_finished`.
+        """
+        files = {int(path.stem[11:]): path for path in self.path.glob("checkpoints/checkpoint_*.pt") if _numbered(path)}
+        newest = max(files, default=0)
+        if newest < min(total_frames, last_frame):
+            return
+        with suppress(OSError, zipfile.BadZipFile), zipfile.ZipFile(files[newest]) as archive:
+            if archive.testzip() is None:
+                refuse_finished(newest, total_frames, last_frame)
+
     def remove_if_empty(self) -> None:
         """Leaves no trace of a run that could not start."""
         if not any(self.path.iterdir()):
@@ -86,6 +110,18 @@ class RunDirectory:
             raise ConfigError(f"{self.path / CONFIG}: not a configuration")
         check_named(config, self.path / CONFIG)
         return {str(key): value for key, value in config.items()}
+
+
+def refuse_finished(frames: int, total_frames: int, last_frame: int) -> None:
+    """Raises a one-line :class:`ConfigError` if a run with so many frames is at its end, or where it was to stop."""
+    if frames >= total_frames:
+        raise ConfigError(f"resume: the run is complete ({frames:,} frames); raise total_frames to go on")
+    if frames >= last_frame:
+        raise ConfigError(f"resume: the run is at {frames:,} frames; raise until, or give until=null")
+
+
+def _numbered(path: Path) -> bool:
+    return path.stem[11:].isdecimal()
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from rlstack.agents.precision import explained
-from rlstack.agents.schedules import in_words
+from rlstack.config.schedules import in_words
 
 from .config import TrainConfig
 from .run_directory import RunDirectory
@@ -64,8 +64,13 @@ def _learning(agent: Mapping[str, Any]) -> dict[str, str]:
     return {name: value for name, value in rows.items() if value}
 
 
-def where_things_are(run: RunDirectory, digest: str = "") -> str:
+def where_things_are(run: RunDirectory, config: TrainConfig, digest: str = "") -> str:
     """The files of a finished run, what to do with them, and the digest of its last state."""
+    go_on = "total_frames=<more>"
+    if config.imitation.only:
+        go_on = "imitation.only=false"
+    elif config.until is not None and config.until < config.total_frames:
+        go_on = "until=null"
     parts = [
         ("config.yaml", "what was run"),
         ("environment.json", "versions, machine, commit, command"),
@@ -79,7 +84,7 @@ def where_things_are(run: RunDirectory, digest: str = "") -> str:
     lines += [f"  {name:<18}{what}" for name, what in parts if (run.path / name).exists()]
     lines.append(f"evaluate it:   python -m rlstack.evaluate checkpoint={run.path}")
     lines.append(f"a page of it:  python -m rlstack.report {run.path}")
-    lines.append(f"train longer:  python -m rlstack.train resume={run.path} total_frames=<more>")
+    lines.append(f"train longer:  python -m rlstack.train resume={run.path} {go_on}")
     if digest:
         lines.append(f"last state:    sha256 {digest[:16]} (the same seed on this machine gives the same)")
     return "\n".join(lines)

@@ -52,7 +52,7 @@ def _annotations(constructor: Any) -> dict[str, Any]:
 
 def _checked(hint: Any, value: Any, key: str) -> Any:
     if hint is torch.dtype:
-        if value not in _DTYPES:
+        if not isinstance(value, str) or value not in _DTYPES:
             raise ConfigError(f"{key}: {value!r} is unknown, allowed: {', '.join(_DTYPES)}")
         return _DTYPES[value]
     value = convert(hint, value, key)

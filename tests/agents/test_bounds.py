@@ -27,7 +27,7 @@ def test_the_spread_of_a_policy(name: str, end: float) -> None:
     assert torch.isfinite(distribution.log_prob(batch["action"])).all()
 
 
-@pytest.mark.parametrize("target", [1e6, -1e6])
+@pytest.mark.parametrize("target", [1e3, -1e3])
 def test_the_temperature_of_sac(target: float) -> None:
     """An entropy that is never reached would let it grow (or shrink) without end."""
     env = plain(discrete=False)

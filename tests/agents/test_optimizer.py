@@ -76,3 +76,19 @@ def test_a_parameter_without_a_gradient_stays() -> None:
     for batch in data():
         optimizer.minimize(squares(network), batch)
     assert torch.equal(unused, torch.ones(2)) and not torch.equal(network[0].weight, before)
+
+
+def test_unequal_parts_count_by_their_size() -> None:
+    """7 parts of 256 entries are six of 37 and one of 34: gradients, loss and report are those of the whole."""
+    (batch, *_), found = data(256), []
+    for accumulate in (1, 7):
+        network = small_network()
+        optimizer = Optimizer([list(network.parameters())], lr=0.0, max_grad_norm=1e9, accumulate=accumulate)
+
+        def loss(part: TensorDictBase, network: nn.Module = network) -> tuple[Tensor, dict[str, Tensor]]:
+            each = network(part["x"]).square().mean(-1)
+            return each.mean(), {"mean": each.detach().mean(), "each": each.detach()}
+
+        value, norm, info = optimizer.minimize(loss, batch)
+        found.append([value, norm, info["mean"], info["each"], *(p.grad for p in network.parameters())])
+    torch.testing.assert_close(found[1], found[0])

@@ -13,8 +13,8 @@ from torch import nn
 from torchrl.data import Bounded, Categorical
 
 from rlstack.agents import make_agent
-from rlstack.agents.schedules import make_schedule
 from rlstack.config import ConfigError
+from rlstack.config.schedules import make_schedule
 from tests.agents.arena_recordings import Recording, parameters, published_agent, world
 from tests.agents.small_agents import Decisions, plain, small
 

@@ -106,8 +106,8 @@ def test_every_shipped_configuration_builds_in_every_fitting_world(name: str) ->
     ("name", "overrides", "message"),
     [
         ("ppo", {"minibatch_size": 1}, "agent.minibatch_size: 1 is outside"),
-        ("ppo", {"clip": 0.0}, r"agent\.clip: 0 is outside"),
-        ("dqn", {"accumulate": 3}, "batch_size 64 cannot be split into 3 equal parts"),
+        ("ppo", {"clip": 0.0}, r"agent\.clip: 0.0 is outside"),
+        ("dqn", {"accumulate": 65}, "accumulate 65 is more than batch_size 64"),
         ("rainbow", {"value_min": 5.0, "value_max": 5.0}, "value_min must be below value_max"),
         ("rainbow", {"memory": "interleaved"}, "steps_per_batch must be 1"),
         (
@@ -125,7 +125,26 @@ def test_every_shipped_configuration_builds_in_every_fitting_world(name: str) ->
         ("sac", {"alpha": 0.0}, r"agent\.alpha: 0.0 is outside"),
         ("a2c", {"precision": "float64"}, "agent.precision"),
         ("td3", {"actor_every": 0}, "agent.actor_every"),
-        ("dqn", {"epsilon": {"kind": "linear", "start": 2.0, "end": 0.0}}, r"agent\.epsilon: 2 is outside \[0, 1\]"),
+        (
+            "ppo",
+            {"policy_gain": 2.0**63},
+            r"agent\.policy_gain: 9.22.*e\+18 is outside \(0, 1000\] \(of the usual size",
+        ),
+        ("ppo", {"lr": 1e30}, r"agent\.lr: 1e\+30 is outside \[0, 100\] \(a step moves a parameter by about so much"),
+        ("ppo", {"initial_std": 1e3}, r"agent\.initial_std: 1000.0 is outside .* \(its logarithm is kept within"),
+        ("a2c", {"value_coefficient": 1e30}, r"agent\.value_coefficient: 1e\+30 is outside"),
+        ("ppo", {"minibatch_size": 256, "accumulate": 257}, "accumulate 257 is more than minibatch_size 256"),
+        ("ppo", {"critic_hidden": []}, r"critic_hidden \[\] has no layers"),
+        ("sac", {"target_entropy": 1e30}, r"agent\.target_entropy: 1e\+30 is outside \[-1000, 1000\]"),
+        ("ddpg", {"noise": {"kind": "linear", "start": 1e9, "end": 0.0}}, r"agent\.noise: 1000000000.0 is outside"),
+        ("acqn", {"noise_high": 1e9}, r"agent\.noise_high: .* is outside \[0, 10\] \(actions lie in \[-1, 1\]\)"),
+        ("rainbow", {"value_max": 1e30}, r"agent\.value_max: 1e\+30 is outside"),
+        ("rainbow", {"num_atoms": 1}, r"agent\.num_atoms: 1 is outside \[2, "),
+        ("dqn", {"n_step": 100_000}, r"agent\.n_step: 100000 is outside \[1, 10000\] \(steps of an episode\)"),
+        ("dqn", {"buffer_size": 2, "batch_size": 2, "n_step": 3}, "n_step 3 is more than buffer_size 2 holds"),
+        ("dqn", {"frames_per_update": 1e-9}, r"agent\.frames_per_update: 1e-09 is outside .*10,000 updates per frame"),
+        ("dqn", {"replay_device": "meta"}, r"agent\.replay_device: 'meta' holds no data; allowed: null, cpu, cuda"),
+        ("dqn", {"epsilon": {"kind": "linear", "start": 2.0, "end": 0.0}}, r"agent\.epsilon: 2.0 is outside \[0, 1\]"),
     ],
 )
 def test_mistakes_in_the_configuration_are_one_line(name: str, overrides: dict[str, Any], message: str) -> None:

@@ -12,8 +12,9 @@ from torchrl.data import Bounded, Categorical, Unbounded
 
 import envs
 from rlstack.agents.interface import Interface
-from rlstack.agents.risk import AdaptiveLevel, levels
+from rlstack.agents.risk import levels
 from rlstack.config import ConfigError
+from rlstack.config.agents import AdaptiveLevel
 from tests.agents.small_agents import Decisions, small
 
 ADAPTIVE = {"distance": 10.0, "low": 0.2, "high": 0.8}

@@ -5,8 +5,8 @@ from typing import Any, get_args, get_type_hints
 import pytest
 from omegaconf import OmegaConf
 
-from rlstack.agents.schedules import ScheduleConfig, make_schedule
 from rlstack.config import ConfigError, Interval
+from rlstack.config.schedules import ScheduleConfig, make_schedule
 from tests.agents.small_agents import SMALL, plain, small
 
 LINEAR = {"kind": "linear", "start": 1, "end": 0}

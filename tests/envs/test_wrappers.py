@@ -178,6 +178,7 @@ class Other(EnvBase):
     ("world", "options", "message"),
     [
         ("Clock", {"action_repeat": 0}, "action_repeat: 0 is not a positive whole number"),
+        ("Clock", {"action_repeat": 10_001}, "action_repeat: 10001 is more than 10000 steps per action"),
         ("Clock", {"frame_stack": 1.5}, r"frame_stack: 1\.5 is not a positive whole number"),
         ("Clock", {"action_repeat": True}, "action_repeat: True is not a positive whole number"),
         ("Other", {"action_repeat": 2}, r"action_repeat: Other is not an envs\.base\.World, only 1 is allowed"),

@@ -12,7 +12,8 @@ from torchrl.data import Binary, Bounded, Categorical, Composite, Unbounded
 import envs
 from rlstack.agents import make_agent
 from rlstack.config import ConfigError
-from rlstack.networks.keyed import EncoderConfig, keyed_encoder
+from rlstack.config.agents import EncoderConfig
+from rlstack.networks.keyed import keyed_encoder
 from tests.agents.small_agents import Decisions, small
 
 SPEC = Composite(

@@ -270,3 +270,17 @@ def test_commands_take_the_end_of_the_program_for_an_error(
     assert capsys.readouterr().err.startswith("error: env: my.worlds:Harbour called sys.exit(0) in test_failures.py:")
     with pytest.raises(RunError, match=r"^env: my:Old: step does not fit"), environment_errors(None):
         raise EnvironmentFailed("my:Old: step does not fit")
+
+
+def test_memory_that_is_full_ends_a_run_in_one_line(tmp_path: Path) -> None:
+    full = RuntimeError("[enforce fail at alloc_cpu.cpp] . DefaultCPUAllocator: can't allocate memory: you tried ...")
+    for error in (MemoryError(), torch.OutOfMemoryError("CUDA out of memory."), full):
+        with (
+            pytest.raises(RunError, match=r"^the memory is full; fewer worlds, shorter rollouts or a smaller agent\.b"),
+            told_in_one_line(tmp_path),
+        ):
+            raise error
+    with pytest.raises(RuntimeError, match="a bug"), told_in_one_line(tmp_path):
+        raise RuntimeError("a bug")
+    with pytest.raises(RunError, match=r"^env: it is over$"), told_in_one_line(tmp_path):
+        raise RunError("env: it is over")

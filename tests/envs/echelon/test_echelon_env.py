@@ -75,6 +75,8 @@ def test_specs(options: dict[str, Any]) -> None:
     [
         ({"blue": 0}, "blue: 0 mechs, a team has 1 to 10"),
         ({"red": 11}, "red: 11 mechs, a team has 1 to 10"),
+        ({"reward_scale": 0.0}, r"reward_scale: 0 is outside \[1e-06, 1e\+06\] \(0 would leave nothing to learn\)"),
+        ({"max_steps": 10**18}, r"max_steps: 1e\+18 is outside"),
         ({"opponent": "me"}, "opponent: 'me' is unknown, allowed: heuristic, veteran, rush, random, policy"),
         ({"opponent_mix": {"me": 1.0}}, "opponent_mix: 'me' is unknown, allowed: heuristic, veteran, rush, random"),
         ({"opponent_mix": {"policy": 1.0}}, "opponent_mix: 'policy' is unknown, allowed: heuristic"),
@@ -87,7 +89,7 @@ def test_specs(options: dict[str, Any]) -> None:
         ({"visibility": "none"}, "visibility: 'none' is unknown, allowed: full, partial"),
         ({"actions": "keys"}, "actions: 'keys' is unknown, allowed: hybrid, multi, box"),
         ({"reward_weights": {"style": 1.0}}, "reward_weights: 'style' is unknown, allowed: approach, zone"),
-        ({"max_steps": 0}, "max_steps: 0 is not"),
+        ({"max_steps": 0}, "max_steps: 0 is outside"),
         ({"maps": 0}, "maps: 0 is not possible"),
     ],
 )

@@ -205,6 +205,8 @@ def test_the_published_levels_can_be_trained_on() -> None:
         ({"num_obstacles": -1}, "num_obstacles=-1.*no negative counts"),
         ({"min_start_goal_dis": 90}, "min_start_goal_dis: 90.* allowed 0 to 70 m"),
         ({"max_steps": -1}, "max_steps"),
+        ({"goal_reward": 1e30}, r"goal_reward: 1e\+30 is outside \[-1e\+06, 1e\+06\]"),
+        ({"num_robots": 100_000}, "num_robots=100000.*: the map has room for 1000 robots, obstacles and cores"),
         ({"discount": 1.5}, "discount"),
         ({"curriculum": CURRICULUM | {"robots": [1, 2, 3]}}, r"curriculum: unknown \['robots'\]; it takes"),
         ({"curriculum": {"num_robots": [1]}}, r"curriculum: missing \['min_start_goal_dis', "),

@@ -65,8 +65,10 @@ def test_specs(options: dict[str, Any]) -> None:
         ({"reward_weights": {"style": 1.0}}, "reward_weights: 'style' is unknown, allowed: goal, "),
         ({"kick_offs": 0.0}, "all weights are 0"),
         ({"aerials": -1.0}, "aerials: -1.0 is negative"),
-        ({"tick_skip": 0}, "tick_skip: 0 is not"),
-        ({"max_seconds": 0}, "max_seconds: 0 is not above 0"),
+        ({"tick_skip": 0}, "tick_skip: 0 is outside"),
+        ({"tick_skip": 1_000_000_000}, r"tick_skip: 1e\+09 is outside \[1, 1200\] ticks of a step"),
+        ({"max_seconds": 1e300}, r"max_seconds: 1e\+300 is outside"),
+        ({"max_seconds": 0}, "max_seconds: 0 is outside"),
     ],
 )
 def test_impossible_options_say_so(options: dict[str, Any], message: str) -> None:

@@ -3,11 +3,12 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from omegaconf import DictConfig
 
-from rlstack.config import ConfigError, Interval, build
+from rlstack.config.errors import ConfigError
+from rlstack.config.typed import Interval, build
 
 Schedule = Callable[[int], float]
 
@@ -93,7 +94,7 @@ def make_schedule(
         config = build(ScheduleConfig, config, where)
     for value in (config.start, config.end, config.warmup_start if config.warmup else None):
         if value is not None and bounds is not None and value not in bounds:
-            raise ConfigError(f"{where}: {value:g} is outside {bounds}")
+            raise ConfigError(bounds.refusal(where, value))
     warmup = _frames(config.warmup, total_frames)
     duration = math.inf if config.kind == "constant" else _frames(config.duration or 1.0, total_frames)
     if warmup >= duration:
@@ -110,6 +111,25 @@ def in_words(config: float | Mapping[str, Any]) -> str:
     moves = f"{config['start']:g}" if end is None else f"{config['start']:g} to {end:g}"
     more = f", warm-up {config['warmup']:g}" if config.get("warmup") else ""
     return f"{moves} ({config['kind']}{more})"
+
+
+def make_schedules(config: Any, total_frames: int, where: str) -> dict[str, Schedule]:
+    """The schedules of all fields of a dataclass that may be a :class:`ScheduleConfig`, by name.
+
+    Args:
+        config: the dataclass; a field's ``Annotated`` :class:`Interval` bounds its schedule's values.
+        total_frames, where: see :func:`make_schedule`; ``where`` is the key of the dataclass.
+
+    Raises:
+        ConfigError: as :func:`make_schedule`.
+    """
+    schedules = {}
+    for name, hint in get_type_hints(type(config), include_extras=True).items():
+        annotated = get_origin(hint) is Annotated
+        kind, *bounds = get_args(hint) if annotated else (hint,)
+        if ScheduleConfig in get_args(kind):
+            schedules[name] = make_schedule(getattr(config, name), total_frames, f"{where}.{name}", *bounds)
+    return schedules
 
 
 def _frames(length: int | float, total_frames: int) -> float:

@@ -1,0 +1,221 @@
+"""Whether a run fits into memory, computed before anything of its size is allocated.
+
+What is counted is the least that a run takes: what fits is never refused.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor, nn
+from torchrl.data import Composite, TensorSpec
+from torchrl.envs import EnvBase
+
+from rlstack.agents import build_agent
+from rlstack.agents.interface import Interface
+from rlstack.collection.devices import usable_device
+from rlstack.config import ConfigError
+
+from .config import TrainConfig
+from .remote import worlds_here
+from .seeding import rng_untouched
+from .worlds import build_world, choose_device, size_key
+
+_SAMPLE = 7
+"""Worlds that are built to see what one takes: a size that no other axis has."""
+
+_COPIES = 4
+"""Of each parameter: itself, its gradient, and two moments."""
+
+_EPISODE = 200
+"""Bytes that an evaluation keeps of an episode at least."""
+
+_RESERVED = 8
+"""Times the free memory that may be reserved without being used."""
+
+_GIGABYTE = 1e9
+_CGROUP, _OWN_GROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+_FIRST_VERSION = ("memory.limit_in_bytes", "memory.usage_in_bytes")
+
+
+class Need(NamedTuple):
+    """What a part of a run takes of a device's memory.
+
+    Attributes:
+        part: what it is, and the options that decide its size.
+        bytes: how much it takes at least.
+        device: whose memory that is.
+    """
+
+    part: str
+    bytes: float
+    device: torch.device
+
+
+def check_memory(config: TrainConfig) -> None:
+    """Compares what a run needs at least with the memory that is free.
+
+    Raises:
+        ConfigError: it does not fit; the line names the parts, the options that decide them, and both sizes.
+    """
+    by_device: dict[torch.device, list[Need]] = defaultdict(list)
+    for need in needs(config):
+        by_device[need.device].append(need)
+    for device, found in by_device.items():
+        total, free = sum(need.bytes for need in found), free_bytes(device)
+        if free is not None and total > free:
+            large = sorted((need for need in found if need.bytes > total / 20), key=lambda need: -need.bytes)
+            parts = ", ".join(f"{need.part} {_gigabytes(need.bytes)}" for need in large)
+            raise ConfigError(
+                f"not enough memory: the run needs {_gigabytes(total)} on {device}, where {_gigabytes(free)} are free: "
+                f"{parts}"
+            )
+
+
+def needs(config: TrainConfig) -> list[Need]:
+    """What a run takes, part by part, seen from a few of its worlds and from networks without data."""
+    device = choose_device(config.device)
+    worlds_device = worlds_here(config, device)
+    key, stack = size_key(config.env), config.env.get("frame_stack") or 1
+    worlds = config.env[key] if key else 1
+    if not (isinstance(worlds, int | float) and isinstance(stack, int | float)):
+        return []  # it is told where the worlds are built
+    worlds //= config.collector.workers * int(os.environ.get("WORLD_SIZE", "1"))
+    small = {name: value for name, value in (("frame_stack", 1), ("workers", 0)) if name in config.env}
+    options = {"compiled": False} if "compiled" in config.env else {}
+    with rng_untouched():
+        env = build_world({**config.env, **small}, "cpu", config.seed, num_worlds=_SAMPLE, **options)
+        try:
+            shown = _shown(env, int(stack))
+            state = sum(entry.nbytes for entry in _of_each_world(env)) / env.batch_size.numel()
+            agents = Interface.of(env).agents
+            parameters = _parameters(config, env)
+        finally:
+            env.close()
+    c, agent = config.collector, config.agent
+    found = [
+        Need(f"worlds ({key and f'env.{key}'}, env.frame_stack)", worlds * (state + shown), worlds_device),
+        Need(
+            f"a batch of {worlds:,} worlds and {c.steps_per_batch:,} steps (agent.steps_per_batch)",
+            2.0 * worlds * c.steps_per_batch * shown,
+            device,
+        ),
+        Need("networks (agent.hidden and other widths)", _COPIES * parameters, device),
+        Need("episodes of an evaluation (eval.episodes)", float(config.eval.episodes * _EPISODE), torch.device("cpu")),
+    ]
+    if isinstance(capacity := agent.get("buffer_size"), int | float):
+        twice = 1 if agent.get("recurrent") else 2  # what follows is stored too, but within sequences
+        where = agent.get("replay_device")
+        storage = (
+            device if where is None else usable_device(str(where), "agent.replay_device", "null, cpu, cuda, cuda:<k>")
+        )
+        row = twice * shown / agents
+        decisions = config.total_frames * (agents if c.count == "env_steps" else 1)
+        decisions += config.imitation.frames if config.imitation.replay else 0
+        # That of a CPU is taken as it fills, but the system refuses to reserve many times what there is.
+        lazy = storage.type == "cpu" and capacity * row < _RESERVED * (free_bytes(storage) or 0.0)
+        filled = min(capacity, decisions) if lazy else capacity
+        found.append(Need("the replay memory (agent.buffer_size)", float(filled * row), storage))
+    if isinstance(steps := agent.get("n_step"), int | float) and steps > 1:
+        found.append(Need("n-step returns (agent.n_step)", float(worlds * steps * shown), device))
+    return found
+
+
+def free_bytes(device: torch.device) -> float | None:
+    """What a new process may still take of a device's memory; None where nothing tells."""
+    if device.type == "cuda":
+        return float(torch.cuda.mem_get_info(device)[0])
+    known = [size for size in (_machine(), *_cgroups()) if size is not None]
+    return min(known, default=None)
+
+
+def _machine() -> float | None:
+    """Of the machine, memory that the kernel could free and swap space included."""
+    with suppress(OSError, ValueError, IndexError):
+        lines = (line.split() for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines())
+        sizes = {name: float(size) * 1024 for name, size, *_ in lines}
+        return sizes["MemAvailable:"] + sizes["SwapFree:"]
+    with suppress(AttributeError, OSError, ValueError):
+        return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    return None
+
+
+def _cgroups() -> Iterator[float]:
+    """Of the control groups (version 2, or 1) that this process is in, as a container's limit is one."""
+    with suppress(OSError):
+        for line in _OWN_GROUPS.read_text(encoding="utf-8").splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers not in ("", "memory"):
+                continue
+            names = ("memory.max", "memory.current") if not controllers else _FIRST_VERSION
+            root = _CGROUP / controllers
+            folder = root / path.lstrip("/")
+            for place in (folder, *folder.parents):
+                with suppress(OSError, ValueError, KeyError):
+                    limit, used = (float((place / name).read_text(encoding="ascii")) for name in names)
+                    rows = (row.split() for row in (place / "memory.stat").read_text(encoding="ascii").splitlines())
+                    cache = {name: float(size) for name, size in rows}
+                    yield limit - used + cache.get("inactive_file", 0.0) + cache.get("active_file", 0.0)
+                if place == root:
+                    break
+
+
+def _parameters(config: TrainConfig, env: EnvBase) -> float:
+    """Bytes of the parameters that an agent trains; networks are built without data."""
+    if config.agent.get("algorithm") == "legacy":
+        return 0.0
+    found: dict[int, nn.Parameter] = {}
+
+    def note(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
+        if parameter is not None:
+            found[id(parameter)] = parameter
+
+    hook = nn.modules.module.register_module_parameter_registration_hook(note)
+    try:
+        with torch.device("meta"), suppress(Exception):  # not all of torch can do so; mistakes are told elsewhere
+            build_agent(config.agent, env, config.total_frames, "meta")
+    finally:
+        hook.remove()
+    return float(sum(parameter.numel() * parameter.element_size() for parameter in found.values()))
+
+
+def _shown(env: EnvBase, stack: int) -> float:
+    """Bytes of what a world shows in a step: observations as often as they are stacked, and everything else once."""
+    size = 0.0
+    for key, spec in env.observation_spec.items(include_nested=True, leaves_only=True):
+        names = (key,) if isinstance(key, str) else key
+        size += _bytes(spec) * (stack if "observation" in names else 1)
+    return size / env.batch_size.numel()
+
+
+def _bytes(spec: TensorSpec) -> float:
+    assert not isinstance(spec, Composite)
+    return float(spec.shape.numel() * spec.dtype.itemsize)
+
+
+def _of_each_world(env: EnvBase) -> Iterator[Tensor]:
+    """Tensors of the worlds' state that have a row for each of them; nothing of simulators that cannot be saved."""
+    pending: list[Any] = []
+    if getattr(env, "saves_episodes", False):
+        env.reset()
+        pending = [env.state_dict()]
+    while pending:
+        entry = pending.pop()
+        if isinstance(entry, Tensor):
+            if entry.dim() and len(entry) == env.batch_size.numel():
+                yield entry
+        elif isinstance(entry, dict | TensorDictBase):
+            pending += list(entry.values())
+        elif isinstance(entry, list | tuple):
+            pending += list(entry)
+
+
+def _gigabytes(size: float) -> str:
+    return f"{size / _GIGABYTE:,.1f} GB"

@@ -1,0 +1,112 @@
+"""Mistakes that need no torch to be found are told before it is imported, which takes seconds."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from rlstack.config import load_group
+
+SCRIPT = """
+import io, json, sys
+from contextlib import redirect_stderr
+from rlstack.__main__ import main
+told = {}
+for words in json.loads(sys.argv[1]):
+    sys.argv, errors = ["rlstack", *words], io.StringIO()
+    try:
+        with redirect_stderr(errors):
+            main()
+        status = 0
+    except SystemExit as end:
+        status = end.code
+    imported = [name for name in ("torch", "torchrl", "tensordict") if name in sys.modules]
+    told[" ".join(words[1:])] = [status, errors.getvalue(), imported]
+print(json.dumps(told))
+"""
+MISTAKES = {
+    "agent.lrr=3": "agent.lrr: unknown key, did you mean 'lr_actor' or 'lr_critic'?",
+    "agent.hidden=[abc]": "agent.hidden[0]: expected int",
+    "agent.epsilon={}": "agent.epsilon: {} changes nothing, it has: kind, start, end, duration",
+    "agent.noise_scale={kind: linear, start: 99, end: 0}": "agent.noise_scale: 99.0 is outside [0, 10] (actions lie in",
+    "agent.algorithm=[1]": "agent.algorithm: expected a name, got [1]",
+    "agent=null": "agent: no option 'null'",
+    "curriculum=[1]": "curriculum: no option '[1]', available: arena, marinenav, rocket",
+    "env.name={a: 1}": "env.name: expected a name, got {'a': 1}",
+    "env.num_worlds=none": "env.num_worlds: expected int",
+    "env.max_steps=abc": "env.max_steps: expected int, got 'abc' (str)",
+    "env.perception_noise=flase": "env.perception_noise: expected bool, got 'flase' (str)",
+    "env.dtype={}": "env.dtype: expected str, got {} (dict)",
+    "env.action_repeat=1000000000": "env.action_repeat: 1000000000 is outside [1, 10000]",
+    "total_frames=abc": "total_frames: expected int, got 'abc'",
+    "total_frames=1e300": "total_frames: 1e+300 is outside [1, ",
+    "threads=100000": "threads: 100000 is outside [1, ",
+    "device=meta": "device: 'meta' is unknown, allowed: auto, cpu, cuda, cuda:<k>",
+    "debug=abc": "debug: expected bool or int",
+    "run_dir=''": "run_dir: '' names no folder",
+    "resume=[1]": "resume: expected str or null, got [1] (list)",
+    "init=complte": "init: complte does not exist, did you mean 'complete'?",
+    "resume=nowhere": "nowhere: not a run directory",
+    "experiment=arena/styl1": "experiment: no option 'arena/styl1', did you mean 'arena/style1'? available: arena/st",
+    "experiment=styl1": "experiment: no option 'styl1', did you mean 'arena/style1'?",
+    "--cofnig-dir=mine": "--cofnig-dir: unknown flag, did you mean '--config-dir'?",
+    "seed=1 --config-dir mine agent=odd agent.lrr=1": "agent.lrr: unknown key",
+    "resume=complete": "resume: the run is complete (1,000 frames); raise total_frames to go on",
+    "resume=complete total_frames=2000 until=1000": "resume: the run is at 1,000 frames; raise until, or give",
+}
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str, list[str]]]:
+    """Of every mistake the exit status, what was printed, and what had been imported by then."""
+    folder = tmp_path_factory.mktemp("told")
+    (folder / "mine" / "agent").mkdir(parents=True)
+    (folder / "mine" / "agent" / "odd.yaml").write_text("defaults: [acqn, _self_]\nname: odd\n")
+    (folder / "complete" / "checkpoints").mkdir(parents=True)
+    (folder / "complete" / "config.yaml").write_text(json.dumps(_complete()))
+    with zipfile.ZipFile(folder / "complete" / "checkpoints" / "checkpoint_000000001000.pt", "w") as archive:
+        archive.writestr("data.pkl", b"")
+    commands = [["train", *_words(mistake)] for mistake in MISTAKES]
+    result = subprocess.run(
+        [sys.executable, "-c", SCRIPT, json.dumps(commands)],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def _words(mistake: str) -> list[str]:
+    return [mistake] if "{" in mistake else mistake.split(" ")
+
+
+def _complete() -> dict[str, object]:
+    from rlstack.config.groups import compose_config
+    from rlstack.config.typed import resolve
+
+    return {**resolve(compose_config("train"), ""), "total_frames": 1000}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_told_in_one_line_without_torch(mistake: str, told: dict[str, tuple[int, str, list[str]]]) -> None:
+    status, errors, imported = told[mistake]
+    assert errors.startswith(f"error: {MISTAKES[mistake]}") and errors.count("\n") == 1
+    assert (status, imported) == (2, [])
+
+
+def test_the_shipped_agents_are_known_without_their_code() -> None:
+    """What is checked before torch is imported is what the agent itself is built from."""
+    from rlstack.agents import agent_class
+    from rlstack.config.agents import CONFIGS
+
+    for name, config in CONFIGS.items():
+        assert agent_class(name).Config is config and load_group("agent", name)["algorithm"] == name
