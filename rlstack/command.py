@@ -30,7 +30,6 @@ from yaml import MarkedYAMLError, YAMLError
 
 from envs.working import Work
 from rlstack.config import ConfigError, catalogue, conf_dir
-from rlstack.config.catalogue import read_command
 from rlstack.config.errors import RunError, did_you_mean, missing_option, nearest, unknown_key
 from rlstack.config.named_code import granting
 from rlstack.config.typed import resolve

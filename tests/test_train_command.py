@@ -81,8 +81,9 @@ def test_a_multirun_over_seeds_with_a_users_own_group(rlstack_command: Callable[
     (tmp_path / "mine" / "agent" / "small.yaml").write_text("defaults: [acqn, _self_]\nname: small\nhidden: [16, 16]\n")
     result = rlstack_command("train", "--config-dir", "mine", "-m", "agent=small", "seed=0,1", *TINY)
     assert result.status == 0, result.err
-    runs = sorted((tmp_path / "runs").iterdir())
-    assert [run.name.rpartition("_")[0] for run in runs] == ["small_marinenav_seed0", "small_marinenav_seed1"]
+    (sweep,) = (tmp_path / "runs").iterdir()
+    names = sorted(path.name for path in sweep.iterdir() if path.is_dir())
+    assert names == ["0_small_marinenav_seed0", "1_small_marinenav_seed1"]
     assert {path.name for path in tmp_path.iterdir()} == {"mine", "runs"}
     assert result.out.count("run finished") == 2
     assert result.out.isascii()
