@@ -63,6 +63,8 @@ class World(EnvBase):
     diagnosis tells their time from the rest of a step."""
     num_stages: int = 0
     """How many stages of difficulty :meth:`set_stage` knows, 0 for none."""
+    stage_names: tuple[str, ...] = ()
+    """What these are called, where a curriculum may name them."""
     clamps_actions: bool = True
     """Whether continuous actions beyond the spec's bounds become the bound; False where the rules know larger ones."""
     _pool: StartPool[Any] | None = None
@@ -304,6 +306,17 @@ def hand_on(source: TensorDictBase, target: TensorDictBase, forget: bool = False
             own = agents.get("done", None)
             memory = memory if own is None else _kept(memory, own)
         target.set((_GROUP, MEMORY), memory)
+
+
+def allowed_choices(mask: Tensor, counts: Sequence[int]) -> Tensor:
+    """Random choices of k parts, ``[N, k]``, that a mask allows; where it allows none of a part, anything.
+
+    Args:
+        mask: ``[..., sum(counts)]`` bool, of N entries in all.
+        counts: of the choices of each part.
+    """
+    parts = mask.reshape(-1, mask.shape[-1]).split(list(counts), -1)
+    return torch.cat([(part | ~part.any(-1, keepdim=True)).float().multinomial(1) for part in parts], -1)
 
 
 def _kept(memory: Tensor, done: Tensor) -> Tensor:

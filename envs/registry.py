@@ -7,12 +7,11 @@ import importlib
 import inspect
 from collections.abc import Callable
 from importlib import metadata
-from operator import attrgetter
 from typing import Any
 
 from torchrl.envs import EnvBase
 
-from .named import made_by
+from .named import found, made_by
 from .wrappers import wrapped
 
 _WORLDS: dict[str, str] = {
@@ -23,6 +22,7 @@ _WORLDS: dict[str, str] = {
     "marinenav": "envs.marinenav.env:MarineNav",
     "pettingzoo": "envs.pettingzoo:PettingZoo",
     "rocket": "envs.rocket.env:Rocket",
+    "torchrl": "envs.torchrl:TorchRL",
 }
 
 ENTRY_POINTS = "rlstack.envs"
@@ -100,14 +100,13 @@ def world_class(name: str) -> Callable[..., EnvBase]:
         close = difflib.get_close_matches(name, _known(), n=1)
         hint = f", did you mean {close[0]!r}?" if close else ""
         raise ValueError(f"unknown world {name!r}{hint}; known: {', '.join(names())}, or 'package.module:Class'")
-    module, _, attribute = target.partition(":")
     try:
-        found = attrgetter(attribute)(importlib.import_module(module))
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(f"world {name!r}: {target} cannot be imported: {error}") from error
-    if target == name and not issubclass(made_by(found), EnvBase):
+        factory: Callable[..., EnvBase] = found(target)
+    except ValueError as error:
+        raise ValueError(f"world {name!r}: {error}") from error
+    if target == name and not issubclass(made_by(factory), EnvBase):
         raise ValueError(f"world {name!r}: neither a class of EnvBase nor a function annotated to return one")
-    return found
+    return factory
 
 
 def constructor(name: str) -> Callable[..., Any]:

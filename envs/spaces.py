@@ -6,7 +6,7 @@ Worker processes encode and decode with this module and have no other use for to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -61,9 +61,7 @@ class Observations:
 
     def nested(self, values: Sequence[Any], dictionary: Callable[[dict[str, Any]], Any]) -> Any:
         """One value per leaf in the space's own nesting; ``dictionary`` makes each level from a dict."""
-        if self._only is not None:
-            return values[0]
-        return _nest([(leaf.key, value) for leaf, value in zip(self.leaves, values)], dictionary)
+        return nest([(leaf.key, value) for leaf, value in zip(self.leaves, values)], dictionary)
 
     def spec(self, lead: Sequence[int], device: torch.device | None = None) -> TensorSpec:
         """The spec of a batch ``[*lead]``: Bounded, Unbounded where a bound is infinite, or a Composite of them."""
@@ -206,11 +204,11 @@ def has_mask(space: spaces.Space[Any]) -> bool:
     return isinstance(space, spaces.Dict) and ACTION_MASK in space.spaces
 
 
-def _nest(entries: list[tuple[tuple[str, ...], Any]], dictionary: Callable[[dict[str, Any]], Any]) -> Any:
+def nest(entries: list[tuple[tuple[str, ...], Any]], dictionary: Callable[[dict[str, Any]], Any]) -> Any:
+    """Values by their paths as nested dictionaries, each made by ``dictionary``; one of an empty path as it is."""
+    if entries[0][0] == ():
+        return entries[0][1]
     branches: dict[str, list[tuple[tuple[str, ...], Any]]] = {}
     for key, value in entries:
         branches.setdefault(key[0], []).append((key[1:], value))
-    built: Mapping[str, Any] = {
-        name: below[0][1] if below[0][0] == () else _nest(below, dictionary) for name, below in branches.items()
-    }
-    return dictionary(dict(built))
+    return dictionary({name: nest(below, dictionary) for name, below in branches.items()})

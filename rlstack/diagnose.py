@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -80,15 +80,17 @@ def prepare(config: DiagnoseConfig, plain: dict[str, Any]) -> Subject:
     from rlstack.diagnostics.subject import Subject
     from rlstack.diagnostics.timing import Clock
     from rlstack.training.self_check import check_buildable
-    from rlstack.training.worlds import choose_device
+    from rlstack.training.worlds import choose_device, with_defaults
 
+    training = replace(training, env=with_defaults(training.env))
     device = choose_device(training.device)
-    if config.clock == "cpu" and (device.type != "cpu" or training.env.get("workers")):
+    subject = Subject(training, plain, device, Clock(config.clock, device), config.seconds)
+    if config.clock == "cpu" and (device.type != "cpu" or subject.processes):
         raise ConfigError("clock: cpu cannot see a GPU or other processes; allowed there: wall")
     if training.threads is not None:
         torch.set_num_threads(training.threads)
     check_buildable(training)
-    return Subject(training, plain, device, Clock(config.clock, device), config.seconds)
+    return subject
 
 
 def output_folder(config: DiagnoseConfig, subject: Subject) -> Path:

@@ -12,7 +12,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import Binary, Composite, Unbounded
 
-from ..base import World, hand_on
+from ..base import World, allowed_choices, hand_on
 from ..encodings import Array
 from .batch import Batch
 from .making import Recipe, missing_package
@@ -243,10 +243,8 @@ class Gymnasium(World):
         mask = None if tensordict is None else tensordict.get("action_mask", None)
         if mask is None or tensordict is None:
             return super().rand_action(tensordict)
-        choices = mask.split(self._codec.actions.nvec, -1)
-        # Where nothing is allowed, as after an episode's end, anything goes.
-        drawn = [(part | ~part.any(-1, keepdim=True)).float().multinomial(1) for part in choices]
-        return tensordict.set("action", torch.cat(drawn, -1).reshape(self.action_spec.shape))
+        drawn = allowed_choices(mask, self._codec.actions.nvec)
+        return tensordict.set("action", drawn.reshape(self.action_spec.shape))
 
     # -- seeds and checkpoint ------------------------------------------------------------------------------------
 

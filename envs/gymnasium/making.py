@@ -10,7 +10,7 @@ from typing import Any
 
 import gymnasium
 
-from ..named import made_by
+from ..named import clash, made_by
 from ..processes import EnvironmentFailed
 
 Environment = gymnasium.Env[Any, Any]
@@ -97,13 +97,18 @@ class Recipe:
         try:
             factory = getattr(importlib.import_module(name), attribute, None)
         except ImportError as error:
-            raise ValueError(f"id: {id}: module {name!r} cannot be imported: {_line(error)}") from error
+            raise ValueError(f"id: {id}: module {name!r} cannot be imported: {_line(error)}{clash(name)}") from error
         if factory is None and attribute in gymnasium.registry:
             return None
         if not callable(factory):
             raise ValueError(f"id: {id}: module {name!r} has no class and has registered no environment {attribute!r}")
-        if not issubclass(made_by(factory), gymnasium.Env):
-            raise ValueError(f"id: {id} is neither a class of gymnasium.Env nor a function annotated to return one")
+        made = made_by(factory)
+        if not issubclass(made, gymnasium.Env):
+            torchrl = any(base.__module__.startswith("torchrl.envs") for base in made.__mro__)
+            hint = "; it is one of env=torchrl" if torchrl else ""
+            raise ValueError(
+                f"id: {id} is neither a class of gymnasium.Env nor a function annotated to return one{hint}"
+            )
         return lambda: self._limited(factory(**self.kwargs))
 
     def _limited(self, environment: Any) -> Environment:

@@ -12,7 +12,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import Binary, Composite, Unbounded
 
-from ..base import World
+from ..base import World, allowed_choices
 from ..encodings import Array
 from ..spaces import ACTION_MASK, Actions, Observations, has_mask, split_mask
 from .making import build, common_space, parallel_factory
@@ -130,11 +130,8 @@ class PettingZoo(World):
         mask = None if tensordict is None else tensordict.get(("agents", ACTION_MASK), None)
         if mask is None or tensordict is None:
             return super().rand_action(tensordict)
-        choices = mask.flatten(0, 1).split(self._actions.nvec, -1)
-        # Where nothing is allowed, anything goes.
-        drawn = [(part | ~part.any(-1, keepdim=True)).float().multinomial(1) for part in choices]
-        shape = self.full_action_spec["agents", "action"].shape
-        return tensordict.set(("agents", "action"), torch.cat(drawn, -1).view(shape))
+        drawn = allowed_choices(mask, self._actions.nvec)
+        return tensordict.set(("agents", "action"), drawn.view(self.full_action_spec["agents", "action"].shape))
 
     # -- specs ---------------------------------------------------------------------------------------------------
 

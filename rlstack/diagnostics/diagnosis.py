@@ -81,17 +81,17 @@ def diagnose(
 
 def _computes_here(subject: Subject) -> bool:
     """All that is measured is done by this process's CPU threads."""
-    return subject.device.type == "cpu" and not subject.config.env.get("workers")
+    return subject.device.type == "cpu" and not subject.processes
 
 
 def described(subject: Subject) -> dict[str, Any]:
     """What is measured, and how."""
-    env, size = subject.config.env, subject.size_option
+    env = subject.config.env
     return {
         "agent": subject.config.agent.get("name"),
         "env": str(env.get("id") or env.get("name")),
-        "num_worlds": env.get(size, 1) if size else 1,
-        "size_option": size,
+        "num_worlds": subject.num_worlds,
+        "size_option": subject.size_option,
         "device": str(subject.device),
         "threads": torch.get_num_threads(),
         "clock": subject.clock.kind,

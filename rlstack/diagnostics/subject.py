@@ -61,10 +61,22 @@ class Subject:
         accepted = envs.options_of(self.config.env["name"])
         return next((name for name in _SIZES if name in accepted), None)
 
+    @cached_property
+    def num_worlds(self) -> int:
+        """How many worlds there are; those of an option that is null are counted."""
+        given = self.config.env.get(self.size_option) if self.size_option else 1
+        return self.world().batch_size.numel() if given is None else int(given)
+
+    @property
+    def processes(self) -> int:
+        """Other processes that step the worlds; a world with a backend of torch has none, whatever its workers."""
+        env = self.config.env
+        return 0 if env.get("backend") == "torch" else int(env.get("workers") or 0)
+
     @property
     def sweeps(self) -> bool:
         """Worlds of another number can be had in a moment."""
-        slow = self.config.env.get("compiled") or self.config.env.get("workers")
+        slow = self.config.env.get("compiled") or self.processes
         return self.size_option is not None and not slow
 
     @property

@@ -13,7 +13,7 @@ from rlstack.config.schedules import in_words
 
 from .config import TrainConfig
 from .run_directory import RunDirectory
-from .worlds import choose_device
+from .worlds import choose_device, size_key
 
 
 def describe(config: TrainConfig, run: RunDirectory, compiled: str | None = None) -> str:
@@ -31,9 +31,10 @@ def describe(config: TrainConfig, run: RunDirectory, compiled: str | None = None
     if config.logger.wandb != "disabled":
         sinks.append(f"wandb ({config.logger.wandb})")
     unit = "env steps" if config.collector.count == "env_steps" else "frames (agent decisions)"
+    size = size_key(config.env)
     rows = {
         "agent": config.agent.get("name"),
-        "env": f"{config.env.get('name')}, {config.env.get('num_worlds', config.env.get('num_envs', 1))} worlds",
+        "env": str(config.env.get("name")) + ("" if size is None else f", {config.env[size]} worlds"),
         "length": f"{config.total_frames:,} {unit}",
         "device": f"{device} ({hardware})",
         "precision": explained(config.agent, device, config.resume is not None),

@@ -14,8 +14,9 @@ from hydra import compose, initialize_config_dir
 import rlstack.training.loop
 from rlstack.agents.optimizer import Optimizer
 from rlstack.collection.flatten import flatten_agents
-from rlstack.config import ConfigError, conf_dir
-from rlstack.diagnose import main
+from rlstack.config import ConfigError, conf_dir, to_plain
+from rlstack.diagnose import DiagnoseConfig, main, prepare
+from rlstack.diagnostics.subject import Subject
 from rlstack.training.loggers import MetricLogger
 from tests.small_run import SMALL_RUN
 
@@ -110,6 +111,23 @@ def test_a_policy_from_elsewhere_acts_but_does_not_learn(tmp_path: Path, capsys:
     assert list(result(tmp_path)["tests"]) == ["env", "inference"]
     with pytest.raises(ConfigError, match="not trained here; allowed for it: all, env, inference"):
         diagnose(*options, "test=learn")
+
+
+def prepared(*overrides: str) -> Subject:
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        plain = to_plain(compose("train", ["agent=ppo", "device=cpu", *overrides]))
+    return prepare(DiagnoseConfig("env", 0.02, "cpu", None, None, False), plain)
+
+
+def test_processes_that_a_world_does_not_start_are_no_hindrance() -> None:
+    """Rocket's own ticks are made here, whatever the number of processes for those of the simulator."""
+    subject = prepared("env=rocket", "env.num_worlds=2")
+    assert subject.processes == 0 and subject.sweeps and subject.config.env["workers"] == 1
+
+
+def test_worlds_whose_number_stands_nowhere_are_counted() -> None:
+    subject = prepared("env=torchrl", "env.id=envs.cartpole.env:CartPole", "+env.kwargs.num_worlds=3")
+    assert (subject.num_worlds, subject.size_option) == (3, "num_envs")
 
 
 @pytest.mark.parametrize(

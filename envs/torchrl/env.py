@@ -1,0 +1,390 @@
+"""Any TorchRL environment as a world: W rows of it, from copies of a single one or from batches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from tensordict import NestedKey, TensorDict, TensorDictBase
+from tensordict.utils import unravel_key
+from torch import Tensor
+from torchrl.data import Binary, Composite, NonTensor, TensorSpec, Unbounded
+from torchrl.envs import EnvBase
+
+from ..base import World, allowed_choices
+from ..group_specs import GroupSpecs
+from ..spaces import ACTION_MASK, nest
+from .encodings import Form, action_form, observation_form
+from .making import maker
+
+_GROUP = "agents"
+_ENDS = ("done", "terminated", "truncated")
+_COPIES = 8
+_RETURN = "episode_reward"
+_NOT_SHOWN = (ACTION_MASK, _RETURN, "step_count", "is_init", "episode", "active")
+"""What environments and TorchRL's transforms tell besides observations."""
+
+
+class _Specs(GroupSpecs):
+    """The specs of a group of agents, from those of what each of them sees and does."""
+
+    def __init__(
+        self,
+        shown: dict[str, TensorSpec],
+        action: TensorSpec,
+        statistics: Sequence[str],
+        dtype: torch.dtype,
+        device: torch.device | None,
+    ) -> None:
+        worlds, agents = action.shape[:2]
+        super().__init__(worlds, agents, statistics, dtype, device)
+        self.observation = self._root({**shown, "active": self._flag(*self._lead)}, episode=self._episode)
+        self.action = self._root({"action": action})
+
+
+class TorchRL(World):
+    """Rows of a TorchRL environment: copies of one without a batch size, or as many batches as are needed.
+
+    ``observation`` is the environment's own entry of that name or, where it has none, a dict of all its entries but
+    masks and counters; ``action`` an index ``[W]``, several ``[W, k]`` or numbers ``[W, D]``, see
+    :mod:`~envs.torchrl.encodings`. An environment whose action stands in a group with an axis of agents, such as
+    ``("agents", "action") [A, ...]``, is a world of the group ``agents``. ``("episode", "return")`` is what the
+    environment writes as ``episode_reward`` (``RewardSum``), else the sum of its rewards (mean over agents);
+    ``("episode", "length")`` counts steps. Its own transforms stay in place, time limits among them.
+
+    A copy that has ended waits for its reset; of a batch, all rows are stepped as long as one has not ended.
+    Environments cannot be saved: after :meth:`load_state_dict` new episodes begin, from seeds that follow from the
+    saved generator.
+
+    Args:
+        id: ``package.module:Class`` of an ``EnvBase``, or a function annotated to return one.
+        num_envs: W; of batches larger than needed the first rows are shown. None is the environment's own batch size,
+            or 8 copies.
+        kwargs: arguments of the class or function.
+        max_steps: steps until an episode is truncated, besides the environment's own limit.
+        observation_keys: what is shown in place of the above, as ``[pixels, state.speed]``; one key alone is the
+            observation itself.
+        dtype: of rewards, statistics, continuous actions and of all observations but images of bytes.
+        device: of what comes out; given to an environment that takes it.
+        seed: decides all environments' seeds.
+
+    Raises:
+        ValueError: no such environment, or one whose actions, rewards or keys have no form here.
+    """
+
+    saves_episodes = False
+    observing: ClassVar[tuple[str, ...]] = ("envs.torchrl.env:TorchRL._show",)
+    _first_number = 0
+    _envs: list[EnvBase]
+
+    def __init__(
+        self,
+        id: str | None = None,
+        num_envs: int | None = None,
+        kwargs: dict[str, Any] | None = None,
+        max_steps: int | None = None,
+        observation_keys: list[str] | None = None,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+        seed: int | None = 0,
+    ) -> None:
+        for name, value in (("num_envs", num_envs), ("max_steps", max_steps)):
+            if value is not None and value < 1:
+                raise ValueError(f"{name}: {value} is not a positive number")
+        make = maker(id, kwargs or {}, torch.device(device))
+        first = make()
+        rows = first.batch_size.numel()
+        if num_envs is None:
+            num_envs = rows if first.batch_size else _COPIES
+        super().__init__(num_envs, device, dtype, seed)
+        self._envs = [first, *(make() for _ in range(1, math.ceil(num_envs / rows)))]
+        self._single, self._rows, self._max_steps = first, rows, max_steps
+        self._set_specs(observation_keys)
+        total = rows * len(self._envs)
+        self._roots: list[TensorDictBase] = []
+        self._following: list[TensorDictBase] = []
+        self._over = torch.zeros(total, dtype=torch.bool, device=self.device)
+        self._returns = torch.zeros(total, dtype=torch.float64, device=self.device)
+        self._lengths = torch.zeros_like(self._returns)
+        self._shown = TensorDict({}, self.batch_size, self.device)
+        self._set_seed(0 if seed is None else seed)
+
+    # -- specs ---------------------------------------------------------------------------------------------------
+
+    def _set_specs(self, chosen: list[str] | None) -> None:
+        env = self._single
+        if len(env.action_keys) != 1 or len(env.reward_keys) != 1:
+            found = f"{env.action_keys} and {env.reward_keys}"
+            raise ValueError(f"id: environments with one action and one reward are supported, this one has {found}")
+        self._action_key, self._reward_key = env.action_keys[0], env.reward_keys[0]
+        prefix = self._action_key[:-1] if isinstance(self._action_key, tuple) else ()
+        inside = env.full_action_spec[prefix] if prefix else env.full_action_spec
+        agents = tuple(inside.shape[len(env.batch_size) :])
+        if len(agents) > 1:
+            raise ValueError(f"id: {self._action_key} has {len(agents)} axes of agents, one is supported")
+        self._prefix, self._agents = prefix, agents
+        lead = (self.num_worlds, *agents)
+        kind: dict[str, Any] = {"lead": lead, "dtype": self.float_dtype, "device": self.device}
+        self._action = action_form(self._of_one(env.full_action_spec[self._action_key], len(agents)), **kind)
+        self._observation: list[tuple[NestedKey, tuple[str, ...], Form]] = []
+        for source, path in self._observed(chosen):
+            form = observation_form(self._of_one(env.observation_spec[source], len(agents)), **kind)
+            self._observation.append((source, path, form))
+        reward = self._of_one(env.full_reward_spec[self._reward_key], len(self._reward_lead()))
+        if reward.shape.numel() != 1:
+            raise ValueError(f"id: a reward is one number, that of this environment has shape {list(reward.shape)}")
+        observation = nest(
+            [(path, form.spec) for _, path, form in self._observation],
+            lambda entries: Composite(entries, shape=lead, device=self.device),
+        )
+        shown = {"observation": observation}
+        self._mask_key = self._beside(self._action_key, ACTION_MASK, env.observation_spec)
+        if self._mask_key is not None and self._action.choices:
+            size = sum(self._action.choices)
+            if self._of_one(env.observation_spec[self._mask_key], len(agents)).shape.numel() != size:
+                raise ValueError(
+                    f"id: {self._mask_key} of this environment has not {size} entries, one for each choice"
+                )
+            shown[ACTION_MASK] = Binary(size, shape=(*lead, size), dtype=torch.bool, device=self.device)
+        else:
+            self._mask_key = None
+        there = [self._beside(self._action_key, name, env.observation_spec) for name in ("active", "mask")]
+        self._active_key = next((key for key in there if key is not None), None) if agents else None
+        self._return_key = self._beside(self._reward_key, _RETURN, env.observation_spec)
+        self._publish(shown)
+
+    def _publish(self, shown: dict[str, TensorSpec]) -> None:
+        lead, device, statistics = (self.num_worlds,), self.device, ("return", "length")
+        if self._agents:
+            specs = _Specs(shown, self._action.spec, statistics, self.float_dtype, device)
+            self.observation_spec, self.action_spec = specs.observation, specs.action
+            self.reward_spec, self.done_spec = specs.reward, specs.done
+            return
+        column: dict[str, Any] = {"shape": (*lead, 1), "device": device}
+        number = Unbounded(dtype=self.float_dtype, **column)
+        episode = Composite({name: number.clone() for name in statistics}, shape=lead, device=device)
+        self.observation_spec = Composite({**shown, "episode": episode}, shape=lead, device=device)
+        self.action_spec, self.reward_spec = self._action.spec, number
+        flags = {name: Binary(1, dtype=torch.bool, **column) for name in _ENDS}
+        self.done_spec = Composite(flags, shape=lead, device=device)
+
+    def _of_one(self, spec: TensorSpec, further: int) -> TensorSpec:
+        """The spec of one row's, or one agent's, entry."""
+        dims = len(self._single.batch_size) + further
+        return spec[(0,) * dims] if dims else spec
+
+    def _reward_lead(self) -> tuple[int, ...]:
+        """The agents, where rewards are theirs."""
+        return self._agents if isinstance(self._reward_key, tuple) and self._reward_key[:-1] == self._prefix else ()
+
+    def _beside(self, key: NestedKey, name: str, spec: Composite) -> NestedKey | None:
+        """The key of an entry beside another one, None where there is none."""
+        path = (*key[:-1], name) if isinstance(key, tuple) else (name,)
+        found = unravel_key(path)
+        return found if found in spec.keys(include_nested=True) else None
+
+    def _observed(self, chosen: list[str] | None) -> list[tuple[NestedKey, tuple[str, ...]]]:
+        """Keys of what is shown, and where it stands in the observation."""
+        spec = self._single.observation_spec
+        prefix = self._prefix if self._agents else ()
+        inside = spec[prefix] if prefix else spec
+        leaves = [
+            path
+            for key, leaf in inside.items(include_nested=True, leaves_only=True)
+            if not isinstance(leaf, NonTensor) and (path := (key,) if isinstance(key, str) else key)
+        ]
+        known = [path for path in leaves if path[0] not in _NOT_SHOWN and path[-1] not in _NOT_SHOWN]
+        if chosen is not None:
+            wanted = [tuple(key.split(".")) for key in chosen]
+            strange = [".".join(key) for key in wanted if not any(path[: len(key)] == key for path in leaves)]
+            if strange or not wanted:
+                allowed = ", ".join(sorted({path[0] for path in leaves}))
+                raise ValueError(
+                    f"observation_keys: {strange or chosen} is not shown by {self._name()}, it shows {allowed}"
+                )
+            known = [path for path in leaves if any(path[: len(key)] == key for key in wanted)]
+            cut = len(wanted[0]) if len(wanted) == 1 else 0
+        else:
+            own = [path for path in leaves if path[0] == "observation"]
+            known, cut = own or known, 1 if own else 0
+        if not known:
+            raise ValueError(f"id: {self._name()} shows no observation")
+        return [(unravel_key((*prefix, *path)), path[cut:]) for path in known]
+
+    def _name(self) -> str:
+        return type(self._single).__name__
+
+    # -- steps ---------------------------------------------------------------------------------------------------
+
+    def _advance(self, tensordict: TensorDictBase) -> TensorDict:
+        if not self._roots:
+            raise RuntimeError("reset() comes before the first step")
+        key: Any = (_GROUP, "action") if self._agents else "action"
+        actions = self._action.convert(tensordict.get(key).detach())
+        hidden = len(self._over) - self.num_worlds
+        if hidden:
+            actions = torch.cat((actions, actions[:1].expand(hidden, *actions.shape[1:])))
+        over = self._over.view(len(self._envs), -1)
+        waits = over.all(-1).tolist()
+        for index, own in enumerate(actions.split(self._rows)):
+            if not waits[index]:
+                self._step_one(index, own)
+        running = ~self._over
+        reward = self._read(self._following, self._reward_key).reshape(len(self._over), -1)
+        reward = reward * running[:, None]
+        self._returns = self._returns + reward.double().mean(-1)
+        self._lengths = self._lengths + running
+        if self._return_key is not None:
+            own_sum = self._read(self._following, self._return_key).reshape(len(self._over), -1)
+            self._returns = own_sum.double().mean(-1)
+        terminated, truncated = (self._flag(name) for name in ("terminated", "truncated"))
+        if self._max_steps is not None:
+            truncated = truncated | (self._lengths >= self._max_steps)
+        done = terminated | truncated
+        self._over = done
+        self._show(self._following)
+        return self._ended(reward, done, terminated, truncated)
+
+    def _step_one(self, index: int, action: Tensor) -> None:
+        env, root = self._envs[index], self._roots[index]
+        shape = torch.Size([*env.batch_size, *action.shape[1:]])
+        root.set(self._action_key, action.reshape(shape).to(env.device or action.device))
+        stepped = env.step(root)
+        self._following[index] = stepped.get("next")
+        self._roots[index] = env.step_mdp(stepped)
+
+    def _flag(self, name: str) -> Tensor:
+        """``[rows]`` bool at the root; of an environment whose agents alone end, whether all have."""
+        done = self._following[0].get("done", None)
+        if done is None or name not in self._following[0]:
+            return self._agents_flag(name).all(-1) if done is None else torch.zeros_like(self._over)
+        return self._read(self._following, name).reshape(len(self._over))
+
+    def _agents_flag(self, name: str) -> Tensor:
+        """``[rows, A]`` bool; without a word of the agents' own, the world's."""
+        key = unravel_key((*self._prefix, name))
+        if self._following[0].get(key, None) is None:
+            return self._flag(name)[:, None].expand(-1, *self._agents)
+        return self._read(self._following, key).reshape(len(self._over), -1)
+
+    def _ended(self, reward: Tensor, done: Tensor, terminated: Tensor, truncated: Tensor) -> TensorDict:
+        following, shown = self._current(), slice(self.num_worlds)
+        for name, flags in zip(_ENDS, (done, terminated, truncated)):
+            following.set(name, flags[shown, None])
+        if not self._agents:
+            return following.set("reward", reward[shown].to(self.float_dtype))
+        agents = following.get(_GROUP)
+        agents.set("reward", reward.expand(-1, *self._agents)[shown, :, None].to(self.float_dtype))
+        over, cut = self._agents_flag("terminated"), self._agents_flag("truncated")
+        cut = cut | truncated[:, None] & ~over
+        for name, flags in zip(_ENDS, (over | cut, over, cut)):
+            agents.set(name, flags[shown, :, None])
+        agents.set("active", agents.get("active") & ~(over | cut)[shown])
+        self._shown = following.select(*self.observation_spec.keys(include_nested=True, leaves_only=True))
+        return following
+
+    # -- episodes ------------------------------------------------------------------------------------------------
+
+    def _restart(self, worlds: Tensor | None) -> None:
+        begin = torch.ones_like(self._over)
+        if worlds is not None:
+            begin = self._over.clone()
+            begin[: self.num_worlds] = False
+            begin[worlds] = True
+        old, following = self._roots, self._following
+        self._roots, self._following = list(old), list(following)
+        for index, (env, mask) in enumerate(zip(self._envs, begin.view(len(self._envs), -1))):
+            if not old:
+                self._roots.append(env.reset())
+                self._following.append(self._roots[index])
+            elif bool(mask.all()):
+                self._roots[index] = env.reset()
+            elif bool(mask.any()):
+                self._roots[index] = self._reset_rows(env, old[index], mask)
+        self._over = self._over & ~begin
+        self._returns = self._returns.masked_fill(begin, 0.0)
+        self._lengths = self._lengths.masked_fill(begin, 0.0)
+        self._show(self._roots)
+
+    def _reset_rows(self, env: EnvBase, root: TensorDictBase, mask: Tensor) -> TensorDictBase:
+        """What :meth:`torchrl.envs.EnvBase.maybe_reset` does, for rows that need not have ended."""
+        mask = mask.to(env.device or mask.device).reshape(env.batch_size)
+        for key in env.reset_keys:
+            done = unravel_key((*(key[:-1] if isinstance(key, tuple) else ()), "done"))
+            shape = env.full_done_spec[done].shape
+            root.set(key, mask.reshape(*mask.shape, *[1] * (len(shape) - mask.dim())).expand(shape).clone())
+        return env.reset(root, select_reset_only=True)
+
+    # -- what is shown -------------------------------------------------------------------------------------------
+
+    def _read(self, parts: list[TensorDictBase], key: NestedKey) -> Tensor:
+        """An entry of all environments, ``[rows, ...]``."""
+        dims = len(self._single.batch_size)
+        values = [part.get(key) for part in parts]
+        values = [value.reshape(self._rows, *value.shape[dims:]) for value in values]
+        return (values[0] if len(values) == 1 else torch.cat(values)).to(self.device)
+
+    def _show(self, parts: list[TensorDictBase]) -> None:
+        shown, lead = slice(self.num_worlds), [self.num_worlds, *self._agents]
+        observation = nest(
+            [(path, form.convert(self._read(parts, key)[shown])) for key, path, form in self._observation],
+            lambda entries: TensorDict(entries, lead, self.device),
+        )
+        entries: dict[str, Any] = {"observation": observation}
+        if self._mask_key is not None:
+            entries[ACTION_MASK] = self._read(parts, self._mask_key)[shown].reshape(*lead, -1).bool()
+        if self._agents:
+            there = torch.ones(lead, dtype=torch.bool, device=self.device)
+            if self._active_key is not None:
+                there = self._read(parts, self._active_key)[shown].reshape(lead).bool()
+            entries = {_GROUP: TensorDict({**entries, "active": there}, lead, self.device)}
+        statistics = {"return": self._returns, "length": self._lengths}
+        entries["episode"] = {name: value[shown, None].to(self.float_dtype) for name, value in statistics.items()}
+        self._shown = TensorDict(entries, self.batch_size, self.device)
+
+    def _current(self) -> TensorDict:
+        return self._shown.copy()
+
+    def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
+        """Random actions, allowed ones where ``tensordict`` has an ``action_mask``."""
+        where = (_GROUP,) if self._agents else ()
+        mask = None if tensordict is None else tensordict.get((*where, ACTION_MASK), None)
+        if mask is None or tensordict is None:
+            return super().rand_action(tensordict)
+        drawn = allowed_choices(mask, self._action.choices)
+        return tensordict.set((*where, "action"), drawn.reshape(self._action.spec.shape))
+
+    # -- seeds and checkpoint ------------------------------------------------------------------------------------
+
+    def share(self, first: int, all_worlds: int, seed: int) -> None:
+        """See :meth:`World.share`; each environment has the seed that it would have in a world of all of them."""
+        self.all_worlds, self._first_number = all_worlds, first
+        self._set_seed(seed)
+
+    def _set_seed(self, seed: int | None) -> None:
+        super()._set_seed(seed)
+        if seed is not None and "_envs" in self.__dict__:  # the base class seeds before there are any
+            self._seed_environments()
+
+    def _seed_environments(self) -> None:
+        entropy = int(torch.randint(2**62, (), generator=self.generator, device=self.device))
+        for index, env in enumerate(self._envs):
+            words = (entropy, self._first_number + index * self._rows)
+            env.set_seed(int(np.random.SeedSequence(words).generate_state(1)[0] >> 1))
+
+    def _state_to_save(self) -> dict[str, Any]:
+        return {}
+
+    def _load_state(self, state: dict[str, Any]) -> None:
+        self._seed_environments()
+        self._restart(None)
+
+    def close(self, *, raise_if_closed: bool = True) -> None:
+        """Closes the environments."""
+        super().close(raise_if_closed=raise_if_closed)
+        for env in self.__dict__.get("_envs", []):
+            if not env.is_closed:
+                env.close()

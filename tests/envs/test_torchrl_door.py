@@ -1,0 +1,254 @@
+"""Any TorchRL environment as a world: rows, ends, actions, observations, groups, seeds, and what is refused."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torchrl.data import Bounded, Categorical, MultiCategorical
+from torchrl.envs.utils import check_env_specs
+
+import envs
+import rlstack
+from rlstack.evaluation.evaluator import evaluate
+from rlstack.training.worlds import build_world
+from tests.conftest import Ended
+from tests.envs import torchrl_toys
+
+TOYS = torchrl_toys.__name__
+
+
+def door(toy: str = "Counter", **options: Any) -> Any:
+    kwargs = {
+        key: options.pop(key) for key in ("ends", "batch", "action", "shows", "steps", "own_ends") if key in options
+    }
+    return envs.make("torchrl", id=f"{TOYS}:{toy}", kwargs=kwargs, **options)
+
+
+def columns(batch: TensorDictBase, *key: str) -> list[list[float]]:
+    """``[W, T, 1]`` as lists of numbers, one of each row."""
+    return batch.get(key)[..., 0].tolist()
+
+
+@pytest.mark.parametrize(
+    ("options", "rows"),
+    [
+        ({"num_envs": 2}, [2, 2]),  # copies
+        ({"batch": (3,)}, [2, 3, 4]),  # as it is
+        ({"batch": (2, 2)}, [2, 3, 4, 5]),  # a batch of two axes is one
+        ({"batch": (3,), "num_envs": 2}, [2, 3]),  # the last row is not shown
+        ({"batch": (2,), "num_envs": 3}, [2, 3, 2]),  # nor is the last of two batches
+    ],
+)
+def test_rows_begin_anew_each_by_itself(options: dict[str, Any], rows: list[int]) -> None:
+    env = door(**options)
+    assert env.batch_size == (len(rows),)
+    check_env_specs(env)
+    batch = env.rollout(7, break_when_any_done=False)
+    lengths = [[float(step % ends + 1) for step in range(7)] for ends in rows]
+    assert columns(batch, "next", "episode", "length") == lengths == columns(batch, "next", "episode", "return")
+    assert batch["next", "observation"][..., 0].tolist() == lengths, "the true last observation"
+    over = [[length == ends for length in own] for own, ends in zip(lengths, rows)]
+    assert columns(batch, "next", "terminated") == columns(batch, "next", "done") == over
+    assert not batch["next", "truncated"].any()
+    first = batch["observation"][..., 1]
+    assert all(len(set(own.tolist())) == -(-7 // ends) for own, ends in zip(first, rows)), "one number an episode"
+
+
+def test_a_single_environment_comes_in_eight_copies_of_different_seeds() -> None:
+    env = door()
+    first = env.reset()["observation"][:, 1]
+    assert env.batch_size == (8,) and len(set(first.tolist())) == 8
+    assert torch.equal(door().reset()["observation"][:, 1], first)
+    assert not torch.equal(door(seed=1).reset()["observation"][:, 1], first)
+    part = door(num_envs=4)
+    part.share(4, 8, seed=0)
+    assert torch.equal(part.reset()["observation"][:, 1], first[4:]), "as in a world of all of them"
+
+
+def test_time_limits_and_sums_of_the_environments_own() -> None:
+    env = door("limited", num_envs=1, steps=3, ends=5)
+    batch = env.rollout(4, break_when_any_done=False)
+    assert columns(batch, "next", "truncated") == [[False, False, True, False]]
+    assert not batch["next", "terminated"].any() and columns(batch, "next", "done") == [[False, False, True, False]]
+    assert columns(batch, "next", "episode", "return") == [[1.0, 2.0, 3.0, 1.0]]
+    assert set(env.observation_spec.keys()) == {"observation", "episode"}
+    told = door("scaled", num_envs=1).rollout(3)
+    assert columns(told, "next", "reward") == [[10.0, 10.0, 10.0]]
+    assert columns(told, "next", "episode", "return") == [[1.0, 2.0, 3.0]], "what the environment says counts"
+
+
+def test_a_limit_of_the_doors() -> None:
+    batch = door(num_envs=1, ends=9, max_steps=2).rollout(4, break_when_any_done=False)
+    assert columns(batch, "next", "truncated") == [[False, True, False, True]]
+    assert columns(batch, "next", "episode", "length") == [[1.0, 2.0, 1.0, 2.0]]
+    both = door(num_envs=1, ends=2, max_steps=2).rollout(2)
+    assert both["next", "terminated"][0, -1] and both["next", "truncated"][0, -1]
+
+
+@pytest.mark.parametrize(
+    ("action", "given", "taken", "spec"),
+    [
+        ("numbers", [1.5, 7.0], [1.5, 1.0], Bounded),  # clipped
+        ("table", [0.0, 0.1, 0.2, 0.3], [[0.0, 0.1], [0.2, 0.3]], Bounded),
+        ("unbounded", [0.5, -9.0, 0.0], [0.5, -1.0, 0.0], Bounded),
+        ("choice", 2, 2, Categorical),
+        ("column", 3, [3], Categorical),
+        ("choices", [1, 2], [1, 2], MultiCategorical),
+        ("one-hot", 1, [0, 1, 0], Categorical),
+        ("one-hots", [1, 2], [0, 1, 0, 0, 1], MultiCategorical),
+        ("bits", [1, 0, 1], [1, 0, 1], MultiCategorical),
+    ],
+)
+def test_actions(action: str, given: Any, taken: Any, spec: type) -> None:
+    env = door(num_envs=2, action=action, ends=9)
+    check_env_specs(env)
+    assert type(env.action_spec).__mro__[0] in (spec, *spec.__subclasses__())
+    root = env.reset().set("action", torch.tensor([given, given], dtype=env.action_spec.dtype))
+    env.step(root)
+    own = env._envs[1]
+    got = own.taken[-1]
+    assert got.dtype == own.action_spec.dtype and own.action_spec.is_in(got)
+    torch.testing.assert_close(got, torch.tensor(taken, dtype=got.dtype))
+
+
+def test_masks_reach_the_policy() -> None:
+    env = door(num_envs=2, action="choice", ends=5)
+    root = env.reset()
+    assert root["action_mask"].tolist() == [[True, False, False, False]] * 2
+    assert env.rand_action(root)["action"].tolist() == [0, 0]
+    agent = rlstack.make_agent("ppo", env)
+    acted = agent.policy(explore=True)(root)
+    assert acted["action"].tolist() == [0, 0]
+
+
+def test_observations_of_every_kind() -> None:
+    env = door(num_envs=1, shows="dict", ends=9)
+    check_env_specs(env)
+    env.rollout(1)
+    shown = env.rollout(3)["observation"][0, -1]
+    assert {key: shown[key].tolist() for key in (("state", "count"), "kind", "seen")} == {
+        ("state", "count"): [2.0],
+        "kind": [0.0, 0.0, 1.0],
+        "seen": [1.0, 1.0],
+    }
+    assert shown["pixels"].dtype == torch.uint8 and shown["pixels"].shape == (40, 40, 3)
+    assert all(value.dtype == torch.float32 for key, value in shown.items(True, True) if key != "pixels")
+    pixels = door(num_envs=1, shows="dict", observation_keys=["pixels"])
+    assert pixels.observation_spec["observation"].shape == (1, 40, 40, 3)
+    some = door(num_envs=1, shows="dict", observation_keys=["state.count", "kind"], dtype=torch.float64)
+    assert set(some.observation_spec["observation"].keys(True, True)) == {("state", "count"), "kind"}
+    assert some.reset()["observation", "kind"].dtype == torch.float64
+
+
+def test_a_group_of_agents() -> None:
+    env = door("Pair", num_envs=2)
+    check_env_specs(env)
+    batch = env.rollout(4, break_when_any_done=False)
+    agents = batch["next", "agents"]
+    assert agents["observation"].shape == (2, 4, 2, 1) and batch["agents", "action"].shape == (2, 4, 2)
+    assert columns(batch, "next", "done")[0] == [False, False, True, False]
+    assert agents["done"][0, ..., 0].tolist() == [[True, False], [True, False], [True, True], [True, False]]
+    assert batch["agents", "active"][0].tolist() == [[True, True], [False, True], [False, True], [True, True]]
+    assert columns(batch, "next", "episode", "return")[0] == [2.0, 4.0, 6.0, 2.0], "the mean of both agents"
+    sequences = rlstack.flatten_agents(batch)
+    assert sequences["next", "reward"][..., 0].tolist() == [[1.0] * 4, [3.0] * 4] * 2
+    assert door("Pair", num_envs=1, own_ends=False).rollout(3)["next", "agents", "done"][0, :, :, 0].tolist() == [
+        [False, False],
+        [False, False],
+        [True, True],
+    ]
+
+
+def test_loading_begins_new_episodes() -> None:
+    env, twin = door(num_envs=2, ends=9), door(num_envs=2, ends=9, seed=3)
+    env.rollout(2)
+    state = env.state_dict()
+    starts = []
+    for one in (env, twin):
+        one.load_state_dict(state)
+        starts.append(one.reset()["observation"])
+    assert torch.equal(*starts) and starts[0][:, 0].tolist() == [0.0, 0.0]
+
+
+class Last(torch.nn.Module):
+    """A policy that takes the largest action."""
+
+    in_keys, out_keys = ["observation"], ["action"]
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        return tensordict.set("action", torch.ones(*tensordict.shape, 2))
+
+
+def test_an_evaluation_plays_as_many_episodes_as_asked_for() -> None:
+    result = evaluate(Last(), "torchrl", {"id": f"{TOYS}:limited", "kwargs": {"batch": [2], "steps": 4}}, 3, seed=0)
+    assert result.episodes["length"].tolist() == [4.0] * 3 == result.episodes["return"].tolist()
+
+
+def test_wrappers_and_configuration() -> None:
+    config = {"name": "torchrl", "id": f"{TOYS}:Counter", "kwargs": {"ends": 4}, "frame_stack": 2, "action_repeat": 2}
+    env = build_world(config, num_worlds=3)
+    assert env.batch_size == (3,) and env.observation_spec["observation"].shape == (3, 4)
+    batch = env.rollout(2)
+    assert columns(batch, "next", "reward") == [[2.0, 2.0]] * 3 and batch["next", "done"][:, -1].all()
+
+
+def test_every_command_takes_it(rlstack_command: Callable[..., Ended]) -> None:
+    env = [
+        "env=torchrl",
+        f"env.id={TOYS}:limited",
+        "+env.kwargs.steps=4",
+        "agent=ppo",
+        "agent.hidden=[4]",
+        "device=cpu",
+    ]
+    run = ["agent.steps_per_batch=8", "agent.minibatch_size=32", "total_frames=64", "eval.episodes=1", "eval.every=64"]
+    train = rlstack_command("train", *env, *run, "log_every=64", "checkpoint.every=64", "run_dir=a", "logger=csv")
+    assert train.status == 0 and "torchrl" in train.out, train.err
+    evaluate = rlstack_command("evaluate", "checkpoint=a", "episodes=2", "device=cpu")
+    assert re.search(r"all +2 +4\.0+ +4\.0", evaluate.out), evaluate.out + evaluate.err
+    watch = rlstack_command("watch", "checkpoint=a", "show=numbers", "episodes=1", "device=cpu")
+    assert watch.status == 0 and "step 4: return 4, length 4" in watch.out
+    diagnose = rlstack_command("diagnose", *env, "test=env", "seconds=0.01", "clock=cpu", "plots=false")
+    assert diagnose.status == 0 and "8 worlds" in diagnose.out, diagnose.err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"id": None}, r"id: give package\.module:Class, or package\.module:function with the annotation"),
+        ({"id": "CartPole-v1"}, "'CartPole-v1' may be one of env=gymnasium"),
+        ({"id": "gymnasium.envs.classic_control:CartPoleEnv"}, "makes no .*EnvBase .*it is one of env=gymnasium"),
+        ({"id": f"{TOYS}:unannotated"}, "makes no .*EnvBase by its own account; allowed: .*'-> EnvBase'"),
+        ({"id": "subprocess:call"}, r"subprocess:call makes no torchrl\.envs\.EnvBase by its own account"),
+        ({"id": f"{TOYS}:liar"}, "has made a int, not a torchrl.envs.EnvBase"),
+        ({"id": f"{TOYS}:Nothing"}, "Nothing cannot be imported: module .* has no attribute 'Nothing'"),
+        ({"id": "no_such_module:Env"}, "cannot be imported: No module named 'no_such_module'"),
+        ({"kwargs": {"end": 3}}, "cannot be made with kwargs {'end': 3}: .*unexpected keyword argument"),
+        ({"num_envs": 0}, "num_envs: 0 is not a positive number"),
+        ({"max_steps": -1}, "max_steps: -1 is not a positive number"),
+        ({"kwargs": {"action": "half"}}, "actions with one bound only"),
+        ({"kwargs": {"action": "whole"}}, "actions of kind BoundedDiscrete .* are not supported, allowed: Categorical"),
+        ({"observation_keys": ["speed"]}, "'speed'.* is not shown by Counter, it shows observation"),
+        ({"observation_keys": []}, "is not shown by Counter"),
+    ],
+)
+def test_what_is_refused_in_one_line(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message) as caught:
+        envs.make("torchrl", **{"id": f"{TOYS}:Counter", **options})
+    assert "\n" not in str(caught.value)
+
+
+def test_a_step_before_the_first_reset() -> None:
+    env = door(num_envs=1)
+    with pytest.raises(RuntimeError, match="reset"):
+        env.step(TensorDict({"action": torch.zeros(1, 2)}, [1]))
+
+
+def test_gymnasium_points_to_this_door() -> None:
+    with pytest.raises(ValueError, match="it is one of env=torchrl"):
+        envs.make("gymnasium", id=f"{TOYS}:Counter")

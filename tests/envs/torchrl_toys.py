@@ -1,0 +1,147 @@
+"""TorchRL environments whose every number is known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torchrl.data import Binary, Bounded, Categorical, Composite, MultiCategorical, MultiOneHot, OneHot, Unbounded
+from torchrl.envs import Compose, EnvBase, RewardScaling, RewardSum, StepCounter, TransformedEnv
+
+ACTIONS = {
+    "numbers": Bounded(torch.tensor([-2.0, 0.0]), torch.tensor([2.0, 1.0])),
+    "table": Bounded(-1.0, 1.0, shape=(2, 2), dtype=torch.float64),
+    "unbounded": Unbounded((3,)),
+    "half": Bounded(torch.tensor([0.0]), torch.tensor([torch.inf])),
+    "whole": Bounded(0, 3, shape=(1,), dtype=torch.int64),
+    "choice": Categorical(4),
+    "column": Categorical(4, shape=(1,)),
+    "choices": MultiCategorical([2, 3]),
+    "one-hot": OneHot(3),
+    "one-hots": MultiOneHot([2, 3]),
+    "bits": Binary(3, dtype=torch.int8),
+}
+
+
+class Counter(EnvBase):
+    """Counts its steps from a first number that its seed decides; row ``k`` of a batch ends after ``ends + k`` of them.
+
+    The reward is 1, or 2 where a one-hot action takes its last choice. ``taken`` has all actions as they came.
+    """
+
+    def __init__(
+        self, ends: int = 2, batch: tuple[int, ...] = (), action: str = "numbers", shows: str = "flat"
+    ) -> None:
+        super().__init__(batch_size=batch)
+        self.ends, self.shows, self.taken = ends, shows, []
+        rows = torch.arange(max(self.batch_size.numel(), 1)).reshape(batch) if batch else torch.zeros(())
+        self.limits = ends + rows
+        self.action_spec = ACTIONS[action].expand(*batch, *ACTIONS[action].shape)
+        self.reward_spec = Unbounded((*batch, 1))
+        self.done_spec = Composite(
+            {name: Binary(1, shape=(*batch, 1), dtype=torch.bool) for name in ("done", "terminated")}, shape=batch
+        )
+        seen: dict[str, Any] = {"observation": Unbounded((*batch, 2))}
+        if shows == "dict":
+            seen = {
+                "state": Composite({"count": Unbounded(batch), "first": Unbounded((*batch, 1))}, shape=batch),
+                "kind": Categorical(3, shape=batch),
+                "seen": Binary(2, shape=(*batch, 2), dtype=torch.bool),
+                "pixels": Bounded(0, 255, shape=(*batch, 40, 40, 3), dtype=torch.uint8),
+            }
+        if "choice" in action or "one-hot" in action:
+            seen["action_mask"] = Binary(4, shape=(*batch, 4), dtype=torch.bool) if action == "choice" else None
+        self.observation_spec = Composite({key: spec for key, spec in seen.items() if spec is not None}, shape=batch)
+        self.count = torch.zeros(batch)
+        self.first = torch.zeros(batch)
+
+    def _set_seed(self, seed: int | None) -> None:
+        self.random = torch.Generator().manual_seed(seed or 0)
+
+    def _reset(self, tensordict: TensorDictBase | None = None, **_: Any) -> TensorDict:
+        begun = torch.ones(self.batch_size, dtype=torch.bool)
+        if tensordict is not None and "_reset" in tensordict:
+            begun = tensordict["_reset"].reshape(self.batch_size)
+        self.count = torch.where(begun, 0.0, self.count)
+        self.first = torch.where(begun, torch.rand(self.batch_size, generator=self.random), self.first)
+        return TensorDict(self._seen(), self.batch_size)
+
+    def _seen(self) -> dict[str, Any]:
+        shape, count, first = self.batch_size, self.count, self.first
+        seen: dict[str, Any] = {"observation": torch.stack((count, first), -1)}
+        if self.shows == "dict":
+            seen = {
+                "state": TensorDict({"count": count, "first": first[..., None]}, shape),
+                "kind": (count % 3).long(),
+                "seen": torch.stack((count > 0, count > 1), -1),
+                "pixels": count.to(torch.uint8).reshape(*shape, 1, 1, 1).expand(*shape, 40, 40, 3).clone(),
+            }
+        if "action_mask" in self.observation_spec:
+            seen["action_mask"] = torch.arange(4).expand(*shape, 4) <= count[..., None]
+        return seen
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDict:
+        self.taken.append(tensordict["action"].clone())
+        self.count = self.count + 1
+        over = (self.count >= self.limits)[..., None]
+        entries = {**self._seen(), "reward": torch.ones(*self.batch_size, 1), "done": over, "terminated": over.clone()}
+        return TensorDict(entries, self.batch_size)
+
+
+class Pair(EnvBase):
+    """Two agents under ``group``; the first ends after one step, the second and the environment after three."""
+
+    def __init__(self, group: str = "players", own_ends: bool = True) -> None:
+        super().__init__(batch_size=())
+        self.group, self.own_ends = group, own_ends
+        self.action_spec = Composite({group: Composite({"action": OneHot(3, shape=(2, 3))}, shape=(2,))})
+        self.reward_spec = Composite({group: Composite({"reward": Unbounded((2, 1))}, shape=(2,))})
+        self.observation_spec = Composite({group: Composite({"observation": Unbounded((2, 1))}, shape=(2,))})
+        ends: dict[str, Any] = {name: Binary(1, dtype=torch.bool) for name in ("done", "terminated")}
+        if own_ends:
+            own = {name: Binary(1, shape=(2, 1), dtype=torch.bool) for name in ("done", "terminated")}
+            ends[group] = Composite(own, shape=(2,))
+        self.done_spec = Composite(ends)
+        self.count, self.taken = 0, []
+
+    def _set_seed(self, seed: int | None) -> None:
+        return
+
+    def _told(self, **more: Any) -> dict[str, Any]:
+        return {"observation": torch.full((2, 1), float(self.count)), **more}
+
+    def _reset(self, tensordict: TensorDictBase | None = None, **_: Any) -> TensorDict:
+        self.count = 0
+        return TensorDict({self.group: TensorDict(self._told(), [2])}, [])
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDict:
+        self.count += 1
+        self.taken.append(tensordict[self.group, "action"].clone())
+        entries = self._told(reward=torch.tensor([[1.0], [3.0]]))
+        over = torch.tensor([self.count >= 3])
+        if self.own_ends:
+            ends = torch.tensor([[self.count >= 1], [self.count >= 3]])
+            entries |= {"done": ends, "terminated": ends.clone()}
+        return TensorDict({self.group: TensorDict(entries, [2]), "done": over, "terminated": over.clone()}, [])
+
+
+def limited(steps: int = 3, ends: int = 9, batch: tuple[int, ...] = ()) -> TransformedEnv:
+    """Truncated by a transform, which also sums the rewards."""
+    env = TransformedEnv(Counter(ends, tuple(batch)), StepCounter(max_steps=steps))
+    return env.append_transform(RewardSum())
+
+
+def scaled() -> TransformedEnv:
+    """The learner gets ten times the rewards that the environment sums up."""
+    return TransformedEnv(Counter(3), Compose(RewardSum(), RewardScaling(loc=0.0, scale=10.0)))
+
+
+def unannotated():
+    """Nobody knows what it returns before it is called."""
+    raise AssertionError("called")
+
+
+def liar() -> EnvBase:
+    """It returns something else."""
+    return 3  # type: ignore[return-value]
