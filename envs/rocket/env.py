@@ -124,6 +124,7 @@ class Rocket(World):
         self._stage: int | None = None
         self._sizes = self.starts.ladder()
         self.num_stages = len(self._sizes) if len(self._sizes) > 1 else 0
+        self.stage_names = tuple(f"{own}v{others}" for own, others in self._sizes)
         self._actions = actions
         field = Field(True, rules.LOW_RAMP, rules.HIGH_RAMP) if ramps else Field(True)
         weights = tuple(make_weights(rewards, reward_weights).values())

@@ -26,7 +26,7 @@ class Wrapper(World):
         super().__init__(inner.num_worlds, inner.device, inner.float_dtype, None)
         self.inner = inner
         self.saves_episodes = inner.saves_episodes
-        self.num_stages = inner.num_stages
+        self.num_stages, self.stage_names = inner.num_stages, inner.stage_names
         self.generator = inner.generator
         self.observation_spec = inner.observation_spec.clone()
         self.action_spec = inner.full_action_spec.clone()

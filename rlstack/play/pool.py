@@ -185,6 +185,10 @@ class Pool:
         self.write_index()
         return entry
 
+    def add_fixed(self, name: str) -> None:
+        """Adds a player that needs no file: ``random``, ``self``, or one of the world's own."""
+        self._join(Entry(name, name))
+
     def _join(self, entry: Entry, rating: float | None = None) -> None:
         self.entries.append(entry)
         self.ratings.add(entry.name)

@@ -45,10 +45,13 @@ class SelfPlay:
             return None
         state = {"frames": frames, "agent": agent.state_dict(), "config": self._config}
         entry = self._world.pool.add_snapshot(state, frames)
+        self._world.new_snapshot()
         return f"{entry.name} joined the opponents ({why}), {len(self._world.pool)} now"
 
     def _reason(self, frames: int) -> str | None:
         config, pool = self._world.config, self._world.pool
+        if self._world.snapshot_wanted:
+            return "for this stage"
         passed = frames - pool.last_snapshot
         if config.snapshot_every is not None and passed >= config.snapshot_every:
             return f"after {passed:,} frames"

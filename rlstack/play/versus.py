@@ -18,11 +18,14 @@ from rlstack.agents.interface import GROUP
 from rlstack.config import ConfigError, Interval, build
 from rlstack.config.agents import Count
 
-from .players import SELF
+from .players import RANDOM, SELF
 from .pool import Pool
 from .samplers import make_sampler
 from .seats import EMPTY, Seats
 from .sides import half_worlds, of_first, sides_of
+
+CHECKPOINT = "checkpoint"
+"""The learner's newest snapshot, as whom a stage of a curriculum names."""
 
 
 @dataclass
@@ -115,6 +118,9 @@ class Versus(Wrapper):
         self._drawn: list[str] = []
         self._shares = torch.ones(1)  # how often each of them is met
         self._episodes = 0
+        self._met: list[str] | None = None
+        self._guests: list[str] = []  # opponents of stages that are not the configuration's
+        self.snapshot_wanted = False
         worlds = torch.arange(self.num_worlds, device=self.device)
         self._own = 2 * worlds + (config.side == "second")  # half-worlds that learn
         self._returns = torch.zeros(self.num_worlds, device=self.device, dtype=torch.float64)
@@ -142,6 +148,44 @@ class Versus(Wrapper):
     def follow(self, policy: TensorDictModuleBase) -> None:
         """Makes the opponent ``self`` act as this policy, which shares the learner's parameters."""
         self.pool.learner(self.inner).follow(policy)
+
+    # -- stages of a curriculum ----------------------------------------------------------------------------------
+
+    def who_can_be_met(self) -> list[str]:
+        """Names that :meth:`meet` takes."""
+        own = [RANDOM, *self._sides.scripted, SELF, CHECKPOINT]
+        return [*own, *(entry.name for entry in self.pool.entries if entry.name not in own)]
+
+    def meet(self, names: Sequence[str] | None) -> None:
+        """Whom episodes that begin from now on are held against; None: those of the configuration, and snapshots.
+
+        ``checkpoint`` is the newest snapshot. One is wanted as soon as possible (:attr:`snapshot_wanted`); before the
+        first of all it is the learner itself.
+        """
+        self.snapshot_wanted = CHECKPOINT in (names or ())
+        wanted = [SELF if name == CHECKPOINT else name for name in names or ()]
+        for name in dict.fromkeys(wanted):
+            if name not in {entry.name for entry in self.pool.entries}:
+                self.pool.add_fixed(name)
+                self._guests.append(name)
+        self._met = None if names is None else list(names)
+        self._drawn = []
+
+    def new_snapshot(self) -> None:
+        """The pool has a snapshot more, which a stage may have waited for."""
+        if self.snapshot_wanted:
+            self.snapshot_wanted, self._drawn = False, []
+
+    def _candidates(self) -> list[int]:
+        """Places in the pool of those who may be drawn."""
+        entries, met = self.pool.entries, self._met
+        if met is None:
+            return [place for place, entry in enumerate(entries) if entry.name not in self._guests]
+        names = [name for name in met if name != CHECKPOINT]
+        if CHECKPOINT in met:
+            newest = max(entries, key=lambda entry: entry.frames)
+            names.append(newest.name if newest.frames else SELF)
+        return [place for place, entry in enumerate(entries) if entry.name in names]
 
     # -- drawing opponents ---------------------------------------------------------------------------------------
 
@@ -174,12 +218,14 @@ class Versus(Wrapper):
 
     def _draw(self) -> None:
         """Draws those who may be met from now on; who has left is forgotten once no world holds it any more."""
-        weights = self._sampler(self.pool.standings()).to(self.generator.device)
-        if len(self.pool) <= self.config.at_once:
-            chosen, self._shares = list(range(len(self.pool))), weights
+        candidates = self._candidates()
+        weights = self._sampler(self.pool.standings())[candidates].to(self.generator.device)
+        if len(candidates) <= self.config.at_once:
+            chosen, self._shares = candidates, weights
         else:  # with replacement: an opponent of twice the weight is met twice as often
             drawn = torch.multinomial(weights, self.config.at_once, replacement=True, generator=self.generator)
-            chosen, self._shares = drawn.tolist(), torch.ones_like(weights[: self.config.at_once])
+            chosen = [candidates[place] for place in drawn.tolist()]
+            self._shares = torch.ones_like(weights[: self.config.at_once])
         self._drawn, self._episodes = [self.pool.entries[index].name for index in chosen], 0
         self._load([*self._seated(), *self._drawn])
 
@@ -274,11 +320,14 @@ class Versus(Wrapper):
             "players": players,
             "own": self._own,
             "returns": self._returns,
+            "stage": {"met": self._met, "guests": list(self._guests), "snapshot_wanted": self.snapshot_wanted},
         }
 
     def _load_state(self, state: dict[str, Any]) -> None:
         super()._load_state(state)
         self.pool.load_state_dict(state["pool"])
+        stage = state.get("stage") or {"met": None, "guests": [], "snapshot_wanted": False}  # older checkpoints
+        self._met, self._guests, self.snapshot_wanted = stage["met"], list(stage["guests"]), stage["snapshot_wanted"]
         self._names, self._drawn, self._episodes = [], list(state["drawn"]), state["episodes"]
         self._shares = state["shares"].to(self.generator.device)
         self._seats.assignment.fill_(EMPTY)

@@ -14,13 +14,15 @@ import envs
 import rlstack
 import rlstack.play.option
 from rlstack.agents import make_agent
-from rlstack.config import ConfigError, to_plain
+from rlstack.config import ConfigError, build, to_plain
 from rlstack.evaluation.evaluator import evaluate
 from rlstack.play.option import judged
 from rlstack.play.pool import LEARNER, Pool
 from rlstack.play.samplers import Standings, make_sampler
 from rlstack.play.self_play import SelfPlay
 from rlstack.play.versus import Versus
+from rlstack.training.curriculum.config import CurriculumConfig
+from rlstack.training.curriculum.course import Curriculum
 from tests.play.duel import NAME, Duel
 
 
@@ -223,6 +225,59 @@ def test_a_promotion_needs_wins_and_games(tmp_path: Path) -> None:
     assert "won 99% of 100 games" in str(play.observe(10, agent))
     env.pool.record([("low", 0.5)] * 200)
     assert play.observe(20, agent) is None
+
+
+def met(env: Any) -> set[str]:
+    """Who is there in episodes that have begun anew."""
+    env.reset()
+    return {env._names[index] for index in env._seats.assignment.unique().tolist() if index >= 0}
+
+
+def test_a_stage_names_its_opponents(tmp_path: Path) -> None:
+    env = duel(num_worlds=32)
+    agent = make_agent("ppo", env, hidden=[4])
+    play = SelfPlay(env, tmp_path, {"agent": {}, "env": {"name": NAME}})
+    assert met(env) == {"high", "low"} and env.who_can_be_met() == ["random", "high", "low", "self", "checkpoint"]
+    env.meet(["random"])
+    assert met(env) == {"random"}
+    env.meet(["self", "low"])
+    assert met(env) == {"self", "low"} and play.observe(10, agent) is None
+    env.meet(["checkpoint"])
+    assert met(env) == {"self"}, "until there is one"
+    assert play.observe(20, agent) == "snapshot_000000000020 joined the opponents (for this stage), 5 now"
+    assert play.observe(30, agent) is None
+    state, copy = env.state_dict(), duel(num_worlds=32)
+    copy.load_state_dict(state)
+    assert copy._met == ["checkpoint"] and [env.pool.entries[place].name for place in env._candidates()] == [
+        "snapshot_000000000020"
+    ]
+    assert copy._candidates() == env._candidates()
+    env.meet(None)
+    assert {env.pool.entries[place].name for place in env._candidates()} == {"high", "low", "snapshot_000000000020"}
+
+
+def test_a_curriculum_changes_the_opponents() -> None:
+    class Staged(Versus):
+        """With stages that change nothing but who is met."""
+
+        def _enter_stage(self, stage: int) -> None:
+            return
+
+    plain = duel()
+    env = Staged(plain.inner, plain.config)
+    env.num_stages = 3
+    stages = [
+        {"name": "a", "opponents": ["random"], "advance": {"frames": {"min": 10}}},
+        {"name": "b", "advance": {"frames": {"min": 20}}},
+        {"name": "c", "opponents": ["low", "checkpoint"]},
+    ]
+    course = Curriculum(build(CurriculumConfig, {"window": 1, "forget": True, "stages": stages}), env)
+    assert met(env) == {"random"}
+    assert course.check(10) and met(env) <= {"high", "low"}
+    assert course.check(20) and met(env) <= {"low", "self"} and env.snapshot_wanted
+    stages[0]["opponents"] = ["hihg"]
+    with pytest.raises(ConfigError, match=r"stages\[0\].opponents: 'hihg' is unknown, did you mean 'high'\? allowed: "):
+        Curriculum(build(CurriculumConfig, {"window": 1, "forget": True, "stages": stages}), env)
 
 
 def test_the_least_recently_used_make_room_but_not_who_plays() -> None:

@@ -185,6 +185,8 @@ def test_rules_that_are_none(rule: Any, message: str) -> None:
         ({"stages": [{"name": "a", "advance": {"wins": {"min": 1}}}, {"name": "b"}]}, "no metric 'wins' .*allowed: ep"),
         ({"stages": [{"name": "a", "advance": {"sucess": {"min": 1}}}, {"name": "b"}]}, "did you mean 'success'"),
         ({"window": 0}, "curriculum.window: 0 is outside"),
+        ({"stages": [{"name": "a", "opponents": []}]}, r"curriculum.stages\[0\]: opponents: \[\] is nobody"),
+        ({"stages": [{"name": "a", "opponents": ["rule"]}]}, "for opponents of stages set env.opponents, such as"),
         ({"speed": 1}, "curriculum.speed: unknown key"),
     ],
 )
@@ -222,6 +224,14 @@ def test_one_stage_a_check_by_its_own_or_by_all_episodes(forget: bool) -> None:
     found = [course.check(frames) for frames in range(4)]
     assert found == ([True, False, False, False] if forget else [True, True, True, False])
     assert world.entered == list(range(1 + sum(found)))
+
+
+def test_stages_of_the_world_that_are_not_used_are_told() -> None:
+    course = curriculum(
+        stages=[{"name": "a", "advance": {"frames": {"min": 9}}, "level": 1}, {"name": "b", "level": 3}]
+    )
+    assert course.notes() == ["curriculum: ends with b; stages of the world that it leaves unused: 0, 2, 4, 5"]
+    assert curriculum(name="arena").notes() == []
 
 
 def test_frames_alone_can_lead() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from rlstack.config import ConfigError, Interval
@@ -21,11 +22,19 @@ class StageConfig:
         level: which of the world's own stages it is; None is its place in the list.
         advance: when it is passed, see :func:`~.rules.parse_rule`; None is the curriculum's own rule. The last stage
             has none: it does not end.
+        opponents: who is met in it, of a world with ``opponents``: ``random``, players of the world's own (``rule``),
+            ``self``, ``checkpoint`` (the learner as it was when the stage began, or its newest snapshot since), and
+            those of ``env.opponents.players`` by name; None is all of the latter.
     """
 
     name: str
     level: Annotated[int | None, Interval(low=0)] = None
     advance: dict[str, Any] | None = None
+    opponents: list[str] | None = None
+
+    def __post_init__(self) -> None:
+        if self.opponents == []:
+            raise ValueError("opponents: [] is nobody, give one at least, or null")
 
 
 @dataclass
@@ -38,12 +47,15 @@ class CurriculumConfig:
             several stages can be passed one check after the other.
         stages: in order.
         advance: when a stage without a rule of its own is passed.
+        named: stages are those of the world that have their names; the others are left out, in a world too small for
+            them.
     """
 
     window: Annotated[int, Interval(low=1)]
     forget: bool
     stages: list[StageConfig]
     advance: dict[str, Any] | None = None
+    named: bool = False
 
     def __post_init__(self) -> None:
         if not self.stages:
@@ -66,6 +78,20 @@ class CurriculumConfig:
         if self.stages[-1].advance is not None:
             raise ConfigError(f"{_WHERE}.stages[{len(found)}].advance: the last stage does not end")
         return found
+
+    def within(self, names: Sequence[str]) -> CurriculumConfig:
+        """Where stages are ``named``, those that a world has which calls its own so; the last of them does not end.
+
+        Raises:
+            ConfigError: it has none of them.
+        """
+        if not self.named:
+            return self
+        kept = [replace(stage, level=names.index(stage.name)) for stage in self.stages if stage.name in names]
+        if not kept:
+            listed = ", ".join(stage.name for stage in self.stages)
+            raise ConfigError(f"{_WHERE}.stages: the world has none of {listed}, but {', '.join(names) or 'no names'}")
+        return replace(self, stages=[*kept[:-1], replace(kept[-1], advance=None)])
 
     @property
     def levels(self) -> list[int]:

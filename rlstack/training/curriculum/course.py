@@ -11,6 +11,7 @@ from torchrl.envs import EnvBase
 
 from rlstack.config import ConfigError
 from rlstack.config.errors import did_you_mean
+from rlstack.play.versus import Versus
 
 from .config import CurriculumConfig
 from .episodes import SUCCESS, LatestEpisodes
@@ -35,9 +36,16 @@ class Curriculum:
     """
 
     def __init__(self, config: CurriculumConfig, env: EnvBase) -> None:
-        self.config, self._env = config, env
+        _check_stages(env)
+        self.config, self._env = config.within(getattr(env, "stage_names", ())), env
+        used = {stage.name for stage in self.config.stages}
+        self._left_out = [stage.name for stage in config.stages if stage.name not in used]
+        config = self.config
         self._rules, self._levels = config.rules(), config.levels
         _check_levels(self._levels, env)
+        self._with_opponents = any(stage.opponents is not None for stage in config.stages)
+        if self._with_opponents:
+            _check_opponents(config, env)
         metrics = list(dict.fromkeys(metric for rule in self._rules for metric in rule.metrics))
         waits = max((rule.most_episodes for rule in self._rules), default=0)
         self._episodes = LatestEpisodes(_statistics(metrics, env), config.window, waits)
@@ -49,6 +57,8 @@ class Curriculum:
         self.stage = stage
         world: Any = self._env
         world.set_stage(self.level)
+        if self._with_opponents:
+            world.meet(self.config.stages[stage].opponents)
 
     @property
     def level(self) -> int:
@@ -101,6 +111,19 @@ class Curriculum:
         reached = ", ".join(f"{metric} {_written(mean)}" for metric, mean in self._passed.items())
         return f"stage {self.stage + 1} of {count}, {name}" + (f" ({reached})" if reached else "")
 
+    def notes(self) -> list[str]:
+        """What there is to tell before the run: stages that the world lacks, and those of its own that are not used."""
+        known: Any = self._env
+        names = getattr(known, "stage_names", ()) or [str(level) for level in range(known.num_stages)]
+        unused = [name for level, name in enumerate(names) if level not in self._levels]
+        lines = []
+        if self._left_out:
+            lines.append(f"curriculum: {', '.join(self._left_out)} left out, the world is too small for them")
+        if unused:
+            last, rest = self.config.stages[-1].name, ", ".join(unused)
+            lines.append(f"curriculum: ends with {last}; stages of the world that it leaves unused: {rest}")
+        return lines
+
     # -- checkpoint ----------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
@@ -118,10 +141,25 @@ def _written(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
+def _check_stages(env: EnvBase) -> None:
+    if not getattr(env, "num_stages", 0):
+        raise ConfigError(f"curriculum: {type(env).__name__} has no stages as it is configured")
+
+
+def _check_opponents(config: CurriculumConfig, env: Any) -> None:
+    if not isinstance(env, Versus):
+        raise ConfigError("curriculum.stages: for opponents of stages set env.opponents, such as {players: [random]}")
+    allowed = env.who_can_be_met()
+    for index, stage in enumerate(config.stages):
+        where = f"curriculum.stages[{index}].opponents"
+        for name in stage.opponents or ():
+            if name not in allowed:
+                guess = did_you_mean(name, allowed)
+                raise ConfigError(f"{where}: {name!r} is unknown, {guess}allowed: {', '.join(allowed)}")
+
+
 def _check_levels(levels: list[int], env: EnvBase) -> None:
     known = getattr(env, "num_stages", 0)
-    if not known:
-        raise ConfigError(f"curriculum: {type(env).__name__} has no stages as it is configured")
     for index, level in enumerate(levels):
         if level >= known:
             raise ConfigError(

@@ -10,7 +10,7 @@ import envs
 import rlstack
 from envs.rocket.env import Rocket
 from rlstack.agents import make_agent
-from rlstack.config import build, load_group
+from rlstack.config import ConfigError, build, load_group
 from rlstack.training.curriculum.config import CurriculumConfig
 from rlstack.training.curriculum.course import Curriculum
 
@@ -126,6 +126,27 @@ def test_the_shipped_curriculum_goes_by_wins_and_by_time() -> None:
     assert not course.check(1_649_999)
     assert course.check(1_650_000) and env.reset()["agents", "active"].tolist() == [TEAMS[2, 2]]
     assert not course.check(9_000_000)  # the last stage does not end
+
+
+def test_a_curriculum_takes_the_stages_that_the_world_has_room_for() -> None:
+    def shipped(blue: int, orange: int) -> Curriculum:
+        config = build(CurriculumConfig, load_group("curriculum", "rocket"), "curriculum")
+        return Curriculum(config, Rocket(num_worlds=1, blue=blue, orange=orange, observation="compact"))
+
+    whole = shipped(3, 3)
+    assert [stage.name for stage in whole.config.stages] == ["1v1", "1v2", "2v2", "2v3", "3v3"] and whole.notes() == []
+    for frames in range(0, 20_000_000, 500_000):
+        whole.check(frames)
+    assert whole.level == 4
+    two = shipped(2, 2)
+    assert [stage.name for stage in two.config.stages] == ["1v1", "1v2", "2v2"]
+    assert two.notes() == ["curriculum: 2v3, 3v3 left out, the world is too small for them"]
+    other = shipped(1, 3)
+    assert other.config.levels == [0, 1]
+    assert other.notes()[1] == "curriculum: ends with 1v2; stages of the world that it leaves unused: 1v3"
+    with pytest.raises(ConfigError, match=r"curriculum.stages: the world has none of 4v4, but 1v1, 1v2, 2v2"):
+        mapping = {"window": 1, "forget": True, "named": True, "stages": [{"name": "4v4"}]}
+        Curriculum(build(CurriculumConfig, mapping, "curriculum"), two_a_side(worlds=1))
 
 
 def test_a_team_size_is_that_of_both_teams() -> None:
