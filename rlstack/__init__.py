@@ -6,6 +6,9 @@ Programmatic face: :func:`make_collector`, :func:`make_agent`, :func:`flatten_ag
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -19,6 +22,40 @@ if TYPE_CHECKING:
     from .collection.flatten import flatten_agents
     from .training.imitation import imitate
     from .training.loading import load
+
+
+def place_working_folder() -> None:
+    """Makes modules of the working folder importable, after all others: none takes the place of a package.
+
+    Python puts the folder first for ``python -m rlstack.train`` and nowhere for ``rlstack train``. With ``python -P``
+    it stays out.
+    """
+    if getattr(sys.flags, "safe_path", False):
+        return
+    here = os.getcwd()
+    if sys.argv[0] == "-m" and sys.path and sys.path[0] in ("", here):
+        del sys.path[0]
+    if here not in sys.path:
+        sys.path.append(here)
+
+
+def _check_neighbour() -> None:
+    """Raises a one-line error where another ``envs`` would be imported than the one beside this package."""
+    spec = importlib.util.find_spec("envs")
+    origin = None if spec is None else spec.origin
+    expected = os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(__file__))), "envs", "__init__.py")
+    if origin is None or os.path.realpath(origin) == expected:
+        return
+    line = f"{origin} has the name of rlstack's own package 'envs': rename it, or start Python where it is not first"
+    if sys.argv[0] == "-m":
+        print(f"error: {line}", file=sys.stderr)
+        raise SystemExit(2)
+    raise ImportError(line)
+
+
+if sys.argv[:1] == ["-m"]:  # a command is about to start
+    place_working_folder()
+_check_neighbour()
 
 _HOMES = {
     "make_agent": "rlstack.agents",
@@ -35,6 +72,4 @@ def __getattr__(name: str) -> Any:
     """Imports torch and TorchRL only when something is used, so that ``--help`` and errors come at once."""
     if name not in _HOMES:
         raise AttributeError(f"module 'rlstack' has no attribute {name!r}")
-    import importlib
-
     return getattr(importlib.import_module(_HOMES[name]), name)

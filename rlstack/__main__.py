@@ -6,6 +6,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
+from rlstack import place_working_folder
 from rlstack.config.errors import ConfigError, did_you_mean
 from rlstack.help import COMMANDS, LISTS, list_group, table, tell
 
@@ -20,6 +21,7 @@ def main() -> None:
 
     Exits with status 2 on a user's error.
     """
+    place_working_folder()
     command, arguments = (sys.argv[1], sys.argv[2:]) if len(sys.argv) > 1 else ("help", [])
     if command in COMMANDS:
         sys.argv = [f"{sys.argv[0]} {command}", *arguments]

@@ -31,6 +31,7 @@ from yaml import MarkedYAMLError, YAMLError
 from envs.working import Work
 from rlstack.config import ConfigError, catalogue, conf_dir
 from rlstack.config.errors import RunError, did_you_mean, missing_option, nearest, unknown_key
+from rlstack.config.groups import is_own
 from rlstack.config.named_code import granting
 from rlstack.config.typed import resolve
 from rlstack.help import command_help, tell, user_folders
@@ -118,7 +119,7 @@ def hydra_command(
                 return None
             with user_errors(), _all_errors_reach_us():
                 ordered = _flags_first(sys.argv[1:])
-                typed = ordered if arguments is None else arguments(ordered)
+                typed = own_world(ordered if arguments is None else arguments(ordered))
                 groups = catalogue.read_command(config_name).groups if makes_runs else None
                 with sweep_folder(typed, groups) as (sys.argv[1:], sweep):
                     command = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=config_name)
@@ -143,6 +144,31 @@ def open_group(group: str) -> Callable[[list[str]], list[str]]:
         return [f"++{entry}" if entry.startswith(f"{group}.") else entry for entry in arguments]
 
     return rewrite
+
+
+def own_world(arguments: list[str]) -> list[str]:
+    """The command line of a world that ships no yaml: what may be said of it is known to its constructor alone.
+
+    ``env.name=my_package:MyWorld`` without ``env=`` begins with nothing but that name, and ``env.key=value`` is taken
+    although the configuration has no such key, as it is for a yaml that only says the name.
+    """
+    given = {entry.lstrip("+").partition("=")[0]: entry.partition("=")[2] for entry in arguments if "=" in entry}
+    name = given.get("env.name")
+    if name is None and "env" in given:
+        name = _name_in_yaml(given["env"], arguments)
+    if name is None or not is_own(name):
+        return arguments
+    begun = arguments if {"env", "resume", "checkpoint"} & given.keys() else ["env=own", *arguments]
+    return open_group("env")(begun)
+
+
+def _name_in_yaml(option: str, arguments: list[str]) -> str | None:
+    """The ``name`` that an option of the group ``env`` gives, None where that cannot be read."""
+    try:
+        options = catalogue.group_options("env", option, catalogue.folders(user_folders(arguments)))
+    except (ConfigError, OSError, UnicodeError):  # told in full where it is composed
+        return None
+    return next((entry.value.strip("'\"") for entry in options if entry.key == "name"), None)
 
 
 def _flags_first(arguments: list[str]) -> list[str]:

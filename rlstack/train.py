@@ -15,7 +15,7 @@ from rlstack.command import hydra_command, open_group
 from rlstack.config import ConfigError, build, convert, to_plain
 from rlstack.config.agents import Whole, check_agent
 from rlstack.config.errors import RunError, nearest_path
-from rlstack.config.groups import check_kinds
+from rlstack.config.groups import check_kinds, is_own
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,7 +31,8 @@ _DEBUG_WORLDS, _DEBUG_AGENTS = 8, 10  # of each world about so many at most
 
 def run(cfg: DictConfig) -> float:
     """One run, new or resumed, from configuration to report; returns its score, for sweeps."""
-    plain = debugged(to_plain(cfg))
+    plain = to_plain(cfg)
+    plain = debugged(plain if plain["resume"] is not None else _completed(plain))
     plain |= _named(plain)
     plain = _resumed(plain) if plain["resume"] is not None else _placed(plain)
     directory = train(plain)
@@ -63,6 +64,19 @@ def _placed(plain: dict[str, Any]) -> dict[str, Any]:
     if plain["run_dir"] is not None or not named or not in_sweep():
         return plain
     return {**plain, "run_dir": run_of_job(run_name(plain["agent"], plain["env"], plain["seed"]))}
+
+
+def _completed(plain: dict[str, Any]) -> dict[str, Any]:
+    """With all options of a world without a yaml of ours, which its constructor alone knows."""
+    env = plain.get("env")
+    if not isinstance(env, dict) or not isinstance(env.get("name"), str) or not is_own(env["name"]):
+        return plain
+    from rlstack.training.config import TrainConfig, with_length
+
+    build(TrainConfig, with_length(debugged(plain)))  # what is wrong elsewhere is told before the world is imported
+    from rlstack.training.worlds import with_defaults
+
+    return {**plain, "env": with_defaults(plain["env"])}
 
 
 def train(plain: dict[str, Any]) -> RunDirectory | None:
@@ -119,10 +133,10 @@ def train(plain: dict[str, Any]) -> RunDirectory | None:
             training.tell = notices.tell
             evaluation = training.execute()
             notices.tell(f"ended at {training.frames:,} frames: {evaluation.in_words()}")
-            if config.curriculum is not None:
+            if training.curriculum is not None:
                 from rlstack.training.curriculum.picture import save_curriculum
 
-                save_curriculum(directory.path, [stage.name for stage in config.curriculum.stages])
+                save_curriculum(directory.path, [stage.name for stage in training.curriculum.config.stages])
         evaluation.print_table()
         print(where_things_are(directory, config, training.digest))
         return directory if folder is None else None
@@ -156,6 +170,8 @@ def _begun(config: TrainConfig, directory: RunDirectory, plain: dict[str, Any], 
         else:
             training.begin()
         training.prepare()
+        for line in training.curriculum.notes() if training.curriculum is not None else ():
+            print(line)
         with told_in_one_line(directory.path):
             directory.write_config({**training.raw_config, "resume": None})
             record_environment(directory.path)

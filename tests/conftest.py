@@ -62,6 +62,7 @@ def rlstack_command(
     from rlstack.__main__ import main
 
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))  # commands add the working folder
 
     def call(*words: str) -> Ended:
         monkeypatch.setattr(sys, "argv", ["rlstack", *words])

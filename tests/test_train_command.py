@@ -59,7 +59,6 @@ def train(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         ("env.max_steps=abc", ["env.max_steps", "int", "abc"]),
         ("env.perception_noise=flase", ["env.perception_noise", "bool"]),
         ("env.goal_reward=nan", ["env.goal_reward", "finite"]),
-        ("env.name=nomodule:World", ["env.name", "nomodule"]),
         ("device=cuda:7", ["device"]),
         ("resume=nowhere", ["nowhere", "not a run directory"]),
     ],

@@ -220,10 +220,7 @@ class TorchRL(World):
     # -- steps ---------------------------------------------------------------------------------------------------
 
     def _advance(self, tensordict: TensorDictBase) -> TensorDict:
-        if not self._roots:
-            raise RuntimeError("reset() comes before the first step")
-        key: Any = (_GROUP, "action") if self._agents else "action"
-        actions = self._action.convert(tensordict.get(key).detach())
+        actions = self._action.convert(self._chosen(tensordict).detach())
         hidden = len(self._over) - self.num_worlds
         if hidden:
             actions = torch.cat((actions, actions[:1].expand(hidden, *actions.shape[1:])))
@@ -308,6 +305,15 @@ class TorchRL(World):
         self._returns = self._returns.masked_fill(begin, 0.0)
         self._lengths = self._lengths.masked_fill(begin, 0.0)
         self._show(self._roots)
+
+    def _restart_seeded(self, seed: int | Sequence[int]) -> None:
+        if np.ndim(seed) == 0:
+            super()._restart_seeded(seed)
+            return
+        self._restart(None)
+        for row, own in enumerate(self._one_for_each(seed)):  # type: ignore[arg-type]
+            self._envs[row // self._rows].set_seed(own)
+            self._restart(torch.tensor([row], device=self.device))
 
     def _reset_rows(self, env: EnvBase, root: TensorDictBase, mask: Tensor) -> TensorDictBase:
         """What :meth:`torchrl.envs.EnvBase.maybe_reset` does, for rows that need not have ended."""

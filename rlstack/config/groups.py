@@ -25,6 +25,11 @@ def conf_dir() -> Path:
     raise ConfigError(f"no folder of configuration files, looked for {candidates[0]} and {candidates[1]}")
 
 
+def is_own(world: str) -> bool:
+    """Whether a world's name is that of a user's, or of an installed package, rather than of one with a yaml here."""
+    return world not in ("", "null") and not (conf_dir() / "env" / f"{world}.yaml").is_file()
+
+
 def load_group(group: str, name: str, overrides: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Read one option of a Hydra group outside a Hydra application, inheriting as Hydra would.
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, get_type_hints
 
 import torch
@@ -11,9 +13,11 @@ from torchrl.envs import EnvBase
 
 import envs
 import rlstack.play.option  # noqa: F401  (makes env.opponents known)
+from rlstack.agents.interface import GROUP
 from rlstack.collection.devices import usable_device
-from rlstack.config import ConfigError, convert
+from rlstack.config import ConfigError, convert, to_plain
 from rlstack.config.errors import unknown_key
+from rlstack.config.groups import is_own
 
 _OURS = ("device", "seed")  # top-level keys of a run
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -43,6 +47,33 @@ def world_options(config: Mapping[str, Any]) -> dict[str, Any]:
     return options
 
 
+def with_defaults(env: Mapping[str, Any]) -> dict[str, Any]:
+    """An ``env`` group of a world without a yaml of ours, with all defaults of its constructor.
+
+    Those that yaml cannot hold are left to the constructor.
+
+    Raises:
+        ConfigError: see :func:`world_options`.
+    """
+    if not isinstance(env.get("name"), str) or not is_own(env["name"]):
+        return dict(env)
+    world_options(env)
+    parameters = inspect.signature(envs.constructor(env["name"])).parameters
+    defaults = {name: _plain(entry.default) for name, entry in parameters.items() if name not in ("self", *_OURS)}
+    known = {name: value for name, value in defaults.items() if value is not inspect.Parameter.empty}
+    return {"name": env["name"], **known, **env}
+
+
+def _plain(default: Any) -> Any:
+    """A default as yaml has it, ``Parameter.empty`` where there is none or yaml has no such thing."""
+    if isinstance(default, torch.dtype):
+        return next((name for name, dtype in _DTYPES.items() if dtype == default), inspect.Parameter.empty)
+    try:
+        return default if default is inspect.Parameter.empty else to_plain(default)
+    except ConfigError:
+        return inspect.Parameter.empty
+
+
 def _annotations(constructor: Any) -> dict[str, Any]:
     try:
         return get_type_hints(constructor)
@@ -55,7 +86,8 @@ def _checked(hint: Any, value: Any, key: str) -> Any:
         if not isinstance(value, str) or value not in _DTYPES:
             raise ConfigError(f"{key}: {value!r} is unknown, allowed: {', '.join(_DTYPES)}")
         return _DTYPES[value]
-    value = convert(hint, value, key)
+    with suppress(TypeError):  # a user's annotation of a kind that no configuration has: taken as it comes
+        value = convert(hint, value, key)
     _check_finite(value, key)
     return value
 
@@ -86,9 +118,14 @@ def build_world(
     ours = {"device": device, "seed": seed, **overrides}
     options |= {key: value for key, value in ours.items() if key in accepted or "**" in accepted}
     try:
-        return envs.make(config["name"], **options)
+        env = envs.make(config["name"], **options)
     except (ValueError, TypeError) as error:
         raise ConfigError(f"env: {error}") from error
+    keys = list(env.observation_spec.keys()) if isinstance(env, EnvBase) else ["observation"]
+    if not {"observation", GROUP} & set(keys):
+        name, shown = config["name"], ", ".join(map(str, keys))
+        raise ConfigError(f"env.name: {name} shows no observation, but {shown}; env=torchrl env.id={name} takes it")
+    return env
 
 
 def size_key(config: Mapping[str, Any]) -> Any:

@@ -70,6 +70,12 @@ def test_a_single_environment_comes_in_eight_copies_of_different_seeds() -> None
     assert torch.equal(part.reset()["observation"][:, 1], first[4:]), "as in a world of all of them"
 
 
+def test_each_row_may_begin_from_a_seed_of_its_own() -> None:
+    first = door(num_envs=3).reset(seed=[5, 6, 5])["observation"][:, 1]
+    assert first[0] == first[2] != first[1]
+    assert door(num_envs=1).reset(seed=[6])["observation"][0, 1] == first[1]
+
+
 def test_time_limits_and_sums_of_the_environments_own() -> None:
     env = door("limited", num_envs=1, steps=3, ends=5)
     batch = env.rollout(4, break_when_any_done=False)
@@ -206,12 +212,13 @@ def test_every_command_takes_it(rlstack_command: Callable[..., Ended]) -> None:
         "agent.hidden=[4]",
         "device=cpu",
     ]
+    allow = f"allow=[{TOYS}:limited]"
     run = ["agent.steps_per_batch=8", "agent.minibatch_size=32", "total_frames=64", "eval.episodes=1", "eval.every=64"]
     train = rlstack_command("train", *env, *run, "log_every=64", "checkpoint.every=64", "run_dir=a", "logger=csv")
     assert train.status == 0 and "torchrl" in train.out, train.err
-    evaluate = rlstack_command("evaluate", "checkpoint=a", "episodes=2", "device=cpu")
+    evaluate = rlstack_command("evaluate", "checkpoint=a", allow, "episodes=2", "device=cpu")
     assert re.search(r"all +2 +4\.0+ +4\.0", evaluate.out), evaluate.out + evaluate.err
-    watch = rlstack_command("watch", "checkpoint=a", "show=numbers", "episodes=1", "device=cpu")
+    watch = rlstack_command("watch", "checkpoint=a", allow, "show=numbers", "episodes=1", "device=cpu")
     assert watch.status == 0 and "step 4: return 4, length 4" in watch.out
     diagnose = rlstack_command("diagnose", *env, "test=env", "seconds=0.01", "clock=cpu", "plots=false")
     assert diagnose.status == 0 and "8 worlds" in diagnose.out, diagnose.err

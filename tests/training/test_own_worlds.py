@@ -1,0 +1,176 @@
+"""A user's own world: its constructor is the list of its options, and nothing in the working folder hides ours."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torchrl.envs import EnvBase
+
+import rlstack
+from envs.cartpole.env import CartPole
+from rlstack.command import own_world
+from rlstack.config import ConfigError
+from rlstack.train import _completed, debugged
+from rlstack.training.worlds import build_world, with_defaults
+from tests.conftest import Ended
+
+ROOT = Path(__file__).parents[2]
+NAME = f"{__name__}:Harbour"
+
+
+class Wind:
+    """An annotation that no yaml has."""
+
+
+class Harbour(CartPole):
+    """A world with options of every kind."""
+
+    def __init__(
+        self,
+        num_worlds: int = 12,
+        length: int = 30,
+        tides: list[float] | None = None,
+        wind: Wind | None = None,
+        shape: Any = Wind,
+        dtype: torch.dtype = torch.float64,
+        device: torch.device | str = "cpu",
+        seed: int | None = 0,
+    ) -> None:
+        super().__init__(num_worlds=num_worlds, max_steps=length, dtype=dtype, device=device, seed=seed)
+        self.told = tides, wind
+
+
+def test_all_options_come_from_the_constructor() -> None:
+    whole = with_defaults({"name": NAME, "length": 5})
+    assert whole == {"name": NAME, "num_worlds": 12, "length": 5, "tides": None, "wind": None, "dtype": "float64"}
+    env: Any = build_world({**whole, "tides": [1], "wind": "north"}, num_worlds=2)
+    assert isinstance(env, Harbour) and env.told == ([1.0], "north") and env.float_dtype == torch.float64
+    assert with_defaults({"name": "cartpole", "num_worlds": 3}) == {"name": "cartpole", "num_worlds": 3}
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"lenth": 3}, "env.lenth: unknown key, did you mean 'length'. allowed: action_repeat, .*length, num_worlds"),
+        ({"length": "x"}, r"env.length: expected int, got 'x' \(str\)"),
+        ({"tides": [1, "high"]}, r"env.tides\[1\]: expected float"),
+        ({"dtype": "int8"}, "env.dtype: 'int8' is unknown, allowed: float32, float64"),
+    ],
+)
+def test_mistakes_are_one_line(option: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        with_defaults({"name": NAME, **option})
+
+
+def test_a_world_of_another_layout_is_shown_its_door() -> None:
+    with pytest.raises(
+        ConfigError, match=r"shows no observation, but th, thdot, params; env=torchrl env.id=torchrl.envs:P"
+    ):
+        build_world({"name": "torchrl.envs:PendulumEnv"})
+
+
+@pytest.mark.parametrize(
+    ("given", "taken"),
+    [
+        (["env.name=mine:World", "env.size=3"], ["env=own", "++env.name=mine:World", "++env.size=3"]),
+        (["env=own", "env.name=mine:World", "seed=1"], ["env=own", "++env.name=mine:World", "seed=1"]),
+        (["env=harbour", "env.size=3"], ["env=harbour", "++env.size=3"]),
+        (["env=marinenav", "env.size=3"], ["env=marinenav", "env.size=3"]),
+        (["env=marinenav_published", "env.size=3"], ["env=marinenav_published", "env.size=3"]),
+        (["env.size=3", "seed=1"], ["env.size=3", "seed=1"]),
+        (["resume=runs/a", "env.name=mine:World"], ["resume=runs/a", "++env.name=mine:World"]),
+        (["env=nosuch", "env.size=3"], ["env=nosuch", "env.size=3"]),
+    ],
+)
+def test_command_lines_of_own_worlds(given: list[str], taken: list[str], tmp_path: Path) -> None:
+    (tmp_path / "env").mkdir()
+    (tmp_path / "env" / "harbour.yaml").write_text('name: "mine:Harbour"  # and no more\n')
+    folder = ["--config-dir", str(tmp_path)]
+    assert own_world([*folder, *given]) in ([*folder, *taken], [taken[0], *folder, *taken[1:]])
+
+
+def test_a_debugged_run_of_an_own_world_is_small() -> None:
+    """Its size stands in no yaml."""
+    from hydra import compose, initialize_config_dir
+
+    from rlstack.config import conf_dir, to_plain
+
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        plain = to_plain(compose("train", ["env=own", f"env.name={NAME}", "agent=ppo", "debug=true"]))
+    assert debugged(_completed(plain))["env"]["num_worlds"] == 8
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([f"env.name={NAME}", "env.lenth=3"], "env.lenth: unknown key, did you mean 'length'?"),
+        ([f"env.name={NAME}", "env.length=3", "agent.lrr=1"], "agent.lrr: unknown key"),
+        ([f"env.name={NAME}", "total_frames=null"], "total_frames: how long"),
+        (["env.name=nomodule:World"], "env.name: world 'nomodule:World': nomodule:World cannot be imported: No module"),
+    ],
+)
+def test_the_command_takes_a_name_alone(given: list[str], message: str, rlstack_command: Callable[..., Ended]) -> None:
+    ended = rlstack_command("train", "agent=ppo", "total_frames=100", *given)
+    assert ended.status == 2 and ended.err.startswith(f"error: {message}") and ended.err.count("\n") == 1
+
+
+# -- the working folder ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("argv", "path", "after"),
+    [
+        (["-m"], ["HERE", "lib"], ["lib", "HERE"]),
+        (["/bin/rlstack"], ["/bin", "lib"], ["/bin", "lib", "HERE"]),
+        (["/bin/rlstack"], ["/bin", "HERE"], ["/bin", "HERE"]),
+    ],
+)
+def test_the_working_folder_comes_last(
+    argv: list[str], path: list[str], after: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    here = {"HERE": os.getcwd()}
+    monkeypatch.setattr(sys, "argv", argv)
+    monkeypatch.setattr(sys, "path", [here.get(entry, entry) for entry in path])
+    rlstack.place_working_folder()
+    assert sys.path == [here.get(entry, entry) for entry in after]
+
+
+def test_modules_named_as_ours_hide_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "envs.py").write_text("raise RuntimeError\n")
+    (tmp_path / "conf").mkdir()
+    command = [sys.executable, "-m", "rlstack", "envs"]
+    there = {**os.environ, "PYTHONPATH": str(ROOT)}
+    shown = subprocess.run(command, cwd=tmp_path, env=there, capture_output=True, text=True, timeout=120)
+    assert shown.returncode == 0 and "marinenav" in shown.stdout
+    first = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    hidden = subprocess.run(command, cwd=tmp_path, env=first, capture_output=True, text=True, timeout=120)
+    assert hidden.returncode == 2 and hidden.stderr.count("\n") == 1
+    assert hidden.stderr.startswith(
+        f"error: {tmp_path / 'envs.py'} has the name of rlstack's own package 'envs': rename it"
+    )
+
+
+def test_a_world_in_a_folder_of_our_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "envs").mkdir()
+    monkeypatch.chdir(tmp_path)
+    needle = "No module named 'envs.harbour'; envs in the working folder has the name of rlstack.s own package"
+    for config in ({"name": "envs.harbour:World"}, {"name": "torchrl", "id": "envs.harbour:World"}):
+        with pytest.raises(ConfigError, match=needle):
+            build_world(config)
+
+
+def factory(num_worlds: int = 3) -> EnvBase:
+    """Functions have options, too."""
+    return CartPole(num_worlds=num_worlds)
+
+
+def test_functions_have_options_too() -> None:
+    assert with_defaults({"name": f"{__name__}:factory"}) == {"name": f"{__name__}:factory", "num_worlds": 3}
