@@ -1,5 +1,6 @@
 """Where the yaml files are, and reading one option of a Hydra group without a Hydra application."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,8 @@ def conf_dir() -> Path:
 
 def is_own(world: str) -> bool:
     """Whether a world's name is that of a user's, or of an installed package, rather than of one with a yaml here."""
-    return world not in ("", "null") and not (conf_dir() / "env" / f"{world}.yaml").is_file()
+    named = re.fullmatch(r"[\w.:-]+", world) is not None and world != "null"
+    return named and not (conf_dir() / "env" / f"{world}.yaml").is_file()
 
 
 def load_group(group: str, name: str, overrides: Mapping[str, Any] | None = None) -> dict[str, Any]:
