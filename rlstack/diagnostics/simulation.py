@@ -26,6 +26,9 @@ class Stepper:
 
     Args:
         env: any batched env.
+
+    Attributes:
+        steps: made so far.
     """
 
     def __init__(self, env: EnvBase) -> None:
@@ -34,7 +37,7 @@ class Stepper:
         self.done: TensorDictBase = self.root
         spec = env.full_action_spec
         self._actions = [list(spec.rand().items(True, True)) for _ in range(_ACTIONS)]
-        self._count = 0
+        self.steps = 0
 
     def __call__(self) -> None:
         """A few steps."""
@@ -42,9 +45,9 @@ class Stepper:
             if self._masked:
                 self._env.rand_action(self.root)
             else:
-                for key, action in self._actions[self._count % _ACTIONS]:
+                for key, action in self._actions[self.steps % _ACTIONS]:
                     self.root.set(key, action)
-            self._count += 1
+            self.steps += 1
             self.done, self.root = self._env.step_and_maybe_reset(self.root)
 
     def seconds_simulated(self) -> float | None:

@@ -58,7 +58,7 @@ class Acceleration:
         return self._compile is True or (self._compile == "auto" and device.type == "cuda")
 
     def _possible(self, device: torch.device) -> bool:
-        missing = _missing_compiler(device)
+        missing = missing_compiler(device)
         if missing is None:
             keep_compiled_code()
             return True
@@ -98,7 +98,7 @@ def planned(config: TrainConfig, agent: Agent, shared: bool) -> str | None:
     return acceleration.describe(agent)
 
 
-def _missing_compiler(device: torch.device) -> str | None:
+def missing_compiler(device: torch.device) -> str | None:
     """What ``torch.compile`` needs on a device and does not find."""
     if device.type == "cuda":
         return None if importlib.util.find_spec("triton") else "the package triton is not installed"

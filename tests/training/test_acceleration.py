@@ -70,7 +70,7 @@ def test_ppo_counts_its_updates() -> None:
 
 
 def test_without_a_compiler_a_run_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(acceleration, "_missing_compiler", lambda device: "there is no C++ compiler (such as g++)")
+    monkeypatch.setattr(acceleration, "missing_compiler", lambda device: "there is no C++ compiler (such as g++)")
     found, agent = decided("compile=true")
     assert (agent.compiler, found.world) == (None, {"compiled": False})
     assert found.notes == ["compile: there is no C++ compiler (such as g++), the run goes on without"]
@@ -93,12 +93,12 @@ def test_processes_that_share_each_step_compile_worlds_alone() -> None:
 
 
 def test_worlds_elsewhere_are_compiled_for_their_own_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(acceleration, "_missing_compiler", lambda device: None)
+    monkeypatch.setattr(acceleration, "missing_compiler", lambda device: None)
     assert Acceleration(config(), GPU, CPU).world == {}
 
 
 def test_on_a_gpu_everything_is_compiled_and_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(acceleration, "_missing_compiler", lambda device: None)
+    monkeypatch.setattr(acceleration, "missing_compiler", lambda device: None)
     c = config()
     found = Acceleration(c, GPU)
     assert found.world == {"compiled": True}

@@ -1,0 +1,1 @@
+"""Everything worth knowing of a GPU in one command: ``python -m experiments.gpu``."""

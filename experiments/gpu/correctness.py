@@ -1,0 +1,390 @@
+"""Checks of a device beside the CPU."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+import envs
+from envs import waiting
+from rlstack.agents import Agent, build_agent
+from rlstack.agents.compilation import CannotCompile, Compiler
+from rlstack.collection.collector import make_collector
+from rlstack.collection.flatten import flatten_agents
+from rlstack.config import build, to_plain
+from rlstack.config.groups import compose_config
+from rlstack.diagnostics.gpu import waits
+from rlstack.training.acceleration import missing_compiler
+from rlstack.training.checkpoint import read_checkpoint
+from rlstack.training.config import TrainConfig
+from rlstack.training.monitor import Monitor, count_frames
+from rlstack.training.worlds import build_world
+
+from .draws import DrawnOnCpu
+from .runner import Found, LeftOut, Mismatch, Setting
+
+_DTYPES = {"float32": torch.float32, "float64": torch.float64}
+_WORLD_TOLERANCE = {"float32": 1e-3, "float64": 1e-7}
+_WORLDS_THAT_AGREE = {"float32": 0.99, "float64": 1.0}
+"""Rounding can decide whether two things touch: in float32 a world in a hundred may go another way."""
+_LOSS_TOLERANCE = {"float32": 1e-2, "float64": 1e-6}
+_UPDATE_TOLERANCE = {"float32": 5e-2, "float64": 1e-5}
+"""Of parameters, as a part of how far the updates have moved them: Adam's first steps follow the sign of a gradient."""
+
+SMALL = {
+    **{"steps_per_batch": 8, "minibatch_size": 128, "epochs": 2, "batch_size": 128, "buffer_size": 4096},
+    **{"learning_starts": 128, "random_frames": 0, "frames_per_update": 80, "candidates": 4, "precision": "float32"},
+}
+"""Of an agent's options, those that it has."""
+
+
+def configured(*overrides: str, small: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The configuration of a run, with ``small`` for those of the agent's options that it has."""
+    known = compose_config("train", overrides).agent
+    small = dict(small or {})
+    if known.get("memory") == "interleaved":
+        del small["steps_per_batch"]  # it takes steps one by one
+    of_agent = [f"agent.{key}={value}" for key, value in small.items() if key in known]
+    return to_plain(compose_config("train", [*overrides, *of_agent, "logger=csv"]))
+
+
+@contextlib.contextmanager
+def as_on_a_gpu() -> Iterator[None]:
+    """In it a CPU computes what a GPU does: everything under masks, without a look at the data."""
+    free = set(waiting.FREE)
+    waiting.FREE.clear()
+    try:
+        yield
+    finally:
+        waiting.FREE.update(free)
+
+
+# -- worlds --------------------------------------------------------------------------------------------------------
+
+
+def world(setting: Setting, name: str, options: Mapping[str, Any]) -> Found:
+    """Steps of worlds with the same beginnings, actions and random numbers, episodes that end among them."""
+    count, steps = (4, 8) if setting.quick else (64, 16)
+    told, figures = [], {}
+    for dtype in _DTYPES:
+        sides = [
+            played(device, name, {**options, "num_worlds": count, "dtype": _DTYPES[dtype]}, steps)
+            for device in ("cpu", setting.device)
+        ]
+        agree, largest = compare_worlds(*sides, _WORLD_TOLERANCE[dtype])
+        figures[dtype] = {"worlds_that_agree": agree, "largest_difference": largest}
+        told.append(f"{dtype}: {agree:.1%} of {count} worlds agree, largest difference {largest:.1e}")
+        if agree < _WORLDS_THAT_AGREE[dtype]:
+            raise Mismatch(f"{told[-1]}, allowed {_WORLD_TOLERANCE[dtype]:.0e}")
+    return Found(f"{'; '.join(told)} ({steps} steps)", figures)
+
+
+def played(device: str, name: str, options: Mapping[str, Any], steps: int) -> list[dict[str, Tensor]]:
+    """What worlds show after each step, by name, on the CPU."""
+    with as_on_a_gpu(), DrawnOnCpu():
+        torch.manual_seed(0)
+        env = envs.make(name, device=device, seed=0, **options)
+        root = env.reset()
+        shown = []
+        for _ in range(steps):
+            chosen = env.rand_action(root.clone())
+            step, root = env.step_and_maybe_reset(chosen)
+            shown.append({**_leaves(step.get("next"), "next"), **_leaves(root, "root")})
+        env.close(raise_if_closed=False)
+    return shown
+
+
+def _leaves(shown: TensorDictBase, prefix: str) -> dict[str, Tensor]:
+    return {
+        "/".join((prefix, *(key if isinstance(key, tuple) else (key,)))): value.detach().cpu()
+        for key, value in shown.items(True, True)
+    }
+
+
+def compare_worlds(ours: list[dict[str, Tensor]], theirs: list[dict[str, Tensor]], tolerance: float) -> tuple[float, float]:
+    """The share of worlds that are alike in every step, and the largest difference within these.
+
+    Args:
+        tolerance: of numbers, relative to those above 1.
+    """
+    differences = []
+    for one, other in zip(ours, theirs, strict=True):
+        if one.keys() != other.keys():
+            raise Mismatch(f"only one of them shows {', '.join(sorted(one.keys() ^ other.keys()))}")
+        for name, value in one.items():
+            if (value.shape, value.dtype) != (other[name].shape, other[name].dtype):
+                raise Mismatch(f"{name}: {value.dtype} {list(value.shape)} beside {other[name].dtype} {list(other[name].shape)}")
+            differences.append(_difference(value, other[name]))
+    most = torch.stack(differences).amax(0)
+    alike = most <= tolerance
+    return float(alike.float().mean()), float(most[alike].max()) if alike.any() else math.inf
+
+
+def _difference(one: Tensor, other: Tensor) -> Tensor:
+    """The largest in each world ``[W]``, relative to numbers above 1; infinite where whole numbers differ."""
+    if one.is_floating_point():
+        apart = (one - other).abs() / one.abs().clamp_min(1.0)
+        apart = torch.where((one == other) | (one.isnan() & other.isnan()), 0.0, apart).nan_to_num(math.inf)
+    else:
+        apart = torch.where(one == other, 0.0, math.inf)
+    return apart.reshape(len(one), -1).double().amax(1)
+
+
+# -- agents --------------------------------------------------------------------------------------------------------
+
+
+def agent(setting: Setting, overrides: list[str], dtypes: tuple[str, ...] = ("float32", "float64")) -> Found:
+    """Updates from the same parameters, batches and random numbers: losses and parameters."""
+    told, figures = [], {}
+    for dtype in dtypes:
+        plain = configured(*overrides, f"env.dtype={dtype}", f"env.num_worlds={4 if setting.quick else 16}", small=SMALL)
+        batches = gathered(plain)
+        with as_on_a_gpu(), DrawnOnCpu():
+            ours, theirs = (taught(plain, device, batches) for device in ("cpu", setting.device))
+        difference = compare_lessons(ours, theirs)
+        figures[dtype] = difference
+        told.append(f"{dtype}: losses {difference['losses']:.0e}, parameters {difference['parameters']:.0e}")
+        if difference["losses"] > _LOSS_TOLERANCE[dtype] or difference["parameters"] > _UPDATE_TOLERANCE[dtype]:
+            allowed = f"allowed {_LOSS_TOLERANCE[dtype]:.0e} and {_UPDATE_TOLERANCE[dtype]:.0e}"
+            raise Mismatch(f"relative differences beside the CPU, {told[-1]}, {allowed} ({difference['name']})")
+    return Found(f"relative differences, {'; '.join(told)}, after {ours.updates} updates", figures)
+
+
+@dataclass(frozen=True)
+class Lessons:
+    """What an agent has made of its batches, on the CPU.
+
+    Attributes:
+        first, last: parameters by name, before and after.
+        metrics: that it told of, of every batch.
+    """
+
+    first: dict[str, Tensor]
+    last: dict[str, Tensor]
+    metrics: list[dict[str, float]]
+    updates: int
+
+
+def gathered(plain: Mapping[str, Any], steps: int = 24) -> list[TensorDictBase]:
+    """Batches that an exploring agent collects on the CPU, so many steps in all."""
+    torch.manual_seed(1)
+    env = build_world(plain["env"], "cpu", seed=1)
+    explorer = build_agent(plain["agent"], env, 100_000)
+    length = plain["agent"]["steps_per_batch"]
+    collector = make_collector(env, explorer.policy(explore=True), length)
+    batches = [batch.clone() for _, batch in zip(range(steps // length), collector)]
+    collector.shutdown()
+    return batches
+
+
+def taught(
+    plain: Mapping[str, Any], device: str, batches: list[TensorDictBase], compiler: Compiler | None = None
+) -> Lessons:
+    """A new agent on a device that learns from batches.
+
+    Raises:
+        CannotCompile: the agent cannot be.
+    """
+    torch.manual_seed(0)
+    env = build_world(plain["env"], device, seed=1)
+    agent = build_agent(plain["agent"], env, 100_000, device)
+    env.close(raise_if_closed=False)
+    first = _parameters(agent)
+    if compiler is not None:
+        agent.compile(compiler)
+    frames, metrics = 0, []
+    for batch in batches:
+        sequences = flatten_agents(batch.to(device), agent.interface.group)
+        frames += count_frames(batch, sequences, "decisions")
+        told = agent.learn(sequences, frames)
+        metrics.append({name: float(torch.as_tensor(value).float().mean()) for name, value in told.items()})
+    if not agent.updates:
+        raise Mismatch("there was no update")
+    return Lessons(first, _parameters(agent), metrics, agent.updates)
+
+
+def _parameters(agent: Agent) -> dict[str, Tensor]:
+    return {
+        f"{network}.{name}": value.detach().double().cpu().clone()
+        for network, module in agent.networks.items()
+        for name, value in module.named_parameters()
+    }
+
+
+def compare_lessons(ours: Lessons, theirs: Lessons) -> dict[str, Any]:
+    """The largest relative differences of metrics and of parameters, and ``name``, where the larger of them is.
+
+    Those of a parameter tensor are relative to how far the updates have moved the parameters of all.
+    """
+    for name, value in ours.first.items():
+        if not torch.equal(value, theirs.first[name]):
+            raise Mismatch(f"{name}: they begin with other parameters")
+    if ours.updates != theirs.updates:
+        raise Mismatch(f"{theirs.updates} updates, on the CPU {ours.updates}")
+    losses, told = 0.0, "losses"
+    for one, other in zip(ours.metrics, theirs.metrics, strict=True):
+        for name, number in one.items():
+            apart = abs(number - other[name]) / max(abs(number), 1.0) if number != other[name] else 0.0
+            if not apart <= losses:  # nor is it a number
+                losses, told = (math.inf if math.isnan(apart) else apart), name
+    moved = math.sqrt(sum(float((ours.last[name] - value).square().sum()) for name, value in ours.first.items()))
+    if moved == 0:
+        raise Mismatch("the updates have moved nothing")
+    apart = {name: float((value - theirs.last[name]).norm()) / moved for name, value in ours.last.items()}
+    worst = max(apart, key=lambda name: math.inf if math.isnan(apart[name]) else apart[name])
+    total = math.sqrt(sum(value**2 for value in apart.values()))
+    return {
+        "losses": losses,
+        "parameters": math.inf if math.isnan(total) else total,
+        "name": f"largest of {told} and {worst}",
+    }
+
+
+# -- runs ----------------------------------------------------------------------------------------------------------
+
+
+def resumed(setting: Setting, overrides: list[str]) -> Found:
+    """A run stopped half-way and resumed, beside two that were not.
+
+    Where the two agree to the last bit, it must agree, too; where atomic additions make a GPU round anew in every run,
+    it may differ from one by ten times as much as the two differ.
+    """
+    frames = 2000 if setting.quick else 10_000
+    run = [*overrides, f"total_frames={frames}", f"device={setting.device}", "compile=false", "eval.episodes=1"]
+    run += ["seed=3", f"log_every={frames}", f"eval.every={frames}", f"checkpoint.every={frames}", "checkpoint.replay=true"]
+    plain = configured(*run, small=SMALL)
+    with tempfile.TemporaryDirectory(prefix="rlstack-gpu-", ignore_cleanup_errors=True) as folder:
+        base = Path(folder)
+        first, again = (_trained({**plain, "run_dir": str(base / name)}) for name in ("first", "again"))
+        _trained({**plain, "run_dir": str(base / "stopped"), "until": frames // 2})
+        stopped = _trained({**plain, "run_dir": None, "resume": str(base / "stopped")})
+    usual, found = _apart(first, again), _apart(first, stopped)
+    figures = {"two_alike": usual, "resumed": found}
+    line = f"parameters differ by {found:.1e} after {frames:,} frames, those of two whole runs by {usual:.1e}"
+    if not found <= 10 * usual:
+        raise Mismatch(line)
+    return Found("bit for bit the run that was not stopped" if not found else line, figures)
+
+
+def _trained(plain: dict[str, Any]) -> dict[str, Tensor]:
+    """The parameters that a run ends with."""
+    from rlstack.train import train
+
+    run = train(plain)
+    assert run is not None
+    path = run.checkpoints.latest()
+    assert path is not None
+    networks = read_checkpoint(path)["agent"]["networks"]
+    return {f"{one}.{name}": value.double() for one, state in networks.items() for name, value in state.items()}
+
+
+def _apart(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
+    return max(float((value - other[name]).abs().max()) for name, value in one.items() if value.numel())
+
+
+def waiting_for_nothing(setting: Setting, overrides: list[str]) -> Found:
+    """Steady iterations (collect, learn, statistics) ask nothing of the GPU that they would have to wait for."""
+    plain = configured(*overrides, f"env.num_worlds={8 if setting.quick else 64}", small=SMALL)
+    torch.manual_seed(0)
+    env = build_world(plain["env"], setting.device, seed=0)
+    agent = build_agent(plain["agent"], env, 100_000, setting.device)
+    batches = iter(make_collector(env, agent.policy(explore=True), plain["agent"]["steps_per_batch"]))
+    monitor, frames = Monitor(), 0
+
+    def iterate() -> None:
+        nonlocal frames
+        batch = next(batches)
+        sequences = flatten_agents(batch, agent.interface.group)
+        frames += count_frames(batch, sequences, "decisions")
+        monitor.observe(batch, agent.learn(sequences, frames))
+
+    for _ in range(4):
+        iterate()
+    updates, iterations = agent.updates, 2
+    if not updates:
+        raise Mismatch("there was no update")
+    counted = torch.device(setting.device).type == "cuda"
+    with waits() if counted else contextlib.nullcontext({}) as places:
+        for _ in range(iterations):
+            iterate()
+    allowed = iterations * (0 if agent.interface.group is None else 2)  # how many frames, and which are kept
+    total = sum(places.values())
+    figures = {"iterations": iterations, "updates": agent.updates - updates, "waits": dict(places)}
+    where = ", ".join(f"{place} {count} times" for place, count in sorted(places.items(), key=lambda one: -one[1])[:4])
+    if total > allowed:
+        raise Mismatch(f"{total} waits in {iterations} iterations, allowed {allowed}: {where}")
+    told = f"{total} waits in {iterations} iterations, allowed {allowed}"
+    return Found(told if counted else f"{iterations} iterations; a CPU has nothing to wait for", figures)
+
+
+# -- compiled code and CUDA graphs ---------------------------------------------------------------------------------
+
+
+def quick_updates(setting: Setting, overrides: list[str], compiles: bool) -> Found:
+    """Updates that are compiled, or recorded as CUDA graphs, beside the same ones as they are."""
+    device = torch.device(setting.device)
+    if compiles and not setting.quick and (absent := missing_compiler(device)):
+        raise LeftOut(absent)
+    small = {**SMALL, "frames_per_update": 40}  # more than warm up a graph
+    plain = configured(*overrides, "env.num_worlds=8", small=small)
+    batches = gathered(plain)
+    backend = "aot_eager" if setting.quick else "inductor"
+    compiler = Compiler(backend, compiles=compiles, graphs=not compiles)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        eager = taught(plain, setting.device, batches)
+        try:
+            quick = taught(plain, setting.device, batches, compiler)
+        except CannotCompile as reason:
+            raise LeftOut(str(reason)) from None
+    _refuse(caught)
+    found = compare_lessons(eager, quick)
+    line = f"relative differences: losses {found['losses']:.0e}, parameters {found['parameters']:.0e}"
+    if found["losses"] > _LOSS_TOLERANCE["float32"] or found["parameters"] > _UPDATE_TOLERANCE["float32"]:
+        raise Mismatch(f"{line} ({found['name']})")
+    how = backend if compiles else "recorded" if device.type == "cuda" else "nothing is recorded on a CPU"
+    return Found(f"{line}, after {eager.updates} updates ({how})", found)
+
+
+def quick_world(setting: Setting, name: str, options: Mapping[str, Any]) -> Found:
+    """Steps of compiled worlds beside the same ones as they are."""
+    if absent := missing_compiler(torch.device(setting.device)):
+        raise LeftOut(absent)
+    if setting.quick:
+        raise LeftOut("quick=true: compiling a world takes a minute")
+    sides = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for compiled in (False, True):
+            torch.manual_seed(0)
+            made = {**options, "num_worlds": 64, "compiled": compiled}
+            env = envs.make(name, device=setting.device, seed=0, **made)
+            root, shown = env.reset(), []
+            for _ in range(16):
+                step, root = env.step_and_maybe_reset(env.rand_action(root.clone()))
+                shown.append({**_leaves(step.get("next"), "next"), **_leaves(root, "root")})
+            sides.append(shown)
+    _refuse(caught)
+    agree, largest = compare_worlds(*sides, _WORLD_TOLERANCE["float32"])
+    line = f"{agree:.1%} of 64 worlds agree, largest difference {largest:.1e} (16 steps)"
+    if agree < _WORLDS_THAT_AGREE["float32"]:
+        raise Mismatch(line)
+    return Found(line, {"worlds_that_agree": agree, "largest_difference": largest})
+
+
+def _refuse(caught: list[warnings.WarningMessage]) -> None:
+    """Code that was to be compiled or recorded and runs as it is would pass every comparison."""
+    told = [str(entry.message) for entry in caught]
+    failed = [line for line in told if "is not compiled" in line or "is not recorded" in line]
+    if failed:
+        raise Mismatch(failed[0])

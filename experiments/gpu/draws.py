@@ -1,0 +1,53 @@
+"""The same random numbers on every device: what a GPU is compared with must have drawn what it draws."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
+
+class DrawnOnCpu(TorchDispatchMode):
+    """A context in which every random operation is computed on the CPU, its result put where it was asked for.
+
+    Operations without a generator draw from the CPU's own (``torch.manual_seed``); one with a generator draws from a
+    copy on the CPU that begins from the generator's seed.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._copies: dict[tuple[int, int], tuple[torch.Generator, torch.Generator]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if torch.Tag.nondeterministic_seeded not in func.tags:
+            return func(*args, **kwargs)
+        given = [entry for entry in (*args, *kwargs.values()) if isinstance(entry, Tensor)]
+        asked = kwargs.get("device")
+        device = torch.device(asked) if asked is not None else given[0].device if given else torch.device("cpu")
+        copies = {id(entry): entry.cpu() for entry in given if entry.device.type != "cpu"}
+
+        def here(value: Any) -> Any:
+            if isinstance(value, torch.Generator):
+                return self._copy(value)
+            return copies.get(id(value), value)
+
+        arguments, options = tree_map(here, args), {name: here(value) for name, value in kwargs.items()}
+        if asked is not None:
+            options["device"] = torch.device("cpu")
+        drawn = func(*arguments, **options)
+        for entry in given:  # operations in place, and those with ``out``
+            if id(entry) in copies and drawn is copies[id(entry)]:
+                return entry.copy_(drawn)
+        return tree_map(lambda value: value.to(device) if isinstance(value, Tensor) else value, drawn)
+
+    def _copy(self, generator: torch.Generator) -> torch.Generator:
+        seed = generator.initial_seed()
+        # The generator itself is kept, too, or its number could become another's.
+        _, copy = self._copies.setdefault(
+            (id(generator), seed), (generator, torch.Generator().manual_seed(seed))
+        )
+        return copy

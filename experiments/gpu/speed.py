@@ -1,0 +1,183 @@
+"""Speeds on a device, by the wall clock: medians of repetitions after a warm-up, and how busy the GPU was."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from tensordict import TensorDict
+from torchrl.data import Bounded, Composite, Unbounded
+
+import envs
+from rlstack.agents import make_agent
+from rlstack.agents.compilation import CannotCompile, Compiler
+from rlstack.config import build
+from rlstack.diagnostics.iteration import watched
+from rlstack.diagnostics.simulation import Stepper
+from rlstack.diagnostics.subject import Subject
+from rlstack.diagnostics.timing import Clock
+from rlstack.training.acceleration import missing_compiler
+from rlstack.training.config import TrainConfig
+
+from .correctness import configured
+from .machine import Use
+from .runner import Found, LeftOut, Mismatch, Setting
+
+
+def rates(work: Callable[[], float], clock: Callable[[], float], seconds: float, repeats: int) -> list[float]:
+    """How much ``work`` gets done in a second: one number for each repetition, which takes ``seconds``.
+
+    Args:
+        work: does a little and says how much.
+        clock: waits for the device.
+    """
+    work()
+    begin = clock()
+    work()
+    times = max(1, round(seconds / max(clock() - begin, 1e-6)))  # calls of a repetition, between which nobody waits
+    found = []
+    for _ in range(repeats):
+        begin, done = clock(), 0.0
+        for _ in range(times):
+            done += work()
+        found.append(done / (clock() - begin))
+    return found
+
+
+def told(found: list[float], unit: str, use: Use | None = None, **more: Any) -> Found:
+    """Median and spread of rates."""
+    middle, low, high = statistics.median(found), min(found), max(found)
+    busy = None if use is None else use.percent
+    line = f"{middle:,.0f} {unit} ({low:,.0f} to {high:,.0f}, {len(found)} repetitions)"
+    line += "" if busy is None else f", GPU busy {busy:.0f}% of the time"
+    figures = {"unit": unit, "median": middle, "least": low, "most": high, "repetitions": len(found)}
+    return Found(line, figures | {"gpu_percent": busy, **more})
+
+
+def _pace(setting: Setting) -> tuple[float, int]:
+    """Seconds of a repetition, and how many there are."""
+    return (0.05, 3) if setting.quick else (1.0, 5)
+
+
+def stepping(setting: Setting, name: str, options: Mapping[str, Any], num_worlds: int, unit: str, each: int = 1) -> Found:
+    """Steps of worlds alone under random actions, resets included.
+
+    Args:
+        each: how many of the unit a step of a world is.
+    """
+    if options.get("compiled"):
+        if setting.quick:
+            raise LeftOut("quick=true: compiling a world takes a minute")
+        if absent := missing_compiler(torch.device(setting.device)):
+            raise LeftOut(absent)
+    count = 16 if setting.quick else num_worlds
+    torch.manual_seed(0)
+    env = envs.make(name, num_worlds=count, device=setting.device, seed=0, **options)
+    stepper, clock = Stepper(env), Clock("wall", setting.device)
+    for _ in range(1 if setting.quick else 16):
+        stepper()
+    before = stepper.steps
+
+    def advance() -> float:
+        first = stepper.steps
+        stepper()
+        return float((stepper.steps - first) * count * each)
+
+    with Use(torch.device(setting.device)) as use:
+        found = rates(advance, clock, *_pace(setting))
+    return told(found, unit, use, num_worlds=count, steps=stepper.steps - before)
+
+
+def training(setting: Setting, overrides: list[str], unit: str) -> Found:
+    """Frames a second of the training loop with its shipped configuration, evaluations and checkpoints aside."""
+    device = torch.device(setting.device)
+    small = [f"env.num_worlds={8 if 'env=cartpole' not in overrides else 64}"] if setting.quick else []
+    tiny = {"steps_per_batch": 8, "learning_starts": 200, "minibatch_size": 64, "batch_size": 64, "frames_per_update": 100}
+    raw = configured(*overrides, *small, f"device={setting.device}", small=tiny if setting.quick else None)
+    compiles = raw["compile"] is True
+    if compiles and (absent := missing_compiler(device)):
+        raise LeftOut(absent)
+    seconds, _ = _pace(setting)
+    subject = Subject(build(TrainConfig, raw), raw, device, Clock("wall", device), 5 * seconds)
+    with watched(subject, None) as trained, Use(device) as use:
+        trained.execute_for_a_while()
+    found = [frames / took for took, frames, _ in trained.iterations[1:] or trained.iterations]
+    return told(_merged(found), unit, use, num_worlds=raw["env"]["num_worlds"], precision=raw["agent"]["precision"])
+
+
+def _merged(found: list[float], most: int = 20) -> list[float]:
+    """Many short iterations as some longer ones: means of neighbours."""
+    size = -(-len(found) // most)
+    parts = [found[first : first + size] for first in range(0, len(found), size)]
+    return [statistics.harmonic_mean(part) for part in parts]
+
+
+class _Shapes:
+    """The sizes of an environment, which is all that an agent is built from: those of HalfCheetah."""
+
+    def __init__(self, device: str) -> None:
+        self.batch_size, self.device = torch.Size([]), torch.device(device)
+        self.observation_spec = Composite({"observation": Unbounded((17,), device=device)})
+        self.full_action_spec = Composite({"action": Bounded(-1.0, 1.0, shape=(6,), device=device)})
+
+
+def updating(setting: Setting, name: str, how: str = "eager") -> Found:
+    """Updates a second at a batch of 256, networks of 256 x 256, sampling and target networks included.
+
+    Args:
+        how: ``eager``, ``graphs`` or ``compiled`` (with graphs).
+    """
+    device = torch.device(setting.device)
+    if how == "graphs" and device.type != "cuda":
+        raise LeftOut("a CPU records no CUDA graphs")
+    if how == "compiled":
+        if setting.quick:
+            raise LeftOut("quick=true: compiling an update takes half a minute")
+        if absent := missing_compiler(device):
+            raise LeftOut(absent)
+    torch.manual_seed(0)
+    shapes: Any = _Shapes(setting.device)
+    size = {"hidden": [256, 256], "batch_size": 256, "buffer_size": 100_000, "precision": "float32"}
+    agent: Any = make_agent(name, shapes, 1_000_000, device, **size, learning_starts=0, random_frames=0)
+    rows = 2048 if setting.quick else 65_536
+    agent.remember(made_up(rows, device))
+    if how != "eager":
+        try:
+            agent.compile(Compiler(compiles=how == "compiled", graphs=device.type == "cuda"))
+        except CannotCompile as reason:
+            raise LeftOut(str(reason)) from None
+
+    def update() -> float:
+        agent.update(agent.prepared(agent.sample()))
+        agent.updates += 1
+        agent.move_targets()
+        return 1.0
+
+    for _ in range(10):
+        update()
+    with Use(device) as use:
+        found = rates(update, Clock("wall", device), *_pace(setting))
+    if float(agent.optimizers[next(iter(agent.optimizers))].refused):
+        raise Mismatch("updates were refused: a loss or gradient is not finite")
+    return told(found, "updates/s", use, batch=256, hidden=[256, 256])
+
+
+def made_up(rows: int, device: torch.device) -> TensorDict:
+    """Experience of nobody ``[rows, 1]``, as :func:`~rlstack.collection.flatten.flatten_agents` gives it."""
+    ended = torch.rand(rows, 1, 1, device=device) < 0.01
+    following = {
+        "observation": torch.randn(rows, 1, 17, device=device),
+        "reward": torch.randn(rows, 1, 1, device=device),
+        "terminated": ended,
+        "done": ended,
+    }
+    entries = {
+        "observation": torch.randn(rows, 1, 17, device=device),
+        "action": 2 * torch.rand(rows, 1, 6, device=device) - 1,
+        "active": torch.ones(rows, 1, dtype=torch.bool, device=device),
+        "next": following,
+    }
+    return TensorDict(entries, [rows, 1], device=device)
