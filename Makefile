@@ -18,7 +18,7 @@ STAMP := $(VENV)/.rlstack-stamp
 EXTRAS_STAMP := $(VENV)/.rlstack-extras-stamp
 PIP_INSTALL := $(PY) -m pip --disable-pip-version-check install $(PIP_ARGS) -c constraints.txt
 
-.PHONY: help venv train report test test-portable test-all lint format bench wheel pins clean
+.PHONY: help venv train report test test-portable test-all lint format bench gpu wheel pins clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -79,6 +79,9 @@ format: $(STAMP) ## apply ruff's fixes and format
 bench: $(EXTRAS_STAMP) ## speed of the worlds, and of training beside peers; ARGS="--compare <earlier speed.json>" names what got slower
 	$(PY) -m experiments.benchmarks.speed $(ARGS)
 	$(PY) -m experiments.benchmarks.peers
+
+gpu: $(STAMP) ## checks and speeds of everything on a GPU, nine minutes; ARGS="output=<folder>"
+	$(PY) -m experiments.gpu $(ARGS)
 
 wheel: $(STAMP) ## build the wheel into dist/
 	$(PY) -m build --no-isolation --wheel --outdir dist .

@@ -32,6 +32,8 @@ class DrawnOnCpu(TorchDispatchMode):
 
         def here(value: Any) -> Any:
             if isinstance(value, torch.Generator):
+                if value.device.type != device.type:  # what torch would say
+                    raise RuntimeError(f"{func}: a generator on {value.device} for numbers on {device}")
                 return self._copy(value)
             return copies.get(id(value), value)
 
@@ -45,9 +47,8 @@ class DrawnOnCpu(TorchDispatchMode):
         return tree_map(lambda value: value.to(device) if isinstance(value, Tensor) else value, drawn)
 
     def _copy(self, generator: torch.Generator) -> torch.Generator:
-        seed = generator.initial_seed()
-        # The generator itself is kept, too, or its number could become another's.
-        _, copy = self._copies.setdefault(
-            (id(generator), seed), (generator, torch.Generator().manual_seed(seed))
-        )
-        return copy
+        # Torch hands in another Python object every time; the generator is kept, so that its address stays its own.
+        key = generator._cdata, generator.initial_seed()  # type: ignore[attr-defined]
+        if key not in self._copies:
+            self._copies[key] = generator, torch.Generator().manual_seed(key[1])
+        return self._copies[key][1]

@@ -7,6 +7,7 @@ import importlib
 import json
 import multiprocessing
 import os
+import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -101,12 +102,13 @@ class Runner:
 
     Attributes:
         machine: what it said, empty before the first row.
+        end: of the time for everything, by ``time.monotonic``.
     """
 
     def __init__(self, setting: Setting, seconds: float, log: Path, machine: str) -> None:
         self.machine: dict[str, Any] = {}
         self._setting, self._log, self._describe = setting, log, machine
-        self._end = time.monotonic() + seconds
+        self.end = time.monotonic() + seconds
         self._worker: tuple[Any, Connection] | None = None
 
     def run(self, rows: Sequence[Row]) -> Iterator[Outcome]:
@@ -125,12 +127,12 @@ class Runner:
             self._end_worker()
 
     def _outcome(self, row: Row) -> Outcome:
-        left = self._end - time.monotonic()
+        left = self.end - time.monotonic()
         if left < row.limit / 4:
             return _of(row, "not run", f"{max(left, 0):.0f} s were left of the time for all")
         try:
             connection = self._ready()
-            limit = min(row.limit, self._end - time.monotonic())
+            limit = min(row.limit, self.end - time.monotonic())
             connection.send(row)
             if connection.poll(max(limit, 0.0)):
                 status, line, figures, broken = connection.recv()
@@ -154,7 +156,7 @@ class Runner:
             process.start()
             other.close()
             self._worker = process, connection
-            if not connection.poll(max(self._end - time.monotonic(), 0.0)):
+            if not connection.poll(max(self.end - time.monotonic(), 0.0)):
                 self._end_worker()
                 raise NoDevice("the time for all was over before the device could be used")
             sound, told = connection.recv()
@@ -218,10 +220,9 @@ def attempt(row: Row, setting: Setting) -> tuple[Status, str, Mapping[str, Any],
 
 def _settle() -> None:
     """Waits for the GPU, so that an error of this row is not taken for one of the next, and frees its memory."""
-    import torch
-
     gc.collect()
-    if torch.cuda.is_available():
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
 
@@ -261,5 +262,5 @@ def _cell(value: Any) -> str:
 
 
 def fails(outcomes: Sequence[Outcome]) -> bool:
-    """A check failed, or was not run: what is not known to be right is not right."""
+    """Whether a check failed."""
     return any(outcome.group == "correctness" and outcome.status == "failed" for outcome in outcomes)

@@ -91,7 +91,8 @@ class Compilable:
         Raises:
             CannotCompile: not this agent, it says why; nothing has changed then.
         """
-        trace_gradients()
+        if compiler.compiles:
+            trace_gradients()
         try:
             for optimizer in self.optimizers.values():
                 optimizer.compile(compiler, self.config.name)

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 from pathlib import Path
 
 import torch
 
 import envs
 from rlstack.agents import Agent
-from rlstack.agents.compilation import CannotCompile, Compiler
+from rlstack.agents.compilation import CannotCompile, Compiler, trace_gradients
 
 from .config import TrainConfig
 from .remote import worlds_here
@@ -85,9 +86,25 @@ class Acceleration:
         try:
             if self._shared:
                 raise CannotCompile("several processes share each step")
+            compiles = compiles and self._traces_gradients()
             agent.compile(Compiler(compiles=compiles, graphs=self._graphs))
         except CannotCompile as error:
             self.notes.append(f"compile: the agent runs as it is, {error}")
+
+    def _traces_gradients(self) -> bool:
+        """Whether updates can be compiled; where graphs are recorded, these go on alone.
+
+        Raises:
+            CannotCompile: they cannot, and no graph is recorded.
+        """
+        try:
+            trace_gradients()
+        except CannotCompile as error:
+            if not self._graphs:
+                raise
+            self.notes.append(f"compile: the agent's updates are recorded as CUDA graphs alone, {error}")
+            return False
+        return True
 
 
 def planned(config: TrainConfig, agent: Agent, shared: bool) -> str | None:
@@ -101,7 +118,11 @@ def planned(config: TrainConfig, agent: Agent, shared: bool) -> str | None:
 def missing_compiler(device: torch.device) -> str | None:
     """What ``torch.compile`` needs on a device and does not find."""
     if device.type == "cuda":
-        return None if importlib.util.find_spec("triton") else "the package triton is not installed"
+        if not importlib.util.find_spec("triton"):
+            return "the package triton is not installed"
+        # Triton compiles what launches a kernel.
+        found = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
+        return None if found else "there is no C compiler (such as gcc)"
     from torch._inductor.cpp_builder import get_cpp_compiler
     from torch._inductor.exc import InvalidCxxCompiler
 

@@ -11,10 +11,11 @@ import torch
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 
-from rlstack.agents import build_agent
+from rlstack.agents import build_agent, compilation
+from rlstack.agents.compilation import CannotCompile
 from rlstack.config import ConfigError, build, conf_dir, to_plain
 from rlstack.training import acceleration
-from rlstack.training.acceleration import LONG, Acceleration, keep_compiled_code
+from rlstack.training.acceleration import LONG, Acceleration, keep_compiled_code, missing_compiler
 from rlstack.training.config import TrainConfig
 from rlstack.training.worlds import build_world
 
@@ -106,6 +107,34 @@ def test_on_a_gpu_everything_is_compiled_and_recorded(monkeypatch: pytest.Monkey
     found.apply(agent)
     assert agent.compiler is not None and (agent.compiler.compiles, agent.compiler.graphs) == (True, True)
     assert Acceleration(config("cudagraphs=false"), GPU)._graphs is False
+
+
+def test_a_torch_that_compiles_no_gradients_still_records_updates(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(acceleration, "missing_compiler", lambda device: None)
+
+    def too_old() -> None:
+        raise CannotCompile("torch 2.11 cannot compile gradients, 2.13 can")
+
+    monkeypatch.setattr(acceleration, "trace_gradients", too_old)
+    monkeypatch.setattr(compilation, "trace_gradients", too_old)
+    c = config()
+    found = Acceleration(c, GPU)
+    agent = build_agent(c.agent, build_world(c.env), c.total_frames, CPU)
+    found.apply(agent)
+    assert agent.compiler is not None and (agent.compiler.compiles, agent.compiler.graphs) == (False, True)
+    assert found.notes == [
+        "compile: the agent's updates are recorded as CUDA graphs alone, torch 2.11 cannot compile gradients, 2.13 can"
+    ]
+
+
+def test_compiling_for_a_gpu_needs_a_c_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    monkeypatch.delenv("CC", raising=False)
+    there = {"clang": "/usr/bin/clang"}
+    monkeypatch.setattr(acceleration.shutil, "which", lambda name: there.get(name))
+    assert missing_compiler(GPU) is None
+    there.clear()
+    assert missing_compiler(GPU) == "there is no C compiler (such as gcc)"
 
 
 def test_graphs_need_a_gpu() -> None:

@@ -125,7 +125,7 @@ def test_the_summary_names_what_decides_the_learning(tmp_path: Path) -> None:
 def test_what_is_compiled_is_told_before(
     changed: dict[str, Any], told: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlstack.training.acceleration._missing_compiler", lambda device: None)
+    monkeypatch.setattr("rlstack.training.acceleration.missing_compiler", lambda device: None)
     c = config(*PENDULUM, device="cpu", agent__learning_starts=1000, agent__frames_per_update=1, **changed)
     said = planned(c, check_buildable(c), shared=False)
     assert said is None if told is None else str(said).startswith(told)

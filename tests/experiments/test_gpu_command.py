@@ -1,0 +1,246 @@
+"""``python -m experiments.gpu``: rows that fail in every way, what is compared with what, and the whole of it on a CPU."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from experiments.gpu import __main__ as command_line
+from experiments.gpu import machine as machines
+from experiments.gpu import rows as gpu_rows
+from experiments.gpu.command import parsed
+from experiments.gpu.correctness import Lessons, compare_lessons, compare_worlds
+from experiments.gpu.draws import DrawnOnCpu
+from experiments.gpu.machine import mean_percent
+from experiments.gpu.runner import Mismatch, NoDevice, Outcome, Row, Runner, Setting, fails, write
+from experiments.gpu.speed import rates, told
+from rlstack.config import ConfigError
+
+_ROWS = "tests.experiments.gpu_rows"
+
+
+def row(function: str, name: str = "", group: Any = "correctness", limit: float = 60.0, **arguments: Any) -> Row:
+    return Row(name or function, group, f"{_ROWS}:{function}", arguments, limit)
+
+
+def test_rows_go_on_after_every_kind_of_failure(tmp_path: Path) -> None:
+    rows = [
+        row("passes", "first"),
+        row("differs"),
+        row("lacks"),
+        row("passes", "same process"),
+        row("poisons"),
+        row("passes", "after a poisoned process"),
+        row("dies"),
+        row("hangs", limit=0.2),
+        row("passes", "last", group="speed"),
+    ]
+    runner = Runner(Setting("cpu", quick=True), 300.0, tmp_path / "log.txt", f"{_ROWS}:machine")
+    outcomes = list(runner.run(rows))
+    found = {outcome.name: (outcome.status, outcome.line) for outcome in outcomes}
+    assert found == {
+        "first": ("passed", "1 in this process"),
+        "differs": ("failed", "0.3 beside 0.5 | allowed 0.1"),
+        "lacks": ("left out", "there is no compiler"),
+        "same process": ("passed", "2 in this process"),
+        "poisons": ("failed", "RuntimeError: CUDA error: device-side assert triggered"),
+        "after a poisoned process": ("passed", "1 in this process"),
+        "dies": ("failed", "its process died (exit status 7), see log.txt"),
+        "hangs": ("failed", "not over after 0 s"),
+        "last": ("passed", "1 in this process"),
+    }
+    assert runner.machine["gpu"] == "none" and outcomes[0].figures["quick"] is True
+    log = (tmp_path / "log.txt").read_text()
+    assert "last words" in log and "device-side assert" in log and "--- hangs" in log
+    assert fails(outcomes)
+
+
+def test_what_no_longer_fits_is_not_run(tmp_path: Path) -> None:
+    runner = Runner(Setting("cpu", quick=True), 300.0, tmp_path / "log.txt", f"{_ROWS}:machine")
+    outcomes = []
+    for outcome in runner.run([row("passes"), row("passes", "long", limit=2000.0), row("hangs", limit=2.5), row("passes")]):
+        outcomes.append(outcome)
+        if outcome.name == "long":
+            runner.end = time.monotonic() + 2.0
+    assert [outcome.status for outcome in outcomes] == ["passed", "not run", "not run", "not run"]
+    assert outcomes[1].line.endswith("s were left of the time for all")
+    assert outcomes[2].line == "cut short: the time for all was over"
+    assert not fails(outcomes)
+
+
+def test_a_device_that_is_not_there_ends_it(tmp_path: Path) -> None:
+    runner = Runner(Setting("nowhere", quick=True), 60.0, tmp_path / "log.txt", f"{_ROWS}:machine")
+    with pytest.raises(NoDevice, match="device: 'nowhere' cannot be used"):
+        list(runner.run([row("passes")]))
+    if not torch.cuda.is_available():
+        with pytest.raises(NoDevice, match="device: 'cuda' cannot be used"):
+            machines.machine(Setting("cuda", quick=True))
+
+
+def test_file_and_table_hold_what_was_found(tmp_path: Path) -> None:
+    outcomes = [
+        Outcome("world a", "correctness", "failed", "0.3 | 0.5", 1.25),
+        Outcome("a alone", "speed", "passed", "12 steps/s", 2.0, {"median": 12.0}),
+    ]
+    write(tmp_path, {"device": "cuda", "machine": {"gpu": "H", "torch": "2.13.0"}, "commit": None}, outcomes)
+    content = json.loads((tmp_path / "gpu.json").read_text())
+    assert content["machine"] == {"gpu": "H", "torch": "2.13.0"}
+    assert content["rows"][1] == {
+        **{"name": "a alone", "group": "speed", "status": "passed", "line": "12 steps/s", "seconds": 2.0},
+        "figures": {"median": 12.0},
+    }
+    assert (tmp_path / "gpu.md").read_text().splitlines() == [
+        "- device: cuda",
+        "- machine: gpu H, torch 2.13.0",
+        "",
+        "| correctness | | | s |",
+        "|---|---|---|---|",
+        "| world a | failed | 0.3 \\| 0.5 | 1.2 |",
+        "",
+        "| speed | | | s |",
+        "|---|---|---|---|",
+        "| a alone | passed | 12 steps/s | 2.0 |",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["quick"], "quick: options are given as key=value"),
+        (["quik=true"], "quik: unknown key, did you mean 'quick'"),
+        (["quick=perhaps"], "quick: expected bool"),
+        (["minutes=0"], "minutes: 0"),
+        (["only=nothing of the kind"], "only: no row's name contains"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(
+    given: list[str], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert command_line.main([*given, f"output={tmp_path / 'out'}"]) == 2
+    told = capsys.readouterr().err
+    assert message in told and told.startswith("error: ") and len(told.splitlines()) == 1
+
+
+def test_missing_packages_are_told_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command_line, "missing", lambda: ["torchrl", "hydra"])
+    assert command_line.main([]) == 2
+    assert capsys.readouterr().err == "error: not installed, and nothing runs without: torchrl, hydra\n"
+    monkeypatch.undo()
+    assert command_line.missing() == [] and command_line.missing(["torch", "no_such_package"]) == ["no_such_package"]
+
+
+def test_options_have_the_form_of_the_other_commands() -> None:
+    assert (parsed(["device=cpu", "quick=true"]).device, parsed(["device=cpu", "quick=true"]).quick) == ("cpu", True)
+    assert (parsed([]).device, parsed([]).minutes) == ("cuda", 9.0)
+    with pytest.raises(ConfigError):
+        parsed(["minutes=nan"])
+
+
+def test_every_agent_and_world_has_its_rows() -> None:
+    names = [entry.name for entry in gpu_rows.all_rows()]
+    assert len(names) == len(set(names))
+    folder = Path(__file__).parents[2] / "conf"
+    agents = {path.stem for path in (folder / "agent").glob("*.yaml")} - {"legacy"}
+    assert {f"update {name}" for name in agents} <= set(names)
+    worlds = {path.stem for path in (folder / "env").glob("*.yaml")} - {"gymnasium", "pettingzoo", "marinenav_published"}
+    assert {f"world {name}" for name in worlds} <= set(names)
+    groups = [entry.group for entry in gpu_rows.all_rows() if "compiled" not in entry.name]
+    assert groups == sorted(groups), "checks come first"
+
+
+# -- what is compared ----------------------------------------------------------------------------------------------
+
+
+def _steps() -> list[dict[str, torch.Tensor]]:
+    return [{"position": torch.tensor([[100.0], [0.5], [float("nan")]]), "done": torch.tensor([True, False, False])}]
+
+
+def test_worlds_that_differ_are_counted() -> None:
+    assert compare_worlds(_steps(), _steps(), 1e-3) == (1.0, 0.0)
+    near, other, ended = _steps(), _steps(), _steps()
+    near[0]["position"][0] += 0.01
+    agree, largest = compare_worlds(_steps(), near, 1e-3)
+    assert agree == 1.0 and largest == pytest.approx(1e-4, rel=1e-3)  # relative, as 100 is more than 1
+    other[0]["position"][1] += 0.01
+    ended[0]["done"][2] = True
+    for wrong in (other, ended):
+        assert compare_worlds(_steps(), wrong, 1e-3)[0] == pytest.approx(2 / 3)
+    with pytest.raises(Mismatch, match="only one of them shows done"):
+        compare_worlds(_steps(), [{"position": _steps()[0]["position"]}], 1e-3)
+    with pytest.raises(Mismatch, match="position: torch.float32"):
+        compare_worlds(_steps(), [{**_steps()[0], "position": torch.zeros(3, 1).double()}], 1e-3)
+
+
+def test_updates_that_differ_are_measured_by_how_far_they_moved() -> None:
+    first = {"actor.weight": torch.zeros(2), "critic.weight": torch.zeros(1)}
+    ours = Lessons(first, {"actor.weight": torch.tensor([3.0, 0.0]), "critic.weight": torch.tensor([4.0])}, [{"loss": 2.0}], 5)
+    assert compare_lessons(ours, ours) == {"losses": 0.0, "parameters": 0.0, "name": "largest of losses and actor.weight"}
+    last = {**ours.last, "critic.weight": torch.tensor([4.5])}  # of a way of 5
+    found = compare_lessons(ours, replace(ours, last=last, metrics=[{"loss": 2.2}]))
+    assert found["parameters"] == pytest.approx(0.1) and found["losses"] == pytest.approx(0.1)
+    assert found["name"] == "largest of loss and critic.weight"
+    broken = compare_lessons(ours, replace(ours, last={**last, "critic.weight": torch.tensor([math.nan])}))
+    assert broken["parameters"] == math.inf
+    assert compare_lessons(ours, replace(ours, metrics=[{"loss": math.nan}]))["losses"] == math.inf
+    with pytest.raises(Mismatch, match="4 updates, on the CPU 5"):
+        compare_lessons(ours, replace(ours, updates=4))
+    with pytest.raises(Mismatch, match="actor.weight: they begin with other parameters"):
+        compare_lessons(ours, replace(ours, first={**first, "actor.weight": torch.ones(2)}))
+    with pytest.raises(Mismatch, match="have moved nothing"):
+        compare_lessons(replace(ours, last=first), ours)
+
+
+def test_random_numbers_are_drawn_on_the_cpu() -> None:
+    def drawn(device: str) -> list[torch.Tensor]:
+        torch.manual_seed(5)
+        with DrawnOnCpu():
+            made = [torch.rand(3, device=device), torch.empty(2, device=device).normal_(), torch.randperm(9, device=device)]
+            return [*made, torch.rand_like(made[0])]
+
+    torch.manual_seed(5)
+    expected = [torch.rand(3), torch.empty(2).normal_(), torch.randperm(9), torch.rand(3)]
+    assert all(torch.equal(one, other) for one, other in zip(drawn("cpu"), expected, strict=True))
+    assert [entry.device.type for entry in drawn("meta")] == ["meta"] * 4
+    own = torch.Generator().manual_seed(7)
+    wanted = torch.rand(4, generator=torch.Generator().manual_seed(7))
+    with DrawnOnCpu():
+        found = torch.cat((torch.rand(2, generator=own), torch.rand(2, generator=own)))  # goes on, does not begin anew
+    assert torch.equal(found, wanted)
+    with DrawnOnCpu(), pytest.raises(RuntimeError, match="a generator on cpu for numbers on meta"):
+        torch.rand(2, generator=own, device="meta")
+
+
+def test_rates_are_work_over_time() -> None:
+    now = 0.0
+
+    def work() -> float:
+        nonlocal now
+        now += 0.25
+        return 10.0
+
+    assert rates(work, lambda: now, seconds=1.0, repeats=3) == [40.0] * 3
+    found = told([30.0, 50.0, 40.0], "steps/s")
+    assert found.line == "40 steps/s (30 to 50, 3 repetitions)"
+    assert {"median": 40.0, "least": 30.0, "most": 50.0, "gpu_percent": None}.items() <= found.figures.items()
+    assert mean_percent("30\n50\n[N/A]\n") == 40.0 and mean_percent("") is None
+
+
+@pytest.mark.slow
+def test_the_whole_command_on_a_cpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command_line.main(["device=cpu", "quick=true", f"output={tmp_path}"]) == 0, capsys.readouterr().out
+    content = json.loads((tmp_path / "gpu.json").read_text())
+    status = {entry["name"]: entry["status"] for entry in content["rows"]}
+    assert set(status) == {entry.name for entry in gpu_rows.all_rows()}
+    absent = {name for name, found in status.items() if found == "left out"}
+    assert all("compiled" in name or "CUDA graphs" in name for name in absent)
+    assert {status[name] for name in status.keys() - absent} == {"passed"}
+    assert content["machine"]["torch"] == torch.__version__.partition("+")[0] or content["machine"]["torch"]

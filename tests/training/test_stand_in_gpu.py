@@ -1,0 +1,76 @@
+"""Worlds and updates on a device that refuses what a GPU would refuse; its numbers are those of the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+import torch
+
+from experiments.gpu import correctness
+from experiments.gpu.correctness import compare_lessons, compare_worlds, configured, gathered, played, taught
+from experiments.gpu.rows import _WORLDS, agents
+from tests.stand_in_gpu import DEVICE, stand_in
+
+_TINY = {
+    **{"steps_per_batch": 4, "minibatch_size": 16, "epochs": 1, "batch_size": 8, "buffer_size": 100, "hidden": "[8,8]"},
+    **{"learning_starts": 8, "random_frames": 0, "frames_per_update": 10, "candidates": 2, "precision": "float32"},
+    **{"self_features": 4, "object_features": "[4]"},
+}
+_AGENTS = {name: overrides for name, overrides in agents().items() if "memory" not in name}
+"""A GPU computes a memory in one operation, which no CPU has."""
+_FEW = ("ppo", "acqn", "rainbow", "sac")
+
+
+@pytest.fixture(autouse=True)
+def _its_own_draws(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """They are those of the CPU already; whose generator draws them is looked at."""
+    monkeypatch.setattr(correctness, "DrawnOnCpu", nullcontext)
+    yield
+
+
+def test_the_stand_in_refuses_what_a_gpu_refuses() -> None:
+    with stand_in() as device:
+        x = torch.arange(3.0, device=device)
+        assert x.device.type == "standin" and (2 * x + 1).device == x.device
+        assert (2 * x + torch.tensor(1.0)).cpu().tolist() == [1.0, 3.0, 5.0]  # a number may come from the CPU
+        assert x[torch.tensor([2, 0])].cpu().tolist() == [2.0, 0.0]  # indices, too
+        for mixed in (
+            lambda: x + torch.ones(3),
+            lambda: torch.stack((x.sum(), torch.zeros(()))),
+            lambda: torch.ones(3).mul_(x),
+            lambda: torch.where(torch.ones(3, dtype=torch.bool), x, 0.0),
+            lambda: torch.ones(3)[x.long()],
+        ):
+            with pytest.raises(RuntimeError, match="on the CPU"):
+                mixed()
+        with pytest.raises(RuntimeError, match="the generator is not on"):
+            torch.rand(2, device=device, generator=torch.Generator())
+        with pytest.raises(RuntimeError, match="the generator is not on"):
+            torch.rand(2, generator=torch.Generator(device=device))
+        with pytest.raises((RuntimeError, TypeError)):
+            x.numpy()
+
+
+@pytest.mark.parametrize("name", _WORLDS)
+def test_worlds_step_where_they_are(name: str) -> None:
+    options: dict[str, Any] = {**_WORLDS[name], "num_worlds": 2}
+    options |= {"max_steps": 3} if "max_steps" in options else {"max_seconds": 0.2}
+    with stand_in():
+        ours, theirs = (played(device, name, options, 4) for device in ("cpu", DEVICE))
+    assert compare_worlds(ours, theirs, 1e-6) == (1.0, pytest.approx(0.0, abs=1e-6))
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in _FEW else pytest.mark.slow) for name in _AGENTS]
+)
+def test_agents_learn_where_they_are(name: str) -> None:
+    hidden = {"hidden": "[8,8,8]"} if name == "ppo_published" else {}
+    plain = configured(*_AGENTS[name], "env.num_worlds=2", small={**_TINY, **hidden})
+    batches = gathered(plain, steps=8)
+    with stand_in(), correctness.as_on_a_gpu():
+        ours, theirs = (taught(plain, device, batches) for device in ("cpu", DEVICE))
+    found = compare_lessons(ours, theirs)
+    assert found["losses"] < 1e-5 and found["parameters"] < 1e-3, found
