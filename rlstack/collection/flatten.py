@@ -31,21 +31,22 @@ def flatten_agents(batch: TensorDictBase, group: str | None = "agents") -> Tenso
     """
     if batch.ndim != 2:
         batch = batch.reshape(-1, batch.shape[-1])
+    world_done: Tensor = batch.get(("next", "done"))
+    device = world_done.device  # TorchRL's own loop, which runs on a GPU, gives its batches none
     if group is None or group not in batch.keys():  # noqa: SIM118
         flat = _selected(batch, _ROOT)
-        flat["next"] = _made(_selected(batch.get("next"), _NEXT), batch)
-        flat["active"] = torch.ones(batch.shape, dtype=torch.bool, device=batch.device)
-        return _made(flat, batch)
+        flat["next"] = _made(_selected(batch.get("next"), _NEXT), batch, device)
+        flat["active"] = torch.ones(batch.shape, dtype=torch.bool, device=device)
+        return _made(flat, batch, device)
     here, following = batch.get(group), batch.get(("next", group))
     worlds, time, agents = here.shape
 
     def fold(part: TensorDictBase, keys: tuple[str, ...]) -> TensorDict:
-        folded = part.select(*keys, strict=False).transpose(1, 2)
-        return folded.reshape(worlds * agents, time)
+        folded = part.select(*keys, strict=False).transpose(1, 2).reshape(worlds * agents, time)
+        return _made(dict(folded.items()), folded, device)
 
     flat = fold(here, (*_ROOT, "active"))
     flat.set("next", fold(following, (*_NEXT, "active")))
-    world_done: Tensor = batch.get(("next", "done"))
     flat.set(("next", "done"), flat.get(("next", "done")) | world_done.repeat_interleave(agents, 0))
     return flat
 
@@ -162,6 +163,6 @@ def _selected(part: TensorDictBase, keys: tuple[str, ...]) -> dict[str, Any]:
     return {key: value for key, value in part.items() if key in keys}
 
 
-def _made(entries: dict[str, Any], like: TensorDictBase) -> TensorDict:
+def _made(entries: dict[str, Any], like: TensorDictBase, device: torch.device) -> TensorDict:
     # The public constructor checks every entry, which small batches feel.
-    return TensorDict._new_unsafe(entries, batch_size=like.batch_size, device=like.device)
+    return TensorDict._new_unsafe(entries, batch_size=like.batch_size, device=device)

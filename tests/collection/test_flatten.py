@@ -255,3 +255,21 @@ def test_cleared_steps_are_forgotten() -> None:
 def test_a_single_step_waits_for_nothing() -> None:
     data = stream(0, 2, 6, 0.3)
     assert NStep(1, 0.9)(data) is data
+
+
+@pytest.mark.parametrize("group", [None, "agents"])
+def test_a_batch_without_a_device_stays_where_its_tensors_are(group: str | None) -> None:
+    def entries(*lead: int) -> TensorDict:
+        flags = torch.zeros(*lead, 1, dtype=torch.bool, device="meta")
+        values = torch.zeros(*lead, 1, device="meta")
+        more = {"active": flags[..., 0]} if group else {}
+        return TensorDict({"observation": values, "action": values, "reward": values, "done": flags, **more}, lead)
+
+    batch = entries(2, 3).exclude("active")
+    batch["next"] = batch.clone()
+    if group:
+        batch[group], batch["next", group] = entries(2, 3, 4), entries(2, 3, 4)
+    assert batch.device is None
+    flat = flatten_agents(batch, group)
+    assert flat.device == torch.device("meta")
+    assert {value.device.type for value in flat.values(True, True)} == {"meta"}
