@@ -17,7 +17,14 @@ DEVICE = f"{NAME}:0"
 _COPYING = ("aten::copy_", "aten::_to_copy", "aten::_copy_from", "aten::set_")
 _INDEXING = ("aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_")
 _NEVER_MIXED = ("aten::cat", "aten::stack", "aten::mm", "aten::addmm", "aten::bmm", "aten::gather", "aten::scatter")
-_RESHAPING = ("aten::resize_", "aten::t_", "aten::transpose_", "aten::squeeze_", "aten::unsqueeze_", "aten::as_strided_")
+_RESHAPING = (
+    "aten::resize_",
+    "aten::t_",
+    "aten::transpose_",
+    "aten::squeeze_",
+    "aten::unsqueeze_",
+    "aten::as_strided_",
+)
 
 _registered = False
 
@@ -83,6 +90,8 @@ class _Made(TorchFunctionMode):
         if func == Tensor.data.__set__ and isinstance(args[1], _Held):  # type: ignore[attr-defined]
             torch.utils.swap_tensors(args[0], args[1].detach().requires_grad_(args[0].requires_grad))
             return None
+        if func is Tensor.tolist and isinstance(args[0], _Held):
+            return args[0].held.tolist()
         if func is Tensor.new_tensor:
             return torch.tensor(args[1], dtype=kwargs.get("dtype", args[0].dtype)).to(args[0].device)
         return func(*args, **kwargs)

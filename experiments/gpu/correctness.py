@@ -21,12 +21,11 @@ from rlstack.agents import Agent, build_agent
 from rlstack.agents.compilation import CannotCompile, Compiler
 from rlstack.collection.collector import make_collector
 from rlstack.collection.flatten import flatten_agents
-from rlstack.config import build, to_plain
+from rlstack.config import to_plain
 from rlstack.config.groups import compose_config
 from rlstack.diagnostics.gpu import waits
 from rlstack.training.acceleration import missing_compiler
 from rlstack.training.checkpoint import read_checkpoint
-from rlstack.training.config import TrainConfig
 from rlstack.training.monitor import Monitor, count_frames
 from rlstack.training.worlds import build_world
 
@@ -111,7 +110,9 @@ def _leaves(shown: TensorDictBase, prefix: str) -> dict[str, Tensor]:
     }
 
 
-def compare_worlds(ours: list[dict[str, Tensor]], theirs: list[dict[str, Tensor]], tolerance: float) -> tuple[float, float]:
+def compare_worlds(
+    ours: list[dict[str, Tensor]], theirs: list[dict[str, Tensor]], tolerance: float
+) -> tuple[float, float]:
     """The share of worlds that are alike in every step, and the largest difference within these.
 
     Args:
@@ -123,7 +124,9 @@ def compare_worlds(ours: list[dict[str, Tensor]], theirs: list[dict[str, Tensor]
             raise Mismatch(f"only one of them shows {', '.join(sorted(one.keys() ^ other.keys()))}")
         for name, value in one.items():
             if (value.shape, value.dtype) != (other[name].shape, other[name].dtype):
-                raise Mismatch(f"{name}: {value.dtype} {list(value.shape)} beside {other[name].dtype} {list(other[name].shape)}")
+                raise Mismatch(
+                    f"{name}: {value.dtype} {list(value.shape)} beside {other[name].dtype} {list(other[name].shape)}"
+                )
             differences.append(_difference(value, other[name]))
     most = torch.stack(differences).amax(0)
     alike = most <= tolerance
@@ -147,7 +150,9 @@ def agent(setting: Setting, overrides: list[str], dtypes: tuple[str, ...] = ("fl
     """Updates from the same parameters, batches and random numbers: losses and parameters."""
     told, figures = [], {}
     for dtype in dtypes:
-        plain = configured(*overrides, f"env.dtype={dtype}", f"env.num_worlds={4 if setting.quick else 16}", small=SMALL)
+        plain = configured(
+            *overrides, f"env.dtype={dtype}", f"env.num_worlds={4 if setting.quick else 16}", small=SMALL
+        )
         batches = gathered(plain)
         with as_on_a_gpu(), DrawnOnCpu():
             ours, theirs = (taught(plain, device, batches) for device in ("cpu", setting.device))
@@ -261,7 +266,13 @@ def resumed(setting: Setting, overrides: list[str]) -> Found:
     """
     frames = 2000 if setting.quick else 10_000
     run = [*overrides, f"total_frames={frames}", f"device={setting.device}", "compile=false", "eval.episodes=1"]
-    run += ["seed=3", f"log_every={frames}", f"eval.every={frames}", f"checkpoint.every={frames}", "checkpoint.replay=true"]
+    run += [
+        "seed=3",
+        f"log_every={frames}",
+        f"eval.every={frames}",
+        f"checkpoint.every={frames}",
+        "checkpoint.replay=true",
+    ]
     plain = configured(*run, small=SMALL)
     with tempfile.TemporaryDirectory(prefix="rlstack-gpu-", ignore_cleanup_errors=True) as folder:
         base = Path(folder)

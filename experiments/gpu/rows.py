@@ -9,7 +9,7 @@ from rlstack.config import conf_dir
 from .runner import Row
 
 _HERE = "experiments.gpu"
-_WORLDS: dict[str, dict[str, Any]] = {
+WORLDS: dict[str, dict[str, Any]] = {
     "marinenav": {"max_steps": 6},
     "echelon": {"max_steps": 6, "maps": 8, "blue": 2, "red": 2},
     "arena": {"max_steps": 6},
@@ -33,7 +33,7 @@ def all_rows() -> list[Row]:
 
 def checks() -> list[Row]:
     """Every world, every agent, waits, resuming, CUDA graphs."""
-    rows = [_check(f"world {name}", "world", name=name, options=options) for name, options in _WORLDS.items()]
+    rows = [_check(f"world {name}", "world", name=name, options=options) for name, options in WORLDS.items()]
     rows += [_check(f"update {name}", "agent", overrides=overrides) for name, overrides in agents().items()]
     steady = [["agent=ppo", f"env={world}"] for world in ("marinenav", "echelon", "arena", "rocket", "cartpole")]
     steady += [[f"agent={name}", *_MARINENAV] for name in ("sac", "acqn")] + [["agent=dqn", *_ARENA]]
@@ -76,7 +76,9 @@ def speeds() -> list[Row]:
     return [
         _speed("marinenav alone, 8,192 worlds", "stepping", num_worlds=8192, **_FLEET),
         _speed("marinenav alone, 65,536 worlds", "stepping", num_worlds=65_536, **_FLEET),
-        _speed("marinenav acqn trained", "training", overrides=["agent=acqn", "env=marinenav", *eager], unit="frames/s"),
+        _speed(
+            "marinenav acqn trained", "training", overrides=["agent=acqn", "env=marinenav", *eager], unit="frames/s"
+        ),
         _speed("cartpole ppo trained", "training", overrides=["agent=ppo", "env=cartpole", *eager], unit="frames/s"),
         _speed(
             "cartpole ppo trained, 8,192 worlds",
@@ -100,7 +102,7 @@ def compiled() -> list[Row]:
     overrides = ["agent=dqn", *_CHOICES]
     return [
         _check("compiled update dqn", "quick_updates", 120, overrides=overrides, compiles=True),
-        _check("compiled world marinenav", "quick_world", 120, name="marinenav", options=_WORLDS["marinenav"]),
+        _check("compiled world marinenav", "quick_world", 120, name="marinenav", options=WORLDS["marinenav"]),
         _speed("sac updates, compiled", "updating", 120, name="sac", how="compiled"),
         _speed("td3 updates, compiled", "updating", 120, name="td3", how="compiled"),
         _speed("marinenav alone, compiled, 65,536 worlds", "stepping", 120, num_worlds=65_536, **fleet),

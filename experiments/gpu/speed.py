@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -62,7 +61,9 @@ def _pace(setting: Setting) -> tuple[float, int]:
     return (0.05, 3) if setting.quick else (1.0, 5)
 
 
-def stepping(setting: Setting, name: str, options: Mapping[str, Any], num_worlds: int, unit: str, each: int = 1) -> Found:
+def stepping(
+    setting: Setting, name: str, options: Mapping[str, Any], num_worlds: int, unit: str, each: int = 1
+) -> Found:
     """Steps of worlds alone under random actions, resets included.
 
     Args:
@@ -95,7 +96,13 @@ def training(setting: Setting, overrides: list[str], unit: str) -> Found:
     """Frames a second of the training loop with its shipped configuration, evaluations and checkpoints aside."""
     device = torch.device(setting.device)
     small = [f"env.num_worlds={8 if 'env=cartpole' not in overrides else 64}"] if setting.quick else []
-    tiny = {"steps_per_batch": 8, "learning_starts": 200, "minibatch_size": 64, "batch_size": 64, "frames_per_update": 100}
+    tiny = {
+        "steps_per_batch": 8,
+        "learning_starts": 200,
+        "minibatch_size": 64,
+        "batch_size": 64,
+        "frames_per_update": 100,
+    }
     raw = configured(*overrides, *small, f"device={setting.device}", small=tiny if setting.quick else None)
     compiles = raw["compile"] is True
     if compiles and (absent := missing_compiler(device)):

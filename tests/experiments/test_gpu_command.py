@@ -1,4 +1,4 @@
-"""``python -m experiments.gpu``: rows that fail in every way, what is compared with what, and the whole of it on a CPU."""
+"""``python -m experiments.gpu``: rows that fail in every way, what is compared, the whole of it on a CPU."""
 
 from __future__ import annotations
 
@@ -66,7 +66,9 @@ def test_rows_go_on_after_every_kind_of_failure(tmp_path: Path) -> None:
 def test_what_no_longer_fits_is_not_run(tmp_path: Path) -> None:
     runner = Runner(Setting("cpu", quick=True), 300.0, tmp_path / "log.txt", f"{_ROWS}:machine")
     outcomes = []
-    for outcome in runner.run([row("passes"), row("passes", "long", limit=2000.0), row("hangs", limit=2.5), row("passes")]):
+    for outcome in runner.run(
+        [row("passes"), row("passes", "long", limit=2000.0), row("hangs", limit=2.5), row("passes")]
+    ):
         outcomes.append(outcome)
         if outcome.name == "long":
             runner.end = time.monotonic() + 2.0
@@ -152,7 +154,11 @@ def test_every_agent_and_world_has_its_rows() -> None:
     folder = Path(__file__).parents[2] / "conf"
     agents = {path.stem for path in (folder / "agent").glob("*.yaml")} - {"legacy"}
     assert {f"update {name}" for name in agents} <= set(names)
-    worlds = {path.stem for path in (folder / "env").glob("*.yaml")} - {"gymnasium", "pettingzoo", "marinenav_published"}
+    worlds = {path.stem for path in (folder / "env").glob("*.yaml")} - {
+        "gymnasium",
+        "pettingzoo",
+        "marinenav_published",
+    }
     assert {f"world {name}" for name in worlds} <= set(names)
     groups = [entry.group for entry in gpu_rows.all_rows() if "compiled" not in entry.name]
     assert groups == sorted(groups), "checks come first"
@@ -177,14 +183,20 @@ def test_worlds_that_differ_are_counted() -> None:
         assert compare_worlds(_steps(), wrong, 1e-3)[0] == pytest.approx(2 / 3)
     with pytest.raises(Mismatch, match="only one of them shows done"):
         compare_worlds(_steps(), [{"position": _steps()[0]["position"]}], 1e-3)
-    with pytest.raises(Mismatch, match="position: torch.float32"):
+    with pytest.raises(Mismatch, match="position: torch"):
         compare_worlds(_steps(), [{**_steps()[0], "position": torch.zeros(3, 1).double()}], 1e-3)
 
 
 def test_updates_that_differ_are_measured_by_how_far_they_moved() -> None:
     first = {"actor.weight": torch.zeros(2), "critic.weight": torch.zeros(1)}
-    ours = Lessons(first, {"actor.weight": torch.tensor([3.0, 0.0]), "critic.weight": torch.tensor([4.0])}, [{"loss": 2.0}], 5)
-    assert compare_lessons(ours, ours) == {"losses": 0.0, "parameters": 0.0, "name": "largest of losses and actor.weight"}
+    ours = Lessons(
+        first, {"actor.weight": torch.tensor([3.0, 0.0]), "critic.weight": torch.tensor([4.0])}, [{"loss": 2.0}], 5
+    )
+    assert compare_lessons(ours, ours) == {
+        "losses": 0.0,
+        "parameters": 0.0,
+        "name": "largest of losses and actor.weight",
+    }
     last = {**ours.last, "critic.weight": torch.tensor([4.5])}  # of a way of 5
     found = compare_lessons(ours, replace(ours, last=last, metrics=[{"loss": 2.2}]))
     assert found["parameters"] == pytest.approx(0.1) and found["losses"] == pytest.approx(0.1)
@@ -194,7 +206,7 @@ def test_updates_that_differ_are_measured_by_how_far_they_moved() -> None:
     assert compare_lessons(ours, replace(ours, metrics=[{"loss": math.nan}]))["losses"] == math.inf
     with pytest.raises(Mismatch, match="4 updates, on the CPU 5"):
         compare_lessons(ours, replace(ours, updates=4))
-    with pytest.raises(Mismatch, match="actor.weight: they begin with other parameters"):
+    with pytest.raises(Mismatch, match="they begin with other parameters"):
         compare_lessons(ours, replace(ours, first={**first, "actor.weight": torch.ones(2)}))
     with pytest.raises(Mismatch, match="have moved nothing"):
         compare_lessons(replace(ours, last=first), ours)
@@ -204,7 +216,11 @@ def test_random_numbers_are_drawn_on_the_cpu() -> None:
     def drawn(device: str) -> list[torch.Tensor]:
         torch.manual_seed(5)
         with DrawnOnCpu():
-            made = [torch.rand(3, device=device), torch.empty(2, device=device).normal_(), torch.randperm(9, device=device)]
+            made = [
+                torch.rand(3, device=device),
+                torch.empty(2, device=device).normal_(),
+                torch.randperm(9, device=device),
+            ]
             return [entry.cpu() for entry in (*made, torch.rand_like(made[0]))]
 
     torch.manual_seed(5)
@@ -245,4 +261,4 @@ def test_the_whole_command_on_a_cpu(tmp_path: Path, capsys: pytest.CaptureFixtur
     absent = {name for name, found in status.items() if found == "left out"}
     assert all("compiled" in name or "CUDA graphs" in name for name in absent)
     assert {status[name] for name in status.keys() - absent} == {"passed"}
-    assert content["machine"]["torch"] == torch.__version__.partition("+")[0] or content["machine"]["torch"]
+    assert content["machine"]["torch"].partition("+")[0] == torch.__version__.partition("+")[0]

@@ -11,7 +11,8 @@ import torch
 
 from experiments.gpu import correctness
 from experiments.gpu.correctness import compare_lessons, compare_worlds, configured, gathered, played, taught
-from experiments.gpu.rows import _WORLDS, agents
+from experiments.gpu.rows import WORLDS, agents
+from experiments.gpu.runner import Setting
 from tests.stand_in_gpu import DEVICE, stand_in
 
 _TINY = {
@@ -21,7 +22,19 @@ _TINY = {
 }
 _AGENTS = {name: overrides for name, overrides in agents().items() if "memory" not in name}
 """A GPU computes a memory in one operation, which no CPU has."""
-_FEW = ("ppo", "acqn", "rainbow", "sac")
+_FEW = ("ppo", "sac")
+_LOOPS = {
+    "one agent": ["agent=ppo", "env=cartpole", "agent.normalize_rewards=true"],
+    "arena": ["agent=ppo", "env=arena"],
+    "replay": ["agent=dqn", "env=cartpole"],
+    "split": ["agent=ppo", "env=rocket", "agent.parameters=split"],
+    "opponents": ["agent=ppo", "env=rocket", "env.opponents={players: [rule, random]}"],
+    "hybrid": ["agent=ppo", "env=echelon", "env.actions=hybrid", "env.visibility=partial", "env.maps=8"],
+    "raw": ["agent=sac", "env=marinenav", "agent.inputs=raw", "agent.normalize_observations=true"],
+    "central": ["agent=ppo", "env=marinenav", "agent.critic=central"],
+    "wrapped": ["agent=ppo", "env=arena", "env.frame_stack=2", "env.action_repeat=2"],
+}
+"""Collecting and learning together; the first takes a second."""
 
 
 @pytest.fixture(autouse=True)
@@ -54,9 +67,12 @@ def test_the_stand_in_refuses_what_a_gpu_refuses() -> None:
             x.numpy()
 
 
-@pytest.mark.parametrize("name", _WORLDS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if name in ("echelon", "rocket") else ()) for name in WORLDS],
+)
 def test_worlds_step_where_they_are(name: str) -> None:
-    options: dict[str, Any] = {**_WORLDS[name], "num_worlds": 2}
+    options: dict[str, Any] = {**WORLDS[name], "num_worlds": 2}
     options |= {"max_steps": 3} if "max_steps" in options else {"max_seconds": 0.2}
     with stand_in():
         ours, theirs = (played(device, name, options, 4) for device in ("cpu", DEVICE))
@@ -74,3 +90,12 @@ def test_agents_learn_where_they_are(name: str) -> None:
         ours, theirs = (taught(plain, device, batches) for device in ("cpu", DEVICE))
     found = compare_lessons(ours, theirs)
     assert found["losses"] < 1e-5 and found["parameters"] < 1e-3, found
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == "one agent" else pytest.mark.slow) for name in _LOOPS]
+)
+def test_iterations_stay_where_they_are(name: str) -> None:
+    with stand_in() as device:
+        found = correctness.waiting_for_nothing(Setting(device, quick=True), _LOOPS[name])
+    assert found.figures["updates"] > 0
