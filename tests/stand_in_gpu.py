@@ -185,7 +185,8 @@ def stand_in() -> Iterator[str]:
     swaps = torch.__future__.get_swap_module_params_on_conversion()
     torch.__future__.set_swap_module_params_on_conversion(True)  # parameters stay the same objects, as on a GPU
     try:
-        with _Made(), _Everything():
+        # The threads of gradients are as many as there were devices at the first one in this process.
+        with _Made(), _Everything(), torch.autograd.set_multithreading_enabled(False):
             yield DEVICE
     finally:
         torch.Generator = generator  # type: ignore[misc]
