@@ -189,8 +189,9 @@ def _serve(connection: Connection, setting: Setting, machine: str, log: str) -> 
         os.dup2(file.fileno(), 2)
     try:
         told = _function(machine)(setting)
-    except NoDevice as error:
-        connection.send((False, str(error)))
+    except Exception as error:
+        traceback.print_exc()
+        connection.send((False, str(error) if isinstance(error, NoDevice) else f"no row can run: {_brief(error)}"))
         return
     connection.send((True, told))
     while True:
@@ -213,9 +214,13 @@ def attempt(row: Row, setting: Setting) -> tuple[Status, str, Mapping[str, Any],
         return "failed", str(reason), {}, False
     except Exception as error:
         traceback.print_exc()
-        first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-        return "failed", f"{type(error).__name__}: {first}"[:300], {}, True
+        return "failed", _brief(error), {}, True
     return "passed", found.line, found.figures, False
+
+
+def _brief(error: Exception) -> str:
+    first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    return f"{type(error).__name__}: {first}"[:300]
 
 
 def _settle() -> None:

@@ -82,6 +82,9 @@ def test_a_device_that_is_not_there_ends_it(tmp_path: Path) -> None:
     runner = Runner(Setting("nowhere", quick=True), 60.0, tmp_path / "log.txt", f"{_ROWS}:machine")
     with pytest.raises(NoDevice, match="device: 'nowhere' cannot be used"):
         list(runner.run([row("passes")]))
+    runner = Runner(Setting("cpu", quick=True), 60.0, tmp_path / "log.txt", f"{_ROWS}:no_such_function")
+    with pytest.raises(NoDevice, match="no row can run: AttributeError: module"):
+        list(runner.run([row("passes")]))
     if not torch.cuda.is_available():
         with pytest.raises(NoDevice, match="device: 'cuda' cannot be used"):
             machines.machine(Setting("cuda", quick=True))
