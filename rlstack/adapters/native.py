@@ -220,7 +220,7 @@ def _bounds(interface: Interface) -> tuple[Tensor, Tensor]:
 
 def _fill_dqn(agent: Any, model: SB3Model, columns: Tensor, weights: Weights) -> None:
     _fill(agent.network, sb3_layers(model)["q"], columns)
-    _fill(agent.target, weights.linears("q_net_target.q_net"), columns)
+    _fill(agent.loss.target_network, weights.linears("q_net_target.q_net"), columns)
 
 
 def _fill_sac(agent: Any, model: SB3Model, columns: Tensor, weights: Weights) -> None:

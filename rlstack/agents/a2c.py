@@ -5,14 +5,15 @@ On the same batch the loss equals that of TorchRL's ``A2CLoss``.
 
 from __future__ import annotations
 
+from typing import Any
+
 from tensordict import TensorDictBase
 from torch import Tensor
-from torch.nn.functional import mse_loss
 
 from rlstack.config.agents import A2CConfig
+from rlstack.losses import A2CLoss
 
 from .on_policy import OnPolicy
-from .optimizer import Info
 
 
 class A2C(OnPolicy):
@@ -20,6 +21,9 @@ class A2C(OnPolicy):
 
     Config = A2CConfig
     OPTIMIZER = "rmsprop"
+
+    def make_loss(self, **options: Any) -> A2CLoss:
+        return A2CLoss(self.actor, self.critic, **options)
 
     def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
         if not len(batch):
@@ -32,12 +36,3 @@ class A2C(OnPolicy):
             "grad/all": norm,
             "policy/entropy": info["entropy"],
         }
-
-    def loss(self, batch: TensorDictBase, report: bool = True) -> tuple[Tensor, Info]:
-        """-A log pi(a | s) + value loss - entropy bonus."""
-        distribution, values = self.policy_and_value(batch)
-        policy = -(batch.get("advantage") * distribution.log_prob(batch.get("action"))).mean()
-        value = mse_loss(values, batch.get("return"))
-        entropy = distribution.entropy().mean()
-        loss = policy + self.config.value_coefficient * value - self.now("entropy_coefficient") * entropy
-        return loss, {"policy": policy.detach(), "value": value.detach(), "entropy": entropy.detach()}

@@ -7,25 +7,23 @@ rule was checked against recordings of the reference learner (losses, gradient n
 from __future__ import annotations
 
 import math
-import warnings
 from typing import Any
 
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
-from torchrl.objectives import SoftUpdate
 
 from rlstack.config.agents import ACQNConfig
-from rlstack.losses.acqn import ACIQNLoss
+from rlstack.losses import ACIQNLoss
 from rlstack.networks.actors import DeterministicActor
 from rlstack.networks.draws import drawn, own, whole
 from rlstack.networks.quantile import LateQuantileCritic, QuantileCritic
 
 from .interface import Interface, require_continuous
 from .off_policy import OffPolicy
-from .optimizer import Info
 from .risk import check_level, levels
+from .targets import Target
 
 
 class ACQN(OffPolicy):
@@ -49,10 +47,12 @@ class ACQN(OffPolicy):
         loss = ACIQNLoss(
             actor, critic, c.gamma, c.num_quantiles, c.kappa, c.shared_levels, c.target_noise, c.raw_penalty
         )
-        self.loss: ACIQNLoss = self.add_network("loss", loss)
-        with warnings.catch_warnings():  # tau=1, a hard copy, is unusual but meant
-            warnings.simplefilter("ignore")
-            self.target_updater = SoftUpdate(self.loss, tau=c.target_tau)
+        self.loss = self.add_network("loss", loss)  # which holds the targets, too, in a checkpoint
+        self.actor, self.critic = loss.actor_network, loss.critic_network
+        self._followers = [
+            Target(self.actor, loss.target_actor_network, c.target_tau),
+            Target(self.critic, loss.target_critic_network, c.target_tau),
+        ]
         trained = (self.loss.actor_network_params, self.loss.critic_network_params)
         actor_params, critic_params = (list(params.values(True, True)) for params in trained)
         self.actor_optimizer = self.add_optimizer("lr_actor", actor_params, max_grad_norm=c.max_grad_norm_actor)
@@ -69,7 +69,10 @@ class ACQN(OffPolicy):
         """The actor's action, or of candidates around it the one with the highest conditional value at risk."""
         target = self.config.greedy_actor == "target"
         seen = self.normalized(observation)
-        action = self.loss.act(seen, target)
+        actor, critic = self.actor, self.critic
+        if target:
+            actor, critic = self.loss.target_actor_network, self.loss.target_critic_network
+        action: Tensor = actor(seen)
         if self.config.candidates == 1:
             return action
         size = action.shape[-1]
@@ -79,13 +82,13 @@ class ACQN(OffPolicy):
         n = self.config.num_quantiles
         tau = (torch.arange(n, dtype=action.dtype, device=action.device) + 0.5) / n
         tau = levels(self.config.cvar, tau, self.interface, observation).reshape(-1, n)  # [1 or B, n]
-        best = self.loss.quantiles(flat, proposals, tau, target).mean(-1).argmax(0)
+        best = critic(flat, proposals, tau).mean(-1).argmax(0)
         chosen = proposals.gather(0, best[None, :, None].expand(1, -1, size))
         return chosen.view_as(action)
 
     def explore(self, observation: Any, mask: Tensor | None = None) -> Tensor:
         """Gaussian noise whose size differs from world to world, and now and then a uniform random action."""
-        action = self.loss.act(self.normalized(observation))
+        action = self.actor(self.normalized(observation))
         if not self.unused("noise_scale") and self.config.noise_high > 0:
             worlds = whole(action.shape)[0] if action.dim() > 1 else 1
             noise = drawn(torch.randn_like, action) * own(self._noise_sizes(worlds, action))
@@ -107,8 +110,8 @@ class ACQN(OffPolicy):
 
     def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
         """One critic step, then one actor step against the new critic."""
-        critic_loss, critic_norm, values = self.critic_optimizer.minimize(self._critic_loss, batch)
-        actor_loss, actor_norm, acted = self.actor_optimizer.minimize(self._actor_loss, batch)
+        critic_loss, critic_norm, values = self.critic_optimizer.minimize(self.loss.critic_loss, batch)
+        actor_loss, actor_norm, acted = self.actor_optimizer.minimize(self.loss.actor_loss, batch)
         return {
             "loss/critic": critic_loss,
             "loss/actor": actor_loss,
@@ -119,20 +122,13 @@ class ACQN(OffPolicy):
             "policy/saturation": acted["saturation"],
         }
 
-    def _critic_loss(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
-        loss, info = self.loss.critic_loss(batch)
-        return loss, {"value": info["value"], "target": info["target"]}
-
-    def _actor_loss(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
-        loss, info = self.loss.actor_loss(batch)
-        return loss, {"saturation": info["saturation"]}
-
     def move_targets(self) -> None:
-        self.target_updater.step()
+        for target in self._followers:
+            target.update()
 
     def imitation_loss(self, observation: Any, action: Tensor, mask: Tensor | None) -> Tensor:
         """Mean squared difference of the actions."""
-        return mse_loss(self.loss.act(observation), action)
+        return mse_loss(self.actor(observation), action)
 
 
 def _candidate_offsets(count: int, size: int, spread: float) -> Tensor:

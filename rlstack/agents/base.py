@@ -85,9 +85,11 @@ class Agent(Compilable, ABC):
         networks: everything with parameters or running statistics, by name.
         optimizers: by the name of the learning rate in the configuration (``lr``, ``lr_actor``, ...).
         targets: slowly following copies, by name.
+        loss: the TorchRL ``LossModule`` that the algorithm lowers.
     """
 
     Config: ClassVar[type]
+    loss: Any
 
     def __init__(self, config: Any, interface: Interface, total_frames: int, device: torch.device) -> None:
         self.config, self.interface, self.device = config, interface, device
@@ -122,13 +124,14 @@ class Agent(Compilable, ABC):
             return keyed_encoder(self.interface.observation, c.encoders, features)
         return build_encoder(self.interface.observation, features, c.self_features, c.object_features)
 
-    def add_network(self, name: str, network: nn.Module, target_tau: float | None = None) -> Any:
-        """Puts a network on the device and under ``networks[name]``, with a target if a tau is given."""
-        network = network.to(device=self.device, dtype=self.interface.dtype)
-        self.networks[name] = network
-        if target_tau is not None:
-            self.targets[name] = Target(network, target_tau)
-        return network
+    def add_network(self, name: str, network: nn.Module) -> Any:
+        """Puts a network on the device and under ``networks[name]``."""
+        self.networks[name] = network.to(device=self.device, dtype=self.interface.dtype)
+        return self.networks[name]
+
+    def add_target(self, name: str, target: nn.Module, tau: float) -> None:
+        """Lets a target, which a loss holds, follow ``networks[name]``."""
+        self.targets[name] = Target(self.networks[name], target, tau)
 
     def add_optimizer(
         self, name: str, *networks: nn.Module | list[Tensor], max_grad_norm: float | None, **options: Any

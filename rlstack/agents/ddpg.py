@@ -11,16 +11,16 @@ from typing import Any, ClassVar
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
-from torch.nn.functional import mse_loss, smooth_l1_loss
+from torch.nn.functional import mse_loss
 
 from rlstack.config.agents import DDPGConfig
+from rlstack.losses import DDPGLoss
 from rlstack.networks.actors import DeterministicActor
 from rlstack.networks.draws import drawn
 from rlstack.networks.values import ActionValue
 
 from .interface import Interface, require_continuous
 from .off_policy import OffPolicy
-from .optimizer import Info
 
 
 class DDPG(OffPolicy):
@@ -35,17 +35,22 @@ class DDPG(OffPolicy):
         actor = DeterministicActor(self.encoder(), size, c.hidden, c.squash, c.layer_norm, c.activation)
         with torch.no_grad():
             actor.output.weight.mul_(c.output_scale)
-        self.actor = self.add_network("actor", actor, c.target_tau)
+        self.actor = self.add_network("actor", actor)
         self.critics = [
-            self.add_network(
-                name,
-                ActionValue(self.encoder(), size, c.hidden, c.activation, c.layer_norm, c.join),
-                c.target_tau,
-            )
+            self.add_network(name, ActionValue(self.encoder(), size, c.hidden, c.activation, c.layer_norm, c.join))
             for name in self.CRITICS
         ]
+        self.loss = self.make_loss()
+        self.add_target("actor", self.loss.target_actor, c.target_tau)
+        for name, target in zip(self.CRITICS, self.loss.target_critics):
+            self.add_target(name, target, c.target_tau)
         self.actor_optimizer = self.add_optimizer("lr_actor", self.actor, max_grad_norm=c.max_grad_norm)
         self.critic_optimizer = self.add_optimizer("lr_critic", *self.critics, max_grad_norm=c.max_grad_norm)
+
+    def make_loss(self) -> DDPGLoss:
+        """Of the networks that the agent has now."""
+        c = self.config
+        return DDPGLoss(self.actor, self.critics, c.gamma, c.critic_loss, c.raw_penalty)
 
     @classmethod
     def check(cls, interface: Interface) -> None:
@@ -70,8 +75,8 @@ class DDPG(OffPolicy):
 
     def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
         """One critic step, then one actor step against the new critic."""
-        critic_loss, critic_norm, info = self.critic_optimizer.minimize(self.critic_loss, batch)
-        actor_loss, actor_norm, _ = self.actor_optimizer.minimize(self.actor_loss, batch)
+        critic_loss, critic_norm, info = self.critic_optimizer.minimize(self.loss.critic_loss, batch)
+        actor_loss, actor_norm, _ = self.actor_optimizer.minimize(self.loss.actor_loss, batch)
         return {
             "loss/critic": critic_loss,
             "loss/actor": actor_loss,
@@ -80,37 +85,6 @@ class DDPG(OffPolicy):
             "value/predicted": info["value"],
             "value/target": info["target"],
         }
-
-    def critic_loss(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
-        """Q(s, a) against r + gamma Qbar(s', mubar(s')), the least of the critics; summed over the critics."""
-        target = self.value_target(batch)
-        values = [critic(batch.get("observation"), batch.get("action")) for critic in self.critics]
-        error = mse_loss if self.config.critic_loss == "mse" else smooth_l1_loss
-        loss = torch.stack([error(value, target) for value in values]).sum()
-        return loss, {"value": values[0].detach().mean(), "target": target.mean()}
-
-    @torch.no_grad()
-    def value_target(self, batch: TensorDictBase) -> Tensor:
-        """``[N, 1]``."""
-        following = batch.get("next")
-        observation = following.get("observation")
-        action = self.target_action(observation)
-        values = [self.targets[name].network(observation, action) for name in self.CRITICS]
-        least = values[0] if len(values) == 1 else torch.minimum(*values)
-        return self.bootstrapped(batch, least)
-
-    def target_action(self, observation: Any) -> Tensor:
-        """``[N, D]``."""
-        return self.targets["actor"].network(observation)
-
-    def actor_loss(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
-        """-Q(s, mu(s)), and a penalty on outputs before squashing, which keeps the actor from saturating."""
-        observation = batch.get("observation")
-        raw = self.actor.raw(observation)
-        loss = -self.critics[0](observation, self.actor.squashed(raw)).mean()
-        if self.config.raw_penalty:
-            loss = loss + self.config.raw_penalty * raw.square().mean()
-        return loss, {}
 
     def imitation_loss(self, observation: Any, action: Tensor, mask: Tensor | None) -> Tensor:
         """Mean squared difference of the actions."""

@@ -15,6 +15,7 @@ from torchrl.envs.batched_envs import BatchedEnvBase
 
 from envs.base import World
 from rlstack.config import ConfigError
+from rlstack.networks.distributions import legal
 from rlstack.networks.draws import drawn, exponential, own, whole
 
 from .hybrid import HybridAction
@@ -204,11 +205,6 @@ def chosen_by(weights: Tensor) -> Tensor:
     What ``torch.multinomial`` does, but for its look at the weights, which waits for a GPU.
     """
     return (weights / drawn(exponential, weights)).argmax(-1)
-
-
-def legal(mask: Tensor) -> Tensor:
-    """``[..., n]`` with everything allowed where nothing is: agents that are over often show an empty mask."""
-    return mask | ~mask.any(-1, keepdim=True)
 
 
 def require_continuous(name: str, interface: Interface) -> None:

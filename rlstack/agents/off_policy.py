@@ -17,7 +17,8 @@ from rlstack.collection.replay import Replay
 from rlstack.networks.draws import own, whole
 
 from .base import Agent, Policy
-from .interface import MASK, Interface, legal
+from .interface import Interface
+from .optimizer import Info
 
 
 class OffPolicy(Agent):
@@ -92,6 +93,11 @@ class OffPolicy(Agent):
     def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
         """One gradient step of every network on a batch ``[N]`` of :meth:`prepared` transitions."""
 
+    def objective(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
+        """What an algorithm with one loss lowers, on a batch ``[N]``, and what is told of it."""
+        told: tuple[Tensor, Info] = self.loss.critic_loss(batch)
+        return told
+
     def learn(self, sequences: TensorDictBase, frames: int) -> dict[str, Tensor | float]:
         c = self.config
         self._observe(sequences)
@@ -136,16 +142,6 @@ class OffPolicy(Agent):
         if self.reward_scaler is not None:
             following.set("reward", self.reward_scaler(following.get("reward")))
         return batch.set("next", following)
-
-    def bootstrapped(self, batch: TensorDictBase, values: Tensor) -> Tensor:
-        """``r + gamma^n v`` for values ``[N, k]`` of next states, ``r`` alone where the episode terminated."""
-        following = batch.get("next")
-        reward, gamma = following.get("reward"), batch.get("gamma", None)
-        if gamma is None:
-            target = torch.add(reward, values, alpha=self.config.gamma)
-        else:
-            target = torch.addcmul(reward, gamma, values)
-        return torch.where(following.get("terminated"), reward, target)
 
     def _observe(self, sequences: TensorDictBase) -> None:
         """Running statistics see every new entry once."""
@@ -204,9 +200,3 @@ class OffPolicy(Agent):
 def greedy(values: Tensor, mask: Tensor | None = None) -> Tensor:
     """The best (legal) action of ``[..., n]`` values, ``[...]``."""
     return (values if mask is None else values.masked_fill(~mask, -torch.inf)).argmax(-1)
-
-
-def next_mask(batch: TensorDictBase) -> Tensor | None:
-    """Legal actions ``[N, n]`` in the next state, where the env says; all in an ended one that allows none."""
-    mask = batch.get("next").get(MASK, None)
-    return None if mask is None else legal(mask)

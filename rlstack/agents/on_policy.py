@@ -15,12 +15,13 @@ from torch.nn.functional import mse_loss
 
 from envs.waiting import looks_are_free
 from rlstack.config import ConfigError
+from rlstack.losses.a2c import PolicyGradientLoss
+from rlstack.losses.advantage import estimate, normalized
 from rlstack.networks.central import CentralNetwork
 from rlstack.networks.distributions import Choices, Distribution, Gaussian, Hybrid, full_precision
 from rlstack.networks.encoders import Trunk
 from rlstack.networks.values import StateNetwork, orthogonal_
 
-from .advantage import estimate, normalized
 from .base import Agent, Policy
 from .compilation import CannotCompile, Compiler
 from .interface import Interface
@@ -57,6 +58,12 @@ class OnPolicy(Agent):
             actor.register_parameter("log_std", nn.Parameter(torch.full((self.numbers,), math.log(c.initial_std))))
         self.actor, self.critic = self.add_network("actor", actor), self.add_network("critic", critic)
         self.mates = Mates(critic, interface.agents) if isinstance(critic, CentralNetwork) else None
+        self.loss = self.make_loss(
+            value_coefficient=c.value_coefficient,
+            entropy_coefficient=self.scheduled["entropy_coefficient"],
+            evaluate=self.policy_and_value,
+        )
+        self.loss.set_keys(sample_log_prob="log_prob", value_target="return", value="value")
         parameters = list(dict.fromkeys([*self.actor.parameters(), *self.critic.parameters()]))
         self.optimizer = self.add_optimizer(
             "lr", parameters, max_grad_norm=c.max_grad_norm, kind=self.OPTIMIZER, eps=c.optimizer_eps
@@ -112,6 +119,7 @@ class OnPolicy(Agent):
         if self.mates is not None:
             raise CannotCompile("agent.critic=central looks up what others see")
         super().compile(dataclasses.replace(compiler, varying=True))
+        self.refresh()
 
     def policy(self, explore: bool) -> Policy:
         def choose(observation: Any, mask: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
@@ -213,12 +221,23 @@ class OnPolicy(Agent):
         """The updates on one :meth:`rollout`."""
 
     @abstractmethod
-    def loss(self, batch: TensorDictBase, report: bool = True) -> tuple[Tensor, Info]:
-        """A scalar that is a mean over a batch ``[N]``, and what is told of it; less where no ``report`` is wanted."""
+    def make_loss(self, **options: Any) -> PolicyGradientLoss:
+        """The algorithm's, with what is common to all of them in ``options``."""
 
-    def plain_loss(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
+    def objective(self, batch: TensorDictBase, report: bool = True) -> tuple[Tensor, Info]:
+        """A scalar that is a mean over a batch ``[N]``, and what is told of it; less where no ``report`` is wanted."""
+        told: tuple[Tensor, Info] = self.loss.total_loss(batch, report)
+        return told
+
+    def plain_objective(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
         """Without the report, which nobody reads of most minibatches."""
-        return self.loss(batch, report=False)
+        return self.objective(batch, report=False)
+
+    def refresh(self) -> None:
+        super().refresh()
+        for name in ("clip", "entropy_coefficient"):
+            if name in self.schedules:
+                setattr(self.loss, name, self.now(name))
 
     def step(self, batch: TensorDictBase, report: bool = True) -> tuple[Tensor, Tensor, Info]:
         """One step on a batch ``[N]``, with or without a report; see :meth:`Optimizer.minimize`.
@@ -229,7 +248,7 @@ class OnPolicy(Agent):
         if self.normalizes_steps:
             batch = self.with_normalized_advantages(batch)
         self.updates += 1
-        told = self.optimizer.minimize(self.loss if report else self.plain_loss, batch)
+        told = self.optimizer.minimize(self.objective if report else self.plain_objective, batch)
         if self.numbers:
             self.actor.log_std.data.clamp_(*LOG_STD_RANGE)
         return told

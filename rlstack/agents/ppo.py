@@ -6,13 +6,14 @@ On the same batch the loss equals that of TorchRL's ``ClipPPOLoss``.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
-from torch.nn.functional import mse_loss
 
 from rlstack.config.agents import PPOConfig
+from rlstack.losses import PPOLoss
 
 from .compilation import CannotCompile, Compiler
 from .on_policy import OnPolicy
@@ -33,6 +34,11 @@ class PPO(OnPolicy):
     """Proximal policy optimisation."""
 
     Config = PPOConfig
+
+    def make_loss(self, **options: Any) -> PPOLoss:
+        return PPOLoss(
+            self.actor, self.critic, clip=self.scheduled["clip"], clip_value=self.config.clip_value, **options
+        )
 
     def compile(self, compiler: Compiler) -> None:
         if self.config.value_first:
@@ -74,48 +80,12 @@ class PPO(OnPolicy):
     def normalizes_steps(self) -> bool:
         return super().normalizes_steps and self.config.normalize_over == "minibatch"
 
-    def loss(self, batch: TensorDictBase, report: bool = True) -> tuple[Tensor, Info]:
-        """-min(r A, clip(r) A) + value loss - entropy bonus. A report costs as much as a small forward pass."""
-        c, clip, advantage = self.config, self.now("clip"), batch.get("advantage")
-        if c.value_first and self.frames < c.value_first:
-            return self._value_alone(batch)
-        distribution, values = self.policy_and_value(batch)
-        log_ratio = distribution.log_prob(batch.get("action")) - batch.get("log_prob")
-        ratio = log_ratio.exp()
-        # For a ratio > 0, clip(r) A is A + clip |A| wherever it is the smaller one: no gradient has to pass through it.
-        surrogate = torch.minimum(ratio * advantage, torch.add(advantage, advantage.abs(), alpha=clip)).mean()
-        value = self._value_loss(values, batch)
-        loss = c.value_coefficient * value - surrogate
-        if not self.unused("entropy_coefficient"):
-            loss = loss - self.now("entropy_coefficient") * distribution.entropy().mean()
-        if not report:
-            return loss, {"policy": -surrogate.detach(), "value": value.detach()}
-        with torch.no_grad():
-            info = {
-                "policy": -surrogate,
-                "value": value.detach(),
-                "entropy": distribution.entropy().mean(),
-                "kl": (ratio - 1 - log_ratio).mean(),
-                "clipped": ((ratio - 1).abs() > clip).to(ratio.dtype).mean(),
-            }
-        return loss, info
-
-    def _value_alone(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
-        """Of a policy that stays as it is, its parameters get no gradient."""
-        distribution, values = self.policy_and_value(batch)
-        value = self._value_loss(values, batch)
-        still = torch.zeros_like(value.detach())
-        info = {"policy": still, "value": value.detach(), "kl": still, "clipped": still}
-        return self.config.value_coefficient * value, info | {"entropy": distribution.entropy().mean().detach()}
-
-    def _value_loss(self, value: Tensor, batch: TensorDictBase) -> Tensor:
-        """Mean squared error, of values kept within ``clip_value`` of the old ones where that is set."""
-        target = batch.get("return")
-        if self.config.clip_value is None:
-            return mse_loss(value, target)
-        old = batch.get("value")
-        near = old + (value - old).clamp(-self.config.clip_value, self.config.clip_value)
-        return torch.maximum((value - target).square(), (near - target).square()).mean()
+    def objective(self, batch: TensorDictBase, report: bool = True) -> tuple[Tensor, Info]:
+        """At first that of the value function alone, where so wanted (``value_first``)."""
+        if self.config.value_first and self.frames < self.config.value_first:
+            told: tuple[Tensor, Info] = self.loss.critic_loss(batch)
+            return told
+        return super().objective(batch, report)
 
 
 def _nearly_equal(count: int, size: int) -> list[int]:

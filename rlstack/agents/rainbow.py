@@ -21,13 +21,12 @@ from rlstack.collection.interleaved import InterleavedReplay
 from rlstack.collection.prioritized import PrioritizedReplay
 from rlstack.config import ConfigError
 from rlstack.config.agents import RainbowConfig
-from rlstack.losses.categorical import project_distribution
+from rlstack.losses import C51Loss
 from rlstack.networks.distributions import masked_logits
 from rlstack.networks.values import DuelingNetwork
 
 from .interface import Interface, require_choices
-from .off_policy import OffPolicy, greedy, next_mask
-from .optimizer import Info
+from .off_policy import OffPolicy, greedy
 
 
 class Rainbow(OffPolicy):
@@ -40,9 +39,11 @@ class Rainbow(OffPolicy):
         c, (actions,) = config, interface.choices or (0,)
         noisy = partial(NoisyLinear, std_init=c.noise_std, use_exploration_type=False)
         network = DuelingNetwork(self.encoder(), actions, c.hidden, c.num_atoms, c.activation, noisy)
-        self.network = self.add_network("network", network, c.target_tau)
-        self.target = self.targets["network"].network
-        self.atoms = torch.linspace(c.value_min, c.value_max, c.num_atoms, dtype=interface.dtype, device=device)
+        self.network = self.add_network("network", network)
+        atoms = torch.linspace(c.value_min, c.value_max, c.num_atoms, dtype=interface.dtype, device=device)
+        self.loss = C51Loss(self.network, atoms, c.gamma)
+        self.loss.set_keys(priority_weight="weight")
+        self.add_target("network", self.loss.target_network, c.target_tau)
         self.optimizer = self.add_optimizer("lr", self.network, max_grad_norm=c.max_grad_norm, eps=c.adam_eps)
 
     @classmethod
@@ -63,11 +64,7 @@ class Rainbow(OffPolicy):
 
     def values(self, observation: Any) -> Tensor:
         """Expected returns ``[..., N]`` under the noise as it is."""
-        return self._expected(self.network(self.normalized(observation)))
-
-    def _expected(self, logits: Tensor) -> Tensor:
-        """Mean return of distributions ``[..., K]``, never in low precision."""
-        return (logits.softmax(-1, dtype=self.atoms.dtype) * self.atoms).sum(-1)
+        return self.loss.expected(self.network(self.normalized(observation)))
 
     def exploit(self, observation: Any, mask: Tensor | None = None) -> Tensor:
         with self.without_noise():
@@ -101,47 +98,21 @@ class Rainbow(OffPolicy):
 
     def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
         self.resample()
-        loss, norm, info = self.optimizer.minimize(self.loss, batch)
+        loss, norm, info = self.optimizer.minimize(self.objective, batch)
         if "index" in batch.keys():  # noqa: SIM118
-            self.replay.update_priority(batch.get("index"), info["error"])
+            self.replay.update_priority(batch.get("index"), info["td_error"])
         return {"loss/critic": loss, "grad/critic": norm, "value/predicted": info["value"].mean()}
 
     def resample(self) -> None:
         """New noise, for the target at least."""
-        for network in (self.network, self.target) if self.config.resample_noise else (self.target,):
+        networks = (self.network, self.loss.target_network)
+        for network in networks if self.config.resample_noise else networks[1:]:
             for layer in network.modules():
                 if isinstance(layer, NoisyLinear):
                     layer.reset_noise()
 
-    def loss(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
-        """Cross entropy of the projected target distribution and that of the action taken, importance weighted."""
-        observation, action = batch.get("observation"), batch.get("action")
-        projected = self.target_distribution(batch)
-        logits = _of_action(self.network(observation), action).to(self.atoms.dtype)
-        error = cross_entropy(logits, projected, reduction="none")
-        weight = batch.get("weight", None)
-        loss = error.mean() if weight is None else (weight.reshape(-1) * error).mean()
-        with torch.no_grad():
-            value = self._expected(logits)
-        return loss, {"error": error.detach(), "value": value}
-
-    @torch.no_grad()
-    def target_distribution(self, batch: TensorDictBase) -> Tensor:
-        """Of the target network at the action that the online network prefers, moved by the rewards, ``[N, K]``."""
-        following = batch.get("next")
-        observation = following.get("observation")
-        best = greedy(self._expected(self.network(observation)), next_mask(batch))
-        probabilities = _of_action(self.target(observation), best).softmax(-1, dtype=self.atoms.dtype)
-        moved = self.bootstrapped(batch, self.atoms)
-        return project_distribution(probabilities, moved, self.atoms)
-
     def imitation_loss(self, observation: Any, action: Tensor, mask: Tensor | None) -> Tensor:
         """Cross entropy of the choice, expected returns taken as logits, without noise as the greedy policy has it."""
         with self.without_noise():
-            values = self._expected(self.network(observation))
+            values = self.loss.expected(self.network(observation))
         return cross_entropy(masked_logits(values, mask), action)
-
-
-def _of_action(values: Tensor, action: Tensor) -> Tensor:
-    """Of ``[N, A, K]`` those of the actions ``[N]``, ``[N, K]``."""
-    return values.gather(1, action[:, None, None].expand(-1, 1, values.shape[-1])).squeeze(1)

@@ -5,14 +5,11 @@ On the same batch the losses equal those of TorchRL's ``TD3Loss``.
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
 from rlstack.config.agents import TD3Config
-from rlstack.networks.draws import drawn
+from rlstack.losses import TD3Loss
 
 from .ddpg import DDPG
 
@@ -23,9 +20,21 @@ class TD3(DDPG):
     Config = TD3Config
     CRITICS = ("critic_1", "critic_2")
 
+    def make_loss(self) -> TD3Loss:
+        c = self.config
+        return TD3Loss(
+            self.actor,
+            self.critics,
+            gamma=c.gamma,
+            error=c.critic_loss,
+            raw_penalty=c.raw_penalty,
+            target_noise=c.target_noise,
+            target_noise_clip=c.target_noise_clip,
+        )
+
     def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
         """One step of both critics; the actor's, and that of the targets, comes with every ``actor_every``-th."""
-        critic_loss, critic_norm, info = self.critic_optimizer.minimize(self.critic_loss, batch)
+        critic_loss, critic_norm, info = self.critic_optimizer.minimize(self.loss.critic_loss, batch)
         metrics: dict[str, Tensor | float] = {
             "loss/critic": critic_loss,
             "grad/critic": critic_norm,
@@ -33,7 +42,7 @@ class TD3(DDPG):
             "value/target": info["target"],
         }
         if self._actor_is_due():
-            loss, norm, _ = self.actor_optimizer.minimize(self.actor_loss, batch)
+            loss, norm, _ = self.actor_optimizer.minimize(self.loss.actor_loss, batch)
             metrics |= {"loss/actor": loss, "grad/actor": norm}
         return metrics
 
@@ -43,11 +52,3 @@ class TD3(DDPG):
     def _update_targets(self, frames: int) -> None:
         if (self.updates - 1) % self.config.actor_every == 0:
             super()._update_targets(frames)
-
-    def target_action(self, observation: Any) -> Tensor:
-        """The target actor's action with clipped Gaussian noise (smoothing)."""
-        action = super().target_action(observation)
-        noise = (drawn(torch.randn_like, action) * self.config.target_noise).clamp(
-            -self.config.target_noise_clip, self.config.target_noise_clip
-        )
-        return (action + noise).clamp(-1, 1)

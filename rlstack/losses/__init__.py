@@ -1,0 +1,33 @@
+"""One TorchRL ``LossModule`` for each algorithm: they train in any TorchRL script, and our agents are made of them."""
+
+from .a2c import A2CLoss
+from .aciqn import ACIQNLoss
+from .advantage import estimate
+from .base import Loss
+from .c51 import C51Loss, project_distribution
+from .ddpg import DDPGLoss
+from .dqn import DQNLoss
+from .iqn import IQNLoss
+from .ppo import PPOLoss
+from .qrdqn import QRDQNLoss
+from .quantile import quantile_huber_loss
+from .sac import DiscreteSACLoss, SACLoss
+from .td3 import TD3Loss
+
+__all__ = [
+    "A2CLoss",
+    "ACIQNLoss",
+    "C51Loss",
+    "DDPGLoss",
+    "DQNLoss",
+    "DiscreteSACLoss",
+    "IQNLoss",
+    "Loss",
+    "PPOLoss",
+    "QRDQNLoss",
+    "SACLoss",
+    "TD3Loss",
+    "estimate",
+    "project_distribution",
+    "quantile_huber_loss",
+]

@@ -28,6 +28,11 @@ def masked_logits(logits: Tensor, mask: Tensor | None) -> Tensor:
     return logits if mask is None else logits.masked_fill(~mask, _NEVER)
 
 
+def legal(mask: Tensor) -> Tensor:
+    """A mask ``[..., n]`` that allows something everywhere: agents that are over often show an empty one."""
+    return mask | ~mask.any(-1, keepdim=True)
+
+
 class Choices:
     """One or several independent categorical choices.
 

@@ -37,7 +37,7 @@ def agent_of(params: Path) -> Agent:
 
 def outputs(agent: Any, name: str, observation: TensorDict, recorded: dict[str, Tensor]) -> dict[str, Tensor]:
     if name == "AC_IQN":
-        return {"action": agent.loss.act(observation), "target's": agent.loss.act(observation, target=True)}
+        return {"action": agent.actor(observation), "target's": agent.loss.target_actor_network(observation)}
     if name == "SAC":
         mean, log_std = agent.actor(observation)
         return {"mu": mean, "log_std": log_std}

@@ -36,7 +36,7 @@ def test_every_agent_of_a_world_explores_on_its_own() -> None:
     env = envs.make("marinenav", num_worlds=500, num_robots=2)
     agent = small(env, epsilon=0.3, noise_high=0.0, noise_low=0.0)
     td = env.reset()
-    greedy = agent.loss.act(td["agents", "observation"])
+    greedy = agent.actor(td["agents", "observation"])
     taken = agent.policy(explore=True)(td)["agents", "action"]
     assert taken.shape == (500, 2, 2) and taken.abs().max() <= 1
     random = taken != greedy
@@ -81,8 +81,9 @@ def test_greedy_actor_is_the_one_asked_for() -> None:
         policy = agent.policy(explore=False)
         for frames in (50, 100):
             agent.learn(sequences(50), frames)
-        expected = agent.loss.act(observation, target=which == "target")
-        other = agent.loss.act(observation, target=which != "target")
+        networks = (agent.actor, agent.loss.target_actor_network)
+        expected = networks[which == "target"](observation)
+        other = networks[which != "target"](observation)
         taken = policy(TensorDict({"observation": observation}, [6]))["action"]  # built before the updates
         assert torch.equal(taken, expected) and not torch.equal(taken, other)
         assert not taken.requires_grad
@@ -186,9 +187,9 @@ def test_of_all_candidates_the_one_with_the_best_worst_half_is_chosen() -> None:
     levels = (torch.arange(n) + 0.5) / (2 * n)  # over the worst half
 
     def value(a: Tensor) -> Tensor:
-        return agent.loss.quantiles(observation, a, levels.expand(7, -1), target=True).mean(-1)
+        return agent.loss.target_critic_network(observation, a, levels.expand(7, -1)).mean(-1)
 
-    own = agent.loss.act(observation, target=True)
+    own = agent.loss.target_actor_network(observation)
     proposals = torch.stack([(own + offset).clamp(-1, 1) for offset in agent._offsets[:, 0]])
     assert torch.equal(proposals[0], own) and len(proposals) == 32
     best = torch.stack([value(proposal) for proposal in proposals]).amax(0)
@@ -218,4 +219,4 @@ def test_a_single_candidate_is_the_actors_own_action() -> None:
     agent = small(candidates=1)
     observation = torch.randn(5, 2)
     action = agent.policy(explore=False)(TensorDict({"observation": observation}, [5]))["action"]
-    assert torch.equal(action, agent.loss.act(observation, target=True))
+    assert torch.equal(action, agent.loss.target_actor_network(observation))

@@ -76,7 +76,7 @@ def test_targets_follow_every_so_many_frames() -> None:
 
 def test_several_target_updates_may_be_due_in_one_batch() -> None:
     agent, seen = small(target_tau=1.0, target_every=40), []
-    agent.target_updater.step = lambda: seen.append(agent.updates)
+    agent.move_targets = lambda: seen.append(agent.updates)
     agent.learn(sequences(205), 205)
     agent.learn(sequences(36), 241)
     assert agent.updates == 24 and seen == [4, 8, 12, 16, 20, 24]
@@ -84,7 +84,7 @@ def test_several_target_updates_may_be_due_in_one_batch() -> None:
 
 def test_targets_keep_to_multiples_when_updates_fall_between() -> None:
     agent, seen = small(target_tau=1.0, target_every=40, frames_per_update=30), []
-    agent.target_updater.step = lambda: seen.append(30 * agent.updates)
+    agent.move_targets = lambda: seen.append(30 * agent.updates)
     for frames in range(30, 301, 30):
         agent.learn(sequences(30), frames)
     assert seen == [60, 90, 120, 180, 210, 240, 300]

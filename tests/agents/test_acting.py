@@ -10,9 +10,10 @@ from torch import Tensor
 from torchrl.data import Binary, Bounded, Categorical, Composite, MultiCategorical, TensorSpec, Unbounded
 
 import envs
-from rlstack.agents import make_agent, rainbow
+from rlstack.agents import make_agent
 from rlstack.agents.interface import Interface
 from rlstack.collection.flatten import flatten_agents
+from rlstack.losses import c51
 from tests.agents.small_agents import CASES, CONTINUOUS, DISCRETE, ON_POLICY, Decisions, copies, equal, plain, small
 
 
@@ -132,7 +133,7 @@ def test_targets_ignore_forbidden_actions(name: str, own: dict[str, Any]) -> Non
     batch, found = env.experience(agent, 1, 16)[0], []
     tau = torch.rand(16, 8)
     for _ in range(2):
-        found.append(agent._next_quantiles(batch, tau) if name == "iqn" else agent.value_target(batch))
+        found.append(agent.loss.target_quantiles(batch, tau) if name == "iqn" else agent.loss.target_value(batch))
         for network in [*agent.networks.values(), *(target.network for target in agent.targets.values())]:
             if hasattr(network, "output"):
                 network.output.bias.data[0] += 50
@@ -145,12 +146,12 @@ def test_rainbow_evaluates_allowed_actions(monkeypatch: pytest.MonkeyPatch) -> N
     batch = env.experience(agent, 1, 64)[0]
     seen: list[Tensor] = []
 
-    def spy(values: Tensor, action: Tensor, inner: Any = rainbow._of_action) -> Tensor:
+    def spy(values: Tensor, action: Tensor, inner: Any = c51._of_action) -> Tensor:
         seen.append(action)
         return inner(values, action)
 
-    monkeypatch.setattr(rainbow, "_of_action", spy)
-    agent.target_distribution(batch)
+    monkeypatch.setattr(c51, "_of_action", spy)
+    agent.loss.target_distribution(batch)
     assert (seen[0] != 0).all() and len(seen[0].unique()) > 1
 
 

@@ -97,13 +97,11 @@ def gradients(agent: Any, batch: TensorDict) -> list[Tensor]:
     """Of every optimiser, after one update that leaves the parameters where they are."""
     for optimizer in agent.optimizers.values():
         optimizer.lr = 0.0
-    if agent.interface.choices is None and hasattr(agent, "draw"):
-        agent.draw = lambda like: torch.full_like(like, 0.3)
-    for owner in (agent, getattr(agent, "loss", None)):
-        for name in ("draw_levels", "_draw"):
-            if hasattr(owner, name):
-                levels = torch.linspace(0.1, 0.9, agent.config.num_quantiles, dtype=torch.float64)
-                setattr(owner, name, lambda like, levels=levels: levels.expand(len(like), -1))
+    if hasattr(agent.loss, "draw"):
+        agent.loss.draw = lambda like: torch.full_like(like, 0.3)
+    if hasattr(agent.loss, "draw_levels"):
+        levels = torch.linspace(0.1, 0.9, agent.config.num_quantiles, dtype=torch.float64)
+        agent.loss.draw_levels = lambda like: levels.expand(len(like), -1)
     agent.resample = lambda: None
     agent.step(batch) if hasattr(agent, "step") else agent.update(batch)
     return [parameter.grad for parameter in agent.parameters() if parameter.grad is not None]
@@ -235,15 +233,15 @@ def test_the_temperature_stays_where_nothing_can_be_chosen() -> None:
 def test_the_entropy_aimed_at_follows_the_legal_actions() -> None:
     agent = small(plain(discrete=True), name="sac")
     mask = torch.tensor([[True, True, True, False], [False, True, False, False]])
-    _, info = agent.actor_loss(TensorDict({"observation": torch.randn(2, 3), "action_mask": mask}, [2]))
+    _, info = agent.loss.actor_loss(TensorDict({"observation": torch.randn(2, 3), "action_mask": mask}, [2]))
     assert info["target_entropy"].item() == pytest.approx(0.89 * (math.log(3) + math.log(1)) / 2)
 
 
 def test_reported_losses_hold_no_graph() -> None:
     env = plain(discrete=False)
     agent = small(env, name="sac", n_step=1)
-    updated(agent, env)
-    assert not any(loss.requires_grad for loss in agent.critic_losses)
+    loss, info = agent.loss.critic_loss(env.experience(agent, 1, 16)[0])
+    assert loss.requires_grad and not any(value.requires_grad for value in info.values())
 
 
 @pytest.mark.parametrize("name", ON_POLICY)

@@ -239,7 +239,7 @@ def test_replayed_features_are_those_of_acting(name: str, kind: str, truncated: 
     for key in ("network", "target"):  # the target is a copy still
         torch.testing.assert_close(following[key][alive], wanted["next", "features"][alive], rtol=0, atol=1e-10)
     with torch.no_grad():
-        next(agent.target.parameters()).mul_(2)
+        next(agent.loss.target_network.parameters()).mul_(2)
     changed = agent.unrolled(agent.prepared(replay.take(torch.arange(replay._size))))["next", "observation", REMEMBERED]
     assert torch.equal(changed["network"], following["network"])
     assert not torch.allclose(changed["target"], following["target"])
@@ -258,7 +258,7 @@ def test_burning_in_repairs_a_stale_memory_and_is_not_learned_from() -> None:
         exact, found = (agent.unrolled(each)["observation", REMEMBERED, "network"] for each in (data, stale))
         errors[burn_in] = float((found - exact).detach().abs().max())
         observation = data["observation"].requires_grad_()
-        (gradient,) = torch.autograd.grad(agent.loss(data)[0], observation)
+        (gradient,) = torch.autograd.grad(agent.objective(data)[0], observation)
         assert (gradient[:, :burn_in] == 0).all() and (gradient[:, burn_in:] != 0).any()
     assert 0 < errors[8] < 0.2 * errors[0]
 
@@ -275,7 +275,7 @@ def test_a_split_batch_gives_the_gradients_of_the_whole(name: str) -> None:
         )
         agent.optimizer.lr = 0.0
         if name == "iqn":
-            agent._draw = lambda like: torch.full((len(like), 8), 0.3, dtype=like.dtype)
+            agent.loss.draw_levels = lambda like: torch.full((len(like), 8), 0.3, dtype=like.dtype)
         parts = list(islice(batches(env, agent, 12), 2))
         if name in ON_POLICY:
             agent.step(agent.rollout(parts[1]))

@@ -68,11 +68,11 @@ def test_near_an_obstacle_it_does_not_gamble(act_levels: str) -> None:
 def test_candidates_are_compared_more_cautiously_near_an_obstacle() -> None:
     agent = small(world(NUMBERS), name="acqn", cvar=ADAPTIVE, candidates=64, num_quantiles=100)
 
-    def quantiles(observation: Tensor, action: Tensor, tau: Tensor, target: bool = False) -> Tensor:
+    def quantiles(observation: Tensor, action: Tensor, tau: Tensor) -> Tensor:
         """The further to the right, the higher and the more uncertain the return."""
         return (action + 1) * torch.where(tau < 0.4, -2.0, 3.0)
 
-    agent.loss.quantiles = quantiles
+    vars(agent.loss)["target_critic_network"] = quantiles
     observation = torch.zeros(2, 4, 2)
     observation[..., 0] = torch.tensor([1.0, 3.0, 9.0, 100.0])
     action = agent.policy(explore=False)(TensorDict({"observation": observation}, [2, 4]))["action"]

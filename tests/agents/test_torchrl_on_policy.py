@@ -72,7 +72,7 @@ def test_ppo(discrete: bool, clip_value: float | None) -> None:
         normalize_advantage=False,
         clip_value=clip_value,
     )
-    ours, info = agent.loss(batch)
+    ours, info = agent.objective(batch)
     assert 0 < info["clipped"] < 1
     same(ours, total(loss(as_theirs(batch))), agent.parameters(), 1e-8)
 
@@ -81,7 +81,7 @@ def test_ppo(discrete: bool, clip_value: float | None) -> None:
 def test_a2c(discrete: bool) -> None:
     agent, batch, actor, critic = on_policy("a2c", discrete)
     loss = A2CLoss(actor, critic, loss_critic_type="l2", critic_coeff=0.5, entropy_coeff=0.015625)
-    same(agent.loss(batch)[0], total(loss(as_theirs(batch))), agent.parameters())
+    same(agent.objective(batch)[0], total(loss(as_theirs(batch))), agent.parameters())
 
 
 def test_advantages_are_normalised_as_theirs() -> None:
@@ -97,4 +97,4 @@ def test_advantages_are_normalised_as_theirs() -> None:
     seen: list[TensorDict] = []
     agent.optimizer.minimize = lambda function, part: seen.append(part)
     agent.step(batch)
-    same(agent.loss(seen[0])[0], total(loss(as_theirs(batch))), agent.parameters(), 1e-7)
+    same(agent.objective(seen[0])[0], total(loss(as_theirs(batch))), agent.parameters(), 1e-7)

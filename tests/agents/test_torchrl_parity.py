@@ -42,8 +42,8 @@ def test_dqn(double: bool, dueling: bool) -> None:
     actor = QValueActor(agent.network, in_keys=["observation"], action_space="categorical")
     loss = DQNLoss(actor, loss_function="smooth_l1", delay_value=True, double_dqn=double, action_space="categorical")
     loss.make_value_estimator(gamma=GAMMA)
-    follow(loss, agent, {"target_value_network_params": agent.target})
-    same(agent.loss(batch)[0], loss(batch.clone())["loss"], agent.network.parameters())
+    follow(loss, agent, {"target_value_network_params": agent.loss.target_network})
+    same(agent.loss.critic_loss(batch)[0], loss(batch.clone())["loss"], agent.network.parameters())
 
 
 class AtomsFirst(nn.Module):
@@ -61,13 +61,13 @@ def test_rainbow() -> None:
     """In single precision: theirs keeps the target distribution so."""
     agent, batch = agent_and_batch("rainbow", True, torch.float32, value_min=-1.5, value_max=2.0)
     actor = DistributionalQValueActor(
-        AtomsFirst(agent.network), support=agent.atoms, in_keys=["observation"], action_space="categorical"
+        AtomsFirst(agent.network), support=agent.loss.atoms, in_keys=["observation"], action_space="categorical"
     )
     loss = DistributionalDQNLoss(actor, gamma=GAMMA, delay_value=True)
     loss.make_value_estimator(gamma=GAMMA)
-    network = {f"network.{key}": value for key, value in agent.target.state_dict().items()}
+    network = {f"network.{key}": value for key, value in agent.loss.target_network.state_dict().items()}
     follow(loss, agent, {"target_value_network_params": _Named(network)})
-    same(agent.loss(batch)[0], loss(batch.clone())["loss"], agent.network.parameters(), 1e-6)
+    same(agent.loss.critic_loss(batch)[0], loss(batch.clone())["loss"], agent.network.parameters(), 1e-6)
 
 
 class _Named:
@@ -97,8 +97,8 @@ def test_ddpg(error: str) -> None:
         },
     )
     theirs = loss(batch.clone())
-    same(agent.critic_loss(batch)[0], theirs["loss_value"], agent.critics[0].parameters())
-    same(agent.actor_loss(batch)[0], theirs["loss_actor"], agent.actor.parameters())
+    same(agent.loss.critic_loss(batch)[0], theirs["loss_value"], agent.critics[0].parameters())
+    same(agent.loss.actor_loss(batch)[0], theirs["loss_actor"], agent.actor.parameters())
 
 
 def twins(agent: Any, loss: nn.Module, key: str = "target_qvalue_network_params") -> None:
@@ -144,18 +144,19 @@ def test_td3_without_noise() -> None:
     follow(loss, agent, {"target_actor_network_params": agent.targets["actor"].network})
     twins(agent, loss)
     theirs = loss(batch.clone())
-    same_critics(agent, loss, agent.critic_loss(batch)[0], theirs["loss_qvalue"])
-    same(agent.actor_loss(batch)[0], theirs["loss_actor"], agent.actor.parameters())
+    same_critics(agent, loss, agent.loss.critic_loss(batch)[0], theirs["loss_qvalue"])
+    same(agent.loss.actor_loss(batch)[0], theirs["loss_actor"], agent.actor.parameters())
 
 
 def test_td3_smooths_its_target_actions() -> None:
     agent, batch = agent_and_batch("td3", False, target_noise=0.4, target_noise_clip=0.5)
     observation = batch["next", "observation"].repeat(500, 1)
+    following = TensorDict({"observation": observation}, [len(observation)])
     plain_action = agent.targets["actor"].network(observation)
-    noise = (agent.target_action(observation) - plain_action)[plain_action.abs() < 0.4]
+    noise = (agent.loss.target_action(following) - plain_action)[plain_action.abs() < 0.4]
     expected = (torch.randn(100_000) * 0.4).clamp(-0.5, 0.5).std()
     assert float(noise.std()) == pytest.approx(float(expected), rel=0.03)
-    assert noise.abs().max() <= 0.5 + 1e-12 and agent.target_action(observation).abs().max() <= 1
+    assert noise.abs().max() <= 0.5 + 1e-12 and agent.loss.target_action(following).abs().max() <= 1
 
 
 # -- soft actor-critic -------------------------------------------------------------------------------------------------
@@ -177,7 +178,7 @@ class Scale(nn.Module):
 def test_sac_with_the_same_noise(alpha: float, monkeypatch: pytest.MonkeyPatch) -> None:
     agent, batch = agent_and_batch("sac", False, alpha=alpha)
     noise = torch.randn(N, 2, dtype=DOUBLE)
-    agent.draw = lambda like: noise
+    agent.loss.draw = lambda like: noise
     # Both normal draws of TorchRL's distribution give the same numbers.
     monkeypatch.setattr("torch.distributions.normal._standard_normal", lambda shape, dtype, device: noise)
     actor = probabilistic(Scale(agent.actor), ["loc", "scale"], _tanh_normal)
@@ -187,10 +188,10 @@ def test_sac_with_the_same_noise(alpha: float, monkeypatch: pytest.MonkeyPatch) 
     twins(agent, loss)
     loss.log_alpha.data = agent.temperature.log_alpha.detach().clone()
     theirs = loss(batch.clone())
-    same_critics(agent, loss, agent.critic_loss(batch)[0], theirs["loss_qvalue"])
-    ours, info = agent.actor_loss(batch)
+    same_critics(agent, loss, agent.loss.critic_loss(batch)[0], theirs["loss_qvalue"])
+    ours, info = agent.loss.actor_loss(batch)
     same(ours, theirs["loss_actor"], agent.actor.parameters())
-    ours = agent._alpha_loss(TensorDict({"gap": (info["entropy"] - agent.target_entropy)[None]}, [1]))[0]
+    ours = agent.loss.alpha_loss(info["entropy"] - agent.loss.target_entropy)
     torch.testing.assert_close(ours, theirs["loss_alpha"], rtol=0, atol=1e-12)
     grads = (gradients(ours, [agent.temperature.log_alpha]), gradients(theirs["loss_alpha"], [loss.log_alpha]))
     torch.testing.assert_close(*grads, rtol=0, atol=1e-12)
@@ -219,5 +220,5 @@ def test_discrete_sac(alpha: float) -> None:
     twins(agent, loss)
     loss.log_alpha.data = agent.temperature.log_alpha.detach().clone()
     theirs = loss(batch.clone())
-    same_critics(agent, loss, agent.critic_loss(batch)[0], theirs["loss_qvalue"])
-    same(agent.actor_loss(batch)[0], theirs["loss_actor"], agent.actor.parameters())
+    same_critics(agent, loss, agent.loss.critic_loss(batch)[0], theirs["loss_qvalue"])
+    same(agent.loss.actor_loss(batch)[0], theirs["loss_actor"], agent.actor.parameters())

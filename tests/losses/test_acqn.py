@@ -10,7 +10,7 @@ from tensordict import TensorDict
 from torch import Tensor, nn
 
 from rlstack.adapters.marinenav import ACTOR_NAMES, CRITIC_NAMES, published_state
-from rlstack.losses.acqn import ACIQNLoss
+from rlstack.losses import ACIQNLoss
 from rlstack.networks.actors import DeterministicActor
 from rlstack.networks.encoders import FlatEncoder, ObjectSetEncoder
 from rlstack.networks.quantile import LateQuantileCritic, QuantileCritic
@@ -130,7 +130,7 @@ def test_terminated_entries_take_the_reward_alone(recording: Pair) -> None:
     loss, batch = recording.loss(), recording.batch()
     done = torch.arange(16)[:, None] < 5
     batch["next", "terminated"] = done
-    target = loss.target(batch, torch.rand(16, 8, dtype=torch.float64))
+    target = loss.target_quantiles(batch, torch.rand(16, 8, dtype=torch.float64))
     assert torch.equal(target[:5], batch["next", "reward"][:5].expand(5, 8))
     assert (target[5:] != batch["next", "reward"][5:]).all()
 
@@ -139,21 +139,21 @@ def test_the_batch_may_bring_its_own_discount(recording: Pair) -> None:
     loss, batch = recording.loss(), recording.batch()
     batch["next", "terminated"] = torch.zeros(16, 1, dtype=torch.bool)
     tau = torch.rand(16, 8, dtype=torch.float64)
-    own, reward = loss.target(batch, tau), batch["next", "reward"]
+    own, reward = loss.target_quantiles(batch, tau), batch["next", "reward"]
     gamma = torch.linspace(0, 1, 16, dtype=torch.float64)[:, None]
-    given = loss.target(batch.copy().set("gamma", gamma), tau)
+    given = loss.target_quantiles(batch.copy().set("gamma", gamma), tau)
     torch.testing.assert_close(given, reward + gamma * (own - reward) / 0.99)
 
 
 def test_low_precision_reaches_neither_discounts_nor_levels() -> None:
     actor, critic = DeterministicActor(FlatEncoder(3), 1, (4,)), LateQuantileCritic(FlatEncoder(3), 1, (4,))
     loss, seen = ACIQNLoss(actor, critic, gamma=0.995), []
-    loss.quantiles = lambda observation, action, tau, target=False: seen.append(tau) or torch.full_like(tau, 1000.0)
+    loss.quantiles = lambda tensordict, action, tau, target=False: seen.append(tau) or torch.full_like(tau, 1000.0)
     following = {"observation": torch.rand(7, 3), "reward": torch.ones(7, 1), "terminated": torch.zeros(7, 1).bool()}
     batch = TensorDict({"observation": torch.rand(7, 3), "action": torch.rand(7, 1), "next": following}, [7])
     with torch.autocast("cpu", torch.bfloat16):
-        assert loss.act(batch["observation"]).dtype == torch.bfloat16
-        torch.testing.assert_close(loss.target(batch, torch.rand(7, 8)), torch.full((7, 8), 996.0))
+        assert loss.act(batch).dtype == torch.bfloat16
+        torch.testing.assert_close(loss.target_quantiles(batch, torch.rand(7, 8)), torch.full((7, 8), 996.0))
         loss.actor_loss(batch)
     assert seen[-1].dtype == torch.float32
 
@@ -195,7 +195,7 @@ def test_target_noise_is_clipped_and_of_the_given_size() -> None:
     where[-1000:] = 0.95
     following = {"observation": where, "reward": torch.zeros(count, 1), "terminated": torch.zeros(count, 1).bool()}
     batch = TensorDict({"action": where, "observation": where, "next": following}, batch_size=[count])
-    smoothed = loss.target(batch, torch.rand(count, 2))
+    smoothed = loss.target_quantiles(batch, torch.rand(count, 2))
     inner = smoothed[:-1000, 0]
     assert inner.abs().max() == pytest.approx(0.2) and abs(float(inner.mean())) < 0.005
     assert float(inner.std()) == pytest.approx(0.0938, abs=0.003)  # of a normal clipped at two deviations: 0.938

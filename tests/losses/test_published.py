@@ -63,14 +63,13 @@ def build(kind: str, recording: Updates) -> Any:
 def inject(agent: Any, kind: str, recording: Updates) -> None:
     """Replaces every random draw by the recorded ones."""
     levels, normals, step = recording.draws("rand"), recording.draws("eps"), iter(range(3))
-    if kind == "AC-IQN":
+    if kind == "AC-IQN" or kind == "IQN":
         agent.loss.draw_levels = lambda like: next(levels)
-    elif kind == "IQN":
-        agent._draw = lambda like: next(levels)
     elif kind == "SAC":
-        agent.draw = lambda like: next(normals)
+        agent.loss.draw = lambda like: next(normals)
+        watch_critics(agent)
     elif kind == "Rainbow":
-        layers = dict(agent.target.named_modules())
+        layers = dict(agent.loss.target_network.named_modules())
 
         def resample() -> None:
             for name, value in recording.under(f"step{next(step)}/target_eps/").items():
@@ -82,7 +81,7 @@ def inject(agent: Any, kind: str, recording: Updates) -> None:
 
 def losses(agent: Any, kind: str, metrics: dict[str, Any]) -> list[Tensor]:
     if kind == "SAC":
-        return [loss.detach() for loss in agent.critic_losses] + [metrics["loss/actor"]]
+        return [*agent.critic_losses, metrics["loss/actor"]]
     return [metrics[name] for name in ("loss/critic", "loss/actor") if name in metrics]
 
 
@@ -115,15 +114,27 @@ def check(kind: str, path: Path) -> None:
 def watch_errors(agent: Any) -> list[Tensor]:
     """What the loss reports of every entry, update by update."""
     seen: list[Tensor] = []
-    loss: Callable[[Any], Any] = agent.loss
+    loss: Callable[[Any], Any] = agent.loss.critic_loss
 
     def watched(batch: Any) -> Any:
         value, info = loss(batch)
-        seen.append(info["error"])
+        seen.append(info["td_error"])
         return value, info
 
-    agent.loss = watched
+    agent.loss.critic_loss = watched
     return seen
+
+
+def watch_critics(agent: Any) -> None:
+    """Leaves the loss of either critic in ``agent.critic_losses``."""
+    loss: Callable[[Any], Any] = agent.loss.critic_loss
+
+    def watched(batch: Any) -> Any:
+        value, info = loss(batch)
+        agent.critic_losses = [info["critic_1"], info["critic_2"]]
+        return value, info
+
+    agent.loss.critic_loss = watched
 
 
 def compare_parameters(state: dict[str, Tensor], recording: Updates, part: str, names: Any) -> None:
@@ -168,11 +179,11 @@ def test_rainbow_keeps_its_noise_and_the_target_draws_new(fixtures_dir: Path) ->
     def noise(network: Any) -> list[Tensor]:
         return [layer.weight_epsilon.clone() for layer in network.modules() if isinstance(layer, NoisyLinear)]
 
-    own, target = noise(agent.network), noise(agent.target)
+    own, target = noise(agent.network), noise(agent.loss.target_network)
     assert len(own) == 6
     agent.update(recording.batch())
     assert all(map(torch.equal, own, noise(agent.network)))
-    assert not any(map(torch.equal, target, noise(agent.target)))
+    assert not any(map(torch.equal, target, noise(agent.loss.target_network)))
 
 
 def test_iqn_takes_the_best_action_of_every_quantile_by_itself(fixtures_dir: Path) -> None:
@@ -180,11 +191,11 @@ def test_iqn_takes_the_best_action_of_every_quantile_by_itself(fixtures_dir: Pat
     recording = Updates(fixtures_dir / "losses/public_IQN.npz")
     agent, batch = build("IQN", recording), recording.batch()
     with torch.no_grad():
-        agent.target.embedding.linear.weight.mul_(20)
+        agent.loss.target_network.embedding.linear.weight.mul_(20)
         tau = torch.rand(BATCH, 8, dtype=torch.float64)
-        quantiles = agent.target(batch["next", "observation"], tau)
+        quantiles = agent.loss.target_network(batch["next", "observation"], tau)
     best = quantiles.argmax(-1)
     assert (best != best[:, :1]).any()
     expected = batch["next", "reward"] + 0.99 * ~batch["next", "terminated"] * quantiles.max(-1).values
-    seen = agent.loss(batch, tau, tau)[1]["target"]
+    seen = agent.loss.critic_loss(batch, tau, tau)[1]["target"]
     torch.testing.assert_close(seen, expected.mean())

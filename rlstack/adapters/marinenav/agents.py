@@ -216,7 +216,7 @@ def save_published(agent: Agent, directory: str | Path) -> None:
 def network_state(agent: Agent, part: str) -> dict[str, Tensor]:
     """Parameters of a network (``part``: ``actor``, ``critic``, ``critic_1``, ``critic_2``, ``network``), our names."""
     if isinstance(agent, ACQN):
-        return dict(getattr(agent.loss, f"{part}_network_params").data.flatten_keys(".").items())
+        return dict(getattr(agent.loss, f"{part}_network").state_dict())
     return dict(agent.networks[part].state_dict())
 
 
@@ -229,8 +229,7 @@ def set_network(agent: Agent, part: str, state: Mapping[str, Tensor], target: bo
         ConfigError: the network has other layers or widths.
     """
     if isinstance(agent, ACQN):
-        own = getattr(agent.loss, f"{'target_' if target else ''}{part}_network_params").data.flatten_keys(".")
-        current = dict(own.items())
+        current = dict(getattr(agent.loss, f"{'target_' if target else ''}{part}_network").state_dict())
     else:
         if target and part not in agent.targets:
             return

@@ -117,9 +117,9 @@ class Recurrent(Agent):
         """What a batch of sequences ``[N]`` holds to learn from, as the algorithm's own flat batch."""
         raise NotImplementedError
 
-    def loss(self, batch: TensorDictBase, *args: Any, **options: Any) -> tuple[Tensor, Info]:
+    def objective(self, batch: TensorDictBase, *args: Any, **options: Any) -> tuple[Tensor, Info]:
         """The algorithm's own, of a batch of sequences ``[N]``: a mean over its active decisions."""
-        value, info = super().loss(self.unrolled(batch), *args, **options)  # type: ignore[misc]
+        value, info = super().objective(self.unrolled(batch), *args, **options)  # type: ignore[misc]
         share = batch.get("share", None)
         return value if share is None else value * share.mean(), info
 

@@ -1,0 +1,154 @@
+"""The loss of A2C (Mnih et al. 2016), and what PPO's has in common with it.
+
+Advantages and returns come with the data: from :func:`rlstack.losses.estimate`, or from TorchRL's ``GAE``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from tensordict import TensorDict, TensorDictBase, TensorDictParams
+from tensordict.nn import TensorDictModuleBase
+from tensordict.utils import NestedKey
+from torch import Tensor, nn
+from torch.nn.functional import mse_loss
+
+from .advantage import normalized
+from .base import Loss, Metrics
+
+
+class PolicyGradientLoss(Loss):
+    """What A2C and PPO share: the objective of a policy, squared error of the value function, an entropy bonus."""
+
+    @dataclass
+    class _AcceptedKeys(Loss._AcceptedKeys):
+        """``sample_log_prob [...]`` is the acting policy's, ``value`` what the value function said then.
+
+        ``value``, ``advantage`` and ``value_target`` are ``[...]`` or ``[..., 1]``.
+        """
+
+        sample_log_prob: NestedKey = "action_log_prob"
+        advantage: NestedKey = "advantage"
+        value_target: NestedKey = "value_target"
+        value: NestedKey = "state_value"
+
+    default_keys = _AcceptedKeys
+    actor_params: TensorDictParams
+    critic_params: TensorDictParams
+
+    def __init__(
+        self,
+        actor: nn.Module,
+        critic: nn.Module,
+        value_coefficient: float = 0.5,
+        entropy_coefficient: float | Tensor = 0.0,
+        normalize_advantage: bool = False,
+        evaluate: Callable[[TensorDictBase], tuple[Any, Tensor]] | None = None,
+    ) -> None:
+        super().__init__()
+        self.add_network("actor", actor)
+        self.add_network("critic", critic)
+        self.value_coefficient, self.entropy_coefficient = value_coefficient, entropy_coefficient
+        self.normalize_advantage, self._evaluate = normalize_advantage, evaluate
+
+    @property
+    def in_keys(self) -> list[NestedKey]:
+        """Entries that must be there."""
+        keys = self.tensor_keys
+        return [keys.observation, keys.action, keys.advantage, keys.value_target]
+
+    @in_keys.setter
+    def in_keys(self, value: Any) -> None:
+        raise AttributeError("in_keys follow from the keys, see set_keys")
+
+    def evaluate(self, tensordict: TensorDictBase) -> tuple[Any, Tensor]:
+        """The policy's distribution in a state, and the state's value ``[...]``."""
+        if self._evaluate is not None:
+            return self._evaluate(tensordict)
+        keys, lead = self.tensor_keys, tensordict.batch_size
+        value = self.output(self.critic, tensordict, "state_value").reshape(lead)
+        if isinstance(self.actor, TensorDictModuleBase):
+            return self.actor.get_dist(tensordict.select(*self.actor.in_keys, strict=False)), value
+        mask = tensordict.get(keys.action_mask, None)
+        return self.actor(tensordict.get(keys.observation), *(() if mask is None else (mask,))), value
+
+    def entry(self, tensordict: TensorDictBase, key: NestedKey) -> Tensor:
+        """An entry ``[...]`` or ``[..., 1]`` as ``[...]``."""
+        return tensordict.get(key).reshape(tensordict.batch_size)
+
+    def advantage(self, tensordict: TensorDictBase) -> Tensor:
+        """``[...]``, normalised if so wanted."""
+        advantage = self.entry(tensordict, self.tensor_keys.advantage)
+        return normalized(advantage) if self.normalize_advantage else advantage
+
+    def objective(self, tensordict: TensorDictBase, distribution: Any, report: bool) -> tuple[Tensor, Metrics]:
+        """What the policy is to lower, a scalar, and what is to be reported of it."""
+        raise NotImplementedError
+
+    def value_loss(self, tensordict: TensorDictBase, value: Tensor) -> Tensor:
+        """Squared error of values ``[...]``, a scalar."""
+        return mse_loss(value, self.entry(tensordict, self.tensor_keys.value_target))
+
+    def terms(self, tensordict: TensorDictBase, report: bool = True) -> tuple[Metrics, Metrics]:
+        """The losses by name, to be summed, and what is to be reported of them; less where no ``report`` is wanted."""
+        distribution, values = self.evaluate(tensordict)
+        objective, metrics = self.objective(tensordict, distribution, report)
+        value = self.value_loss(tensordict, values)
+        losses = {"loss_critic": self.value_coefficient * value, "loss_objective": objective}
+        coefficient = self.entropy_coefficient
+        bonus = isinstance(coefficient, Tensor) or coefficient != 0
+        entropy = entropy_of(distribution).mean() if bonus else None
+        if entropy is not None:
+            losses["loss_entropy"] = -coefficient * entropy
+        metrics |= {"policy": objective.detach(), "value": value.detach()}
+        if report:
+            with torch.no_grad():
+                metrics["entropy"] = entropy_of(distribution).mean() if entropy is None else entropy.detach()
+        return losses, metrics
+
+    def total_loss(self, tensordict: TensorDictBase, report: bool = True) -> tuple[Tensor, Metrics]:
+        """The sum of all losses, and what is to be reported of them."""
+        losses, metrics = self.terms(tensordict, report)
+        critic, objective, *bonus = losses.values()
+        return (critic + objective + bonus[0] if bonus else critic + objective), metrics
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDict:
+        """The losses of a batch."""
+        losses, metrics = self.terms(tensordict)
+        return self.told(tensordict, losses, metrics)
+
+
+class A2CLoss(PolicyGradientLoss):
+    """``-A log pi(a | s)``, squared error of the value function, and an entropy bonus.
+
+    Args:
+        actor: observation (and action mask, where there is one) -> a distribution with ``log_prob`` and ``entropy``,
+            or a ``ProbabilisticActor``.
+        critic: observation -> value ``[..., 1]``, or a ``ValueOperator``.
+        value_coefficient: weight of the value function's error.
+        entropy_coefficient: weight of the entropy bonus.
+        normalize_advantage: over each batch.
+        evaluate: takes the place of both networks' calls, where they share layers: batch -> distribution, values
+            ``[...]``.
+
+    ``forward`` returns ``loss_objective``, ``loss_critic``, ``loss_entropy``, and the metrics ``policy``, ``value`` and
+    ``entropy``.
+    """
+
+    out_keys = ["loss_objective", "loss_critic", "loss_entropy", "policy", "value", "entropy"]
+
+    def objective(self, tensordict: TensorDictBase, distribution: Any, report: bool) -> tuple[Tensor, Metrics]:
+        log_prob = distribution.log_prob(tensordict.get(self.tensor_keys.action))
+        return -(self.advantage(tensordict) * log_prob).mean(), {}
+
+
+def entropy_of(distribution: Any) -> Tensor:
+    """Of a distribution ``[...]``; of one without a formula, an estimate by one sample with gradients."""
+    try:
+        entropy: Tensor = distribution.entropy()
+    except NotImplementedError:
+        entropy = -distribution.log_prob(distribution.rsample())
+    return entropy

@@ -1,0 +1,192 @@
+"""The base of every loss: plain networks inside a TorchRL ``LossModule``, keys, targets, the Bellman equation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from tensordict import TensorDict, TensorDictBase, TensorDictParams
+from tensordict.nn import TensorDictModuleBase
+from tensordict.utils import NestedKey
+from torch import Tensor, nn
+from torchrl.objectives.common import LossModule
+
+from rlstack.networks.distributions import legal
+
+Metrics = dict[str, Tensor]
+
+
+class Loss(LossModule):
+    """A ``LossModule`` that calls its networks as they are, so that it costs no more than plain tensors.
+
+    TorchRL's losses swap parameters in and out of a functional network with every call. Here a network added by
+    :meth:`add_network` stays a plain module (``loss.<name>``), its target is a frozen copy (``loss.target_<name>``),
+    and ``loss.<name>_params`` and ``loss.target_<name>_params`` are views of their parameters. TorchRL's
+    ``SoftUpdate`` and ``HardUpdate``, ``state_dict``, ``parameters`` and ``to`` work on them as on any other loss.
+
+    A network is an ``nn.Module`` that takes and returns tensors, or a ``TensorDictModule``, which reads its own
+    ``in_keys``. Entries may have any number of batch dimensions ``[...]``; rewards and ends are ``[..., 1]``.
+
+    Args:
+        gamma: discount of the value of the next state, where the data bring none of their own (entry ``gamma``).
+    """
+
+    @dataclass
+    class _AcceptedKeys:
+        """Entries that :meth:`set_keys` can rename; those of the next state stand under ``next``.
+
+        ``gamma [..., 1]`` is the discount of an (n-step) bootstrap, ``action_mask [..., n]`` (bool) the legal choices,
+        ``priority_weight [...]`` the importance of an entry that was sampled by priority: all of them optional.
+        ``priority`` is where :meth:`forward` leaves the size of each entry's error.
+        """
+
+        observation: NestedKey = "observation"
+        action: NestedKey = "action"
+        action_mask: NestedKey = "action_mask"
+        reward: NestedKey = "reward"
+        terminated: NestedKey = "terminated"
+        gamma: NestedKey = "gamma"
+        action_value: NestedKey = "action_value"
+        state_action_value: NestedKey = "state_action_value"
+        priority: NestedKey = "td_error"
+        priority_weight: NestedKey = "priority_weight"
+
+    tensor_keys: Any  # of this loss's own _AcceptedKeys
+    default_keys = _AcceptedKeys
+    _names: tuple[str, ...] = ()
+
+    def __init__(self, gamma: float = 0.99) -> None:
+        super().__init__()
+        self.gamma = gamma
+
+    def _forward_value_estimator_keys(self, **kwargs: NestedKey) -> None:
+        """These losses bootstrap by themselves, there is no value estimator to tell."""
+
+    # -- networks ------------------------------------------------------------------------------------------------
+
+    def add_network(self, name: str, network: nn.Module, target: bool = False) -> None:
+        """Holds a network as ``self.<name>``, with ``target`` also a frozen copy as ``self.target_<name>``."""
+        self.__dict__[name] = network  # not registered as a module: its parameters are those of the view
+        if target:
+            self.__dict__[f"target_{name}"] = deepcopy(network).requires_grad_(False)
+        self._names = (*self._names, name)
+        self._has_update_associated[name] = not target
+        self._view(name)
+
+    def _view(self, name: str) -> None:
+        for held in (name, f"target_{name}"):
+            if held in self.__dict__:
+                params = TensorDict.from_module(self.__dict__[held])
+                setattr(self, f"{held}_params", TensorDictParams(params, no_convert=True))
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        for name in self._names:
+            for held in (name, f"target_{name}"):
+                if held in self.__dict__:
+                    self.__dict__[held]._apply(fn, recurse)
+        for key, buffer in self._buffers.items():
+            self._buffers[key] = None if buffer is None else fn(buffer)
+        for name in self._names:
+            self._view(name)
+        return self
+
+    def named_parameters(self, *args: Any, **options: Any) -> Iterator[tuple[str, nn.Parameter]]:
+        """What is trained: without the targets."""
+        for name, parameter in super().named_parameters(*args, **options):
+            if not name.rpartition("_params")[0].rpartition(".")[2].startswith("target_"):
+                yield name, parameter
+
+    @property
+    def in_keys(self) -> list[NestedKey]:
+        """Entries that must be there."""
+        keys = self.tensor_keys
+        following = [_under_next(key) for key in (keys.observation, keys.reward, keys.terminated)]
+        return [keys.observation, keys.action, *following]
+
+    @in_keys.setter
+    def in_keys(self, value: Any) -> None:
+        raise AttributeError("in_keys follow from the keys, see set_keys")
+
+    # -- calls ---------------------------------------------------------------------------------------------------
+
+    def output(self, network: Any, tensordict: TensorDictBase, key: NestedKey, **given: Tensor) -> Any:
+        """What a network computes from a tensordict's entries.
+
+        Args:
+            network: a plain one is called with the observation and the tensors in ``given``, in their order.
+            tensordict: the state, under whose keys a ``TensorDictModule`` finds its inputs.
+            key: where a ``TensorDictModule`` leaves its output.
+            given: further inputs by the name of their key, such as ``action``.
+        """
+        if not isinstance(network, TensorDictModuleBase):
+            return network(tensordict.get(self.tensor_keys.observation), *given.values())
+        inputs = tensordict.select(*network.in_keys, strict=False)
+        for name, tensor in given.items():
+            inputs.set(getattr(self.tensor_keys, name), tensor)
+        return network(inputs).get(key)
+
+    def greedy(self, values: Tensor, tensordict: TensorDictBase) -> Tensor:
+        """Index of the best legal action ``[..., 1]`` of values ``[..., n]`` in the state of a tensordict."""
+        mask = tensordict.get(self.tensor_keys.action_mask, None)
+        if mask is not None:
+            values = values.masked_fill(~legal(mask), -torch.inf)
+        return values.argmax(-1, keepdim=True)
+
+    def chosen(self, tensordict: TensorDictBase, choices: int) -> Tensor:
+        """Index of the action taken ``[..., 1]``; the entry may be one-hot ``[..., n]`` or the index itself."""
+        action, lead = tensordict.get(self.tensor_keys.action), len(tensordict.batch_size)
+        if action.dim() > lead and action.shape[-1] == choices and choices > 1:
+            return action.to(torch.uint8).argmax(-1, keepdim=True)
+        return action if action.dim() > lead else action.unsqueeze(-1)
+
+    # -- arithmetic ----------------------------------------------------------------------------------------------
+
+    def bootstrapped(self, tensordict: TensorDictBase, values: Tensor) -> Tensor:
+        """``r + gamma v`` for values ``[..., k]`` of the next states; ``r`` alone, whatever ``v`` is, after the end.
+
+        Only the end of a task (``terminated``) has no future; a time limit (``truncated``) has.
+        """
+        keys, following = self.tensor_keys, tensordict.get("next")
+        reward, gamma = following.get(keys.reward), tensordict.get(keys.gamma, None)
+        if gamma is None:
+            target = torch.add(reward, values, alpha=self.gamma)
+        else:
+            target = torch.addcmul(reward, gamma, values)
+        return torch.where(following.get(keys.terminated), reward, target)
+
+    def mean(self, errors: Tensor, tensordict: TensorDictBase) -> Tensor:
+        """Mean of errors ``[...]`` or ``[..., 1]``, each times the importance of its entry where there is one."""
+        weight = self.weight(tensordict)
+        return errors.mean() if weight is None else (weight.reshape(errors.shape) * errors).mean()
+
+    def weight(self, tensordict: TensorDictBase) -> Tensor | None:
+        """Importance of each entry, of data that were sampled by priority."""
+        return tensordict.get(self.tensor_keys.priority_weight, None)
+
+    def told(self, tensordict: TensorDictBase, losses: Metrics, metrics: Metrics) -> TensorDict:
+        """The result of :meth:`forward`; the errors go into the input, where a prioritised buffer looks for them."""
+        error = metrics.pop("td_error", None)
+        if error is not None:
+            tensordict.set(self.tensor_keys.priority, error.reshape(*tensordict.batch_size, -1).mean(-1))
+        return TensorDict({**losses, **metrics}, [])
+
+
+@contextmanager
+def frozen(*networks: nn.Module) -> Iterator[None]:
+    """Gradients pass through these networks without reaching their parameters."""
+    parameters = [p for network in networks for p in network.parameters() if p.requires_grad]
+    for parameter in parameters:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in parameters:
+            parameter.requires_grad_(True)
+
+
+def _under_next(key: NestedKey) -> NestedKey:
+    return ("next", *key) if isinstance(key, tuple) else ("next", key)

@@ -1,0 +1,102 @@
+"""The loss of DDPG (Lillicrap et al. 2016)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+from tensordict import TensorDict, TensorDictBase, TensorDictParams
+from tensordict.nn import TensorDictModuleBase
+from torch import Tensor, nn
+from torch.nn.functional import mse_loss, smooth_l1_loss
+
+from .base import Loss, Metrics, frozen
+
+_ERRORS = {"mse": mse_loss, "smooth_l1": smooth_l1_loss}
+
+
+class DDPGLoss(Loss):
+    """Error of ``Q(s, a)`` to ``r + gamma Qbar(s', mubar(s'))``, and ``-Q(s, mu(s))`` for the actor.
+
+    Of several critics the target is the least one, and the actor climbs the first one.
+
+    Args:
+        actor: observation -> action ``[..., D]``, or a ``TensorDictModule``.
+        critic: (observation, action) -> value ``[..., 1]``, or a ``ValueOperator``; several as a sequence.
+        gamma: see :class:`Loss`.
+        error: of the critics.
+        raw_penalty: weight of the actor's mean squared output before squashing, which keeps it from saturating; needs
+            an actor with ``raw`` and ``squashed``, such as ``rlstack.networks.actors.DeterministicActor``.
+
+    ``forward`` returns ``loss_critic``, ``loss_actor``, and the means ``value`` and ``target``.
+    """
+
+    actor_params: TensorDictParams
+    target_actor_params: TensorDictParams
+    critics_params: TensorDictParams
+    target_critics_params: TensorDictParams
+    out_keys = ["loss_critic", "loss_actor", "value", "target"]
+
+    def __init__(
+        self,
+        actor: nn.Module,
+        critic: nn.Module | Sequence[nn.Module],
+        gamma: float = 0.99,
+        error: Literal["mse", "smooth_l1"] = "mse",
+        raw_penalty: float = 0.0,
+    ) -> None:
+        super().__init__(gamma)
+        self.add_network("actor", actor, target=True)
+        critics = [critic] if isinstance(critic, nn.Module) else list(critic)
+        self.add_network("critics", nn.ModuleList(critics), target=True)
+        self.error, self.raw_penalty = _ERRORS[error], raw_penalty
+
+    def act(self, tensordict: TensorDictBase, target: bool = False) -> Tensor:
+        """The actor's action in a state, ``[..., D]``."""
+        action: Tensor = self.output(self.target_actor if target else self.actor, tensordict, self.tensor_keys.action)
+        return action
+
+    def value(self, critic: nn.Module, tensordict: TensorDictBase, action: Tensor) -> Tensor:
+        """``Q(s, a) [..., 1]``."""
+        value: Tensor = self.output(critic, tensordict, self.tensor_keys.state_action_value, action=action)
+        return value
+
+    def target_action(self, following: TensorDictBase) -> Tensor:
+        """The action that the target value is of, ``[..., D]``."""
+        return self.act(following, target=True)
+
+    @torch.no_grad()
+    def target_value(self, tensordict: TensorDictBase) -> Tensor:
+        """What ``Q(s, a)`` should be, ``[..., 1]``."""
+        following = tensordict.get("next")
+        action = self.target_action(following)
+        values = [self.value(critic, following, action) for critic in self.target_critics]
+        return self.bootstrapped(tensordict, values[0] if len(values) == 1 else torch.minimum(*values))
+
+    def critic_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, Metrics]:
+        """The sum over the critics, and what is to be reported of it."""
+        target, action = self.target_value(tensordict), tensordict.get(self.tensor_keys.action)
+        values = [self.value(critic, tensordict, action) for critic in self.critics]
+        metrics = {"value": values[0].detach().mean(), "target": target.mean()}
+        if self.weight(tensordict) is None:
+            return torch.stack([self.error(value, target) for value in values]).sum(), metrics
+        errors = [self.mean(self.error(value, target, reduction="none"), tensordict) for value in values]
+        metrics["td_error"] = (target - torch.stack(values).detach()).abs().mean(0).squeeze(-1)
+        return torch.stack(errors).sum(), metrics
+
+    def actor_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, Metrics]:
+        """A scalar, whose gradients also reach the critic."""
+        if not self.raw_penalty or isinstance(self.actor, TensorDictModuleBase):
+            return -self.value(self.critics[0], tensordict, self.act(tensordict)).mean(), {}
+        actor: Any = self.actor
+        raw = actor.raw(tensordict.get(self.tensor_keys.observation))
+        value = self.value(self.critics[0], tensordict, actor.squashed(raw)).mean()
+        return self.raw_penalty * raw.square().mean() - value, {}
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDict:
+        """Both losses of a batch; of their sum the actor's part does not reach the critics."""
+        critic, metrics = self.critic_loss(tensordict)
+        with frozen(self.critics):
+            actor, _ = self.actor_loss(tensordict)
+        return self.told(tensordict, {"loss_critic": critic, "loss_actor": actor}, metrics)

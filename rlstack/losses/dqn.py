@@ -1,0 +1,63 @@
+"""The loss of DQN (Mnih et al. 2015), with double targets (van Hasselt et al. 2016)."""
+
+from __future__ import annotations
+
+import torch
+from tensordict import TensorDict, TensorDictBase, TensorDictParams
+from torch import Tensor, nn
+from torch.nn.functional import smooth_l1_loss
+
+from .base import Loss, Metrics
+
+
+class DQNLoss(Loss):
+    """Huber loss of ``Q(s, a)`` to ``r + gamma Qbar(s', a')``.
+
+    ``a'`` is the best action by the target network, or with ``double`` by the network itself.
+
+    Args:
+        network: observation -> values ``[..., n]``, or a ``QValueActor``.
+        gamma: see :class:`Loss`.
+        double: double targets.
+
+    ``forward`` returns ``loss_critic``, and the means ``value`` and ``target``.
+    """
+
+    network_params: TensorDictParams
+    target_network_params: TensorDictParams
+    out_keys = ["loss_critic", "value", "target"]
+
+    def __init__(self, network: nn.Module, gamma: float = 0.99, double: bool = True) -> None:
+        super().__init__(gamma)
+        self.add_network("network", network, target=True)
+        self.double_targets = double
+
+    def values(self, tensordict: TensorDictBase, target: bool = False) -> Tensor:
+        """Values ``[..., n]`` of all actions in a state."""
+        network = self.target_network if target else self.network
+        return self.output(network, tensordict, self.tensor_keys.action_value)
+
+    @torch.no_grad()
+    def target_value(self, tensordict: TensorDictBase) -> Tensor:
+        """What ``Q(s, a)`` should be, ``[..., 1]``."""
+        following = tensordict.get("next")
+        values = self.values(following, target=True)
+        chooser = self.values(following) if self.double_targets else values
+        return self.bootstrapped(tensordict, values.gather(-1, self.greedy(chooser, following)))
+
+    def critic_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, Metrics]:
+        """A scalar, and what is to be reported of it; ``td_error [...]`` of data that were sampled by priority."""
+        target = self.target_value(tensordict)
+        values = self.values(tensordict)
+        value = values.gather(-1, self.chosen(tensordict, values.shape[-1]))
+        metrics = {"value": value.detach().mean(), "target": target.mean()}
+        if self.weight(tensordict) is None:
+            return smooth_l1_loss(value, target), metrics
+        error = (target - value.detach()).abs().squeeze(-1)
+        loss = self.mean(smooth_l1_loss(value, target, reduction="none"), tensordict)
+        return loss, {**metrics, "td_error": error}
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDict:
+        """The loss of a batch."""
+        loss, metrics = self.critic_loss(tensordict)
+        return self.told(tensordict, {"loss_critic": loss}, metrics)

@@ -1,0 +1,74 @@
+"""The loss of PPO with a clipped objective (Schulman et al. 2017)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor, nn
+
+from .a2c import PolicyGradientLoss, entropy_of
+from .base import Metrics
+
+
+class PPOLoss(PolicyGradientLoss):
+    """``-min(r A, clip(r) A)`` with ``r = pi(a | s) / pi_old(a | s)``, the value function's error, an entropy bonus.
+
+    Args:
+        actor: observation (and action mask, where there is one) -> a distribution with ``log_prob`` and ``entropy``,
+            or a ``ProbabilisticActor``.
+        critic: observation -> value ``[..., 1]``, or a ``ValueOperator``.
+        clip: how far the probability ratio may be from one; may be assigned later.
+        clip_value: predictions are kept this close to the old ones; None leaves them free.
+        options: ``value_coefficient``, ``entropy_coefficient``, ``normalize_advantage``, ``evaluate``: see
+            :class:`A2CLoss`.
+
+    ``forward`` returns ``loss_objective``, ``loss_critic``, ``loss_entropy``, and the metrics ``policy``, ``value``,
+    ``entropy``, ``kl``, the estimate ``E[r - 1 - log r]`` (Schulman 2020), and ``clipped``, the share of ratios beyond
+    the clip.
+    """
+
+    out_keys = ["loss_objective", "loss_critic", "loss_entropy", "policy", "value", "entropy", "kl", "clipped"]
+
+    def __init__(
+        self,
+        actor: nn.Module,
+        critic: nn.Module,
+        clip: float | Tensor = 0.2,
+        clip_value: float | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(actor, critic, **options)
+        self.clip: Any = clip
+        self.clip_value = clip_value
+
+    def objective(self, tensordict: TensorDictBase, distribution: Any, report: bool) -> tuple[Tensor, Metrics]:
+        keys, advantage, clip = self.tensor_keys, self.advantage(tensordict), self.clip
+        log_prob = distribution.log_prob(tensordict.get(keys.action))
+        log_ratio = log_prob - self.entry(tensordict, keys.sample_log_prob)
+        ratio = log_ratio.exp()
+        # For a ratio > 0, clip(r) A is A + clip |A| wherever it is the smaller one: no gradient has to pass through it.
+        surrogate = torch.minimum(ratio * advantage, torch.add(advantage, advantage.abs(), alpha=clip)).mean()
+        if not report:
+            return -surrogate, {}
+        with torch.no_grad():
+            kl, clipped = (ratio - 1 - log_ratio).mean(), ((ratio - 1).abs() > clip).to(ratio.dtype).mean()
+        return -surrogate, {"kl": kl, "clipped": clipped}
+
+    def value_loss(self, tensordict: TensorDictBase, value: Tensor) -> Tensor:
+        """Squared error of values ``[...]``, kept within ``clip_value`` of the old ones where that is set."""
+        if self.clip_value is None:
+            return super().value_loss(tensordict, value)
+        target = self.entry(tensordict, self.tensor_keys.value_target)
+        old = self.entry(tensordict, self.tensor_keys.value)
+        near = old + (value - old).clamp(-self.clip_value, self.clip_value)
+        return torch.maximum((value - target).square(), (near - target).square()).mean()
+
+    def critic_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, Metrics]:
+        """The value function's alone: the policy gets no gradient and stays as it is."""
+        distribution, values = self.evaluate(tensordict)
+        value = self.value_loss(tensordict, values)
+        still = torch.zeros_like(value.detach())
+        metrics = {"policy": still, "value": value.detach(), "kl": still, "clipped": still}
+        return self.value_coefficient * value, metrics | {"entropy": entropy_of(distribution).mean().detach()}

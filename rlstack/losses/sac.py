@@ -1,0 +1,250 @@
+"""The losses of SAC (Haarnoja et al. 2018, arXiv 1812.05905), and of SAC for choices (Christodoulou 2019)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from tensordict import TensorDict, TensorDictBase, TensorDictParams
+from tensordict.nn import TensorDictModuleBase
+from torch import Tensor, nn
+from torch.nn.functional import mse_loss, softplus
+
+from rlstack.config.agents import Squash
+from rlstack.networks.actors import squashed
+from rlstack.networks.distributions import legal, masked_logits
+from rlstack.networks.draws import drawn
+
+from .base import Loss, Metrics, frozen
+
+ENTROPY_SHARE = 0.89
+"""Of the entropy of uniform choices: what discrete policies aim at unless ``target_entropy`` is given."""
+
+
+class Temperature(nn.Module):
+    """``alpha = exp(log_alpha)``.
+
+    Args:
+        alpha: at the beginning.
+        dtype: of the parameter.
+    """
+
+    def __init__(self, alpha: float, dtype: torch.dtype | None = None) -> None:
+        super().__init__()
+        self.log_alpha = nn.Parameter(torch.tensor(math.log(alpha), dtype=dtype))
+
+    def forward(self) -> Tensor:
+        """Alpha, 0-d."""
+        return self.log_alpha.exp()
+
+
+class SACLoss(Loss):
+    """Squared error of both critics to ``r + gamma (min Qbar(s', a') - alpha log pi(a' | s'))``, for bounded vectors.
+
+    The actor's is ``alpha log pi(a | s) - min Q(s, a)``; that of the temperature raises alpha while the entropy is
+    below its target.
+
+    Args:
+        actor: observation -> mean and log std ``[..., D]`` of a Gaussian that is squashed into (-1, 1), or a
+            ``ProbabilisticActor`` whose distribution can be sampled with gradients.
+        critics: two of (observation, action) -> value ``[..., 1]``, or ``ValueOperator``s.
+        gamma: see :class:`Loss`.
+        alpha: temperature at the beginning.
+        target_entropy: the entropy that the temperature is learned for; None: ``-D``.
+        action_size: D, where ``target_entropy`` is None.
+        squash: of a plain actor's actions, see :func:`rlstack.networks.actors.squashed`.
+        correction: of the log density by the slope of the squash; ``tanh`` takes that of the hyperbolic tangent
+            whatever the squash, as MarineNav's published agent does.
+        target_actor: the next action is that of a target of the actor.
+
+    ``forward`` returns ``loss_critic``, ``loss_actor``, ``loss_alpha``, the loss of either critic, ``entropy``,
+    ``alpha``, and the means ``value`` and ``target``.
+    """
+
+    actor_params: TensorDictParams
+    target_actor_params: TensorDictParams
+    critics_params: TensorDictParams
+    target_critics_params: TensorDictParams
+    temperature_params: TensorDictParams
+    out_keys = [
+        "loss_critic",
+        "loss_actor",
+        "loss_alpha",
+        "critic_1",
+        "critic_2",
+        "entropy",
+        "alpha",
+        "value",
+        "target",
+    ]
+
+    def __init__(
+        self,
+        actor: nn.Module,
+        critics: Sequence[nn.Module],
+        gamma: float = 0.99,
+        alpha: float = 1.0,
+        target_entropy: float | None = None,
+        action_size: int | None = None,
+        squash: Squash = "tanh",
+        correction: Literal["exact", "tanh"] = "exact",
+        target_actor: bool = False,
+    ) -> None:
+        super().__init__(gamma)
+        self.add_network("actor", actor, target=target_actor)
+        self.add_network("critics", nn.ModuleList(critics), target=True)
+        dtype = next((parameter.dtype for parameter in actor.parameters()), None)
+        self.add_network("temperature", Temperature(alpha, dtype))
+        self.squash: Squash = squash
+        self.correction, self.target_actor_acts = correction, target_actor
+        self.target_entropy = self._target_entropy(action_size) if target_entropy is None else target_entropy
+
+    def _target_entropy(self, action_size: int | None) -> float:
+        if action_size is None:
+            raise ValueError("give target_entropy, or action_size for the usual one")
+        return -float(action_size)
+
+    # -- actions -------------------------------------------------------------------------------------------------
+
+    def action_and_log_prob(self, tensordict: TensorDictBase, target: bool = False) -> tuple[Tensor, Tensor]:
+        """A sampled action ``[..., D]`` in a state, and its log density ``[..., 1]``."""
+        actor = self.target_actor if target else self.actor
+        if isinstance(actor, TensorDictModuleBase):
+            distribution = actor.get_dist(tensordict.select(*actor.in_keys, strict=False))
+            action = distribution.rsample()
+            return action, distribution.log_prob(action).reshape(*tensordict.batch_size, 1)
+        dtype = self.temperature.log_alpha.dtype
+        mean, log_std = (part.to(dtype) for part in actor(tensordict.get(self.tensor_keys.observation)))
+        noise = self.draw(mean)
+        raw = mean + log_std.exp() * noise
+        action = squashed(raw, self.squash)
+        gaussian = -0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)
+        return action, (gaussian - self._log_slope(raw, action)).sum(-1, keepdim=True)
+
+    def _log_slope(self, raw: Tensor, action: Tensor) -> Tensor:
+        """Log derivative of the squash."""
+        if self.correction == "tanh":
+            return torch.log(1 - action.square() + 1e-6)
+        if self.squash == "tanh":
+            return 2 * (math.log(2) - raw - softplus(-2 * raw))
+        return math.log(2 / math.pi) - torch.log1p(raw.square())
+
+    def draw(self, like: Tensor) -> Tensor:
+        """Standard normal numbers."""
+        return drawn(torch.randn_like, like)
+
+    def value(self, critic: nn.Module, tensordict: TensorDictBase, action: Tensor) -> Tensor:
+        """``Q(s, a) [..., 1]``."""
+        value: Tensor = self.output(critic, tensordict, self.tensor_keys.state_action_value, action=action)
+        return value
+
+    def taken_values(self, tensordict: TensorDictBase) -> list[Tensor]:
+        """``Q(s, a) [..., 1]`` of both critics for the action that was taken."""
+        action = tensordict.get(self.tensor_keys.action)
+        return [self.value(critic, tensordict, action) for critic in self.critics]
+
+    def soft_value(self, following: TensorDictBase) -> Tensor:
+        """``min Qbar(s', a') - alpha log pi(a' | s') [..., 1]``."""
+        action, log_prob = self.action_and_log_prob(following, self.target_actor_acts)
+        least = torch.minimum(*(self.value(critic, following, action) for critic in self.target_critics))
+        return least - self.temperature() * log_prob
+
+    # -- losses --------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def target_value(self, tensordict: TensorDictBase) -> Tensor:
+        """What ``Q(s, a)`` should be, ``[..., 1]``."""
+        return self.bootstrapped(tensordict, self.soft_value(tensordict.get("next")))
+
+    def critic_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, Metrics]:
+        """The sum over both critics, and what is to be reported of it."""
+        target, values = self.target_value(tensordict), self.taken_values(tensordict)
+        if self.weight(tensordict) is None:
+            losses = [mse_loss(value, target) for value in values]
+        else:
+            losses = [self.mean(mse_loss(value, target, reduction="none"), tensordict) for value in values]
+        metrics = {"value": values[0].detach().mean(), "target": target.mean()}
+        metrics |= {"critic_1": losses[0].detach(), "critic_2": losses[1].detach()}
+        if self.weight(tensordict) is not None:
+            metrics["td_error"] = (target - torch.stack(values).detach()).abs().mean(0).squeeze(-1)
+        return losses[0] + losses[1], metrics
+
+    def actor_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, Metrics]:
+        """A scalar, whose gradients also reach the critics, and the policy's ``entropy``."""
+        action, log_prob = self.action_and_log_prob(tensordict)
+        least = torch.minimum(*(self.value(critic, tensordict, action) for critic in self.critics))
+        loss = (self.temperature().detach() * log_prob - least).mean()
+        return loss, {"entropy": -log_prob.detach().mean()}
+
+    def alpha_loss(self, gap: Tensor) -> Tensor:
+        """``log alpha`` times how far the entropy is above its target."""
+        return self.temperature.log_alpha * gap
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDict:
+        """All losses of a batch; of their sum the actor's part does not reach the critics."""
+        critic, metrics = self.critic_loss(tensordict)
+        with frozen(self.critics):
+            actor, acted = self.actor_loss(tensordict)
+        wanted = acted.pop("target_entropy", self.target_entropy)
+        losses = {"loss_critic": critic, "loss_actor": actor, "loss_alpha": self.alpha_loss(acted["entropy"] - wanted)}
+        return self.told(tensordict, losses, metrics | acted | {"alpha": self.temperature().detach()})
+
+
+class DiscreteSACLoss(SACLoss):
+    """SAC's for one choice: expectations over all choices in place of samples.
+
+    Args:
+        actor: observation -> logits ``[..., n]``, or a ``TensorDictModule`` that leaves them under ``logits``.
+        critics: two of observation -> values ``[..., n]``, or ``TensorDictModule``s that leave them under
+            ``action_value``.
+        action_size: n, where ``target_entropy`` is None; the target is then 89 % of the entropy of uniform legal
+            choices.
+        options: see :class:`SACLoss`.
+    """
+
+    def _target_entropy(self, action_size: int | None) -> float:
+        if action_size is None:
+            raise ValueError("give target_entropy, or action_size for the usual one")
+        self._usual = True
+        return ENTROPY_SHARE * math.log(action_size)
+
+    _usual = False
+
+    def log_probabilities(self, tensordict: TensorDictBase, target: bool = False) -> Tensor:
+        """Of all choices in a state, ``[..., n]``."""
+        logits = self.output(self.target_actor if target else self.actor, tensordict, "logits")
+        return masked_logits(logits, tensordict.get(self.tensor_keys.action_mask, None)).log_softmax(-1)
+
+    def values(self, critic: nn.Module, tensordict: TensorDictBase) -> Tensor:
+        """``Q(s, .) [..., n]``."""
+        values: Tensor = self.output(critic, tensordict, self.tensor_keys.action_value)
+        return values
+
+    def taken_values(self, tensordict: TensorDictBase) -> list[Tensor]:
+        values = [self.values(critic, tensordict) for critic in self.critics]
+        chosen = self.chosen(tensordict, values[0].shape[-1])
+        return [value.gather(-1, chosen) for value in values]
+
+    def soft_value(self, following: TensorDictBase) -> Tensor:
+        mask = following.get(self.tensor_keys.action_mask, None)
+        if mask is not None:
+            following = following.copy().set(self.tensor_keys.action_mask, legal(mask))
+        log_prob = self.log_probabilities(following, self.target_actor_acts)
+        least = torch.minimum(*(self.values(critic, following) for critic in self.target_critics))
+        return (log_prob.exp() * (least - self.temperature() * log_prob)).sum(-1, keepdim=True)
+
+    def actor_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, Metrics]:
+        """A scalar, and the policy's ``entropy``; with masks also the ``target_entropy`` of the legal choices."""
+        alpha, log_prob = self.temperature().detach(), self.log_probabilities(tensordict)
+        with torch.no_grad():
+            least = torch.minimum(*(self.values(critic, tensordict) for critic in self.critics))
+        probabilities = log_prob.exp()
+        loss = (probabilities * (alpha * log_prob - least)).sum(-1).mean()
+        metrics = {"entropy": -(probabilities * log_prob).detach().sum(-1).mean()}
+        mask = tensordict.get(self.tensor_keys.action_mask, None)
+        if mask is not None and self._usual:
+            # Few legal choices have little entropy, which no temperature could raise to that of all.
+            metrics["target_entropy"] = ENTROPY_SHARE * legal(mask).sum(-1).to(log_prob.dtype).log().mean()
+        return loss, metrics

@@ -1,0 +1,332 @@
+"""Every loss as a part of TorchRL: updaters, state, keys, devices, TorchRL's own actors and critics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDict
+from tensordict.nn import TensorDictModule
+from torch import Tensor, nn
+from torch.distributions import Categorical, Independent, Normal
+from torchrl.modules import ProbabilisticActor, QValueActor, TanhNormal, ValueOperator
+from torchrl.objectives import HardUpdate, SoftUpdate
+
+from rlstack import losses
+from rlstack.losses import (
+    A2CLoss,
+    ACIQNLoss,
+    C51Loss,
+    DDPGLoss,
+    DiscreteSACLoss,
+    DQNLoss,
+    IQNLoss,
+    Loss,
+    PPOLoss,
+    QRDQNLoss,
+    SACLoss,
+    TD3Loss,
+)
+
+S, A, N, K = 3, 4, 6, 5
+"""Numbers in an observation, choices, entries of a batch, quantiles or atoms."""
+
+
+class Net(nn.Module):
+    """A linear function of all its inputs, reshaped; a level ``tau`` scales it."""
+
+    def __init__(self, inputs: int, *shape: int, levels: bool = False, split: bool = False) -> None:
+        super().__init__()
+        self.linear = nn.Linear(inputs, int(torch.tensor(shape).prod()))
+        self.shape, self.levels, self.split = shape, levels, split
+
+    def forward(self, *inputs: Tensor) -> Any:
+        tau = inputs[-1] if self.levels else None
+        out = self.linear(torch.cat(inputs[:-1] if self.levels else inputs, -1)).unflatten(-1, self.shape)
+        if tau is not None:
+            out = out * tau if self.shape == (1,) else out.unsqueeze(-2) * tau.unsqueeze(-1)
+        return out.chunk(2, -1) if self.split else out
+
+
+class Policy(nn.Module):
+    """A distribution over choices."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.logits = Net(S, A)
+
+    def forward(self, observation: Tensor) -> Categorical:
+        return Categorical(logits=self.logits(observation))
+
+
+LOSSES: dict[str, Callable[[], Loss]] = {
+    "a2c": lambda: A2CLoss(Policy(), Net(S, 1), entropy_coefficient=0.01),
+    "ppo": lambda: PPOLoss(Policy(), Net(S, 1), entropy_coefficient=0.01),
+    "dqn": lambda: DQNLoss(Net(S, A)),
+    "c51": lambda: C51Loss(Net(S, A, K), torch.linspace(-1, 1, K)),
+    "qrdqn": lambda: QRDQNLoss(Net(S, K, A), num_quantiles=K),
+    "iqn": lambda: IQNLoss(Net(S, A, levels=True), num_quantiles=K),
+    "ddpg": lambda: DDPGLoss(Net(S, 2), Net(S + 2, 1)),
+    "td3": lambda: TD3Loss(Net(S, 2), [Net(S + 2, 1), Net(S + 2, 1)]),
+    "sac": lambda: SACLoss(Net(S, 4, split=True), [Net(S + 2, 1), Net(S + 2, 1)], action_size=2),
+    "sac discrete": lambda: DiscreteSACLoss(Net(S, A), [Net(S, A), Net(S, A)], action_size=A),
+    "aciqn": lambda: ACIQNLoss(Net(S, 2), Net(S + 2, 1, levels=True)),
+}
+CHOICES = ("a2c", "ppo", "dqn", "c51", "qrdqn", "iqn", "sac discrete")
+WITH_TARGETS = [name for name in LOSSES if name not in ("a2c", "ppo")]
+everyone = pytest.mark.parametrize("name", LOSSES)
+
+
+def batch(name: str, dtype: torch.dtype = torch.float32) -> TensorDict:
+    """``N`` transitions, of which the first two have ended."""
+    following = {
+        "observation": torch.randn(N, S, dtype=dtype),
+        "reward": torch.randn(N, 1, dtype=dtype),
+        "terminated": torch.arange(N).unsqueeze(-1) < 2,
+    }
+    action = torch.randint(A, (N,)) if name in CHOICES else torch.rand(N, 2, dtype=dtype) * 2 - 1
+    entries = {"observation": torch.randn(N, S, dtype=dtype), "action": action, "next": following}
+    for key in ("action_log_prob", "advantage", "value_target"):
+        entries[key] = torch.randn(N, dtype=dtype)
+    return TensorDict(entries, [N])
+
+
+@pytest.fixture
+def made(name: str) -> tuple[Loss, TensorDict]:
+    torch.manual_seed(0)
+    return LOSSES[name](), batch(name)
+
+
+def test_every_loss_is_there() -> None:
+    exported = {value for value in vars(losses).values() if isinstance(value, type) and issubclass(value, Loss)}
+    assert exported == {type(make()) for make in LOSSES.values()} | {Loss}
+
+
+@everyone
+def test_losses_and_metrics_are_scalars(made: tuple[Loss, TensorDict]) -> None:
+    loss, data = made
+    out = loss(data)
+    assert set(out.keys()) == set(loss.out_keys) and all(value.shape == () for value in out.values())
+    trained = {key for key, value in out.items() if value.requires_grad}
+    assert trained == {key for key, _ in out.items() if key.startswith("loss_")} and trained
+    sum(out[key] for key in trained).backward()
+    assert all(parameter.grad is not None for parameter in loss.parameters())
+    assert not any(key.startswith("target") for key, _ in loss.named_parameters())
+
+
+@pytest.mark.parametrize("name", ["ddpg", "td3", "sac", "aciqn"])
+def test_in_the_sum_the_actor_does_not_teach_the_critic(made: tuple[Loss, TensorDict]) -> None:
+    loss, data = made
+    out = loss(data)
+    critics = [p for key, p in loss.named_parameters() if key.startswith("critic")]
+    alone = torch.autograd.grad(out["loss_critic"], critics, retain_graph=True)
+    summed = torch.autograd.grad(sum(value for key, value in out.items() if key.startswith("loss_")), critics)
+    torch.testing.assert_close(summed, alone)
+
+
+@pytest.mark.parametrize("name", WITH_TARGETS)
+def test_torchrls_updaters_move_the_targets(made: tuple[Loss, TensorDict]) -> None:
+    loss, _ = made
+    pairs = []
+    for held in [key for key in vars(loss) if key.startswith("target_") and isinstance(vars(loss)[key], nn.Module)]:
+        online, target = vars(loss)[held.removeprefix("target_")], vars(loss)[held]
+        pairs += list(zip(online.parameters(), target.parameters()))
+    assert pairs
+    updater = SoftUpdate(loss, tau=0.5)
+    with torch.no_grad():
+        for online, _ in pairs:
+            online += 1
+    updater.step()
+    for online, target in pairs:
+        torch.testing.assert_close(target, online - 0.5)
+        assert not target.requires_grad
+    HardUpdate(loss, value_network_update_interval=1).step()
+    assert all(torch.equal(online, target) for online, target in pairs)
+
+
+@everyone
+def test_state_goes_into_another_one_and_copies_are_apart(made: tuple[Loss, TensorDict], name: str) -> None:
+    loss, data = made
+    other, copy = LOSSES[name](), deepcopy(loss)
+    other.load_state_dict(loss.state_dict())
+    found = []
+    for each in (loss, other, copy):
+        torch.manual_seed(1)
+        found.append(each(data.clone()))
+    assert (found[0] == found[1]).all() and (found[0] == found[2]).all()
+    with torch.no_grad():
+        for parameter in copy.parameters():
+            parameter += 1
+    torch.manual_seed(1)
+    assert (loss(data.clone()) == found[0]).all()
+
+
+@everyone
+def test_it_can_be_moved(made: tuple[Loss, TensorDict], name: str) -> None:
+    loss = made[0].double()
+    assert {value.dtype for value in loss.state_dict().values()} == {torch.float64}
+    assert loss(batch(name, torch.float64)).to_tensordict()[loss.out_keys[0]].dtype == torch.float64
+    with torch.no_grad():
+        for parameter in loss.parameters():
+            parameter.zero_()
+    networks = [vars(loss)[key.removesuffix("_params")] for key in loss._modules if not key.startswith("target_")]
+    assert networks and all((p == 0).all() for network in networks for p in network.parameters())
+
+
+@everyone
+def test_keys_of_several_agents(made: tuple[Loss, TensorDict]) -> None:
+    loss, data = made
+    torch.manual_seed(1)
+    expected = loss(data.clone())
+    moved = TensorDict({"agents": data.exclude("next"), "next": {"agents": data["next"]}}, [N])
+    keys = vars(loss.tensor_keys)
+    there = {*data.keys(), *data["next"].keys()}
+    loss.set_keys(**{key: ("agents", name) for key, name in keys.items() if name in there})
+    torch.manual_seed(1)
+    assert (loss(moved) == expected).all()
+    assert all(key[-2] == "agents" for key in loss.in_keys)
+    with pytest.raises(ValueError, match="not an accepted"):
+        loss.set_keys(nonsense="x")
+
+
+@pytest.mark.parametrize("name", WITH_TARGETS)
+def test_importance_weighs_entries_and_errors_are_left_for_the_buffer(made: tuple[Loss, TensorDict]) -> None:
+    loss, data = made
+    weight = torch.zeros(N)
+    weight[3] = N
+    torch.manual_seed(1)
+    loss.draw_levels = (lambda like: torch.full((*like.shape[:-1], 8), 0.3)) if hasattr(loss, "kappa") else None
+    loss.draw = lambda like: torch.zeros_like(like)
+    if hasattr(loss, "target_noise"):
+        loss.target_noise = 0.0
+    if hasattr(loss, "num_quantiles"):
+        loss.num_quantiles = 8 if not isinstance(loss, QRDQNLoss) else K
+        if isinstance(loss, QRDQNLoss):
+            del loss.draw_levels
+    one = loss(data[3:4].clone())["loss_critic"]
+    found = loss(data.set("priority_weight", weight))["loss_critic"]
+    torch.testing.assert_close(found, one)
+    assert data["td_error"].shape == (N,) and (data["td_error"] >= 0).all() and not data["td_error"].requires_grad
+
+
+@pytest.mark.parametrize("name", WITH_TARGETS)
+def test_what_follows_an_end_does_not_matter(made: tuple[Loss, TensorDict]) -> None:
+    loss, data = made
+    torch.manual_seed(1)
+    expected = loss(data.clone())["loss_critic"]
+    data["next", "observation"][:2] = torch.nan
+    torch.manual_seed(1)
+    torch.testing.assert_close(loss(data)["loss_critic"], expected)
+
+
+@pytest.mark.parametrize("name", ["dqn", "sac", "ddpg"])
+def test_the_batch_may_bring_its_own_discount(made: tuple[Loss, TensorDict]) -> None:
+    loss, data = made
+    data.set("gamma", torch.full((N, 1), 0.25))
+    torch.manual_seed(1)
+    given = loss(data.clone())["target"]
+    loss.gamma = 0.25
+    torch.manual_seed(1)
+    torch.testing.assert_close(loss(data.exclude("gamma"))["target"], given)
+
+
+# -- TorchRL's own modules ---------------------------------------------------------------------------------------------
+
+
+def same(loss: Loss, native: Loss, data: TensorDict) -> None:
+    torch.manual_seed(1)
+    expected = loss(data.clone())
+    torch.manual_seed(1)
+    found = native(data.clone())
+    for key, value in expected.items():
+        torch.testing.assert_close(found[key], value, msg=key)
+
+
+def test_a_q_value_actor_and_one_hot_actions() -> None:
+    net, data = Net(S, A), batch("dqn")
+    actor = QValueActor(net, in_keys=["observation"], spec=None, action_space="one_hot")
+    one_hot = data.clone().set("action", nn.functional.one_hot(data["action"], A))
+    loss, native = DQNLoss(net), DQNLoss(actor)
+    assert torch.equal(loss(data)["loss_critic"], native(one_hot)["loss_critic"])
+
+
+def test_deterministic_actors_and_value_operators() -> None:
+    net, critics = Net(S, 2), [Net(S + 2, 1), Net(S + 2, 1)]
+    actor = TensorDictModule(net, in_keys=["observation"], out_keys=["action"])
+    values = [ValueOperator(critic, in_keys=["observation", "action"]) for critic in critics]
+    same(TD3Loss(net, critics), TD3Loss(actor, values), batch("td3"))
+
+
+def test_a_probabilistic_actor_in_ppo() -> None:
+    policy, critic = Policy(), Net(S, 1)
+    logits = TensorDictModule(policy.logits, in_keys=["observation"], out_keys=["logits"])
+    actor = ProbabilisticActor(logits, in_keys=["logits"], distribution_class=Categorical, return_log_prob=True)
+    value = ValueOperator(critic, in_keys=["observation"])
+    same(
+        PPOLoss(policy, critic, normalize_advantage=True), PPOLoss(actor, value, normalize_advantage=True), batch("ppo")
+    )
+
+
+def test_a_squashed_gaussian_of_torchrl_in_sac() -> None:
+    """Its density is that of our own by another formula."""
+    torch.manual_seed(0)
+    net, critics, data = Net(S, 4, split=True), [Net(S + 2, 1), Net(S + 2, 1)], batch("sac")
+
+    class Scaled(nn.Module):
+        def forward(self, observation: Tensor) -> tuple[Tensor, Tensor]:
+            mean, log_std = net(observation)
+            return mean, log_std.exp()
+
+    parameters = TensorDictModule(Scaled(), in_keys=["observation"], out_keys=["loc", "scale"])
+    actor = ProbabilisticActor(
+        parameters, in_keys=["loc", "scale"], distribution_class=TanhNormal, return_log_prob=True
+    )
+    same(SACLoss(net, critics, action_size=2), SACLoss(actor, critics, action_size=2), data)
+
+
+def test_a_policy_without_a_formula_for_its_entropy() -> None:
+    class Squashed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.mean = Net(S, 2)
+
+        def forward(self, observation: Tensor) -> Any:
+            return TanhNormal(self.mean(observation), torch.full((N, 2), 0.5))
+
+    data = batch("sac")
+    data["action"] *= 0.5
+    out = A2CLoss(Squashed(), Net(S, 1), entropy_coefficient=0.1)(data)
+    assert torch.isfinite(out["loss_entropy"]) and out["loss_entropy"].requires_grad
+    gaussian = Independent(Normal(torch.zeros(N, 2), torch.ones(N, 2)), 1)
+    assert torch.equal(losses.a2c.entropy_of(gaussian), gaussian.entropy())
+
+
+# -- QR-DQN ------------------------------------------------------------------------------------------------------------
+
+
+def test_qrdqn_by_hand() -> None:
+    """Two quantiles, one action each, kappa 1; levels 1/4 and 3/4.
+
+    The prediction is (0, 1), the target 1 + 0.5 (0, 2) = (1, 2). Errors by prediction: 0: 1, 2; 1: 0, 1. Huber: 0.5,
+    1.5; 0, 0.5. No error is negative, so weights are the levels: 1/4 (0.5 + 1.5)/2 + 3/4 (0 + 0.5)/2 = 0.25 + 0.1875.
+    """
+
+    class Fixed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(()))
+
+        def forward(self, observation: Tensor) -> Tensor:
+            return self.scale * observation.unsqueeze(-1)
+
+    following = {
+        "observation": torch.tensor([[0.0, 2.0]]),
+        "reward": torch.ones(1, 1),
+        "terminated": torch.zeros(1, 1, dtype=torch.bool),
+    }
+    here = {"observation": torch.tensor([[0.0, 1.0]]), "action": torch.zeros(1, dtype=torch.int64)}
+    data = TensorDict({**here, "next": following}, [1])
+    assert QRDQNLoss(Fixed(), gamma=0.5, num_quantiles=2)(data)["loss_critic"].item() == pytest.approx(0.4375)
