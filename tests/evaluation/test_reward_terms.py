@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +13,8 @@ import envs
 import rlstack
 from rlstack.config import ConfigError
 from rlstack.evaluation.reward_terms import draw_curves, play_episode, read_curves
-from tests.test_train_command import ROOT, train
+from tests.conftest import Ended
 
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 OPTIONS = {"max_seconds": 2.0, "rewards": "dense", "random_states": 1.0}
 
 
@@ -66,15 +63,13 @@ def test_curves_are_read_from_what_was_logged(tmp_path: Path) -> None:
         read_curves(file)
 
 
-def test_the_command_leaves_both_plots(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    trained = train(
-        "agent=ppo", "env=rocket", "debug=true", f"run_dir={run}", "env.max_seconds=0.5", "logger=csv", cwd=tmp_path
-    )
-    assert trained.returncode == 0, trained.stderr
-    command = [sys.executable, "-m", "rlstack.rewards", f"checkpoint={run}"]
-    shown = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path, env=ENVIRONMENT)
-    assert "speed_to_ball" in shown.stdout
-    assert {path.name for path in (run / "rewards").iterdir()} == {"episode.png", "curves.png"}
-    refused = subprocess.run([*command, "env=arena"], capture_output=True, text=True, cwd=tmp_path, env=ENVIRONMENT)
-    assert refused.returncode == 2 and refused.stderr.startswith("error: env=arena does not fit the agent")
+def test_the_command_leaves_both_plots(rlstack_command: Callable[..., Ended], tmp_path: Path) -> None:
+    tiny = ["total_frames=128", "log_every=64", "eval.episodes=1", "eval.max_steps=5", "agent.hidden=[8]", "threads=1"]
+    tiny += ["env.num_worlds=4", "env.max_seconds=0.5", "agent.steps_per_batch=8", "agent.epochs=1", "logger=csv"]
+    trained = rlstack_command("train", "agent=ppo", "env=rocket", "run_dir=run", "device=cpu", *tiny)
+    assert trained.status == 0, trained.err
+    shown = rlstack_command("rewards", "checkpoint=run")
+    assert shown.status == 0 and "speed_to_ball" in shown.out
+    assert {path.name for path in (tmp_path / "run" / "rewards").iterdir()} == {"episode.png", "curves.png"}
+    refused = rlstack_command("rewards", "checkpoint=run", "env=arena")
+    assert refused.status == 2 and refused.err.startswith("error: env=arena does not fit the agent")

@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
-from rlstack.report import main, positional
+from rlstack.report import positional
 from rlstack.reporting.document import render, report
 from rlstack.train import train
 from rlstack.training.environment import commit, record_environment
+from tests.conftest import Ended
 from tests.reporting.made_runs import config, make_run
 from tests.small_run import SMALL_RUN
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def call(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "rlstack.report", *arguments]
-    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=240)
 
 
 def test_the_folder_may_be_the_first_word() -> None:
@@ -34,14 +26,16 @@ def test_the_folder_may_be_the_first_word() -> None:
     assert positional(["folder=x", "outputt=y", "--help"]) == ["folder=x", "outputt=y", "--help"]
 
 
-def test_a_page_is_written_beside_the_runs_or_where_it_is_wanted(tmp_path: Path) -> None:
+def test_a_page_is_written_beside_the_runs_or_where_it_is_wanted(
+    rlstack_command: Callable[..., Ended], tmp_path: Path
+) -> None:
     make_run(tmp_path / "my runs/lr=1,a", config(total_frames=300))
-    done = call("my runs/lr=1,a", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = rlstack_command("report", "my runs/lr=1,a")
+    assert done.status == 0, done.err
     assert (tmp_path / "my runs/lr=1,a/report.html").read_text().startswith("<!DOCTYPE html>")
-    assert "note: lr=1,a: incomplete: 200 of 300 frames (67%)" in done.stdout and "wrote my runs" in done.stdout
-    done = call("my runs", "output=deep/page.html", cwd=tmp_path)
-    assert done.returncode == 0 and [path.name for path in (tmp_path / "deep").iterdir()] == ["page.html"]
+    assert "note: lr=1,a: incomplete: 200 of 300 frames (67%)" in done.out and "wrote my runs" in done.out
+    done = rlstack_command("report", "my runs", "output=deep/page.html")
+    assert done.status == 0 and [path.name for path in (tmp_path / "deep").iterdir()] == ["page.html"]
 
 
 @pytest.mark.parametrize(
@@ -58,15 +52,10 @@ def test_a_mistake_is_one_line(
     overrides: list[str],
     message: str,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    rlstack_command: Callable[..., Ended],
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["report", *overrides])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    error = capsys.readouterr().err
-    assert ended.value.code == 2 and error.startswith(message) and error.count("\n") == 1
+    done = rlstack_command("report", *overrides)
+    assert done.status == 2 and done.err.startswith(message) and done.err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 
 
