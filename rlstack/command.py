@@ -158,7 +158,7 @@ def own_world(arguments: list[str]) -> list[str]:
         name = _name_in_yaml(given["env"], arguments)
     if name is None or not is_own(name):
         return arguments
-    begun = arguments if {"env", "resume", "checkpoint"} & given.keys() else ["env=own", *arguments]
+    begun = arguments if {"env", "resume", "checkpoint"} & given.keys() else [*arguments, "env=own"]
     return open_group("env")(begun)
 
 

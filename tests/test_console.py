@@ -146,6 +146,7 @@ def test_words_of_commands_are_the_commands_own() -> None:
     assert set(completion._WORDS["convert"]) == set(convert.CONVERTED)
 
 
+@pytest.mark.slow
 def test_it_works_in_bash(tmp_path: Path) -> None:
     """With = among the characters that break words, as it is by default, and without."""
     script = tmp_path / "rlstack"

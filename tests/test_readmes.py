@@ -6,9 +6,8 @@ import importlib
 import importlib.util
 import re
 import shlex
-import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from rlstack.config import build
 from rlstack.help import COMMANDS
 from rlstack.train import debugged
 from rlstack.training.config import TrainConfig, with_length
+from tests.conftest import Ended
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -130,24 +130,12 @@ def test_make_knows_its_targets() -> None:
     assert not [target for target in named if not re.search(rf"^{target}:", makefile, re.M)]
 
 
-def test_the_code_runs(tmp_path: Path) -> None:
+def test_the_code_runs(rlstack_command: Callable[..., Ended]) -> None:
     """The program under "In your own code", a little shorter, on a run that was just made."""
     small = ["env.num_worlds=4", "env.max_steps=20", "logger=csv", "threads=1", "device=cpu"]
     small += ["total_frames=100", "eval.episodes=1", "eval.max_steps=20"]
-    train = [
-        sys.executable,
-        "-m",
-        "rlstack.train",
-        "agent=acqn",
-        "env=marinenav",
-        f"run_dir={tmp_path / 'run'}",
-        *small,
-    ]
-    subprocess.run(train, check=True, cwd=ROOT, capture_output=True)
+    trained = rlstack_command("train", "agent=acqn", "env=marinenav", "run_dir=run", *small)
+    assert trained.status == 0, trained.err
     program = next(block for language, block in _FENCE.findall(README.read_text()) if "make_collector" in block)
-    program = (
-        program.replace("64 * 800", "64 * 16")
-        .replace("rollout(60", "rollout(4")
-        .replace("runs/<run>", str(tmp_path / "run"))
-    )
-    subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
+    program = program.replace("64 * 800", "64 * 16").replace("rollout(60", "rollout(4").replace("runs/<run>", "run")
+    exec(program, {})

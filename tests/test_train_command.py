@@ -21,6 +21,7 @@ from rlstack.training.config import TrainConfig
 from rlstack.training.run_directory import RunDirectory
 from rlstack.training.summary import where_things_are
 from tests.conftest import Ended
+from tests.exhaustive import exhaustive
 from tests.small_run import SMALL_RUN
 
 ROOT = Path(__file__).parent.parent
@@ -93,6 +94,7 @@ def test_a_run_is_named_after_the_outside_env_it_is_in() -> None:
     assert run_name({"name": "dqn"}, outside, 3) == "dqn_my.package-Grid-v0_seed3"
 
 
+@pytest.mark.slow
 def test_debug_runs_every_part(tmp_path: Path) -> None:
     result = train("debug=true", "run_dir=out", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
@@ -157,8 +159,8 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("overrides", CASES, ids=" ".join)
-@pytest.mark.parametrize(("debug", "frames"), [("true", 1000), ("5000", 5000)])
+@exhaustive("overrides", CASES, ids=" ".join)
+@exhaustive(("debug", "frames"), [("true", 1000), ("5000", 5000)])
 def test_debug_obeys_its_frames(overrides: list[str], debug: str, frames: int) -> None:
     """At least four batches of all worlds and agents are within them, and off-policy agents learn."""
     config = build(TrainConfig, debugged(composed(*overrides, f"debug={debug}")))

@@ -31,6 +31,7 @@ from rlstack.training.loggers import CsvSink
 from rlstack.training.run_directory import RunDirectory
 from tests.adapters.published_networks import acting_network
 from tests.envs.echelon.episodes import fight
+from tests.exhaustive import exhaustive
 from tests.faults import Killed, killed_at, room_for
 
 ROOT = Path(__file__).parents[1]
@@ -132,7 +133,7 @@ def whole(name: str, data: bytes, *allowed: Content) -> bool:
     return rows or any(state.get(name) == data for state in allowed)
 
 
-@pytest.mark.parametrize("name", WRITERS)
+@exhaustive("name", WRITERS)
 def test_a_crash_leaves_whole_files_and_the_next_command_runs(name: str, tmp_path: Path) -> None:
     write, read = WRITERS[name]
     write(tmp_path, 1)
@@ -226,6 +227,7 @@ def is_whole(node: ast.AST) -> bool:
     return isinstance(node, ast.With) and any("replacing(" in ast.unparse(item.context_expr) for item in node.items)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", ["rlstack", "envs"])
 def test_every_writer_replaces_whole_files(package: str) -> None:
     strays: list[str] = []

@@ -26,6 +26,7 @@ from rlstack.training.curriculum.config import CurriculumConfig
 from rlstack.training.curriculum.course import Curriculum
 from tests.adapters.small_worlds import Noise
 from tests.agents.arena_recordings import Recording
+from tests.exhaustive import exhaustive
 from tests.training.test_curriculum import Stages, episodes
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures/arena_training"
@@ -221,7 +222,7 @@ def damaged(kind: str, model: Path) -> None:
     torch.save(content, model)
 
 
-@pytest.mark.parametrize(
+@exhaustive(
     ("kind", "message"),
     [
         ("text", "not a file of torch.save"),
@@ -345,7 +346,7 @@ def test_what_is_written_loads_in_their_classes(model: Path, tmp_path: Path) -> 
     assert json.loads((tmp_path / "x_normalization.json").read_text()) == statistics()
 
 
-@pytest.mark.parametrize(("actions", "style"), [(5, 1), (6, 2)])
+@exhaustive(("actions", "style"), [(5, 1), (6, 2)])
 def test_any_widths_and_both_styles(actions: int, style: int, tmp_path: Path) -> None:
     for hidden in ([24, 16, 8], [12, 10], [9]):
         env = game(actions)
@@ -359,7 +360,7 @@ def test_any_widths_and_both_styles(actions: int, style: int, tmp_path: Path) ->
             assert torch.equal(one, other), name
 
 
-@pytest.mark.parametrize("options", [{}, {"activation": "silu"}, {"shared_layers": 1, "hidden": [8, 8, 8]}])
+@exhaustive("options", [{}, {"activation": "silu"}, {"shared_layers": 1, "hidden": [8, 8, 8]}])
 def test_other_networks_are_refused(options: dict[str, Any], tmp_path: Path) -> None:
     agent = rlstack.make_agent("ppo", game(), **options)
     with pytest.raises(ConfigError, match="other networks than the Arena stack; agent=ppo_published"):

@@ -29,6 +29,7 @@ from rlstack.training.loading import initialise, load
 from rlstack.training.loop import Training
 from rlstack.training.run_directory import RunDirectory
 from tests.adapters.small_worlds import Noise, box
+from tests.exhaustive import exhaustive
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
 MULTI = {"combat_targets": 17, "enemy_count": 1, "mission_progress": 3, "player_state": 7, "spatial_awareness": 4}
@@ -78,8 +79,8 @@ def native(name: str, env: Any, statistics: bool = True, **overrides: Any) -> An
     return sb3_agent(model, env, **overrides)
 
 
-@pytest.mark.parametrize("statistics", [True, False])
-@pytest.mark.parametrize(("name", "world"), MODELS)
+@exhaustive("statistics", [True, False])
+@exhaustive(("name", "world"), MODELS)
 def test_greedy_actions_are_the_models(name: str, world: Worlds, statistics: bool) -> None:
     env = world(256)
     model = load_sb3(**files(name, statistics))
@@ -183,7 +184,7 @@ def test_what_cannot_be_converted(name: str, world: Any, overrides: dict[str, An
 
 
 @pytest.mark.shared
-@pytest.mark.parametrize("kind", ["ppo", "a2c", "dqn", "sac"])
+@exhaustive("kind", ["ppo", "a2c", "dqn", "sac"])
 def test_the_full_set(kind: str, shared_dir: Path) -> None:
     """Structured or flat, as each was trained; actions as recorded with it."""
     for path in sorted((shared_dir / "sb3").glob(f"{kind}_*.zip")):
@@ -226,6 +227,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {"AC-IQN": FIXTURES / "marinenav/AC_IQN_params.npz", "DQN": folder / "DQN_params.npz"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["AC-IQN", "DQN"])
 def test_marinenavs_agents(
     kind: str,
@@ -314,6 +316,7 @@ def checkpoint(published: dict[str, Path], tmp_path: Path) -> Path:
     return tmp_path / "ours.pt"
 
 
+@pytest.mark.slow
 def test_a_new_run_starts_from_its_networks(checkpoint: Path) -> None:
     loaded = rlstack.load(checkpoint)
     torch.manual_seed(1)
@@ -324,6 +327,7 @@ def test_a_new_run_starts_from_its_networks(checkpoint: Path) -> None:
     assert all(torch.equal(ours[key], theirs[key]) for key in theirs if isinstance(theirs[key], torch.Tensor))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("resumed", [False, True])
 def test_training_begins_with_them(checkpoint: Path, resumed: bool, tmp_path: Path) -> None:
     """Also a run that is resumed before its first checkpoint."""
@@ -345,6 +349,7 @@ def test_training_begins_with_them(checkpoint: Path, resumed: bool, tmp_path: Pa
     assert torch.equal(bias, expected)
 
 
+@pytest.mark.slow
 def test_networks_that_do_not_fit(checkpoint: Path) -> None:
     env = rlstack.load(checkpoint).make_env()
     for name, overrides, message in (
@@ -383,6 +388,7 @@ def test_networks_of_another_make(tmp_path: Path) -> None:
         initialise(agent, tmp_path / "x.pt")
 
 
+@pytest.mark.slow
 def test_acting_can_be_changed_when_it_is_loaded(checkpoint: Path) -> None:
     loaded = load(checkpoint, agent={"candidates": 4, "cvar": 0.25})
     assert (loaded.agent.config.candidates, loaded.config["agent"]["cvar"]) == (4, 0.25)  # type: ignore[attr-defined]

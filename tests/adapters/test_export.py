@@ -24,6 +24,7 @@ from rlstack.evaluation.evaluator import evaluate
 from rlstack.export import main
 from rlstack.training.checkpoint import write_checkpoint
 from tests.agents.small_agents import CASES, Decisions, Detour, plain, small
+from tests.exhaustive import exhaustive
 
 FORMATS = ("torchscript", "onnx")
 DICT = Composite({"b": Bounded(-2.0, 2.0, shape=(3,)), "a": Unbounded((2, 2)), "n": Categorical(5, shape=())})
@@ -77,8 +78,8 @@ def check(agent: Any, path: Path, format: str, count: int = 5) -> dict[str, Any]
     return content
 
 
-@pytest.mark.parametrize("format", FORMATS)
-@pytest.mark.parametrize(("name", "discrete"), CASES)
+@exhaustive("format", FORMATS)
+@exhaustive(("name", "discrete"), CASES)
 def test_every_agent_in_marinenav(name: str, discrete: bool, format: str, tmp_path: Path) -> None:
     candidates = {"candidates": 4} if name == "acqn" else {}
     env = marinenav(discrete)
@@ -92,8 +93,8 @@ def test_every_agent_in_marinenav(name: str, discrete: bool, format: str, tmp_pa
     assert all(p.requires_grad for p in agent.parameters())
 
 
-@pytest.mark.parametrize("format", FORMATS)
-@pytest.mark.parametrize(
+@exhaustive("format", FORMATS)
+@exhaustive(
     ("name", "observation", "action", "masked"),
     [
         ("ppo", DICT, MultiCategorical([2, 3, 4]), True),
@@ -122,7 +123,7 @@ def test_what_is_random_is_left_out_and_told(name: str, options: dict[str, Any],
     assert agent.config == small(plain(discrete=True), name=name, **options).config
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@exhaustive("format", FORMATS)
 def test_it_comes_back_as_an_agent_from_elsewhere(format: str, tmp_path: Path) -> None:
     agent = small(Detour(), name="td3")
     export_policy(agent, tmp_path / "policy", format)
@@ -236,6 +237,7 @@ def test_the_command(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> No
         command()
 
 
+@pytest.mark.slow
 def test_the_program_needs_no_rlstack(checkpoint: Path, tmp_path: Path) -> None:
     command(f"checkpoint={checkpoint}", f"out={tmp_path / 'policy.pt'}")
     code = (

@@ -15,6 +15,7 @@ from torch import Tensor
 from rlstack.adapters.exporting import beside, export_policy
 from rlstack.agents import make_agent
 from tests.agents.recall import Recall
+from tests.exhaustive import exhaustive
 
 HAS_ONNX = all(importlib.util.find_spec(name) for name in ("onnx", "onnxruntime"))
 FORMATS = ["torchscript", pytest.param("onnx", marks=pytest.mark.skipif(not HAS_ONNX, reason="needs onnx"))]
@@ -34,8 +35,8 @@ def run(path: Path, format: str) -> Any:
     return program
 
 
-@pytest.mark.parametrize("format", FORMATS)
-@pytest.mark.parametrize(("name", "kind"), [("ppo", "lstm"), ("dqn", "gru")])
+@exhaustive("format", FORMATS)
+@exhaustive(("name", "kind"), [("ppo", "lstm"), ("dqn", "gru")])
 def test_a_program_acts_as_the_policy_for_whole_episodes(name: str, kind: str, format: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
     env = Recall(4, delay=2)

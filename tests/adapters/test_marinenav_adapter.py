@@ -45,6 +45,7 @@ def test_all_recorded_actions(name: str, shared_dir: Path) -> None:
         check(folder / f"{name}_params.npz", path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_it_acts_in_marinenav(weights: Path, dtype: torch.dtype) -> None:
     env = envs.make("marinenav", num_worlds=64, num_robots=3, num_obstacles=0, min_start_goal_dis=30.0, dtype=dtype)

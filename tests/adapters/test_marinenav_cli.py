@@ -81,6 +81,7 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 # --- the configuration
 
 
+@pytest.mark.slow
 def test_the_published_configuration_is_the_published_training(tmp_path: Path) -> None:
     levels = {
         "num_robots": [3, 4, 5, 5, 5, 5],
@@ -230,6 +231,7 @@ def test_a_mistake_on_the_command_line(
 # --- a training
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("agent_type", sorted(NETWORK_FILES))
 def test_a_training_leaves_the_published_files(agent_type: str, small: Path) -> None:
     main(["-C", str(write(small, agent_type=agent_type))])
@@ -259,6 +261,7 @@ def test_a_training_leaves_the_published_files(agent_type: str, small: Path) -> 
     assert returns == pytest.approx([row["return"] for row in found.summary()], rel=1e-6)
 
 
+@pytest.mark.slow
 def test_the_network_files_are_those_of_the_last_step(small: Path) -> None:
     """And the folder is a run directory like any other."""
     main(["-C", str(write(small))])
@@ -271,6 +274,7 @@ def test_the_network_files_are_those_of_the_last_step(small: Path) -> None:
             assert torch.equal(network_state(read_back, part)[name], value)
 
 
+@pytest.mark.slow
 def test_a_training_may_begin_with_published_networks(small: Path) -> None:
     main(["-C", str(write(small, total_timesteps=20))])
     first = trained(small) / "seed_9"
@@ -311,6 +315,7 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, at: int) -> Callable[[], None]:
     return lambda: monkeypatch.setattr(TrialTraining, "evaluate", judge)
 
 
+@pytest.mark.slow
 def test_an_interrupted_training_goes_on_to_the_same_end(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(small)
     main(["-C", str(path)])
@@ -330,6 +335,7 @@ def test_an_interrupted_training_goes_on_to_the_same_end(small: Path, monkeypatc
     assert stopped.value.code == 2
 
 
+@pytest.mark.slow
 def test_of_a_grid_only_unfinished_trials_go_on(
     small: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -19,6 +19,7 @@ from rlstack.adapters.marinenav.evaluations import read_evaluations
 from rlstack.adapters.marinenav.trial import Trial
 from rlstack.training.checkpoint import CheckpointStore
 from rlstack.training.imitation import Imitation
+from tests.exhaustive import exhaustive
 
 LEVELS = {"num_robots": [1, 2], "num_cores": [0, 0], "num_obstacles": [0, 1], "min_start_goal_dis": [30.0, 35.0]}
 CONFIG: dict[str, Any] = {
@@ -71,6 +72,7 @@ def imitation_metrics(trial: Path) -> dict[str, float]:
     return {key: float(row[key]) for key in row if key.startswith("imitation/") and row[key]}
 
 
+@pytest.mark.slow
 def test_a_trial_clones_the_published_actor(small: Path) -> None:
     main(["-C", write(small, agent_type="DDPG"), "-I", "marinenav:AC_IQN_params.npz"])
     (trial,) = trials(small)
@@ -83,6 +85,7 @@ def test_a_trial_clones_the_published_actor(small: Path) -> None:
     assert imitation_metrics(trial)["imitation/frames"] == 400
 
 
+@pytest.mark.slow
 def test_the_files_it_writes_act_more_like_the_expert_than_an_agent_that_learnt_nothing(small: Path) -> None:
     for name, changes in (("clone", {}), ("untrained", {"imitation_learning": False, "total_timesteps": 4})):
         expert = ["-I", "marinenav:AC_IQN_params.npz"] if name == "clone" else []
@@ -101,6 +104,7 @@ def test_the_files_it_writes_act_more_like_the_expert_than_an_agent_that_learnt_
     assert error("clone") < 0.75 * error("untrained")
 
 
+@pytest.mark.slow
 def test_the_expert_acts_on_every_level(small: Path) -> None:
     """The second begins after 1000 env steps of a trial that learns by trying."""
     main(["-C", write(small), "-I", "marinenav:AC_IQN_params.npz"])
@@ -108,6 +112,7 @@ def test_the_expert_acts_on_every_level(small: Path) -> None:
     assert set(world.reset()["episode", "level"].flatten().tolist()) == {0, 1}
 
 
+@pytest.mark.slow
 def test_a_trial_clones_recorded_episodes(small: Path) -> None:
     main(["-C", write(small, agent_type="SAC"), "-I", "evaluations_example.npz"])
     (trial,) = trials(small)
@@ -117,6 +122,7 @@ def test_a_trial_clones_recorded_episodes(small: Path) -> None:
     assert (trial / "actor_network_params.pth").exists() and (trial / "critic_2_params.pth").exists()
 
 
+@pytest.mark.slow
 def test_of_a_grid_only_some_trials_imitate(small: Path) -> None:
     main(["-C", write(small, imitation_learning=[True, False]), "-I", "marinenav:AC_IQN_params.npz"])
     clone, learner = trials(small)
@@ -128,6 +134,7 @@ def test_of_a_grid_only_some_trials_imitate(small: Path) -> None:
     assert imitation_metrics(clone) and not imitation_metrics(learner)
 
 
+@pytest.mark.slow
 def test_an_interrupted_cloning_is_done_anew(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two trials the second is interrupted; it gets to where the first is, which is as if nothing had been."""
 
@@ -155,7 +162,7 @@ def test_an_interrupted_cloning_is_done_anew(small: Path, monkeypatch: pytest.Mo
     assert stopped.value.code == 2
 
 
-@pytest.mark.parametrize(
+@exhaustive(
     ("agent_type", "expert", "needles"),
     [
         ("DQN", "marinenav:AC_IQN_params.npz", ["DQN cannot imitate marinenav:AC_IQN_params.npz: ", "continuous"]),

@@ -33,6 +33,7 @@ from tests.adapters.published_networks import (
     world,
     write,
 )
+from tests.exhaustive import exhaustive
 
 
 def inputs_of(td: Any) -> Inputs:
@@ -60,8 +61,8 @@ def lively(env: Any) -> Any:
 # -- acting as published -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("form", ["weights", "export", "arrays"])
-@pytest.mark.parametrize("kind", NETWORKS)
+@exhaustive("form", ["weights", "export", "arrays"])
+@exhaustive("kind", NETWORKS)
 def test_every_agent_acts_as_described(kind: str, form: str, tmp_path: Path) -> None:
     network, env = acting_network(kind), world(kind)
     source: Any = {name: value.numpy() for name, value in network.state_dict().items()}
@@ -101,7 +102,7 @@ def test_exports_in_a_float32_world(tmp_path: Path) -> None:
 # -- the way there and back --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", NETWORKS)
+@exhaustive("kind", NETWORKS)
 def test_there_and_back(kind: str, tmp_path: Path) -> None:
     agent, env = native(kind), world(kind)
     save_published(agent, tmp_path / "saved")
@@ -119,7 +120,7 @@ def test_there_and_back(kind: str, tmp_path: Path) -> None:
         assert torch.equal(acted(policy, td), expected)
 
 
-@pytest.mark.parametrize("kind", NETWORKS)
+@exhaustive("kind", NETWORKS)
 def test_it_goes_on_training_with_the_weights_in_its_targets(kind: str, tmp_path: Path) -> None:
     save_published(native(kind), tmp_path)
     env = world(kind)
@@ -160,6 +161,7 @@ def test_a_policy_needs_no_critics_and_warns_of_nothing(tmp_path: Path) -> None:
     published_policy(write(tmp_path, "SAC", acting_network("SAC")), world("SAC"))
 
 
+@pytest.mark.slow
 def test_only_published_networks_are_written(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="TD3 is not one of the published agents AC-IQN, IQN"):
         save_published(make_agent("td3", world("DDPG"), 1000, **SMALL), tmp_path)

@@ -121,6 +121,7 @@ def check_noise_free(params: Path, configs: Records, results: Records) -> None:
     torch.testing.assert_close(found["energy"], column(results, "energy"), rtol=0, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["AC_IQN", "DQN"])
 def test_published_episodes(name: str, fixtures_dir: Path) -> None:
     folder = fixtures_dir / "marinenav"
@@ -130,6 +131,7 @@ def test_published_episodes(name: str, fixtures_dir: Path) -> None:
     check_noise_free(folder / f"{name}_params.npz", load_json(folder / "eval_configs_253.json.gz"), chosen)
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 @pytest.mark.parametrize("name", ["AC_IQN", "DDPG", "DQN"])
 def test_all_published_episodes(name: str, shared_dir: Path) -> None:

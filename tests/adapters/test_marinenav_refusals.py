@@ -17,6 +17,7 @@ from rlstack.adapters.marinenav import NETWORKS, load_published, published_agent
 from rlstack.config import ConfigError
 from tests.adapters.damage import damaged
 from tests.adapters.published_networks import CONTINUOUS, Inputs, acting_network, native, world, write
+from tests.exhaustive import exhaustive
 
 
 def refused(match: str, *arguments: Any, **options: Any) -> None:
@@ -149,7 +150,7 @@ def test_other_programs(tmp_path: Path) -> None:
     refused(r"1 arguments and outputs \[\(3, 7\)\]", tmp_path / "w.pt")
 
 
-@pytest.mark.parametrize("kind", NETWORKS)
+@exhaustive("kind", NETWORKS)
 def test_envs_and_overrides_that_do_not_fit(kind: str, tmp_path: Path) -> None:
     file = write(tmp_path, kind, acting_network(kind))
     other = "DQN" if kind in CONTINUOUS else "SAC"

@@ -17,6 +17,7 @@ import envs
 from rlstack.agents import Agent, make_agent
 from rlstack.config import ConfigError
 from tests.agents.small_agents import Detour, copies, equal, online_parameters, sequences, small, targets
+from tests.exhaustive import exhaustive
 
 # -- how it acts -------------------------------------------------------------------------------------------------------
 
@@ -74,6 +75,7 @@ def test_an_unbatched_env_gets_one_noise_size() -> None:
     assert action.shape == (1,)
 
 
+@pytest.mark.slow
 def test_greedy_actor_is_the_one_asked_for() -> None:
     observation = torch.randn(6, 2)
     for which in ("online", "target"):
@@ -99,7 +101,7 @@ def through_a_file(state: dict[str, Any]) -> dict[str, Any]:
     return torch.load(buffer, weights_only=True)
 
 
-@pytest.mark.parametrize("target_every", [None, 60])
+@exhaustive("target_every", [None, 60])
 def test_a_restored_agent_goes_on_exactly(target_every: int | None) -> None:
     agent = small(target_every=target_every, frames_per_update=7)
     for frames in (33, 66, 99):

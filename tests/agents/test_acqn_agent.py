@@ -17,6 +17,7 @@ from rlstack.agents import make_agent
 from rlstack.collection.collector import make_collector
 from rlstack.collection.flatten import flatten_agents
 from tests.agents.small_agents import Detour, copies, equal, online_parameters, sequences, small, targets
+from tests.exhaustive import exhaustive
 
 # -- when it learns ----------------------------------------------------------------------------------------------------
 
@@ -38,7 +39,7 @@ def test_nothing_is_learned_before_a_batch_is_there() -> None:
     assert agent.learn(sequences(10), 25) and agent.updates == 1
 
 
-@pytest.mark.parametrize(
+@exhaustive(
     ("per_update", "sizes"),
     [
         (10, [16, 24, 7, 3, 1, 9, 55, 5, 40]),

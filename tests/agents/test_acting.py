@@ -15,6 +15,7 @@ from rlstack.agents.interface import Interface
 from rlstack.collection.flatten import flatten_agents
 from rlstack.losses import c51
 from tests.agents.small_agents import CASES, CONTINUOUS, DISCRETE, ON_POLICY, Decisions, copies, equal, plain, small
+from tests.exhaustive import exhaustive
 
 
 def learn(agent: Any, env: Decisions, rounds: int = 2) -> dict[str, Any]:
@@ -60,8 +61,8 @@ def test_the_published_soft_actor_critic_draws_its_greedy_actions(squash: str) -
 # -- bounds ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", CONTINUOUS)
-@pytest.mark.parametrize("random_frames", [0, 1000])
+@exhaustive("name", CONTINUOUS)
+@exhaustive("random_frames", [0, 1000])
 def test_actions_keep_to_the_envs_bounds_and_fill_them(name: str, random_frames: int) -> None:
     low, high = torch.tensor([-2.0, 10.0]), torch.tensor([4.0, 10.5])
     env = Decisions(Bounded(-2.0, 2.0, shape=(3,)), Bounded(low, high, shape=(2,)))
@@ -123,9 +124,7 @@ def test_forbidden_actions_are_never_chosen(name: str, random_frames: int) -> No
     assert set(act(agent, env, True, 40, 20).unique().tolist()) == {1, 2, 3}
 
 
-@pytest.mark.parametrize(
-    ("name", "own"), [("dqn", {}), ("dqn", {"double": False}), ("iqn", {}), ("iqn", PER_QUANTILE), ("sac", {})]
-)
+@exhaustive(("name", "own"), [("dqn", {}), ("dqn", {"double": False}), ("iqn", {}), ("iqn", PER_QUANTILE), ("sac", {})])
 def test_targets_ignore_forbidden_actions(name: str, own: dict[str, Any]) -> None:
     """A target does not move when all networks' outputs for a forbidden next action do."""
     env = Decisions(Bounded(-2.0, 2.0, shape=(3,)), Categorical(4, shape=()), masked=True)
@@ -224,8 +223,8 @@ STRUCTURED: dict[str, TensorSpec] = {
 }
 
 
-@pytest.mark.parametrize(("name", "discrete"), CASES)
-@pytest.mark.parametrize("kind", ["dict", "objects"])
+@exhaustive(("name", "discrete"), CASES)
+@exhaustive("kind", ["dict", "objects"])
 def test_structured_observations(name: str, discrete: bool, kind: str) -> None:
     action = Categorical(4, shape=()) if discrete else Bounded(-1.0, 1.0, shape=(2,))
     env = Decisions(STRUCTURED[kind], action)
@@ -257,7 +256,7 @@ def test_candidates_are_compared_on_images_and_on_a_single_observation() -> None
 # -- several agents ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "discrete"), CASES)
+@exhaustive(("name", "discrete"), CASES)
 def test_several_robots_of_which_some_are_inactive(name: str, discrete: bool) -> None:
     env = envs.make("marinenav", num_worlds=3, num_robots=3, continuous_actions=not discrete)
     agent: Any = small(env, name=name, inputs="raw", normalize_observations=True)

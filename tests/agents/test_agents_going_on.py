@@ -12,6 +12,7 @@ from torch import Tensor
 
 from rlstack.collection.flatten import NStep
 from tests.agents.small_agents import CASES, ON_POLICY, equal, plain, small
+from tests.exhaustive import exhaustive
 
 
 def through_a_file(state: Any) -> Any:
@@ -43,7 +44,7 @@ def everything(agent: Any) -> dict[str, Any]:
     return {"agent": agent.state_dict(), "replay": agent.replay_state()}
 
 
-@pytest.mark.parametrize(("name", "discrete"), CASES)
+@exhaustive(("name", "discrete"), CASES)
 def test_a_restored_agent_goes_on_exactly(name: str, discrete: bool) -> None:
     env = plain(discrete)
     agent, other = (small(env, name=name, **options(name)) for _ in range(2))
@@ -66,7 +67,7 @@ def test_a_restored_agent_goes_on_exactly(name: str, discrete: bool) -> None:
     assert equal(*outcomes)
 
 
-@pytest.mark.parametrize(("name", "discrete"), CASES)
+@exhaustive(("name", "discrete"), CASES)
 def test_an_agent_restored_from_memory_shares_nothing(name: str, discrete: bool) -> None:
     env = plain(discrete)
     agent, twin = (small(env, name=name, **options(name)) for _ in range(2))

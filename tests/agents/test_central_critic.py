@@ -19,6 +19,7 @@ from rlstack.config import ConfigError
 from tests.agents.recall import Recall
 from tests.agents.signals import Signals
 from tests.agents.small_agents import SMALL, copies, equal
+from tests.exhaustive import exhaustive
 
 NAMES = ("ppo", "a2c")
 A = 3
@@ -86,9 +87,9 @@ MEMORIES: list[Any] = [None, MEMORY]
 # -- what it sees ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("world", list(WORLDS))
-@pytest.mark.parametrize("shared_layers", [0, 1])
+@exhaustive("name", NAMES)
+@exhaustive("world", list(WORLDS))
+@exhaustive("shared_layers", [0, 1])
 def test_values_are_of_oneself_and_the_others_that_are_there(name: str, world: str, shared_layers: int) -> None:
     env = WORLDS[world]()
     agent = small(env, name, shared_layers=shared_layers, normalize_observations=world == "signals")
@@ -104,9 +105,9 @@ def test_values_are_of_oneself_and_the_others_that_are_there(name: str, world: s
         torch.testing.assert_close(agent.policy_and_value(batch[few])[1], expected[few], **close)
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("world", list(WORLDS))
-@pytest.mark.parametrize("size", [1, 4, 99])
+@exhaustive("name", NAMES)
+@exhaustive("world", list(WORLDS))
+@exhaustive("size", [1, 4, 99])
 def test_with_a_memory_the_others_are_remembered_too(name: str, world: str, size: int) -> None:
     env = WORLDS[world]()
     agent = small(env, name, recurrent=MEMORY)
@@ -126,8 +127,8 @@ def test_with_a_memory_the_others_are_remembered_too(name: str, world: str, size
     torch.testing.assert_close(values.view_as(active)[active], expected, **close)
 
 
-@pytest.mark.parametrize("world", list(WORLDS))
-@pytest.mark.parametrize("memory", MEMORIES)
+@exhaustive("world", list(WORLDS))
+@exhaustive("memory", MEMORIES)
 def test_a_batch_ends_with_the_values_that_the_next_one_begins_with(world: str, memory: Any) -> None:
     env = WORLDS[world]()
     agent = small(env, recurrent=memory)
@@ -169,7 +170,7 @@ def test_an_agents_own_end_ends_its_return_and_no_mates() -> None:
     assert torch.allclose(returns[:, :-1][alive], (reward[:, :-1] + 0.5 * returns[:, 1:])[alive])
 
 
-@pytest.mark.parametrize("memory", MEMORIES)
+@exhaustive("memory", MEMORIES)
 def test_what_the_absent_show_does_not_count(memory: Any) -> None:
     env = Signals(4, A, deaths=0.2)
     agent, other = (small(env, recurrent=memory) for _ in range(2))
@@ -196,6 +197,7 @@ def test_a_rollout_keeps_one_number_more_per_decision() -> None:
 # -- learning ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_it_learns_what_only_the_mates_see(name: str) -> None:
     explained = {}
@@ -225,10 +227,10 @@ def test_its_gradient_reaches_the_critic_alone(name: str, memory: Any) -> None:
     assert equal(before, [parameter.grad for parameter in agent.critic.parameters()])
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("world", list(WORLDS))
-@pytest.mark.parametrize("memory", MEMORIES)
-@pytest.mark.parametrize("shared_layers", [0, 1])
+@exhaustive("name", NAMES)
+@exhaustive("world", list(WORLDS))
+@exhaustive("memory", MEMORIES)
+@exhaustive("shared_layers", [0, 1])
 def test_all_of_it_learns(name: str, world: str, memory: Any, shared_layers: int) -> None:
     env = WORLDS[world]()
     agent = small(env, name, recurrent=memory, shared_layers=shared_layers)
@@ -249,8 +251,8 @@ def test_the_value_function_can_learn_first() -> None:
     assert not any(map(torch.equal, values, agent.critic.parameters()))
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("memory", MEMORIES)
+@exhaustive("name", NAMES)
+@exhaustive("memory", MEMORIES)
 def test_a_split_batch_gives_the_gradients_of_the_whole(name: str, memory: Any) -> None:
     found = []
     for accumulate in (1, 4):
@@ -262,7 +264,7 @@ def test_a_split_batch_gives_the_gradients_of_the_whole(name: str, memory: Any) 
     torch.testing.assert_close(*found, rtol=1e-5, atol=1e-10)
 
 
-@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+@exhaustive("precision", ["bfloat16", "float16"])
 def test_low_precision_learns(precision: str) -> None:
     env = marinenav()
     agent = small(env, precision=precision)
@@ -273,9 +275,9 @@ def test_low_precision_learns(precision: str) -> None:
     assert all(torch.isfinite(parameter).all() for parameter in agent.parameters())
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("world", ["marinenav", "recall"])
-@pytest.mark.parametrize("memory", MEMORIES)
+@exhaustive("name", NAMES)
+@exhaustive("world", ["marinenav", "recall"])
+@exhaustive("memory", MEMORIES)
 def test_an_agent_by_itself_has_a_critic_of_its_own(name: str, world: str, memory: Any) -> None:
     trained = []
     for critic in ("own", "central"):
@@ -306,8 +308,8 @@ def test_acting_needs_nothing_of_the_others(explore: bool) -> None:
         torch.testing.assert_close(acted, torch.stack(alone, 1), rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("memory", MEMORIES)
+@exhaustive("name", NAMES)
+@exhaustive("memory", MEMORIES)
 def test_a_restored_agent_goes_on_bit_by_bit(name: str, memory: Any) -> None:
     env = Signals(4, A)
     agent = small(env, name, normalize_observations=True, recurrent=memory)

@@ -80,6 +80,7 @@ def test_compiled_code_trains_the_same_parameters(name: str, discrete: bool) -> 
     assert told and not [line for line in told if "not compiled" in line]
 
 
+@pytest.mark.slow
 def test_a_loaded_state_is_gone_on_from() -> None:
     env, eager, quick = _pair("dqn", True, "eager")
     _both_learn(env, (eager, quick), rounds=1)

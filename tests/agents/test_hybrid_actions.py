@@ -76,6 +76,7 @@ def test_a_dict_of_numbers_and_choices_is_one_vector() -> None:
     assert hybrid.from_env(action).tolist() == [[-1, 0.5, 2, 1, 3], [1, -1, 0, 0, 2]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ppo", "a2c"])
 def test_agents_learn_numbers_and_choices(name: str) -> None:
     torch.manual_seed(0)

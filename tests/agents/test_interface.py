@@ -16,6 +16,7 @@ from rlstack.agents.base import Policy
 from rlstack.agents.interface import Interface
 from rlstack.collection.flatten import flatten_agents
 from rlstack.config import ConfigError, conf_dir
+from tests.exhaustive import exhaustive
 
 
 class Shape:
@@ -73,7 +74,7 @@ def test_a_policy_writes_actions_and_nothing_else() -> None:
 LEARNERS = sorted(path.stem for path in (conf_dir() / "agent").glob("*.yaml") if path.stem != "legacy")
 
 
-@pytest.mark.parametrize("name", LEARNERS)
+@exhaustive("name", LEARNERS)
 def test_every_shipped_agent_acts_and_learns(name: str) -> None:
     """On continuous actions or, where those are not for it, on discrete ones."""
     for continuous in (True, False):

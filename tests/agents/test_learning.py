@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 import torch
 from tensordict import TensorDict
 
 from rlstack.collection.collector import make_collector
 from rlstack.collection.flatten import flatten_agents
 from tests.agents.small_agents import CASES, ON_POLICY, Detour, plain, small
+from tests.exhaustive import exhaustive
 
 _OFF: dict[str, Any] = {
     "hidden": [32, 32],
@@ -37,7 +37,7 @@ LEARNERS: dict[str, dict[str, Any]] = {
 FRAMES = {"ppo": 10_240, "a2c": 20_480}
 
 
-@pytest.mark.parametrize(("name", "discrete"), CASES)
+@exhaustive(("name", "discrete"), CASES)
 def test_it_finds_the_actions_of_the_highest_return(name: str, discrete: bool) -> None:
     env, total = Detour(32, discrete=discrete), FRAMES.get(name, 5120)
     agent = small(env, total, name, **LEARNERS[name])
@@ -54,7 +54,7 @@ def test_it_finds_the_actions_of_the_highest_return(name: str, discrete: bool) -
     assert abs(float(greedy[1]) - 0.5) < 0.35
 
 
-@pytest.mark.parametrize(("name", "discrete"), CASES)
+@exhaustive(("name", "discrete"), CASES)
 def test_it_can_be_taught_by_examples(name: str, discrete: bool) -> None:
     env = plain(discrete)
     agent = small(env, name=name, **({"greedy_actor": "online"} if name == "acqn" else {}))

@@ -114,6 +114,7 @@ def command(*overrides: str) -> None:
     main(cfg)
 
 
+@pytest.mark.slow
 def test_evaluated_like_one_of_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

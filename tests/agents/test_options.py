@@ -14,6 +14,7 @@ from torchrl.data import Bounded, Categorical
 from rlstack.agents.optimizer import Optimizer
 from rlstack.config import ConfigError
 from tests.agents.small_agents import CASES, ON_POLICY, Decisions, copies, equal, plain, small
+from tests.exhaustive import exhaustive
 
 OFF_POLICY = [(name, discrete) for name, discrete in CASES if name not in ON_POLICY]
 
@@ -27,8 +28,8 @@ def updated(agent: Any, env: Decisions, rounds: int = 2) -> None:
 # -- precision ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "discrete"), CASES)
-@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+@exhaustive(("name", "discrete"), CASES)
+@exhaustive("precision", ["bfloat16", "float16"])
 def test_low_precision_learns(name: str, discrete: bool, precision: str) -> None:
     action = Categorical(4, shape=()) if discrete else Bounded(-1.0, 1.0, shape=(2,))
     env = Decisions(Bounded(-2.0, 2.0, shape=(3,)), action, masked=discrete)
@@ -41,7 +42,7 @@ def test_low_precision_learns(name: str, discrete: bool, precision: str) -> None
     assert all(parameter.dtype == torch.float32 for parameter in agent.parameters())
 
 
-@pytest.mark.parametrize(("name", "discrete"), CASES)
+@exhaustive(("name", "discrete"), CASES)
 def test_low_precision_stays_close_to_full_precision(name: str, discrete: bool) -> None:
     losses = []
     for precision in ("float32", "bfloat16"):
@@ -107,8 +108,8 @@ def gradients(agent: Any, batch: TensorDict) -> list[Tensor]:
     return [parameter.grad for parameter in agent.parameters() if parameter.grad is not None]
 
 
-@pytest.mark.parametrize(("name", "discrete"), CASES)
-@pytest.mark.parametrize("max_grad_norm", [None, 0.1])
+@exhaustive(("name", "discrete"), CASES)
+@exhaustive("max_grad_norm", [None, 0.1])
 def test_a_split_batch_gives_the_gradients_of_the_whole(name: str, discrete: bool, max_grad_norm: float | None) -> None:
     names = ("max_grad_norm_actor", "max_grad_norm_critic") if name == "acqn" else ("max_grad_norm",)
     own: dict[str, Any] = dict.fromkeys(names, max_grad_norm)
@@ -143,6 +144,7 @@ def test_priorities_come_back_in_the_order_of_the_batch() -> None:
 # -- memory and cadence ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "discrete"), OFF_POLICY)
 def test_updates_follow_the_frames(name: str, discrete: bool) -> None:
     env = plain(discrete)
@@ -156,8 +158,8 @@ def test_updates_follow_the_frames(name: str, discrete: bool) -> None:
         )
 
 
-@pytest.mark.parametrize(("name", "discrete"), [case for case in OFF_POLICY if case[0] != "acqn"])  # has its own
-@pytest.mark.parametrize("every", [None, 40])
+@exhaustive(("name", "discrete"), [case for case in OFF_POLICY if case[0] != "acqn"])  # has its own
+@exhaustive("every", [None, 40])
 def test_targets_follow_by_tau_and_by_period(name: str, discrete: bool, every: int | None) -> None:
     env = plain(discrete)
     agent = small(env, name=name, target_tau=0.25, target_every=every, frames_per_update=20, n_step=1)
@@ -222,6 +224,7 @@ def test_the_temperature_is_learned_towards_its_entropy() -> None:
     assert fixed.temperature().item() == pytest.approx(0.2)
 
 
+@pytest.mark.slow
 def test_the_temperature_stays_where_nothing_can_be_chosen() -> None:
     """A single legal action has no entropy, whatever the temperature."""
     env = Decisions(Bounded(-2.0, 2.0, shape=(3,)), Categorical(2, shape=()), masked=True)

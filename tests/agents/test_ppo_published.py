@@ -76,6 +76,7 @@ def test_recorded_updates(name: str, folder: Path, monkeypatch: pytest.MonkeyPat
     check_update(folder / f"{name}.npz", monkeypatch)
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 def test_all_recorded_updates(shared_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = sorted(shared_folder.glob("ppo_update_*.npz"))

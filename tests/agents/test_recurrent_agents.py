@@ -20,6 +20,7 @@ from rlstack.evaluation.evaluator import evaluate
 from rlstack.networks.recurrent import REMEMBERED
 from tests.agents.recall import Recall
 from tests.agents.small_agents import SMALL, Detour, copies, equal
+from tests.exhaustive import exhaustive
 
 NAMES = ("ppo", "a2c", "dqn", "iqn")
 ON_POLICY, OFF_POLICY = NAMES[:2], NAMES[2:]
@@ -58,8 +59,8 @@ WORLDS = {"recall": lambda: Recall(6, delay=2, dtype=torch.float64), "marinenav"
 # -- acting ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("kind", KINDS)
+@exhaustive("name", NAMES)
+@exhaustive("kind", KINDS)
 def test_the_memory_goes_on_from_batch_to_batch_and_ends_with_episodes(name: str, kind: str) -> None:
     env = Recall(3, delay=2)
     agent = small(env, name, kind)
@@ -96,9 +97,9 @@ def test_what_is_stored_is_what_the_cores_make_of_the_observations(name: str) ->
         agent.learn(part, agent.frames + part.numel())
 
 
-@pytest.mark.parametrize("world", list(WORLDS))
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("length", [4, 5, 64])
+@exhaustive("world", list(WORLDS))
+@exhaustive("kind", KINDS)
+@exhaustive("length", [4, 5, 64])
 def test_the_first_loss_sees_the_log_probabilities_of_acting(world: str, kind: str, length: int) -> None:
     env = WORLDS[world]()
     agent = small(env, "ppo", kind, length, normalize_observations=world == "recall")
@@ -169,7 +170,7 @@ def test_evaluations_begin_with_an_empty_memory(name: str) -> None:
 ALL = [("recall", name, kind) for name in NAMES for kind in KINDS]
 
 
-@pytest.mark.parametrize(("world", "name", "kind"), [*ALL, ("marinenav", "ppo", "lstm"), ("marinenav", "dqn", "gru")])
+@exhaustive(("world", "name", "kind"), [*ALL, ("marinenav", "ppo", "lstm"), ("marinenav", "dqn", "gru")])
 def test_all_of_it_learns(name: str, kind: str, world: str) -> None:
     if world == "marinenav" and name in OFF_POLICY:
         env = envs.make("marinenav", num_worlds=3, max_steps=12, continuous_actions=False, seed=1)
@@ -200,10 +201,10 @@ def test_a_sequence_learns_nothing_of_the_one_before(name: str) -> None:
     assert reached[1, :2].all() and reached.sum() == 2
 
 
-@pytest.mark.parametrize("name", OFF_POLICY)
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("truncated", [False, True])
-@pytest.mark.parametrize("n_step", [1, 3])
+@exhaustive("name", OFF_POLICY)
+@exhaustive("kind", KINDS)
+@exhaustive("truncated", [False, True])
+@exhaustive("n_step", [1, 3])
 def test_replayed_features_are_those_of_acting(name: str, kind: str, truncated: bool, n_step: int) -> None:
     env = Recall(4, delay=2, truncated=truncated, dtype=torch.float64)
     agent = small(env, name, kind, n_step=n_step, epsilon=1.0)
@@ -263,7 +264,7 @@ def test_burning_in_repairs_a_stale_memory_and_is_not_learned_from() -> None:
     assert 0 < errors[8] < 0.2 * errors[0]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@exhaustive("name", NAMES)
 def test_a_split_batch_gives_the_gradients_of_the_whole(name: str) -> None:
     found = []
     for accumulate in (1, 2):
@@ -326,8 +327,8 @@ def test_shared_layers_share_one_memory() -> None:
     assert agent.learn(part, 32) and not equal(before, copies(agent.parameters()))
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+@exhaustive("name", NAMES)
+@exhaustive("precision", ["bfloat16", "float16"])
 def test_low_precision_learns(name: str, precision: str) -> None:
     env = Recall(4)
     agent = small(env, name, precision=precision)

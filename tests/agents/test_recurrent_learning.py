@@ -11,6 +11,7 @@ from rlstack.agents import make_agent
 from rlstack.collection.collector import make_collector
 from rlstack.collection.flatten import flatten_agents
 from tests.agents.recall import Recall
+from tests.exhaustive import exhaustive
 
 ON: dict[str, Any] = {"hidden": [16], "lr": 5e-3, "steps_per_batch": 16, "gamma": 0.95}
 OFF: dict[str, Any] = {
@@ -38,7 +39,7 @@ def score(name: str, memory: dict[str, Any] | None, frames: int) -> float:
     return float(played["next", "reward"][played["next", "done"]].mean())
 
 
-@pytest.mark.parametrize(("name", "kind"), [("ppo", "lstm"), ("dqn", "gru")])
+@exhaustive(("name", "kind"), [("ppo", "lstm"), ("dqn", "gru")])
 def test_it_learns_to_remember(name: str, kind: str) -> None:
     burn_in = {"burn_in": 2} if name == "dqn" else {}
     assert score(name, {"kind": kind, "size": 16, "sequence_length": 8, **burn_in}, FRAMES[name]) > 0.95
@@ -50,5 +51,6 @@ def test_so_do_the_others(name: str, kind: str) -> None:
     assert score(name, {"kind": kind, "size": 16, "sequence_length": 8}, FRAMES[name]) > 0.95
 
 
+@pytest.mark.slow
 def test_without_a_memory_it_cannot_be_learned() -> None:
     assert score("ppo", None, FRAMES["ppo"]) < 0.7

@@ -11,6 +11,7 @@ import envs
 from rlstack.agents import make_agent
 from rlstack.config import ConfigError, conf_dir
 from tests.agents.small_agents import Decisions
+from tests.exhaustive import exhaustive
 
 ACTIONS: dict[str, TensorSpec] = {
     "continuous": Bounded(-1.0, 1.0, shape=(2,)),
@@ -85,7 +86,7 @@ def test_the_published_memory_keeps_no_masks() -> None:
 SHIPPED = sorted(path.stem for path in (conf_dir() / "agent").glob("*.yaml"))
 
 
-@pytest.mark.parametrize("name", [name for name in SHIPPED if name.removesuffix("_published") in TAKES])
+@exhaustive("name", [name for name in SHIPPED if name.removesuffix("_published") in TAKES])
 def test_every_shipped_configuration_builds_in_every_fitting_world(name: str) -> None:
     algorithm, built = name.removesuffix("_published"), 0
     objects = Composite({"self": Unbounded(7), "objects": Unbounded((5, 5)), "mask": Unbounded(5)})

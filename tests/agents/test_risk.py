@@ -16,6 +16,7 @@ from rlstack.agents.risk import levels
 from rlstack.config import ConfigError
 from rlstack.config.agents import AdaptiveLevel
 from tests.agents.small_agents import Decisions, small
+from tests.exhaustive import exhaustive
 
 ADAPTIVE = {"distance": 10.0, "low": 0.2, "high": 0.8}
 DISCRETE = Categorical(2, shape=())
@@ -47,7 +48,7 @@ class Gamble:
         return torch.stack((torch.zeros_like(tau), gamble), -1)
 
 
-@pytest.mark.parametrize(("cvar", "gambles"), [(1.0, True), (0.9, True), (0.5, False), (0.1, False)])
+@exhaustive(("cvar", "gambles"), [(1.0, True), (0.9, True), (0.5, False), (0.1, False)])
 def test_the_level_decides_about_a_gamble(cvar: float, gambles: bool) -> None:
     agent = small(world(DISCRETE), name="iqn", cvar=cvar)
     agent.network = Gamble()

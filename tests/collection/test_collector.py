@@ -18,6 +18,7 @@ from rlstack.agents.base import Policy
 from rlstack.agents.interface import Interface
 from rlstack.collection.collector import make_collector
 from rlstack.collection.flatten import flatten_agents, n_step_returns, transitions
+from tests.exhaustive import exhaustive
 
 STEPS, BATCHES = 7, 4
 
@@ -106,8 +107,8 @@ def assert_same(ours: TensorDict, expected: TensorDict) -> None:
         assert torch.equal(ours[key], expected[key]), key
 
 
-@pytest.mark.parametrize("num_worlds", [1, 4])
-@pytest.mark.parametrize("spoil", [False, True])
+@exhaustive("num_worlds", [1, 4])
+@exhaustive("spoil", [False, True])
 def test_marinenav_batches_are_those_of_a_plain_loop(num_worlds: int, spoil: bool) -> None:
     env, twin = marinenav(num_worlds), marinenav(num_worlds)
     ours = collect(env, steering(env), spoil)
@@ -115,6 +116,7 @@ def test_marinenav_batches_are_those_of_a_plain_loop(num_worlds: int, spoil: boo
     assert_same(ours, by_hand(twin, steering(twin)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"num_worlds": 1, "num_robots": 2}, {"num_worlds": 3, "num_robots": 1}])
 def test_a_restart_does_not_reach_back_into_the_batch(options: dict[str, int]) -> None:
     """What a step said stays said, although the simulation behind it starts anew in place."""

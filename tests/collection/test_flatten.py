@@ -136,6 +136,7 @@ def slowly(reward: list[float], done: list[bool], start: int, n: int, gamma: flo
     return total, discount, last
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(
     seed=st.integers(0, 2**31),

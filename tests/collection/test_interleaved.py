@@ -128,6 +128,7 @@ def test_what_follows_the_start_of_an_episode_is_blank() -> None:
     assert found["observation"][:, 0].tolist() == [4, 0, 0, 0, 8, 9, 0, 0, 0]
 
 
+@pytest.mark.slow
 def test_draws_keep_away_from_the_write_position() -> None:
     torch.manual_seed(0)
     memory = InterleavedReplay(40, 4, CPU)

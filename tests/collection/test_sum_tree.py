@@ -11,6 +11,7 @@ from scipy.stats import chisquare
 from torch import Tensor
 
 from rlstack.collection.sum_tree import SumTree, _rising_only_at_values
+from tests.exhaustive import exhaustive
 
 # Capacities at and around the width of a group (64), and one with wider groups.
 CAPACITIES = st.sampled_from([1, 2, 63, 64, 65, 200, 1_100_000])
@@ -99,7 +100,7 @@ def test_draws_are_stratified() -> None:
     assert torch.equal(tree.sample(100, uniform), torch.arange(100) * 10 + (uniform * 10).long())
 
 
-@pytest.mark.parametrize("batch", [1, 7, 64])
+@exhaustive("batch", [1, 7, 64])
 def test_frequencies_follow_the_values(batch: int) -> None:
     generator = np.random.default_rng(5)
     values = generator.exponential(size=150) * (generator.random(150) < 0.7)

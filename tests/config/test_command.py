@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.exhaustive import exhaustive
+
 REPOSITORY = Path(__file__).parents[2]
 
 APP = """
@@ -66,6 +68,7 @@ def cwd(tmp_path: Path) -> Path:
     return tmp_path / "cwd"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "output"),
     [
@@ -81,7 +84,7 @@ def test_works_and_leaves_no_files(app: Path, cwd: Path, arguments: list[str], o
     assert (result.returncode, result.stdout, result.stderr) == (0, output, "")
 
 
-@pytest.mark.parametrize(
+@exhaustive(
     ("arguments", "message"),
     [
         (["agent=sacc"], "agent: no option 'sacc', did you mean 'sac'? available: sac, td3"),
@@ -107,6 +110,7 @@ def test_a_users_error_is_one_line_and_status_2(app: Path, cwd: Path, arguments:
     assert (result.returncode, result.stderr) == (2, f"error: {message}\n")
 
 
+@pytest.mark.slow
 def test_a_job_of_a_sweep_that_fails_does_not_end_the_others(app: Path, cwd: Path) -> None:
     result = call(app, cwd, "-m", "seed=13,2")
     assert result.returncode == 2 and result.stdout == "ran 0.001 13\nran 0.001 2\n"
@@ -114,17 +118,20 @@ def test_a_job_of_a_sweep_that_fails_does_not_end_the_others(app: Path, cwd: Pat
     assert "seed=13" in which and error == "error: agent.lr: not today"
 
 
+@pytest.mark.slow
 def test_a_bug_in_a_job_of_a_sweep_shows_where_it_is(app: Path, cwd: Path) -> None:
     result = call(app, cwd, "-m", "seed=14")
     assert result.returncode == 1
     assert "in run" in result.stderr and "ZeroDivisionError: a bug" in result.stderr
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_a_job_ends_the_sweep(app: Path, cwd: Path) -> None:
     result = call(app, cwd, "-m", "seed=15,2")
     assert (result.returncode, result.stdout, result.stderr) == (130, "ran 0.001 15\n", "interrupted\n")
 
 
+@pytest.mark.slow
 def test_a_launcher_that_is_not_installed_is_told_with_where_it_comes_from(app: Path, cwd: Path) -> None:
     result = call(app, cwd, "-m", "hydra/launcher=joblib", "seed=1,2")
     if result.returncode:
@@ -147,18 +154,21 @@ def test_a_broken_yaml_is_named_with_its_line(app: Path, cwd: Path) -> None:
     assert "td3.yaml:" in result.stderr
 
 
+@pytest.mark.slow
 def test_the_traceback_is_there_when_asked_for(app: Path, cwd: Path) -> None:
     result = call(app, cwd, "seed=13", RLSTACK_FULL_ERROR="1")
     assert result.returncode == 2
     assert result.stderr.startswith("Traceback") and result.stderr.endswith("error: agent.lr: not today\n")
 
 
+@pytest.mark.slow
 def test_a_bug_keeps_its_traceback(app: Path, cwd: Path) -> None:
     result = call(app, cwd, "seed=14")
     assert result.returncode == 1
     assert "Traceback" in result.stderr and "ZeroDivisionError: a bug" in result.stderr
 
 
+@pytest.mark.slow
 def test_interrupt(app: Path, cwd: Path) -> None:
     result = call(app, cwd, "seed=15")
     assert (result.returncode, result.stderr) == (130, "interrupted\n")

@@ -18,6 +18,7 @@ from rlstack.config import ConfigError, conf_dir, to_plain
 from rlstack.diagnose import DiagnoseConfig, main, prepare
 from rlstack.diagnostics.subject import Subject
 from rlstack.training.loggers import MetricLogger
+from tests.exhaustive import exhaustive
 from tests.small_run import SMALL_RUN
 
 QUICK = ["seconds=0.02", "clock=cpu", "threads=1", "device=cpu", "logger=csv", "log_every=1"]
@@ -38,7 +39,7 @@ def result(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "diagnosis.json").read_text())
 
 
-@pytest.mark.parametrize("options", [ON_POLICY, OFF_POLICY], ids=["on-policy", "off-policy"])
+@exhaustive("options", [ON_POLICY, OFF_POLICY], ids=["on-policy", "off-policy"])
 def test_every_test(
     options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,6 +105,7 @@ def test_samples_of_sequences_are_their_steps(tmp_path: Path) -> None:
     assert learn["batch"] == 32 and 32 in [point["batch"] for point in learn["sweep"]]
 
 
+@pytest.mark.slow
 def test_a_policy_from_elsewhere_acts_but_does_not_learn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     elsewhere = ["agent=legacy", "+agent.kind=callable", "+agent.path=tests.diagnostics.still:still"]
     options = [*elsewhere, *ON_POLICY[1:4], "collector.steps_per_batch=4", f"output={tmp_path}"]

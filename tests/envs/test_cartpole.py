@@ -15,12 +15,13 @@ import envs
 import rlstack
 from rlstack.config import load_group
 from rlstack.evaluation.evaluator import evaluate
+from tests.exhaustive import exhaustive
 
 WORLDS = 8
 BALANCE = torch.tensor([0.1, 0.2, 1.0, 0.3], dtype=torch.float64)
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-14), (torch.float32, 1e-6)])
+@exhaustive(("dtype", "tolerance"), [(torch.float64, 1e-14), (torch.float32, 1e-6)])
 def test_every_step_is_gymnasiums(dtype: torch.dtype, tolerance: float) -> None:
     """Half of the poles are pushed at random and fall, the others are balanced until the time limit.
 

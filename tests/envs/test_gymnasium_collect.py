@@ -13,6 +13,7 @@ from gymnasium import spaces
 import envs
 import rlstack
 from rlstack.collection.collector import LeanCollector
+from tests.exhaustive import exhaustive
 
 
 class Turns(gymnasium.Env[dict[str, Any], int]):
@@ -59,7 +60,7 @@ def batches(options: dict[str, Any], agent: str, **collector: Any) -> tuple[Any,
         return gathering, [next(batch) for _ in range(6)]
 
 
-@pytest.mark.parametrize(("options", "agent"), CASES)
+@exhaustive(("options", "agent"), CASES)
 def test_in_one_go_is_as_step_by_step(options: dict[str, Any], agent: str, monkeypatch: pytest.MonkeyPatch) -> None:
     quick, one = batches(options, agent)
     slow, other = batches(options, agent, storing_device="cpu")

@@ -36,6 +36,7 @@ def pids() -> list[int]:
     return [child.pid for child in workers if child.pid]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", list(REASONS))
 def test_a_lost_worker_costs_its_own_episodes_only(how: str, tmp_path: Path) -> None:
     """Which of the two breaks first is a matter of chance."""
@@ -58,6 +59,7 @@ def test_a_lost_worker_costs_its_own_episodes_only(how: str, tmp_path: Path) -> 
             assert data["observation"][row, :, 0].tolist() == [0, 1, 2, 3, 4, 5]
 
 
+@pytest.mark.slow
 def test_a_stopped_process_is_found_out() -> None:
     with fragile("raises", -1, worker_timeout=4.0) as env:
         root = env.rand_action(env.reset())
@@ -87,6 +89,7 @@ def test_a_worker_lost_in_a_reset_cuts_the_episodes_of_its_others(tmp_path: Path
         assert following["observation"][:, 0].tolist() == [1, 0, 0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["raises", "dies"])
 def test_one_that_fails_again_and_again_ends_it(how: str) -> None:
     env = fragile(how, 2, num_envs=2)

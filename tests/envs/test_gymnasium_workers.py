@@ -23,6 +23,7 @@ def children() -> int:
     return len(multiprocessing.active_children())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("id", [f"{TOYS}:Noisy", f"{TOYS}:MaskedInObservation"])
 def test_the_same_results_whatever_the_workers(id: str) -> None:
     results = []
@@ -35,6 +36,7 @@ def test_the_same_results_whatever_the_workers(id: str) -> None:
     assert (results[0] == results[1]).all() and results[0]["next", "done"].any()
 
 
+@pytest.mark.slow
 def test_more_workers_than_environments_and_pictures() -> None:
     pytest.importorskip("pygame")
     env = Gymnasium(CARTPOLE, num_envs=1, workers=4, kwargs={"render_mode": "rgb_array"})
@@ -58,6 +60,7 @@ def test_an_interrupted_step_leaves_nothing_to_mix_up(monkeypatch: pytest.Monkey
     assert children() == 0
 
 
+@pytest.mark.slow
 def test_a_program_may_end_without_closing(tmp_path: Path) -> None:
     script = tmp_path / "forgets.py"
     script.write_text(

@@ -10,6 +10,7 @@ import torch
 import envs
 from envs import waiting
 from envs.waiting import Turns, chosen, put_where
+from tests.exhaustive import exhaustive
 
 _WORLDS: dict[str, dict[str, Any]] = {
     "marinenav": {"num_worlds": 5, "max_steps": 6},
@@ -42,7 +43,7 @@ def test_only_ended_worlds_are_overwritten() -> None:
     assert new.tolist() == [[2, 2], [5, 5], [1, 1]]
 
 
-@pytest.mark.parametrize("name", _WORLDS)
+@exhaustive("name", _WORLDS)
 def test_worlds_end_and_begin_anew_by_themselves(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting, "FREE", set())
     torch.manual_seed(0)
@@ -66,7 +67,7 @@ def test_worlds_end_and_begin_anew_by_themselves(name: str, monkeypatch: pytest.
     assert ends >= 2 * env.num_worlds
 
 
-@pytest.mark.parametrize("name", _WORLDS)
+@exhaustive("name", _WORLDS)
 def test_loaded_worlds_begin_anew_by_themselves(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting, "FREE", set())
     first, second = (envs.make(name, **_WORLDS[name], seed=3) for _ in range(2))

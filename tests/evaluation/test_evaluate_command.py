@@ -90,6 +90,7 @@ def test_the_worlds_own_episodes_by_the_exploring_policy(run_dir: Path, monkeypa
     assert all(episode["length"] > len(straight_run(18.0)[0]) for episode in content["episodes"])
 
 
+@pytest.mark.slow
 def test_another_world_and_folder(run_dir: Path, episodes_file: Path, tmp_path: Path) -> None:
     common = (f"episodes_file={episodes_file}", "plots=false", "video=false", "env=marinenav")
     command("checkpoint=run", *common, f"output={tmp_path / 'mine'}")
@@ -98,6 +99,7 @@ def test_another_world_and_folder(run_dir: Path, episodes_file: Path, tmp_path: 
     assert (run_dir / "evaluations" / "000000001234_seed1000_marinenav_three").is_dir()
 
 
+@pytest.mark.slow
 def test_every_world_and_checkpoint_has_a_folder_of_its_own(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def folder(path: Path, run_dir: Path | None, env: dict[str, Any] | None = None) -> Path:
         loaded = loading.load("any")
@@ -128,6 +130,7 @@ def test_every_world_and_checkpoint_has_a_folder_of_its_own(run_dir: Path, monke
     assert folder(run, run_dir, {**marinenav, "num_worlds": 7, "device": "cpu"}) == places[1]  # no matter of the world
 
 
+@pytest.mark.slow
 def test_episodes_that_were_cut_are_told(
     run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -179,6 +182,7 @@ def test_mistakes_are_one_line(run_dir: Path, tmp_path: Path, overrides: list[st
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.slow
 def test_as_a_user_meets_it(tmp_path: Path) -> None:
     for arguments, message in (
         ([], "error: checkpoint: missing, give a run directory or a checkpoint file: checkpoint=runs/<run>\n"),

@@ -63,6 +63,7 @@ def test_a_robot_that_reaches_its_goal_and_collides_has_reached_it() -> None:
     assert (bool(found["success"]), bool(found["collision"])) == (True, True)
 
 
+@pytest.mark.slow
 def test_a_thousand_steps_are_the_limit() -> None:
     found = play(["rests"]).episodes
     assert (int(found["length"]), float(found["time"])) == (1000, 500.0)
@@ -72,6 +73,7 @@ def test_a_thousand_steps_are_the_limit() -> None:
     assert float(found["discounted_return"]) == pytest.approx(discounted([-0.1] * 1000))
 
 
+@pytest.mark.slow
 def test_time_and_energy_are_of_successes_only() -> None:
     evaluation = play(["arrives", "collides", "rests"], max_steps=50)
     arrival, collision, rest, overall = evaluation.table()
@@ -95,6 +97,7 @@ def published_noise(configs: Any) -> PublishedNoise:
     return PublishedNoise([perception_seeds(config) for config in configs], dtype=torch.float64)
 
 
+@pytest.mark.slow
 def test_published_episodes_in_chunks(fixtures_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = fixtures_dir / "marinenav"
     records = load_json(folder / "AC_IQN_episodes_253.json.gz")["noisy"]
@@ -113,6 +116,7 @@ def test_published_episodes_in_chunks(fixtures_dir: Path, monkeypatch: pytest.Mo
     assert [row["level"] for row in found.table()] == ["0", "1", "2", "3", "4", "5", "all"]
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 @pytest.mark.parametrize("kind", ["published noise", "own noise"])
 def test_published_success_rate(shared_dir: Path, kind: str) -> None:
@@ -145,6 +149,7 @@ def test_published_success_rate(shared_dir: Path, kind: str) -> None:
 # --- what a result depends on
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("most", [1, 5])
 def test_episodes_do_not_depend_on_their_company(
     fixtures_dir: Path, monkeypatch: pytest.MonkeyPatch, most: int
@@ -171,6 +176,7 @@ def drunk(tensordict: Any) -> Tensor:
     return torch.rand(*tensordict["agents"].shape, 2) * 2 - 1
 
 
+@pytest.mark.slow
 def test_the_seed_decides_and_global_randomness_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluator, "MAX_WORLDS", 4)
 

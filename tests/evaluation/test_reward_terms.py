@@ -18,6 +18,7 @@ from tests.conftest import Ended
 OPTIONS = {"max_seconds": 2.0, "rewards": "dense", "random_states": 1.0}
 
 
+@pytest.mark.slow
 def test_the_terms_of_an_episode_make_up_its_return() -> None:
     env = envs.make("rocket", num_worlds=2)
     agent: Any = rlstack.make_agent("ppo", env, 1000, hidden=[8])
@@ -29,6 +30,7 @@ def test_the_terms_of_an_episode_make_up_its_return() -> None:
     assert episode.returned == pytest.approx(sum(values.sum() for values in episode.terms.values()))
 
 
+@pytest.mark.slow
 def test_steps_sum_up_to_what_the_world_says() -> None:
     env: Any = envs.make("rocket", num_worlds=1, **{**OPTIONS, **envs.world_class("rocket").evaluation_options})
     agent: Any = rlstack.make_agent("ppo", env, 1000, hidden=[8])

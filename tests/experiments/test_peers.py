@@ -44,6 +44,7 @@ def test_worlds_are_stepped(way: Callable[[], peers.Train]) -> None:
     way()(2 * peers.WORLDS)
 
 
+@pytest.mark.slow
 def test_the_reference_learns() -> None:
     """Advantages of a rollout of one long episode, and a policy that gets better."""
     torch.manual_seed(0)

@@ -62,6 +62,7 @@ def test_the_same_file_joins_once(league: League, arena: Arena, tmp_path: Path) 
     assert (league.folder / "league.json").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_names_are_given_or_found(league: League, arena: Arena, tmp_path: Path) -> None:
     runs = [constant_run(tmp_path / str(index) / "run", index) for index in range(3)]
     assert add(league, arena, [(None, str(runs[0])), (None, str(runs[1])), ("third", str(runs[2]))]) == [

@@ -30,6 +30,7 @@ TRAINING = [
 ]
 
 
+@pytest.mark.slow
 def test_the_heuristic_beats_random_from_both_sides() -> None:
     arena = Arena("echelon", SMALL, num_worlds=8)
     for name in ("heuristic", "random"):
@@ -83,6 +84,7 @@ def test_actions_of_several_tensors_are_one_line() -> None:
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.slow
 def test_blue_learns_against_bots_and_itself(tmp_path: Path) -> None:
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):

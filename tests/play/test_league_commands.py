@@ -57,6 +57,7 @@ def entries(folder: str = "league") -> list[dict[str, object]]:
     return json.loads((Path(folder) / "league.json").read_text())["entries"]
 
 
+@pytest.mark.slow
 def test_candidates_from_beginning_to_list(command: Command) -> None:
     assert "a league of tests.play.duel:Duel, glicko2, in league" in command("init", *WORLD, "folder=league")
     for number in range(3):
@@ -103,6 +104,7 @@ def test_a_run_trains_against_the_pool_joins_and_is_evaluated(command: Command) 
     assert len(entries()) == 3
 
 
+@pytest.mark.slow
 def test_train_goes_on_wherever_it_was_killed(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     command("init", *WORLD, "folder=league")
     save = CheckpointStore.save
@@ -170,6 +172,7 @@ def test_runs_of_other_configurations_or_processes_are_left_alone(tmp_path: Path
             begin({**fault, "run_dir": str(first.path)})
 
 
+@pytest.mark.slow
 def test_mistakes_are_one_line_and_change_nothing(command: Command) -> None:
     command("init", *WORLD, "folder=league")
     before = Path("league/league.json").read_bytes()

@@ -17,6 +17,7 @@ from rlstack.play.league import League, locked
 from rlstack.play.matches import Arena
 from rlstack.play.members import Member
 from rlstack.play.ratings import rating_system
+from tests.exhaustive import exhaustive
 from tests.play.duel import NAME
 from tests.play.test_league import DEFAULTS
 
@@ -80,7 +81,7 @@ FAULTS: dict[str, tuple[Callable[[str], str | bytes], str]] = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@exhaustive("fault", FAULTS)
 def test_a_damaged_file_is_one_clear_line_and_is_not_overwritten(fault: str, tmp_path: Path) -> None:
     damage, message = FAULTS[fault]
     path = written(tmp_path)

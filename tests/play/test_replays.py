@@ -68,6 +68,7 @@ def test_the_largest_lead_comes_first_then_the_fastest_win(taped: None) -> None:
     assert keep(BestGames("any", 3, of="b"), *games) == [1, 2]
 
 
+@pytest.mark.slow
 def test_every_game_of_a_round_is_recorded_on_its_own() -> None:
     class All(BestGames):
         """Keeps every game, however it ended."""
@@ -91,6 +92,7 @@ def test_every_game_of_a_round_is_recorded_on_its_own() -> None:
     assert min(moved) > 10 and any(not np.array_equal(starts[0], start) for start in starts[1:])
 
 
+@pytest.mark.slow
 def test_play_saves_replays_and_plays_them_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A ball on its way into orange's goal: who drives blue wins."""
     settings = {"players": ["rule", "random"], "games": 2, "env": {"name": "rocket", **SHORT}, "num_worlds": 2}
@@ -120,6 +122,7 @@ def test_a_league_keeps_the_best_games_of_all_its_rounds(tmp_path: Path, monkeyp
     assert lengths == sorted(lengths) and all(load_replay(path).goals == (1, 0) for path in paths)
 
 
+@pytest.mark.slow
 def test_a_world_with_pages_gets_them_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     env = {"name": "echelon", "blue": 1, "red": 1, "maps": 2, "max_steps": 3}
     settings = {"players": ["heuristic", "random"], "games": 1, "env": env, "num_worlds": 1}

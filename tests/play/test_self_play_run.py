@@ -53,6 +53,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_snapshots_join_and_are_met(finished: Path) -> None:
     index = json.loads((finished / "opponents" / "pool.json").read_text())
     frames = [entry["frames"] for entry in index["entries"]]
@@ -65,6 +66,7 @@ def test_snapshots_join_and_are_met(finished: Path) -> None:
     assert any(float(row["play/elo"] or 0) for row in rows)
 
 
+@pytest.mark.slow
 def test_a_snapshot_is_a_checkpoint_of_the_world_with_both_sides(finished: Path) -> None:
     loaded = rlstack.load(sorted((finished / "opponents").glob("*.pt"))[0])
     assert loaded.make_env(num_worlds=2).observation_spec["agents"].shape == (2, 2)
@@ -72,6 +74,7 @@ def test_a_snapshot_is_a_checkpoint_of_the_world_with_both_sides(finished: Path)
     assert whole.make_env(num_worlds=2).observation_spec["agents"].shape == (2, 1)
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_to_the_same_end(finished: Path, tmp_path: Path) -> None:
     copy = tmp_path / "killed"
     shutil.copytree(finished, copy)

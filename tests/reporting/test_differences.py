@@ -61,6 +61,7 @@ def test_a_run_without_a_configuration_is_a_group_of_its_own() -> None:
     assert [len(group.runs) for group in groups] == [2, 1]
 
 
+@pytest.mark.slow
 def test_the_difference_from_the_default_is_what_was_given() -> None:
     plain = to_plain(compose_config("train", ["agent=ppo", "env=marinenav_published", "agent.gamma=0.5", "seed=4"]))
     (run,) = runs_of({**plain, "run_dir": "runs/x"})
@@ -69,6 +70,7 @@ def test_the_difference_from_the_default_is_what_was_given() -> None:
     assert found == {"agent.gamma": [0.99, 0.5], "seed": [0, 4]}
 
 
+@pytest.mark.slow
 def test_what_auto_decides_is_no_difference_from_the_default() -> None:
     plain = to_plain(compose_config("train", ["agent=ppo", "env=arena"]))
     for precision, found in (("float32", {}), ("bfloat16", {}), ("float16", {"agent.precision": ["auto", "float16"]})):

@@ -87,6 +87,7 @@ def test_the_page_loads_nothing_and_escapes_everything(tmp_path: Path) -> None:
     assert not re.search(r"url\(|@import|https?://", text)
 
 
+@pytest.mark.slow
 def test_groups_are_compared_by_what_differs(tmp_path: Path) -> None:
     for lr, score in ((0.001, 0.2), (0.01, 0.8), (1.0, 0.4)):
         for seed in range(3):

@@ -18,6 +18,7 @@ from rlstack.training import acceleration
 from rlstack.training.acceleration import LONG, Acceleration, keep_compiled_code, missing_compiler
 from rlstack.training.config import TrainConfig
 from rlstack.training.worlds import build_world
+from tests.exhaustive import exhaustive
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 NETWORKS = ["agent.hidden=[8,8]", "agent.self_features=8", "agent.object_features=[8]"]
@@ -46,7 +47,7 @@ def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "given"))
 
 
-@pytest.mark.parametrize(
+@exhaustive(
     ("overrides", "compiles_agent", "world"),
     [
         ([], False, {}),
@@ -65,6 +66,7 @@ def test_on_a_cpu_auto_compiles_the_update_of_long_runs(
     assert (agent.compiler is not None, found.world, found.notes) == (compiles_agent, world, [])
 
 
+@pytest.mark.slow
 def test_ppo_counts_its_updates() -> None:
     _, agent = decided("agent=ppo", "total_frames=1_000_000", "agent.epochs=3", "agent.minibatch_size=500")
     assert agent.expected_updates() == 6000

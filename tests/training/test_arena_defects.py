@@ -29,6 +29,7 @@ from rlstack.training.curriculum.course import Curriculum
 from rlstack.training.loop import Training
 from rlstack.training.run_directory import RunDirectory
 from tests.adapters.small_worlds import Noise
+from tests.exhaustive import exhaustive
 from tests.training.test_progress import Stream
 
 SMALL = [
@@ -108,6 +109,7 @@ def test_b3_a_rollout_goes_on_where_the_one_before_ended() -> None:
     assert float(agent.normalizer.moments[0].count) == 11 * 20, "no observation counts twice"
 
 
+@pytest.mark.slow
 def test_b4_what_a_stage_asks_for_is_told_by_the_game() -> None:
     """Theirs always told the curriculum of no damage, so that no training could pass its second stage."""
     env: Any = envs.make("arena", num_worlds=24, style=2, max_steps=250)
@@ -214,7 +216,7 @@ class Operations(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("name", ["arena", "marinenav"])
+@exhaustive("name", ["arena", "marinenav"])
 def test_b11_a_step_is_no_loop_over_worlds(name: str) -> None:
     """As many operations for 64 worlds as for 4, but for what happens in few of them at a time."""
     counts = {}
@@ -229,6 +231,7 @@ def test_b11_a_step_is_no_loop_over_worlds(name: str) -> None:
     assert counts[64] < 3 * counts[4] and counts[4] > 100
 
 
+@pytest.mark.slow
 def test_b12_a_stage_that_begins_as_the_run_is_stopped(tmp_path: Path) -> None:
     """It is in the checkpoint, and all worlds of the resumed run are in it."""
     stages = "curriculum.advance.any=[{frames: {min: 300}}]"

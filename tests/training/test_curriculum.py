@@ -30,6 +30,7 @@ from rlstack.training.loop import Training
 from rlstack.training.run_directory import RunDirectory
 from rlstack.training.self_check import check_buildable
 from rlstack.training.worlds import world_options
+from tests.exhaustive import exhaustive
 from tests.small_run import SMALL_RUN
 
 STATISTICS = ("return", "length", "success", "spawners", "enemies", "damage_dealt", "damage_taken")
@@ -287,7 +288,7 @@ def levels_of(env: Any, steps: int = 12) -> set[float]:
     return set(rollout["next", "episode", "level"].flatten().tolist())
 
 
-@pytest.mark.parametrize("repeats", [1, 2])
+@exhaustive("repeats", [1, 2])
 def test_marinenav_follows(repeats: int) -> None:
     """All worlds at once, also behind a wrapper."""
     options = {"curriculum": {"timesteps": None, **LEVELS}, "max_steps": 4, "action_repeat": repeats}
@@ -356,7 +357,10 @@ def logged(folder: Path) -> list[dict[str, str]]:
     return [{key: value for key, value in row.items() if not key.startswith(("time/", "system/"))} for row in rows]
 
 
-@pytest.fixture(scope="module", params=list(WORLDS))
+@pytest.fixture(
+    scope="module",
+    params=[name if name == "marinenav" else pytest.param(name, marks=pytest.mark.slow) for name in WORLDS],
+)
 def finished(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / request.param
     training(folder).execute()
@@ -381,6 +385,7 @@ def test_a_run_without_a_curriculum_has_no_picture(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["metrics.csv"]
 
 
+@pytest.mark.slow
 def test_a_resumed_run_goes_on_in_its_stage(finished: Path, tmp_path: Path) -> None:
     copy = tmp_path / finished.name
     shutil.copytree(finished, copy)

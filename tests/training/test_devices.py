@@ -29,6 +29,7 @@ def test_a_policy_elsewhere_gets_a_collector_that_moves_data() -> None:
     assert moving.policy_device == moving.storing_device == torch.device(ELSEWHERE)
 
 
+@pytest.mark.slow
 def test_a_run_with_worlds_elsewhere_is_the_same(tmp_path: Path) -> None:
     states = []
     for number, more in enumerate(([], [f"collector.device={ELSEWHERE}"])):

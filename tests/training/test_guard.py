@@ -56,14 +56,14 @@ def spoil_data(run: Training, batches: set[int], key: Any = ("next", "observatio
 
 def spoil_loss(run: Training, updates: set[int]) -> None:
     """Makes the value function's gradient infinite in some of the loss's calls, counted from 0."""
-    agent: Any = run.agent
-    plain, seen = agent._value_loss, iter(range(10**6))
+    loss: Any = run.agent.loss
+    plain, seen = loss.value_loss, iter(range(10**6))
 
-    def spoiled(value: Tensor, batch: TensorDict) -> Tensor:
-        loss = plain(value, batch)
-        return loss * torch.inf if next(seen) in updates else loss
+    def spoiled(batch: TensorDict, value: Tensor) -> Tensor:
+        error = plain(batch, value)
+        return error * torch.inf if next(seen) in updates else error
 
-    vars(agent)["_value_loss"] = spoiled
+    vars(loss)["value_loss"] = spoiled
 
 
 def logged(folder: Path) -> list[dict[str, str]]:
@@ -184,6 +184,7 @@ def test_skip_has_a_limit_of_batches_in_a_row(tmp_path: Path) -> None:
     assert run.frames == 8 * 32
 
 
+@pytest.mark.slow
 def test_rollback_goes_back_to_the_last_log_line(tmp_path: Path) -> None:
     run = training(tmp_path / "run", "guard.non_finite=rollback")
     spoil_loss(run, {4 * 4})  # in the fifth batch; the last log line came after the fourth

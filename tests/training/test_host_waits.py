@@ -14,6 +14,7 @@ from envs import waiting
 from rlstack.collection.collector import make_collector
 from rlstack.collection.flatten import flatten_agents
 from rlstack.training.monitor import Monitor, count_frames
+from tests.exhaustive import exhaustive
 from tests.host_waits import HostWaits
 
 _NETWORKS: dict[str, Any] = {"self_features": 8, "object_features": [8], "hidden": [16, 16]}
@@ -67,7 +68,7 @@ class Loop:
         self.monitor.observe(batch, self.agent.learn(sequences, self.frames))
 
 
-@pytest.mark.parametrize(("agent", "world", "overrides"), _CASES)
+@exhaustive(("agent", "world", "overrides"), _CASES)
 def test_a_steady_iteration_waits_for_nothing(agent: str, world: str, overrides: dict[str, Any]) -> None:
     loop = Loop(agent, world, **overrides)
     for _ in range(3):

@@ -28,6 +28,7 @@ from rlstack.training.loop import Training
 from rlstack.training.run_directory import RunDirectory
 from tests.adapters.small_worlds import Noise
 from tests.agents.small_agents import Detour
+from tests.exhaustive import exhaustive
 from tests.small_run import SMALL_RUN
 from tests.test_train_command import train
 
@@ -65,7 +66,7 @@ def act(agent: Any, observation: Any) -> Tensor:
 SETTINGS: dict[str, Any] = {"frames": 1500, "epochs": 12, "batch_size": 32, "lr": 5e-3}
 
 
-@pytest.mark.parametrize("name", ["dqn", "iqn", "rainbow", "sac", "ppo", "a2c"])
+@exhaustive("name", ["dqn", "iqn", "rainbow", "sac", "ppo", "a2c"])
 def test_choices_are_cloned(name: str) -> None:
     env = Noise(5, 3, num_worlds=16)
     agent = agent_for(name, env)
@@ -77,7 +78,7 @@ def test_choices_are_cloned(name: str) -> None:
     assert metrics["imitation/held_out"] < 0.25 and metrics["imitation/frames"] == 1500
 
 
-@pytest.mark.parametrize("name", ["acqn", "ddpg", "td3", "sac", "ppo"])
+@exhaustive("name", ["acqn", "ddpg", "td3", "sac", "ppo"])
 def test_continuous_actions_are_cloned_in_the_worlds_units(name: str) -> None:
     env = Noise(2, WIDE, num_worlds=16)
     agent = agent_for(name, env)
@@ -98,7 +99,7 @@ def test_several_choices_are_cloned() -> None:
     assert rlstack.imitate(agent, env, scripted(both, env), **SETTINGS)["imitation/accuracy"] > 0.88
 
 
-@pytest.mark.parametrize("name", ["dqn", "ddpg"])
+@exhaustive("name", ["dqn", "ddpg"])
 def test_an_agents_policy_is_cloned_in_the_detour(name: str) -> None:
     env = Detour(discrete=name == "dqn")
 
@@ -143,6 +144,7 @@ def test_only_the_actor_changes_and_targets_follow(name: str) -> None:
     assert (agent.updates, agent.frames) == (0, 0)
 
 
+@pytest.mark.slow
 def test_the_normaliser_learns_the_scale_first() -> None:
     agent = agent_for("ddpg", Noise(2, WIDE), normalize_observations=True)
     metrics = rlstack.imitate(agent, data(3000), epochs=15, batch_size=32, lr=5e-3)
@@ -170,6 +172,7 @@ def test_inactive_entries_are_left_out() -> None:
     assert rlstack.imitate(agent, sequences, epochs=1)["imitation/frames"] == int(active.sum())
 
 
+@pytest.mark.slow
 def test_the_experts_experience_fills_the_replay_memory() -> None:
     env = envs.make("marinenav", num_worlds=4, num_robots=2, num_obstacles=1, num_cores=0, max_steps=20)
     agent = agent_for("acqn", env, hidden=[16, 16], n_step=3, normalize_rewards=True)
@@ -189,6 +192,7 @@ def marinenav(**options: Any) -> Any:
     return envs.make("marinenav", num_worlds=8, num_robots=3, num_obstacles=2, num_cores=0, max_steps=40, **options)
 
 
+@pytest.mark.slow
 def test_a_published_agent_is_cloned_in_marinenav(fixtures_dir: Path) -> None:
     env = marinenav()
     expert = published_policy(fixtures_dir / "marinenav" / "AC_IQN_params.npz", env)
@@ -206,6 +210,7 @@ def test_a_published_agent_is_cloned_in_marinenav(fixtures_dir: Path) -> None:
     assert metrics["imitation/error"] == pytest.approx(error(), abs=0.15)
 
 
+@pytest.mark.slow
 def test_choices_of_several_agents_are_cloned() -> None:
     env = marinenav(continuous_actions=False)
 
@@ -345,6 +350,7 @@ def finished(teacher: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_run_imitates_first_then_learns_by_itself(finished: Path) -> None:
     logged = rows(finished)
     of = dict(zip(logged[0], zip(*logged[1:])))
@@ -383,6 +389,7 @@ def test_an_interrupted_imitation_starts_anew(finished: Path, teacher: Path, tmp
     assert rows(tmp_path / "run") == rows(finished)
 
 
+@pytest.mark.slow
 def test_imitation_can_be_the_whole_run(teacher: Path, tmp_path: Path) -> None:
     (tmp_path / "mine" / "env").mkdir(parents=True)
     (tmp_path / "mine" / "env" / "detour.yaml").write_text("name: tests.agents.small_agents:Detour\nnum_worlds: 8\n")
@@ -402,7 +409,7 @@ def test_imitation_can_be_the_whole_run(teacher: Path, tmp_path: Path) -> None:
     assert resumed(tmp_path / "out", plain).imitated
 
 
-@pytest.mark.parametrize(
+@exhaustive(
     ("overrides", "message"),
     [
         (["imitation.expert=a", "imitation.episodes=b"], "imitation: give an expert or episodes, not both"),

@@ -127,6 +127,7 @@ def hyperparameters(events: Any) -> tuple[dict[str, Any], str]:
     return found, read("experiment").experiment.metric_infos[0].name.tag
 
 
+@pytest.mark.slow
 def test_wandb_offline_keeps_its_run_id_over_a_resume(tmp_path: Path) -> None:
     pytest.importorskip("wandb")
     identifiers = []
@@ -139,6 +140,7 @@ def test_wandb_offline_keeps_its_run_id_over_a_resume(tmp_path: Path) -> None:
     assert [row[0] for row in table(tmp_path)] == ["frames", "10", "20"]
 
 
+@pytest.mark.slow
 def test_wandb_falls_back_to_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wandb = pytest.importorskip("wandb")
     init, modes = wandb.init, []

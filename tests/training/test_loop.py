@@ -21,6 +21,7 @@ from rlstack.training.loop import Training
 from rlstack.training.run_directory import RunDirectory
 from rlstack.training.self_check import check_batch, self_check
 from rlstack.training.worlds import build_world
+from tests.exhaustive import exhaustive
 from tests.small_run import SMALL_RUN
 
 SMALL = [
@@ -153,7 +154,7 @@ def test_load_gives_the_trained_agent_back(finished: Path) -> None:
         assert torch.equal(value, saved[name]), name
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@exhaustive("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_saves_between_batches_and_goes_on(finished: Path, tmp_path: Path, number: int) -> None:
     training = start(tmp_path / "run", plain_config("eval.every=6000", "checkpoint.every=6000"))
     learn, handler = training.agent.learn, signal.getsignal(number)
@@ -206,6 +207,7 @@ def test_the_self_check_also_acts_greedily(tmp_path: Path, monkeypatch: pytest.M
         self_check(build(TrainConfig, plain_config()), run)
 
 
+@pytest.mark.slow
 def test_a_run_that_stops_half_way_goes_on_as_if_it_had_not(finished: Path, tmp_path: Path) -> None:
     plain = plain_config("until=3000")
     paused = start(tmp_path / "run", plain)
@@ -227,6 +229,7 @@ def test_a_run_directory_is_never_overwritten(finished: Path) -> None:
         RunDirectory.create(finished, "x", 1)
 
 
+@pytest.mark.slow
 def test_a_run_killed_before_its_first_checkpoint_starts_over(finished: Path, tmp_path: Path) -> None:
     plain = plain_config("total_frames=1500", "eval.every=1500")
     straight = start(tmp_path / "straight", plain)
@@ -253,7 +256,7 @@ def test_every_experiment_keeps_its_own_values() -> None:
     assert config.env["num_worlds"] == 1 and config.env["timeout_is_terminal"] is True
 
 
-@pytest.mark.parametrize("env", ["gymnasium", "pettingzoo"])
+@exhaustive("env", ["gymnasium", "pettingzoo"])
 def test_small_environments_get_small_numbers(env: str) -> None:
     """Those of agent=acqn are MarineNav's; an experiment has the last word."""
     GlobalHydra.instance().clear()

@@ -23,6 +23,7 @@ from rlstack.training.loop import Training
 from rlstack.training.run_directory import RunDirectory
 from rlstack.training.self_check import self_check
 from tests.agents.recall import Recall
+from tests.exhaustive import exhaustive
 
 MEMORY = {"kind": "lstm", "size": 8, "sequence_length": 4}
 AGENTS: dict[str, dict[str, Any]] = {
@@ -82,7 +83,7 @@ def assert_same(one: Any, other: Any, where: str = "state") -> None:
         assert one == other, where
 
 
-@pytest.mark.parametrize("name", list(AGENTS))
+@exhaustive("name", list(AGENTS))
 def test_a_resumed_run_equals_the_uninterrupted_one(name: str, tmp_path: Path) -> None:
     plain = plain_config(name)
     start(tmp_path / "straight", plain).execute()
@@ -103,6 +104,7 @@ def test_a_resumed_run_equals_the_uninterrupted_one(name: str, tmp_path: Path) -
     assert_same(found, state_of(last))
 
 
+@pytest.mark.slow
 def test_a_loaded_agent_begins_with_an_empty_memory(tmp_path: Path) -> None:
     start(tmp_path / "run", plain_config("ppo")).execute()
     run = rlstack.load(tmp_path / "run")
@@ -115,6 +117,7 @@ def test_a_loaded_agent_begins_with_an_empty_memory(tmp_path: Path) -> None:
             rlstack.load(tmp_path / "run", agent={"recurrent": other})
 
 
+@pytest.mark.slow
 def test_a_run_begins_from_the_networks_of_another(tmp_path: Path) -> None:
     start(tmp_path / "run", plain_config("ppo")).execute()
     longer = {**MEMORY, "sequence_length": 7}
@@ -128,7 +131,7 @@ def test_a_run_begins_from_the_networks_of_another(tmp_path: Path) -> None:
         training.begin()
 
 
-@pytest.mark.parametrize("name", list(AGENTS))
+@exhaustive("name", list(AGENTS))
 def test_the_self_check_tries_it(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plain = plain_config(name)
     self_check(build(TrainConfig, plain), RunDirectory.create(tmp_path / "run", "test", 1))
@@ -158,6 +161,7 @@ def right(agent: Any, env: Recall, steps: int = 60) -> float:
     return float(found["next", "reward"][found["next", "done"]].mean())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "kind"), [("ppo", "lstm"), ("a2c", "gru"), ("dqn", "gru"), ("iqn", "lstm")])
 def test_it_can_imitate_what_needs_a_memory(name: str, kind: str) -> None:
     torch.manual_seed(0)

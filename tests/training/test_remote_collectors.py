@@ -82,6 +82,7 @@ def same_as_one_process(name: str, folder: Path, *overrides: str) -> None:
 CASES = [name if name == "dqn" else pytest.param(name, marks=pytest.mark.slow) for name in RUNS if name != "stages"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_several_processes_learn_what_one_does(name: str, tmp_path: Path) -> None:
     same_as_one_process(name, tmp_path, *PROCESSES)

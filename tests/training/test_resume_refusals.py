@@ -17,6 +17,7 @@ from rlstack.config import ConfigError
 from rlstack.train import main
 from rlstack.training.loop import Training
 from rlstack.training.run_directory import taken
+from tests.exhaustive import exhaustive
 
 TINY = [
     *("agent=ppo", "env=cartpole", "env.num_worlds=4", "agent.hidden=[4]", "agent.steps_per_batch=8", "agent.epochs=1"),
@@ -72,7 +73,7 @@ def folder_of_newest(run: Path) -> None:
     newest.mkdir()
 
 
-@pytest.mark.parametrize(
+@exhaustive(
     ("damage", "message"),
     [
         (more_worlds, r"env\.num_worlds is 8 in .*config\.yaml, the checkpoint is of 4; it cannot change"),

@@ -32,6 +32,7 @@ def test_runs_that_start_in_the_same_second_get_folders_of_their_own(
     assert all(run.is_dir() and run.parent == Path("runs") for run in runs)
 
 
+@pytest.mark.slow
 def test_two_processes_do_not_train_in_one_folder(tmp_path: Path) -> None:
     run = tmp_path / "run"
     code = f"""

@@ -20,6 +20,7 @@ from rlstack.training.checkpoint import write_checkpoint
 from rlstack.watch import main
 from rlstack.watching.actors import find_actor
 from rlstack.watching.reels import Episode, numbers, reel_of
+from tests.exhaustive import exhaustive
 
 WORLDS = {
     "marinenav": ({"num_robots": 2, "max_steps": 3}, "random", (720, 960, 3)),
@@ -80,7 +81,7 @@ class Screen:
         self.pictures += 1
 
 
-@pytest.mark.parametrize("world", WORLDS)
+@exhaustive("world", WORLDS)
 def test_every_world_can_be_watched(world: str) -> None:
     if world == "gymnasium":
         pytest.importorskip("pygame")
@@ -154,6 +155,7 @@ def test_a_film_and_numbers(checkpoint: Path, tmp_path: Path, capsys: Any) -> No
     assert len(rows) == 8 and rows[0].startswith("    1  observation ") and " reward " in rows[6]
 
 
+@pytest.mark.slow
 def test_agents_from_elsewhere(tmp_path: Path, capsys: Any) -> None:
     pytest.importorskip("pygame")
     film = tmp_path / "film.gif"
@@ -165,6 +167,7 @@ def test_agents_from_elsewhere(tmp_path: Path, capsys: Any) -> None:
     assert capsys.readouterr().out.startswith("episode 1, step 2: return 2")
 
 
+@pytest.mark.slow
 def test_a_replay(tmp_path: Path) -> None:
     from envs.rocket.env import Rocket
     from envs.rocket.recording import Recorder
@@ -191,7 +194,7 @@ def test_ctrl_c_is_a_way_to_end(checkpoint: Path, monkeypatch: pytest.MonkeyPatc
     assert "\x1b[?25h" in out and out.endswith("episode 1, step 0\n")  # the cursor is back
 
 
-@pytest.mark.parametrize(
+@exhaustive(
     ("overrides", "message"),
     [
         ([], "checkpoint: missing, give checkpoint=runs/<run>, policy=random or policy=scripted"),

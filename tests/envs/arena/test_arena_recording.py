@@ -130,6 +130,7 @@ def test_of_several_enemies_the_right_one_explodes() -> None:
     assert [(e.kind, e.at) for e in happened(before, now, rules_of())] == [("kill", (300, 100)), ("birth", (900, 900))]
 
 
+@pytest.mark.slow
 def test_a_played_episode_has_as_many_explosions_as_kills() -> None:
     env = Arena(num_worlds=6, style=2, start_phases=[4], seed=1)
     recorder = Recorder(env, range(6))
@@ -169,6 +170,7 @@ class Shooting(TensorDictModuleBase):
         return tensordict.set("action", torch.full(tensordict.batch_size, 4))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"action_repeat": 3, "frame_stack": 2}])
 def test_evaluations_write_a_grid_and_a_video(tmp_path: Path, options: dict[str, int]) -> None:
     found = evaluate(Shooting(), "arena", options, episodes=3, seed=0, record=2, max_steps=5)

@@ -199,6 +199,7 @@ def test_png_shows_the_frame(tmp_path: Path) -> None:
     assert (imageio.imread(tmp_path / "frame.png") == draw_frame(recording(), 2, SMALL)).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["episode.gif", "episode.MP4"])
 def test_an_animation_plays_at_60_steps_a_second_and_holds_the_end(tmp_path: Path, name: str) -> None:
     save_animation(recording(21), tmp_path / name, fps=20, size=SMALL)

@@ -31,6 +31,7 @@ def check(differences: Differences, most: dict[str, float]) -> None:
     assert not beyond, f"beyond {most}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dense", [False, True], ids=["sparse", "dense"])
 @pytest.mark.parametrize("paths", SETS)
 def test_every_step_from_the_snapshot_before_it(paths: list[Path], dense: bool) -> None:
@@ -42,6 +43,7 @@ def test_every_step_from_the_snapshot_before_it(paths: list[Path], dense: bool) 
     check(differences, NEAR)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("paths", SETS[:1])
 def test_in_double_precision(paths: list[Path]) -> None:
     """What remains is the rounding of the recordings, which are in single precision."""

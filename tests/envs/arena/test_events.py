@@ -308,6 +308,7 @@ def test_walls_stop_the_ship_but_not_its_speed(step: Step) -> None:
 # -- the two ways of stepping -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_sparse_and_dense_steps_lead_to_the_same_worlds() -> None:
     worlds, rules = 48, make_rules(2, None)
     tables = make_tables(rules, torch.float32, "cpu")

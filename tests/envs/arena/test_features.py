@@ -33,6 +33,7 @@ def nearest_spawner(env: Any) -> Tensor:
     return torch.gather(offsets, 1, distance.argmin(0).expand(2, 1, -1))[:, 0].T
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("style", [1, 2])
 def test_the_nearest_spawner_is_where_it_is(style: int) -> None:
     env = played(style)

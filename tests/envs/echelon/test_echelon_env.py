@@ -219,6 +219,7 @@ def test_time_truncates_and_the_score_decides() -> None:
     assert after["episode", "hp_margin"][2] == 195 and (after["episode", "time"] == 1).all()
 
 
+@pytest.mark.slow
 def test_terms_add_up_to_the_return() -> None:
     env = build(6)
     root, total = env.reset(), torch.zeros(6)
@@ -269,12 +270,14 @@ def rollout(env: Echelon, steps: int = 12, seed: int = 0) -> TensorDict:
     return env.rollout(steps, break_when_any_done=False)
 
 
+@pytest.mark.slow
 def test_a_seed_decides_everything() -> None:
     first, second, other = (rollout(build(3, seed=seed)) for seed in (1, 1, 2))
     assert (first == second).all()
     assert not torch.equal(first["agents", "observation"], other["agents", "observation"])
 
 
+@pytest.mark.slow
 def test_a_saved_env_goes_on_as_it_would_have() -> None:
     env, other = build(3, max_steps=16), build(3, max_steps=16, seed=7)
     rollout(env)

@@ -72,6 +72,7 @@ def asked(tmp_path: Path, question: str) -> Any:
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(NODE is None, reason="needs node")
 def test_the_script_knows_every_moment(tmp_path: Path) -> None:
     story = fight()[1].story
@@ -86,6 +87,7 @@ def test_the_script_knows_every_moment(tmp_path: Path) -> None:
         np.testing.assert_allclose(state["objective"]["score"], now.score, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(NODE is None, reason="needs node")
 def test_the_script_knows_shots_targets_and_events(tmp_path: Path) -> None:
     story = fight()[1].story

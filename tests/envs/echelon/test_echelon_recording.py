@@ -23,6 +23,7 @@ def counted(env: Any, name: str, world: int = 1) -> int:
     return int(env.worlds.events[EVENTS.index(name), ..., world].sum())
 
 
+@pytest.mark.slow
 def test_frames_are_the_states() -> None:
     env, recording = fight()
     frames, state = recording.frames, env.worlds.state

@@ -18,6 +18,7 @@ from envs.echelon.story import Ground, Recording
 from rlstack.evaluation.evaluator import evaluate
 from rlstack.evaluation.pictures import save_pictures
 from tests.envs.echelon.episodes import fight
+from tests.exhaustive import exhaustive
 
 SIZE = (640, 360)
 Array = np.ndarray[Any, Any]
@@ -78,6 +79,7 @@ def test_mechs_are_where_they_are() -> None:
     assert at(gone, 20.0, 51.2).max() < 150
 
 
+@pytest.mark.slow
 def test_hit_points_and_heat_are_bars() -> None:
     frames = fight()[1].frames
     hp, heat = frames.hp.copy(), frames.heat.copy()
@@ -102,7 +104,7 @@ def test_what_happens_is_seen_while_it_lasts() -> None:
         assert (film.draw(float(event.tick)) != quiet.draw(float(event.tick))).any()
 
 
-@pytest.mark.parametrize("size", [(640, 360), (1000, 400), (640, 800), (1920, 1080)])
+@exhaustive("size", [(640, 360), (1000, 400), (640, 800), (1920, 1080)])
 def test_everything_is_within_any_picture(size: tuple[int, int]) -> None:
     layout = Layout(size)
     assert layout.corner[1] - 64 * layout.scale > 50 * layout.unit and layout.corner[1] < size[1]
@@ -110,6 +112,7 @@ def test_everything_is_within_any_picture(size: tuple[int, int]) -> None:
     assert Film(fight()[1], size).draw(ways=True).shape == (size[1], size[0], 3)
 
 
+@pytest.mark.slow
 def test_files(tmp_path: Path) -> None:
     recording = fight()[1]
     short = Recording(lambda: dataclasses.replace(recording.story, frames=recording.frames.part(slice(0, 5))))
@@ -132,6 +135,7 @@ def test_files(tmp_path: Path) -> None:
         render.draw_frame(short, 5)
 
 
+@pytest.mark.slow
 def test_an_evaluation_leaves_pictures(tmp_path: Path) -> None:
     def nobody(tensordict: Any) -> Any:
         shape = (*tensordict["agents", "active"].shape, 10)

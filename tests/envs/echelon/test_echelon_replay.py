@@ -12,6 +12,7 @@ import pytest
 from envs.echelon.replay import load_replay, save_replay
 from envs.echelon.story import Recording
 from tests.envs.echelon.episodes import DECISIONS, fight
+from tests.exhaustive import exhaustive
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +96,7 @@ def without(path: str) -> Any:
     return change
 
 
-@pytest.mark.parametrize(
+@exhaustive(
     ("change", "message"),
     [
         (set_in("schema_version", 2), "schema_version 2, this program reads version 1"),

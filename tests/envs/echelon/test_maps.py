@@ -44,6 +44,7 @@ def test_symmetric_maps_look_the_same_from_both_sides() -> None:
     assert (maps.zone[:2] == 32).all() and maps.zone[2].min() >= 4 and maps.zone[2].max() <= 9
 
 
+@pytest.mark.slow
 def test_other_maps_have_zones_away_from_the_starts() -> None:
     maps = make_maps(200, 2, False)
     x, y, radius = maps.zone

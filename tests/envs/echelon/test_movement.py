@@ -34,6 +34,7 @@ def test_strafing_goes_left_and_no_diagonal_is_faster() -> None:
     assert float(field.state.velocity[:2, BLUE, MEDIUM, 0].norm()) == pytest.approx(5.5 * 0.98)
 
 
+@pytest.mark.slow
 def test_scouts_jump_and_heavies_do_not() -> None:
     field = Field({(BLUE, SCOUT): (20.0, 20.0, 0.0), (BLUE, HEAVY): (40.0, 40.0, 0.0)})
     for slot in (SCOUT, HEAVY):

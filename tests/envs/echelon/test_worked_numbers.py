@@ -12,6 +12,7 @@ from envs.echelon.landscapes import LAVA, WATER
 from envs.echelon.sensors import look
 from envs.echelon.simulation import EVENTS, Tally
 from tests.envs.echelon.scenes import BLUE, HEAVY, LIGHT, MEDIUM, RED, SCOUT, Field, flat_maps
+from tests.exhaustive import exhaustive
 
 SECOND = 20
 EAST, WEST = 0.0, math.pi
@@ -29,6 +30,7 @@ def duel(slot: int, distance: float, target: int = HEAVY, facing: float = WEST) 
 # -- heat ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_third_alpha_strike_shuts_a_heavy_down() -> None:
     field = duel(HEAVY, 7.0)
     peaks = []
@@ -137,6 +139,7 @@ def test_credit_for_damage_and_kill_goes_to_who_did_the_most() -> None:
 # -- balance -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("facing", "shots"), [(WEST, 3), (EAST, 2)])
 def test_gauss_hits_that_knock_a_heavy_down(facing: float, shots: int) -> None:
     field = duel(HEAVY, 12.0, facing=facing)
@@ -159,7 +162,7 @@ def test_gauss_hits_that_knock_a_heavy_down(facing: float, shots: int) -> None:
     assert field.of("yaw", RED, HEAVY) == pytest.approx(yaw + 0.03)
 
 
-@pytest.mark.parametrize(("changes", "rate"), [({}, 10.0), ({"legs": 0.0}, 5.0), ({"suppressed": 100.0}, 2.5)])
+@exhaustive(("changes", "rate"), [({}, 10.0), ({"legs": 0.0}, 5.0), ({"suppressed": 100.0}, 2.5)])
 def test_balance_comes_back(changes: dict[str, float], rate: float) -> None:
     field = duel(MEDIUM, 30.0)
     field.state.stability[RED, HEAVY] = 10.0
@@ -201,7 +204,7 @@ def test_kinetics_need_no_target_but_beams_do() -> None:
     assert field.of("heat", BLUE, MEDIUM) == 6
 
 
-@pytest.mark.parametrize(("distance", "painted", "fires"), [(11, False, 1), (13, False, 0), (44, True, 1)])
+@exhaustive(("distance", "painted", "fires"), [(11, False, 1), (13, False, 0), (44, True, 1)])
 def test_missiles_reach_far_only_for_painted_targets(distance: float, painted: bool, fires: int) -> None:
     field = Field({(BLUE, HEAVY): (10.0, 40.0, EAST), (RED, MEDIUM): (10.0 + distance, 40.0, WEST)})
     field.state.clocks[RED, rules.PAINTED, MEDIUM] = 100.0 * painted
@@ -275,6 +278,7 @@ def test_the_chosen_target_goes_first_then_the_nearest() -> None:
 # -- smoke and electronics -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_smoke_hides_for_ten_seconds() -> None:
     field = Field({(BLUE, MEDIUM): (20.0, 40.0, EAST), (RED, HEAVY): (50.0, 40.0, WEST)})
     field.order(BLUE, MEDIUM, special=1)

@@ -13,6 +13,7 @@ from envs.echelon.state import State
 from envs.echelon.tables import Tables
 from envs.echelon.terrain import clear_between
 from tests.envs.echelon.scenes import hilly, lively, luck, random_orders, run, turned
+from tests.exhaustive import exhaustive
 
 
 def assert_same(one: State, two: State, atol: float = 1e-6) -> None:
@@ -35,7 +36,7 @@ def test_a_line_of_sight_is_the_same_from_both_ends() -> None:
     assert torch.equal(state.sight[0] > 0, view) and torch.equal(state.sight[1].transpose(0, 1), state.sight[0])
 
 
-@pytest.mark.parametrize("packs", [1, 2])
+@exhaustive("packs", [1, 2])
 def test_a_world_turned_round_plays_the_same_with_changed_teams(packs: int) -> None:
     tables = hilly(packs)
     worlds, steps = 24, 6
@@ -63,6 +64,7 @@ def test_bots_play_both_sides_alike() -> None:
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_worlds_do_not_notice_each_other() -> None:
     tables = hilly()
     state, orders, chance = lively(tables, 8), random_orders(8, tables, 8), luck(8, tables, 8)
@@ -76,7 +78,7 @@ def test_worlds_do_not_notice_each_other() -> None:
     assert_same(mixed, worlds_of(together, order), 1e-9)
 
 
-@pytest.mark.parametrize("packs", [1, 2])
+@exhaustive("packs", [1, 2])
 def test_looking_only_at_shots_in_the_air_leads_to_the_same_worlds(packs: int) -> None:
     tables = hilly(packs)
     state, orders, chance = lively(tables, 16), random_orders(8, tables, 16), luck(8, tables, 16)
@@ -96,6 +98,7 @@ def within_bounds(state: State, tables: Tables) -> None:
     assert (state.position[2] >= state.ground).all() and (state.position[2] <= rules.CEILING).all()
 
 
+@pytest.mark.slow
 def test_ten_thousand_random_decisions_stay_within_bounds() -> None:
     tables = hilly()
     worlds, steps = 125, 80

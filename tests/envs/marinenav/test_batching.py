@@ -13,6 +13,7 @@ from envs.marinenav.env import MarineNav
 from envs.marinenav.episodes import Config, default_robot, make_episode
 from envs.marinenav.published_noise import PublishedNoise
 from tests.envs.marinenav.recorded import act, build, lively_episodes
+from tests.exhaustive import exhaustive
 
 STEPS = 60
 
@@ -59,8 +60,8 @@ def published_noise(episodes: list[Config], worlds: Sequence[int]) -> PublishedN
     return PublishedNoise(seeds, dtype=torch.float64)
 
 
-@pytest.mark.parametrize("noisy", [False, True])
-@pytest.mark.parametrize("continuous", [True, False])
+@exhaustive("noisy", [False, True])
+@exhaustive("continuous", [True, False])
 def test_different_episodes_share_a_batch(continuous: bool, noisy: bool) -> None:
     episodes = lively_episodes()
     options = {"continuous_actions": continuous, "perception_noise": noisy}
@@ -94,6 +95,7 @@ def assert_padding(agents: TensorDict) -> None:
         assert (agents["observation", key] == 0).all(), key
 
 
+@pytest.mark.slow
 def test_the_order_of_the_worlds_does_not_matter() -> None:
     episodes = lively_episodes()
     order = [2, 0, 3, 1]
@@ -104,6 +106,7 @@ def test_the_order_of_the_worlds_does_not_matter() -> None:
     assert_same(result[:, order], other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("continuous", [True, False])
 def test_a_random_world_runs_alone_as_in_its_batch(continuous: bool) -> None:
     options = {"num_obstacles": 4, "num_cores": 3, "min_start_goal_dis": 30.0, "continuous_actions": continuous}
@@ -119,6 +122,7 @@ def test_a_random_world_runs_alone_as_in_its_batch(continuous: bool) -> None:
         assert_same(run(alone, first, actions[:, world : world + 1]), together[:, world : world + 1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("continuous", [True, False])
 def test_random_worlds_and_episode_files_follow_the_same_rules(continuous: bool) -> None:
     """Recordings are replayed through episode files; training runs on random worlds with shared constants."""
@@ -144,6 +148,7 @@ def as_episode(env: MarineNav, world: int) -> Config:
     return make_episode(robots, state.cores.T.tolist(), state.obstacles.T.tolist())
 
 
+@pytest.mark.slow
 def test_single_precision_follows_double_precision() -> None:
     """50 steps (25 s): poses within 1e-3 m and rad, observations within 1e-2, the same events."""
     double = build(64, 5, num_obstacles=4)

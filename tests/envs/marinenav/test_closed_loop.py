@@ -12,6 +12,7 @@ from envs.marinenav.env import MarineNav
 from envs.marinenav.published_noise import PublishedNoise, perception_seeds
 from envs.marinenav.recording import Recorder
 from tests.envs.marinenav.recorded import actor, assert_close, build, load_json, play
+from tests.exhaustive import exhaustive
 
 Results = list[dict[str, Any]]
 
@@ -74,7 +75,7 @@ def test_published_actor(fixtures_dir: Path, kind: str) -> None:
 
 
 @pytest.mark.shared
-@pytest.mark.parametrize(
+@exhaustive(
     ("file", "noisy"),
     [("public_eval_noisefree.json", False), ("pretrained_eval_episodes_public.json.gz", True)],
 )

@@ -14,6 +14,7 @@ from envs.marinenav.episodes import Config, make_episode
 from envs.marinenav.published_noise import PublishedNoise
 from envs.marinenav.rules import HYDRODYNAMICS, PERCEPTION
 from tests.envs.marinenav.recorded import act, assert_close, build, robot
+from tests.exhaustive import exhaustive
 
 
 def vessel_step(
@@ -134,7 +135,7 @@ def variant(path: tuple[str, ...], change: float | str) -> Config:
     return config
 
 
-@pytest.mark.parametrize("continuous", [True, False])
+@exhaustive("continuous", [True, False])
 def test_each_number_matters(continuous: bool) -> None:
     """Two equal episodes run alike; one with another number somewhere does not."""
     numbers = [pair for pair in NUMBERS if not (continuous and pair[0][-1].endswith(("_thrust_change", "min_thrust")))]

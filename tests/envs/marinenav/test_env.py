@@ -15,6 +15,7 @@ import envs
 from envs.marinenav.episodes import make_episode
 from envs.marinenav.generator import PUBLISHED_LEVELS
 from tests.envs.marinenav.recorded import act, build, robot
+from tests.exhaustive import exhaustive
 
 CURRICULUM: dict[str, Any] = {
     "timesteps": [0, 300, 600],
@@ -39,7 +40,7 @@ def push(td: TensorDict) -> tuple[tuple[str, str], Tensor]:
     return ("agents", "action"), torch.rand(*td["agents", "active"].shape, 2) * 1.2 - 0.2
 
 
-@pytest.mark.parametrize(
+@exhaustive(
     "options",
     [
         {},

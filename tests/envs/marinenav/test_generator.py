@@ -32,6 +32,7 @@ def test_generator_reproduces_the_published_evaluation_set(fixtures_dir: Path) -
     assert_reproduces(records)
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 def test_generator_reproduces_all_published_sets(shared_dir: Path) -> None:
     path = shared_dir / "golden/marinenav/eval_configs_public.json.gz"

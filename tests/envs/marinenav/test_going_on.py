@@ -16,6 +16,7 @@ from envs.marinenav.env import MarineNav
 from envs.marinenav.episodes import make_episode
 from tests.envs.marinenav.recorded import build, robot
 from tests.envs.marinenav.test_env import CURRICULUM, ahead, stay
+from tests.exhaustive import exhaustive
 
 
 def pair_of_envs(**options: Any) -> tuple[MarineNav, MarineNav]:
@@ -33,7 +34,7 @@ def assert_equal(a: TensorDict, b: TensorDict) -> None:
         assert torch.equal(ours[key], theirs[key]), key
 
 
-@pytest.mark.parametrize("max_steps", [12, 1000])
+@exhaustive("max_steps", [12, 1000])
 def test_the_fast_path_does_what_torchrl_does(max_steps: int) -> None:
     env, plain = pair_of_envs(max_steps=max_steps, end_on_collision=max_steps < 1000, min_start_goal_dis=30.0)
     td, other = env.reset(), plain.reset()
@@ -155,6 +156,7 @@ def test_given_episodes_begin_again_and_a_full_reset_leaves_them() -> None:
 # --- checkpoint
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_memory", [False, True])
 @pytest.mark.parametrize("curriculum", [None, CURRICULUM])
 def test_a_restored_env_continues_exactly(curriculum: dict[str, Any] | None, in_memory: bool, tmp_path: Path) -> None:

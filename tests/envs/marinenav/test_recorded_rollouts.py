@@ -11,13 +11,14 @@ import torch
 from envs.marinenav.episodes import Config, make_episode
 from tests.conftest import REPO, SHARED
 from tests.envs.marinenav.recorded import Table, act, actions_of, assert_close, build, load, robot, start_of
+from tests.exhaustive import exhaustive
 
 FIXTURES = REPO / "tests/fixtures/marinenav"
 GOLDEN = SHARED / "golden/marinenav"
 EVERYWHERE = [
     *(pytest.param(path, id=path.stem) for path in sorted(FIXTURES.glob("rollout_*.npz"))),
     *(
-        pytest.param(path, id=f"golden-{path.stem}", marks=pytest.mark.shared)
+        pytest.param(path, id=f"golden-{path.stem}", marks=[pytest.mark.shared, pytest.mark.slow])
         for path in sorted(GOLDEN.glob("*rollout_*.npz"))
     ),
 ]
@@ -99,15 +100,15 @@ def test_fixtures_cover_what_can_go_wrong() -> None:
 
 def tables(name: str) -> list[object]:
     shared = [
-        pytest.param(path, id=f"golden-{path.stem}", marks=pytest.mark.shared)
+        pytest.param(path, id=f"golden-{path.stem}", marks=[pytest.mark.shared, pytest.mark.slow])
         for path in sorted(GOLDEN.glob(f"*{name}.npz"))
     ]
     return [pytest.param(FIXTURES / f"{name}.npz", id="fixture"), *shared]
 
 
-@pytest.mark.parametrize("substeps", [1, 10])
-@pytest.mark.parametrize("continuous", [True, False])
-@pytest.mark.parametrize("path", tables("physics_table"))
+@exhaustive("substeps", [1, 10])
+@exhaustive("continuous", [True, False])
+@exhaustive("path", tables("physics_table"))
 def test_physics_table(path: Path, continuous: bool, substeps: int) -> None:
     """Random states, thrusts and currents after one substep and after one action; every row is a world."""
     table = load(path)
@@ -139,7 +140,7 @@ def physics_episode(table: Table, row: int, **changes: object) -> Config:
     return make_episode([vessel], table["cores"][row, : table["n_cores"][row]].tolist())
 
 
-@pytest.mark.parametrize("path", tables("current_table"))
+@exhaustive("path", tables("current_table"))
 def test_current_table(path: Path) -> None:
     """A vessel that rests in the water drifts with it: its velocity over ground is the current."""
     table = load(path)

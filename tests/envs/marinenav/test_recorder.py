@@ -13,9 +13,10 @@ from envs.marinenav.episodes import make_episode
 from envs.marinenav.recording import Recorder, Recording
 from envs.marinenav.render import draw_frame, save_trajectories
 from tests.envs.marinenav.recorded import act, actions_of, assert_close, build, lively_episodes, load, robot, start_of
+from tests.exhaustive import exhaustive
 
 
-@pytest.mark.parametrize("name", ["rollout_04", "rollout_22", "rollout_38"])
+@exhaustive("name", ["rollout_04", "rollout_22", "rollout_38"])
 def test_a_recording_holds_what_happened(fixtures_dir: Path, name: str) -> None:
     record = load(fixtures_dir / f"marinenav/{name}.npz")
     env, td = start_of(record)

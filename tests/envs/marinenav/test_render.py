@@ -151,6 +151,7 @@ def test_png_shows_the_frame(tmp_path: Path) -> None:
     assert (imageio.imread(tmp_path / "frame.png") == draw_frame(recording(), 2)).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["episode.gif", "episode.MP4"])
 def test_animation_holds_every_frame(tmp_path: Path, name: str) -> None:
     save_animation(recording(), tmp_path / name, fps=10)

@@ -76,6 +76,7 @@ def test_recorded_statistics(fixtures_dir: Path, index: int) -> None:
 LEVEL = {"num_robots": 6, "num_cores": 8, "num_obstacles": 8, "min_start_goal_dis": 30.0}
 
 
+@pytest.mark.slow
 def test_the_distribution_is_that_of_the_published_generator() -> None:
     """Two-sample Kolmogorov-Smirnov tests against the sequential generator, which is right bit for bit."""
     episodes = generate_episodes(11, [LEVEL], per_level=250)
@@ -143,6 +144,7 @@ def test_clearances_hold_in_every_world() -> None:
     assert (state.pose[:2] == state.start).all() and (state.pose[2] >= 0).all() and (state.pose[2] < 2 * np.pi).all()
 
 
+@pytest.mark.slow
 def test_at_most_500_attempts_are_made() -> None:
     """A lone robot needs one success; how many worlds have one tells the number of attempts."""
     generator = torch.Generator().manual_seed(0)
@@ -159,6 +161,7 @@ def test_at_most_500_attempts_are_made() -> None:
     assert_agrees(float(found), expected, error, "worlds with a robot")
 
 
+@pytest.mark.slow
 def test_too_many_robots_are_as_few_as_in_the_published_generator() -> None:
     level = {"num_robots": 16, "num_cores": 0, "num_obstacles": 14, "min_start_goal_dis": 35.0}
     episodes = generate_episodes(2, [level], per_level=60)

@@ -63,6 +63,7 @@ def drive_on(state: RocketState, field: Field, ticks: int, boost: bool = False) 
     return states
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("x", "y", "yaw"), [(3000, 1000, 0.0), (2000, 4000, math.pi / 2), (2600, 3700, math.pi / 4)])
 def test_cars_drive_up_ramped_walls(x: float, y: float, yaw: float) -> None:
     states = drive_on(one_car(x, y, yaw, 1800.0), RAMPED, 150, boost=True)
@@ -73,6 +74,7 @@ def test_cars_drive_up_ramped_walls(x: float, y: float, yaw: float) -> None:
     assert min(off) >= 2
 
 
+@pytest.mark.slow
 def test_walls_without_ramps_are_bumpers() -> None:
     states = drive_on(one_car(3000, 1000, 0.0, 1800.0), PLANAR, 150)
     last = states[-1].cars

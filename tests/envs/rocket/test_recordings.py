@@ -55,7 +55,9 @@ def flights_of(names: Collection[str]) -> pytest.MarkDecorator:
     """Those of the fixtures, and of the full set, that have one of some names."""
     cases = [pytest.param(FIXTURES, path.stem, id=path.stem) for path in FIXTURES if path.stem in names]
     full = [path.stem for path in GOLDEN if path.stem in names]
-    cases += [pytest.param(GOLDEN, name, id=f"all_{name}", marks=pytest.mark.shared) for name in full]
+    cases += [
+        pytest.param(GOLDEN, name, id=f"all_{name}", marks=[pytest.mark.shared, pytest.mark.slow]) for name in full
+    ]
     return pytest.mark.parametrize(("paths", "name"), cases)
 
 
@@ -134,6 +136,7 @@ def test_every_recording_has_limits() -> None:
     assert {path.stem for path in GOLDEN} <= known
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["car_turn", "car_land", "hit_moving", "car_car"])
 def test_single_precision_and_all_contacts_lead_to_the_same(name: str, fixtures_dir: Path) -> None:
     recording = Recording(fixtures_dir / "rocket" / f"{name}.npz")

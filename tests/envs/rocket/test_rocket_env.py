@@ -16,6 +16,7 @@ from envs.rocket.env import Rocket
 from envs.rocket.rewards import TERMS, make_weights
 from envs.rocket.rules import PADS
 from envs.rocket.state import Ball, RocketState
+from tests.exhaustive import exhaustive
 
 MIXED = {"kick_offs": 0.4, "random_states": 0.3, "aerials": 0.3}
 
@@ -41,7 +42,7 @@ def act(env: Rocket, root: TensorDict, wanted: Tensor | None = None) -> TensorDi
     return env.step(root)["next"]
 
 
-@pytest.mark.parametrize(
+@exhaustive(
     "options",
     [
         {},
@@ -138,6 +139,7 @@ def test_a_goal_ends_the_match_and_pays_both_teams() -> None:
     assert step["agents", "done"][0].all() and step["agents", "terminated"][0].all()
 
 
+@pytest.mark.slow
 def test_matches_are_cut_off_not_ended_by_time() -> None:
     for options in ({"max_seconds": 0.5}, {"idle_seconds": 0.5}):
         env = build(2, **options)
@@ -166,6 +168,7 @@ def test_finished_matches_restart_alone() -> None:
     assert env.worlds.world.clock[0] == 0 and env.worlds.world.goal[0] == 0
 
 
+@pytest.mark.slow
 def test_terms_add_up_to_the_return() -> None:
     env = build(4, blue=2, orange=2, rewards="dense", **MIXED)
     root, total = env.reset(), torch.zeros(4)
@@ -231,12 +234,14 @@ def rollout(env: Rocket, steps: int = 12, seed: int = 0) -> TensorDict:
     return env.rollout(steps, break_when_any_done=False)
 
 
+@pytest.mark.slow
 def test_a_seed_decides_everything() -> None:
     first, second, other = (rollout(build(3, seed=seed, **MIXED)) for seed in (1, 1, 2))
     assert (first == second).all()
     assert not torch.equal(first["agents", "observation"], other["agents", "observation"])
 
 
+@pytest.mark.slow
 def test_worlds_do_not_notice_each_other() -> None:
     together = build(6, dtype=torch.float64, seed=3, **MIXED)
     root = together.reset()
@@ -259,6 +264,7 @@ def test_worlds_do_not_notice_each_other() -> None:
                 torch.testing.assert_close(after[name][0], step[name][world], rtol=0, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_a_saved_env_goes_on_as_it_would_have() -> None:
     env, other = build(3, max_seconds=1.0, **MIXED), build(3, max_seconds=1.0, seed=7, **MIXED)
     rollout(env)

@@ -25,6 +25,7 @@ def played(kind: str, blue: int = 1, orange: int = 1) -> tuple[Any, Tensor]:
     return env, root["agents", "observation"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["rlbot180", "compact"])
 def test_the_ball_is_where_it_is_in_the_axes_of_the_car(kind: str) -> None:
     env, seen = played(kind)
@@ -38,6 +39,7 @@ def test_the_ball_is_where_it_is_in_the_axes_of_the_car(kind: str) -> None:
     assert torch.allclose(features[BALL + 8] * 4096, distance, rtol=1e-3, atol=8.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["rlbot180", "compact"])
 def test_a_turned_world_looks_the_same(kind: str) -> None:
     """Turning by pi about the vertical changes the pitch's axes alone."""
@@ -55,6 +57,7 @@ def test_a_turned_world_looks_the_same(kind: str) -> None:
     assert torch.allclose(other[..., BALL + 27 : BALL + 45].unflatten(-1, (2, 9)), goals.flip(-2), atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["rlbot180", "compact"])
 @pytest.mark.parametrize(("blue", "orange"), [(1, 1), (2, 1), (3, 3)])
 def test_they_are_of_order_one_and_as_many_as_said(kind: str, blue: int, orange: int) -> None:
@@ -65,6 +68,7 @@ def test_they_are_of_order_one_and_as_many_as_said(kind: str, blue: int, orange:
     assert out.abs().max() < 10
 
 
+@pytest.mark.slow
 def test_absent_cars_leave_zeros() -> None:
     _, seen = played("rlbot180", 2, 1)
     features = DriverFeatures("rlbot180", 4)

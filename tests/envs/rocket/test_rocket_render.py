@@ -17,6 +17,7 @@ from envs.rocket.env import Rocket
 from envs.rocket.film import Film
 from envs.rocket.pitch import BLUE, ORANGE, Layout, background
 from envs.rocket.recording import Frames, Recorder, Recording
+from tests.exhaustive import exhaustive
 
 SIZE = (640, 360)
 Array = np.ndarray[Any, Any]
@@ -56,6 +57,7 @@ def is_like(colour: Array, wanted: tuple[int, int, int]) -> bool:
     return bool(one @ other > 0.97 * np.linalg.norm(one) * np.linalg.norm(other))
 
 
+@pytest.mark.slow
 def test_cars_and_ball_are_where_they_are() -> None:
     places = [[1500.0, -2500.0, 17.0], [-1500.0, 2000.0, 17.0]]
     picture = Film(empty(position=places, ball_position=[-2000.0, -1000.0, 1000.0]), (1280, 720)).draw()
@@ -93,6 +95,7 @@ def test_score_clock_and_end() -> None:
     assert not is_like(nobody[int(layout.above[1] - 45 * layout.unit), SIZE[0] // 2], BLUE)
 
 
+@pytest.mark.slow
 def test_the_landing_is_where_the_ball_comes_down() -> None:
     env = Rocket(num_worlds=1, tick_skip=2)
     env.reset()
@@ -125,7 +128,7 @@ def test_a_world_as_it_stands_looks_like_its_recording() -> None:
         render.draw_frame(recorder.recordings()[0], 1, SIZE)
 
 
-@pytest.mark.parametrize("size", [(640, 360), (1000, 360), (640, 800), (1920, 1080)])
+@exhaustive("size", [(640, 360), (1000, 360), (640, 800), (1920, 1080)])
 def test_everything_is_within_any_picture(size: tuple[int, int]) -> None:
     layout = Layout(size)
     assert layout.above[1] - 4096 * layout.scale > 40 * layout.unit
@@ -133,6 +136,7 @@ def test_everything_is_within_any_picture(size: tuple[int, int]) -> None:
     assert Film(empty(cars=6), size).draw().shape == (size[1], size[0], 3)
 
 
+@pytest.mark.slow
 def test_files(tmp_path: Path) -> None:
     recording = empty(steps=16)
     render.save_animation(recording, tmp_path / "one.gif", fps=10, size=SIZE)

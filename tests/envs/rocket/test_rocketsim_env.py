@@ -20,6 +20,7 @@ from envs.rocket.actions import chosen_for
 from envs.rocket.env import Rocket
 from envs.rocket.rocketsim.backend import Simulators
 from envs.rocket.rule_policy import rule_controls
+from tests.exhaustive import exhaustive
 
 MIXED = {"kick_offs": 0.4, "random_states": 0.3, "aerials": 0.3}
 installed = pytest.mark.skipif(importlib.util.find_spec("RocketSim") is None, reason="needs the extra rocketsim")
@@ -75,7 +76,7 @@ def test_specs(simulated: Any) -> None:
 
 
 @installed
-@pytest.mark.parametrize(
+@exhaustive(
     "options", [{}, {"blue": 1, "orange": 2, "observation": "compact"}, {"dtype": torch.float64, "ramps": False}]
 )
 def test_the_same_actions_lead_to_the_same(simulated: Any, options: dict[str, Any]) -> None:
@@ -104,6 +105,7 @@ def test_the_same_actions_lead_to_the_same(simulated: Any, options: dict[str, An
         torch.testing.assert_close(theirs["episode", name], ours["episode", name], rtol=0, atol=1e-3)
 
 
+@pytest.mark.slow
 @installed
 def test_goals_end_matches_which_restart_alone(simulated: Any) -> None:
     for env in (build(3, rewards="sparse"), simulated(3, rewards="sparse", workers=2)):
@@ -128,6 +130,7 @@ def test_goals_end_matches_which_restart_alone(simulated: Any) -> None:
         assert opened["agents", "observation"][1, 0, 22:25].tolist() == pytest.approx([0, 0, 93.15 / 4096])
 
 
+@pytest.mark.slow
 @installed
 def test_demolitions_and_returns_are_the_same(simulated: Any) -> None:
     seen = []
@@ -153,6 +156,7 @@ def test_demolitions_and_returns_are_the_same(simulated: Any) -> None:
     torch.testing.assert_close(seen[0][:, :22], seen[1][:, :22], rtol=0, atol=1e-3)
 
 
+@pytest.mark.slow
 @installed
 def test_a_seed_decides_everything_whatever_the_workers(simulated: Any) -> None:
     runs = []
@@ -170,6 +174,7 @@ def pids() -> list[int]:
     return [child.pid for child in sorted(children, key=lambda child: child.name) if child.pid]
 
 
+@pytest.mark.slow
 @installed
 @pytest.mark.parametrize("signal_", [signal.SIGKILL, signal.SIGSTOP], ids=["dies", "hangs"])
 def test_a_lost_worker_costs_its_own_matches_only(simulated: Any, signal_: signal.Signals) -> None:
@@ -223,6 +228,7 @@ def test_bad_meshes_are_told(simulated: Any, tmp_path: Any, monkeypatch: pytest.
         act(env, env.reset())
 
 
+@pytest.mark.slow
 @installed
 def test_a_closed_world_takes_its_workers_along(simulated: Any) -> None:
     env = simulated(2, workers=5)
@@ -234,6 +240,7 @@ def test_a_closed_world_takes_its_workers_along(simulated: Any) -> None:
         act(env, root)
 
 
+@pytest.mark.slow
 @installed
 def test_a_restored_world_begins_new_matches(simulated: Any) -> None:
     env, other = simulated(3, **MIXED), simulated(3, seed=9, **MIXED)

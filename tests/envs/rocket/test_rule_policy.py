@@ -36,6 +36,7 @@ def play(worlds: int, steps: int, prepare: Any = None, **options: Any) -> dict[s
     return first
 
 
+@pytest.mark.slow
 def test_it_drives_through_the_ball_to_the_goal() -> None:
     def set_shots(env: Any) -> None:
         world = env.worlds.world
@@ -54,6 +55,7 @@ def test_it_drives_through_the_ball_to_the_goal() -> None:
     assert (result["time"] < 4).all()
 
 
+@pytest.mark.slow
 def test_it_is_first_at_the_ball_after_a_kick_off() -> None:
     result = play(5, 50)
     assert (result["touches_blue"] >= 1).all() and not result["touches_orange"].any()

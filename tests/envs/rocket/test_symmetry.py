@@ -61,6 +61,7 @@ def assert_same_motion(ours: RocketState, theirs: RocketState) -> None:
     assert same
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cars", [2, 4])
 def test_a_mirrored_match_is_the_mirror_image(cars: int) -> None:
     state, controls = lively(WORLDS, cars), random_controls(STEPS, cars, WORLDS)
@@ -70,6 +71,7 @@ def test_a_mirrored_match_is_the_mirror_image(cars: int) -> None:
     assert (plain.cars.boost - mirror.cars.boost).abs().max() < 101
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cars", [2, 4])
 def test_a_turned_match_is_the_same_for_the_other_team(cars: int) -> None:
     state, controls = lively(WORLDS, cars), random_controls(STEPS, cars, WORLDS)
@@ -109,6 +111,7 @@ def test_cars_lose_energy_unless_they_are_driven() -> None:
     assert energy(state).sum() < before.sum()
 
 
+@pytest.mark.slow
 def test_everything_stays_within_the_field() -> None:
     state = run(lively(64), random_controls(40, 2, 64))
     for position, margin in ((state.cars.position, 60.0), (state.ball.position, 0.0)):

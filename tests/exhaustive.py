@@ -1,0 +1,19 @@
+"""Sweeps of parameters of which ``make test`` runs a part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+
+def exhaustive(names: str | tuple[str, ...], values: Iterable[Any], quick: int = 1, **options: Any) -> Any:
+    """``pytest.mark.parametrize`` that marks all but the first ``quick`` sets of values slow."""
+    single = isinstance(names, str) and "," not in names
+    sets = [
+        value if hasattr(value, "marks") else pytest.param(value) if single else pytest.param(*value)
+        for value in values
+    ]
+    slow = [pytest.param(*each.values, marks=(*each.marks, pytest.mark.slow), id=each.id) for each in sets[quick:]]
+    return pytest.mark.parametrize(names, [*sets[:quick], *slow], **options)
