@@ -47,7 +47,9 @@ report: $(STAMP) ## a page about a run or a folder of runs; ARGS="runs/<run>"
 	$(PY) -m rlstack.report $(ARGS)
 
 # Small networks gain nothing from several threads, test files do from several processes.
-PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n auto --dist loadfile
+# They start many, so compiled code is kept, whatever the shell says, and apart from the sources.
+KEEP_COMPILED := PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX=$(CURDIR)/$(VENV)/pycache
+PYTEST := $(KEEP_COMPILED) OMP_NUM_THREADS=1 $(PY) -m pytest -n auto --dist loadfile
 
 test: $(STAMP) ## the test suite
 	$(PYTEST) $(ARGS)

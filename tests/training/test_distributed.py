@@ -169,9 +169,8 @@ def newest(run: Path) -> dict[str, Any]:
     return dict(leaves({key: state.get(key) for key in ("frames", "agent", "replay", "rng", "best_rank")}))
 
 
-@pytest.mark.parametrize(
-    "names", [FAST, pytest.param([name for name in RUNS if name not in (*FAST, "stages")], marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("names", [FAST, [name for name in RUNS if name not in (*FAST, "stages")]])
 def test_two_processes_learn_what_one_does(names: list[str], tmp_path: Path) -> None:
     process = torchrun("tests.training.shared_runs", str(tmp_path / "two"), *names)
     for name in names:
