@@ -111,6 +111,7 @@ class ACQN(OffPolicy):
     def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
         """One critic step, then one actor step against the new critic."""
         critic_loss, critic_norm, values = self.critic_optimizer.minimize(self.loss.critic_loss, batch)
+        self.reprioritize(batch, values)
         actor_loss, actor_norm, acted = self.actor_optimizer.minimize(self.loss.actor_loss, batch)
         return {
             "loss/critic": critic_loss,

@@ -76,6 +76,7 @@ class DDPG(OffPolicy):
     def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
         """One critic step, then one actor step against the new critic."""
         critic_loss, critic_norm, info = self.critic_optimizer.minimize(self.loss.critic_loss, batch)
+        self.reprioritize(batch, info)
         actor_loss, actor_norm, _ = self.actor_optimizer.minimize(self.loss.actor_loss, batch)
         return {
             "loss/critic": critic_loss,

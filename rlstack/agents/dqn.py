@@ -49,6 +49,7 @@ class DQN(OffPolicy):
 
     def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
         loss, norm, info = self.optimizer.minimize(self.objective, batch)
+        self.reprioritize(batch, info)
         return {
             "loss/critic": loss,
             "grad/critic": norm,

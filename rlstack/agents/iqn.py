@@ -65,6 +65,7 @@ class IQN(OffPolicy):
 
     def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
         loss, norm, info = self.optimizer.minimize(self.objective, batch)
+        self.reprioritize(batch, info)
         return {
             "loss/critic": loss,
             "grad/critic": norm,

@@ -13,7 +13,7 @@ from torch import Tensor
 from envs.waiting import looks_are_free
 from rlstack.collection.devices import usable_device
 from rlstack.collection.flatten import STAYS, NStep, transitions
-from rlstack.collection.replay import Replay
+from rlstack.data import make_replay
 from rlstack.networks.draws import own, whole
 
 from .base import Agent, Policy
@@ -31,13 +31,21 @@ class OffPolicy(Agent):
 
     def __init__(self, config: Any, interface: Interface, total_frames: int, device: torch.device) -> None:
         super().__init__(config, interface, total_frames, device)
+        self.prioritized = config.replay.sampler == "prioritized"
+        if not self.prioritized:
+            for known in (self.schedules, self.scheduled):
+                known.pop("importance_exponent", None)
         self.replay = self.make_replay()
         self.n_step = NStep(config.n_step, config.gamma)
         self._frames_due, self._next_target_update = 0.0, config.target_every or 0
 
-    def make_replay(self) -> Any:
-        """The memory; uniform unless an algorithm wants another."""
-        return Replay(self.config.buffer_size, self.config.batch_size, self.device, self.replay_device())
+    def make_replay(self, steps: int = 1) -> Any:
+        """The memory, as ``config.replay`` says, of transitions or sequences of so many steps."""
+        c, where = self.config, self.replay_device()
+        options = {"storage": c.replay.storage, "directory": c.replay.directory, "sampler": c.replay.sampler}
+        return make_replay(
+            c.buffer_size, c.batch_size, self.device, where, alpha=c.priority_exponent, steps=steps, **options
+        )
 
     def replay_device(self) -> torch.device | None:
         """Where the memory lives, None for the agent's device.
@@ -130,7 +138,14 @@ class OffPolicy(Agent):
 
     def sample(self) -> TensorDictBase:
         """A batch from the memory."""
+        if self.prioritized:
+            self.replay.sampler.beta = self.scheduled["importance_exponent"]
         return self.replay.sample()
+
+    def reprioritize(self, batch: TensorDictBase, info: Info) -> None:
+        """Tells a memory that draws by priority how large the errors of a batch's entries were."""
+        if self.prioritized and "index" in batch.keys():  # noqa: SIM118
+            self.replay.update_priority(batch.get("index"), info["td_error"])
 
     def prepared(self, batch: TensorDictBase) -> TensorDictBase:
         """Transitions as the losses take them: observations and rewards scaled."""

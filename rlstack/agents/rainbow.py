@@ -18,7 +18,6 @@ from torch.nn.functional import cross_entropy
 from torchrl.modules import NoisyLinear
 
 from rlstack.collection.interleaved import InterleavedReplay
-from rlstack.collection.prioritized import PrioritizedReplay
 from rlstack.config import ConfigError
 from rlstack.config.agents import RainbowConfig
 from rlstack.losses import C51Loss
@@ -42,7 +41,6 @@ class Rainbow(OffPolicy):
         self.network = self.add_network("network", network)
         atoms = torch.linspace(c.value_min, c.value_max, c.num_atoms, dtype=interface.dtype, device=device)
         self.loss = C51Loss(self.network, atoms, c.gamma)
-        self.loss.set_keys(priority_weight="weight")
         self.add_target("network", self.loss.target_network, c.target_tau)
         self.optimizer = self.add_optimizer("lr", self.network, max_grad_norm=c.max_grad_norm, eps=c.adam_eps)
 
@@ -50,15 +48,13 @@ class Rainbow(OffPolicy):
     def check(cls, interface: Interface) -> None:
         require_choices("rainbow", interface)
 
-    def make_replay(self) -> Any:
+    def make_replay(self, steps: int = 1) -> Any:
         c = self.config
-        if c.memory == "interleaved":
-            if self.interface.masked:
-                raise ConfigError("agent.memory=interleaved keeps no action masks, which the env has: use prioritized")
-            return InterleavedReplay(c.buffer_size, c.batch_size, self.device, c.n_step, c.gamma, c.priority_exponent)
-        return PrioritizedReplay(
-            c.buffer_size, c.batch_size, self.device, self.replay_device(), alpha=c.priority_exponent
-        )
+        if c.memory == "prioritized":
+            return super().make_replay(steps)
+        if self.interface.masked:
+            raise ConfigError("agent.memory=interleaved keeps no action masks, which the env has: use prioritized")
+        return InterleavedReplay(c.buffer_size, c.batch_size, self.device, c.n_step, c.gamma, c.priority_exponent)
 
     # -- acting --------------------------------------------------------------------------------------------------
 
@@ -91,16 +87,15 @@ class Rainbow(OffPolicy):
             super().remember(sequences)
 
     def sample(self) -> TensorDictBase:
-        if self.config.memory == "interleaved":
-            self.replay.beta = self.scheduled["importance_exponent"]
-            return self.replay.sample()
-        return self.replay.sample(self.scheduled["importance_exponent"])
+        if self.config.memory == "prioritized":
+            return super().sample()
+        self.replay.beta = self.scheduled["importance_exponent"]
+        return self.replay.sample()
 
     def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
         self.resample()
         loss, norm, info = self.optimizer.minimize(self.objective, batch)
-        if "index" in batch.keys():  # noqa: SIM118
-            self.replay.update_priority(batch.get("index"), info["td_error"])
+        self.reprioritize(batch, info)
         return {"loss/critic": loss, "grad/critic": norm, "value/predicted": info["value"].mean()}
 
     def resample(self) -> None:

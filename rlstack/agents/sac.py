@@ -111,6 +111,7 @@ class SAC(OffPolicy):
     def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
         """One step of the critics, one of the actor against the new critics, one of the temperature."""
         critic_loss, critic_norm, info = self.critic_optimizer.minimize(self.loss.critic_loss, batch)
+        self.reprioritize(batch, info)
         actor_loss, actor_norm, acted = self.actor_optimizer.minimize(self.loss.actor_loss, batch)
         if self.config.learn_alpha:
             wanted = acted.get("target_entropy", self.loss.target_entropy)

@@ -35,6 +35,7 @@ class TD3(DDPG):
     def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
         """One step of both critics; the actor's, and that of the targets, comes with every ``actor_every``-th."""
         critic_loss, critic_norm, info = self.critic_optimizer.minimize(self.loss.critic_loss, batch)
+        self.reprioritize(batch, info)
         metrics: dict[str, Tensor | float] = {
             "loss/critic": critic_loss,
             "grad/critic": critic_norm,

@@ -9,10 +9,8 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from rlstack.collection.prioritized import importance_weights
-from rlstack.collection.replay import Replay
-from rlstack.collection.sum_tree import SumTree
 from rlstack.config import ConfigError
+from rlstack.data import SumTree, importance_weights, make_replay
 
 _WHOLE_REDRAWS, _REDRAWS = 100, 1000
 
@@ -22,7 +20,7 @@ class InterleavedReplay:
 
     Kept for comparison with the published agent: records of several robots follow each other, so returns and next
     observations mix robots. What comes after the start of an episode, anyone's, is blank: reward and observation
-    zero, terminal. Everything else should use n-step transitions of one robot in a ``PrioritizedReplay``.
+    zero, terminal. Everything else should use n-step transitions of one robot, drawn by a ``SumTreeSampler``.
 
     Args:
         capacity: records kept, the oldest are overwritten.
@@ -46,8 +44,9 @@ class InterleavedReplay:
     ) -> None:
         if not 1 <= n_step < capacity - 1:
             raise ConfigError(f"an interleaved replay of {capacity} records has no returns over {n_step}")
-        self._records = Replay(capacity, batch_size, device)
-        self.capacity, self.batch_size, self.device = capacity, batch_size, self._records.device
+        self._records = make_replay(capacity, batch_size, device)
+        self._storage: Any = self._records.storage
+        self.capacity, self.batch_size, self.device = capacity, batch_size, self._storage.device
         self.n_step, self.gamma, self.alpha, self.beta = n_step, gamma, alpha, beta
         self._tree = SumTree(capacity, self.device)
         self._max = torch.ones((), dtype=self._tree.dtype, device=self.device)
@@ -100,29 +99,29 @@ class InterleavedReplay:
             uniform: gives n numbers in [0, 1), instead of the device's global generator.
 
         Returns ``observation``, ``action``, ``next`` (``observation``; ``reward [B, 1]``, the n-step return;
-        ``terminated [B, 1]``), ``gamma [B, 1]``, the bootstrap's discount, ``index [B]`` and ``weight [B, 1]``.
+        ``terminated [B, 1]``), ``gamma [B, 1]``, the bootstrap's discount, ``index [B]`` and ``priority_weight [B]``.
 
         Raises:
             ConfigError: no record has all its successors yet, or those that do have no priority.
         """
         index = self._draw(uniform)
-        batch = self._records.take(index, ("observation", "action"))
+        batch = self._storage.get(index, ("observation", "action"))
         batch.set("next", self.following(index))
         reward = batch.get(("next", "reward"))
         batch.set("gamma", torch.full_like(reward, self.gamma**self.n_step))
-        return batch.set("index", index).set("weight", importance_weights(self._tree.get(index), self.beta))
+        return batch.set("index", index).set("priority_weight", importance_weights(self._tree.get(index), self.beta))
 
     def following(self, index: Tensor) -> TensorDict:
         """``observation``, ``reward`` and ``terminated`` after n steps from the records at ``index [N]``."""
         window = (index[:, None] + self._ahead) % self.capacity
-        scalars = self._records.take(window.reshape(-1), ("reward", "terminal", "starts")).view(window.shape)
+        scalars = self._storage.get(window.reshape(-1), ("reward", "terminal", "starts")).view(window.shape)
         # Record k stands only if none of the records 1..k is the first of an episode.
         stands = scalars["starts"][:, 1:, 0].cumsum(1) == 0
         reward = scalars["reward"][:, :-1, 0]
         standing = torch.cat((torch.ones_like(stands[:, :1]), stands[:, :-1]), 1)
         total = (reward * standing).to(torch.float64) @ self._discounts
         blank = ~stands[:, -1:]
-        result = self._records.take(window[:, -1], ("observation",))
+        result = self._storage.get(window[:, -1], ("observation",))
         result = result.apply(lambda leaf: leaf.masked_fill(blank.view(-1, *[1] * (leaf.ndim - 1)), 0))
         result.set("reward", total.to(reward.dtype)[:, None])
         return result.set("terminated", scalars["terminal"][:, -1] | blank)
@@ -167,7 +166,7 @@ class InterleavedReplay:
         starts = torch.cat((self._starts[None], terminal))
         self._starts = starts[-1].clone()
         records.set("starts", starts[:-1].to(records.device or terminal.device))
-        head, stop = self._records.cursor, self._records.cursor + min(count, self.capacity)
+        head, stop = self._records.writer.cursor, self._records.writer.cursor + min(count, self.capacity)
         self._records.extend(records)
         self._tree.set_range(head, min(stop, self.capacity), self._max)
         self._tree.set_range(0, stop - self.capacity, self._max)
@@ -193,4 +192,4 @@ class InterleavedReplay:
 
     def _within(self, index: Tensor) -> Tensor:
         """Which records have n successors; the oldest of a full memory, at the write position, does not count."""
-        return (self._records.cursor - index) % self.capacity > self.n_step
+        return (self._records.writer.cursor - index) % self.capacity > self.n_step

@@ -91,6 +91,22 @@ class ReplayedConfig(RecurrentConfig):
     burn_in: Annotated[int, Interval(low=0, high=10_000, why="steps of an episode")] = 0
 
 
+@dataclass(frozen=True)
+class ReplayConfig:
+    """The parts of a replay buffer.
+
+    Attributes:
+        storage: of TorchRL's, where transitions are kept: ``LazyTensorStorage`` in memory, ``LazyMemmapStorage`` in
+            files that may be larger than memory.
+        directory: where these files are put; None for the system's temporary one.
+        sampler: which of them are drawn: ``uniform``, or ``prioritized`` by their errors (Schaul et al. 2016).
+    """
+
+    storage: Literal["LazyTensorStorage", "LazyMemmapStorage"] = "LazyTensorStorage"
+    directory: str | None = None
+    sampler: Literal["uniform", "prioritized"] = "uniform"
+
+
 _ENCODERS = {"flat": (), "mlp": ("hidden",), "set": ("hidden", "mask", "pool"), "image": ("features",), "skip": ()}
 
 
@@ -229,9 +245,16 @@ class OffPolicyConfig(AgentConfig):
     random_frames: Whole
     learning_starts: Whole
     frames_per_update: Annotated[float, Interval(low=1e-4, high=_WHOLE, why="10,000 updates per frame at most")]
+    replay: ReplayConfig = field(default_factory=ReplayConfig, kw_only=True)
+    priority_exponent: Annotated[float, Interval(low=0, high=10)] = field(default=0.6, kw_only=True)
+    importance_exponent: Probability = field(
+        default_factory=lambda: ScheduleConfig("linear", start=0.4, end=1.0), kw_only=True
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.replay.directory is not None and self.replay.storage != "LazyMemmapStorage":
+            raise ValueError("replay.directory is for replay.storage=LazyMemmapStorage, give null")
         if self.batch_size > self.buffer_size:
             raise ValueError(f"batch_size {self.batch_size} is larger than buffer_size {self.buffer_size}")
         if self.n_step > self.buffer_size:
@@ -267,8 +290,7 @@ class RainbowConfig(OffPolicyConfig):
     epsilon: Probability
     # memory
     memory: Literal["prioritized", "interleaved"]
-    priority_exponent: Annotated[float, Interval(low=0, high=10)]
-    importance_exponent: Probability
+    replay: ReplayConfig = field(default_factory=lambda: ReplayConfig(sampler="prioritized"), kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -276,6 +298,10 @@ class RainbowConfig(OffPolicyConfig):
             raise ValueError("value_min must be below value_max")
         if self.memory == "interleaved" and self.steps_per_batch != 1:
             raise ValueError("memory=interleaved takes steps one by one: steps_per_batch must be 1")
+        if self.replay.sampler == "uniform":
+            raise ValueError("rainbow draws by priority; priority_exponent=0 draws uniformly")
+        if self.memory == "interleaved" and self.replay.storage != "LazyTensorStorage":
+            raise ValueError("memory=interleaved lives in memory: replay.storage must be LazyTensorStorage")
         if self.memory == "interleaved" and self.replay_device is not None:
             raise ValueError("memory=interleaved lives with the learner: replay_device must be null")
 

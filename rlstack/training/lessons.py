@@ -14,8 +14,8 @@ from rlstack.agents.base import Agent
 from rlstack.agents.interface import MASK
 from rlstack.agents.recurrent.base import Recurrent
 from rlstack.agents.recurrent.policy import RecurrentPolicy
-from rlstack.collection.sequences import cut, episode_starts
 from rlstack.config import ConfigError
+from rlstack.data import cut, episode_starts
 
 HELD_OUT = 10
 """One in so many stretches of the data is not trained on but measured."""

@@ -110,7 +110,8 @@ def needs(config: TrainConfig) -> list[Need]:
         Need("networks (agent.hidden and other widths)", _COPIES * parameters, device),
         Need("episodes of an evaluation (eval.episodes)", float(config.eval.episodes * _EPISODE), torch.device("cpu")),
     ]
-    if isinstance(capacity := agent.get("buffer_size"), int | float):
+    on_disk = (agent.get("replay") or {}).get("storage") == "LazyMemmapStorage"
+    if isinstance(capacity := agent.get("buffer_size"), int | float) and not on_disk:
         twice = 1 if agent.get("recurrent") else 2  # what follows is stored too, but within sequences
         where = agent.get("replay_device")
         storage = (

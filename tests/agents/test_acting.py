@@ -87,7 +87,7 @@ def test_actions_are_remembered_as_the_agent_has_them() -> None:
     agent = small(env, name="td3", n_step=1)
     data = env.experience(agent, 3, 10)
     agent.learn(data, 30)
-    remembered = agent.replay.take(torch.arange(30))
+    remembered = agent.replay.storage.get(torch.arange(30))
     torch.testing.assert_close(remembered["action"], (data["action"].flatten(0, 1) - 20) / 10)
 
 

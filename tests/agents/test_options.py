@@ -122,8 +122,8 @@ def test_a_split_batch_gives_the_gradients_of_the_whole(name: str, discrete: boo
         data = env.experience(agent, 2, 16)
         batch = agent.rollout(data) if name in ON_POLICY else data.exclude("active").reshape(-1)
         if name == "rainbow":
-            batch["weight"], batch["index"] = torch.rand(32, 1, dtype=torch.float64), torch.arange(32)
-            agent.replay.extend(batch.exclude("weight", "index"))
+            batch["priority_weight"], batch["index"] = torch.rand(32, dtype=torch.float64), torch.arange(32)
+            agent.replay.extend(batch.exclude("priority_weight", "index"))
         found.append(gradients(agent, batch))
     assert len(found[0]) > 4 and any((gradient != 0).any() for gradient in found[0])
     torch.testing.assert_close(*found, rtol=0, atol=1e-12)

@@ -213,7 +213,7 @@ def test_replayed_features_are_those_of_acting(name: str, kind: str, truncated: 
     for part in parts:
         agent.remember(part)
     replay = agent.replay
-    flat = agent.unrolled(agent.prepared(replay.take(torch.arange(replay._size))))
+    flat = agent.unrolled(agent.prepared(replay.storage.get(torch.arange(len(replay.storage)))))
 
     def features(key: str) -> Tensor:
         """After each observation of the stream, or after each of those that follow."""
@@ -241,7 +241,9 @@ def test_replayed_features_are_those_of_acting(name: str, kind: str, truncated: 
         torch.testing.assert_close(following[key][alive], wanted["next", "features"][alive], rtol=0, atol=1e-10)
     with torch.no_grad():
         next(agent.loss.target_network.parameters()).mul_(2)
-    changed = agent.unrolled(agent.prepared(replay.take(torch.arange(replay._size))))["next", "observation", REMEMBERED]
+    changed = agent.unrolled(agent.prepared(replay.storage.get(torch.arange(len(replay.storage)))))[
+        "next", "observation", REMEMBERED
+    ]
     assert torch.equal(changed["network"], following["network"])
     assert not torch.allclose(changed["target"], following["target"])
     assert seen["network"].requires_grad and not following["network"].requires_grad
@@ -254,7 +256,7 @@ def test_burning_in_repairs_a_stale_memory_and_is_not_learned_from() -> None:
         agent = small(env, "dqn", burn_in=burn_in)
         for part in islice(batches(env, agent, 16), 1):
             agent.remember(part)
-        data = agent.prepared(agent.replay.take(torch.arange(agent.replay._size)))
+        data = agent.prepared(agent.replay.storage.get(torch.arange(len(agent.replay.storage))))
         stale = data.copy().set("memory", data["memory"] + 0.3)
         exact, found = (agent.unrolled(each)["observation", REMEMBERED, "network"] for each in (data, stale))
         errors[burn_in] = float((found - exact).detach().abs().max())

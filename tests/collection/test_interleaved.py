@@ -46,7 +46,7 @@ def check(path: Path) -> None:
     drawn = sample["index"].numpy()
     np.testing.assert_array_equal(drawn, data["sample_idx"])
     single = np.finfo(np.float32).eps  # these were recorded in float32
-    np.testing.assert_allclose(sample["weight"][:, 0].numpy(), data["sample_weights"], rtol=4 * single)
+    np.testing.assert_allclose(sample["priority_weight"].numpy(), data["sample_weights"], rtol=4 * single)
     drift = 4 * single * np.abs(data["reward"]).max()  # three rewards, discounted and summed, which may cancel out
     np.testing.assert_allclose(sample["next", "reward"][:, 0].numpy(), data["sample_returns"], rtol=0, atol=drift)
     np.testing.assert_array_equal(~sample["next", "terminated"][:, 0].numpy(), data["sample_nonterminal"] > 0)
@@ -176,7 +176,7 @@ def test_priorities_and_weights() -> None:
         sample = memory.sample()
         weight = torch.ones(65)
         weight[[5, 6]] = torch.tensor([4.0, 3.0]) ** -0.4
-        torch.testing.assert_close(sample["weight"][:, 0], weight[sample["index"]])
+        torch.testing.assert_close(sample["priority_weight"], weight[sample["index"]])
         assert sample["gamma"].shape == (16, 1) and sample["gamma"].unique().item() == pytest.approx(0.99**3)
         assert 7 not in sample["index"]
 

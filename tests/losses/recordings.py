@@ -40,5 +40,6 @@ class Recording:
         }
         entries: dict[str, Any] = {"observation": observation(""), "action": self["action"], "next": following}
         if "weights" in self.arrays:  # Rainbow: the rewards are three-step returns
-            entries |= {"weight": self["weights"], "gamma": torch.full((BATCH, 1), 0.99**3, dtype=torch.float64)}
+            gamma = torch.full((BATCH, 1), 0.99**3, dtype=torch.float64)
+            entries |= {"priority_weight": self["weights"], "gamma": gamma}
         return TensorDict(entries, batch_size=[BATCH])

@@ -178,7 +178,7 @@ def test_an_experts_experience_is_kept_with_the_learners_own_memory() -> None:
     agent: Any = make_agent("dqn", env, 10_000, batch_size=64, recurrent={**MEMORY, "size": 8})
     imitate(agent, env, Knowing(env), frames=300, epochs=1, replay=True, lr=1e-9)
     replay = agent.replay
-    data = replay.take(torch.arange(replay._size))
+    data = replay.storage.get(torch.arange(len(replay.storage)))
     assert len(replay) > 200 and (data["memory"][4:] != 0).any(1).float().mean() > 0.3
     flat = agent.unrolled(agent.prepared(data))
     assert len(flat) == len(replay) and agent.n_step.following is None

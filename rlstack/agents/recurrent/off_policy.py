@@ -14,14 +14,18 @@ from torch import Tensor
 
 from envs.base import MEMORY
 from rlstack.collection.flatten import n_step_returns
-from rlstack.collection.sequences import SequenceReplay, Windows, episode_starts
 from rlstack.config import ConfigError
+from rlstack.data import Windows, episode_starts
 from rlstack.networks.recurrent import Remembering, remembered
 from rlstack.networks.segments import Segments
 
 from ..interface import MASK, Interface
 from ..off_policy import OffPolicy
+from ..optimizer import Info
 from .base import Recurrent
+
+_LARGEST = 0.9
+"""Share of the largest error of a sequence in its priority (Kapturowski et al. 2019)."""
 
 
 class RecurrentOffPolicy(Recurrent, OffPolicy):
@@ -41,7 +45,7 @@ class RecurrentOffPolicy(Recurrent, OffPolicy):
         c = config.recurrent
         self.n_step: Any = Windows(c.burn_in, c.sequence_length, config.n_step - 1)
 
-    def make_replay(self) -> SequenceReplay:
+    def make_replay(self, steps: int = 1) -> Any:
         c = self.config
         length = c.recurrent.sequence_length
         rows, rest = divmod(c.batch_size, length)
@@ -50,7 +54,7 @@ class RecurrentOffPolicy(Recurrent, OffPolicy):
             raise ConfigError(
                 f"agent.batch_size {c.batch_size} is no multiple of recurrent.sequence_length ({length}){parts}"
             )
-        return SequenceReplay(c.buffer_size, c.batch_size, length, self.device, self.replay_device())
+        return super().make_replay(length)
 
     # -- data ----------------------------------------------------------------------------------------------------
 
@@ -89,6 +93,17 @@ class RecurrentOffPolicy(Recurrent, OffPolicy):
 
     # -- learning ------------------------------------------------------------------------------------------------
 
+    def objective(self, batch: TensorDictBase, *args: Any, **options: Any) -> tuple[Tensor, Info]:
+        """Of windows ``[N]``; the error of a window is a mixture of its steps' largest and mean (R2D2)."""
+        value, info = super().objective(batch, *args, **options)
+        if "td_error" in info:
+            active, burn_in = batch.get("active"), self._burn_in(batch)
+            learned = active[:, burn_in : burn_in + self.config.recurrent.sequence_length]
+            errors = info["td_error"].new_zeros(learned.shape).masked_scatter(learned, info["td_error"])
+            mean = errors.sum(1) / learned.sum(1).clamp(min=1)
+            info["td_error"] = _LARGEST * errors.amax(1) + (1 - _LARGEST) * mean
+        return value, info
+
     def unrolled(self, batch: TensorDictBase) -> TensorDict:
         burn_in = self._burn_in(batch)
         before, rest = _parts(batch, burn_in)
@@ -108,6 +123,8 @@ class RecurrentOffPolicy(Recurrent, OffPolicy):
         with torch.no_grad():
             _, target = unroll(self._target)
         entries = {key: rest.get(key) for key in ("action", "active", MASK) if key in rest.keys()}  # noqa: SIM118
+        if (weight := batch.get("priority_weight", None)) is not None:
+            entries["priority_weight"] = weight[:, None].expand(rest.shape)
         then = rest.get("next").copy()
         then.set("observation", remembered({own.name: following.detach(), self._target.name: target}))
         sequences = TensorDict(
@@ -120,6 +137,6 @@ class RecurrentOffPolicy(Recurrent, OffPolicy):
 
 def _parts(batch: TensorDictBase, burn_in: int) -> tuple[TensorDictBase, TensorDictBase]:
     """The first steps of windows ``[N]``, and the others, as ``[N, L]`` each."""
-    steps = batch.exclude(MEMORY, "share")
+    steps = batch.exclude(MEMORY, "share", "index", "priority_weight")
     steps.batch_size = batch.get("active").shape
     return steps[:, :burn_in], steps[:, burn_in:]

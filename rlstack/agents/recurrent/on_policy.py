@@ -9,7 +9,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from envs.base import MEMORY
-from rlstack.collection.sequences import cut, episode_starts
+from rlstack.data import cut, episode_starts
 from rlstack.networks.recurrent import remembered
 from rlstack.networks.segments import Segments
 

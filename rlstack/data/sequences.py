@@ -8,8 +8,6 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from .replay import Replay
-
 
 def episode_starts(sequences: TensorDictBase) -> Tensor:
     """``[B, T]`` bool, steps before which an agent's memory is empty, of folded sequences ``[B, T]``.
@@ -93,27 +91,3 @@ class Windows:
         """Restores :meth:`state_dict`, on the device of the sequences to come."""
         waiting = state.get("waiting")
         self._waiting = None if waiting is None else TensorDict(waiting, device=device).auto_batch_size_(2)
-
-
-class SequenceReplay(Replay):
-    """Uniform replay of :class:`Windows`, counted in the steps that are learned from.
-
-    Args:
-        capacity, batch_size: in steps; rounded down to whole windows.
-        length: steps that are learned from, of a window.
-        device, storage_device: as of :class:`Replay`.
-    """
-
-    def __init__(
-        self,
-        capacity: int,
-        batch_size: int,
-        length: int,
-        device: torch.device | str,
-        storage_device: torch.device | str | None = None,
-    ) -> None:
-        super().__init__(capacity // length, batch_size // length, device, storage_device)
-        self.length = length
-
-    def __len__(self) -> int:
-        return super().__len__() * self.length

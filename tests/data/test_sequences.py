@@ -6,7 +6,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from rlstack.collection.sequences import SequenceReplay, Windows, cut, episode_starts
+from rlstack.data import Windows, cut, episode_starts, make_replay
 
 
 def stream(rows: int, steps: int, first: int = 0, dead: tuple[int, ...] = ()) -> TensorDict:
@@ -82,7 +82,7 @@ def test_a_short_call_by_itself_is_filled_up() -> None:
 
 
 def test_a_replay_of_windows_counts_steps() -> None:
-    replay = SequenceReplay(40, 12, 4, "cpu")
+    replay = make_replay(40, 12, steps=4)
     windows = Windows(0, 4, 0)
     replay.extend(windows(stream(2, 8)))
     assert len(replay) == 16 and replay.sample()["observation"].shape == (3, 4, 1)

@@ -1,0 +1,1 @@
+"""Our parts in scripts of plain TorchRL."""

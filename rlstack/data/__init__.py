@@ -1,0 +1,20 @@
+"""Replay buffers of TorchRL's, in parts that can be exchanged for TorchRL's own; each works in any TorchRL script."""
+
+from .replay import MemmapRows, RangeWriter, Replay, TensorRows, make_replay
+from .samplers import SumTreeSampler, importance_weights
+from .sequences import Windows, cut, episode_starts
+from .sum_tree import SumTree
+
+__all__ = [
+    "MemmapRows",
+    "RangeWriter",
+    "Replay",
+    "SumTree",
+    "SumTreeSampler",
+    "TensorRows",
+    "Windows",
+    "cut",
+    "episode_starts",
+    "importance_weights",
+    "make_replay",
+]

@@ -1,0 +1,425 @@
+"""Replay buffers (Lin 1992): TorchRL's, on storages and a writer that cost no more than the copies they make.
+
+A buffer of TorchRL's finds rows by indexing a ``TensorDict``, which takes longer than copying them: 130 us of CPU time
+to write 4 transitions and 90 to draw 64, where the copies take 9 and 13 (``python -m experiments.benchmarks.replay``).
+The parts here copy tensor by tensor, in the public methods that TorchRL's buffers call: 21 and 23 us. Every part can be
+exchanged for one of TorchRL's, and with transforms, or on another storage, a :class:`Replay` takes TorchRL's way.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import weakref
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+from torchrl.data import LazyMemmapStorage, LazyTensorStorage, RoundRobinWriter, TensorDictReplayBuffer
+from torchrl.data.replay_buffers import RandomSampler
+
+from rlstack.collection.devices import indexed
+from rlstack.config import ConfigError
+
+from .samplers import SumTreeSampler
+
+Leaves = dict[str, Any]
+"""Tensors under their keys, nested as in the tensordict they come from."""
+
+_INVOLVED = ("prefetch", "pin_memory", "sample_unit", "collate_fn")
+"""Options of TorchRL's buffers that have more to do than to draw and to copy."""
+
+
+class Rows(LazyTensorStorage):
+    """What :class:`TensorRows` and :class:`MemmapRows` share: rows are read and written tensor by tensor.
+
+    The tensors are those of TorchRL's storage, and so are its books (its length, its last position): the only places
+    where names stand that TorchRL keeps to its own classes are :meth:`leaves` and :meth:`set`.
+
+    Attributes:
+        sample_device: where :meth:`rows` and :meth:`get` bring what tensors of positions ask for; from CPU memory to a
+            GPU through pinned memory, without waiting for its arrival.
+    """
+
+    sample_device: torch.device
+    _known: tuple[Any, Leaves] = (None, {})
+
+    @property
+    def leaves(self) -> Leaves:
+        """The whole tensors ``[max_size, ...]``, filled up to ``len``; empty before the first write."""
+        if self._known[0] is not self._storage:
+            self._known = (self._storage, {} if self._storage is None else _nested(self._storage))
+        return self._known[1]
+
+    def get(self, index: Any, keys: tuple[str, ...] | None = None) -> Any:
+        """Rows of the storage.
+
+        Args:
+            index: int64 positions ``[N]`` of the filled part on the storage's device, for copies on ``sample_device``;
+                anything else as TorchRL has it.
+            keys: top-level entries wanted, all by default.
+        """
+        if isinstance(index, Tensor) and index.dtype == torch.int64 and index.dim() == 1 and self.leaves:
+            return self.rows(index, keys)
+        found = super().get(index)
+        return found if keys is None else found.select(*keys)
+
+    def rows(self, index: Tensor, keys: tuple[str, ...] | None = None, besides: Leaves | None = None) -> TensorDict:
+        """Copies of the rows at positions ``index [N]``, with further entries ``[N, ...]`` beside them."""
+        besides = besides or {}
+        leaves = self.leaves if keys is None else {key: self.leaves[key] for key in keys}
+        if self.sample_device == self.device:
+            found = _gather(leaves, index)
+        else:
+            found = self._sent(leaves, index)
+            besides = {key: value.to(self.sample_device) for key, value in besides.items()}
+        # The public constructor validates every entry, which costs as much as gathering them.
+        return TensorDict._new_unsafe(found | besides, batch_size=index.shape, device=self.sample_device)
+
+    def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> None:
+        """Writes rows ``[N]`` from any device.
+
+        Raises:
+            ConfigError: keys or shapes differ from those of earlier rows.
+        """
+        if not (isinstance(cursor, slice) and isinstance(data, TensorDictBase) and self.leaves):
+            super().set(cursor, data, set_cursor=set_cursor)
+            return
+        _write(self.leaves, data, cursor)
+        if set_cursor:
+            self._set_last_cursor(cursor)
+            self._get_new_len(data, cursor)
+        self._bump_mutation_revision()
+
+    def _sent(self, leaves: Leaves, index: Tensor) -> Leaves:
+        return {
+            key: self._sent(leaf, index) if isinstance(leaf, dict) else self._row(leaf, index)
+            for key, leaf in leaves.items()
+        }
+
+    def _row(self, leaf: Tensor, index: Tensor) -> Tensor:
+        if self.device.type == "cpu" and self.sample_device.type == "cuda":
+            # Torch keeps a pinned block from being reused until the copy out of it is done.
+            shape = (index.shape[0], *leaf.shape[1:])
+            pinned = torch.empty(shape, dtype=leaf.dtype, pin_memory=True)
+            return torch.index_select(leaf, 0, index, out=pinned).to(self.sample_device, non_blocking=True)
+        return leaf.index_select(0, index).to(self.sample_device)
+
+
+class TensorRows(Rows):
+    """TorchRL's ``LazyTensorStorage``: rows in memory.
+
+    Args:
+        max_size: rows kept.
+        device: of the storage.
+        sample_device: of samples, ``device`` by default.
+    """
+
+    def __init__(
+        self, max_size: int, *, device: torch.device | str = "cpu", sample_device: torch.device | str | None = None
+    ) -> None:
+        super().__init__(max_size, device=indexed(device))
+        self.sample_device = self.device if sample_device is None else indexed(sample_device)
+
+
+class MemmapRows(Rows, LazyMemmapStorage):
+    """TorchRL's ``LazyMemmapStorage``: rows in files, which may be larger than memory.
+
+    The files lie in a folder of their own, which is removed with the storage or at the end of the program.
+
+    Args:
+        max_size: rows kept.
+        directory: where the folder is made; None for the system's temporary one.
+        sample_device: of samples, the CPU by default.
+    """
+
+    def __init__(
+        self, max_size: int, *, directory: Path | str | None = None, sample_device: torch.device | str | None = None
+    ) -> None:
+        try:
+            folder = tempfile.mkdtemp(prefix="replay_", dir=directory)
+        except OSError as error:
+            raise ConfigError(f"agent.replay.directory: {directory} cannot be written to ({error.strerror})") from None
+        # TorchRL's own cleaning up would take over the signals of the process.
+        LazyMemmapStorage.__init__(self, max_size, scratch_dir=folder, existsok=True, auto_cleanup=False)
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        self.folder = Path(folder)
+        self.sample_device = self.device if sample_device is None else indexed(sample_device)
+
+    def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> None:
+        """As that of :class:`Rows`.
+
+        Raises:
+            ConfigError: the disk has no room for all rows; a write to a full one would end the process.
+        """
+        if not self.leaves and isinstance(data, TensorDictBase) and len(data):
+            need, free = data[:1].bytes() * self.max_size, shutil.disk_usage(self.folder).free
+            if need > free:
+                where = f"{self.folder.parent} has {free / 1e9:,.1f} GB left"
+                raise ConfigError(f"agent.replay.directory: {self.max_size:,} rows take {need / 1e9:,.1f} GB, {where}")
+        super().set(cursor, data, set_cursor=set_cursor)
+
+
+class RangeWriter(RoundRobinWriter):
+    """TorchRL's ``RoundRobinWriter``, which overwrites the oldest rows; a batch goes to a range of positions at once.
+
+    Of a batch larger than the storage only the last rows count.
+    """
+
+    def extend(self, data: Any) -> Tensor:
+        """Writes rows ``[N]`` and returns their positions, int64 ``[N]`` on the CPU."""
+        capacity, start, count = self._storage.max_size, self.cursor, len(data)
+        if count > capacity:
+            data, count = data[-capacity:], capacity
+        if count == 0:
+            return torch.zeros(0, dtype=torch.int64)
+        here = min(count, capacity - start)
+        if here == count:
+            self._storage.set(slice(start, start + count), data)
+        else:
+            self._storage.set(slice(start, capacity), data[:here])
+            self._storage.set(slice(0, count - here), data[here:])
+        self._cursor = (start + count) % capacity
+        self._write_count += count
+        index = torch.arange(start, start + count)
+        return index if here == count else index % capacity
+
+    @property
+    def cursor(self) -> int:
+        """Position that is written next."""
+        return int(self._cursor)
+
+
+class Replay(TensorDictReplayBuffer):
+    """A TorchRL replay buffer of flat tensordicts, with a state that fits into a checkpoint.
+
+    Storage, sampler and writer may be any of TorchRL's; with :class:`Rows`, a :class:`RangeWriter` and no transforms
+    the buffer adds next to nothing to the copies. Samples have the entry ``index``, and of a :class:`SumTreeSampler`
+    also ``priority_weight``, as TorchRL's have.
+
+    Args:
+        storage: :class:`TensorRows`, :class:`MemmapRows` or any of TorchRL's.
+        batch_size: of a sample.
+        steps: steps that an entry counts as, of entries that are sequences: ``len`` counts steps.
+        options: see ``torchrl.data.TensorDictReplayBuffer``; the writer is a :class:`RangeWriter` by default.
+    """
+
+    def __init__(self, *, storage: Any, batch_size: int | None = None, steps: int = 1, **options: Any) -> None:
+        options.setdefault("writer", RangeWriter())
+        super().__init__(storage=storage, batch_size=batch_size, **options)
+        self.steps = steps
+        self._plain = not len(self.transform) and not any(options.get(name) for name in _INVOLVED)
+
+    def __len__(self) -> int:
+        return len(self.storage) * self.steps
+
+    @property
+    def direct(self) -> bool:
+        """Its parts are such that nothing is left for TorchRL to do around them."""
+        return self._plain and isinstance(self.storage, Rows)
+
+    def append_transform(self, transform: Any, *, invert: bool = False) -> Replay:
+        self._plain = False
+        super().append_transform(transform, invert=invert)
+        return self
+
+    def insert_transform(self, index: int, transform: Any, *, invert: bool = False) -> Replay:
+        self._plain = False
+        super().insert_transform(index, transform, invert=invert)
+        return self
+
+    def extend(self, tensordicts: TensorDictBase, *, update_priority: bool | None = None) -> Tensor:
+        """Adds entries ``[N]`` from any device and returns their positions ``[N]``.
+
+        Those that come with a ``priority_key`` get that priority, others the largest so far.
+
+        Raises:
+            ConfigError: keys or shapes differ from those of earlier entries.
+        """
+        if not (self.direct and isinstance(self.writer, RangeWriter)):
+            return super().extend(tensordicts[-self.storage.max_size :], update_priority=update_priority)
+        sampler, start = self.sampler, self.writer.cursor
+        index = self.writer.extend(tensordicts)
+        if not isinstance(sampler, SumTreeSampler):
+            sampler.extend(index)
+            return index
+        sampler.renew(start, len(index))
+        if update_priority is not False and len(index):
+            error = tensordicts.get(self.priority_key, None)
+            if error is not None:
+                sampler.update_priority(index, error[-len(index) :])
+        return index
+
+    def sample(self, batch_size: int | None = None, return_info: bool = False, include_info: bool | None = None) -> Any:
+        """A batch ``[batch_size]`` of copies, drawn with the global generator of the storage's device.
+
+        Raises:
+            ConfigError: the buffer is empty.
+        """
+        if len(self.storage) == 0:
+            raise ConfigError("an empty replay has nothing to sample: extend it first")
+        if return_info or not self.direct:
+            return super().sample(batch_size, return_info, include_info)
+        index, info = self.sampler.sample(self.storage, self.batch_size if batch_size is None else batch_size)
+        return self.storage.rows(index, besides={"index": index, **info})
+
+    def update_tensordict_priority(self, data: TensorDictBase) -> None:
+        """Sets the priorities of a sample's entries to their errors, which a loss left under ``priority_key``.
+
+        Raises:
+            ConfigError: the entry is missing.
+        """
+        if not isinstance(self.sampler, SumTreeSampler):
+            super().update_tensordict_priority(data)
+            return
+        error = data.get(self.priority_key, None)
+        if error is None:
+            raise ConfigError(f"no priorities: the batch has no {self.priority_key!r}, call the loss on it first")
+        self.update_priority(data.get("index"), error)
+
+    # -- checkpoint ----------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """The filled part of the storage, the write position, and what the sampler and transforms have to say.
+
+        Its tensors are views: save or copy them before the next extend. On a storage of TorchRL's it is TorchRL's.
+        """
+        if not isinstance(self.storage, Rows):
+            return super().state_dict()
+        state: dict[str, Any] = {
+            "transitions": _filled(self.storage.leaves, len(self.storage)),
+            "cursor": self.writer.state_dict()["_cursor"],
+            "capacity": self.storage.max_size,
+            **self.sampler.state_dict(),
+        }
+        transforms = dict(self.transform.state_dict())
+        return state | ({"transforms": transforms} if transforms else {})
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restores :meth:`state_dict` of a buffer of the same capacity and, once it has held some, entries.
+
+        Raises:
+            ConfigError: the state does not fit.
+        """
+        if not isinstance(self.storage, Rows):
+            super().load_state_dict(state_dict)
+            return
+        data = self._checked(state_dict)
+        # Allocated tensors stay, so that a load needs no second storage's memory.
+        self.empty()
+        if data is not None:
+            self.writer.extend(data)
+        written = {"_cursor": state_dict["cursor"], "_write_count": len(self.storage)}
+        self.writer.load_state_dict(written)
+        self.sampler.load_state_dict(state_dict)
+        if "transforms" in state_dict:
+            self.transform.load_state_dict(state_dict["transforms"])
+
+    def _checked(self, state: dict[str, Any]) -> TensorDict | None:
+        """The entries of a state that fits, None if it has none."""
+        if missing := {"transitions", "cursor", "capacity"} - state.keys():
+            raise ConfigError(f"not the state of a replay: {', '.join(sorted(missing))} missing")
+        if isinstance(self.sampler, SumTreeSampler) and "tree" not in state:
+            raise ConfigError("a prioritised replay cannot go on from a uniform replay's state")
+        capacity, cursor, held = state["capacity"], state["cursor"], self.storage.leaves
+        if capacity != self.storage.max_size:
+            raise ConfigError(
+                f"the state of a replay of capacity {capacity} does not fit one of {self.storage.max_size}"
+            )
+        data = TensorDict(state["transitions"]).auto_batch_size_(1) if state["transitions"] else None
+        size = data.batch_size[0] if data is not None and data.batch_size else 0
+        if not (cursor == size < capacity or 0 <= cursor < size == capacity):
+            raise ConfigError(f"not the state of a replay: {size} of {capacity} transitions, next written at {cursor}")
+        if data is not None and held and (differing := _layout(_nested(data)) ^ _layout(held)):
+            names = sorted({name for name, _, _ in differing})
+            raise ConfigError(f"the state's transitions are of another kind: {', '.join(names)} differ")
+        return data
+
+
+def make_replay(
+    capacity: int,
+    batch_size: int,
+    device: torch.device | str = "cpu",
+    storage_device: torch.device | str | None = None,
+    *,
+    storage: Literal["LazyTensorStorage", "LazyMemmapStorage"] = "LazyTensorStorage",
+    directory: Path | str | None = None,
+    sampler: Literal["uniform", "prioritized"] = "uniform",
+    alpha: float = 0.6,
+    eps: float = 1e-6,
+    steps: int = 1,
+) -> Replay:
+    """A replay buffer from options as a configuration has them.
+
+    Args:
+        capacity: transitions kept, the oldest are overwritten.
+        batch_size: of a sample, drawn with replacement.
+        device: of samples.
+        storage_device: of the storage and the random numbers, ``device`` by default; files are read by the CPU.
+        storage: :class:`TensorRows` or :class:`MemmapRows`, by the name of the class of TorchRL's that it is.
+        directory: see :class:`MemmapRows`.
+        sampler: TorchRL's ``RandomSampler`` or a :class:`SumTreeSampler`.
+        alpha, eps: see :class:`SumTreeSampler`.
+        steps: of each entry, for sequences; capacity and batch size count steps then, and are rounded down.
+    """
+    capacity, batch_size = capacity // steps, batch_size // steps
+    if capacity < 1 or batch_size < 1:
+        raise ConfigError(f"a replay needs a positive capacity and batch size, got {capacity} and {batch_size}")
+    rows: Rows
+    if storage == "LazyMemmapStorage":
+        if storage_device is not None and indexed(storage_device).type != "cpu":
+            raise ConfigError(f"agent.replay_device: LazyMemmapStorage lies on disk, cpu or null, got {storage_device}")
+        rows = MemmapRows(capacity, directory=directory, sample_device=device)
+    else:
+        rows = TensorRows(capacity, device=device if storage_device is None else storage_device, sample_device=device)
+    prioritized = sampler == "prioritized"
+    draws = SumTreeSampler(capacity, alpha, eps=eps, device=rows.device) if prioritized else RandomSampler()
+    return Replay(storage=rows, sampler=draws, batch_size=batch_size, steps=steps)
+
+
+def _nested(data: TensorDictBase) -> Leaves:
+    # Memory-mapped tensors are of a class of their own, every call of which goes through Python.
+    return {
+        key: _nested(value) if isinstance(value, TensorDictBase) else value.as_subclass(Tensor)
+        for key, value in data.items()
+    }
+
+
+def _filled(leaves: Leaves, size: int) -> Leaves:
+    if size == 0:
+        return {}
+    return {key: _filled(leaf, size) if isinstance(leaf, dict) else leaf[:size] for key, leaf in leaves.items()}
+
+
+def _layout(leaves: Leaves, prefix: str = "") -> set[tuple[str, torch.Size, torch.dtype]]:
+    """Name, shape without the batch, and dtype of every tensor."""
+    found = set()
+    for key, leaf in leaves.items():
+        if isinstance(leaf, dict):
+            found |= _layout(leaf, f"{prefix}{key}/")
+        else:
+            found.add((prefix + key, leaf.shape[1:], leaf.dtype))
+    return found
+
+
+def _gather(leaves: Leaves, index: Tensor) -> Leaves:
+    return {
+        key: _gather(leaf, index) if type(leaf) is dict else leaf.index_select(0, index) for key, leaf in leaves.items()
+    }
+
+
+def _write(leaves: Leaves, data: TensorDictBase, where: slice) -> None:
+    """Copies ``data [N]`` into a range of N positions."""
+    if leaves.keys() != set(data.keys()):
+        raise ConfigError(f"transitions of a replay keep their keys: {sorted(leaves)}, got {sorted(data.keys())}")
+    for key, value in data.items():
+        leaf = leaves[key]
+        if type(leaf) is dict:
+            _write(leaf, value, where)
+            continue
+        if value.shape[1:] != leaf.shape[1:]:  # copying would broadcast
+            stored, given = [*leaf.shape[1:]], [*value.shape[1:]]
+            raise ConfigError(f"transitions of a replay keep their shapes: {key} {stored}, got {given}")
+        leaf[where] = value

@@ -1,0 +1,126 @@
+"""Prioritised replay (Schaul et al. 2016) as a TorchRL sampler, in plain torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torchrl.data import Storage
+from torchrl.data.replay_buffers import Sampler
+
+from rlstack.config import ConfigError
+
+from .sum_tree import SumTree
+
+_FILE = "sum_tree.pt"
+
+
+class SumTreeSampler(Sampler):
+    """Draws entries in proportion to ``(priority + eps)**alpha``, stratified.
+
+    The proportional variant of Schaul et al., "Prioritized Experience Replay" (ICLR 2016). TorchRL's own
+    ``PrioritizedSampler`` needs an extension in C++, which its wheels do not have for every version of torch. A
+    :class:`~rlstack.data.Replay` takes either.
+
+    Args:
+        capacity: of the storage.
+        alpha: how much priorities count, 0 (uniform) to 1.
+        beta: exponent of the importance weights ``(N P)**-beta / max``, the maximum over the batch; 0 leaves them at 1.
+        eps: added to every priority, > 0, so that each entry keeps a chance.
+        device: where the tree lives: that of the storage.
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        alpha: float = 0.6,
+        beta: float = 0.4,
+        eps: float = 1e-6,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        if alpha < 0 or eps <= 0:
+            raise ConfigError(f"prioritised replay needs alpha >= 0 and eps > 0, got {alpha} and {eps}")
+        self.alpha, self.beta, self.eps = alpha, beta, eps
+        self.tree = SumTree(capacity, device)
+        self._max = torch.ones((), dtype=self.tree.dtype, device=self.tree.device)
+
+    @property
+    def max_priority(self) -> Tensor:
+        """The largest priority so far (0-d, at least 1), which new entries get."""
+        return self._max.clone()
+
+    @property
+    def default_priority(self) -> float:
+        return float(self._max)
+
+    def sample(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict[str, Any]]:
+        """Positions ``[batch_size]``, and ``priority_weight [batch_size]``."""
+        tree = self.tree
+        drawn = torch.rand(batch_size, dtype=tree.dtype, device=tree.device, generator=self._rng)
+        index = tree.sample(batch_size, drawn)
+        return index, {"priority_weight": importance_weights(tree.get(index), self.beta)}
+
+    def add(self, index: int) -> None:
+        self.renew(index, 1)
+
+    def extend(self, index: Tensor) -> None:
+        """Entries ``index [N]`` are new: they get the largest priority so far."""
+        index = index.reshape(-1).to(self.tree.device)
+        self.tree.set(index, self._stored(self._max).expand(len(index)))
+
+    def renew(self, start: int, count: int) -> None:
+        """The same for ``count`` entries from ``start`` on, round the end; a range costs less than its numbers."""
+        stop, value = start + count, self._stored(self._max)
+        self.tree.set_range(start, min(stop, self.tree.capacity), value)
+        self.tree.set_range(0, stop - self.tree.capacity, value)
+
+    def update_priority(self, index: Any, priority: Any, *, storage: Storage | None = None) -> None:
+        """Sets new priorities of sampled entries.
+
+        Args:
+            index: ``[N]``, the sample's ``index``; of one given twice the larger priority counts.
+            priority: ``[N]`` or ``[N, 1]``, absolute errors or losses. Those that are not finite count as zero: a
+                diverged loss must not take all mass for ever.
+            storage: unused.
+        """
+        device, dtype = self.tree.device, self.tree.dtype
+        priority = torch.as_tensor(priority).detach().reshape(-1).to(device, dtype).abs()
+        priority = torch.nan_to_num(priority, nan=0.0, posinf=0.0)
+        torch.maximum(self._max, priority.max(), out=self._max)
+        self.tree.set(torch.as_tensor(index).reshape(-1).to(device), self._stored(priority))
+
+    def state_dict(self) -> dict[str, Any]:
+        """The tree's values, as a view, and the largest priority."""
+        return {"tree": self.tree.state_dict(), "max_priority": self.max_priority}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restores :meth:`state_dict`."""
+        self.tree.load_state_dict(state_dict["tree"])
+        self._max.copy_(state_dict["max_priority"])
+
+    def dumps(self, path: Path | str) -> None:
+        """Writes :meth:`state_dict` into a folder."""
+        Path(path).mkdir(parents=True, exist_ok=True)
+        torch.save(self.state_dict(), Path(path) / _FILE)
+
+    def loads(self, path: Path | str) -> None:
+        """Restores what :meth:`dumps` wrote."""
+        self.load_state_dict(torch.load(Path(path) / _FILE, weights_only=True, map_location=self.tree.device))
+
+    def _empty(self) -> None:
+        self.tree.set_range(0, self.tree.capacity, 0.0)
+        self._max.fill_(1.0)
+
+    def _stored(self, priority: Tensor) -> Tensor:
+        return (priority + self.eps) ** self.alpha
+
+
+def importance_weights(priority: Tensor, beta: float) -> Tensor:
+    """``(N P)**-beta`` over its maximum, ``[B]``, of entries drawn in proportion to ``priority [B]`` (> 0).
+
+    Normalised over the batch, neither the number of entries nor the total priority matters: the entry of the least
+    priority has weight 1, the others less.
+    """
+    return ((priority / priority.min()) ** -beta).to(torch.get_default_dtype())

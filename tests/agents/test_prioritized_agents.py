@@ -1,0 +1,155 @@
+"""Prioritised replay for every agent that learns from a memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDict
+from torchrl.data import ReplayBuffer
+
+from rlstack.agents import make_agent
+from rlstack.config import ConfigError
+from tests.agents.recall import Recall
+from tests.agents.small_agents import CASES, ON_POLICY, equal, plain, small
+from tests.agents.test_agents_going_on import everything, leaves, through_a_file
+
+OFF_POLICY = [(name, discrete) for name, discrete in CASES if name not in ON_POLICY]
+PRIORITIZED: dict[str, Any] = {
+    "replay": {"sampler": "prioritized"},
+    "priority_exponent": 0.5,
+    "importance_exponent": 0.7,
+}
+
+
+def watched(agent: Any) -> list[TensorDict]:
+    """The samples that an agent takes from now on."""
+    taken, sample = [], agent.replay.sample
+
+    def watch() -> TensorDict:
+        taken.append(sample())
+        return taken[-1]
+
+    agent.replay.sample = watch
+    return taken
+
+
+def one_update(agent: Any, sequences: TensorDict) -> tuple[TensorDict, torch.Tensor, torch.Tensor]:
+    """The sample of the one update, and the stored priorities before and after it."""
+    agent.remember(sequences)
+    tree, taken = agent.replay.sampler.tree, watched(agent)
+    chosen = torch.arange(0, len(agent.replay.storage), 3)
+    agent.replay.update_priority(chosen, torch.linspace(0.1, 5.0, len(chosen)))
+    before = tree.values.clone()
+    agent.update(agent.prepared(agent.sample()))
+    return taken[0], before, tree.values
+
+
+def check(agent: Any, sample: TensorDict, before: torch.Tensor, after: torch.Tensor) -> None:
+    drawn = torch.zeros(len(before), dtype=torch.bool)
+    drawn[sample["index"]] = True
+    assert torch.equal(before[~drawn], after[~drawn]) and 0 < drawn.sum() < len(agent.replay.storage)
+    assert (before[drawn] != after[drawn]).all() and (after[drawn] > 0).all()
+    # Schaul et al. 2016, 3.4: w = (N P)**-beta, over its maximum
+    probability = before / before.sum()
+    weight = (len(agent.replay.storage) * probability[sample["index"]]) ** -0.7
+    torch.testing.assert_close(sample["priority_weight"].double(), weight / weight.max(), rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("n_step", [1, 3])
+@pytest.mark.parametrize(("name", "discrete"), OFF_POLICY)
+def test_an_update_changes_the_priorities_of_what_it_drew(name: str, discrete: bool, n_step: int) -> None:
+    env = plain(discrete)
+    agent = small(env, name=name, n_step=n_step, **PRIORITIZED)
+    assert isinstance(agent.replay, ReplayBuffer)
+    check(agent, *one_update(agent, env.experience(agent, 3, 30)))
+
+
+@pytest.mark.parametrize("name", ["dqn", "iqn"])
+def test_so_does_one_of_an_agent_with_a_memory(name: str) -> None:
+    torch.manual_seed(0)
+    memory = {"kind": "gru", "size": 8, "layers": 1, "sequence_length": 4, "burn_in": 2}
+    sizes = {"hidden": [16], "batch_size": 16, "frames_per_update": 10, "learning_starts": 0, "n_step": 2}
+    env = Recall(4, delay=2)
+    agent: Any = make_agent(name, env, 1000, recurrent=memory, **sizes, **PRIORITIZED)
+    sequences = _recalled(agent, env, 60)
+    check(agent, *one_update(agent, sequences))
+
+
+def _recalled(agent: Any, env: Recall, frames: int) -> TensorDict:
+    from rlstack import make_collector
+    from rlstack.collection.flatten import flatten_agents
+
+    (batch,) = make_collector(env, agent.policy(explore=True), frames, total_frames=frames * 4)
+    return flatten_agents(batch, None)
+
+
+def test_the_priority_of_a_dqn_transition_is_its_error() -> None:
+    """Values and their targets are zero but for the reward: the error is the reward, the priority (|r| + eps)**1/2."""
+    env = plain(discrete=True)
+    agent = small(env, name="dqn", n_step=1, **PRIORITIZED)
+    sequences = env.experience(agent, 3, 30)
+    with torch.no_grad():
+        for network in (agent.network, agent.loss.target_network):
+            for parameter in network.parameters():
+                parameter.zero_()
+    sample, _, after = one_update(agent, sequences)
+    reward = sequences["next", "reward"].flatten()[sample["index"]].double()
+    torch.testing.assert_close(after[sample["index"]], (reward.abs() + 1e-6).sqrt(), rtol=1e-6, atol=0)
+
+
+def test_the_importance_exponent_is_a_schedule_of_those_who_use_it() -> None:
+    env = plain(discrete=True)
+    rising = {"kind": "linear", "start": 0.4, "end": 1.0}
+    agent = small(env, name="iqn", **PRIORITIZED | {"importance_exponent": rising})
+    for frames in (30, 500):
+        agent.learn(env.experience(agent, 3, 10), frames)
+    assert agent.replay.sampler.beta == pytest.approx(0.7)
+    assert "schedule/importance_exponent" in agent.schedule_metrics()
+    assert "schedule/importance_exponent" not in small(env, name="iqn").schedule_metrics()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"replay": {"sampler": "best"}}, "agent.replay.sampler: expected one of 'uniform', 'prioritized'"),
+        (
+            {"replay": {"storage": "ListStorage"}},
+            "agent.replay.storage: .*expected one of 'LazyTensorStorage', 'LazyMemmapStorage'",
+        ),
+        ({"replay": {"directory": "/tmp"}}, "agent: replay.directory is for replay.storage=LazyMemmapStorage"),
+    ],
+)
+def test_mistakes_are_one_line(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        small(plain(discrete=True), name="dqn", **options)
+
+
+@pytest.mark.parametrize(("name", "discrete"), [("td3", False), ("iqn", True)])
+def test_a_restored_agent_goes_on_exactly(name: str, discrete: bool) -> None:
+    env = plain(discrete)
+    agent, other = (small(env, name=name, **PRIORITIZED) for _ in range(2))
+    parts = [env.experience(agent, 3, 10) for _ in range(4)]
+    for k, part in enumerate(parts[:2]):
+        agent.learn(part, 30 * (k + 1))
+    saved, random = through_a_file(everything(agent)), torch.get_rng_state()
+    other.load_state_dict(saved["agent"])
+    other.load_replay_state(saved["replay"])
+    outcomes = []
+    for each in (agent, other):
+        torch.set_rng_state(random)
+        for k, part in enumerate(parts[2:]):
+            each.learn(part, 90 + 30 * k)
+        outcomes.append(leaves(everything(each)))
+    assert agent.updates > 2 and equal(*outcomes)
+
+
+def test_an_agent_learns_from_files(tmp_path: Any) -> None:
+    env, outcomes = plain(discrete=False), []
+    on_disk = {"storage": "LazyMemmapStorage", "directory": str(tmp_path)}
+    for replay in (on_disk, {"storage": "LazyTensorStorage"}):
+        agent = small(env, name="td3", replay=replay)
+        agent.learn(env.experience(agent, 3, 30), 90)
+        outcomes.append(agent.parameters())
+    assert agent.updates > 0 and all(torch.equal(*pair) for pair in zip(*outcomes))

@@ -1,0 +1,344 @@
+"""The replay buffer: what it holds, what it gives, and that it goes on exactly after a checkpoint."""
+
+from __future__ import annotations
+
+import gc
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDict
+from torchrl.data import LazyMemmapStorage, LazyTensorStorage, ReplayBuffer, TensorDictReplayBuffer
+from torchrl.data.replay_buffers import RandomSampler
+from torchrl.envs.transforms import DoubleToFloat, RewardScaling
+
+from rlstack.config import ConfigError
+from rlstack.data import MemmapRows, RangeWriter, Replay, SumTreeSampler, TensorRows, make_replay
+from rlstack.training.checkpoint import to_saveable
+
+CPU = torch.device("cpu")
+
+
+def numbered(start: int, stop: int) -> TensorDict:
+    n = torch.arange(start, stop, dtype=torch.float32)[:, None]
+    observation = {"self": n + 0.1, "mask": n > 3}
+    following = {"observation": {"self": n + 0.2, "mask": n > 4}, "reward": -n, "terminated": n % 2 == 0}
+    return TensorDict({"observation": observation, "action": n, "next": following}, [stop - start])
+
+
+def held(replay: Replay) -> list[int]:
+    data = replay.state_dict()["transitions"]
+    return [int(value) for value in data["action"][:, 0]]
+
+
+def through_a_file(state: dict[str, Any]) -> dict[str, Any]:
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    buffer.seek(0)
+    return torch.load(buffer, weights_only=True)
+
+
+def test_capacity_and_wrap_around() -> None:
+    replay = make_replay(10, 4, CPU)
+    assert len(replay) == 0
+    replay.extend(numbered(0, 7))
+    assert len(replay) == 7 and held(replay) == list(range(7))
+    replay.extend(numbered(7, 12))
+    assert len(replay) == 10 and held(replay) == [10, 11, *range(2, 10)]
+    replay.extend(numbered(12, 12))
+    assert held(replay) == [10, 11, *range(2, 10)]
+    replay.extend(numbered(12, 13))
+    assert held(replay) == [10, 11, 12, *range(3, 10)]
+
+
+def test_more_than_fits_keeps_the_last() -> None:
+    replay = make_replay(10, 4, CPU)
+    replay.extend(numbered(0, 37))
+    assert sorted(held(replay)) == list(range(27, 37))
+    replay.extend(numbered(37, 39))
+    assert sorted(held(replay)) == list(range(29, 39))
+
+
+def test_samples_are_whole_transitions_of_what_is_held() -> None:
+    torch.manual_seed(0)
+    replay = make_replay(20, 64, CPU)
+    replay.extend(numbered(0, 5))
+    seen = torch.zeros(30, dtype=torch.int64)
+    for _ in range(30):
+        sample = replay.sample()
+        assert sample.shape == (64,)
+        n = sample["action"][:, 0].long()
+        assert (sample.exclude("index") == numbered(0, 30)[n]).all()
+        seen += torch.bincount(n, minlength=30)
+    assert not seen[5:].any() and (seen[:5] - 30 * 64 / 5).abs().max() < 100
+
+
+def test_nothing_is_shared_with_what_came_in_or_went_out() -> None:
+    replay, data = make_replay(10, 64, CPU), numbered(0, 5)
+    replay.extend(data)
+    data.zero_()
+    assert held(replay) == [0, 1, 2, 3, 4]
+    replay.sample().zero_()
+    assert held(replay) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("filled", [6, 10, 14, 37])
+def test_goes_on_exactly_after_a_checkpoint(filled: int) -> None:
+    replay = make_replay(10, 5, CPU)
+    for start in range(0, filled, 3):
+        replay.extend(numbered(start, min(start + 3, filled)))
+    torch.manual_seed(0)
+    replay.sample()
+    saved, rng = through_a_file(replay.state_dict()), torch.get_rng_state()
+    other = make_replay(10, 5, CPU)
+    other.extend(numbered(70, 73))  # what a replay held before is forgotten
+    other.load_state_dict(saved)
+    runs = []
+    for each in (replay, other):
+        torch.set_rng_state(rng)
+        samples = []
+        for step in range(6):
+            samples.append(each.sample())
+            each.extend(numbered(100 + 4 * step, 104 + 4 * step))
+        runs.append((torch.stack(samples), held(each), torch.get_rng_state()))
+    assert (runs[0][0] == runs[1][0]).all()
+    assert runs[0][1] == runs[1][1] and torch.equal(runs[0][2], runs[1][2])
+
+
+def test_an_empty_replay_goes_through_a_checkpoint() -> None:
+    other = make_replay(10, 5, CPU)
+    other.extend(numbered(0, 4))
+    other.load_state_dict(through_a_file(make_replay(10, 5, CPU).state_dict()))
+    assert len(other) == 0
+    other.extend(numbered(4, 6))
+    assert held(other) == [4, 5]
+
+
+def state(count: int = 10, capacity: int = 10) -> dict[str, Any]:
+    replay = make_replay(capacity, 5, CPU)
+    replay.extend(numbered(0, count))
+    return replay.state_dict()
+
+
+@pytest.mark.parametrize(
+    "wrong, message",
+    [
+        (state(capacity=12), "capacity 12 does not fit one of 10"),
+        (state(4) | {"cursor": 5}, "4 of 10 transitions, next written at 5"),
+        (state() | {"cursor": 10}, "10 of 10 transitions, next written at 10"),
+        (state(0) | {"cursor": 1}, "0 of 10 transitions, next written at 1"),
+        ({"transitions": {}}, "capacity, cursor missing"),
+        (state(4) | {"transitions": {"action": torch.zeros(4, 1)}}, "next/observation/mask, .* differ"),
+        (state(4) | {"transitions": state(4)["transitions"] | {"action": torch.zeros(4, 2)}}, "kind: action differ"),
+    ],
+)
+def test_a_state_that_does_not_fit(wrong: dict[str, Any], message: str) -> None:
+    replay = make_replay(10, 5, CPU)
+    replay.extend(numbered(0, 3))
+    with pytest.raises(ValueError, match=message):
+        replay.load_state_dict(wrong)
+    assert held(replay) == [0, 1, 2]
+
+
+def test_transitions_of_another_kind_are_refused() -> None:
+    replay = make_replay(10, 5, CPU)
+    replay.extend(numbered(0, 3))
+    wide = numbered(3, 6)
+    wide["action"] = torch.zeros(3, 1, 1)
+    scalar = numbered(3, 6)
+    scalar["next", "reward"] = torch.zeros(3)
+    for wrong, message in (
+        (numbered(3, 6).exclude("action"), r"keep their keys: .*'action'.*, got \['next', 'observation'\]"),
+        (numbered(3, 6).set("more", torch.zeros(3)), "got .*'more'"),
+        (wide, r"shapes: action \[1\], got \[1, 1\]"),
+        (scalar, r"shapes: reward \[1\], got \[\]"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            replay.extend(wrong)
+        assert len(replay) == 3
+
+
+def test_nothing_to_sample() -> None:
+    with pytest.raises(ValueError, match="empty"):
+        make_replay(10, 5, CPU).sample()
+    with pytest.raises(ValueError, match="positive"):
+        make_replay(0, 5, CPU)
+
+
+# -- as a part of TorchRL ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("storage", "base"), [("LazyTensorStorage", LazyTensorStorage), ("LazyMemmapStorage", LazyMemmapStorage)]
+)
+def test_it_is_torchrls_and_so_are_its_parts(storage: Any, base: type) -> None:
+    replay = make_replay(10, 5, storage=storage)
+    assert isinstance(replay, ReplayBuffer) and isinstance(replay.storage, base)
+    assert type(replay.sampler) is RandomSampler
+    assert replay.extend(numbered(0, 8)).tolist() == list(range(8))
+    assert replay.extend(numbered(8, 12)).tolist() == [8, 9, 0, 1]
+    assert replay.storage[:]["action"][:, 0].tolist() == [10, 11, *range(2, 10)]
+    assert replay[:]["action"][:, 0].tolist() == replay[torch.arange(10)]["action"][:, 0].tolist()
+    replay.empty()
+    assert len(replay) == 0
+
+
+PARTS = {
+    "ours": lambda: {"storage": TensorRows(10), "writer": RangeWriter(), "sampler": SumTreeSampler(10, eps=0.5)},
+    "storage": lambda: {"storage": LazyTensorStorage(10), "sampler": SumTreeSampler(10, eps=0.5)},
+    "writer": lambda: {"storage": TensorRows(10), "writer": None, "sampler": SumTreeSampler(10, eps=0.5)},
+}
+
+
+@pytest.mark.parametrize("parts", PARTS)
+@pytest.mark.parametrize("kind", [Replay, TensorDictReplayBuffer])
+def test_parts_can_be_exchanged_for_torchrls(parts: str, kind: Any) -> None:
+    replay = kind(batch_size=200, **PARTS[parts]())
+    replay.extend(numbered(0, 7))
+    replay.extend(numbered(7, 13))
+    replay.update_priority(torch.arange(10), torch.tensor([0.0] * 9 + [31.5]))  # (p + 1/2)**0.6: 8 to 1/2**0.6
+    sample = replay.sample()
+    assert (sample["action"][:, 0].long() == torch.tensor([10, 11, 12, *range(3, 10)])[sample["index"]]).all()
+    share = 8 / (8 + 9 * 0.5**0.6)
+    assert (sample["index"] == 9).sum() == pytest.approx(200 * share, abs=1)  # stratified
+    ratio = sample["priority_weight"].min() / sample["priority_weight"].max()
+    assert float(ratio) == pytest.approx((8 / 0.5**0.6) ** -0.4, rel=1e-5)
+
+
+def test_transforms_may_be_appended() -> None:
+    for sampler in ("uniform", "prioritized"):
+        replay = make_replay(10, 64, sampler=sampler)
+        replay.append_transform(RewardScaling(loc=1.0, scale=2.0, in_keys=[("next", "reward")]))
+        replay.append_transform(DoubleToFloat(in_keys=["wide"], in_keys_inv=[]))
+        replay.extend(numbered(0, 7).set("wide", torch.zeros(7, dtype=torch.float64)))
+        sample = replay.sample()
+        n = sample["action"]
+        assert torch.equal(sample["next", "reward"], 1 - 2 * n) and sample["wide"].dtype == torch.float32
+        assert torch.equal(sample["index"], n[:, 0].long())
+        assert held(replay) == list(range(7)) and ("priority_weight" in sample) == (sampler == "prioritized")
+        replay.extend(numbered(0, 30).set("wide", torch.zeros(30, dtype=torch.float64)))
+        assert sorted(held(replay)) == list(range(20, 30))
+
+
+def test_the_storage_keeps_the_books_of_torchrls() -> None:
+    """The names that TorchRL keeps to its own classes, which ``Rows`` takes from them, say what they say there."""
+    ours, theirs = TensorRows(10), LazyTensorStorage(10)
+    for start, stop in ((0, 4), (4, 10), (2, 5)):
+        for each in (ours, theirs):
+            each.set(slice(start, stop), numbered(start, stop))
+        assert len(ours) == len(theirs) and ours._is_full == theirs._is_full
+        assert ours._last_cursor_index == theirs._last_cursor_index == stop - 1
+        assert ours._mutation_revision == theirs._mutation_revision
+    assert (ours[:] == theirs[:]).all() and (ours.get(3) == theirs.get(3)).all()
+    index = torch.tensor([9, 0, 9])
+    assert (ours.get(index) == theirs.get(index)).all()
+
+
+def test_dumps_and_loads(tmp_path: Path) -> None:
+    replay, other = (make_replay(10, 5, sampler="prioritized") for _ in range(2))
+    replay.extend(numbered(0, 8))
+    replay.extend(numbered(8, 12))
+    replay.update_priority(torch.arange(3), torch.tensor([3.0, 0.0, 7.0]))
+    replay.dumps(tmp_path)
+    other.extend(numbered(50, 53))
+    other.loads(tmp_path)
+    assert held(other) == held(replay) and other.sampler.max_priority == 7
+    assert torch.equal(other.sampler.tree.values, replay.sampler.tree.values)
+    assert other.extend(numbered(12, 13)).tolist() == [2]
+
+
+def test_a_generator_draws_instead_of_the_global_one() -> None:
+    for sampler in (RandomSampler(), SumTreeSampler(10)):
+        replay = Replay(storage=TensorRows(10), sampler=sampler, batch_size=5, generator=torch.Generator())
+        replay.extend(numbered(0, 10))
+        before, drawn = torch.get_rng_state(), []
+        for _ in range(2):
+            replay.set_rng(torch.Generator().manual_seed(3))
+            drawn.append(replay.sample()["index"].tolist())
+        assert drawn[0] == drawn[1] and torch.equal(before, torch.get_rng_state())
+
+
+def test_states_of_the_first_version_are_read() -> None:
+    transitions = {"action": torch.arange(4.0)[:, None], "next": {"reward": torch.ones(4, 1)}}
+    state = {"transitions": transitions, "cursor": 3, "capacity": 4}
+    tree = {
+        "tree": {"values": torch.tensor([0.0, 0.0, 2.0, 0.0], dtype=torch.float64)},
+        "max_priority": torch.tensor(9.0),
+    }
+    for sampler in ("uniform", "prioritized"):
+        replay = make_replay(4, 5, sampler=sampler)
+        replay.load_state_dict(through_a_file(state | tree))
+        assert (
+            held(replay) == [0, 1, 2, 3] and replay.extend(replay.sample().exclude("index", "priority_weight")[:1]) == 3
+        )
+    assert replay.sampler.max_priority == 9
+    replay.load_state_dict(state | tree)
+    assert (replay.sample()["action"] == 2).all()
+
+
+# -- in files ----------------------------------------------------------------------------------------------------------
+
+
+def test_files_hold_it_and_go_with_it(tmp_path: Path) -> None:
+    replay = make_replay(10, 5, storage="LazyMemmapStorage", directory=str(tmp_path))
+    replay.extend(numbered(0, 8))
+    replay.extend(numbered(8, 12))
+    (folder,) = tmp_path.iterdir()
+    assert sorted(path.name for path in folder.rglob("action*")) == ["action.memmap"]
+    assert torch.from_file(str(folder / "action.memmap"), size=10).tolist() == [10, 11, *range(2, 10)]
+    sample, state = replay.sample(), through_a_file(to_saveable(replay.state_dict()))
+    assert all(type(leaf) is torch.Tensor for leaf in sample.values(True, True))
+    other = make_replay(10, 5)
+    other.load_state_dict(state)
+    assert held(other) == held(replay)
+    del replay, sample
+    gc.collect()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_without_room_is_told_before_it_is_written_to(tmp_path: Path) -> None:
+    replay = make_replay(10**15, 5, storage="LazyMemmapStorage", directory=tmp_path)
+    with pytest.raises(ConfigError, match=r"replay.directory: 1,000,000,000,000,000 rows take .* GB, .* GB left"):
+        replay.extend(numbered(0, 2))
+    with pytest.raises(ConfigError, match=r"replay.directory: .*absent cannot be written to"):
+        MemmapRows(10, directory=tmp_path / "absent")
+    with pytest.raises(ConfigError, match=r"agent\.replay_device: LazyMemmapStorage lies on disk"):
+        make_replay(10, 5, storage_device="meta", storage="LazyMemmapStorage")
+
+
+# -- devices and layout ------------------------------------------------------------------------------------------------
+
+
+def test_a_sample_is_an_ordinary_tensordict() -> None:
+    replay = make_replay(10, 5, CPU)
+    replay.extend(numbered(0, 10))
+    sample = replay.sample()
+    assert sample.batch_size == (5,) and sample.device == CPU
+    inner = sample["next", "observation"]
+    assert isinstance(inner, TensorDict) and inner.batch_size == (5,) and inner.device == CPU
+    assert sample[2:].set("more", torch.zeros(3)).reshape(3, 1).shape == (3, 1)
+    for key, leaf in numbered(0, 1).items(include_nested=True, leaves_only=True):
+        assert sample[key].dtype == leaf.dtype and sample[key].shape[1:] == leaf.shape[1:]
+
+
+@pytest.mark.filterwarnings("error")
+def test_storage_on_another_device() -> None:
+    replay = make_replay(10, 5, "meta", storage_device=CPU)
+    replay.extend(numbered(0, 7))
+    assert held(replay) == list(range(7))
+    sample = replay.sample()
+    assert sample.device.type == "meta" and sample["next", "observation", "self"].is_meta
+    assert sample.shape == (5,) and sample["next", "observation", "self"].shape == (5, 1)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_from_pinned_memory_to_a_gpu() -> None:
+    replay = make_replay(1000, 64, "cuda", storage_device=CPU)
+    replay.extend(numbered(0, 1000).to("cuda"))
+    samples = [replay.sample() for _ in range(50)]  # copies in flight must not share their memory
+    for sample in samples:
+        n = sample["action"][:, 0].long().cpu()
+        assert sample.device == torch.device("cuda", 0) and n.unique().numel() > 32
+        assert (sample.exclude("index").cpu() == numbered(0, 1000)[n]).all()
