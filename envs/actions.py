@@ -53,8 +53,11 @@ def _choices(spec: Any, name: str, strict: bool) -> Reader:
     first: Any = last.new_zeros(()) if isinstance(last, Tensor) else 0
 
     def read(action: Tensor) -> Tensor:
+        nonlocal first, last
         if action.shape != shape:
             raise ValueError(_misfit(name, action, shape))
+        if isinstance(last, Tensor) and last.device != action.device:  # once: a spec keeps its counts on the CPU
+            first, last = first.to(action.device), last.to(action.device)
         whole = not action.is_floating_point()
         valid = (action if whole else action.nan_to_num(0.0)).clamp(first, last).to(dtype)
         if strict and not bool((valid == action).all()):

@@ -25,8 +25,9 @@ _TORCHRL, _THEIR_BASE = "torchrl", "EnvBase"
 """Our worlds are classes of TorchRL's base; a user's class may be, too, but no other class of TorchRL is named freely:
 some of them start programs."""
 _CALLABLE = "callable"
-_FILES = ("rlstack", "onnx")
-"""Kinds of agents (``kind:path``) that are modules, too."""
+_FILES = ("rlstack", "onnx", "sb3", "marinenav", "arena", "torchscript")
+"""Kinds of agents (``kind:path``); modules may have these names, too."""
+_SUFFIXES = (".zip", ".npz", ".pt", ".pth", ".onnx", ".json")
 _HARMLESS = re.compile(r"https?://.*|(cpu|cuda|mps|xpu):\d+")
 """Addresses and devices, whose first words may be modules."""
 _LOCAL = ("auto", "local")
@@ -121,7 +122,7 @@ def _in_text(text: str) -> Iterator[str]:
         return
     if head == _CALLABLE:
         yield rest
-    elif head in _FILES and (Path(rest).exists() or not _is_dotted(rest)):
+    elif head in _FILES and (Path(rest).suffix in _SUFFIXES or Path(rest).exists() or not _is_dotted(rest)):
         return
     elif not _HARMLESS.fullmatch(text) and _importable(head):
         yield text

@@ -138,9 +138,9 @@ def test_of_a_grid_only_some_trials_imitate(small: Path) -> None:
 def test_an_interrupted_cloning_is_done_anew(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two trials the second is interrupted; it gets to where the first is, which is as if nothing had been."""
 
-    def interrupted(self: Imitation, stopped: Any) -> dict[str, float]:
+    def interrupted(self: Imitation) -> dict[str, float]:
         if not CheckpointStore(trials(small)[0] / "checkpoints").latest():
-            return learn(self, stopped)
+            return learn(self)
         raise KeyboardInterrupt
 
     learn = Imitation.learn
