@@ -189,9 +189,9 @@ class _Status:
 
     @property
     def updates_per_second(self) -> float | None:
-        if UPDATES not in self.metrics or self.elapsed <= 0:
-            return None
-        return (self.metrics[UPDATES] - self.start_updates) / self.elapsed
+        """``None`` before the first update of this process."""
+        updates = self.metrics.get(UPDATES, self.start_updates) - self.start_updates
+        return updates / self.elapsed if updates > 0 and self.elapsed > 0 else None
 
     @property
     def seconds_left(self) -> float | None:

@@ -81,6 +81,16 @@ def test_rates_count_from_where_this_process_began() -> None:
     assert second.endswith("left 0:16:30")  # 99,000 frames at 100 a second
 
 
+def test_no_rate_of_updates_before_the_first() -> None:
+    clock, stream = Clock(), Stream("utf-8")
+    progress = Progress(1_000, stream, start_updates=10, interval=0, clock=clock)
+    for updates in (10, 15):  # as in random frames at first
+        clock.now += 1
+        progress.update(100, {"train/updates": updates})
+    first, second = stream.lines()
+    assert "updates/s" not in first and "updates/s 2.5 " in second
+
+
 def test_plain_lines_are_rare_but_events_and_the_end_are_not_lost() -> None:
     clock, stream = Clock(), Stream("utf-8")
     progress = Progress(1_000, stream, interval=10, clock=clock)
