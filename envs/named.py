@@ -21,7 +21,7 @@ def found(target: str) -> Any:
     module, _, attribute = target.partition(":")
     try:
         return attrgetter(attribute)(importlib.import_module(module))
-    except (ImportError, AttributeError, ValueError) as error:
+    except (ImportError, AttributeError, TypeError, ValueError) as error:  # TypeError: a relative name
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ValueError(f"{target} cannot be imported: {reason}{clash(module)}") from error
 

@@ -201,8 +201,10 @@ def debugged(plain: dict[str, Any]) -> dict[str, Any]:
         return plain
     frames = DEBUG_FRAMES if debug is True else debug
     some, steps = max(frames // 2, 1), max(frames // (4 * _DEBUG_WORLDS * _DEBUG_AGENTS), 1)
-    most = {"learning_starts": frames // 10, "random_frames": frames // 10, "batch_size": 32, "steps_per_batch": steps}
     given = {key: value for key, value in (plain.get("agent") or {}).items() if isinstance(value, int | float)}
+    parts = max(int(given.get("accumulate", 1)), 1)  # which a batch is split into
+    most = {"learning_starts": frames // 10, "random_frames": frames // 10, "steps_per_batch": steps}
+    most["batch_size"] = parts * max(32 // parts, 1)
     agent = {key: min(given[key], value) for key, value in most.items() if key in given}
     agent |= {"frames_per_update": max(frames // 50, 1)} if "frames_per_update" in given else {}
     env = {key: _DEBUG_WORLDS for key in ("num_worlds", "num_envs") if key in (plain.get("env") or {})}
@@ -227,7 +229,7 @@ def _resumed(plain: dict[str, Any]) -> dict[str, Any]:
     from rlstack.training.config import RESUMABLE
     from rlstack.training.run_directory import RunDirectory
 
-    stored = OmegaConf.create(RunDirectory.open(plain["resume"]).read_config())
+    stored = OmegaConf.create({**RunDirectory.open(plain["resume"]).read_config(), "notify": None})
     for override in HydraConfig.get().overrides.task:
         key = override.lstrip("+~").partition("=")[0]
         value = OmegaConf.select(OmegaConf.create(plain), key)

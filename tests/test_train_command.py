@@ -155,6 +155,7 @@ CASES = [
     ["agent=a2c", "env=cartpole"],
     ["agent=acqn", "env=marinenav"],
     ["agent=dqn", "env=cartpole"],
+    ["agent=dqn", "env=cartpole", "agent.batch_size=63", "agent.accumulate=3"],
     ["experiment=marinenav_published"],
 ]
 

@@ -47,7 +47,7 @@ def agent_class(name: str) -> type[Agent]:
     module, _, attribute = target.partition(":")
     try:
         found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
+    except (ImportError, AttributeError, TypeError, ValueError) as error:  # TypeError: a relative name
         raise ConfigError(f"agent.algorithm: {target!r} cannot be imported: {error}") from error
     if not (isinstance(found, type) and issubclass(found, Agent)):  # a file may name anything
         raise ConfigError(f"agent.algorithm: {target!r} is no class of rlstack.agents.Agent")

@@ -220,8 +220,8 @@ class PPOConfig(OnPolicyConfig):
         super().__post_init__()
         if self.value_first and self.shared_layers:
             raise ValueError("value_first needs a value function of its own, shared_layers=0")
-        if self.accumulate > self.minibatch_size:
-            raise ValueError(f"accumulate {self.accumulate} is more than minibatch_size {self.minibatch_size}")
+        if self.minibatch_size % self.accumulate:
+            raise ValueError(f"accumulate {self.accumulate} does not divide minibatch_size {self.minibatch_size}")
 
 
 @dataclass
@@ -259,8 +259,8 @@ class OffPolicyConfig(AgentConfig):
             raise ValueError(f"batch_size {self.batch_size} is larger than buffer_size {self.buffer_size}")
         if self.n_step > self.buffer_size:
             raise ValueError(f"n_step {self.n_step} is more than buffer_size {self.buffer_size} holds")
-        if self.accumulate > self.batch_size:
-            raise ValueError(f"accumulate {self.accumulate} is more than batch_size {self.batch_size}")
+        if self.batch_size % self.accumulate:
+            raise ValueError(f"accumulate {self.accumulate} does not divide batch_size {self.batch_size}")
 
 
 @dataclass

@@ -103,7 +103,7 @@ def needs(config: TrainConfig) -> list[Need]:
     found = [
         Need(f"worlds ({key and f'env.{key}'}, env.frame_stack)", worlds * (state + shown), worlds_device),
         Need(
-            f"a batch of {worlds:,} worlds and {c.steps_per_batch:,} steps (agent.steps_per_batch)",
+            f"a batch of {worlds:,.0f} worlds and {c.steps_per_batch:,} steps (agent.steps_per_batch)",
             2.0 * worlds * c.steps_per_batch * shown,
             device,
         ),

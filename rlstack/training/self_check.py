@@ -13,6 +13,7 @@ from torchrl._utils import logger as torchrl_logger
 from torchrl.envs import EnvBase
 from torchrl.envs.utils import check_env_specs
 
+from envs.processes import EnvironmentFailed
 from rlstack.agents import Agent, build_agent
 from rlstack.collection.finite import find
 from rlstack.collection.flatten import flatten_agents
@@ -51,6 +52,8 @@ def self_check(config: TrainConfig, run: RunDirectory, stream: TextIO | None = N
                 print(f"[OK] {name}: {check()}", file=sys.stdout if stream is None else stream, flush=True)
             except ConfigError:
                 raise
+            except EnvironmentFailed as error:
+                raise ConfigError(f"env: {error}") from error
             except Exception as error:
                 raise ConfigError(f"self-check {name} failed: {type(error).__name__}: {error}; {hint}") from error
 

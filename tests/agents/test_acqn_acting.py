@@ -158,6 +158,7 @@ def test_an_agent_restored_from_memory_shares_nothing() -> None:
         ({"lr_actor": {"kind": "constant"}}, "agent.lr_actor: kind 'constant' takes only start and warmup"),
         ({"algorithm": "acqm"}, "did you mean 'acqn'"),
         ({"algorithm": "no.such.module:Agent"}, "agent.algorithm: 'no.such.module:Agent' cannot be imported"),
+        ({"algorithm": ".relative:Agent"}, "agent.algorithm: '.relative:Agent' cannot be imported"),
         ({"algorithm": "rlstack.agents.acqn:Nothing"}, "cannot be imported: .*no attribute 'Nothing'"),
     ],
 )

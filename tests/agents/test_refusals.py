@@ -108,7 +108,7 @@ def test_every_shipped_configuration_builds_in_every_fitting_world(name: str) ->
     [
         ("ppo", {"minibatch_size": 1}, "agent.minibatch_size: 1 is outside"),
         ("ppo", {"clip": 0.0}, r"agent\.clip: 0.0 is outside"),
-        ("dqn", {"accumulate": 65}, "accumulate 65 is more than batch_size 64"),
+        ("dqn", {"batch_size": 64, "accumulate": 3}, "accumulate 3 does not divide batch_size 64"),
         ("rainbow", {"value_min": 5.0, "value_max": 5.0}, "value_min must be below value_max"),
         ("rainbow", {"memory": "interleaved"}, "steps_per_batch must be 1"),
         (
@@ -134,7 +134,7 @@ def test_every_shipped_configuration_builds_in_every_fitting_world(name: str) ->
         ("ppo", {"lr": 1e30}, r"agent\.lr: 1e\+30 is outside \[0, 100\] \(a step moves a parameter by about so much"),
         ("ppo", {"initial_std": 1e3}, r"agent\.initial_std: 1000.0 is outside .* \(its logarithm is kept within"),
         ("a2c", {"value_coefficient": 1e30}, r"agent\.value_coefficient: 1e\+30 is outside"),
-        ("ppo", {"minibatch_size": 256, "accumulate": 257}, "accumulate 257 is more than minibatch_size 256"),
+        ("ppo", {"minibatch_size": 256, "accumulate": 7}, "accumulate 7 does not divide minibatch_size 256"),
         ("ppo", {"critic_hidden": []}, r"critic_hidden \[\] has no layers"),
         ("sac", {"target_entropy": 1e30}, r"agent\.target_entropy: 1e\+30 is outside \[-1000, 1000\]"),
         ("ddpg", {"noise": {"kind": "linear", "start": 1e9, "end": 0.0}}, r"agent\.noise: 1000000000.0 is outside"),

@@ -207,6 +207,17 @@ def test_the_self_check_also_acts_greedily(tmp_path: Path, monkeypatch: pytest.M
         self_check(build(TrainConfig, plain_config()), run)
 
 
+def test_the_self_check_tells_of_an_environment_of_the_older_kind(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path / "run", "test", 1)
+    env = "env.id=tests.envs.gymnasium_toys:Old"
+    overrides = ["agent=ppo", "env=gymnasium", env, "env.workers=0", "total_frames=64", "device=cpu"]
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        plain = to_plain(compose("train", overrides))
+    with pytest.raises(ConfigError, match=r"^env: tests\.envs\.gymnasium_toys:Old: step does not fit"):
+        self_check(build(TrainConfig, plain), run)
+
+
 @pytest.mark.slow
 def test_a_run_that_stops_half_way_goes_on_as_if_it_had_not(finished: Path, tmp_path: Path) -> None:
     plain = plain_config("until=3000")

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from omegaconf import OmegaConf
 
 from rlstack.config import build
 from rlstack.config.errors import RunError
-from rlstack.train import train
+from rlstack.train import _resumed, train
 from rlstack.training import notices
 from rlstack.training.config import TrainConfig
 from rlstack.training.loop import Training
@@ -90,6 +91,15 @@ def test_a_run_tells_of_new_bests_and_its_end_and_keeps_the_secret(
     assert any("notify=***" in path.read_text() for path in files if path.name == "environment.json")
     said = capsys.readouterr()
     assert SECRET not in said.out + said.err + repr(build(TrainConfig, options)) + str(sys.argv)
+
+
+def test_an_address_in_a_run_that_came_from_elsewhere_is_not_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hydra.core.hydra_config.HydraConfig.get", lambda: OmegaConf.create({"overrides": {"task": []}}))
+    stranger = plain(tmp_path, f"notify=https://host/{SECRET}", "total_frames=64")
+    (tmp_path / "config.yaml").write_text(json.dumps(stranger))
+    assert stranger["notify"] and _resumed({**stranger, "resume": str(tmp_path)})["notify"] is None
 
 
 @pytest.mark.parametrize(
