@@ -230,7 +230,8 @@ def _play(
         if recorder is not None:
             recorder.add()
         left = scores.take(tensordict, step)
-        work.reach(min(before + env.batch_size.numel() - left, work.total or 0), f"step {step + 1:,}")
+        note = f"step {step + 1:,} of at most {max_steps:,}"
+        work.reach(min(before + env.batch_size.numel() - left, work.total or 0), note)
         if not left:
             break
         tensordict = env.maybe_reset(env.step_mdp(tensordict))

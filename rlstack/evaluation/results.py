@@ -81,7 +81,8 @@ class Evaluation:
         if "eval/success" in found:
             low, high = found["eval/success_low"], found["eval/success_high"]
             words.insert(0, f"success {found['eval/success']:.3f} [{low:.3f}, {high:.3f}]")
-        return "; ".join(part for part in (", ".join(words), self.trouble()) if part)
+        endless = f"no episode ended within {self.max_steps:,} steps" if self.cut == len(self.levels) else ""
+        return "; ".join(part for part in (", ".join(words), endless, self.trouble()) if part)
 
     def trouble(self) -> str:
         """One line about :attr:`non_finite`; empty where there is nothing to tell."""

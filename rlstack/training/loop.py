@@ -14,7 +14,7 @@ from tensordict import TensorDictBase
 
 from envs import world_class
 from envs.compilation import telling
-from envs.working import Work, following
+from envs.working import Follower, Work, following
 from rlstack.agents import build_agent
 from rlstack.agents.precision import decided
 from rlstack.collection.flatten import flatten_agents
@@ -42,6 +42,10 @@ from .run_directory import RunDirectory
 from .seeding import restore_rng, rng_state, seed_everything
 from .self_check import check_batch
 from .worlds import choose_device, size_key, world_options
+
+
+class _Left(KeyboardInterrupt):
+    """Work was left between two of its steps, as Ctrl-C asked for."""
 
 
 class Training:
@@ -160,13 +164,18 @@ class Training:
                     row |= hardware.read(self.frames, self.env, collector) | self.guard.report()
                     logger.log(self.frames, {**row, **self._time, "time/frames_per_second": rate})
                     progress.update(self.frames, row)
-                best = False
+                best = left = False
                 if self.evaluation_due(previous):
-                    evaluation, best = self._evaluate(logger, progress, clock)
-                if best or due(c.checkpoint.every):
+                    try:  # several processes end it together, or not at all
+                        with following(self._until(stop, progress) if self.ranks is None else progress.work):
+                            evaluation, best = self._evaluate(logger, progress, clock)
+                    except _Left:
+                        left = True
+                if best or (due(c.checkpoint.every) and not left):
                     progress.event(f"checkpoint {self.save(best).name}{' (best so far)' if best else ''}")
-                if self._any(stop.requested) and self.frames < self.last_frame:
-                    progress.event(f"interrupted; saved {self.save().name}, go on with resume={self.run.path}")
+                if left or (self._any(stop.requested) and self.frames < self.last_frame):
+                    how = "" if self.frames >= self.last_frame else f", go on with resume={self.run.path}"
+                    progress.event(f"interrupted; saved {self.save().name}{how}")
                     raise KeyboardInterrupt
         assert evaluation is not None, "the last batch is always evaluated"
         return evaluation
@@ -181,14 +190,9 @@ class Training:
         logger.truncate_after(-1)  # rows of an attempt that was interrupted
         progress.event(f"imitating {imitation}")
 
-        def follow(work: Work) -> None:
-            progress.work(work)
-            if stop.requested and not work.over:
-                raise KeyboardInterrupt
-
         stop.patient = False  # a step may take minutes where worlds are compiled first
         try:
-            with following(follow):
+            with following(self._until(stop, progress)):
                 metrics = imitation.learn()
         except KeyboardInterrupt:
             progress.event(f"interrupted; resume={self.run.path} begins anew")
@@ -200,6 +204,16 @@ class Training:
         evaluation, best = self._evaluate(logger, progress, clock)
         progress.event(f"checkpoint {self.save(best).name}")
         return evaluation
+
+    def _until(self, stop: StopRequest, progress: Progress) -> Follower:
+        """Shows work, and ends it between two steps once that is asked for."""
+
+        def follow(work: Work) -> None:
+            progress.work(work)
+            if stop.requested and not work.over:
+                raise _Left
+
+        return follow
 
     def _batches(self, collector: Any) -> Iterator[TensorDictBase]:
         """Batches until the last frame."""

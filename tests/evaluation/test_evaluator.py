@@ -69,6 +69,7 @@ def test_a_thousand_steps_are_the_limit() -> None:
     assert (int(found["length"]), float(found["time"])) == (1000, 500.0)
     cut = play(["rests", "arrives"])
     assert (cut.cut, cut.max_steps) == (1, 1000) and play(["arrives"]).cut == 0
+    assert play(["rests"]).in_words().endswith("; no episode ended within 1,000 steps") and "; " not in cut.in_words()
     assert (bool(found["success"]), bool(found["collision"])) == (False, False)
     assert float(found["discounted_return"]) == pytest.approx(discounted([-0.1] * 1000))
 

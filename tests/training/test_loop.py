@@ -13,6 +13,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 
 import rlstack
+from envs.working import working
 from rlstack.agents.acqn import ACQN
 from rlstack.config import ConfigError, build, conf_dir, to_plain
 from rlstack.training.checkpoint import read_checkpoint
@@ -177,6 +178,26 @@ def test_an_interrupted_run_saves_between_batches_and_goes_on(finished: Path, tm
     resumed.execute()
     final, straight = (state_of(RunDirectory(run).checkpoints.latest()) for run in (tmp_path / "run", finished))
     assert_same(final["agent"], straight["agent"])
+
+
+@pytest.mark.parametrize(("every", "how"), [(300, ", go on with resume="), (600, "")])
+def test_an_evaluation_is_left_at_once(every: int, how: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What has been learned is saved, that of the last frame too."""
+    training = start(tmp_path / "run", plain_config("total_frames=600", f"eval.every={every}"))
+
+    def interrupted() -> Any:
+        with working("evaluating", "episodes", 2) as work:
+            os.kill(os.getpid(), signal.SIGINT)
+            work.reach(1)
+            raise AssertionError("it goes on")
+
+    training.evaluate = interrupted  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        training.execute()
+    saved = RunDirectory(tmp_path / "run").checkpoints.latest()
+    assert saved is not None and int(saved.stem.split("_")[1]) == training.frames >= every
+    assert f"interrupted; saved {saved.name}{how}" in capsys.readouterr().out
+    assert not list((tmp_path / "run" / "evaluations").glob("*"))
 
 
 @pytest.mark.parametrize("what", ["nowhere", "empty"])
