@@ -190,6 +190,7 @@ def test_without_debug_nothing_changes() -> None:
         (["total_frames=1000"], "total_frames=<more>"),
         (["total_frames=1000", "until=1000"], "total_frames=<more>"),
         (["imitation.expert=rule", "imitation.only=true"], "imitation.only=false"),
+        (["total_frames=1000", "imitation.expert=callable:os:getcwd"], "total_frames=<more> 'allow=[os:getcwd]'"),
     ],
 )
 def test_the_hint_at_the_end_is_what_the_next_command_takes(overrides: list[str], hint: str, tmp_path: Path) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from rlstack.agents.precision import explained
+from rlstack.config import to_plain
+from rlstack.config.named_code import allowing, code_in
 from rlstack.config.schedules import in_words
 
 from .config import TrainConfig
@@ -83,9 +86,11 @@ def where_things_are(run: RunDirectory, config: TrainConfig, digest: str = "") -
     ]
     lines = [f"run finished: {run.path}"]
     lines += [f"  {name:<18}{what}" for name, what in parts if (run.path / name).exists()]
-    lines.append(f"evaluate it:   python -m rlstack.evaluate checkpoint={run.path}")
+    named = code_in(to_plain(config))  # by the user, who allows it again
+    allow = f" {shlex.quote(allowing(named))}" if named else ""
+    lines.append(f"evaluate it:   python -m rlstack.evaluate checkpoint={run.path}{allow}")
     lines.append(f"a page of it:  python -m rlstack.report {run.path}")
-    lines.append(f"train longer:  python -m rlstack.train resume={run.path} {go_on}")
+    lines.append(f"train longer:  python -m rlstack.train resume={run.path} {go_on}{allow}")
     if digest:
         lines.append(f"last state:    sha256 {digest[:16]} (the same seed on this machine gives the same)")
     return "\n".join(lines)
