@@ -39,14 +39,16 @@ def run(cfg: DictConfig) -> None:
 
     from rlstack.diagnostics import comparison, report
     from rlstack.diagnostics.diagnosis import described, diagnose
+    from rlstack.training.run_directory import removed_if_empty
 
     before = None if config.compare is None else comparison.read(config.compare)
     subject = prepare(config, plain)
     folder = output_folder(config, subject)
     print(report.heading(described(subject)), flush=True)
-    diagnosis = diagnose(
-        subject, config.test, lambda name, found: print("\n".join(report.section(name, found)), flush=True)
-    )
+    with removed_if_empty(folder):
+        diagnosis = diagnose(
+            subject, config.test, lambda name, found: print("\n".join(report.section(name, found)), flush=True)
+        )
     file = folder / "diagnosis.json"
     write_json(file, diagnosis)
     written = [file]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import zlib
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -89,11 +88,12 @@ def judge(config: EvaluateConfig, judged: Candidate, device: torch.device) -> No
     """Plays the world's episodes."""
     from rlstack.evaluation.evaluator import evaluate
     from rlstack.evaluation.pictures import PER_LEVEL, save_pictures
+    from rlstack.training.run_directory import removed_if_empty
     from rlstack.training.worlds import world_options
 
     episode_set = read_episodes(config.episodes_file, judged.env["name"])
     folder = output_folder(config, judged)
-    try:
+    with removed_if_empty(folder):
         evaluation = evaluate(
             judged.agent.policy(explore=config.policy == "explore"),
             judged.env["name"],
@@ -105,10 +105,6 @@ def judge(config: EvaluateConfig, judged: Candidate, device: torch.device) -> No
             episode_set=episode_set,
             name=judged.name,
         )
-    except KeyboardInterrupt:
-        with suppress(OSError):  # it was there before, with something in it
-            folder.rmdir()
-        raise
     evaluation.save(folder / "evaluation.json")
     pictures = save_pictures(evaluation, folder, config.plots, config.video)
 

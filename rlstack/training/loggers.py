@@ -223,7 +223,10 @@ class CsvSink:
     def _check(self) -> None:
         """Raises a :class:`ConfigError` where there is a file of something else: nothing of it may be lost."""
         try:
-            header, *rows = list(self._rows())[:-1] or [[FRAMES]]  # the last one may have been cut off
+            rows = list(self._rows())
+            if rows and not self.path.read_bytes().endswith(b"\n"):
+                rows.pop()  # it was cut off
+            header, *rows = rows or [[FRAMES]]
             if header[:1] != [FRAMES]:
                 raise ValueError(f"its first column is not {FRAMES}")
             for row in rows:
@@ -232,6 +235,8 @@ class CsvSink:
                         f"the row of {int(row[0]):,} frames has {len(row)} cells for {len(header)} columns"
                     )
                 int(row[0])
+                for cell in filter(None, row):
+                    float(cell)
         except IsADirectoryError:
             raise ConfigError(f"{self.path}: a folder, not a table of metrics; move it elsewhere to go on") from None
         except (csv.Error, IndexError, ValueError) as error:

@@ -170,6 +170,17 @@ def make_folder(path: Path, key: str) -> Path:
     return path
 
 
+@contextmanager
+def removed_if_empty(folder: Path) -> Iterator[None]:
+    """Of work that fails or is interrupted within it, no empty folder stays behind."""
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):  # something is in it
+            folder.rmdir()
+        raise
+
+
 def make_first_free(path: Path, key: str) -> Path:
     """Makes the folder, under its name or with the first free number: runs of a sweep may start at the same moment.
 

@@ -152,3 +152,13 @@ def test_a_mistake_is_one_line_and_leaves_nothing(
         diagnose(*ON_POLICY, argument)
     assert needle in str(caught.value) and "\n" not in str(caught.value)
     assert os.listdir(tmp_path) == []
+
+
+def test_an_interrupted_diagnosis_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rlstack.diagnostics.diagnosis.diagnose", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        diagnose(*ON_POLICY, f"output={tmp_path / 'out'}")
+    assert os.listdir(tmp_path) == []

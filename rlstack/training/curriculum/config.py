@@ -90,7 +90,8 @@ class CurriculumConfig:
         kept = [replace(stage, level=names.index(stage.name)) for stage in self.stages if stage.name in names]
         if not kept:
             listed = ", ".join(stage.name for stage in self.stages)
-            raise ConfigError(f"{_WHERE}.stages: the world has none of {listed}, but {', '.join(names) or 'no names'}")
+            known = f"they are {', '.join(names)}" if names else "they have no names"
+            raise ConfigError(f"{_WHERE}.stages: none of the world's stages is called {listed}; {known}")
         return replace(self, stages=[*kept[:-1], replace(kept[-1], advance=None)])
 
     @property
