@@ -77,9 +77,11 @@ def run(cfg: DictConfig) -> None:
     if config.opponents is not None:
         _check_games(config)
 
+    from rlstack.training.memory import check_fits, episodes_of
     from rlstack.training.worlds import choose_device
 
     device = choose_device(config.device)
+    check_fits("the evaluation", [episodes_of(config.episodes, "episodes")])
     judged = from_elsewhere(config, device) if foreign else from_checkpoint(config, device)
     (judge if config.opponents is None else play_games)(config, judged, device)
 

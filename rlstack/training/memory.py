@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -65,8 +65,13 @@ def check_memory(config: TrainConfig) -> None:
     Raises:
         ConfigError: it does not fit; the line names the parts, the options that decide them, and both sizes.
     """
+    check_fits("the run", needs(config))
+
+
+def check_fits(what: str, needed: Iterable[Need]) -> None:
+    """Raises the :class:`ConfigError` of :func:`check_memory` for these parts of some work."""
     by_device: dict[torch.device, list[Need]] = defaultdict(list)
-    for need in needs(config):
+    for need in needed:
         by_device[need.device].append(need)
     for device, found in by_device.items():
         total, free = sum(need.bytes for need in found), free_bytes(device)
@@ -74,7 +79,7 @@ def check_memory(config: TrainConfig) -> None:
             large = sorted((need for need in found if need.bytes > total / 20), key=lambda need: -need.bytes)
             parts = ", ".join(f"{need.part} {_gigabytes(need.bytes)}" for need in large)
             raise ConfigError(
-                f"not enough memory: the run needs {_gigabytes(total)} on {device}, where {_gigabytes(free)} are free: "
+                f"not enough memory: {what} needs {_gigabytes(total)} on {device}, where {_gigabytes(free)} are free: "
                 f"{parts}"
             )
 
@@ -108,7 +113,7 @@ def needs(config: TrainConfig) -> list[Need]:
             device,
         ),
         Need("networks (agent.hidden and other widths)", _COPIES * parameters, device),
-        Need("episodes of an evaluation (eval.episodes)", float(config.eval.episodes * _EPISODE), torch.device("cpu")),
+        episodes_of(config.eval.episodes, "eval.episodes"),
     ]
     on_disk = (agent.get("replay") or {}).get("storage") == "LazyMemmapStorage"
     if isinstance(capacity := agent.get("buffer_size"), int | float) and not on_disk:
@@ -127,6 +132,11 @@ def needs(config: TrainConfig) -> list[Need]:
     if isinstance(steps := agent.get("n_step"), int | float) and steps > 1:
         found.append(Need("n-step returns (agent.n_step)", float(worlds * steps * shown), device))
     return found
+
+
+def episodes_of(count: int, key: str) -> Need:
+    """What the results of so many episodes take, which the option ``key`` decides."""
+    return Need(f"episodes of an evaluation ({key})", float(count * _EPISODE), torch.device("cpu"))
 
 
 def free_bytes(device: torch.device) -> float | None:

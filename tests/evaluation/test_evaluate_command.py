@@ -157,6 +157,7 @@ def test_episodes_that_cannot_be_read_leave_no_folder(content: str, run_dir: Pat
     [
         ([], "checkpoint: missing, give a run directory or a checkpoint file: checkpoint=runs/<run>"),
         (["checkpoint=x", "episodes=0"], r"episodes: 0 is outside \[1, inf\)"),
+        (["checkpoint=x", "episodes=1e12"], r"the evaluation needs 200,000\.0 GB on cpu, .*\(episodes\)"),
         (["checkpoint=x", "policy=best"], "policy: expected one of 'greedy', 'explore'"),
         (["checkpoint=x", "device=tpu9"], "device: 'tpu9' cannot be used"),
         (["checkpoint=x", "episodes_file=/none.json"], "episodes_file: /none.json cannot be read"),

@@ -181,7 +181,7 @@ def test_an_interrupted_run_saves_between_batches_and_goes_on(finished: Path, tm
 
 
 @pytest.mark.parametrize(("every", "how"), [(300, ", go on with resume="), (600, "")])
-def test_an_evaluation_is_left_at_once(every: int, how: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_evaluation_is_left_at_once(every: int, how: str, tmp_path: Path, capsys: Any) -> None:
     """What has been learned is saved, that of the last frame too."""
     training = start(tmp_path / "run", plain_config("total_frames=600", f"eval.every={every}"))
 

@@ -96,7 +96,8 @@ def test_a_run_tells_of_new_bests_and_its_end_and_keeps_the_secret(
 def test_an_address_in_a_run_that_came_from_elsewhere_is_not_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hydra.core.hydra_config.HydraConfig.get", lambda: OmegaConf.create({"overrides": {"task": []}}))
+    given = OmegaConf.create({"overrides": {"task": []}})
+    monkeypatch.setattr("hydra.core.hydra_config.HydraConfig.get", lambda: given)
     stranger = plain(tmp_path, f"notify=https://host/{SECRET}", "total_frames=64")
     (tmp_path / "config.yaml").write_text(json.dumps(stranger))
     assert stranger["notify"] and _resumed({**stranger, "resume": str(tmp_path)})["notify"] is None
