@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+import envs
 from rlstack.config import ConfigError, catalogue, load_group
 from rlstack.config.catalogue import Option
 
@@ -92,6 +93,15 @@ def test_every_key_is_there_with_its_value(group: str, name: str) -> None:
             assert yaml.safe_load(option.value) == value, option
     leaves = {option.key.partition(".")[0] for option in catalogue.group_options(group, name, catalogue.folders())}
     assert leaves == set(plain)
+
+
+@pytest.mark.parametrize(
+    "name", ["arena", "cartpole", "echelon", "gymnasium", "marinenav", "pettingzoo", "rocket", "torchrl"]
+)
+def test_the_yaml_of_a_world_has_every_option_of_its_constructor(name: str) -> None:
+    """So that it can be given on the command line; what the run decides is not among them."""
+    decided = {"device", "seed", "observation_keep"}  # the last one is for worlds with flat observations
+    assert set(envs.options_of(name)) - decided <= set(load_group("env", name))
 
 
 def test_every_shipped_agent_and_world_says_what_it_is_in_one_line() -> None:
