@@ -144,7 +144,7 @@ def test_a_curriculum_takes_the_stages_that_the_world_has_room_for() -> None:
     other = shipped(1, 3)
     assert other.config.levels == [0, 1]
     assert other.notes()[1] == "curriculum: ends with 1v2; stages of the world that it leaves unused: 1v3"
-    with pytest.raises(ConfigError, match=r"curriculum.stages: the world has none of 4v4, but 1v1, 1v2, 2v2"):
+    with pytest.raises(ConfigError, match=r"none of the world's stages is called 4v4; they are 1v1, 1v2, 2v2"):
         mapping = {"window": 1, "forget": True, "named": True, "stages": [{"name": "4v4"}]}
         Curriculum(build(CurriculumConfig, mapping, "curriculum"), two_a_side(worlds=1))
 
