@@ -304,6 +304,8 @@ def explain(error: BaseException) -> str:
 def _missing(path: str, options: Sequence[str]) -> str:
     """The message for ``group/name``, a file that does not exist; a name may be that of a sub-folder's."""
     group, _, name = path.partition("/")
+    if group == "env" and ":" in name:
+        return f"env: {name!r} is no name of a world; a class of yours is env.name={name}"
     if found := catalogue.names(group, catalogue.folders(user_folders(sys.argv[1:]))):
         return missing_option(group, name, found)
     group, _, name = path.rpartition("/")
