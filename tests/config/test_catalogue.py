@@ -100,8 +100,8 @@ def test_every_key_is_there_with_its_value(group: str, name: str) -> None:
 )
 def test_the_yaml_of_a_world_has_every_option_of_its_constructor(name: str) -> None:
     """So that it can be given on the command line; what the run decides is not among them."""
-    decided = {"device", "seed", "observation_keep"}  # the last one is for worlds with flat observations
-    assert set(envs.options_of(name)) - decided <= set(load_group("env", name))
+    of_some = {"observation_keep", "opponents"}  # for flat observations, and for worlds with two sides
+    assert set(envs.options_of(name)) - {"device", "seed"} - of_some <= set(load_group("env", name))
 
 
 def test_every_shipped_agent_and_world_says_what_it_is_in_one_line() -> None:
