@@ -99,6 +99,7 @@ class SACLoss(Loss):
         self.add_network("temperature", Temperature(alpha, dtype))
         self.squash: Squash = squash
         self.correction, self.target_actor_acts = correction, target_actor
+        self.usual_target = target_entropy is None
         self.target_entropy = self._target_entropy(action_size) if target_entropy is None else target_entropy
 
     def _target_entropy(self, action_size: int | None) -> float:
@@ -207,10 +208,7 @@ class DiscreteSACLoss(SACLoss):
     def _target_entropy(self, action_size: int | None) -> float:
         if action_size is None:
             raise ValueError("give target_entropy, or action_size for the usual one")
-        self._usual = True
         return ENTROPY_SHARE * math.log(action_size)
-
-    _usual = False
 
     def log_probabilities(self, tensordict: TensorDictBase, target: bool = False) -> Tensor:
         """Of all choices in a state, ``[..., n]``."""
@@ -244,7 +242,7 @@ class DiscreteSACLoss(SACLoss):
         loss = (probabilities * (alpha * log_prob - least)).sum(-1).mean()
         metrics = {"entropy": -(probabilities * log_prob).detach().sum(-1).mean()}
         mask = tensordict.get(self.tensor_keys.action_mask, None)
-        if mask is not None and self._usual:
+        if mask is not None and self.usual_target:
             # Few legal choices have little entropy, which no temperature could raise to that of all.
             metrics["target_entropy"] = ENTROPY_SHARE * legal(mask).sum(-1).to(log_prob.dtype).log().mean()
         return loss, metrics
