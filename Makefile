@@ -56,7 +56,7 @@ test: $(STAMP) ## the test suite
 
 # What compares numbers computed in two ways: recordings, other libraries, batches of other sizes. Each CPU rounds in its own
 # order, so this must hold with any instructions; torch obeys these two variables.
-NUMERICAL := tests/losses tests/networks tests/collection tests/data tests/adapters/test_sb3_models.py tests/adapters/test_sb3_policy.py \
+NUMERICAL := tests/losses tests/networks tests/data tests/data tests/adapters/test_sb3_models.py tests/adapters/test_sb3_policy.py \
 	tests/adapters/test_marinenav_published.py tests/agents/test_ppo_published.py tests/agents/test_torchrl_on_policy.py \
 	tests/agents/test_torchrl_parity.py tests/agents/test_options.py tests/play/test_echelon_sides.py \
 	tests/envs/arena/test_arena_rollouts.py tests/envs/marinenav/test_closed_loop.py tests/envs/marinenav/test_recorded_rollouts.py \
@@ -69,9 +69,10 @@ test-portable: $(STAMP) ## what compares numbers, with a CPU's plainest instruct
 test-all: $(EXTRAS_STAMP) ## the same, the slow proofs and what needs optional packages, with coverage (takes twice the time)
 	$(PYTEST) -m "" --cov --cov-report=term $(ARGS)
 
-lint: $(STAMP) ## ruff check, ruff format --check, mypy
+lint: $(STAMP) ## ruff check, ruff format --check, import-linter, mypy
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
+	$(VENV)/bin/lint-imports
 	$(PY) -m mypy
 
 format: $(STAMP) ## apply ruff's fixes and format

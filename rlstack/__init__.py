@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from .adapters.exporting import export_policy
     from .adapters.loading import load_policy
     from .agents import make_agent
-    from .collection.collector import make_collector
-    from .collection.flatten import flatten_agents
+    from .data.collector import make_collector
+    from .data.flatten import flatten_agents
+    from .runs.loading import load
     from .training.imitation import imitate
-    from .training.loading import load
 
 
 def place_working_folder() -> None:
@@ -59,10 +59,10 @@ _check_neighbour()
 
 _HOMES = {
     "make_agent": "rlstack.agents",
-    "make_collector": "rlstack.collection.collector",
-    "flatten_agents": "rlstack.collection.flatten",
+    "make_collector": "rlstack.data.collector",
+    "flatten_agents": "rlstack.data.flatten",
     "imitate": "rlstack.training.imitation",
-    "load": "rlstack.training.loading",
+    "load": "rlstack.runs.loading",
     "load_policy": "rlstack.adapters.loading",
     "export_policy": "rlstack.adapters.exporting",
 }

@@ -64,10 +64,10 @@ def run(cfg: DictConfig) -> None:
     """Loads, converts, compares the two on random observations, and writes the checkpoint."""
     config = build(ConvertConfig, cfg)
     _check(config)
-    from rlstack.adapters.safe_load import reason
-    from rlstack.training.checkpoint import write_checkpoint
-    from rlstack.training.loading import overrides
-    from rlstack.training.worlds import build_world
+    from rlstack.files.safe_load import reason
+    from rlstack.runs.checkpoint import write_checkpoint
+    from rlstack.runs.loading import overrides
+    from rlstack.runs.worlds import build_world
 
     env_config = _env(config)
     env = build_world(env_config, num_worlds=1)

@@ -39,7 +39,7 @@ def run(cfg: DictConfig) -> None:
 
     from rlstack.diagnostics import comparison, report
     from rlstack.diagnostics.diagnosis import described, diagnose
-    from rlstack.training.run_directory import removed_if_empty
+    from rlstack.runs.run_directory import removed_if_empty
 
     before = None if config.compare is None else comparison.read(config.compare)
     subject = prepare(config, plain)
@@ -81,8 +81,8 @@ def prepare(config: DiagnoseConfig, plain: dict[str, Any]) -> Subject:
 
     from rlstack.diagnostics.subject import Subject
     from rlstack.diagnostics.timing import Clock
+    from rlstack.runs.worlds import choose_device, with_defaults
     from rlstack.training.self_check import check_buildable
-    from rlstack.training.worlds import choose_device, with_defaults
 
     training = replace(training, env=with_defaults(training.env))
     device = choose_device(training.device)
@@ -101,8 +101,8 @@ def output_folder(config: DiagnoseConfig, subject: Subject) -> Path:
     Raises:
         ConfigError: the folder cannot be made.
     """
+    from rlstack.runs.run_directory import make_first_free, make_folder
     from rlstack.train import run_name
-    from rlstack.training.run_directory import make_first_free, make_folder
 
     c = subject.config
     name = f"diagnosis_{run_name(c.agent, c.env, c.seed)}_{time.strftime('%Y%m%d-%H%M%S')}"

@@ -77,8 +77,8 @@ def run(cfg: DictConfig) -> None:
     if config.opponents is not None:
         _check_games(config)
 
+    from rlstack.runs.worlds import choose_device
     from rlstack.training.memory import check_fits, episodes_of
-    from rlstack.training.worlds import choose_device
 
     device = choose_device(config.device)
     check_fits("the evaluation", [episodes_of(config.episodes, "episodes")])
@@ -90,8 +90,8 @@ def judge(config: EvaluateConfig, judged: Candidate, device: torch.device) -> No
     """Plays the world's episodes."""
     from rlstack.evaluation.evaluator import evaluate
     from rlstack.evaluation.pictures import PER_LEVEL, save_pictures
-    from rlstack.training.run_directory import removed_if_empty
-    from rlstack.training.worlds import world_options
+    from rlstack.runs.run_directory import removed_if_empty
+    from rlstack.runs.worlds import world_options
 
     episode_set = read_episodes(config.episodes_file, judged.env["name"])
     folder = output_folder(config, judged)
@@ -155,8 +155,8 @@ def from_checkpoint(config: EvaluateConfig, device: torch.device) -> Candidate:
     Raises:
         ConfigError: no such checkpoint, impossible changes, or a world that does not fit the agent.
     """
-    from rlstack.training.latest import named
-    from rlstack.training.loading import load, overrides
+    from rlstack.runs.latest import named
+    from rlstack.runs.loading import load, overrides
 
     loaded = load(named(str(config.checkpoint), "checkpoint"), device=device, which=config.which, agent=config.agent)
     env = _judging_world(config, config.env or loaded.config["env"])
@@ -207,7 +207,7 @@ def output_folder(config: EvaluateConfig, judged: Candidate) -> Path:
     Raises:
         ConfigError: the folder cannot be made.
     """
-    from rlstack.training.run_directory import make_folder
+    from rlstack.runs.run_directory import make_folder
 
     parts = [judged.stem] if judged.stem else []
     parts += [f"seed{config.seed}"]
@@ -259,7 +259,7 @@ def check_fit(agent: Agent, env_config: dict[str, Any]) -> None:
 def _world(env_config: dict[str, Any]) -> Any:
     """One world as evaluations are held in."""
     from rlstack.evaluation.evaluator import evaluation_world
-    from rlstack.training.worlds import world_options
+    from rlstack.runs.worlds import world_options
 
     if not env_config.get("name"):
         raise ConfigError("env.name: missing, which world to evaluate in")

@@ -12,7 +12,7 @@ from rlstack.command import hydra_command, open_group
 from rlstack.config import ConfigError, build
 
 if TYPE_CHECKING:
-    from rlstack.training.loading import LoadedRun
+    from rlstack.runs.loading import LoadedRun
 
 
 @dataclass
@@ -33,8 +33,8 @@ def run(cfg: DictConfig) -> None:
     if config.checkpoint is None:
         raise ConfigError("checkpoint: missing, give a run directory or a checkpoint file: checkpoint=runs/<run>")
     from rlstack.adapters.exporting import INPUTS, beside, export_policy
-    from rlstack.training.latest import named
-    from rlstack.training.loading import load
+    from rlstack.runs.latest import named
+    from rlstack.runs.loading import load
 
     loaded = load(named(config.checkpoint, "checkpoint"), which=config.which, agent=config.agent)
     if config.format == "arena":
@@ -58,7 +58,7 @@ def _save_arena(loaded: LoadedRun, out: str | None) -> None:
     """The files of the Arena's own stack, which go on training there; of a ``*_final.pt`` the curriculum, too."""
     from rlstack.adapters.arena import STYLES, save_arena
     from rlstack.adapters.arena_state import training_state
-    from rlstack.training.checkpoint import read_checkpoint
+    from rlstack.runs.checkpoint import read_checkpoint
 
     run = loaded.run_dir or loaded.path.parent
     path = run / "exports" / f"{run.resolve().name}_{loaded.frames}_steps.pt" if out is None else Path(out)

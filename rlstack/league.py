@@ -248,7 +248,7 @@ def _open(config: LeagueConfig) -> League:
 def _arena(config: LeagueConfig, env: dict[str, Any]) -> Arena:
     from rlstack.play.matches import Arena
     from rlstack.play.option import without
-    from rlstack.training.worlds import choose_device, world_options
+    from rlstack.runs.worlds import choose_device, world_options
 
     if not env.get("name"):
         raise ConfigError("env.name: missing, which world to play in")
@@ -260,7 +260,7 @@ def _env_of(players: dict[str, Source]) -> dict[str, Any]:
     """The world of the first player that is a run of ours."""
     from rlstack.play.option import without
     from rlstack.play.players import read_source
-    from rlstack.training.loading import load
+    from rlstack.runs.loading import load
 
     for source in players.values():
         path = Path(read_source(source)[0])

@@ -86,8 +86,8 @@ def submit(league: League, run: Path, ours: LeagueTrainConfig, rules: PoolConfig
     from rlstack.play.option import without
     from rlstack.play.ranking import show_members
     from rlstack.play.trials import evaluate_all
-    from rlstack.training.loading import checkpoint_file
-    from rlstack.training.worlds import choose_device, world_options
+    from rlstack.runs.loading import checkpoint_file
+    from rlstack.runs.worlds import choose_device, world_options
 
     arena = Arena(league.env["name"], world_options(without(league.env)), device=choose_device(plain["device"]))
     known = member_of(league, identity(checkpoint_file(run, "latest")))

@@ -32,9 +32,9 @@ def run(cfg: DictConfig) -> None:
         raise ConfigError("checkpoint: missing, give a run directory or a checkpoint file: checkpoint=runs/<run>")
     from rlstack.evaluate import check_fit
     from rlstack.evaluation.reward_terms import draw_curves, draw_episode, play_episode, read_curves
-    from rlstack.training.loading import load
-    from rlstack.training.run_directory import make_folder
-    from rlstack.training.worlds import world_options
+    from rlstack.runs.loading import load
+    from rlstack.runs.run_directory import make_folder
+    from rlstack.runs.worlds import world_options
 
     loaded = load(config.checkpoint, which=config.which)
     env = config.env or loaded.config["env"]

@@ -20,10 +20,10 @@ from rlstack.config.groups import check_kinds, is_own
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rlstack.collection.ranks import Ranks
+    from rlstack.data.ranks import Ranks
+    from rlstack.runs.run_directory import RunDirectory
     from rlstack.training.config import TrainConfig
     from rlstack.training.loop import Training
-    from rlstack.training.run_directory import RunDirectory
 
 DEBUG_FRAMES = 1000
 _DEBUG_WORLDS, _DEBUG_AGENTS = 8, 10  # of each world about so many at most
@@ -50,7 +50,7 @@ def run(cfg: DictConfig) -> float:
 
 def _named(plain: dict[str, Any]) -> dict[str, str]:
     """The runs that this one goes on from, ``latest`` by its own name, which stays the same."""
-    from rlstack.training.latest import named
+    from rlstack.runs.latest import named
 
     given = {key: convert(str | None, plain[key], key) for key in ("resume", "init")}
     return {key: named(value, key) for key, value in given.items() if value is not None}
@@ -74,7 +74,7 @@ def _completed(plain: dict[str, Any]) -> dict[str, Any]:
     from rlstack.training.config import TrainConfig, with_length
 
     build(TrainConfig, with_length(debugged(plain)))  # what is wrong elsewhere is told before the world is imported
-    from rlstack.training.worlds import with_defaults
+    from rlstack.runs.worlds import with_defaults
 
     return {**plain, "env": with_defaults(plain["env"])}
 
@@ -100,18 +100,18 @@ def train(plain: dict[str, Any]) -> RunDirectory | None:
     if config.init is not None and not os.path.exists(config.init):
         raise ConfigError(f"init: {config.init} does not exist{nearest_path(config.init)}")
     if config.resume is not None:
-        from rlstack.training.run_directory import RunDirectory
+        from rlstack.runs.run_directory import RunDirectory
 
         last_frame = min(config.total_frames, config.until or config.total_frames)
         RunDirectory.open(config.resume).check_unfinished(config.total_frames, last_frame)
 
     # After the configuration is known to be sound: torch and TorchRL take seconds to import.
+    from rlstack.runs.run_directory import taken
     from rlstack.training.acceleration import planned
     from rlstack.training.distributed import aside, join, of_rank
     from rlstack.training.failures import told_in_one_line
     from rlstack.training.memory import check_memory
     from rlstack.training.remote import check_collector
-    from rlstack.training.run_directory import taken
     from rlstack.training.self_check import check_buildable, check_gradients
     from rlstack.training.summary import describe, where_things_are
 
@@ -144,7 +144,7 @@ def train(plain: dict[str, Any]) -> RunDirectory | None:
 
 def _directory(config: TrainConfig, aside: Path | None) -> RunDirectory:
     """Where the run goes: a folder to be thrown away, that of the run to resume, or a new one."""
-    from rlstack.training.run_directory import RunDirectory
+    from rlstack.runs.run_directory import RunDirectory
 
     keep = config.checkpoint.keep
     if aside is not None:
@@ -226,8 +226,8 @@ def _resumed(plain: dict[str, Any]) -> dict[str, Any]:
     """The stored configuration of the run to resume, with what this command line may change about it."""
     from hydra.core.hydra_config import HydraConfig
 
+    from rlstack.runs.run_directory import RunDirectory
     from rlstack.training.config import RESUMABLE
-    from rlstack.training.run_directory import RunDirectory
 
     stored = OmegaConf.create({**RunDirectory.open(plain["resume"]).read_config(), "notify": None})
     for override in HydraConfig.get().overrides.task:

@@ -49,7 +49,7 @@ def run(cfg: DictConfig) -> None:
     config = build(WatchConfig, cfg)
     _check(config)
     if config.checkpoint is not None:
-        from rlstack.training.latest import named
+        from rlstack.runs.latest import named
 
         config.checkpoint = named(config.checkpoint, "checkpoint")
     told: list[str] = []

@@ -32,12 +32,12 @@ from rlstack.config import ConfigError, build, to_plain
 from rlstack.diagnostics import comparison
 from rlstack.evaluation.results import Evaluation
 from rlstack.play.league import League
-from rlstack.training.checkpoint import CheckpointError, CheckpointStore, write_checkpoint
+from rlstack.runs.checkpoint import CheckpointError, CheckpointStore, write_checkpoint
+from rlstack.runs.loading import initialise
+from rlstack.runs.run_directory import RunDirectory
 from rlstack.training.config import TrainConfig
 from rlstack.training.demonstrations import read_demonstrations
-from rlstack.training.loading import initialise
 from rlstack.training.loggers import CsvSink
-from rlstack.training.run_directory import RunDirectory
 from tests.adapters.small_worlds import Noise, box
 from tests.agents.small_agents import Detour, sequences, small
 from tests.damage import bad_arrays, bad_bytes, bad_json, bad_tensors, bad_zip, profile

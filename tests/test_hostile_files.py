@@ -18,8 +18,8 @@ import envs.marinenav.episodes
 import rlstack
 from rlstack.config import ConfigError
 from rlstack.reporting.runs import Run
-from rlstack.training.checkpoint import write_checkpoint
-from rlstack.training.run_directory import RunDirectory
+from rlstack.runs.checkpoint import write_checkpoint
+from rlstack.runs.run_directory import RunDirectory
 from tests.damage import Bait
 from tests.test_damaged_files import CASES, FIXTURES
 

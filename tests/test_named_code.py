@@ -18,10 +18,10 @@ from rlstack.config import ConfigError, to_plain
 from rlstack.config.named_code import allowing, check_named, code_in, granting
 from rlstack.play.league import League
 from rlstack.play.pool import Pool
+from rlstack.runs.checkpoint import write_checkpoint
+from rlstack.runs.loading import initialise, unfinished
+from rlstack.runs.run_directory import RunDirectory
 from rlstack.sweeps.pbt import job
-from rlstack.training.checkpoint import write_checkpoint
-from rlstack.training.loading import initialise, unfinished
-from rlstack.training.run_directory import RunDirectory
 from tests.agents.small_agents import small
 from tests.play.duel import NAME, Duel
 

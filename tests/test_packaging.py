@@ -77,7 +77,7 @@ def test_the_check_of_a_clone_runs_numerical_tests_with_other_instructions() -> 
     (command,) = (line.split() for line in shown.splitlines() if "pytest" in line)
     assert command[:2] == ["ATEN_CPU_CAPABILITY=default", "ONEDNN_MAX_CPU_ISA=SSE41"]
     named = [word for word in command if word.startswith("tests/")]
-    assert {"tests/losses", "tests/networks", "tests/collection"} <= set(named)
+    assert {"tests/losses", "tests/networks", "tests/data"} <= set(named)
     assert all((REPO / word).exists() for word in named)
 
 

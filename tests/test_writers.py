@@ -25,10 +25,10 @@ from rlstack.evaluation.results import Evaluation
 from rlstack.play.league import League
 from rlstack.play.ratings import rating_system
 from rlstack.play.tables import save_curves, write_csv
-from rlstack.training.checkpoint import CheckpointStore, read_checkpoint
+from rlstack.runs.checkpoint import CheckpointStore, read_checkpoint
+from rlstack.runs.run_directory import RunDirectory
 from rlstack.training.demonstrations import save_demonstrations
 from rlstack.training.loggers import CsvSink
-from rlstack.training.run_directory import RunDirectory
 from tests.adapters.published_networks import acting_network
 from tests.envs.echelon.episodes import fight
 from tests.exhaustive import exhaustive
@@ -196,7 +196,7 @@ ELSEWHERE = {
     ("rlstack/adapters/exporting.py", "save"): "into memory",
     ("rlstack/training/loggers.py", "open"): "rows are appended; one that was cut off is dropped on opening",
     ("rlstack/adapters/marinenav/training.py", "open"): "what was printed, appended",
-    ("rlstack/collection/messages.py", "save"): "into memory",
+    ("rlstack/data/messages.py", "save"): "into memory",
     ("rlstack/training/distributed.py", "open"): "nowhere",
     ("rlstack/play/league.py", "open"): "a lock",
     ("rlstack/play/league_runs.py", "open"): "a lock",

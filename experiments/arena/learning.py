@@ -28,9 +28,9 @@ import matplotlib.pyplot as plt
 from envs.arena.render import save_animation
 from experiments.runs import add_options, cost, final_evaluation, train
 from rlstack.evaluation.evaluator import evaluate
+from rlstack.runs.loading import load
+from rlstack.runs.worlds import world_options
 from rlstack.training.environment import machine
-from rlstack.training.loading import load
-from rlstack.training.worlds import world_options
 
 HERE = Path(__file__).parent
 STYLES = {1: "turn and thrust", 2: "four directions"}

@@ -23,8 +23,8 @@ import torch
 import envs
 import rlstack
 from rlstack.agents.compilation import Compiler
-from rlstack.collection.collector import make_collector
-from rlstack.collection.flatten import flatten_agents
+from rlstack.data.collector import make_collector
+from rlstack.data.flatten import flatten_agents
 from rlstack.training.acceleration import keep_compiled_code
 from rlstack.training.environment import machine
 

@@ -19,15 +19,15 @@ import envs
 from envs import waiting
 from rlstack.agents import Agent, build_agent
 from rlstack.agents.compilation import CannotCompile, Compiler
-from rlstack.collection.collector import make_collector
-from rlstack.collection.flatten import flatten_agents
 from rlstack.config import to_plain
 from rlstack.config.groups import compose_config
+from rlstack.data.collector import make_collector
+from rlstack.data.flatten import flatten_agents
 from rlstack.diagnostics.gpu import waits
+from rlstack.runs.checkpoint import read_checkpoint
+from rlstack.runs.worlds import build_world
 from rlstack.training.acceleration import missing_compiler
-from rlstack.training.checkpoint import read_checkpoint
 from rlstack.training.monitor import Monitor, count_frames
-from rlstack.training.worlds import build_world
 
 from .draws import DrawnOnCpu
 from .runner import Found, LeftOut, Mismatch, Setting

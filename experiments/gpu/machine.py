@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from typing_extensions import Self
 
-from rlstack.collection.devices import usable_device
 from rlstack.config import ConfigError
+from rlstack.data.devices import usable_device
 from rlstack.training.acceleration import keep_compiled_code, missing_compiler
 from rlstack.training.environment import environment
 from rlstack.training.hardware import GpuWatch

@@ -173,7 +173,7 @@ def updating(setting: Setting, name: str, how: str = "eager") -> Found:
 
 
 def made_up(rows: int, device: torch.device) -> TensorDict:
-    """Experience of nobody ``[rows, 1]``, as :func:`~rlstack.collection.flatten.flatten_agents` gives it."""
+    """Experience of nobody ``[rows, 1]``, as :func:`~rlstack.data.flatten.flatten_agents` gives it."""
     ended = torch.rand(rows, 1, 1, device=device) < 0.01
     following = {
         "observation": torch.randn(rows, 1, 17, device=device),

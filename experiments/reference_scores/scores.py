@@ -101,7 +101,7 @@ def judge(study: str, seeds: list[int], folder: Path) -> dict[str, Any]:
 
     import rlstack
     from rlstack.evaluation.evaluator import evaluate
-    from rlstack.training.worlds import world_options
+    from rlstack.runs.worlds import world_options
 
     torch.set_num_threads(1)
     scores, seconds, frames = {}, {}, 0

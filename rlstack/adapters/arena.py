@@ -18,8 +18,8 @@ from rlstack.adapters.sb3.networks import Weights, perceptron
 from rlstack.agents import Agent, Interface, make_agent
 from rlstack.agents.base import Policy
 from rlstack.agents.ppo import PPO
-from rlstack.collection.normalizers import ObservationNormalizer, load_statistics, statistics_to_json
 from rlstack.config import ConfigError
+from rlstack.data.normalizers import ObservationNormalizer, load_statistics, statistics_to_json
 from rlstack.networks.distributions import Choices
 from rlstack.networks.encoders import FlatEncoder
 

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from envs.whole_files import replacing
-from rlstack.adapters.safe_load import load_json, load_tensors
 from rlstack.config import ConfigError
+from rlstack.files.safe_load import load_json, load_tensors
 
 NONE = "none"
 """In place of a file of statistics: the agent was trained without."""
@@ -37,7 +37,7 @@ class ArenaFiles:
         optimizer: Adam's state as torch has it, empty where there is none.
         num_timesteps: env steps it was trained for.
         statistics: of observations and returns, see
-            :func:`~rlstack.collection.normalizers.statistics_to_json`; None for an agent that was trained without.
+            :func:`~rlstack.data.normalizers.statistics_to_json`; None for an agent that was trained without.
         metadata: of the file beside it, empty without one.
         where: the file, for messages.
     """

@@ -11,9 +11,9 @@ from torch import Tensor
 from torchrl.data import Categorical, Composite, MultiCategorical, OneHot, TensorSpec
 from torchrl.envs import EnvBase
 
-from rlstack.adapters.safe_load import first_line
 from rlstack.agents.interface import Interface
 from rlstack.config import ConfigError
+from rlstack.files.safe_load import first_line
 
 BOUNDS_TOLERANCE = 1e-5
 """How far outside its bounds an action may be, relative to their width: float32 rounding of a rescaled action."""

@@ -21,10 +21,10 @@ from envs.base import MEMORY
 from envs.whole_files import replacing
 from rlstack.adapters.agreement import TOLERANCE, Agreement, compare, random_inputs
 from rlstack.adapters.exported import NEXT_MEMORY, ExportedPolicy
-from rlstack.adapters.safe_load import reason
 from rlstack.agents.base import Agent
 from rlstack.agents.interface import Interface
 from rlstack.config import ConfigError
+from rlstack.files.safe_load import reason
 
 FORMAT, VERSION = "rlstack-policy", 1
 INPUTS = 1000

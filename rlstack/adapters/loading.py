@@ -20,7 +20,7 @@ _Loader = Callable[..., TensorDictModuleBase]
 
 def _rlstack(path: str, env: EnvBase, which: str = "latest", explore: bool = False) -> TensorDictModuleBase:
     """A run directory or checkpoint of ours."""
-    from rlstack.training.loading import load
+    from rlstack.runs.loading import load
 
     agent = load(path, device=env.device or "cpu", which=which).agent
     fault = difference(agent.interface, Interface.of(env))
@@ -104,7 +104,7 @@ def load_policy(source: str, env: EnvBase, allow: Collection[str] = (), **option
     Args:
         source: ``kind:path``.
         env: what it is to act in; the policy is on its device.
-        allow: code that a checkpoint of ours may name, see :func:`rlstack.training.loading.load`.
+        allow: code that a checkpoint of ours may name, see :func:`rlstack.runs.loading.load`.
         options: of the kind.
 
     Raises:

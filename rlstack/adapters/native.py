@@ -13,14 +13,14 @@ from torch import Tensor, nn
 from torchrl.envs import EnvBase
 
 from rlstack.adapters.native_memory import fill_memories, memory_of
-from rlstack.adapters.safe_load import load_tensors
 from rlstack.adapters.sb3 import SB3Model, load_sb3, sb3_layers
 from rlstack.adapters.sb3.networks import Layers, Weights
 from rlstack.adapters.sb3.policy import check_fit
 from rlstack.adapters.vecnormalize import VecNormalize
 from rlstack.agents import Agent, Interface, make_agent
-from rlstack.collection.normalizers import ObservationNormalizer, RunningMoments
 from rlstack.config import ConfigError
+from rlstack.data.normalizers import ObservationNormalizer, RunningMoments
+from rlstack.files.safe_load import load_tensors
 from rlstack.networks.encoders import DictEncoder, FlatEncoder
 
 ACTIVATIONS = {"Tanh": "tanh", "ReLU": "relu", "SiLU": "silu", "GELU": "gelu", "ELU": "elu"}

@@ -23,9 +23,9 @@ from torchrl.envs import EnvBase
 
 from rlstack.adapters.env_fit import as_actions, telling, try_out
 from rlstack.adapters.episode_starts import EpisodeStarts
-from rlstack.adapters.safe_load import first_line
 from rlstack.agents.interface import Interface
 from rlstack.config import ConfigError
+from rlstack.files.safe_load import first_line
 
 ProtocolName: TypeAlias = Literal["auto", "callable", "act", "predict"]
 Arrays: TypeAlias = Literal["auto", "numpy", "torch"]

@@ -21,9 +21,9 @@ from torchrl.data import OneHot, TensorSpec
 from torchrl.envs import EnvBase
 
 from rlstack.adapters.env_fit import as_actions, choices, leaves, telling, try_out
-from rlstack.adapters.safe_load import first_line, forward_arguments
 from rlstack.agents.interface import MASK, Interface
 from rlstack.config import ConfigError
+from rlstack.files.safe_load import first_line, forward_arguments
 
 Graph = Callable[[list[Tensor]], Any]
 """From the leaves of an observation ``[N, *shape]``, in order (the action mask last, where the env has one), to the

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from envs.bounded_files import check_regular
-from rlstack.adapters.inert_pickle import Array, Normaliser, Standin, read_pickle
-from rlstack.adapters.safe_load import first_line, load_json
 from rlstack.config import ConfigError
+from rlstack.files.inert_pickle import Array, Normaliser, Standin, read_pickle
+from rlstack.files.safe_load import first_line, load_json
 
 
 @dataclass(frozen=True)

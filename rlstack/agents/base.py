@@ -11,10 +11,10 @@ from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 
-from rlstack.collection.flatten import kept
-from rlstack.collection.normalizers import ObservationNormalizer, RewardScaler
 from rlstack.config import ConfigError
 from rlstack.config.schedules import make_schedules
+from rlstack.data.flatten import kept
+from rlstack.data.normalizers import ObservationNormalizer, RewardScaler
 from rlstack.networks.encoders import build_encoder
 from rlstack.networks.keyed import keyed_encoder
 

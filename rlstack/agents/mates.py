@@ -18,7 +18,7 @@ from rlstack.networks.central import CentralNetwork, apart
 class Mates:
     """The values that a :class:`CentralNetwork` gives the agents of one rollout.
 
-    Rows of sequences ``[B, T]`` are those of :func:`~rlstack.collection.flatten.flatten_agents`: A agents of the first
+    Rows of sequences ``[B, T]`` are those of :func:`~rlstack.data.flatten.flatten_agents`: A agents of the first
     world, then those of the next one.
 
     Args:

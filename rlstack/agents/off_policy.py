@@ -11,9 +11,9 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from envs.waiting import looks_are_free
-from rlstack.collection.devices import usable_device
-from rlstack.collection.flatten import STAYS, NStep, transitions
 from rlstack.data import make_replay
+from rlstack.data.devices import usable_device
+from rlstack.data.flatten import STAYS, NStep, transitions
 from rlstack.networks.draws import own, whole
 
 from .base import Agent, Policy

@@ -13,8 +13,8 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from envs.waiting import looks_are_free
-from rlstack.collection.ranks import Ranks
 from rlstack.config.agents import Precision
+from rlstack.data.ranks import Ranks
 
 from .compilation import CompiledSteps, Compiler
 from .descent import Adam, clip, norm_of

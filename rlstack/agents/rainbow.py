@@ -17,9 +17,9 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torchrl.modules import NoisyLinear
 
-from rlstack.collection.interleaved import InterleavedReplay
 from rlstack.config import ConfigError
 from rlstack.config.agents import RainbowConfig
+from rlstack.data.interleaved import InterleavedReplay
 from rlstack.losses import C51Loss
 from rlstack.networks.distributions import masked_logits
 from rlstack.networks.values import DuelingNetwork

@@ -20,8 +20,8 @@ from torch import Tensor
 from torchrl.data import LazyMemmapStorage, LazyTensorStorage, RoundRobinWriter, TensorDictReplayBuffer
 from torchrl.data.replay_buffers import RandomSampler
 
-from rlstack.collection.devices import indexed
 from rlstack.config import ConfigError
+from rlstack.data.devices import indexed
 
 from .samplers import SumTreeSampler
 

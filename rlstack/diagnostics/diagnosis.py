@@ -13,8 +13,8 @@ from envs.working import counted
 from rlstack.agents import agent_class
 from rlstack.agents.legacy import Legacy
 from rlstack.config import ConfigError, to_plain
+from rlstack.runs.seeding import seed_everything
 from rlstack.training.environment import instruction_set, processor
-from rlstack.training.seeding import seed_everything
 
 from .comparison import SCHEMA
 from .findings import verdict

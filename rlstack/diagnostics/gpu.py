@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from rlstack.collection.collector import make_collector
+from rlstack.data.collector import make_collector
 from rlstack.training.hardware import GpuWatch
 
 from .iteration import summary, watched

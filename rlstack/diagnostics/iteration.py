@@ -13,10 +13,10 @@ from typing import Any
 from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 
+from rlstack.runs.run_directory import RunDirectory
 from rlstack.training.loggers import MetricLogger
 from rlstack.training.loop import Training
 from rlstack.training.progress import Progress
-from rlstack.training.run_directory import RunDirectory
 
 from .subject import Subject
 from .timing import OTHER, Sections
@@ -132,8 +132,8 @@ def _watch(sections: Sections, training: WatchedTraining) -> None:
     if hasattr(agent, "remember"):
         sections.watch(agent, "remember", "store", whole=True)
     sections.watch_named("rlstack.training.loop:flatten_agents", "store")
-    sections.watch_named("rlstack.collection.collector:stack_steps", "store", whole=True)
-    sections.watch_named("rlstack.collection.collector:LeanCollector.rollout", "store")
+    sections.watch_named("rlstack.data.collector:stack_steps", "store", whole=True)
+    sections.watch_named("rlstack.data.collector:LeanCollector.rollout", "store")
     for name in ("observe", "metrics"):
         sections.watch(training.monitor, name, "log", whole=True)
     sections.watch(MetricLogger, "log", "log", whole=True)

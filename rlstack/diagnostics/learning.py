@@ -14,8 +14,8 @@ from rlstack.agents import Agent
 from rlstack.agents.off_policy import OffPolicy
 from rlstack.agents.on_policy import OnPolicy
 from rlstack.agents.optimizer import Optimizer
-from rlstack.collection.collector import make_collector
-from rlstack.collection.flatten import flatten_agents
+from rlstack.data.collector import make_collector
+from rlstack.data.flatten import flatten_agents
 from rlstack.training.monitor import count_frames
 
 from .subject import Subject

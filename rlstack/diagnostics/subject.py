@@ -12,8 +12,8 @@ from torchrl.envs import EnvBase
 import envs
 from envs.registry import world_class
 from rlstack.agents import Agent, build_agent
+from rlstack.runs.worlds import build_world
 from rlstack.training.config import TrainConfig
-from rlstack.training.worlds import build_world
 
 from .timing import Clock
 

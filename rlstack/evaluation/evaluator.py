@@ -16,9 +16,9 @@ from torchrl.envs import EnvBase
 
 import envs
 from envs.working import Work, working
-from rlstack.collection.finite import LEARNED_FROM, Sum, find, leaves
+from rlstack.data.finite import LEARNED_FROM, Sum, find, leaves
 from rlstack.play.option import judged
-from rlstack.training.seeding import own_randomness
+from rlstack.runs.seeding import own_randomness
 
 from .results import Evaluation
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from envs.whole_files import write_text
 from rlstack import __version__
-from rlstack.adapters.safe_load import first_line, load_json
+from rlstack.files.safe_load import first_line, load_json
 
 from .statistics import wilson_interval
 from .table import print_rows

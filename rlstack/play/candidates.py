@@ -9,8 +9,8 @@ from typing import Any
 
 from rlstack.adapters.loading import parse
 from rlstack.config import ConfigError
-from rlstack.training.checkpoint import CheckpointError, write_checkpoint
-from rlstack.training.loading import checkpoint_file, read_agent
+from rlstack.runs.checkpoint import CheckpointError, write_checkpoint
+from rlstack.runs.loading import checkpoint_file, read_agent
 
 from .league import League
 from .matches import Arena

@@ -14,7 +14,7 @@ from tensordict.nn import TensorDictModuleBase
 from envs.whole_files import write_json
 from rlstack.config import ConfigError
 from rlstack.evaluation.table import print_rows
-from rlstack.training.worlds import world_options
+from rlstack.runs.worlds import world_options
 
 from .elo import fit_elo
 from .matches import Arena

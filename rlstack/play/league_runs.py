@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from rlstack.config import ConfigError
+from rlstack.runs.run_directory import CONFIG, RunDirectory
+from rlstack.runs.worlds import world_options
 from rlstack.training.config import RESUMABLE
-from rlstack.training.run_directory import CONFIG, RunDirectory
-from rlstack.training.worlds import world_options
 
 from .candidates import member_of
 from .commanders import PoolConfig, pool

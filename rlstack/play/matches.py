@@ -14,7 +14,7 @@ import envs
 from envs.working import Work, working
 from rlstack.config import ConfigError
 from rlstack.evaluation.evaluator import MOST_STEPS, evaluation_world
-from rlstack.training.seeding import own_randomness
+from rlstack.runs.seeding import own_randomness
 
 from .players import Player, Source, make_player, name_of
 from .records import Game

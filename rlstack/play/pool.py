@@ -13,7 +13,7 @@ from torchrl.envs import EnvBase
 
 from envs.whole_files import write_json
 from rlstack.config import ConfigError
-from rlstack.training.checkpoint import write_checkpoint
+from rlstack.runs.checkpoint import write_checkpoint
 
 from .elo import Elo
 from .players import SELF, LearnerPlayer, Player, Source, check_source, make_player, name_of, read_source
@@ -165,7 +165,7 @@ class Pool:
         """Adds the learner as it is: a checkpoint file, whole on disk before the pool knows of it.
 
         Args:
-            state: what :func:`rlstack.training.loading.load` needs: ``agent``, ``config``, ``frames``.
+            state: what :func:`rlstack.runs.loading.load` needs: ``agent``, ``config``, ``frames``.
             frames: which name the snapshot; one of as many frames is replaced.
 
         Raises:

@@ -93,7 +93,7 @@ def job(
 
 def wait_for(run: Path) -> None:
     """Returns once no job that a killed command has left behind trains this run."""
-    from rlstack.training.run_directory import taken
+    from rlstack.runs.run_directory import taken
 
     told = False
     while True:
@@ -109,7 +109,7 @@ def wait_for(run: Path) -> None:
 
 def reached(run: Path, until: int) -> bool:
     """The run has a checkpoint of so many frames; it was evaluated before that was written."""
-    from rlstack.training.checkpoint import CheckpointStore
+    from rlstack.runs.checkpoint import CheckpointStore
 
     latest = CheckpointStore(run / "checkpoints").latest()
     return latest is not None and int(latest.stem.partition("_")[2]) >= until

@@ -177,7 +177,7 @@ class Population:
     @staticmethod
     def _copy(source: Path, target: Path, hyperparameters: dict[str, Any]) -> None:
         """Makes the target the same run as the source, with other hyperparameters. A source is never a target."""
-        from rlstack.training.run_directory import RunDirectory
+        from rlstack.runs.run_directory import RunDirectory
 
         temporary = target.with_name(f".{target.name}.tmp")
         shutil.rmtree(temporary, ignore_errors=True)

@@ -18,10 +18,10 @@ import torch
 import envs
 from rlstack.agents import Agent
 from rlstack.agents.compilation import CannotCompile, Compiler, trace_gradients
+from rlstack.runs.worlds import choose_device
 
 from .config import TrainConfig
 from .remote import worlds_here
-from .worlds import choose_device
 
 LONG = 200_000
 """Updates of a run from which ``auto`` compiles on a CPU: some three times what pays for the compiler's time."""

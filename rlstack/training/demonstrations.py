@@ -25,11 +25,11 @@ from envs.bounded_files import check_archive
 from envs.whole_files import replacing
 from envs.working import working
 from rlstack.adapters.env_fit import check_bounds
-from rlstack.adapters.safe_load import load_arrays
 from rlstack.agents.interface import MASK, Interface
-from rlstack.collection.collector import make_collector
-from rlstack.collection.flatten import flatten_agents
 from rlstack.config import ConfigError
+from rlstack.data.collector import make_collector
+from rlstack.data.flatten import flatten_agents
+from rlstack.files.safe_load import load_arrays
 
 _KEYS = ("observation", "action", MASK)
 Arrays = dict[str, NDArray[Any]]

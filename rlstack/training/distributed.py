@@ -23,11 +23,11 @@ from torchrl.envs import EnvBase
 
 from envs.base import World
 from rlstack.agents import Agent
-from rlstack.collection.ranks import Ranks
 from rlstack.config import ConfigError
+from rlstack.data.ranks import Ranks
+from rlstack.runs.worlds import build_world, choose_device, size_key
 
 from .config import TrainConfig
-from .worlds import build_world, choose_device, size_key
 
 _PATIENCE = timedelta(minutes=30)
 """For the slowest process, which may have worlds to start."""

@@ -16,8 +16,7 @@ from rlstack.adapters.loading import load_policy
 from rlstack.agents.interface import Interface
 from rlstack.config import ConfigError
 from rlstack.play.teachers import ScriptedPolicy, scripted_policy
-
-from .seeding import rng_untouched
+from rlstack.runs.seeding import rng_untouched
 
 Expert: TypeAlias = TensorDictModuleBase | str | Path
 """A policy; a name of the world's own players; a run directory or checkpoint; or ``kind:path`` of an agent from

@@ -10,10 +10,9 @@ from typing import Any
 import torch
 
 from envs.processes import EnvironmentFailed, WorkersFailed, place_of
-from rlstack.collection.remote import CollectorFailed
 from rlstack.config.errors import RunError
-
-from .disk import OF_THE_DISK
+from rlstack.data.remote import CollectorFailed
+from rlstack.runs.disk import OF_THE_DISK
 
 
 @contextmanager

@@ -15,14 +15,14 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rlstack.agents.base import Agent
-from rlstack.collection.finite import LEARNED_FROM, Finding, Sum, find, leaves
-from rlstack.collection.flatten import flatten_agents
 from rlstack.config.errors import RunError
+from rlstack.data.finite import LEARNED_FROM, Finding, Sum, find, leaves
+from rlstack.data.flatten import flatten_agents
+from rlstack.runs.checkpoint import write_tensors
+from rlstack.runs.seeding import seed_everything
 
-from .checkpoint import write_tensors
 from .config import GuardConfig
 from .monitor import count_frames
-from .seeding import seed_everything
 
 BAD_BATCH = "bad_batch.pt"
 

@@ -13,14 +13,14 @@ from rlstack.agents.base import Agent
 from rlstack.agents.off_policy import OffPolicy
 from rlstack.agents.recurrent.base import Recurrent
 from rlstack.config import ConfigError
+from rlstack.runs.seeding import rng_untouched
+from rlstack.runs.worlds import build_world
 
 from .cloning import clone
 from .config import TrainConfig
 from .demonstrations import decisions, gather, in_order, read_demonstrations
 from .experts import Expert, expert_policy
 from .lessons import UNORDERED
-from .seeding import rng_untouched
-from .worlds import build_world
 
 Source: TypeAlias = EnvBase | TensorDictBase | str | Path
 

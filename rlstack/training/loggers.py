@@ -13,8 +13,7 @@ from typing_extensions import Self
 
 from envs.whole_files import replacing
 from rlstack.config import ConfigError, Interval
-
-from .disk import naming
+from rlstack.runs.disk import naming
 
 FRAMES = "frames"
 METRICS_FILE = "metrics.csv"

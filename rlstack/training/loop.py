@@ -17,14 +17,18 @@ from envs.compilation import telling
 from envs.working import Follower, Work, following
 from rlstack.agents import build_agent
 from rlstack.agents.precision import decided
-from rlstack.collection.flatten import flatten_agents
-from rlstack.collection.ranks import Ranks
 from rlstack.config import ConfigError
+from rlstack.data.flatten import flatten_agents
+from rlstack.data.ranks import Ranks
 from rlstack.evaluation.evaluator import Evaluation, evaluate
 from rlstack.play.self_play import SelfPlay
+from rlstack.runs.checkpoint import state_digest
+from rlstack.runs.loading import MISFITS, brief, initialise, unfinished
+from rlstack.runs.run_directory import RunDirectory
+from rlstack.runs.seeding import restore_rng, rng_state, seed_everything
+from rlstack.runs.worlds import choose_device, size_key, world_options
 
 from .acceleration import Acceleration
-from .checkpoint import state_digest
 from .clock import Clock, Due
 from .config import TrainConfig
 from .curriculum.course import Curriculum
@@ -33,15 +37,11 @@ from .guard import Guard
 from .hardware import Hardware
 from .imitation import Imitation, outcome
 from .interrupt import StopRequest
-from .loading import MISFITS, brief, initialise, unfinished
 from .loggers import MetricLogger
 from .monitor import Monitor, count_frames
 from .progress import Progress
 from .remote import build_worlds, remote, start_collector, worlds_here
-from .run_directory import RunDirectory
-from .seeding import restore_rng, rng_state, seed_everything
 from .self_check import check_batch
-from .worlds import choose_device, size_key, world_options
 
 
 class _Left(KeyboardInterrupt):

@@ -20,13 +20,13 @@ from torchrl.envs import EnvBase
 
 from rlstack.agents import build_agent
 from rlstack.agents.interface import Interface
-from rlstack.collection.devices import usable_device
 from rlstack.config import ConfigError
+from rlstack.data.devices import usable_device
+from rlstack.runs.seeding import rng_untouched
+from rlstack.runs.worlds import build_world, choose_device, size_key
 
 from .config import TrainConfig
 from .remote import worlds_here
-from .seeding import rng_untouched
-from .worlds import build_world, choose_device, size_key
 
 _SAMPLE = 7
 """Worlds that are built to see what one takes: a size that no other axis has."""

@@ -8,7 +8,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rlstack.collection.flatten import STAYS
+from rlstack.data.flatten import STAYS
 from rlstack.evaluation.statistics import wilson_interval
 
 EPISODE = ("next", "episode")

@@ -19,17 +19,17 @@ from torchrl.envs import EnvBase
 
 from envs.base import World
 from rlstack.agents import Agent, build_agent
-from rlstack.collection.collector import make_collector
-from rlstack.collection.ranks import Ranks
-from rlstack.collection.remote import RemoteCollector
-from rlstack.collection.workers import Share
 from rlstack.config import ConfigError
+from rlstack.data.collector import make_collector
+from rlstack.data.ranks import Ranks
+from rlstack.data.remote import RemoteCollector
+from rlstack.data.workers import Share
+from rlstack.runs.seeding import seed_everything
+from rlstack.runs.worlds import build_world, device_of_worlds, size_key
 
 from .config import CollectorConfig, TrainConfig
 from .curriculum.course import Curriculum
 from .distributed import build_share
-from .seeding import seed_everything
-from .worlds import build_world, device_of_worlds, size_key
 
 _CPU = torch.device("cpu")
 

@@ -15,18 +15,18 @@ from torchrl.envs.utils import check_env_specs
 
 from envs.processes import EnvironmentFailed
 from rlstack.agents import Agent, build_agent
-from rlstack.collection.finite import find
-from rlstack.collection.flatten import flatten_agents
 from rlstack.config import ConfigError
+from rlstack.data.finite import find
+from rlstack.data.flatten import flatten_agents
+from rlstack.runs.checkpoint import CheckpointStore
+from rlstack.runs.run_directory import RunDirectory
+from rlstack.runs.seeding import rng_untouched
+from rlstack.runs.worlds import build_world, choose_device
 
-from .checkpoint import CheckpointStore
 from .config import TrainConfig
 from .curriculum.course import Curriculum
 from .failures import environment_errors
 from .remote import worlds_here
-from .run_directory import RunDirectory
-from .seeding import rng_untouched
-from .worlds import build_world, choose_device
 
 _WORLDS, _STEPS = 4, 8
 

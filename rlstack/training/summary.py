@@ -13,10 +13,10 @@ from rlstack.agents.precision import explained
 from rlstack.config import to_plain
 from rlstack.config.named_code import allowing, code_in
 from rlstack.config.schedules import in_words
+from rlstack.runs.run_directory import RunDirectory
+from rlstack.runs.worlds import choose_device, size_key
 
 from .config import TrainConfig
-from .run_directory import RunDirectory
-from .worlds import choose_device, size_key
 
 
 def describe(config: TrainConfig, run: RunDirectory, compiled: str | None = None) -> str:

@@ -19,8 +19,8 @@ from rlstack.evaluation.evaluator import evaluation_world
 from rlstack.play.option import without
 from rlstack.play.sides import sides_of
 from rlstack.play.teachers import ScriptedPolicy
-from rlstack.training.loading import LoadedRun, load
-from rlstack.training.worlds import choose_device, world_options
+from rlstack.runs.loading import LoadedRun, load
+from rlstack.runs.worlds import choose_device, world_options
 
 from .reels import Policy
 

@@ -21,7 +21,7 @@ from rlstack.config import ConfigError, build, conf_dir, load_group, to_plain
 from rlstack.convert import main as convert
 from rlstack.convert import positional
 from rlstack.export import main as export
-from rlstack.training.checkpoint import write_checkpoint
+from rlstack.runs.checkpoint import write_checkpoint
 from rlstack.training.curriculum.config import CurriculumConfig
 from rlstack.training.curriculum.course import Curriculum
 from tests.adapters.small_worlds import Noise
@@ -382,8 +382,8 @@ def command(name: str, task: Any, *overrides: str) -> None:
 
 @pytest.fixture
 def anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlstack.training.worlds.build_world", lambda *_, **__: game(num_worlds=1))
-    monkeypatch.setattr("rlstack.training.loading.build_world", lambda *_, **__: game(num_worlds=1))
+    monkeypatch.setattr("rlstack.runs.worlds.build_world", lambda *_, **__: game(num_worlds=1))
+    monkeypatch.setattr("rlstack.runs.loading.build_world", lambda *_, **__: game(num_worlds=1))
 
 
 @pytest.mark.usefixtures("anywhere")

@@ -23,11 +23,11 @@ from rlstack.adapters.vecnormalize import load_vecnormalize
 from rlstack.agents import Interface
 from rlstack.config import ConfigError, build, conf_dir, to_plain
 from rlstack.convert import main, positional
-from rlstack.training.checkpoint import write_checkpoint
+from rlstack.runs.checkpoint import write_checkpoint
+from rlstack.runs.loading import initialise, load
+from rlstack.runs.run_directory import RunDirectory
 from rlstack.training.config import TrainConfig
-from rlstack.training.loading import initialise, load
 from rlstack.training.loop import Training
-from rlstack.training.run_directory import RunDirectory
 from tests.adapters.small_worlds import Noise, box
 from tests.exhaustive import exhaustive
 
@@ -290,7 +290,7 @@ def test_a_model_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
         return whole(file, *arguments, **options)
 
     monkeypatch.setattr(zipfile, "ZipFile", counting)
-    monkeypatch.setattr("rlstack.training.worlds.build_world", lambda *_, **__: reacher(1))
+    monkeypatch.setattr("rlstack.runs.worlds.build_world", lambda *_, **__: reacher(1))
     command("sb3", str(FIXTURES / "sb3/sac_small.zip"), f"out={tmp_path / 'x.pt'}", "+env.name=any")
     assert len(opened) == 1
     told, complaints = capsys.readouterr()

@@ -22,7 +22,7 @@ from rlstack.adapters.exporting import beside, deterministic, export_policy
 from rlstack.config import ConfigError, conf_dir, to_plain
 from rlstack.evaluation.evaluator import evaluate
 from rlstack.export import main
-from rlstack.training.checkpoint import write_checkpoint
+from rlstack.runs.checkpoint import write_checkpoint
 from tests.agents.small_agents import CASES, Decisions, Detour, plain, small
 from tests.exhaustive import exhaustive
 

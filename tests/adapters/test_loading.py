@@ -14,7 +14,7 @@ import rlstack
 from rlstack.adapters.loading import KINDS, load_policy, parse
 from rlstack.adapters.sb3 import load_sb3
 from rlstack.config import ConfigError
-from rlstack.training.checkpoint import write_checkpoint
+from rlstack.runs.checkpoint import write_checkpoint
 from tests.adapters.small_worlds import Noise, box
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"

@@ -26,7 +26,7 @@ from rlstack.adapters.marinenav.processes import train_together
 from rlstack.adapters.marinenav.training import Job, TrialTraining, folders
 from rlstack.adapters.marinenav.trial import Trial, read_trials
 from rlstack.config import ConfigError, build
-from rlstack.training.checkpoint import CheckpointStore
+from rlstack.runs.checkpoint import CheckpointStore
 from rlstack.training.config import TrainConfig
 from tests.envs.marinenav.recorded import load_json
 

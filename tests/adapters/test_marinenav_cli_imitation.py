@@ -17,7 +17,7 @@ from rlstack.adapters.marinenav import load_published
 from rlstack.adapters.marinenav.__main__ import main
 from rlstack.adapters.marinenav.evaluations import read_evaluations
 from rlstack.adapters.marinenav.trial import Trial
-from rlstack.training.checkpoint import CheckpointStore
+from rlstack.runs.checkpoint import CheckpointStore
 from rlstack.training.imitation import Imitation
 from tests.exhaustive import exhaustive
 

@@ -20,8 +20,8 @@ from rlstack.adapters.marinenav import (
 )
 from rlstack.adapters.marinenav.files import FILES
 from rlstack.agents import make_agent
-from rlstack.collection.flatten import flatten_agents
 from rlstack.config import ConfigError
+from rlstack.data.flatten import flatten_agents
 from tests.adapters.published_networks import (
     CONTINUOUS,
     SMALL,

@@ -14,8 +14,8 @@ from torch import nn
 import envs
 from rlstack.adapters.marinenav import ACTOR_NAMES, CRITIC_NAMES, published_state
 from rlstack.agents import make_agent
-from rlstack.collection.collector import make_collector
-from rlstack.collection.flatten import flatten_agents
+from rlstack.data.collector import make_collector
+from rlstack.data.flatten import flatten_agents
 from tests.agents.small_agents import Detour, copies, equal, online_parameters, sequences, small, targets
 from tests.exhaustive import exhaustive
 

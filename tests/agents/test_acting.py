@@ -12,7 +12,7 @@ from torchrl.data import Binary, Bounded, Categorical, Composite, MultiCategoric
 import envs
 from rlstack.agents import make_agent
 from rlstack.agents.interface import Interface
-from rlstack.collection.flatten import flatten_agents
+from rlstack.data.flatten import flatten_agents
 from rlstack.losses import c51
 from tests.agents.small_agents import CASES, CONTINUOUS, DISCRETE, ON_POLICY, Decisions, copies, equal, plain, small
 from tests.exhaustive import exhaustive

@@ -10,7 +10,7 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from rlstack.collection.flatten import NStep
+from rlstack.data.flatten import NStep
 from tests.agents.small_agents import CASES, ON_POLICY, equal, plain, small
 from tests.exhaustive import exhaustive
 

@@ -10,7 +10,7 @@ from torchrl.data import Unbounded
 
 from rlstack.agents.on_policy import LOG_STD_RANGE
 from rlstack.agents.sac import LOG_ALPHA_RANGE
-from rlstack.collection.normalizers import ObservationNormalizer, RewardScaler
+from rlstack.data.normalizers import ObservationNormalizer, RewardScaler
 from tests.agents.small_agents import plain, small
 
 

@@ -13,9 +13,9 @@ from torch import Tensor
 
 import envs
 from rlstack.agents import make_agent
-from rlstack.collection.collector import make_collector
-from rlstack.collection.flatten import flatten_agents
 from rlstack.config import ConfigError
+from rlstack.data.collector import make_collector
+from rlstack.data.flatten import flatten_agents
 from tests.agents.recall import Recall
 from tests.agents.signals import Signals
 from tests.agents.small_agents import SMALL, copies, equal

@@ -12,7 +12,7 @@ from torchrl.data import Binary, Bounded, Categorical, Composite, MultiCategoric
 from torchrl.envs import EnvBase
 
 from rlstack.agents.interface import Interface
-from rlstack.collection.flatten import flatten_agents
+from rlstack.data.flatten import flatten_agents
 from tests.agents.small_agents import Decisions, small
 
 

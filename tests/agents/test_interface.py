@@ -14,8 +14,8 @@ from rlstack.agents import Agent, agent_class, build_agent, make_agent, register
 from rlstack.agents.acqn import ACQN
 from rlstack.agents.base import Policy
 from rlstack.agents.interface import Interface
-from rlstack.collection.flatten import flatten_agents
 from rlstack.config import ConfigError, conf_dir
+from rlstack.data.flatten import flatten_agents
 from tests.exhaustive import exhaustive
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from tensordict import TensorDict
 
-from rlstack.collection.collector import make_collector
-from rlstack.collection.flatten import flatten_agents
+from rlstack.data.collector import make_collector
+from rlstack.data.flatten import flatten_agents
 from tests.agents.small_agents import CASES, ON_POLICY, Detour, plain, small
 from tests.exhaustive import exhaustive
 

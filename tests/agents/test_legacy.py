@@ -17,8 +17,8 @@ import rlstack
 from rlstack.adapters.sb3 import load_sb3, sb3_policy
 from rlstack.agents import Interface
 from rlstack.agents.legacy import SpecsOnly
-from rlstack.collection.collector import make_collector
 from rlstack.config import ConfigError, conf_dir
+from rlstack.data.collector import make_collector
 from rlstack.evaluate import main
 from rlstack.evaluation.evaluator import evaluate
 from tests.adapters.small_worlds import Noise

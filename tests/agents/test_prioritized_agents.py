@@ -79,7 +79,7 @@ def test_so_does_one_of_an_agent_with_a_memory(name: str) -> None:
 
 def _recalled(agent: Any, env: Recall, frames: int) -> TensorDict:
     from rlstack import make_collector
-    from rlstack.collection.flatten import flatten_agents
+    from rlstack.data.flatten import flatten_agents
 
     (batch,) = make_collector(env, agent.policy(explore=True), frames, total_frames=frames * 4)
     return flatten_agents(batch, None)

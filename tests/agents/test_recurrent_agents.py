@@ -13,9 +13,9 @@ from torch import Tensor
 
 import envs
 from rlstack.agents import make_agent
-from rlstack.collection.collector import make_collector
-from rlstack.collection.flatten import flatten_agents, n_step_returns
 from rlstack.config import ConfigError
+from rlstack.data.collector import make_collector
+from rlstack.data.flatten import flatten_agents, n_step_returns
 from rlstack.evaluation.evaluator import evaluate
 from rlstack.networks.recurrent import REMEMBERED
 from tests.agents.recall import Recall

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from rlstack.agents import make_agent
-from rlstack.collection.collector import make_collector
-from rlstack.collection.flatten import flatten_agents
+from rlstack.data.collector import make_collector
+from rlstack.data.flatten import flatten_agents
 from tests.agents.recall import Recall
 from tests.exhaustive import exhaustive
 

@@ -10,8 +10,8 @@ import torch
 import envs
 import rlstack
 from rlstack.agents.split import SIDES, Split
-from rlstack.collection.flatten import flatten_agents
 from rlstack.config import ConfigError
+from rlstack.data.flatten import flatten_agents
 from tests.play.duel import NAME
 
 

@@ -16,7 +16,7 @@ from torchrl.envs.transforms import DoubleToFloat, RewardScaling
 
 from rlstack.config import ConfigError
 from rlstack.data import MemmapRows, RangeWriter, Replay, SumTreeSampler, TensorRows, make_replay
-from rlstack.training.checkpoint import to_saveable
+from rlstack.runs.checkpoint import to_saveable
 
 CPU = torch.device("cpu")
 

@@ -13,8 +13,8 @@ from hydra import compose, initialize_config_dir
 
 import rlstack.training.loop
 from rlstack.agents.optimizer import Optimizer
-from rlstack.collection.flatten import flatten_agents
 from rlstack.config import ConfigError, conf_dir, to_plain
+from rlstack.data.flatten import flatten_agents
 from rlstack.diagnose import DiagnoseConfig, main, prepare
 from rlstack.diagnostics.subject import Subject
 from rlstack.training.loggers import MetricLogger

@@ -262,7 +262,7 @@ def test_evaluation_brings_its_own_size_and_seeds() -> None:
 
 
 def test_a_run_may_ask_for_another_size() -> None:
-    from rlstack.training.worlds import build_world
+    from rlstack.runs.worlds import build_world
 
     config = {"name": "gymnasium", "id": CARTPOLE, "num_envs": 5, "dtype": "float64"}
     assert build_world(config, seed=1).batch_size == (5,)

@@ -12,7 +12,7 @@ from gymnasium import spaces
 
 import envs
 import rlstack
-from rlstack.collection.collector import LeanCollector
+from rlstack.data.collector import LeanCollector
 from tests.exhaustive import exhaustive
 
 

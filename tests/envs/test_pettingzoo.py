@@ -14,7 +14,7 @@ from torchrl.envs import EnvBase
 from torchrl.envs.utils import check_env_specs
 
 import envs
-from rlstack.collection.flatten import flatten_agents, transitions
+from rlstack.data.flatten import flatten_agents, transitions
 from rlstack.evaluation.evaluator import evaluate
 from tests.evaluation.scripted import Scripted
 

@@ -15,7 +15,7 @@ from torchrl.envs.utils import check_env_specs
 import envs
 import rlstack
 from rlstack.evaluation.evaluator import evaluate
-from rlstack.training.worlds import build_world
+from rlstack.runs.worlds import build_world
 from tests.conftest import Ended
 from tests.envs import torchrl_toys
 

@@ -16,8 +16,8 @@ from rlstack.agents import make_agent
 from rlstack.config import to_plain
 from rlstack.play.players import Player
 from rlstack.play.sides import Sides, register
-from rlstack.training.run_directory import RunDirectory
-from rlstack.training.worlds import build_world
+from rlstack.runs.run_directory import RunDirectory
+from rlstack.runs.worlds import build_world
 
 NAME = "tests.play.duel:Duel"
 

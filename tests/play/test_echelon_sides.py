@@ -17,9 +17,9 @@ from rlstack.config import ConfigError, build, conf_dir, to_plain
 from rlstack.play.matches import Arena, pairing
 from rlstack.play.players import make_player
 from rlstack.play.sides import half_worlds, sides_of
+from rlstack.runs.run_directory import RunDirectory
 from rlstack.training.config import TrainConfig
 from rlstack.training.loop import Training
-from rlstack.training.run_directory import RunDirectory
 
 SMALL: dict[str, Any] = {"blue": 2, "red": 2, "maps": 2, "max_steps": 100}
 

@@ -19,8 +19,8 @@ from rlstack.play import trials
 from rlstack.play.league import League
 from rlstack.play.league_runs import OpenRun
 from rlstack.play.ratings import rating_system
-from rlstack.training.checkpoint import CheckpointStore
-from rlstack.training.run_directory import RunDirectory
+from rlstack.runs.checkpoint import CheckpointStore
+from rlstack.runs.run_directory import RunDirectory
 from tests.play.duel import NAME, constant_run
 
 WORLD = [f"++env.name={NAME}", "++env.num_worlds=8", "++env.length=2"]

@@ -87,7 +87,7 @@ def test_players_of_the_world_by_name() -> None:
 
 def checkpoint(tmp_path: Path, seed: int = 0) -> Path:
     """Of an untrained PPO in the world of duels."""
-    from rlstack.training.checkpoint import write_checkpoint
+    from rlstack.runs.checkpoint import write_checkpoint
 
     torch.manual_seed(seed)
     agent = make_agent("ppo", Duel(), hidden=[8])
@@ -100,7 +100,7 @@ def checkpoint(tmp_path: Path, seed: int = 0) -> Path:
 
 
 def test_a_checkpoint_plays_as_its_greedy_policy(tmp_path: Path) -> None:
-    from rlstack.training.loading import load
+    from rlstack.runs.loading import load
 
     env = Duel(num_worlds=3, size=2)
     path = checkpoint(tmp_path)

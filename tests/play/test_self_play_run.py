@@ -16,10 +16,10 @@ from hydra.core.global_hydra import GlobalHydra
 
 import rlstack
 from rlstack.config import build, conf_dir, to_plain
-from rlstack.training.checkpoint import read_checkpoint
+from rlstack.runs.checkpoint import read_checkpoint
+from rlstack.runs.run_directory import RunDirectory
 from rlstack.training.config import TrainConfig
 from rlstack.training.loop import Training
-from rlstack.training.run_directory import RunDirectory
 from tests.play.duel import NAME
 
 SMALL = [

@@ -14,10 +14,10 @@ from hydra.core.global_hydra import GlobalHydra
 from rlstack.agents import build_agent, compilation
 from rlstack.agents.compilation import CannotCompile
 from rlstack.config import ConfigError, build, conf_dir, to_plain
+from rlstack.runs.worlds import build_world
 from rlstack.training import acceleration
 from rlstack.training.acceleration import LONG, Acceleration, keep_compiled_code, missing_compiler
 from rlstack.training.config import TrainConfig
-from rlstack.training.worlds import build_world
 from tests.exhaustive import exhaustive
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)

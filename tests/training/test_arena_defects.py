@@ -22,12 +22,12 @@ from rlstack.adapters.arena import arena_agent, arena_policy, save_arena
 from rlstack.adapters.arena_state import training_state
 from rlstack.config import build, conf_dir, load_group, to_plain
 from rlstack.evaluation.evaluator import evaluate
-from rlstack.training.checkpoint import read_checkpoint
+from rlstack.runs.checkpoint import read_checkpoint
+from rlstack.runs.run_directory import RunDirectory
 from rlstack.training.config import TrainConfig
 from rlstack.training.curriculum.config import CurriculumConfig
 from rlstack.training.curriculum.course import Curriculum
 from rlstack.training.loop import Training
-from rlstack.training.run_directory import RunDirectory
 from tests.adapters.small_worlds import Noise
 from tests.exhaustive import exhaustive
 from tests.training.test_progress import Stream

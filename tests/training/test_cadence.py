@@ -13,11 +13,11 @@ from omegaconf import DictConfig, OmegaConf
 
 from rlstack.config import ConfigError, build, to_plain
 from rlstack.config.groups import compose_config
+from rlstack.runs.run_directory import RunDirectory
 from rlstack.training.acceleration import planned
 from rlstack.training.clock import Due
 from rlstack.training.config import TrainConfig, with_length
 from rlstack.training.loop import Training
-from rlstack.training.run_directory import RunDirectory
 from rlstack.training.self_check import check_buildable
 from rlstack.training.summary import describe
 

@@ -21,15 +21,15 @@ import envs
 from rlstack.adapters.arena_state import COLUMNS, curriculum_from_published, curriculum_to_published
 from rlstack.config import ConfigError, build, conf_dir, load_group, to_plain
 from rlstack.evaluation.evaluator import Evaluation, evaluate
+from rlstack.runs.run_directory import RunDirectory
+from rlstack.runs.worlds import world_options
 from rlstack.training.config import TrainConfig
 from rlstack.training.curriculum.config import CurriculumConfig
 from rlstack.training.curriculum.course import Curriculum
 from rlstack.training.curriculum.picture import advances, read_curve, save_curriculum
 from rlstack.training.curriculum.rules import Standing, parse_rule
 from rlstack.training.loop import Training
-from rlstack.training.run_directory import RunDirectory
 from rlstack.training.self_check import check_buildable
-from rlstack.training.worlds import world_options
 from tests.exhaustive import exhaustive
 from tests.small_run import SMALL_RUN
 

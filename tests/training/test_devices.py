@@ -7,10 +7,10 @@ import torch
 
 import envs
 import rlstack
-from rlstack.collection.collector import LeanCollector, make_collector
 from rlstack.config import ConfigError, build
+from rlstack.data.collector import LeanCollector, make_collector
+from rlstack.runs.checkpoint import read_checkpoint
 from rlstack.train import train
-from rlstack.training.checkpoint import read_checkpoint
 from rlstack.training.config import TrainConfig
 from rlstack.training.self_check import check_buildable
 from tests.training.shared_runs import plain_config

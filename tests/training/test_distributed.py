@@ -17,11 +17,11 @@ from torch import Tensor
 
 import envs
 from rlstack.agents.optimizer import Info, Optimizer
-from rlstack.collection.ranks import Ranks
 from rlstack.config import ConfigError, build
+from rlstack.data.ranks import Ranks
 from rlstack.networks.draws import drawn, exponential, own, part_of_rows, whole
+from rlstack.runs.checkpoint import read_checkpoint
 from rlstack.train import train
-from rlstack.training.checkpoint import read_checkpoint
 from rlstack.training.config import TrainConfig
 from rlstack.training.distributed import of_rank
 from tests.training.shared_runs import RUNS, plain_config

@@ -12,10 +12,10 @@ from hydra.core.global_hydra import GlobalHydra
 
 from rlstack.config import build, conf_dir, to_plain
 from rlstack.evaluation.results import Evaluation
-from rlstack.training.checkpoint import read_checkpoint, state_digest
+from rlstack.runs.checkpoint import read_checkpoint, state_digest
+from rlstack.runs.run_directory import RunDirectory
 from rlstack.training.config import TrainConfig
 from rlstack.training.loop import Training
-from rlstack.training.run_directory import RunDirectory
 
 RUN = [
     *("total_frames=400", "log_every=100", "eval.every=1000", "eval.episodes=1", "checkpoint.every=130"),

@@ -21,8 +21,8 @@ from envs.processes import EnvironmentFailed, WorkersFailed
 from rlstack.command import hydra_command, user_errors
 from rlstack.config import ConfigError, conf_dir, to_plain
 from rlstack.config.errors import RunError
+from rlstack.runs.checkpoint import CheckpointStore
 from rlstack.train import train
-from rlstack.training.checkpoint import CheckpointStore
 from rlstack.training.failures import environment_errors, told_in_one_line
 from rlstack.training.hardware import Hardware
 from rlstack.training.loggers import MetricLogger

@@ -15,15 +15,15 @@ from torch import Tensor, nn
 
 import envs
 from rlstack.agents.optimizer import Optimizer
-from rlstack.collection.finite import find
 from rlstack.config import build, conf_dir, to_plain
 from rlstack.config.errors import RunError
+from rlstack.data.finite import find
+from rlstack.runs.checkpoint import read_checkpoint
+from rlstack.runs.run_directory import RunDirectory
 from rlstack.training import guard
-from rlstack.training.checkpoint import read_checkpoint
 from rlstack.training.config import TrainConfig
 from rlstack.training.guard import BAD_BATCH
 from rlstack.training.loop import Training
-from rlstack.training.run_directory import RunDirectory
 
 PPO = [
     *("agent=ppo", "env=gymnasium", "env.id=CartPole-v1", "env.num_envs=4", "collector.steps_per_batch=8"),

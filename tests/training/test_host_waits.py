@@ -11,8 +11,8 @@ import torch
 import envs
 import rlstack
 from envs import waiting
-from rlstack.collection.collector import make_collector
-from rlstack.collection.flatten import flatten_agents
+from rlstack.data.collector import make_collector
+from rlstack.data.flatten import flatten_agents
 from rlstack.training.monitor import Monitor, count_frames
 from tests.exhaustive import exhaustive
 from tests.host_waits import HostWaits

@@ -21,11 +21,11 @@ import rlstack
 from rlstack.adapters.marinenav import published_policy
 from rlstack.agents.interface import Interface
 from rlstack.config import ConfigError, build, conf_dir, to_plain
-from rlstack.training.checkpoint import read_checkpoint
+from rlstack.runs.checkpoint import read_checkpoint
+from rlstack.runs.run_directory import RunDirectory
 from rlstack.training.config import TrainConfig
 from rlstack.training.demonstrations import read_demonstrations, save_demonstrations
 from rlstack.training.loop import Training
-from rlstack.training.run_directory import RunDirectory
 from tests.adapters.small_worlds import Noise
 from tests.agents.small_agents import Detour
 from tests.exhaustive import exhaustive

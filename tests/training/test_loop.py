@@ -16,12 +16,12 @@ import rlstack
 from envs.working import working
 from rlstack.agents.acqn import ACQN
 from rlstack.config import ConfigError, build, conf_dir, to_plain
-from rlstack.training.checkpoint import read_checkpoint
+from rlstack.runs.checkpoint import read_checkpoint
+from rlstack.runs.run_directory import RunDirectory
+from rlstack.runs.worlds import build_world
 from rlstack.training.config import TrainConfig
 from rlstack.training.loop import Training
-from rlstack.training.run_directory import RunDirectory
 from rlstack.training.self_check import check_batch, self_check
-from rlstack.training.worlds import build_world
 from tests.exhaustive import exhaustive
 from tests.small_run import SMALL_RUN
 

@@ -7,7 +7,7 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from rlstack.collection.devices import indexed
+from rlstack.data.devices import indexed
 from rlstack.training.monitor import Monitor
 
 

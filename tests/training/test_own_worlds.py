@@ -17,8 +17,8 @@ import rlstack
 from envs.cartpole.env import CartPole
 from rlstack.command import own_world
 from rlstack.config import ConfigError
+from rlstack.runs.worlds import build_world, with_defaults
 from rlstack.train import _completed, debugged
-from rlstack.training.worlds import build_world, with_defaults
 from tests.conftest import Ended
 
 ROOT = Path(__file__).parents[2]

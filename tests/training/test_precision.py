@@ -16,10 +16,10 @@ from omegaconf import OmegaConf
 from rlstack.agents import precision
 from rlstack.config import build, conf_dir, to_plain
 from rlstack.config.errors import ConfigError
+from rlstack.runs.loading import load
+from rlstack.runs.run_directory import RunDirectory
 from rlstack.train import train
 from rlstack.training.config import TrainConfig
-from rlstack.training.loading import load
-from rlstack.training.run_directory import RunDirectory
 from rlstack.training.summary import describe
 
 CPU = torch.device("cpu")

@@ -13,14 +13,14 @@ from tensordict.nn import TensorDictModuleBase
 
 import rlstack
 from rlstack.agents import make_agent
-from rlstack.collection.collector import make_collector
-from rlstack.collection.flatten import flatten_agents
 from rlstack.config import ConfigError, build, load_group, to_plain
-from rlstack.training.checkpoint import read_checkpoint
+from rlstack.data.collector import make_collector
+from rlstack.data.flatten import flatten_agents
+from rlstack.runs.checkpoint import read_checkpoint
+from rlstack.runs.run_directory import RunDirectory
 from rlstack.training.config import TrainConfig
 from rlstack.training.imitation import imitate
 from rlstack.training.loop import Training
-from rlstack.training.run_directory import RunDirectory
 from rlstack.training.self_check import self_check
 from tests.agents.recall import Recall
 from tests.exhaustive import exhaustive

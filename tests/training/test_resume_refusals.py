@@ -14,9 +14,9 @@ import pytest
 from hydra.core.global_hydra import GlobalHydra
 
 from rlstack.config import ConfigError
+from rlstack.runs.run_directory import taken
 from rlstack.train import main
 from rlstack.training.loop import Training
-from rlstack.training.run_directory import taken
 from tests.exhaustive import exhaustive
 
 TINY = [

@@ -18,10 +18,10 @@ from envs.cartpole.env import CartPole
 from rlstack.config import ConfigError
 from rlstack.evaluation.evaluator import evaluate
 from rlstack.evaluation.results import Evaluation
+from rlstack.runs.worlds import world_options
 from rlstack.train import train
 from rlstack.training.config import ObjectiveConfig
 from rlstack.training.objective import score
-from rlstack.training.worlds import world_options
 from tests.conftest import Ended
 from tests.training.test_failures import plain
 

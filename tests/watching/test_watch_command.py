@@ -16,7 +16,7 @@ from omegaconf import open_dict
 import envs
 from rlstack import make_agent, watch
 from rlstack.config import ConfigError, conf_dir, load_group, to_plain
-from rlstack.training.checkpoint import write_checkpoint
+from rlstack.runs.checkpoint import write_checkpoint
 from rlstack.watch import main
 from rlstack.watching.actors import find_actor
 from rlstack.watching.reels import Episode, numbers, reel_of

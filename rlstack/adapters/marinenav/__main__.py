@@ -19,7 +19,7 @@ from typing import NoReturn
 from rlstack.command import user_errors
 from rlstack.config import ConfigError
 from rlstack.config.named_code import granting
-from rlstack.training.worlds import choose_device
+from rlstack.runs.worlds import choose_device
 
 from .processes import train_together
 from .training import Job, check, folders, resumable, run_trial

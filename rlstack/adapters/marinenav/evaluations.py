@@ -15,9 +15,9 @@ from typing import Any, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
-from rlstack.adapters.safe_load import first_line
 from rlstack.config import ConfigError
 from rlstack.evaluation.table import print_rows
+from rlstack.files.safe_load import first_line
 
 from .object_arrays import read_object_arrays, write_object_arrays
 

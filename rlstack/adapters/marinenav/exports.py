@@ -16,10 +16,10 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rlstack.adapters.marinenav.weights import ACTION_SIZE, CHOICES, NUM_OBJECTS, OBJECT_SIZE, SELF_SIZE
-from rlstack.adapters.safe_load import forward_arguments
 from rlstack.agents.base import Policy
 from rlstack.agents.interface import Interface
 from rlstack.config import ConfigError
+from rlstack.files.safe_load import forward_arguments
 
 LEVELS = 32
 """Quantile levels an IQN export takes for one decision."""

@@ -26,8 +26,8 @@ from rlstack.adapters.marinenav.weights import (
     type_in_name,
     widths,
 )
-from rlstack.adapters.safe_load import is_torchscript, load_arrays, load_json, load_tensors, reason
 from rlstack.config import ConfigError
+from rlstack.files.safe_load import is_torchscript, load_arrays, load_json, load_tensors, reason
 
 Source = str | Path | Mapping[str, Any]
 

@@ -15,10 +15,10 @@ from typing import Any
 from envs.bounded_files import check_regular
 from rlstack.agents import build_agent
 from rlstack.config import ConfigError, build
+from rlstack.runs.run_directory import RunDirectory
+from rlstack.runs.worlds import build_world, choose_device
 from rlstack.training.config import TrainConfig
 from rlstack.training.imitation import Imitation
-from rlstack.training.run_directory import RunDirectory
-from rlstack.training.worlds import build_world, choose_device
 
 from .trial import Trial
 

@@ -18,14 +18,14 @@ from rlstack.agents import Agent, build_agent
 from rlstack.config import ConfigError, build
 from rlstack.config.named_code import granting
 from rlstack.evaluation.evaluator import Evaluation
+from rlstack.runs.run_directory import RunDirectory, taken
+from rlstack.runs.seeding import own_randomness
+from rlstack.runs.worlds import build_world
 from rlstack.training.config import TrainConfig
 from rlstack.training.failures import told_in_one_line
 from rlstack.training.loop import Training
-from rlstack.training.run_directory import RunDirectory, taken
-from rlstack.training.seeding import own_randomness
 from rlstack.training.self_check import check_buildable
 from rlstack.training.summary import describe
-from rlstack.training.worlds import build_world
 
 from .agents import published_agent, save_published
 from .evaluations import Evaluations, read_evaluations

@@ -13,10 +13,10 @@ from typing import Annotated, Any, Literal
 from hydra import compose, initialize_config_dir
 
 from envs.marinenav.generator import generate_episodes
-from rlstack.adapters.safe_load import load_json
 from rlstack.config import ConfigError, Interval, build, conf_dir, to_plain
 from rlstack.config.agents import Count
 from rlstack.evaluation.evaluator import EpisodeSet
+from rlstack.files.safe_load import load_json
 from rlstack.training.config import Seed
 
 from .agents import CONFIGURATIONS

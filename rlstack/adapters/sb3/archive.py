@@ -15,8 +15,8 @@ import numpy as np
 from torch import Tensor, nn
 
 from envs.bounded_files import check_expansion, check_regular
-from rlstack.adapters.safe_load import first_line, load_json, load_tensors
 from rlstack.config import ConfigError
+from rlstack.files.safe_load import first_line, load_json, load_tensors
 
 ALGORITHMS = ("PPO", "A2C", "DQN", "SAC", "RecurrentPPO")
 DEFAULT_ACTIVATIONS = {"PPO": "Tanh", "A2C": "Tanh", "RecurrentPPO": "Tanh", "DQN": "ReLU", "SAC": "ReLU"}

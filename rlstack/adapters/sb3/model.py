@@ -12,7 +12,6 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rlstack.adapters.safe_load import first_line
 from rlstack.adapters.sb3.archive import (
     Archive,
     action_of,
@@ -27,6 +26,7 @@ from rlstack.adapters.sb3.networks import ActorCritic, Layers, Network, QNetwork
 from rlstack.adapters.sb3.recurrent import RecurrentActorCritic
 from rlstack.adapters.vecnormalize import VecNormalize, as_vecnormalize, check_keys
 from rlstack.config import ConfigError
+from rlstack.files.safe_load import first_line
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from envs.base import MEMORY
-from rlstack.collection.flatten import n_step_returns
 from rlstack.config import ConfigError
 from rlstack.data import Windows, episode_starts
+from rlstack.data.flatten import n_step_returns
 from rlstack.networks.recurrent import Remembering, remembered
 from rlstack.networks.segments import Segments
 

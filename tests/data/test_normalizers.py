@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tensordict import TensorDict
 from torchrl.data import Binary, Bounded, Composite, Unbounded
 
-from rlstack.collection.normalizers import ObservationNormalizer, RewardScaler, RunningMoments
+from rlstack.data.normalizers import ObservationNormalizer, RewardScaler, RunningMoments
 
 
 @settings(max_examples=40, deadline=None)

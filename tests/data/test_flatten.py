@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tensordict import TensorDict
 from torch import Tensor
 
-from rlstack.collection.flatten import NStep, flatten_agents, n_step_returns, transitions
+from rlstack.data.flatten import NStep, flatten_agents, n_step_returns, transitions
 
 W, T, A = 2, 3, 2
 

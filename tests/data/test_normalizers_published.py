@@ -13,14 +13,14 @@ from tensordict import TensorDict
 from torch import Tensor
 from torchrl.data import Binary, Composite, Unbounded
 
-from rlstack.collection.normalizers import (
+from rlstack.config import ConfigError
+from rlstack.data.normalizers import (
     ObservationNormalizer,
     RewardScaler,
     RunningMoments,
     load_statistics,
     statistics_to_json,
 )
-from rlstack.config import ConfigError
 from tests.agents.arena_recordings import Recording
 
 FEATURES, GAMMA = 32, 0.99

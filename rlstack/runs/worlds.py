@@ -14,10 +14,10 @@ from torchrl.envs import EnvBase
 import envs
 import rlstack.play.option  # noqa: F401  (makes env.opponents known)
 from rlstack.agents.interface import GROUP
-from rlstack.collection.devices import usable_device
 from rlstack.config import ConfigError, convert, to_plain
 from rlstack.config.errors import unknown_key
 from rlstack.config.groups import is_own
+from rlstack.data.devices import usable_device
 
 _OURS = ("device", "seed")  # top-level keys of a run
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}

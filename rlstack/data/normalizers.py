@@ -14,8 +14,8 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 from torchrl.data import Composite, TensorSpec
 
-from rlstack.collection.flatten import kept
 from rlstack.config import ConfigError
+from rlstack.data.flatten import kept
 
 _CLIP, _EPS = 10.0, 1e-8
 

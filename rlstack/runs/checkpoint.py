@@ -21,7 +21,7 @@ from torch import Tensor
 
 from envs.bounded_files import RATIO
 from envs.whole_files import replacing
-from rlstack.adapters.safe_load import is_torchscript, load_tensors
+from rlstack.files.safe_load import is_torchscript, load_tensors
 
 from .disk import naming
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rlstack.config import ConfigError
-from rlstack.training.run_directory import RunDirectory, taken
+from rlstack.runs.run_directory import RunDirectory, taken
 
 ROOT = Path(__file__).parents[2]
 
@@ -37,7 +37,7 @@ def test_two_processes_do_not_train_in_one_folder(tmp_path: Path) -> None:
     run = tmp_path / "run"
     code = f"""
 import time
-from rlstack.training.run_directory import taken
+from rlstack.runs.run_directory import taken
 with taken({str(run)!r}):
     print(flush=True)
     time.sleep(99)

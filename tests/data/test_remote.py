@@ -17,8 +17,8 @@ from tensordict import TensorDict
 import envs
 import rlstack
 from rlstack.agents import Agent, make_agent
-from rlstack.collection.remote import ATTEMPTS, CollectorFailed, RemoteCollector
-from rlstack.collection.workers import Share, Worker, act_as, acting_state, from_file, joined, to_arrays, to_file
+from rlstack.data.remote import ATTEMPTS, CollectorFailed, RemoteCollector
+from rlstack.data.workers import Share, Worker, act_as, acting_state, from_file, joined, to_arrays, to_file
 
 WORLDS, STEPS = 4, 8
 

@@ -16,8 +16,8 @@ from torchrl.modules import ProbabilisticActor
 import envs
 from rlstack.agents.base import Policy
 from rlstack.agents.interface import Interface
-from rlstack.collection.collector import make_collector
-from rlstack.collection.flatten import flatten_agents, n_step_returns, transitions
+from rlstack.data.collector import make_collector
+from rlstack.data.flatten import flatten_agents, n_step_returns, transitions
 from tests.exhaustive import exhaustive
 
 STEPS, BATCHES = 7, 4

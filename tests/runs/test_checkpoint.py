@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import nn
 
-from rlstack.training.checkpoint import CheckpointError, CheckpointStore, read_checkpoint
+from rlstack.runs.checkpoint import CheckpointError, CheckpointStore, read_checkpoint
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -291,7 +291,7 @@ def test_a_malicious_pickle_is_refused_and_not_executed(tmp_path: Path) -> None:
 
 WRITER = """
 import os, sys, torch
-from rlstack.training.checkpoint import CheckpointStore
+from rlstack.runs.checkpoint import CheckpointStore
 torch.set_num_threads(1)
 store = CheckpointStore(sys.argv[1], keep=2)
 for line in sys.stdin:

@@ -1,0 +1,1 @@
+"""The folders of runs: their checkpoints, configurations, worlds and agents, read back."""
