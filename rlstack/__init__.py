@@ -16,8 +16,8 @@ __all__ = ["export_policy", "flatten_agents", "imitate", "load", "load_policy", 
 
 if TYPE_CHECKING:
     from .adapters.exporting import export_policy
-    from .adapters.loading import load_policy
     from .agents import make_agent
+    from .agents.foreign import load_policy
     from .data.collector import make_collector
     from .data.flatten import flatten_agents
     from .runs.loading import load
@@ -63,7 +63,7 @@ _HOMES = {
     "flatten_agents": "rlstack.data.flatten",
     "imitate": "rlstack.training.imitation",
     "load": "rlstack.runs.loading",
-    "load_policy": "rlstack.adapters.loading",
+    "load_policy": "rlstack.agents.foreign",
     "export_policy": "rlstack.adapters.exporting",
 }
 

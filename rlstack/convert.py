@@ -99,7 +99,7 @@ def run(cfg: DictConfig) -> None:
 
 
 def _check(config: ConvertConfig) -> None:
-    from rlstack.adapters.loading import KINDS
+    from rlstack.agents.foreign import KINDS
 
     if config.kind is None or config.path is None:
         raise ConfigError(

@@ -248,8 +248,8 @@ def check_fit(agent: Agent, env_config: dict[str, Any]) -> None:
     Raises:
         ConfigError: it cannot, or there is no such world.
     """
-    from rlstack.adapters.loading import difference
     from rlstack.agents import Interface
+    from rlstack.agents.interface import difference
 
     fault = difference(agent.interface, Interface.of(_world(env_config)))
     if fault is not None:

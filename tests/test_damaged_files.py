@@ -22,12 +22,12 @@ from envs.echelon.replay import save_replay as save_fight
 from envs.marinenav.episodes import load_episodes
 from envs.rocket.replay import load_replay
 from rlstack.adapters.arena import arena_policy
-from rlstack.adapters.loading import load_policy
 from rlstack.adapters.marinenav.evaluations import read_evaluations
 from rlstack.adapters.marinenav.files import load_published
 from rlstack.adapters.sb3 import load_sb3
 from rlstack.adapters.vecnormalize import load_vecnormalize
 from rlstack.agents import Interface
+from rlstack.agents.foreign import load_policy
 from rlstack.config import ConfigError, build, to_plain
 from rlstack.diagnostics import comparison
 from rlstack.evaluation.results import Evaluation

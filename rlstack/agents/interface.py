@@ -239,6 +239,27 @@ def _fitting(interface: Interface) -> str | None:
     return "ppo, a2c, dqn, rainbow, iqn, sac" if len(interface.choices) == 1 else "ppo, a2c"
 
 
+def difference(known: Interface, offered: Interface) -> str | None:
+    """What an env shows or takes otherwise than an agent knows it, in words; None if they agree."""
+    ours, theirs = _described(known), _described(offered)
+    for key in sorted(ours.keys() | theirs.keys()):
+        if ours.get(key) != theirs.get(key):
+            return f"{key} is {theirs.get(key, 'nothing')}, it knows {ours.get(key, 'nothing')}"
+    return None
+
+
+def _described(interface: Interface) -> dict[str, str]:
+    """Kind, shape and type of everything an agent sees and does, in words."""
+    leaves = {"action": interface.action}
+    if isinstance(interface.observation, Composite):
+        for key, leaf in interface.observation.items(include_nested=True, leaves_only=True):
+            leaves[key if isinstance(key, str) else ".".join(key)] = leaf
+    else:
+        leaves["observation"] = interface.observation
+    kinds = {key: f"{type(leaf).__name__} {list(leaf.shape)} {leaf.dtype}" for key, leaf in leaves.items()}
+    return kinds | {"agents": "several" if interface.group else "one"}
+
+
 def _offered(env: EnvBase, name: str) -> Any:
     """What a world offers beyond TorchRL's interface; None where it lacks that.
 

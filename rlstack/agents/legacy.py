@@ -10,16 +10,16 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 from torchrl.data import Binary, Composite, TensorSpec
 
-from rlstack.adapters.loading import KINDS, check_kind, load_policy
 from rlstack.config import ConfigError
 from rlstack.config.agents import LegacyConfig
 
 from .base import Agent
+from .foreign import KINDS, check_kind, load_policy
 from .interface import MASK, Interface
 
 
 class Legacy(Agent):
-    """Acts through :func:`~rlstack.adapters.loading.load_policy`."""
+    """Acts through :func:`~rlstack.agents.foreign.load_policy`."""
 
     Config = LegacyConfig
 

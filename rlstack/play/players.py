@@ -14,7 +14,7 @@ from torch import Tensor
 from torchrl.envs import EnvBase
 
 from envs.base import MEMORY
-from rlstack.adapters.loading import KINDS, load_policy, parse
+from rlstack.agents.foreign import KINDS, load_policy, parse
 from rlstack.agents.interface import GROUP, MASK, Interface
 from rlstack.config import ConfigError
 from rlstack.config.errors import did_you_mean
@@ -180,7 +180,7 @@ def make_player(source: Source, env: EnvBase, name: str | None = None) -> Player
     """A player by its source.
 
     ``random``; a name of the world's own players (Rocket: ``rule``); a run directory or checkpoint; or ``kind:path``
-    with options, see :func:`~rlstack.adapters.loading.load_policy`.
+    with options, see :func:`~rlstack.agents.foreign.load_policy`.
 
     Args:
         env: the world it is to play in, with both sides.

@@ -132,7 +132,7 @@ class ImitationConfig:
     Attributes:
         expert: policy to imitate: a player of the world's own, a run directory or checkpoint, or ``kind:path`` of an
             agent from elsewhere.
-        expert_options: of this kind of agent, see :func:`rlstack.adapters.loading.load_policy`.
+        expert_options: of this kind of agent, see :func:`rlstack.agents.foreign.load_policy`.
         episodes: or a file of recorded episodes.
         frames: decisions of the expert to gather.
         epochs: passes over the data.

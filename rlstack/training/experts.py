@@ -12,7 +12,7 @@ from torch import Tensor
 from torchrl.envs import EnvBase
 
 from rlstack.adapters.env_fit import check_bounds
-from rlstack.adapters.loading import load_policy
+from rlstack.agents.foreign import load_policy
 from rlstack.agents.interface import Interface
 from rlstack.config import ConfigError
 from rlstack.play.teachers import ScriptedPolicy, scripted_policy
@@ -31,7 +31,7 @@ def expert_policy(
     Args:
         env: what it is to act in.
         interface: of the env.
-        options: of the kind of agent, see :func:`rlstack.adapters.loading.load_policy`.
+        options: of the kind of agent, see :func:`rlstack.agents.foreign.load_policy`.
 
     Raises:
         ConfigError: no such expert, or one that cannot act in this env.

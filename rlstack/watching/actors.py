@@ -11,8 +11,8 @@ from tensordict import TensorDictBase
 from torchrl.envs import EnvBase
 
 import envs
-from rlstack.adapters.loading import difference, load_policy, parse
-from rlstack.agents import Interface
+from rlstack.agents.foreign import load_policy, parse
+from rlstack.agents.interface import Interface, difference
 from rlstack.config import ConfigError, to_plain
 from rlstack.config.errors import did_you_mean
 from rlstack.evaluation.evaluator import evaluation_world

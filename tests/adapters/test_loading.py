@@ -11,8 +11,8 @@ from torch import Tensor
 
 import envs
 import rlstack
-from rlstack.adapters.loading import KINDS, load_policy, parse
 from rlstack.adapters.sb3 import load_sb3
+from rlstack.agents.foreign import KINDS, load_policy, parse
 from rlstack.config import ConfigError
 from rlstack.runs.checkpoint import write_checkpoint
 from tests.adapters.small_worlds import Noise, box

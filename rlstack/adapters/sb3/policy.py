@@ -13,10 +13,10 @@ from torchrl.data import Composite
 from torchrl.envs import EnvBase
 
 from rlstack.adapters.env_fit import choices, describe_action, describe_observation, encode
-from rlstack.adapters.episode_starts import EpisodeStarts
 from rlstack.adapters.sb3.model import SB3Model
 from rlstack.adapters.sb3.networks import FeedForward
 from rlstack.adapters.sb3.recurrent import RecurrentActorCritic, State
+from rlstack.agents.episode_starts import EpisodeStarts
 from rlstack.agents.interface import Interface
 from rlstack.config import ConfigError
 
@@ -30,7 +30,7 @@ def sb3_policy(model: SB3Model, env: EnvBase, deterministic: bool = True) -> Ten
     Discrete actions are the likeliest (PPO, A2C) or those of highest value (DQN). Continuous ones are the Gaussian's
     mean clipped to the env's bounds (PPO, A2C), or the squashed mean rescaled from [-1, 1] to the env's bounds (SAC).
     A RecurrentPPO carries its LSTM's state from call to call, one per world and agent, and begins anew where
-    :class:`~rlstack.adapters.episode_starts.EpisodeStarts` says so; ``policy.reset()`` forgets everything.
+    :class:`~rlstack.agents.episode_starts.EpisodeStarts` says so; ``policy.reset()`` forgets everything.
 
     Args:
         model: it is copied to the env's device; a structured observation must have the model's keys.

@@ -11,7 +11,7 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
 from envs.base import MEMORY
-from rlstack.adapters.episode_starts import EpisodeStarts
+from rlstack.agents.episode_starts import EpisodeStarts
 
 from ..base import Policy
 from ..interface import MASK, Interface
@@ -25,7 +25,7 @@ class RecurrentPolicy(TensorDictModuleBase):
 
     The memory ``[..., M]`` stands under ``memory`` (or ``("agents", "memory")``), that after the decision in ``next``.
     An :class:`envs.base.World` hands it on from step to step and empties it where an episode ends. In other envs the
-    policy keeps it, and :class:`~rlstack.adapters.episode_starts.EpisodeStarts` says where episodes begin. An agent
+    policy keeps it, and :class:`~rlstack.agents.episode_starts.EpisodeStarts` says where episodes begin. An agent
     that is not active remembers nothing.
 
     Args:

@@ -6,7 +6,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rlstack.agents.interface import Interface
+from .interface import Interface
 
 
 class EpisodeStarts:

@@ -1,0 +1,118 @@
+"""Agents from anywhere as policies of an env, by one name: ``kind:path``.
+
+A kind is loaded by a function named here, which is imported when it is used: rooms above register theirs by name.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from tensordict.nn import TensorDictModuleBase
+from torchrl.envs import EnvBase
+
+from rlstack.config import ConfigError
+from rlstack.config.errors import missing_option, nearest_path, unknown_key
+from rlstack.config.named_code import granting
+
+_LOADERS: dict[str, str] = {
+    "rlstack": "rlstack.adapters.loading:run_policy",
+    "marinenav": "rlstack.adapters.marinenav:published_policy",
+    "sb3": "rlstack.adapters.loading:sb3_policy",
+    "arena": "rlstack.adapters.arena:arena_policy",
+    "torchscript": "rlstack.adapters.scripted:torchscript_policy",
+    "onnx": "rlstack.adapters.scripted:onnx_policy",
+    "callable": "rlstack.adapters.loading:callable_policy",
+}
+
+KINDS: dict[str, tuple[str, ...]] = {
+    "rlstack": ("which", "explore"),
+    "marinenav": ("agent_type",),
+    "sb3": ("vecnormalize", "deterministic"),
+    "arena": ("normalization", "deterministic"),
+    "torchscript": (),
+    "onnx": (),
+    "callable": ("protocol", "batched", "arrays"),
+}
+"""The kinds of agents, and the options that :func:`load_policy` takes for each."""
+
+
+def register_kind(kind: str, loader: str, options: Collection[str] = ()) -> None:
+    """Lets :func:`load_policy` load a further kind of agent.
+
+    Args:
+        kind: its name, before the colon.
+        loader: ``package.module:function``, which takes a path, an env and the options, and returns a policy.
+        options: the names of the loader's keyword arguments.
+    """
+    if ":" not in loader:
+        raise ValueError(f"loader {loader!r} of kind {kind!r} is not of the form 'package.module:function'")
+    _LOADERS[kind], KINDS[kind] = loader, tuple(options)
+
+
+def load_policy(source: str, env: EnvBase, allow: Collection[str] = (), **options: Any) -> TensorDictModuleBase:
+    """An agent from anywhere as a policy of an env.
+
+    ============= ======================================= =============================================================
+    kind          path                                    options
+    ============= ======================================= =============================================================
+    (none)        a run directory or checkpoint of ours   ``which`` (latest, best), ``explore`` (False)
+    rlstack       the same                                the same
+    marinenav     files of a published agent              ``agent_type`` where the files do not settle it
+    sb3           a model's zip                           ``vecnormalize`` (its statistics), ``deterministic`` (True)
+    arena         a ``.pt`` of the Arena's own stack      ``normalization`` (its statistics; ``none``),
+                                                          ``deterministic`` (True)
+    torchscript   a file of ``torch.jit.save``
+    onnx          an ONNX file
+    callable      ``package.module:attribute``            ``protocol`` (auto, callable, act, predict), ``batched``
+                                                          (True), ``arrays`` (auto, numpy, torch)
+    ============= ======================================= =============================================================
+
+    Args:
+        source: ``kind:path``.
+        env: what it is to act in; the policy is on its device.
+        allow: code that a checkpoint of ours may name, see :func:`rlstack.load`.
+        options: of the kind.
+
+    Raises:
+        ConfigError: one line: no such kind, option or file, or an agent that cannot act in this env.
+
+    Example:
+        >>> policy = load_policy("sb3:model.zip", env, vecnormalize="statistics.pkl")
+    """
+    kind, path = parse(source)
+    for name in options:
+        if name not in KINDS[kind]:
+            raise ConfigError(unknown_key(f"{kind}.{name}", KINDS[kind]))
+    module, _, function = _LOADERS[kind].partition(":")
+    with granting(list(allow)):
+        policy: TensorDictModuleBase = getattr(importlib.import_module(module), function)(path, env, **options)
+    return policy
+
+
+def parse(source: str) -> tuple[str, str]:
+    """``kind:path`` in its parts; a path alone is a run or checkpoint of ours.
+
+    Raises:
+        ConfigError: no such kind, or nothing behind it.
+    """
+    kind, colon, path = source.partition(":")
+    if Path(source).exists():
+        return "rlstack", source
+    if not colon:
+        raise ConfigError(
+            f"{source!r} does not exist{nearest_path(source)}; a policy is a run directory, a checkpoint, or kind:path "
+            f"with one of the kinds {', '.join(KINDS)}"
+        )
+    check_kind(kind, source)
+    if not path:
+        raise ConfigError(f"{source!r}: nothing behind the kind, expected {kind}:path")
+    return kind, path
+
+
+def check_kind(kind: str, source: str = "") -> None:
+    """Raises a one-line :class:`ConfigError` unless agents of such a kind can be loaded."""
+    if kind not in KINDS:
+        raise ConfigError(missing_option(f"{source!r}: kind" if source else "kind", kind, list(KINDS)))
