@@ -33,6 +33,8 @@ class Here:
 
     def map_fn(self, name: str, arguments: list[tuple[Any, ...]]) -> list[Any]:
         self._trouble()
+        if not self.open:  # ended while it hung: it must not go on with the random numbers of this process
+            raise EOFError
         return [getattr(worker, name)(*given) for worker, given in zip(self.workers, arguments)]
 
     def shutdown(self) -> None:
