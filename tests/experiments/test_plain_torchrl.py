@@ -2,14 +2,54 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
-from experiments.plain_torchrl import iqn
+import pytest
+import torch
+
+from experiments.plain_torchrl import iqn, marinenav, pendulum, policy
+from tests.conftest import Ended
+
+
+@pytest.mark.parametrize(("script", "lines"), [(iqn, 40), (marinenav, 60), (pendulum, 60), (policy, 60)])
+def test_the_scripts_are_short(script: ModuleType, lines: int) -> None:
+    assert len(Path(script.__file__ or "").read_text().splitlines()) <= lines
 
 
 def test_iqn_with_our_loss_and_our_replay_learns_in_a_script_of_torchrl() -> None:
     """At random a pole stands for 22 steps, and greedily, before anything is learned, for 9."""
-    assert len(Path(iqn.__file__).read_text().splitlines()) <= 40
     returns = iqn.train(frames=2000, start=100)
     assert 1950 <= sum(returns) <= 2000  # but for the last episode
     assert sum(returns[-5:]) / 5 > 40
+
+
+def test_our_world_teaches_torchrls_ppo() -> None:
+    """Robots that drive at random lose reward at every step, and gain some once they drive to their goals."""
+    rewards = marinenav.train(batches=16, worlds=32)
+    assert rewards[0] < 0
+    assert sum(rewards[-3:]) / 3 > 0.1
+
+
+def test_our_loss_of_ac_iqn_runs_in_a_script_of_torchrl() -> None:
+    torch.manual_seed(0)
+    assert len(pendulum.train(frames=600, start=400)) == 3
+
+
+@pytest.mark.slow
+def test_our_loss_of_ac_iqn_learns_in_a_script_of_torchrl() -> None:
+    """At random an episode returns some -1,200; -150 is what a trained agent gets."""
+    returns = pendulum.train(frames=6000)
+    assert sum(returns[-10:]) / 10 > -250
+
+
+def test_a_policy_of_a_run_acts_in_a_rollout_of_torchrl(rlstack_command: Callable[..., Ended], tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    rlstack_command("train", "agent=ppo", "env=cartpole", "total_frames=4096", f"run_dir={run}", "eval.episodes=2")
+    batch = policy.play(str(run), worlds=4, steps=60)
+    assert batch.shape == (4, 60)
+    assert torch.equal(
+        batch["next", "observation"][:, :-1][~batch["next", "done"][:, :-1, 0]],
+        batch["observation"][:, 1:][~batch["next", "done"][:, :-1, 0]],
+    )
