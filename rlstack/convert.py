@@ -155,7 +155,7 @@ def _converted(config: ConvertConfig, env: EnvBase) -> tuple[Agent, Model | None
 
         files = load_arena(path, config.normalization)
         return arena_agent(files, env, **options), files
-    from rlstack.adapters.native import sb3_agent
+    from rlstack.adapters.sb3.native import sb3_agent
     from rlstack.adapters.sb3 import load_sb3
 
     model = load_sb3(path, config.vecnormalize)

@@ -19,9 +19,9 @@ from envs.rocket.replay import load_replay, save_replay
 from envs.whole_files import replacing
 from rlstack.adapters.arena_files import load_files, write_files
 from rlstack.adapters.marinenav.files import load_published, write_directory
-from rlstack.adapters.marinenav.object_arrays import read_object_arrays, write_object_arrays
 from rlstack.config import ConfigError
 from rlstack.evaluation.results import Evaluation
+from rlstack.files.pickles import read_object_arrays, write_object_arrays
 from rlstack.play.league import League
 from rlstack.play.ratings import rating_system
 from rlstack.play.tables import save_curves, write_csv

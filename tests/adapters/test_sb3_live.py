@@ -14,7 +14,7 @@ from tensordict import TensorDict
 
 from rlstack.adapters.protocols import foreign_policy
 from rlstack.adapters.sb3 import load_sb3, sb3_policy
-from rlstack.adapters.vecnormalize import VecNormalize, load_vecnormalize
+from rlstack.adapters.sb3.vecnormalize import VecNormalize, load_vecnormalize
 from tests.adapters.small_worlds import Noise, box
 
 gymnasium = pytest.importorskip("gymnasium")

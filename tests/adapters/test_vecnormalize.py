@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlstack.adapters.vecnormalize import VecNormalize, load_vecnormalize
+from rlstack.adapters.sb3.vecnormalize import VecNormalize, load_vecnormalize
 from rlstack.config import ConfigError
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures/sb3"

@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 
 from rlstack.config import ConfigError
 from rlstack.evaluation.table import print_rows
+from rlstack.files.pickles import read_object_arrays, write_object_arrays
 from rlstack.files.safe_load import first_line
-
-from .object_arrays import read_object_arrays, write_object_arrays
 
 Array = NDArray[Any]
 Row = dict[str, Any]

@@ -24,7 +24,7 @@ from rlstack.adapters.sb3.archive import (
 )
 from rlstack.adapters.sb3.networks import ActorCritic, Layers, Network, QNetwork, SquashedGaussian, Weights
 from rlstack.adapters.sb3.recurrent import RecurrentActorCritic
-from rlstack.adapters.vecnormalize import VecNormalize, as_vecnormalize, check_keys
+from rlstack.adapters.sb3.vecnormalize import VecNormalize, as_vecnormalize, check_keys
 from rlstack.config import ConfigError
 from rlstack.files.safe_load import first_line
 
@@ -91,7 +91,7 @@ def load_sb3(path: str | Path, vecnormalize: VecNormalize | str | Path | None = 
     Args:
         path: the ``.zip``.
         vecnormalize: statistics that its observations were normalised with: a file (see
-            :func:`~rlstack.adapters.vecnormalize.load_vecnormalize`) or as loaded.
+            :func:`~rlstack.adapters.sb3.vecnormalize.load_vecnormalize`) or as loaded.
 
     Raises:
         ConfigError: no such file, not such a file, a model of another kind, or statistics of something else; one line.

@@ -1,5 +1,8 @@
-"""Object arrays in ``.npz`` files: written as ``numpy.savez`` does, read as nested lists without trusting the pickles
-inside, of which nothing runs."""
+"""Pickles of numpy's arrays and numbers, and ``.npz`` files of object arrays, read without trusting them.
+
+A pickle names what it is made of. Here every name is looked up in a table of inert stand-ins: nothing is imported and
+nothing runs, and a name that the table lacks refuses the whole file.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import math
 import pickle
 import struct
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -26,17 +29,27 @@ _STRUCTS = {
 """numpy's names of plain numbers and how ``struct`` spells them."""
 
 
-class _Standin:
-    """Takes the place of a numpy object. A class with ``__setstate__``, so that no pickle can write to one of ours."""
+class Standin:
+    """Takes the place of an object: keeps its fields and can do nothing.
+
+    All stand-ins are classes with ``__setstate__``, so that a pickle cannot write to a class or function of ours.
+    """
+
+    fields: dict[str, Any]
+
+    def __new__(cls, *_: Any, **__: Any) -> Any:
+        standin = super().__new__(cls)
+        standin.fields = {}  # a pickle may create an object without initialising it
+        return standin
 
     def __init__(self, *_: Any, **__: Any) -> None:
         pass
 
     def __setstate__(self, state: Any) -> None:
-        raise ValueError("an unexpected state")
+        self.fields = state if isinstance(state, dict) else {}
 
 
-class _Dtype(_Standin):
+class _Dtype(Standin):
     """A numpy dtype: objects, or plain numbers of one kind."""
 
     code, order, reader = "", "<", struct.Struct("<d")
@@ -49,13 +62,13 @@ class _Dtype(_Standin):
         if self.code in _STRUCTS:
             self.reader = struct.Struct(self.order + _STRUCTS[self.code])
 
-    def numbers(self, content: bytes, shape: tuple[int, ...], order: Any) -> list[Any]:
+    def numbers(self, content: bytes, shape: tuple[int, ...], order: Any) -> Any:
         if self.code not in _STRUCTS:
             raise ValueError(f"an array of {self.code!r} where numbers are expected")
         return np.frombuffer(content, self.order + self.code).reshape(shape, order=order).tolist()
 
 
-class _Array(list[Any], _Standin):
+class _Array(list[Any], Standin):
     """A numpy array, which becomes the nested lists of its elements when its state arrives."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
@@ -64,7 +77,8 @@ class _Array(list[Any], _Standin):
     def __setstate__(self, state: Any) -> None:
         _, shape, dtype, fortran, content = state
         if isinstance(content, bytes):
-            self[:] = dtype.numbers(content, shape, "F" if fortran else "C")
+            numbers = dtype.numbers(content, shape, "F" if fortran else "C")
+            self[:] = numbers if shape else [numbers]
             return
         if dtype.code[:1] != "O" or type(content) is not list or len(content) != math.prod(shape):
             raise ValueError("an array that does not hold what it says")
@@ -73,7 +87,7 @@ class _Array(list[Any], _Standin):
         self[:] = _nested(content, shape)
 
 
-class _Scalar(_Standin):
+class _Scalar(Standin):
     """``scalar(dtype, bytes)``: a number as numpy pickles it; becomes a plain one."""
 
     def __new__(cls, dtype: _Dtype, content: bytes) -> Any:
@@ -82,62 +96,64 @@ class _Scalar(_Standin):
         return dtype.reader.unpack(content)[0]
 
 
-class _FromBuffer(_Standin):
+class _FromBuffer(Standin):
     """``_frombuffer(bytes, dtype, shape, order)``: an array of numbers in pickle protocol 5."""
 
     def __new__(cls, content: bytes, dtype: _Dtype, shape: tuple[int, ...], order: str) -> Any:
         return dtype.numbers(content, shape, "F" if order == "F" else "C")
 
 
-class _Bytes(_Standin):
+class _Bytes(Standin):
     """``encode(text, "latin1")``: how pickle protocols below 3 spell bytes."""
 
     def __new__(cls, text: str, *_: Any) -> Any:
         return text.encode("latin1")
 
 
-class _Unpickler(pickle.Unpickler):
-    """Finds nothing but the stand-ins."""
+Names = Mapping[tuple[str, str], type]
+"""Module and name of what may occur in a pickle, and what stands in for it."""
+NUMPY: Names = {
+    ("numpy", "dtype"): _Dtype,
+    ("numpy", "ndarray"): _Array,
+    ("_codecs", "encode"): _Bytes,
+    **{(f"numpy.{core}.multiarray", "_reconstruct"): _Array for core in ("core", "_core")},
+    **{(f"numpy.{core}.multiarray", "scalar"): _Scalar for core in ("core", "_core")},
+    **{(f"numpy.{core}.numeric", "_frombuffer"): _FromBuffer for core in ("core", "_core")},
+}
+"""Arrays, which become nested lists, and numbers."""
 
-    allowed: dict[tuple[str, str], type] = {
-        ("numpy", "dtype"): _Dtype,
-        ("numpy", "ndarray"): _Array,
-        ("_codecs", "encode"): _Bytes,
-        **{(f"numpy.{core}.multiarray", "_reconstruct"): _Array for core in ("core", "_core")},
-        **{(f"numpy.{core}.multiarray", "scalar"): _Scalar for core in ("core", "_core")},
-        **{(f"numpy.{core}.numeric", "_frombuffer"): _FromBuffer for core in ("core", "_core")},
-    }
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, file: IO[bytes], names: Names, only: str) -> None:
+        super().__init__(file)
+        self.names, self.only = names, only
 
     def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in self.allowed:
-            raise ConfigError(f"refused: it names {module}.{name}; only numpy arrays and numbers may occur")
-        return self.allowed[module, name]
+        if (module, name) not in self.names:
+            raise ConfigError(f"refused: the pickle names {module}.{name}; only {self.only} may occur")
+        return self.names[module, name]
 
 
-def _nested(flat: list[Any], shape: Sequence[int]) -> list[Any]:
-    if len(shape) == 1:
-        return flat
-    size = len(flat) // shape[0] if shape[0] else 0
-    return [_nested(flat[index * size : (index + 1) * size], shape[1:]) for index in range(shape[0])]
+def read_pickle(file: IO[bytes], names: Names = NUMPY, only: str = "numpy's arrays and numbers") -> Any:
+    """The object in a pickle, made of stand-ins, plain containers and plain values.
+
+    Args:
+        only: ``names`` in words, for messages.
+
+    Raises:
+        ConfigError: it names anything else.
+        Exception: whatever a broken or hostile stream makes of the stand-ins.
+    """
+    return _Unpickler(file, names, only).load()
 
 
-@contextmanager
-def _many_objects() -> Iterator[None]:
-    """No search for reference cycles inside: among millions of new lists, without a cycle, it is most of the work."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
+# -- object arrays -----------------------------------------------------------------------------------------------
 
 
 def write_object_arrays(path: str | Path, arrays: Iterable[tuple[str, list[Any]]]) -> None:
     """Writes an ``.npz`` file for ``numpy.load(path, allow_pickle=True)``, replacing it in one step.
 
     Args:
-        path: the file.
         arrays: by name, nested lists. Numpy makes an axis of every level at which all lists are equally long.
     """
     with replacing(path) as (partial,), _many_objects(), zipfile.ZipFile(partial, "w") as archive:
@@ -165,7 +181,7 @@ def read_object_arrays(path: str | Path, names: Sequence[str]) -> dict[str, list
                 raise ConfigError(f"{path}: lacks {', '.join(missing)}")
             for name in names:
                 with archive.open(f"{name}.npy") as file:
-                    arrays[name] = _read(file)
+                    arrays[name] = _read_array(file)
     except ConfigError as error:
         raise error if str(error).startswith(str(path)) else ConfigError(f"{path}: {error}") from None
     except OSError as error:
@@ -175,15 +191,34 @@ def read_object_arrays(path: str | Path, names: Sequence[str]) -> dict[str, list
     return arrays
 
 
-def _read(file: IO[bytes]) -> list[Any]:
+def _read_array(file: IO[bytes]) -> list[Any]:
     version = np.lib.format.read_magic(file)
     read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, fortran, dtype = read_header(file)
     if dtype == np.dtype(object):
-        content = _Unpickler(file).load()
+        content = read_pickle(file)
         if not isinstance(content, _Array):
             raise ValueError(f"a {type(content).__name__} where an array is expected")
         return list(content)
     if dtype.kind not in "fiub":
         raise ValueError(f"an array of {dtype}")
     return np.frombuffer(file.read(), dtype).reshape(shape, order="F" if fortran else "C").tolist()
+
+
+def _nested(flat: list[Any], shape: Sequence[int]) -> list[Any]:
+    if len(shape) == 1:
+        return flat
+    size = len(flat) // shape[0] if shape[0] else 0
+    return [_nested(flat[index * size : (index + 1) * size], shape[1:]) for index in range(shape[0])]
+
+
+@contextmanager
+def _many_objects() -> Iterator[None]:
+    """Suspends the search for reference cycles: among millions of new lists without one it is most of the work."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -13,8 +15,36 @@ from torch import Tensor
 
 from envs.bounded_files import check_regular
 from rlstack.config import ConfigError
-from rlstack.files.inert_pickle import Array, Normaliser, Standin, read_pickle
+from rlstack.files.pickles import NUMPY, Names, Standin, read_pickle
 from rlstack.files.safe_load import first_line, load_json
+
+_ONLY = "numpy data, spaces, random generators and Stable-Baselines3's VecNormalize and RunningMeanStd"
+
+
+class _Normaliser(Standin):
+    """A ``VecNormalize``."""
+
+
+def _names() -> Names:
+    spaces = {"box": "Box", "discrete": "Discrete", "dict": "Dict", "tuple": "Tuple"}
+    spaces |= {"multi_discrete": "MultiDiscrete", "multi_binary": "MultiBinary"}
+    generators = [("_pcg64", "PCG64"), ("_pcg64", "PCG64DXSM"), ("_mt19937", "MT19937"), ("_philox", "Philox")]
+    generators += [("bit_generator", name) for name in ("SeedSequence", "__pyx_unpickle_SeedSequence")]
+    generators += [("_pickle", f"__{kind}_ctor") for kind in ("randomstate", "generator", "bit_generator")]
+    plain = [(f"numpy.random.{module}", name) for module, name in generators]
+    for library in ("gym", "gymnasium"):
+        plain += [(f"{library}.spaces.{module}", name) for module, name in spaces.items()]
+        plain += [(f"{library}.utils.seeding", "RandomNumberGenerator")]
+    return {
+        **NUMPY,
+        **dict.fromkeys(plain, Standin),
+        ("collections", "OrderedDict"): OrderedDict,
+        ("stable_baselines3.common.vec_env.vec_normalize", "VecNormalize"): _Normaliser,
+        ("stable_baselines3.common.running_mean_std", "RunningMeanStd"): Standin,
+    }
+
+
+_NAMES = _names()
 
 
 @dataclass(frozen=True)
@@ -137,8 +167,13 @@ def load_vecnormalize(path: str | Path) -> VecNormalize:
 
 
 def _fields(content: bytes) -> Mapping[str, Any]:
-    found = read_pickle(content)
-    if not isinstance(found, Normaliser):
+    try:
+        found = read_pickle(io.BytesIO(content), _NAMES, _ONLY)
+    except ConfigError:
+        raise
+    except Exception as error:  # whatever a broken or hostile stream makes of the stand-ins
+        raise ConfigError(f"not a pickle of a VecNormalize ({type(error).__name__}: {first_line(error)})") from None
+    if not isinstance(found, _Normaliser):
         raise ConfigError("not a pickle of a VecNormalize")
     return found.fields
 
@@ -189,7 +224,6 @@ def _joined(moments: Mapping[str, Any], state: Mapping[str, Any]) -> tuple[Any, 
 
 
 def _floats(value: Any) -> tuple[float, ...]:
-    value = value.array() if isinstance(value, Array) else value
     return tuple(np.asarray(value, dtype=np.float64).reshape(-1).tolist())
 
 

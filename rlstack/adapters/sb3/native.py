@@ -16,7 +16,7 @@ from rlstack.adapters.native_memory import fill_memories, memory_of
 from rlstack.adapters.sb3 import SB3Model, load_sb3, sb3_layers
 from rlstack.adapters.sb3.networks import Layers, Weights
 from rlstack.adapters.sb3.policy import check_fit
-from rlstack.adapters.vecnormalize import VecNormalize
+from rlstack.adapters.sb3.vecnormalize import VecNormalize
 from rlstack.agents import Agent, Interface, make_agent
 from rlstack.config import ConfigError
 from rlstack.data.normalizers import ObservationNormalizer, RunningMoments
