@@ -155,8 +155,8 @@ def _converted(config: ConvertConfig, env: EnvBase) -> tuple[Agent, Model | None
 
         files = load_arena(path, config.normalization)
         return arena_agent(files, env, **options), files
-    from rlstack.adapters.sb3.native import sb3_agent
     from rlstack.adapters.sb3 import load_sb3
+    from rlstack.adapters.sb3.native import sb3_agent
 
     model = load_sb3(path, config.vecnormalize)
     return sb3_agent(model, env, **options), model

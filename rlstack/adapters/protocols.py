@@ -21,8 +21,8 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 from torchrl.envs import EnvBase
 
-from rlstack.adapters.env_fit import as_actions, telling, try_out
 from rlstack.agents.episode_starts import EpisodeStarts
+from rlstack.agents.fit import as_actions, telling, try_out
 from rlstack.agents.interface import Interface
 from rlstack.config import ConfigError
 from rlstack.files.safe_load import first_line

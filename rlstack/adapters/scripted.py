@@ -20,7 +20,7 @@ from torch import Tensor
 from torchrl.data import OneHot, TensorSpec
 from torchrl.envs import EnvBase
 
-from rlstack.adapters.env_fit import as_actions, choices, leaves, telling, try_out
+from rlstack.agents.fit import as_actions, choices, leaves, telling, try_out
 from rlstack.agents.interface import MASK, Interface
 from rlstack.config import ConfigError
 from rlstack.files.safe_load import first_line, forward_arguments

@@ -24,7 +24,7 @@ from torchrl.envs import EnvBase
 from envs.bounded_files import check_archive
 from envs.whole_files import replacing
 from envs.working import working
-from rlstack.adapters.env_fit import check_bounds
+from rlstack.agents.fit import check_bounds
 from rlstack.agents.interface import MASK, Interface
 from rlstack.config import ConfigError
 from rlstack.data.collector import make_collector

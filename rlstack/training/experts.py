@@ -11,7 +11,7 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 from torchrl.envs import EnvBase
 
-from rlstack.adapters.env_fit import check_bounds
+from rlstack.agents.fit import check_bounds
 from rlstack.agents.foreign import load_policy
 from rlstack.agents.interface import Interface
 from rlstack.config import ConfigError

@@ -17,8 +17,8 @@ from torchrl.data import Bounded, Categorical
 
 import rlstack
 from rlstack.adapters.agreement import compare, random_inputs
-from rlstack.adapters.sb3.native import sb3_agent
 from rlstack.adapters.sb3 import load_sb3, sb3_policy
+from rlstack.adapters.sb3.native import sb3_agent
 from rlstack.adapters.sb3.vecnormalize import load_vecnormalize
 from rlstack.agents import Interface
 from rlstack.config import ConfigError, build, conf_dir, to_plain

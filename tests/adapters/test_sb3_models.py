@@ -14,8 +14,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rlstack.adapters.sb3.native import sb3_agent
 from rlstack.adapters.sb3 import SB3Model, load_sb3, sb3_layers
+from rlstack.adapters.sb3.native import sb3_agent
 from rlstack.adapters.sb3.networks import FeedForward, SquashedGaussian
 from rlstack.adapters.sb3.recurrent import RecurrentActorCritic
 from rlstack.config import ConfigError

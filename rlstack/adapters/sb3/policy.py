@@ -12,11 +12,11 @@ from torch import Tensor
 from torchrl.data import Composite
 from torchrl.envs import EnvBase
 
-from rlstack.adapters.env_fit import choices, describe_action, describe_observation, encode
 from rlstack.adapters.sb3.model import SB3Model
 from rlstack.adapters.sb3.networks import FeedForward
 from rlstack.adapters.sb3.recurrent import RecurrentActorCritic, State
 from rlstack.agents.episode_starts import EpisodeStarts
+from rlstack.agents.fit import choices, describe_action, describe_observation, encode
 from rlstack.agents.interface import Interface
 from rlstack.config import ConfigError
 

@@ -1,4 +1,4 @@
-"""Does a policy from elsewhere fit an env: samples of what it will see, and checks of what it answers."""
+"""Checks that a policy from elsewhere fits an env: samples of what it will see, and checks of what it answers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def describe_observation(interface: Interface) -> str:
 
 
 def describe_action(interface: Interface) -> str:
-    """What actions the env takes, for messages."""
+    """The actions that an env takes, for messages."""
     count = choices(interface.action)
     if count is not None:
         return f"{count} discrete actions"
@@ -64,7 +64,7 @@ def leaves(observation: Any, interface: Interface) -> list[Tensor]:
 
 
 def as_actions(answer: Any, lead: torch.Size, spec: TensorSpec, device: Any, who: str) -> Tensor:
-    """What a policy answered, as a tensor of the env's shape and dtype.
+    """The answer of a policy as a tensor of the env's shape and dtype.
 
     Args:
         answer: tensor, array or nested list: actions ``[*lead, *shape]`` or, the batch folded, ``[N, *shape]``.
@@ -104,7 +104,7 @@ def _check_choices(action: Tensor, counts: Tensor, who: str) -> None:
 
 @contextmanager
 def telling(interface: Interface, who: str) -> Iterator[None]:
-    """What a stranger's code raises inside becomes one clear error that names it.
+    """Turns an error that a stranger's code raises inside into one clear line that names it.
 
     Raises:
         ConfigError: it fails on an observation of this env.
