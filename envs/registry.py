@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import metadata
 from typing import Any
 
@@ -39,6 +39,7 @@ _WRAPPING = {
 """Options of :func:`envs.wrappers.wrapped`, and those that are brought (:func:`register_option`)."""
 _BROUGHT: dict[str, str] = {}
 _NEEDS: dict[str, str] = {}
+_EVALUATED: dict[str, Callable[[Any], Any]] = {}
 
 
 def register(name: str, target: str) -> None:
@@ -48,7 +49,13 @@ def register(name: str, target: str) -> None:
     _WORLDS[name] = target
 
 
-def register_option(name: str, target: str, annotation: Any = Any, needs: str = "") -> None:
+def register_option(
+    name: str,
+    target: str,
+    annotation: Any = Any,
+    needs: str = "",
+    evaluated: Callable[[Any], Any] | None = None,
+) -> None:
     """Gives every world the option ``name``, None unless given.
 
     Args:
@@ -57,12 +64,20 @@ def register_option(name: str, target: str, annotation: Any = Any, needs: str = 
             the option's value; it returns the world to use.
         annotation: the option's type.
         needs: an attribute of world classes: further options that a world then gets.
+        evaluated: maps the option's value in training to its value in an evaluation; None: it is the same.
     """
     if ":" not in target:
         raise ValueError(f"target {target!r} of option {name!r} is not of the form 'package.module:function'")
     _WRAPPING[name] = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
     _BROUGHT[name] = target
     _NEEDS[name] = needs
+    if evaluated is not None:
+        _EVALUATED[name] = evaluated
+
+
+def evaluation_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of a world with the registered ones set as an evaluation sets them (:func:`register_option`)."""
+    return {name: _EVALUATED[name](value) if name in _EVALUATED else value for name, value in options.items()}
 
 
 def _with_brought(world: EnvBase, options: dict[str, Any]) -> EnvBase:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import zlib
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,14 +13,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from omegaconf import DictConfig
 
 from rlstack.command import hydra_command, open_group
-from rlstack.config import ConfigError, Interval, build
-from rlstack.evaluation.names import as_names, rivals, short_hash, world_names
+from rlstack.config import ConfigError, Interval, build, load_group, to_plain
 
 if TYPE_CHECKING:  # importing torch takes seconds, which a mistyped key need not cost
     import torch
 
     from rlstack.agents import Agent
     from rlstack.evaluation.evaluator import EpisodeSet
+
+_LONGEST = 60  # letters of opponents in a folder's name
 
 
 @dataclass
@@ -155,18 +158,19 @@ def from_checkpoint(config: EvaluateConfig, device: torch.device) -> Candidate:
     Raises:
         ConfigError: no such checkpoint, impossible changes, or a world that does not fit the agent.
     """
+    from rlstack.evaluation.evaluator import check_fit
     from rlstack.runs.latest import named
     from rlstack.runs.loading import load, overrides
 
     loaded = load(named(str(config.checkpoint), "checkpoint"), device=device, which=config.which, agent=config.agent)
-    env = _judging_world(config, config.env or loaded.config["env"])
+    env = _without_opponents(config, config.env or loaded.config["env"])
     check_fit(loaded.agent, env)
     changes = overrides(config.agent or {})
     name = f"{loaded.path} ({config.policy}, {loaded.frames:,} frames{', ' if changes else ''}{changes})"
     stem = f"{loaded.frames:012d}" if loaded.run_dir else f"{loaded.path.stem}_{loaded.frames:012d}"
     folder = (loaded.run_dir or loaded.path.parent) / "evaluations"
     player = loaded.run_dir.name if loaded.run_dir else loaded.path.stem
-    return Candidate(loaded.agent, env, name, folder, "_".join([stem, *as_names(changes)]), player, loaded.frames)
+    return Candidate(loaded.agent, env, name, folder, "_".join([stem, *_as_names(changes)]), player, loaded.frames)
 
 
 def from_elsewhere(config: EvaluateConfig, device: torch.device) -> Candidate:
@@ -177,6 +181,7 @@ def from_elsewhere(config: EvaluateConfig, device: torch.device) -> Candidate:
     """
     from rlstack.agents import agent_class, build_agent
     from rlstack.agents.legacy import Legacy
+    from rlstack.evaluation.evaluator import judging_world
 
     assert config.agent is not None
     if not issubclass(agent_class(config.agent["algorithm"]), Legacy):
@@ -184,17 +189,17 @@ def from_elsewhere(config: EvaluateConfig, device: torch.device) -> Candidate:
         raise ConfigError(f"agent={name}: would have to be trained first; give checkpoint=, or agent=legacy")
     if config.env is None:
         raise ConfigError("env: missing, an agent from elsewhere needs a world: env=<group>")
-    env = _judging_world(config, config.env)
-    agent = build_agent(config.agent, _world(env), 1, device)
+    env = _without_opponents(config, config.env)
+    agent = build_agent(config.agent, judging_world(env), 1, device)
     source = f"{config.agent['kind']}:{config.agent['path']}"
     path = Path(str(config.agent["path"]))
-    called = as_names(path.stem if path.is_file() else path.name)
+    called = _as_names(path.stem if path.is_file() else path.name)
     given = {**config.agent, "path": str(path.resolve()) if path.exists() else str(path)}
-    folder = "_".join([config.agent["kind"], *called, short_hash(given)])
+    folder = "_".join([config.agent["kind"], *called, _short_hash(given)])
     return Candidate(agent, env, source, Path("runs") / folder / "evaluations", player=" ".join(called) or "agent")
 
 
-def _judging_world(config: EvaluateConfig, env: dict[str, Any]) -> dict[str, Any]:
+def _without_opponents(config: EvaluateConfig, env: dict[str, Any]) -> dict[str, Any]:
     """The group of the world to act in: in games both sides of it are there, whoever trained against whom."""
     from rlstack.play.option import without
 
@@ -212,8 +217,8 @@ def output_folder(config: EvaluateConfig, judged: Candidate) -> Path:
     parts = [judged.stem] if judged.stem else []
     parts += [f"seed{config.seed}"]
     parts += ["explore"] if config.policy == "explore" else []
-    parts += world_names(config.env) if config.env else []
-    parts += rivals(config.opponents) if config.opponents else []
+    parts += _world_names(config.env) if config.env else []
+    parts += _opponent_names(config.opponents) if config.opponents else []
     parts += [Path(config.episodes_file).name.partition(".")[0]] if config.episodes_file else []
     return make_folder(judged.folder / "_".join(parts) if config.output is None else Path(config.output), "output")
 
@@ -242,31 +247,41 @@ def read_episodes(file: str | None, world: str) -> EpisodeSet | None:
     return EpisodeSet(configs, ["all"] * len(configs))
 
 
-def check_fit(agent: Agent, env_config: dict[str, Any]) -> None:
-    """Makes sure that the agent can see and act in a world.
-
-    Raises:
-        ConfigError: it cannot, or there is no such world.
-    """
-    from rlstack.agents import Interface
-    from rlstack.agents.interface import difference
-
-    fault = difference(agent.interface, Interface.of(_world(env_config)))
-    if fault is not None:
-        raise ConfigError(f"env={env_config['name']} does not fit the agent: {fault}")
+# -- names of folders: the same whenever agent, world and opponents are the same ----------------------------------
 
 
-def _world(env_config: dict[str, Any]) -> Any:
-    """One world as evaluations are held in."""
-    from rlstack.evaluation.evaluator import evaluation_world
-    from rlstack.runs.worlds import world_options
+def _world_names(env: dict[str, Any]) -> list[str]:
+    """A world's name, which of many it is (``id``), and a hash of options that are not those of its yaml."""
+    from rlstack.evaluation.evaluator import OURS
 
-    if not env_config.get("name"):
-        raise ConfigError("env.name: missing, which world to evaluate in")
+    name, which = str(env.get("name")), env.get("id")
     try:
-        return evaluation_world(env_config["name"], world_options(env_config))
-    except (ValueError, TypeError) as error:
-        raise ConfigError(f"env: {error}") from None
+        usual = load_group("env", name)
+    except ConfigError:  # a world without a yaml
+        usual = {}
+    ignored = ("name", "id", *OURS)
+    options, usual = ({key: entries[key] for key in entries if key not in ignored} for entries in (env, usual))
+    called = [*_as_names(name), *(_as_names(str(which)) if which is not None else [])]
+    return [*called, *([] if options == usual else [_short_hash(options)])]
+
+
+def _opponent_names(opponents: list[Any]) -> list[str]:
+    """Whom games are played against, or a hash of it where that is long."""
+    plain = all(isinstance(source, str) for source in opponents)
+    text = "_".join(Path(source).name for source in opponents) if plain else ""
+    called = _as_names(text) if 0 < len(text) <= _LONGEST else [_short_hash({"opponents": opponents})]
+    return ["against", *called]
+
+
+def _short_hash(content: dict[str, Any]) -> str:
+    """Six letters that tell contents apart."""
+    return hashlib.sha256(json.dumps(to_plain(content), sort_keys=True).encode()).hexdigest()[:6]
+
+
+def _as_names(text: str) -> list[str]:
+    """Words that can be part of a folder's name."""
+    kept = "".join(letter if letter.isalnum() or letter in "=.-_" else " " for letter in text.replace("agent.", ""))
+    return kept.split()
 
 
 main = hydra_command("evaluate", open_group("agent"))(run)

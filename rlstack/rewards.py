@@ -30,8 +30,8 @@ def run(cfg: DictConfig) -> None:
     config = build(RewardsConfig, cfg)
     if config.checkpoint is None:
         raise ConfigError("checkpoint: missing, give a run directory or a checkpoint file: checkpoint=runs/<run>")
-    from rlstack.evaluate import check_fit
-    from rlstack.evaluation.reward_terms import draw_curves, draw_episode, play_episode, read_curves
+    from rlstack.diagnostics.reward_terms import draw_curves, draw_episode, play_episode, read_curves
+    from rlstack.evaluation.evaluator import check_fit
     from rlstack.runs.loading import load
     from rlstack.runs.run_directory import make_folder
     from rlstack.runs.worlds import world_options

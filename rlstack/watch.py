@@ -5,24 +5,29 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Collection, Generator, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from itertools import chain, count
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from rlstack.command import given_keys, hydra_command, open_group
-from rlstack.config import ConfigError, Interval, build
+from rlstack.config import ConfigError, Interval, build, to_plain
+from rlstack.config.errors import did_you_mean
 
 if TYPE_CHECKING:  # importing torch takes seconds, which a mistyped key need not cost
+    from torchrl.envs import EnvBase
+
     from envs.drawing.window import Window
-    from rlstack.watching.actors import Actor
-    from rlstack.watching.reels import Reel
+    from rlstack.evaluation.pictures import ActingPolicy, EpisodeAnimation
+    from rlstack.runs.loading import LoadedRun
 
 _FILMS = (".mp4", ".gif")
+_TRAINED = ("greedy", "explore")
+_RANDOM, _SCRIPTED = "random", "scripted"
 
 
 @dataclass
@@ -45,9 +50,9 @@ class WatchConfig:
 
 
 def run(cfg: DictConfig) -> None:
-    """Finds who is to act and where, and shows it; Ctrl-C is a way to end, but for a film."""
+    """Loads a policy and its world and shows episodes; Ctrl-C ends the command without an error, unless it records."""
     config = build(WatchConfig, cfg)
-    _check(config)
+    _check_output(config)
     if config.checkpoint is not None:
         from rlstack.runs.latest import named
 
@@ -57,14 +62,12 @@ def run(cfg: DictConfig) -> None:
         if config.replay is not None:
             _present(config, iter([_replay(config.replay)]), config.replay)
         else:
-            from rlstack.watching.actors import find_actor
-
-            actor = find_actor(config, given_keys("env"))
+            shown = find_policy(config, given_keys("env"))
             if config.show == "numbers":
-                _print_numbers(config, actor, told)
+                _print_numbers(config, shown, told)
             else:
-                with closing(_reels(config, actor, told)) as reels:
-                    _present(config, reels, actor.name)
+                with closing(_animations(config, shown, told)) as animations:
+                    _present(config, animations, shown.name)
     except KeyboardInterrupt:
         if config.record is not None:
             raise
@@ -74,7 +77,7 @@ def run(cfg: DictConfig) -> None:
         print(f"wrote {config.record}")
 
 
-def _check(config: WatchConfig) -> None:
+def _check_output(config: WatchConfig) -> None:
     if config.record is not None and Path(config.record).suffix.lower() not in _FILMS:
         raise ConfigError(f"record: {config.record} must end in {' or '.join(_FILMS)}")
     if config.record is not None and config.show == "numbers":
@@ -83,36 +86,38 @@ def _check(config: WatchConfig) -> None:
         raise ConfigError("replay: shows what has happened; leave out checkpoint, env and show=numbers")
 
 
-def _present(config: WatchConfig, reels: Iterator[Reel], title: str) -> None:
-    """A film, or a screen on which one reel follows the other."""
-    from rlstack.watching.showing import HOLD_SECONDS, record, show
+def _present(config: WatchConfig, animations: Iterator[EpisodeAnimation], title: str) -> None:
+    """Writes a film, or shows one animation after the other on a screen."""
+    from rlstack.evaluation.playback import HOLD_SECONDS, record, show
 
     if config.record is not None:
-        record(reels, Path(config.record), config.speed)
+        record(animations, Path(config.record), config.speed)
         return
-    shown = [next(reels)]
+    shown = [next(animations)]
     with ExitStack() as stack:
         screen, is_window = _screen(config, shown[0], title, lambda: shown[-1].caption, stack)
         hold = math.inf if is_window and config.replay is not None else HOLD_SECONDS
-        for reel in chain([shown[0]], reels):
-            shown[:] = [reel]
-            show(reel, screen, config.speed, hold)
+        for animation in chain([shown[0]], animations):
+            shown[:] = [animation]
+            show(animation, screen, config.speed, hold)
             if not screen.is_open:
                 return
 
 
-def _screen(config: WatchConfig, reel: Reel, title: str, caption: Any, stack: ExitStack) -> tuple[Window, bool]:
-    """What to show pictures on, and whether it is a window.
+def _screen(
+    config: WatchConfig, animation: EpisodeAnimation, title: str, caption: Any, stack: ExitStack
+) -> tuple[Window, bool]:
+    """The window or terminal that pictures are shown on, and whether it is a window.
 
     Raises:
         ConfigError: no such thing here.
     """
     from envs.drawing.window import TkWindow
-    from rlstack.watching.terminal import TerminalScreen
+    from rlstack.evaluation.playback import TerminalScreen
 
     display = sys.platform in ("darwin", "win32") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
     if config.show == "window" or (config.show == "auto" and display):
-        height, width = reel.draw(reel.span[0]).shape[:2]
+        height, width = animation.draw(animation.span[0]).shape[:2]
         try:
             return TkWindow((width, height), title), True
         except ValueError as error:
@@ -129,42 +134,155 @@ def _numbers_of(config: WatchConfig) -> Iterator[int]:
     return iter(range(1, (config.episodes or 1) + 1))
 
 
-def _reels(config: WatchConfig, actor: Actor, told: list[str]) -> Generator[Reel, None, None]:
-    """The episodes, one after the other; ``told`` gets what came of those that were shown."""
-    from rlstack.watching.reels import Episode, reel_of
+def _animations(config: WatchConfig, shown: WatchedPolicy, told: list[str]) -> Generator[EpisodeAnimation, None, None]:
+    """The episodes, one after the other; ``told`` gets the caption of each that was shown."""
+    from rlstack.evaluation.pictures import LiveEpisode, animate
 
     for number in _numbers_of(config):
         try:
-            reel = reel_of(actor.world, Episode(actor.env, actor.policy, config.seed, number))
+            animation = animate(shown.world, LiveEpisode(shown.env, shown.policy, config.seed, number))
         except ValueError as error:
             raise ConfigError(f"show: {error}") from None
-        if reel is None:
-            raise ConfigError(f"show: {actor.world} draws no pictures; give show=numbers")
+        if animation is None:
+            raise ConfigError(f"show: {shown.world} draws no pictures; give show=numbers")
         try:
-            yield reel
+            yield animation
         finally:
-            told.append(reel.caption)
+            told.append(animation.caption)
 
 
-def _print_numbers(config: WatchConfig, actor: Actor, told: list[str]) -> None:
-    from rlstack.watching.reels import Episode, numbers
+def _print_numbers(config: WatchConfig, shown: WatchedPolicy, told: list[str]) -> None:
+    from rlstack.evaluation.pictures import LiveEpisode, numbers
 
     for number in _numbers_of(config):
-        episode = Episode(actor.env, actor.policy, config.seed, number)
+        episode = LiveEpisode(shown.env, shown.policy, config.seed, number)
         while not episode.over:
             episode.step()
             print(f"{episode.steps:>5}  {numbers(episode.latest)}", flush=True)
         told.append(episode.caption)
 
 
-def _replay(path: str) -> Reel:
+def _replay(path: str) -> EpisodeAnimation:
+    from rlstack.evaluation.pictures import FinishedAnimation, animation_of
     from rlstack.play.replays import read_replay
-    from rlstack.watching.reels import Replay, film_of
 
     world, recording = read_replay(Path(path))
-    film = film_of(world, recording)
-    assert film is not None, f"{world} has replays, but no module film"
-    return Replay(film, Path(path).name)
+    animation = animation_of(world, recording)
+    assert animation is not None, f"{world} has replays, but no module film"
+    return FinishedAnimation(animation, Path(path).name)
+
+
+# -- who acts ----------------------------------------------------------------------------------------------------
+
+
+class WatchedPolicy(NamedTuple):
+    """A policy in the only world of an env."""
+
+    world: str
+    env: EnvBase
+    policy: ActingPolicy
+    name: str
+
+
+def find_policy(config: WatchConfig, given: Collection[str] = ()) -> WatchedPolicy:
+    """Builds the world and the policy that acts in it.
+
+    Args:
+        given: options of the world that were asked for, which an evaluation would otherwise override.
+
+    Raises:
+        ConfigError: one line: no such agent, player, world or option, or an agent that does not fit the world.
+    """
+    import envs
+    from rlstack.agents.foreign import load_policy, parse
+    from rlstack.agents.interface import Interface, difference
+    from rlstack.play.option import without
+    from rlstack.runs.loading import load
+    from rlstack.runs.worlds import choose_device
+
+    device = choose_device(config.device)
+    kind, path = (None, "") if config.checkpoint is None else parse(config.checkpoint)
+    _check_policy(config, kind)
+    loaded = load(path, device, config.which, config.agent) if kind == "rlstack" else None
+    group = _world_group(config, loaded)
+    scripted = config.checkpoint is None and config.policy != _RANDOM
+    if scripted:
+        both = getattr(envs.world_class(group["name"]), "two_sided_options", {})
+        group, given = {**without(group), **both}, [*given, *both]
+    env = _build_world(group, given, device)
+    policy: ActingPolicy
+    if loaded is not None:
+        if (fault := difference(loaded.agent.interface, Interface.of(env))) is not None:
+            raise ConfigError(f"env={group['name']} does not fit the agent: {fault}")
+        policy = loaded.agent.policy(explore=config.policy == "explore")
+    elif config.checkpoint is not None:
+        policy = load_policy(config.checkpoint, env, **(config.agent or {}))
+    else:
+        policy = _own_player(env, group["name"], config.policy) if scripted else env.rand_action
+    who = config.policy if config.checkpoint is None else config.checkpoint
+    return WatchedPolicy(group["name"], env, policy, f"{who} in {group['name']}")
+
+
+def _check_policy(config: WatchConfig, kind: str | None) -> None:
+    if kind is None and config.policy in _TRAINED:
+        raise ConfigError("checkpoint: missing, give checkpoint=runs/<run>, policy=random or policy=scripted")
+    if kind is None and config.agent is not None:
+        raise ConfigError(f"agent: policy={config.policy} takes no options")
+    if kind is not None and config.policy not in _TRAINED:
+        guess = did_you_mean(config.policy, _TRAINED)
+        raise ConfigError(f"policy: {config.policy!r}, {guess}allowed with a checkpoint: {', '.join(_TRAINED)}")
+    if kind not in (None, "rlstack") and config.policy == "explore":
+        raise ConfigError("policy: explore is for agents of ours; one from elsewhere acts in the one way that it has")
+
+
+def _world_group(config: WatchConfig, loaded: LoadedRun | None) -> dict[str, Any]:
+    """The ``env`` group: the one that is given; else that of the run, with the keys that are given."""
+    import envs
+
+    given = config.env or {}
+    if "name" in given:
+        return given
+    if loaded is None:
+        raise ConfigError(f"env: missing, which world to act in: env=<group>, one of {', '.join(envs.names())}")
+    return dict(to_plain(OmegaConf.merge(loaded.config["env"], given)))
+
+
+def _build_world(group: Mapping[str, Any], given: Collection[str], device: Any) -> EnvBase:
+    """One world; one that draws only when asked to is asked, if it can draw here."""
+    import envs
+    from rlstack.evaluation.evaluator import evaluation_world
+    from rlstack.runs.worlds import world_options
+
+    options = world_options(group)
+    try:
+        drawing = getattr(envs.world_class(group["name"]), "drawing_options", {})
+        asked = {key: {**value, **(options.get(key) or {})} for key, value in drawing.items()}
+        try:
+            return evaluation_world(group["name"], {**options, **asked}, 1, device, kept=given)
+        except (ValueError, TypeError):
+            return evaluation_world(group["name"], options, 1, device, kept=given)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"env: {error}") from None
+
+
+def _own_player(env: EnvBase, world: str, name: str) -> ActingPolicy:
+    """A player that comes with the world.
+
+    Raises:
+        ConfigError: there is none of that name.
+    """
+    from rlstack.play.sides import sides_of
+    from rlstack.play.teachers import ScriptedPolicy
+
+    try:
+        own = list(sides_of(env).scripted)
+    except ConfigError:
+        own = []
+    chosen = own[0] if name == _SCRIPTED and own else name
+    if chosen not in own:
+        known = [_RANDOM, *([_SCRIPTED] if own else []), *own]
+        raise ConfigError(f"policy: {world} has no {name!r}, {did_you_mean(name, known)}available: {', '.join(known)}")
+    return ScriptedPolicy(env, chosen)
 
 
 def _arguments(arguments: list[str]) -> list[str]:

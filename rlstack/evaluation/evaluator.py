@@ -15,10 +15,14 @@ from torch import Tensor
 from torchrl.envs import EnvBase
 
 import envs
+from envs.registry import evaluation_options
 from envs.working import Work, working
+from rlstack.agents import Agent
+from rlstack.agents.interface import Interface, difference
+from rlstack.config import ConfigError
 from rlstack.data.finite import LEARNED_FROM, Sum, find, leaves
-from rlstack.play.option import judged
 from rlstack.runs.seeding import own_randomness
+from rlstack.runs.worlds import world_options
 
 from .results import Evaluation
 
@@ -134,6 +138,27 @@ def evaluation_world(
     return _build(world, {**_options(world, options), **insisted}, num_worlds, device, seed)
 
 
+def judging_world(config: Mapping[str, Any]) -> EnvBase:
+    """One world of an ``env`` group, as evaluations are held in.
+
+    Raises:
+        ConfigError: no world is named, or it cannot be built.
+    """
+    if not config.get("name"):
+        raise ConfigError("env.name: missing, which world to evaluate in")
+    try:
+        return evaluation_world(config["name"], world_options(config))
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"env: {error}") from None
+
+
+def check_fit(agent: Agent, config: Mapping[str, Any]) -> None:
+    """Raises a :class:`ConfigError` unless the agent can see and act in the world of an ``env`` group."""
+    fault = difference(agent.interface, Interface.of(judging_world(config)))
+    if fault is not None:
+        raise ConfigError(f"env={config['name']} does not fit the agent: {fault}")
+
+
 def world_part(world: str, part: str) -> ModuleType | None:
     """A module beside the world's own, such as its ``recording`` or ``render``; None where there is none."""
     package = envs.world_class(world).__module__.rpartition(".")[0]
@@ -151,7 +176,9 @@ def _options(world: str, options: Mapping[str, Any], configs: Sequence[Any] = ()
     """All constructor arguments but those that every turn sets."""
     factory = envs.world_class(world)
     needed = getattr(factory, "episode_options", None) if configs else None
-    chosen = judged({**options, **getattr(factory, "evaluation_options", {}), **(needed(configs) if needed else {})})
+    chosen = evaluation_options(
+        {**options, **getattr(factory, "evaluation_options", {}), **(needed(configs) if needed else {})}
+    )
     return {key: value for key, value in chosen.items() if key not in OURS}
 
 
@@ -220,9 +247,9 @@ def _play(
     recorder: Any,
     work: Work,
     before: int,
-) -> Scores:
+) -> EpisodeStatistics:
     """Steps until every world has ended once, or for so many steps; ``before`` episodes of ``work`` were done."""
-    scores = Scores(env, tensordict)
+    scores = EpisodeStatistics(env, tensordict)
     if recorder is not None:
         recorder.add()
     for step in range(max_steps):
@@ -238,7 +265,7 @@ def _play(
     return scores
 
 
-class Scores:
+class EpisodeStatistics:
     """Statistics of each world, frozen at its first end.
 
     Attributes:

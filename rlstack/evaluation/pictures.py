@@ -1,14 +1,37 @@
-"""Pictures of evaluated episodes, drawn by the world's own renderer."""
+"""Pictures of episodes: files about those an evaluation has recorded, and animations of one that is being played.
+
+A world draws with the modules beside its own: ``recording`` (what happened), ``render`` (single frames) and ``film``
+(any time between two steps). One without them may have a ``render`` method.
+"""
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, Protocol, TypeAlias
 
-from .evaluator import world_part
+import numpy as np
+import torch
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModuleBase
+from torch import Tensor
+from torchrl.envs import EnvBase
+
+from envs.drawing.canvas import Picture
+
+from .evaluator import MOST_STEPS, EpisodeStatistics, world_part
 from .results import Evaluation
 
 PER_LEVEL = 6
 """Recorded episodes per level, which make one row of the grid."""
+_SHOWN = ("return", "success", "length")
+_KEPT = 300  # pictures of a simulator that draws by itself
+_USUAL_RATE = 20.0
+ActingPolicy: TypeAlias = TensorDictModuleBase | Callable[[TensorDictBase], TensorDictBase]
+
+
+# -- files -------------------------------------------------------------------------------------------------------
 
 
 def save_pictures(evaluation: Evaluation, folder: Path, plots: bool = True, video: bool = True) -> list[Path]:
@@ -17,12 +40,9 @@ def save_pictures(evaluation: Evaluation, folder: Path, plots: bool = True, vide
     A world draws what it records with ``save_trajectories(recordings, path, columns)`` and ``save_animation(recording,
     path)``, both or one of them, in the module ``render`` beside it.
 
-    Returns:
-        What was written; nothing for an evaluation without recordings or a world without a renderer.
+    Returns the files written; none for an evaluation without recordings or a world without a renderer.
     """
-    renderer = world_part(evaluation.world, "render") if evaluation.recordings else None
-    if renderer is None:
-        return []
+    renderer: Any = world_part(evaluation.world, "render") if evaluation.recordings else None
     written = []
     if plots and hasattr(renderer, "save_trajectories"):
         written.append(folder / "trajectories.png")
@@ -35,9 +55,9 @@ def save_pictures(evaluation: Evaluation, folder: Path, plots: bool = True, vide
 
 
 def best_and_worst(evaluation: Evaluation) -> dict[str, int]:
-    """Which recorded episodes went best and worst: by success, then by return, of equal ones on the hardest level.
+    """Indices of the recorded episodes that went best and worst: by success, then return, then the hardest level.
 
-    Where all went the same way there is but a best one.
+    Where all went the same way, only ``best`` is there.
     """
     columns = [evaluation.episodes[name] for name in ("success", "return") if name in evaluation.episodes]
 
@@ -47,3 +67,230 @@ def best_and_worst(evaluation: Evaluation) -> dict[str, int]:
     recorded = list(reversed(evaluation.recordings))  # levels ascend
     best, worst = max(recorded, key=rank), min(recorded, key=rank)
     return {"best": best} if rank(best) == rank(worst) else {"best": best, "worst": worst}
+
+
+# -- animations --------------------------------------------------------------------------------------------------
+
+
+class Animation(Protocol):
+    """Pictures of a recording by time, such as :class:`envs.rocket.film.Film`.
+
+    Attributes:
+        per_second: units of time in a second.
+        span: first and last time.
+    """
+
+    per_second: float
+
+    @property
+    def span(self) -> tuple[float, float]: ...
+
+    def draw(self, time: float, pause: float = 0.0, /) -> Picture:
+        """The picture at a time, or ``pause`` after the end, uint8 ``[H, W, 3]``."""
+
+
+class EpisodeAnimation(Animation, Protocol):
+    """An animation of an episode that may still go on."""
+
+    @property
+    def over(self) -> bool:
+        """Whether the episode has ended."""
+
+    @property
+    def caption(self) -> str:
+        """Episode, step and statistics so far."""
+
+    def grow(self) -> None:
+        """Takes the episode one step further."""
+
+
+class LiveEpisode:
+    """An episode of a policy in the only world of an env; reset, but without a step.
+
+    Args:
+        env: of one world.
+        policy: an env's tensordict in, the same with actions out.
+        seed: of the env and of all random draws: the same one, and ``number``, give the same episode.
+        number: of the episode, from 1.
+    """
+
+    def __init__(self, env: EnvBase, policy: ActingPolicy, seed: int, number: int = 1) -> None:
+        forget = getattr(policy, "reset", None)
+        if callable(forget):  # policies from elsewhere with a memory
+            forget()
+        drawn = int(np.random.SeedSequence((seed, number)).generate_state(1)[0])
+        env.set_seed(drawn)
+        torch.manual_seed(drawn)
+        self.env, self.number, self.steps, self.over = env, number, 0, False
+        self.latest: TensorDictBase = env.reset()
+        self._policy, self._root = policy, self.latest
+        self._statistics = EpisodeStatistics(env, self._root)
+        self._most = getattr(env, "evaluation_steps", None) or MOST_STEPS
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """One step, unless it is over."""
+        if self.over:
+            return
+        self.latest = self.env.step(self._policy(self._root))
+        self.steps += 1
+        self.over = not self._statistics.take(self.latest, self.steps) or self.steps >= self._most
+        if not self.over:
+            self._root = self.env.maybe_reset(self.env.step_mdp(self.latest))
+
+    @property
+    def caption(self) -> str:
+        """Such as ``episode 1, step 20: return 3.5, success 0``."""
+        values = self._statistics.values
+        told = ", ".join(f"{name} {float(values[name]):.4g}" for name in _SHOWN if name in values)
+        return f"episode {self.number}, step {self.steps}" + (f": {told}" if told else "")
+
+
+class RecordedAnimation:
+    """An episode in play, drawn from the recording that the world's recorder makes of it.
+
+    Args:
+        episode: without a step.
+        recorder: of its env.
+        animate: maps a recording, and the animation of the same episode before its latest steps, to an animation.
+    """
+
+    def __init__(self, episode: LiveEpisode, recorder: Any, animate: Callable[[Any, Any], Animation]) -> None:
+        self._episode, self._recorder, self._animate = episode, recorder, animate
+        recorder.add()
+        self._animation = animate(recorder.recordings()[0], None)
+        self._drawn_steps = 0
+        self.per_second = self._animation.per_second
+
+    @property
+    def over(self) -> bool:
+        return self._episode.over
+
+    @property
+    def caption(self) -> str:
+        return self._episode.caption
+
+    def grow(self) -> None:
+        self._episode.step()
+        self._recorder.add()
+
+    def _latest(self) -> Animation:
+        if self._drawn_steps != self._episode.steps:
+            self._animation = self._animate(self._recorder.recordings()[0], self._animation)
+            self._drawn_steps = self._episode.steps
+        return self._animation
+
+    @property
+    def span(self) -> tuple[float, float]:
+        return self._latest().span
+
+    def draw(self, time: float, pause: float = 0.0, /) -> Picture:
+        return self._latest().draw(time, pause)
+
+
+class RenderedAnimation:
+    """An episode in play whose env draws its present state (``render``): the latest pictures are kept.
+
+    Raises:
+        RuntimeError: it draws none.
+    """
+
+    def __init__(self, episode: LiveEpisode) -> None:
+        self._episode, self._pictures = episode, deque[Picture](maxlen=_KEPT)
+        self.per_second = float(getattr(episode.env, "pictures_per_second", _USUAL_RATE))
+        self._take()
+
+    @property
+    def over(self) -> bool:
+        return self._episode.over
+
+    @property
+    def caption(self) -> str:
+        return self._episode.caption
+
+    def _take(self) -> None:
+        picture = np.asarray(self._episode.env.render())[..., :3]
+        height, width = (length - length % 2 for length in picture.shape[:2])  # as films need it
+        self._pictures.append(picture[:height, :width].copy())
+
+    def grow(self) -> None:
+        self._episode.step()
+        self._take()
+
+    @property
+    def span(self) -> tuple[float, float]:
+        return float(self._episode.steps - len(self._pictures) + 1), float(self._episode.steps)
+
+    def draw(self, time: float, pause: float = 0.0, /) -> Picture:
+        return self._pictures[max(int(time - self.span[0]), 0)]
+
+
+class FinishedAnimation:
+    """The animation of an episode that has ended, such as a replay."""
+
+    over = True
+
+    def __init__(self, animation: Animation, caption: str) -> None:
+        self.caption, self.draw = caption, animation.draw
+        self.per_second, self.span = animation.per_second, animation.span
+
+    def grow(self) -> None:
+        """Nothing is left to play."""
+
+
+class FrameAnimation:
+    """An animation of a world that draws single frames: ``draw_frame(recording, t)`` in its module ``render``.
+
+    Args:
+        recording: of frames 0 to ``last``.
+        renderer: the module; its ``STEPS_PER_SECOND`` is the usual speed.
+        repeats: steps of the world that each recorded one repeats.
+    """
+
+    def __init__(self, recording: Any, renderer: Any, last: int, repeats: int = 1) -> None:
+        self._recording, self._renderer = recording, renderer
+        self.per_second = getattr(renderer, "STEPS_PER_SECOND", _USUAL_RATE) / repeats
+        self.span = 0.0, float(last)
+
+    def draw(self, time: float, pause: float = 0.0, /) -> Picture:
+        picture: Picture = self._renderer.draw_frame(self._recording, int(time))
+        return picture
+
+
+def animation_of(world: str, recording: Any) -> Animation | None:
+    """A recording in a world whose module ``film`` also draws the times between two steps; else None."""
+    part, renderer = world_part(world, "film"), world_part(world, "render")
+    animation: Animation | None = None if part is None else part.Film(recording, getattr(renderer, "SIZE", (1280, 720)))
+    return animation
+
+
+def animate(world: str, episode: LiveEpisode) -> EpisodeAnimation | None:
+    """An episode as an animation that grows with it; None for a world that draws nothing."""
+    env: Any = episode.env
+    recording, renderer = world_part(world, "recording"), world_part(world, "render")
+    if recording is None or renderer is None:
+        try:
+            return RenderedAnimation(episode)
+        except (AttributeError, NotImplementedError, RuntimeError):
+            return None
+
+    def extend(recorded: Any, earlier: Any) -> Animation:
+        if isinstance(earlier, FrameAnimation) or (earlier is None and world_part(world, "film") is None):
+            return FrameAnimation(recorded, renderer, episode.steps, getattr(env, "repeats", 1))
+        return animation_of(world, recorded) if earlier is None else earlier.longer(recorded)  # type: ignore[return-value]
+
+    return RecordedAnimation(episode, recording.Recorder(env, [0], [f"episode {episode.number}"]), extend)
+
+
+def numbers(tensordict: TensorDictBase, most: int = 8) -> str:
+    """Observation, action and reward of a step as text, at most ``most`` numbers of each."""
+    parts = []
+    for name, place in (("observation", tensordict), ("action", tensordict), ("reward", tensordict.get("next"))):
+        agents = place.get("agents", None)
+        value = place.get(name, None) if agents is None else agents.get(name, None)
+        if isinstance(value, TensorDictBase):
+            value = torch.cat([leaf.double().flatten() for leaf in value.values(True, True)])
+        if isinstance(value, Tensor):
+            flat = value.flatten().tolist()
+            parts.append(f"{name} " + " ".join(f"{number:.3g}" for number in flat[:most]) + " .." * (len(flat) > most))
+    return "  ".join(parts)

@@ -12,23 +12,24 @@ from envs import registry
 
 OPTION = "opponents"
 
-registry.register_option(OPTION, "rlstack.play.versus:against", dict[str, Any] | None, needs="two_sided_options")
 
+def in_evaluations(opponents: Any) -> Any:
+    """The opponents of an evaluation: those of ``opponents.evaluation``, where there are any, and nobody else.
 
-def judged(options: Mapping[str, Any]) -> dict[str, Any]:
-    """A world's options for an evaluation: against ``opponents.evaluation``, where there is any, and nobody else.
-
-    Without it the opponents are those of training, but for ``self``: an evaluation knows no learner.
+    Without it they are those of training, but for ``self``: an evaluation knows no learner.
     """
-    chosen = dict(options)
-    opponents = chosen.get(OPTION)
     if not isinstance(opponents, Mapping):
-        return chosen
+        return opponents
     if opponents.get("evaluation"):
-        chosen[OPTION] = {"players": list(opponents["evaluation"]), "side": opponents.get("side", "first")}
-    elif "self" in opponents.get("players", ()):
-        chosen[OPTION] = {**opponents, "players": [player for player in opponents["players"] if player != "self"]}
-    return chosen
+        return {"players": list(opponents["evaluation"]), "side": opponents.get("side", "first")}
+    if "self" in opponents.get("players", ()):
+        return {**opponents, "players": [player for player in opponents["players"] if player != "self"]}
+    return opponents
+
+
+registry.register_option(
+    OPTION, "rlstack.play.versus:against", dict[str, Any] | None, needs="two_sided_options", evaluated=in_evaluations
+)
 
 
 def without(env: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from rlstack.config import ConfigError, conf_dir, load_group
 from rlstack.evaluate import EvaluateConfig, from_checkpoint, main, output_folder
 from rlstack.evaluation.evaluator import EpisodeSet, evaluate
 from rlstack.evaluation.pictures import best_and_worst, save_pictures
-from rlstack.training import loading
+from rlstack.runs import loading
 from tests.evaluation.scripted import Scripted, episodes, full_ahead, straight_run
 
 REPOSITORY = Path(__file__).parents[2]

@@ -1,4 +1,4 @@
-"""Reels: what is shown when, how a window stops and seeks, and what a terminal gets."""
+"""Playback: what is shown when, how a window stops and seeks, and what a terminal gets."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ import numpy as np
 import pytest
 
 from rlstack.config import ConfigError
+from rlstack.evaluation import playback
+from rlstack.evaluation.pictures import FinishedAnimation, FrameAnimation
+from rlstack.evaluation.playback import TerminalScreen, blocks, frames, record, show
 from rlstack.training.interrupt import stopping_between_steps
-from rlstack.watching import terminal
-from rlstack.watching.reels import Frames, Replay
-from rlstack.watching.showing import frames, record, show
-from rlstack.watching.terminal import TerminalScreen, blocks
 
 SMALL = (32, 48)
 
@@ -76,16 +75,16 @@ def no_sleep(_: float) -> None:
     pass
 
 
-def shown(reel: Any, keys: list[set[str]], **options: Any) -> list[float]:
+def shown(animation: Any, keys: list[set[str]], **options: Any) -> list[float]:
     window = FakeWindow(keys)
-    show(reel, window, clock=stopped, sleep=no_sleep, **options)
+    show(animation, window, clock=stopped, sleep=no_sleep, **options)
     return window.times
 
 
 def test_an_episode_is_played_only_as_far_as_it_is_shown() -> None:
-    reel = Counting()
-    assert shown(reel, [set()] * 7) == pytest.approx([0, 0.3, 0.7, 1, 1.3, 1.7, 2], abs=0.04)  # a third of a step
-    assert reel.known == 2
+    animation = Counting()
+    assert shown(animation, [set()] * 7) == pytest.approx([0, 0.3, 0.7, 1, 1.3, 1.7, 2], abs=0.04)  # a third of a step
+    assert animation.known == 2
 
 
 def test_keys_stop_seek_and_begin_anew() -> None:
@@ -95,9 +94,9 @@ def test_keys_stop_seek_and_begin_anew() -> None:
 
 
 def test_the_end_stands_still_for_a_while() -> None:
-    reel = Counting(steps=1)
-    times = shown(reel, [set()] * 100, hold=0.5)
-    assert len(times) == 3 + 1 + 15 and times[-1] == 1.0 and reel.pauses[-1] == pytest.approx(5.0, abs=0.4)
+    animation = Counting(steps=1)
+    times = shown(animation, [set()] * 100, hold=0.5)
+    assert len(times) == 3 + 1 + 15 and times[-1] == 1.0 and animation.pauses[-1] == pytest.approx(5.0, abs=0.4)
     assert len(shown(Counting(steps=1), [set()] * 50, hold=float("inf"))) == 50
 
 
@@ -109,9 +108,9 @@ def test_where_drawing_is_slow_pictures_are_left_out() -> None:
 
 
 def test_a_film_has_even_times_and_a_still_end() -> None:
-    reel = Counting(steps=2)
-    times = [picture[0, 0, 0] / 10 for picture in frames(reel, 2.0, 10.0, hold=0.3)]
-    assert times == [0, 2, 2, 2, 2] and reel.pauses == [0, 0, 2, 4, 6]
+    animation = Counting(steps=2)
+    times = [picture[0, 0, 0] / 10 for picture in frames(animation, 2.0, 10.0, hold=0.3)]
+    assert times == [0, 2, 2, 2, 2] and animation.pauses == [0, 0, 2, 4, 6]
 
 
 @pytest.mark.parametrize("name", ["film.mp4", "film.gif"])
@@ -144,10 +143,10 @@ def test_an_interrupted_film_leaves_nothing(tmp_path: Path) -> None:
 def test_single_frames_and_replays_as_films() -> None:
     drawn: list[int] = []
     renderer = SimpleNamespace(draw_frame=lambda recording, t: drawn.append(t), STEPS_PER_SECOND=60.0)
-    film = Frames("recording", renderer, 3, repeats=4)
+    film = FrameAnimation("recording", renderer, 3, repeats=4)
     film.draw(2.9)
     assert drawn == [2] and film.per_second == 15.0 and film.span == (0.0, 3.0)
-    replay = Replay(film, "best")
+    replay = FinishedAnimation(film, "best")
     replay.grow()
     assert replay.over and replay.span == film.span and replay.caption == "best"
 
@@ -185,7 +184,7 @@ def test_pictures_become_half_blocks_in_their_proportions() -> None:
 
 
 def test_a_terminal_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(terminal.shutil, "get_terminal_size", lambda: (24, 9))
+    monkeypatch.setattr(playback.shutil, "get_terminal_size", lambda: (24, 9))
     out = io.StringIO()
     with TerminalScreen(out, lambda: "episode 1, step 2: return 3.5, success 0", {"COLORTERM": "truecolor"}) as screen:
         show(Counting(steps=1), screen, hold=0.01, clock=stopped, sleep=no_sleep)

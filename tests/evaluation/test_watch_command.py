@@ -16,10 +16,9 @@ from omegaconf import open_dict
 import envs
 from rlstack import make_agent, watch
 from rlstack.config import ConfigError, conf_dir, load_group, to_plain
+from rlstack.evaluation.pictures import LiveEpisode, animate, numbers
 from rlstack.runs.checkpoint import write_checkpoint
-from rlstack.watch import main
-from rlstack.watching.actors import find_actor
-from rlstack.watching.reels import Episode, numbers, reel_of
+from rlstack.watch import find_policy, main
 from tests.exhaustive import exhaustive
 
 WORLDS = {
@@ -86,29 +85,29 @@ def test_every_world_can_be_watched(world: str) -> None:
     if world == "gymnasium":
         pytest.importorskip("pygame")
     options, policy, shape = WORLDS[world]
-    actor = find_actor(config(policy=policy, env=load_group("env", world, options)), list(options))
-    episode = Episode(actor.env, actor.policy, seed=1)
-    reel = reel_of(actor.world, episode)
-    assert reel is not None
-    first = reel.draw(reel.span[0])
+    shown = find_policy(config(policy=policy, env=load_group("env", world, options)), list(options))
+    episode = LiveEpisode(shown.env, shown.policy, seed=1)
+    animation = animate(shown.world, episode)
+    assert animation is not None
+    first = animation.draw(animation.span[0])
     assert first.shape == shape and first.dtype == np.uint8
-    before = reel.span
-    while not reel.over:
-        reel.grow()
-    assert reel.span[1] > before[1] and reel.caption.startswith(f"episode 1, step {episode.steps}: return ")
-    last = reel.draw(reel.span[1])
+    before = animation.span
+    while not animation.over:
+        animation.grow()
+    assert animation.span[1] > before[1] and animation.caption.startswith(f"episode 1, step {episode.steps}: return ")
+    last = animation.draw(animation.span[1])
     assert not np.array_equal(first, last)
-    np.testing.assert_array_equal(first, reel.draw(reel.span[0]))  # one can go back
+    np.testing.assert_array_equal(first, animation.draw(animation.span[0]))  # one can go back
     shown = numbers(episode.latest)
     assert shown.startswith("observation ") and "  action " in shown and "  reward " in shown
-    assert policy in actor.name and world in actor.name
+    assert policy in shown.name and world in shown.name
 
 
 def test_the_same_seed_and_number_give_the_same_episode() -> None:
-    actor = find_actor(config(policy="random", env=load_group("env", "arena", {"max_steps": 5})), ["max_steps"])
+    shown = find_policy(config(policy="random", env=load_group("env", "arena", {"max_steps": 5})), ["max_steps"])
 
     def played(seed: int, number: int) -> torch.Tensor:
-        episode, seen = Episode(actor.env, actor.policy, seed, number), []
+        episode, seen = LiveEpisode(shown.env, shown.policy, seed, number), []
         while not episode.over:
             episode.step()
             seen.append(episode.latest["action"].clone())
@@ -160,7 +159,7 @@ def test_agents_from_elsewhere(tmp_path: Path, capsys: Any) -> None:
     pytest.importorskip("pygame")
     film = tmp_path / "film.gif"
     command(
-        *("checkpoint=callable:tests.watching.test_watch_command:left", "env=gymnasium", "env.id=CartPole-v1"),
+        *("checkpoint=callable:tests.evaluation.test_watch_command:left", "env=gymnasium", "env.id=CartPole-v1"),
         *("env.max_steps=2", f"record={film}"),
     )
     assert imageio.imread(film).shape[:2] == (400, 600)
@@ -188,7 +187,7 @@ def test_ctrl_c_is_a_way_to_end(checkpoint: Path, monkeypatch: pytest.MonkeyPatc
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("rlstack.watching.showing.show", interrupted)
+    monkeypatch.setattr("rlstack.evaluation.playback.show", interrupted)
     command(f"checkpoint={checkpoint}", "show=terminal")
     out = capsys.readouterr().out
     assert "\x1b[?25h" in out and out.endswith("episode 1, step 0\n")  # the cursor is back

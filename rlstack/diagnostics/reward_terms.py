@@ -17,9 +17,8 @@ from tensordict.nn import TensorDictModuleBase
 
 from envs.whole_files import replacing
 from rlstack.config import ConfigError
+from rlstack.evaluation.evaluator import MOST_STEPS, evaluation_world
 from rlstack.training.loggers import FRAMES, read_metrics
-
-from .evaluator import MOST_STEPS, evaluation_world
 
 PREFIX = "reward_"
 _LOGGED = f"train/{PREFIX}"

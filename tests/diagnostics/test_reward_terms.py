@@ -12,7 +12,7 @@ import pytest
 import envs
 import rlstack
 from rlstack.config import ConfigError
-from rlstack.evaluation.reward_terms import draw_curves, play_episode, read_curves
+from rlstack.diagnostics.reward_terms import draw_curves, play_episode, read_curves
 from tests.conftest import Ended
 
 OPTIONS = {"max_seconds": 2.0, "rewards": "dense", "random_states": 1.0}

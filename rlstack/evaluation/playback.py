@@ -1,0 +1,185 @@
+"""Plays animations of episodes: in a window that can stop and seek, in a terminal, or into a film."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from itertools import chain
+from pathlib import Path
+from typing import TextIO
+
+import numpy as np
+from PIL import Image
+
+from envs.drawing.canvas import Picture
+from envs.drawing.films import save_film
+from envs.drawing.window import Window
+from rlstack.config import ConfigError
+
+from .pictures import EpisodeAnimation
+
+_FPS = 30.0
+_LONGEST = 0.2  # s that are passed at once where drawing is slow
+_SEEK_SECONDS = 0.2  # per picture while an arrow is held
+HOLD_SECONDS = 1.5
+"""How long the last picture stands still."""
+_HALF_BLOCK = "\N{UPPER HALF BLOCK}"
+_ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"  # another screen, without a cursor
+_HOME, _PLAIN, _CLEAR = "\x1b[H", "\x1b[0m", "\x1b[K"
+
+
+def show(
+    animation: EpisodeAnimation,
+    screen: Window,
+    speed: float = 1.0,
+    hold: float = HOLD_SECONDS,
+    clock: Callable[[], float] = time.perf_counter,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Shows an animation until its end has stood still for ``hold`` seconds, or the screen is closed.
+
+    The space bar stops and goes on, the arrows go back and forth, Enter begins anew. Where drawing is too slow,
+    pictures are left out; where the world is, its time goes by more slowly.
+    """
+    now, runs, pressed, before = animation.span[0], True, False, clock()
+    passed = 0.0
+    while screen.is_open:
+        held = screen.held
+        if "space" in held and not pressed:
+            runs = not runs
+        pressed = "space" in held
+        seconds = speed * passed * runs + _SEEK_SECONDS * (("Right" in held) - ("Left" in held))
+        first = animation.span[0]
+        now = first if "Return" in held else max(now + seconds * animation.per_second, first)
+        last = _grown(animation, now)
+        if now - last > hold * animation.per_second:
+            return
+        screen.show(animation.draw(max(min(now, last), animation.span[0]), max(now - last, 0.0)))
+        sleep(max(before + 1 / _FPS - clock(), 0.0))
+        after = clock()
+        passed, before = min(max(after - before, 1 / _FPS), _LONGEST), after
+
+
+def frames(
+    animation: EpisodeAnimation, speed: float, fps: float = _FPS, hold: float = HOLD_SECONDS
+) -> Iterator[Picture]:
+    """The pictures of a whole episode at even times, its end standing still for a moment."""
+    first, step = animation.span[0], speed * animation.per_second / fps
+    count = 0
+    while (now := first + count * step) <= _grown(animation, now):
+        yield animation.draw(now)
+        count += 1
+    last = animation.span[1]
+    for place in range(1, math.ceil(hold * fps) + 1):
+        yield animation.draw(last, place * speed * animation.per_second / fps)
+
+
+def record(animations: Iterator[EpisodeAnimation], path: Path, speed: float) -> None:
+    """Writes episodes one after another as MP4 or GIF.
+
+    Raises:
+        ConfigError: a folder that cannot be written to.
+        ValueError: a name with another ending.
+    """
+    fps = 15.0 if path.suffix.lower() == ".gif" else _FPS
+    pictures = (picture for animation in animations for picture in frames(animation, speed, fps))
+    first = next(pictures)
+    height, width = first.shape[:2]
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_film(path, fps, (width, height), chain([first], pictures))
+    except OSError as error:
+        raise ConfigError(f"record: {path} cannot be written ({error.strerror or error})") from None
+
+
+def _grown(animation: EpisodeAnimation, now: float) -> float:
+    """The last time of the animation, once it has come to ``now`` or to its end."""
+    while not animation.over and animation.span[1] < now:
+        animation.grow()
+    return animation.span[1]
+
+
+# -- terminal ----------------------------------------------------------------------------------------------------
+
+
+class TerminalScreen:
+    """Shows pictures as coloured half blocks, with a line of words below; a context that leaves the terminal as it was.
+
+    Colours are 24 bit where ``$COLORTERM`` says so, else the nearest of 256.
+
+    Args:
+        stream: the terminal.
+        caption: what the line below says.
+        environment: variables of the process.
+    """
+
+    is_open = True
+
+    def __init__(self, stream: TextIO, caption: Callable[[], str], environment: Mapping[str, str] = os.environ) -> None:
+        self._stream, self._caption = stream, caption
+        self._deep = environment.get("COLORTERM", "").lower() in ("truecolor", "24bit")
+        self._size = (0, 0)
+
+    @property
+    def held(self) -> Collection[str]:
+        """None: a terminal does not tell which keys are held."""
+        return ()
+
+    def __enter__(self) -> TerminalScreen:
+        self._write(_ENTER)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._write(_PLAIN + _LEAVE)
+
+    def show(self, picture: Picture) -> None:
+        """Shows a picture, as large as fits."""
+        columns, lines = shutil.get_terminal_size()
+        cleared = "" if self._size == (columns, lines) else "\x1b[2J"
+        self._size = columns, lines
+        rows = blocks(picture, columns, max(lines - 1, 1), self._deep)
+        body = "".join(f"{row}{_PLAIN}{_CLEAR}\r\n" for row in rows)
+        self._write(f"{cleared}{_HOME}{body}{self._caption()[: columns - 1]}{_CLEAR}")
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()
+
+
+def blocks(picture: Picture, columns: int, lines: int, deep: bool = True) -> list[str]:
+    """A picture ``[H, W, 3]`` as lines of text with colours, in its own proportions, no larger than asked for."""
+    height, width = picture.shape[:2]
+    scale = min(columns / width, 2 * lines / height)
+    size = max(int(width * scale), 1), max(2 * int(height * scale / 2), 2)
+    pixels = np.asarray(Image.fromarray(picture).resize(size, Image.Resampling.BOX))
+    codes = pixels.astype(np.int64) if deep else _indexed(pixels)
+    return [_line(top, bottom) for top, bottom in zip(codes[0::2].tolist(), codes[1::2].tolist())]
+
+
+def _line(top: list[list[int]], bottom: list[list[int]]) -> str:
+    parts, ink, paper = [], None, None
+    for upper, lower in zip(top, bottom):
+        wanted = []
+        if upper != ink:
+            wanted.append(_colour(38, upper))
+        if lower != paper:
+            wanted.append(_colour(48, lower))
+        if wanted:
+            parts.append(f"\x1b[{';'.join(wanted)}m")
+        ink, paper = upper, lower
+        parts.append(_HALF_BLOCK)
+    return "".join(parts)
+
+
+def _colour(layer: int, code: list[int]) -> str:
+    return f"{layer};{'2' if len(code) == 3 else '5'};{';'.join(map(str, code))}"
+
+
+def _indexed(pixels: Picture) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+    """Indices ``[H, W, 1]`` into the 6 x 6 x 6 cube of the 256 colours; its levels are 0, 95, 135, ... 255."""
+    levels = np.where(pixels < 48, 0, np.where(pixels < 115, 1, (pixels.astype(np.int64) - 35) // 40))
+    found: np.ndarray[tuple[int, ...], np.dtype[np.int64]] = 16 + levels @ np.array([[36], [6], [1]])
+    return found

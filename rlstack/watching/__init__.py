@@ -1,1 +1,0 @@
-"""Showing episodes: live in a window or a terminal, or as a film."""
