@@ -98,8 +98,8 @@ def test_every_world_can_be_watched(world: str) -> None:
     last = animation.draw(animation.span[1])
     assert not np.array_equal(first, last)
     np.testing.assert_array_equal(first, animation.draw(animation.span[0]))  # one can go back
-    shown = numbers(episode.latest)
-    assert shown.startswith("observation ") and "  action " in shown and "  reward " in shown
+    line = numbers(episode.latest)
+    assert line.startswith("observation ") and "  action " in line and "  reward " in line
     assert policy in shown.name and world in shown.name
 
 

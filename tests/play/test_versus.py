@@ -13,10 +13,10 @@ from torchrl.envs import check_env_specs
 import envs
 import rlstack
 import rlstack.play.option
+from envs.registry import evaluation_options
 from rlstack.agents import make_agent
 from rlstack.config import ConfigError, build, to_plain
 from rlstack.evaluation.evaluator import evaluate
-from rlstack.play.option import judged
 from rlstack.play.pool import LEARNER, Pool
 from rlstack.play.samplers import Standings, make_sampler
 from rlstack.play.self_play import SelfPlay
@@ -143,8 +143,8 @@ def test_a_collector_and_an_agent_know_no_difference() -> None:
 
 def test_an_evaluation_is_held_against_whom_it_names() -> None:
     options = {"opponents": {"players": ["high"], "evaluation": ["low"], "sampler": "pfsp"}}
-    assert judged(options)["opponents"]["players"] == ["low"]
-    assert judged({"length": 3}) == {"length": 3}
+    assert evaluation_options(options)["opponents"]["players"] == ["low"]
+    assert evaluation_options({"length": 3}) == {"length": 3}
     agent = make_agent("ppo", duel(), hidden=[8])
 
     def always_one(root: Any) -> Any:
