@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from .faces import register_faces
 
-__all__ = ["constructor", "make", "names", "options_of", "register", "world_class"]
+__all__ = ["World", "constructor", "make", "names", "options_of", "register", "world_class", "world_hooks"]
 
 if TYPE_CHECKING:
-    from .registry import constructor, make, names, options_of, register, world_class
+    from .registry import World, constructor, make, names, options_of, register, world_class, world_hooks
 
 
 def __getattr__(name: str) -> Any:

@@ -22,15 +22,13 @@ if TYPE_CHECKING:
     from tensordict import TensorDictBase
     from torchrl.data import TensorSpec
 
-    from .base import World
+    from .world import World
 
 FACES: dict[str, dict[str, Any]] = {
     "rlstack/Arena-v0": {"world": "arena"},
     "rlstack/MarineNav-v0": {"world": "marinenav", "num_robots": 1},
 }
 """Registered environments and the options they begin with."""
-
-_GROUP = "agents"
 
 
 def register_faces() -> None:
@@ -60,6 +58,7 @@ class SingleWorld(gymnasium.Env[Any, Any]):
 
     def __init__(self, world: str, render_mode: str | None = None, **options: Any) -> None:
         from . import registry
+        from .world import GROUP
 
         if render_mode not in (None, "rgb_array"):
             raise ValueError(f"render_mode: {render_mode!r} is unknown, allowed: rgb_array and None")
@@ -67,8 +66,8 @@ class SingleWorld(gymnasium.Env[Any, Any]):
         self.render_mode = render_mode
         self._package = registry.world_class(world).__module__.rpartition(".")[0]
         self._recorder: Any = None
-        self._grouped = _GROUP in self.world.observation_spec.keys()  # noqa: SIM118
-        agents = self.world.full_action_spec[_GROUP].shape[1] if self._grouped else 1
+        self._group = GROUP if GROUP in self.world.observation_spec.keys() else None  # noqa: SIM118
+        agents = self.world.full_action_spec[GROUP].shape[1] if self._group else 1
         if agents != 1:
             raise ValueError(f"{world}: a Gymnasium environment is of a single agent, these options make {agents}")
         self.observation_space = _space(self._part(self.world.observation_spec, "observation"))
@@ -77,8 +76,8 @@ class SingleWorld(gymnasium.Env[Any, Any]):
 
     def _part(self, entries: Any, name: str) -> Any:
         """What a tensordict or a composite spec holds for the agent, without batch dimensions."""
-        if self._grouped:
-            return entries.get((_GROUP, name))[0, 0] if _is_data(entries) else entries[_GROUP, name][0, 0]
+        if self._group:
+            return entries.get((self._group, name))[0, 0] if _is_data(entries) else entries[self._group, name][0, 0]
         return entries.get(name)[0] if _is_data(entries) else entries[name][0]
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -97,9 +96,9 @@ class SingleWorld(gymnasium.Env[Any, Any]):
         import torch
         from tensordict import TensorDict
 
-        spec = self.world.full_action_spec[_GROUP, "action"] if self._grouped else self.world.action_spec
+        spec = self.world.full_action_spec[self._group, "action"] if self._group else self.world.action_spec
         chosen = torch.as_tensor(np.asarray(action), dtype=spec.dtype).reshape(spec.shape)
-        entries: dict[str, Any] = {_GROUP: {"action": chosen}} if self._grouped else {"action": chosen}
+        entries: dict[str, Any] = {self._group: {"action": chosen}} if self._group else {"action": chosen}
         following = self.world._advance(TensorDict(entries, [1]))
         if self._recorder is not None:
             self._recorder.add()

@@ -12,6 +12,8 @@ from typing import Any
 from torchrl.envs import EnvBase
 
 from .named import found, made_by
+from .world import World as World
+from .world import WorldHooks
 from .wrappers import wrapped
 
 _WORLDS: dict[str, str] = {
@@ -38,7 +40,7 @@ _WRAPPING = {
 }
 """Options of :func:`envs.wrappers.wrapped`, and those that are brought (:func:`register_option`)."""
 _BROUGHT: dict[str, str] = {}
-_NEEDS: dict[str, str] = {}
+_TWO_SIDED: set[str] = set()
 _EVALUATED: dict[str, Callable[[Any], Any]] = {}
 
 
@@ -53,7 +55,7 @@ def register_option(
     name: str,
     target: str,
     annotation: Any = Any,
-    needs: str = "",
+    two_sided: bool = False,
     evaluated: Callable[[Any], Any] | None = None,
 ) -> None:
     """Gives every world the option ``name``, None unless given.
@@ -63,14 +65,15 @@ def register_option(
         target: a dotted path ``package.module:function``, called with the world in all its wrappers and
             the option's value; it returns the world to use.
         annotation: the option's type.
-        needs: an attribute of world classes: further options that a world then gets.
+        two_sided: it needs both sides as agents: a world then gets its ``two_sided_options``, too.
         evaluated: maps the option's value in training to its value in an evaluation; None: it is the same.
     """
     if ":" not in target:
         raise ValueError(f"target {target!r} of option {name!r} is not of the form 'package.module:function'")
     _WRAPPING[name] = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
     _BROUGHT[name] = target
-    _NEEDS[name] = needs
+    if two_sided:
+        _TWO_SIDED.add(name)
     if evaluated is not None:
         _EVALUATED[name] = evaluated
 
@@ -124,6 +127,12 @@ def world_class(name: str) -> Callable[..., EnvBase]:
     return factory
 
 
+def world_hooks(name: str) -> type[WorldHooks]:
+    """What a world can be asked before it is built: its class, or the defaults for an env of another make."""
+    made = made_by(world_class(name))
+    return made if issubclass(made, WorldHooks) else WorldHooks
+
+
 def constructor(name: str) -> Callable[..., Any]:
     """What carries a world's signature: TorchRL's metaclass hides that of a class behind ``(*args, **kwargs)``."""
     factory = world_class(name)
@@ -150,7 +159,7 @@ def make(name: str, **options: Any) -> EnvBase:
 
     Args:
         name: a registered name, or ``package.module:Class`` of your own ``EnvBase``.
-        options: its constructor arguments; besides, for every ``envs.base.World``, ``action_repeat`` (steps per
+        options: its constructor arguments; besides, for every ``envs.world.World``, ``action_repeat`` (steps per
             action), ``frame_stack`` (observations shown at once) and ``observation_keep`` (indices of what is shown
             of an observation), see ``envs.wrappers``.
 
@@ -163,9 +172,8 @@ def make(name: str, **options: Any) -> EnvBase:
         close = difflib.get_close_matches(unknown[0], allowed, n=1)
         hint = f", did you mean {close[0]!r}?" if close else ""
         raise ValueError(f"{name}: unknown option {unknown[0]!r}{hint} (allowed: {', '.join(allowed)})")
-    for key, attribute in _NEEDS.items():
-        if attribute and options.get(key) is not None:
-            options |= getattr(world_class(name), attribute, {})
+    if any(options.get(key) is not None for key in _TWO_SIDED):
+        options |= world_hooks(name).two_sided_options
     own = _own_options(name)
     around = {key: value for key, value in options.items() if key in _WRAPPING and key not in own}
     world = world_class(name)(**{key: options[key] for key in options if key not in around})

@@ -207,7 +207,7 @@ def find_policy(config: WatchConfig, given: Collection[str] = ()) -> WatchedPoli
     group = _world_group(config, loaded)
     scripted = config.checkpoint is None and config.policy != _RANDOM
     if scripted:
-        both = getattr(envs.world_class(group["name"]), "two_sided_options", {})
+        both = envs.world_hooks(group["name"]).two_sided_options
         group, given = {**without(group), **both}, [*given, *both]
     env = _build_world(group, given, device)
     policy: ActingPolicy
@@ -255,7 +255,7 @@ def _build_world(group: Mapping[str, Any], given: Collection[str], device: Any) 
 
     options = world_options(group)
     try:
-        drawing = getattr(envs.world_class(group["name"]), "drawing_options", {})
+        drawing = envs.world_hooks(group["name"]).drawing_options
         asked = {key: {**value, **(options.get(key) or {})} for key, value in drawing.items()}
         try:
             return evaluation_world(group["name"], {**options, **asked}, 1, device, kept=given)

@@ -28,10 +28,10 @@ from tests.play.duel import NAME, Duel
 TRAP = """
 from pathlib import Path
 import sys
-import envs.base
+import envs.world
 Path(__file__).with_name("imported").touch()
 
-class Own(envs.base.World):
+class Own(envs.world.World):
     pass
 
 class Other:

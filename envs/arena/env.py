@@ -9,9 +9,9 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from ..base import World
 from ..pool import StartPool
 from ..waiting import chosen, looks_are_free
+from ..world import World
 from .compilation import compiled_kernels
 from .draws import SampledDraws
 from .features import TargetFeatures

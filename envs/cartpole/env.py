@@ -13,7 +13,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import Binary, Categorical, Composite, Unbounded
 
-from ..base import MOST_STEPS, World, check_within
+from ..world import MOST_STEPS, World, check_within
 
 GRAVITY, CART_MASS, POLE_MASS, HALF_POLE = 9.8, 1.0, 0.1, 0.5  # m/s^2, kg, kg, m
 FORCE, SECONDS = 10.0, 0.02  # N, s a step

@@ -8,9 +8,9 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from ..base import MOST_STEPS, World, check_within
 from ..pool import StartPool
 from ..waiting import looks_are_free, put_where
+from ..world import MOST_STEPS, World, check_within
 from .actions import orders_of
 from .compilation import compiled as compiled_kernels
 from .flight import Which

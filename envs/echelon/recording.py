@@ -134,9 +134,7 @@ class Recorder(recorders.Recorder[_Frame, Recording]):
     """Collects recordings of some worlds of an env, one episode of each."""
 
     def __init__(self, env: Any, worlds: Sequence[int], titles: Sequence[str] | None = None) -> None:
-        while hasattr(env, "inner"):
-            env = env.inner
-        super().__init__(env, worlds, titles)
+        super().__init__(env.innermost, worlds, titles)
 
     def _look(self, places: list[int]) -> list[_Frame]:
         match, worlds, orders = self._env.worlds, self._worlds[places], self._env.orders

@@ -12,11 +12,11 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import Binary, Composite, Unbounded
 
-from ..base import World, allowed_choices, hand_on
 from ..encodings import Array
+from ..world import Act, World, allowed_choices, hand_on
 from .batch import Batch
 from .making import Recipe, missing_package
-from .sequences import Act, collect
+from .sequences import collect
 from .simulators import Codec, LocalSimulators, Simulators
 from .workers import TIMEOUT, WorkerSimulators
 
@@ -88,6 +88,7 @@ class Gymnasium(World):
         self._codec = Codec.of(first, info, self._numpy_dtype)
         self._workers, self._timeout = min(workers, num_envs), worker_timeout
         self._first = first
+        self.pictures_per_second = float(first.metadata.get("render_fps") or 20)
         self._simulators: Simulators | None = None
         self._over = False
         self._steps_before = 0
@@ -160,11 +161,6 @@ class Gymnasium(World):
         if not isinstance(picture, np.ndarray):
             raise RuntimeError(f"{self._recipe.id} renders no picture; set kwargs: {{render_mode: rgb_array}}")
         return torch.from_numpy(np.ascontiguousarray(picture))
-
-    @property
-    def pictures_per_second(self) -> float:
-        """At how many steps a second it is meant to be watched."""
-        return float(self._first.metadata.get("render_fps") or 20)
 
     def close(self, *, raise_if_closed: bool = True) -> None:
         """Closes environments and workers; the world cannot be used any more."""

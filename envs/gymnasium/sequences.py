@@ -12,10 +12,8 @@ from torch import Tensor
 
 from ..encodings import Array
 from ..spaces import Observations
+from ..world import Act
 from .batch import Batch
-
-Act = Callable[[Any, Tensor | None], dict[str, Tensor]]
-"""Observation ``[W, ...]`` and action mask (or None) to what a policy leaves beside them, ``action`` at least."""
 
 
 class Columns:

@@ -9,9 +9,9 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from ..base import MOST_STEPS, World, check_within
 from ..pool import StartPool
 from ..waiting import chosen, put_where
+from ..world import MOST_STEPS, World, check_within
 from .compilation import compiled as compiled_for_speed
 from .curriculum import Curriculum
 from .evaluation_set import episode_options, evaluation_set
@@ -110,7 +110,7 @@ class MarineNav(World):
         self.num_robots, self.num_stages = self.curriculum.most_robots, self.curriculum.num_stages
         self.perception_noise = perception_noise
         self.options = StepOptions(continuous_actions, max_steps, discount, timeout_is_terminal, end_on_collision)
-        self.total_steps = 0
+        self._total_steps = 0
         check_within("max_steps", max_steps, 0, MOST_STEPS, "steps")
         check_within("timestep_penalty", timestep_penalty, -1e6, 1e6)
         check_within("colregs_penalty", colregs_penalty, -1e6, 1e6)
@@ -134,6 +134,11 @@ class MarineNav(World):
         specs = Specs(num_worlds, self.num_robots, continuous_actions, dtype, self.device)
         self.observation_spec, self.action_spec = specs.observation, specs.action
         self.reward_spec, self.done_spec = specs.reward, specs.done
+
+    @property
+    def total_steps(self) -> int:
+        """Steps that all worlds have taken together, which the curriculum's phases go by."""
+        return self._total_steps
 
     # -- reset ---------------------------------------------------------------------------------------------------
 
@@ -198,7 +203,7 @@ class MarineNav(World):
     def _prepared(self) -> StartPool[Opening]:
         """Random worlds of the present phase of the curriculum."""
         opening = self._pool.opening
-        if opening is not None and opening.phase != self.curriculum.phase(self.total_steps):
+        if opening is not None and opening.phase != self.curriculum.phase(self._total_steps):
             self._pool.clear()
         return self._pool
 
@@ -206,9 +211,9 @@ class MarineNav(World):
         self.curriculum = self.curriculum.at(stage)
 
     def _random_worlds(self, count: int) -> Opening:
-        level = self.curriculum.draw(self.total_steps, count, self.generator)
+        level = self.curriculum.draw(self._total_steps, count, self.generator)
         state = random_worlds(level, self.curriculum.levels, self.generator, self.float_dtype)
-        return Opening(*self._observe(state), self.curriculum.phase(self.total_steps))
+        return Opening(*self._observe(state), self.curriculum.phase(self._total_steps))
 
     def _observe(self, state: WorldState) -> tuple[WorldState, TensorDict]:
         """The perception call of a reset."""
@@ -231,7 +236,7 @@ class MarineNav(World):
         moved, before, after = self._advance_physics(self._state, action, self._rules, self.options.continuous)
         noise = self._draw_noise(moved)
         self._state, root, ends = self._conclude(moved, before - after, self._rules, self.options, noise)
-        self.total_steps += self.all_worlds
+        self._total_steps += self.all_worlds
         self._observation = self._as_tensordict(root)
         return self._as_tensordict({**root, **ends, "agents": root["agents"] | ends["agents"]})
 
@@ -266,7 +271,7 @@ class MarineNav(World):
         if self._rules is not self._default_rules:
             raise RuntimeError("worlds that replay given episodes (reset_to) cannot be checkpointed; reset() first")
         return {
-            "total_steps": self.total_steps,
+            "total_steps": self._total_steps,
             "state": dict(self._state.map(torch.clone).items()),  # resets write into the state in place
             "observation": self._observation.to_dict(),
             "pool": self._pool.state_dict(),
@@ -274,6 +279,6 @@ class MarineNav(World):
 
     def _load_state(self, state: dict[str, Any]) -> None:
         self._use_rules(self._default_rules)
-        self.total_steps = state["total_steps"]
+        self._total_steps = state["total_steps"]
         self._state, self._observation = restore_worlds(state, self.device)
         self._pool.load_state_dict(state["pool"], self.device)

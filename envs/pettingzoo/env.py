@@ -12,9 +12,9 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import Binary, Composite, Unbounded
 
-from ..base import World, allowed_choices
 from ..encodings import Array
 from ..spaces import ACTION_MASK, Actions, Observations, has_mask, split_mask
+from ..world import World, allowed_choices
 from .making import build, common_space, parallel_factory
 
 _ENDS = ("done", "terminated", "truncated")

@@ -9,9 +9,9 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from ..base import World, check_within
 from ..pool import StartPool
 from ..waiting import chosen, looks_are_free, put_where
+from ..world import World, check_within
 from . import rules
 from .actions import controls
 from .compilation import compiled_kernels

@@ -14,13 +14,12 @@ from torch import Tensor
 from torchrl.data import Binary, Composite, NonTensor, TensorSpec, Unbounded
 from torchrl.envs import EnvBase
 
-from ..base import World, allowed_choices
 from ..group_specs import GroupSpecs
 from ..spaces import ACTION_MASK, nest
+from ..world import GROUP, World, allowed_choices
 from .encodings import Form, action_form, observation_form
 from .making import maker
 
-_GROUP = "agents"
 _ENDS = ("done", "terminated", "truncated")
 _COPIES = 8
 _RETURN = "episode_reward"
@@ -273,7 +272,7 @@ class TorchRL(World):
             following.set(name, flags[shown, None])
         if not self._agents:
             return following.set("reward", reward[shown].to(self.float_dtype))
-        agents = following.get(_GROUP)
+        agents = following.get(GROUP)
         agents.set("reward", reward.expand(-1, *self._agents)[shown, :, None].to(self.float_dtype))
         over, cut = self._agents_flag("terminated"), self._agents_flag("truncated")
         cut = cut | truncated[:, None] & ~over
@@ -346,7 +345,7 @@ class TorchRL(World):
             there = torch.ones(lead, dtype=torch.bool, device=self.device)
             if self._active_key is not None:
                 there = self._read(parts, self._active_key)[shown].reshape(lead).bool()
-            entries = {_GROUP: TensorDict({**entries, "active": there}, lead, self.device)}
+            entries = {GROUP: TensorDict({**entries, "active": there}, lead, self.device)}
         statistics = {"return": self._returns, "length": self._lengths}
         entries["episode"] = {name: value[shown, None].to(self.float_dtype) for name, value in statistics.items()}
         self._shown = TensorDict(entries, self.batch_size, self.device)
@@ -356,7 +355,7 @@ class TorchRL(World):
 
     def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
         """Random actions, allowed ones where ``tensordict`` has an ``action_mask``."""
-        where = (_GROUP,) if self._agents else ()
+        where = (GROUP,) if self._agents else ()
         mask = None if tensordict is None else tensordict.get((*where, ACTION_MASK), None)
         if mask is None or tensordict is None:
             return super().rand_action(tensordict)

@@ -9,9 +9,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import Composite, TensorSpec
 
-from ..base import World
-
-GROUP = "agents"
+from ..world import GROUP, Sides, World
 
 
 class Wrapper(World):
@@ -25,8 +23,9 @@ class Wrapper(World):
     def __init__(self, inner: World) -> None:
         super().__init__(inner.num_worlds, inner.device, inner.float_dtype, None)
         self.inner = inner
-        self.saves_episodes = inner.saves_episodes
-        self.num_stages, self.stage_names = inner.num_stages, inner.stage_names
+        self.saves_episodes, self.pictures_per_second = inner.saves_episodes, inner.pictures_per_second
+        self.num_stages, self.stage_names, self.repeats = inner.num_stages, inner.stage_names, inner.repeats
+        self.input_features, self.nearest_obstacle = inner.input_features, inner.nearest_obstacle
         self.generator = inner.generator
         self.observation_spec = inner.observation_spec.clone()
         self.action_spec = inner.full_action_spec.clone()
@@ -41,12 +40,35 @@ class Wrapper(World):
                 raise
             return getattr(self.inner, name)
 
-    def reset_to(self, configs: Sequence[Any]) -> TensorDictBase:
-        """Starts given episodes, as the inner world does.
+    # -- hooks that the inner world answers ------------------------------------------------------------------------
 
-        Raises:
-            AttributeError: the inner world cannot start given episodes.
-        """
+    @property
+    def innermost(self) -> Any:
+        """See :class:`~envs.world.WorldHooks`, as all that follows."""
+        return self.inner.innermost
+
+    @property
+    def total_steps(self) -> int:
+        return self.inner.total_steps
+
+    @property
+    def worker_failures(self) -> int:
+        return self.inner.worker_failures
+
+    def set_noise_source(self, source: Any) -> None:
+        self.inner.set_noise_source(source)
+
+    def sides(self) -> Sides | None:
+        return self.inner.sides()
+
+    def tell(self, half_worlds: Tensor, exact: Tensor) -> None:
+        self.inner.tell(half_worlds, exact)
+
+    def render(self) -> Any:
+        return self.inner.render()
+
+    def reset_to(self, configs: Sequence[Any]) -> TensorDictBase:
+        """Starts given episodes, as the inner world does."""
         start = self.inner.reset_to(configs)
         self._show_anew(None)
         self._begun = True

@@ -9,8 +9,8 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import Binary, Bounded, Categorical, Composite, MultiCategorical, OneHot, TensorSpec, Unbounded
 
-from ..base import World
-from .base import GROUP, Wrapper, mapped, replaced
+from ..world import GROUP, World
+from .base import Wrapper, mapped, replaced
 
 
 class FrameStack(Wrapper):
@@ -26,10 +26,9 @@ class FrameStack(Wrapper):
         ValueError: no observation, one with object slots, or one whose kind of spec cannot be stacked.
     """
 
-    input_features = nearest_obstacle = None
-
     def __init__(self, inner: World, frames: int) -> None:
         super().__init__(inner)
+        self.input_features = self.nearest_obstacle = None
         self.frames = frames
         name = type(inner).__name__
         grouped = GROUP in inner.observation_spec.keys()  # noqa: SIM118

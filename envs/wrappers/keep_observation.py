@@ -10,8 +10,8 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import Bounded, Composite, Unbounded
 
-from ..base import World
-from .base import GROUP, Wrapper
+from ..world import GROUP, World
+from .base import Wrapper
 
 
 class KeepObservation(Wrapper):
@@ -21,10 +21,9 @@ class KeepObservation(Wrapper):
     are None: they know whole observations only.
     """
 
-    input_features = nearest_obstacle = None
-
     def __init__(self, inner: World, keep: Sequence[int]) -> None:
         super().__init__(inner)
+        self.input_features = self.nearest_obstacle = None
         grouped = GROUP in inner.observation_spec.keys()  # noqa: SIM118
         self._key: Any = (GROUP, "observation") if grouped else "observation"
         whole = inner.observation_spec[self._key]

@@ -10,7 +10,7 @@ from tensordict import TensorDict
 from torch import Tensor, nn
 from torchrl.data import Composite
 
-from envs.base import MEMORY
+from envs.world import MEMORY
 from rlstack.agents.base import Agent, Policy
 from rlstack.agents.interface import MASK
 from rlstack.agents.recurrent.policy import RecurrentPolicy

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from envs.base import MEMORY
 from envs.whole_files import replacing
+from envs.world import MEMORY
 from rlstack.adapters.agreement import TOLERANCE, Agreement, compare, random_inputs
 from rlstack.adapters.exported import NEXT_MEMORY, ExportedPolicy
 from rlstack.agents.base import Agent

@@ -10,17 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torchrl.data import Binary, Bounded, Categorical, Composite, MultiCategorical, TensorSpec
-from torchrl.envs import EnvBase, TransformedEnv
-from torchrl.envs.batched_envs import BatchedEnvBase
+from torchrl.envs import EnvBase
 
-from envs.base import World
+from envs.world import GROUP, hooks_of
 from rlstack.config import ConfigError
 from rlstack.networks.distributions import legal
 from rlstack.networks.draws import drawn, exponential, own, whole
 
 from .hybrid import HybridAction
 
-GROUP = "agents"
 MASK = "action_mask"
 
 
@@ -36,7 +34,7 @@ class Interface:
         dtype: of floating-point observations.
         masked: the env says under ``action_mask`` which actions are legal.
         nearest: the world's own distance to the nearest obstacle, a function of the observation, if it has one.
-        carries: the env hands on what a policy remembers, see :class:`envs.base.World`.
+        carries: the env hands on what a policy remembers, see :class:`envs.world.World`.
         agents: how many stand in the group of each world, absent ones included.
     """
 
@@ -53,6 +51,7 @@ class Interface:
     @classmethod
     def of(cls, env: EnvBase) -> Interface:
         """Reads an env's specs."""
+        hooks = hooks_of(env)
         group = GROUP if GROUP in env.observation_spec.keys() else None  # noqa: SIM118
         prefix = () if group is None else (group,)
         lead = env.full_action_spec[group].shape if group is not None else env.batch_size
@@ -64,11 +63,11 @@ class Interface:
             group,
             observation,
             action,
-            _offered(env, "input_features"),
+            hooks.input_features,
             dtypes[0] if dtypes else torch.get_default_dtype(),
             MASK in seen.keys(),  # noqa: SIM118
-            _offered(env, "nearest_obstacle"),
-            isinstance(env, World) or bool(_offered(env, "carries_memory")),
+            hooks.nearest_obstacle,
+            hooks is env and hooks.carries_memory,  # TorchRL's transforms do not hand it on
             1 if group is None else int(lead[-1]),
         )
 
@@ -258,18 +257,6 @@ def _described(interface: Interface) -> dict[str, str]:
         leaves["observation"] = interface.observation
     kinds = {key: f"{type(leaf).__name__} {list(leaf.shape)} {leaf.dtype}" for key, leaf in leaves.items()}
     return kinds | {"agents": "several" if interface.group else "one"}
-
-
-def _offered(env: EnvBase, name: str) -> Any:
-    """What a world offers beyond TorchRL's interface; None where it lacks that.
-
-    Worlds behind ``ParallelEnv`` and ``SerialEnv`` offer nothing: these pass every look at an attribute on, to worlds
-    that need not run yet, and get back something else than what the worlds have.
-    """
-    within = env
-    while isinstance(within, TransformedEnv):
-        within = within.base_env
-    return None if isinstance(within, BatchedEnvBase) else getattr(env, name, None)
 
 
 def _strip(spec: TensorSpec, dims: int) -> TensorSpec:

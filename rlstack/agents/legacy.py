@@ -10,6 +10,7 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 from torchrl.data import Binary, Composite, TensorSpec
 
+from envs.world import WorldHooks
 from rlstack.config import ConfigError
 from rlstack.config.agents import LegacyConfig
 
@@ -65,7 +66,7 @@ class Legacy(Agent):
         return ConfigError(f"an agent from elsewhere cannot be trained here; convert it: {convert}; or {imitate}")
 
 
-class SpecsOnly:
+class SpecsOnly(WorldHooks):
     """What can be told of an env from an agent's interface: one world with its agents, to load a policy for.
 
     Args:

@@ -10,11 +10,12 @@ from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
+from envs.world import GROUP
 from rlstack.config import ConfigError
 
 from .base import Agent
 from .compilation import Compiler
-from .interface import GROUP, Interface
+from .interface import Interface
 
 SIDES = ("first", "second")
 _NAMED = ("networks", "targets", "optimizers")

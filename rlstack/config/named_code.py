@@ -20,7 +20,7 @@ from typing import Any
 
 from rlstack.config.errors import ConfigError
 
-_OURS = {("envs.base", "World"), ("rlstack.agents.base", "Agent")}
+_OURS = {("envs.world", "World"), ("envs", "World"), ("rlstack.agents.base", "Agent")}
 _TORCHRL, _THEIR_BASE = "torchrl", "EnvBase"
 """Our worlds are classes of TorchRL's base; a user's class may be, too, but no other class of TorchRL is named freely:
 some of them start programs."""
@@ -49,8 +49,8 @@ def granting(content: Any) -> Iterator[None]:
 def check_named(content: Any, file: str | Path) -> None:
     """Refuses plain content of a file that names code, whatever the key.
 
-    Free to name are classes whose bases lead to :class:`envs.base.World`, to :class:`rlstack.agents.Agent`, or directly
-    to TorchRL's ``EnvBase``, found in the source of their modules; and what the user wrote, see :func:`granting`.
+    Free to name are classes whose bases lead to :class:`envs.World`, to :class:`rlstack.agents.Agent`, or directly to
+    TorchRL's ``EnvBase``, found in the source of their modules; and what the user wrote, see :func:`granting`.
 
     Args:
         content: nested mappings and sequences; everything in them but strings is passed over.

@@ -12,6 +12,8 @@ from torchrl.collectors import Collector
 from torchrl.envs import EnvBase
 from torchrl.envs.utils import set_exploration_type
 
+from envs.world import World
+
 LEAN: dict[str, Any] = {
     # Trajectory ids cost a third of a step; episodes end inside the env, which reports their statistics.
     "track_traj_ids": False,
@@ -63,7 +65,8 @@ class LeanCollector(Collector):
     def _in_one_go(self) -> bool:
         """The env can step many times under a policy that acts on tensors (not one that a wrapper merely passes on)."""
         return (
-            hasattr(type(self.env), "collect")
+            isinstance(self.env, World)
+            and self.env.collect is not None
             and hasattr(self._wrapped_policy, "entries")
             and self.env.device is not None
             and self.env.device.type == "cpu"

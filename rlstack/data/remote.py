@@ -43,7 +43,7 @@ class RemoteCollector:
     """Batches ``[W, T]`` of worlds that workers step; iterate over it.
 
     They are those that one process would gather, up to rounding, where the worlds are the same (see
-    :meth:`envs.base.World.share`). A worker that dies or hangs is replaced, all others with it: their worlds begin new
+    :meth:`envs.world.World.share`). A worker that dies or hangs is replaced, all others with it: their worlds begin new
     episodes.
 
     Args:

@@ -23,6 +23,7 @@ from torch import Tensor
 from torchrl.envs import EnvBase
 
 from envs.processes import place_of
+from envs.world import hooks_of
 from rlstack.agents.base import Agent
 from rlstack.networks.draws import part_of_rows
 
@@ -86,7 +87,7 @@ class Worker(LeanCollector):
         env: Any = self._share.env
         if steps:
             with suppress(AttributeError):  # of those that only tell
-                env.total_steps = steps
+                env._total_steps = steps
         policy = self._share.agent.policy(explore=True)
         super().__init__(env, policy, frames_per_batch=self._frames_asked, total_frames=-1, **LEAN)
         self._batches = iter(self)
@@ -97,7 +98,7 @@ class Worker(LeanCollector):
         Args:
             learner: see :func:`acting_state`.
             random: state of torch's generator, with which all workers begin.
-            level: stage of the worlds, see :meth:`envs.base.World.set_stage`; None where there are none.
+            level: stage of the worlds, see :meth:`envs.world.World.set_stage`; None where there are none.
         """
         env: Any = self._share.env
         act_as(self._share.agent, learner)
@@ -109,7 +110,7 @@ class Worker(LeanCollector):
             torch.cuda.manual_seed(int(torch.randint(2**62, ())))
         with part_of_rows(self._share.first, env.batch_size.numel(), self._share.total):
             batch = next(self._batches)
-        return to_arrays(batch), torch.get_rng_state().numpy(), getattr(env, "total_steps", 0)
+        return to_arrays(batch), torch.get_rng_state().numpy(), hooks_of(env).total_steps
 
     def worlds(self) -> bytes:
         """The state of the worlds, see :func:`to_file`."""

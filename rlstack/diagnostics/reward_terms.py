@@ -16,6 +16,7 @@ from tensordict import TensorDict
 from tensordict.nn import TensorDictModuleBase
 
 from envs.whole_files import replacing
+from envs.world import hooks_of
 from rlstack.config import ConfigError
 from rlstack.evaluation.evaluator import MOST_STEPS, evaluation_world
 from rlstack.training.loggers import FRAMES, read_metrics
@@ -66,7 +67,7 @@ def play_episode(
         raise ConfigError(f"{world}: does not tell the terms of its reward (episode/{PREFIX}<term>)")
     totals, success = [], None
     with torch.no_grad():
-        for _ in range(getattr(env, "evaluation_steps", None) or MOST_STEPS):
+        for _ in range(hooks_of(env).evaluation_steps or MOST_STEPS):
             following = env.step(policy(root)).get("next")
             episode = following.get("episode")
             totals.append(torch.stack([episode.get(name).flatten()[0] for name in names]).double())

@@ -10,7 +10,7 @@ import torch
 from torchrl.envs import EnvBase
 
 import envs
-from envs.registry import world_class
+from envs.registry import world_hooks
 from rlstack.agents import Agent, build_agent
 from rlstack.runs.worlds import build_world
 from rlstack.training.config import TrainConfig
@@ -83,4 +83,4 @@ class Subject:
     def observing(self) -> tuple[str, ...]:
         """Functions of the world that make observations; none of a compiled one, which cannot be looked into."""
         compiled = self.config.env.get("compiled")
-        return () if compiled else tuple(getattr(world_class(self.config.env["name"]), "observing", ()))
+        return () if compiled else world_hooks(self.config.env["name"]).observing

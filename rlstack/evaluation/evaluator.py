@@ -64,10 +64,10 @@ def evaluate(
 ) -> Evaluation:
     """Plays episodes to their end and takes the world's own statistics of each.
 
-    A world class steers this by what it offers: ``evaluation_options``, which override ``options``, so that training
-    tricks (shaped rewards, curricula) do not count; ``evaluation_set(per_level, seed) -> (configs, levels)``, fixed
-    episodes started by ``reset_to(configs)``; ``episode_options(configs)``, the options these need;
-    ``evaluation_steps``, see ``max_steps``. Without a set, episodes are random ones of this seed. Without statistics
+    A world steers this by its hooks, see :class:`envs.world.WorldHooks`: ``evaluation_options``, which override
+    ``options``, so that training tricks (shaped rewards, curricula) do not count; ``evaluation_set``, fixed episodes
+    started by ``reset_to``; ``episode_options``, the options these need; ``evaluation_steps``, see ``max_steps``.
+    Without a set, episodes are random ones of this seed. Without statistics
     under ``("next", "episode")``, ``return`` (mean over agents) and ``length`` are counted here. The global random
     generator of torch is left as it was.
 
@@ -95,7 +95,7 @@ def evaluate(
         raise ValueError("an evaluation needs at least one episode")
     configs, levels = episode_set or _default_episodes(world, episodes, seed)
     chosen = _options(world, options, configs)
-    limit = max_steps or getattr(envs.world_class(world), "evaluation_steps", None) or MOST_STEPS
+    limit = max_steps or envs.world_hooks(world).evaluation_steps or MOST_STEPS
     recorded = _first_of_each_level(levels, record)
     parts: list[dict[str, Tensor]] = []
     recordings: dict[int, Any] = {}
@@ -133,7 +133,7 @@ def evaluation_world(
     Options named in ``kept`` stay as given. A world without the argument ``num_worlds`` or ``num_envs`` comes in the
     size it has.
     """
-    judging = getattr(envs.world_class(world), "evaluation_options", {})
+    judging = envs.world_hooks(world).evaluation_options
     insisted = {key: options[key] for key in kept if key in judging and key in options}
     return _build(world, {**_options(world, options), **insisted}, num_worlds, device, seed)
 
@@ -168,17 +168,15 @@ def world_part(world: str, part: str) -> ModuleType | None:
 
 
 def _default_episodes(world: str, episodes: int, seed: int) -> EpisodeSet:
-    evaluation_set = getattr(envs.world_class(world), "evaluation_set", None)
-    return EpisodeSet((), ["all"] * episodes) if evaluation_set is None else EpisodeSet(*evaluation_set(episodes, seed))
+    fixed = envs.world_hooks(world).evaluation_set(episodes, seed)
+    return EpisodeSet((), ["all"] * episodes) if fixed is None else EpisodeSet(*fixed)
 
 
 def _options(world: str, options: Mapping[str, Any], configs: Sequence[Any] = ()) -> dict[str, Any]:
     """All constructor arguments but those that every turn sets."""
-    factory = envs.world_class(world)
-    needed = getattr(factory, "episode_options", None) if configs else None
-    chosen = evaluation_options(
-        {**options, **getattr(factory, "evaluation_options", {}), **(needed(configs) if needed else {})}
-    )
+    hooks = envs.world_hooks(world)
+    needed = hooks.episode_options(configs) if configs else {}
+    chosen = evaluation_options({**options, **hooks.evaluation_options, **needed})
     return {key: value for key, value in chosen.items() if key not in OURS}
 
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from torchrl.envs import EnvBase
 
 from envs.drawing.canvas import Picture
+from envs.world import hooks_of
 
 from .evaluator import MOST_STEPS, EpisodeStatistics, world_part
 from .results import Evaluation
@@ -125,7 +126,7 @@ class LiveEpisode:
         self.latest: TensorDictBase = env.reset()
         self._policy, self._root = policy, self.latest
         self._statistics = EpisodeStatistics(env, self._root)
-        self._most = getattr(env, "evaluation_steps", None) or MOST_STEPS
+        self._most = hooks_of(env).evaluation_steps or MOST_STEPS
 
     @torch.no_grad()
     def step(self) -> None:
@@ -197,7 +198,7 @@ class RenderedAnimation:
 
     def __init__(self, episode: LiveEpisode) -> None:
         self._episode, self._pictures = episode, deque[Picture](maxlen=_KEPT)
-        self.per_second = float(getattr(episode.env, "pictures_per_second", _USUAL_RATE))
+        self.per_second = hooks_of(episode.env).pictures_per_second
         self._take()
 
     @property
@@ -276,7 +277,7 @@ def animate(world: str, episode: LiveEpisode) -> EpisodeAnimation | None:
 
     def extend(recorded: Any, earlier: Any) -> Animation:
         if isinstance(earlier, FrameAnimation) or (earlier is None and world_part(world, "film") is None):
-            return FrameAnimation(recorded, renderer, episode.steps, getattr(env, "repeats", 1))
+            return FrameAnimation(recorded, renderer, episode.steps, hooks_of(env).repeats)
         return animation_of(world, recorded) if earlier is None else earlier.longer(recorded)  # type: ignore[return-value]
 
     return RecordedAnimation(episode, recording.Recorder(env, [0], [f"episode {episode.number}"]), extend)

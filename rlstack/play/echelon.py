@@ -12,9 +12,8 @@ from envs.echelon.actions import chosen_for
 from envs.echelon.opponents import BOTS, HEURISTIC, RUSH, VETERAN, bot_orders
 from envs.echelon.simulation import EVENTS
 from envs.echelon.specs import TEAMS
+from envs.world import Scripted, Sides, Told
 from rlstack.config import ConfigError
-
-from .sides import Scripted, Sides, Told
 
 
 def _wins(following: TensorDictBase) -> Tensor:

@@ -221,7 +221,7 @@ def signature(env: Mapping[str, Any]) -> dict[str, Any]:
     """What of an ``env`` group decides whether games are comparable: neither what only training is about, nor what
     the world sets itself where it judges (``evaluation_options``)."""
     try:
-        judging = getattr(envs.world_class(env["name"]), "evaluation_options", {})
+        judging = envs.world_hooks(env["name"]).evaluation_options
     except (KeyError, ValueError):  # whoever builds the world tells
         judging = {}
     return {key: value for key, value in env.items() if key not in OF_TRAINING and key not in judging}

@@ -12,6 +12,7 @@ from torchrl.envs import EnvBase
 
 import envs
 from envs.working import Work, working
+from envs.world import Sides, hooks_of
 from rlstack.config import ConfigError
 from rlstack.evaluation.evaluator import MOST_STEPS, evaluation_world
 from rlstack.runs.seeding import own_randomness
@@ -20,7 +21,7 @@ from .players import Player, Source, make_player, name_of
 from .records import Game
 from .replays import BestGames
 from .seats import EMPTY, Seats
-from .sides import Sides, sides_of
+from .sides import sides_of
 
 WORLDS = 128
 """Worlds stepped at once unless said otherwise."""
@@ -58,13 +59,13 @@ class Arena:
         self.world, self.options, self.num_worlds, self.device = world, dict(options), num_worlds, device
         self.sample = self.build(1, 0)
         self.sides: Sides = sides_of(self.sample)
-        self.max_steps = max_steps or getattr(self.sample, "evaluation_steps", None) or MOST_STEPS
+        self.max_steps = max_steps or hooks_of(self.sample).evaluation_steps or MOST_STEPS
         self.players: dict[str, Player] = {}
 
     def build(self, num_worlds: int, seed: int) -> EnvBase:
         """So many worlds."""
         try:
-            options = {**self.options, **getattr(envs.world_class(self.world), "two_sided_options", {})}
+            options = {**self.options, **envs.world_hooks(self.world).two_sided_options}
             return evaluation_world(self.world, options, num_worlds, self.device, seed)
         except (ValueError, TypeError) as error:
             raise ConfigError(f"env: {error}") from None

@@ -28,7 +28,7 @@ def in_evaluations(opponents: Any) -> Any:
 
 
 registry.register_option(
-    OPTION, "rlstack.play.versus:against", dict[str, Any] | None, needs="two_sided_options", evaluated=in_evaluations
+    OPTION, "rlstack.play.versus:against", dict[str, Any] | None, two_sided=True, evaluated=in_evaluations
 )
 
 

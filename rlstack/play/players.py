@@ -13,13 +13,13 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 from torchrl.envs import EnvBase
 
-from envs.base import MEMORY
+from envs.world import GROUP, MEMORY, Told, hooks_of
 from rlstack.agents.foreign import KINDS, load_policy, parse
-from rlstack.agents.interface import GROUP, MASK, Interface
+from rlstack.agents.interface import MASK, Interface
 from rlstack.config import ConfigError
 from rlstack.config.errors import did_you_mean
 
-from .sides import Told, innermost, sides_of
+from .sides import sides_of
 
 RANDOM = "random"
 SELF = "self"
@@ -80,7 +80,7 @@ class ScriptedPlayer(Player):
         worlds, place = torch.unique(rows // 2, return_inverse=True)
         actions = self._script(env, worlds)
         if isinstance(actions, Told):
-            innermost(env).tell(rows, actions.exact[2 * place + rows % 2])
+            hooks_of(env).tell(rows, actions.exact[2 * place + rows % 2])
             actions = actions.actions
         sides = actions.reshape(len(worlds) * 2, actions.shape[1] // 2, *actions.shape[2:])
         return sides[2 * place + rows % 2]

@@ -11,8 +11,7 @@ from torch import Tensor
 from envs.rocket.actions import chosen_for
 from envs.rocket.rule_policy import rule_controls
 from envs.rocket.specs import COUNTED, TEAMS
-
-from .sides import Sides
+from envs.world import Sides
 
 
 def _goals(following: TensorDictBase) -> Tensor:

@@ -9,7 +9,7 @@ from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torchrl.envs import EnvBase
 
-from rlstack.agents.interface import GROUP
+from envs.world import GROUP
 from rlstack.config import ConfigError
 
 from .players import ScriptedPlayer

@@ -12,9 +12,8 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 from torchrl.data import Composite
 
-from envs.base import World
+from envs.world import GROUP, World
 from envs.wrappers import Wrapper
-from rlstack.agents.interface import GROUP
 from rlstack.config import ConfigError, Interval, build
 from rlstack.config.agents import Count
 
@@ -81,7 +80,7 @@ def against(env: Any, opponents: Mapping[str, Any] | None) -> Any:
         return env
     config = build(OpponentsConfig, opponents, "opponents")
     if not isinstance(env, World):
-        raise ConfigError(f"opponents: {type(env).__name__} is not an envs.base.World, only null is allowed")
+        raise ConfigError(f"opponents: {type(env).__name__} is not an envs.world.World, only null is allowed")
     try:
         return Versus(env, config)
     except ConfigError as error:

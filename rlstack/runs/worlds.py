@@ -13,7 +13,7 @@ from torchrl.envs import EnvBase
 
 import envs
 import rlstack.play.option  # noqa: F401  (makes env.opponents known)
-from rlstack.agents.interface import GROUP
+from envs.world import GROUP
 from rlstack.config import ConfigError, convert, to_plain
 from rlstack.config.errors import unknown_key
 from rlstack.config.groups import is_own

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from tensordict import TensorDictBase
 from torchrl.envs import EnvBase
 
-from envs.base import World
+from envs.world import World
 from rlstack.agents import Agent
 from rlstack.config import ConfigError
 from rlstack.data.ranks import Ranks

@@ -35,19 +35,19 @@ class Hardware:
         self._gpu = GpuWatch(torch.device(device))
         self._frames, self._since = frames, time.monotonic()
 
-    def read(self, frames: int, *with_workers: Any) -> dict[str, float]:
+    def read(self, frames: int, worker_failures: int = 0) -> dict[str, float]:
         """Metrics ``system/...`` since the last reading.
 
         ``frames_per_second``, evaluations included; ``memory_mb`` of the process (10^6 bytes); of a GPU the mean, least
-        and most ``gpu_percent`` of time in use, and ``gpu_memory_mb``; once there are any, ``worker_restarts`` of an
-        env or collector in this process.
+        and most ``gpu_percent`` of time in use, and ``gpu_memory_mb``; once there are any, ``worker_restarts``:
+        how many processes with worlds have been replaced.
         """
         now = time.monotonic()
         rate = (frames - self._frames) / max(now - self._since, 1e-9)
         self._frames, self._since = frames, now
         metrics = {"system/frames_per_second": rate, "system/memory_mb": resident_bytes() / _MEGABYTE}
-        if restarts := sum(getattr(one, "worker_failures", 0) for one in with_workers):
-            metrics["system/worker_restarts"] = float(restarts)
+        if worker_failures:
+            metrics["system/worker_restarts"] = float(worker_failures)
         return metrics | {f"system/{name}": value for name, value in self._gpu.read().items()}
 
     def __enter__(self) -> Self:

@@ -9,7 +9,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from envs.base import MEMORY
+from envs.world import MEMORY
 from rlstack.agents.base import Agent
 from rlstack.agents.interface import MASK
 from rlstack.agents.recurrent.base import Recurrent

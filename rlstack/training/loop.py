@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from tensordict import TensorDictBase
 
-from envs import world_class
+from envs import world_hooks
 from envs.compilation import telling
 from envs.working import Follower, Work, following
+from envs.world import hooks_of
 from rlstack.agents import build_agent
 from rlstack.agents.precision import decided
 from rlstack.config import ConfigError
@@ -161,7 +162,8 @@ class Training:
                     row |= self.curriculum.metrics() if self.curriculum is not None else {}
                     row |= self.self_play.metrics() if self.self_play is not None else {}
                     row |= self.agent.schedule_metrics()
-                    row |= hardware.read(self.frames, self.env, collector) | self.guard.report()
+                    replaced = collector.worker_failures if remote(c) else hooks_of(self.env).worker_failures
+                    row |= hardware.read(self.frames, replaced) | self.guard.report()
                     logger.log(self.frames, {**row, **self._time, "time/frames_per_second": rate})
                     progress.update(self.frames, row)
                 best = left = False
@@ -263,7 +265,7 @@ class Training:
         evaluation = self.evaluate()
         summary = evaluation.summary()
         evaluation.save(self.run.evaluations / f"{self.frames:012d}.json")
-        rank = evaluation.rank(getattr(world_class(self.config.env["name"]), "tie_breaker", "return"))
+        rank = evaluation.rank(world_hooks(self.config.env["name"]).tie_breaker)
         if self.ranks is not None:  # whether to save must not depend on what two devices round differently
             rank = [self.ranks.of_first(number) for number in rank]
         best = rank > self.best_rank and rank[0] > -math.inf
@@ -348,7 +350,7 @@ class Training:
                 self._worlds = worlds
             else:
                 self.env.load_state_dict(world)
-            if not getattr(self.env, "saves_episodes", False):
+            if not hooks_of(self.env).saves_episodes:
                 self.agent.begin_episodes()
             self.monitor.load_state_dict(state["monitor"])
             if state.get("replay") is not None:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torchrl.data import Composite, TensorSpec
 from torchrl.envs import EnvBase
 
+from envs.world import hooks_of
 from rlstack.agents import build_agent
 from rlstack.agents.interface import Interface
 from rlstack.config import ConfigError
@@ -214,7 +215,7 @@ def _bytes(spec: TensorSpec) -> float:
 def _of_each_world(env: EnvBase) -> Iterator[Tensor]:
     """Tensors of the worlds' state that have a row for each of them; nothing of simulators that cannot be saved."""
     pending: list[Any] = []
-    if getattr(env, "saves_episodes", False):
+    if hooks_of(env).saves_episodes:
         env.reset()
         pending = [env.state_dict()]
     while pending:

@@ -17,7 +17,7 @@ import torch
 from torchrl.collectors import MultiSyncCollector
 from torchrl.envs import EnvBase
 
-from envs.base import World
+from envs.world import World
 from rlstack.agents import Agent, build_agent
 from rlstack.config import ConfigError
 from rlstack.data.collector import make_collector

@@ -14,7 +14,7 @@ from torchrl.envs import EnvBase
 from torchrl.envs.utils import check_env_specs
 
 import envs
-from envs.base import World
+from envs.world import World
 from envs.wrappers import ActionRepeat, FrameStack
 from rlstack.evaluation.evaluator import EpisodeSet, evaluate
 from tests.evaluation.scripted import Scripted, episodes, full_ahead
@@ -181,7 +181,7 @@ class Other(EnvBase):
         ("Clock", {"action_repeat": 10_001}, "action_repeat: 10001 is more than 10000 steps per action"),
         ("Clock", {"frame_stack": 1.5}, r"frame_stack: 1\.5 is not a positive whole number"),
         ("Clock", {"action_repeat": True}, "action_repeat: True is not a positive whole number"),
-        ("Other", {"action_repeat": 2}, r"action_repeat: Other is not an envs\.base\.World, only 1 is allowed"),
+        ("Other", {"action_repeat": 2}, r"action_repeat: Other is not an envs\.world\.World, only 1 is allowed"),
         ("Clock", {"frame_stacks": 2}, "unknown option 'frame_stacks', did you mean 'frame_stack'"),
     ],
 )

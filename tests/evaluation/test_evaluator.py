@@ -195,7 +195,7 @@ def test_the_seed_decides_and_global_randomness_is_left_alone(monkeypatch: pytes
 
 
 def test_random_worlds_of_different_turns_differ(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(MarineNav, "evaluation_set", None, raising=False)
+    monkeypatch.setattr(MarineNav, "evaluation_set", staticmethod(lambda per_level, seed: None))
     monkeypatch.setattr(evaluator, "MAX_WORLDS", 2)
     found = evaluate(Scripted(full_ahead), "marinenav", {"num_robots": 2}, 5, 0, max_steps=5)
     assert len(found.episodes["return"].unique()) == 5 and found.levels == ["all"] * 5

@@ -11,11 +11,11 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 from torchrl.data import Binary, Categorical, Composite, Unbounded
 
-from envs.base import World
+from envs.world import Sides, World
 from rlstack.agents import make_agent
 from rlstack.config import to_plain
 from rlstack.play.players import Player
-from rlstack.play.sides import Sides, register
+from rlstack.play.sides import register
 from rlstack.runs.run_directory import RunDirectory
 from rlstack.runs.worlds import build_world
 

@@ -18,6 +18,7 @@ from tensordict import TensorDict
 from torchrl.data import Composite, Unbounded
 
 import envs
+from envs.world import WorldHooks
 from rlstack.adapters.arena_state import COLUMNS, curriculum_from_published, curriculum_to_published
 from rlstack.config import ConfigError, build, conf_dir, load_group, to_plain
 from rlstack.evaluation.evaluator import Evaluation, evaluate
@@ -36,7 +37,7 @@ from tests.small_run import SMALL_RUN
 STATISTICS = ("return", "length", "success", "spawners", "enemies", "damage_dealt", "damage_taken")
 
 
-class Stages:
+class Stages(WorldHooks):
     """What a curriculum needs of a world, which remembers the stages that it was put into."""
 
     def __init__(self, num_stages: int = 6, statistics: tuple[str, ...] = STATISTICS, worlds: int = 2) -> None:

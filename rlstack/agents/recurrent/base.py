@@ -10,7 +10,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
-from envs.base import MEMORY
+from envs.world import MEMORY
 from rlstack.networks.draws import own
 from rlstack.networks.recurrent import REMEMBERED, Core, Remembering, remembered
 from rlstack.networks.segments import Segments

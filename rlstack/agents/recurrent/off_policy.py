@@ -12,7 +12,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from envs.base import MEMORY
+from envs.world import MEMORY
 from rlstack.config import ConfigError
 from rlstack.data import Windows, episode_starts
 from rlstack.data.flatten import n_step_returns

@@ -8,7 +8,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from envs.base import MEMORY
+from envs.world import MEMORY
 from rlstack.data import cut, episode_starts
 from rlstack.networks.recurrent import remembered
 from rlstack.networks.segments import Segments

@@ -10,7 +10,7 @@ from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
-from envs.base import MEMORY
+from envs.world import MEMORY
 from rlstack.agents.episode_starts import EpisodeStarts
 
 from ..base import Policy
@@ -24,7 +24,7 @@ class RecurrentPolicy(TensorDictModuleBase):
     """Writes an action for every decision in an env's tensordict, and the memory before and after it.
 
     The memory ``[..., M]`` stands under ``memory`` (or ``("agents", "memory")``), that after the decision in ``next``.
-    An :class:`envs.base.World` hands it on from step to step and empties it where an episode ends. In other envs the
+    An :class:`envs.world.World` hands it on from step to step and empties it where an episode ends. In other envs the
     policy keeps it, and :class:`~rlstack.agents.episode_starts.EpisodeStarts` says where episodes begin. An agent
     that is not active remembers nothing.
 

@@ -9,6 +9,7 @@ from typing import Any
 from tensordict import TensorDictBase
 from torchrl.envs import EnvBase
 
+from envs.world import hooks_of
 from rlstack.config import ConfigError
 from rlstack.config.errors import did_you_mean
 from rlstack.play.versus import Versus
@@ -25,7 +26,7 @@ class Curriculum:
 
     Args:
         config: the stages.
-        env: any env with ``num_stages`` and ``set_stage``, as every :class:`envs.base.World` has; it is put into the
+        env: any env with ``num_stages`` and ``set_stage``, as every :class:`envs.world.World` has; it is put into the
             first stage.
 
     Raises:
@@ -37,7 +38,7 @@ class Curriculum:
 
     def __init__(self, config: CurriculumConfig, env: EnvBase) -> None:
         _check_stages(env)
-        self.config, self._env = config.within(getattr(env, "stage_names", ())), env
+        self.config, self._env = config.within(hooks_of(env).stage_names), env
         used = {stage.name for stage in self.config.stages}
         self._left_out = [stage.name for stage in config.stages if stage.name not in used]
         config = self.config
@@ -113,8 +114,8 @@ class Curriculum:
 
     def notes(self) -> list[str]:
         """What there is to tell before the run: stages that the world lacks, and those of its own that are not used."""
-        known: Any = self._env
-        names = getattr(known, "stage_names", ()) or [str(level) for level in range(known.num_stages)]
+        known = hooks_of(self._env)
+        names = known.stage_names or [str(level) for level in range(known.num_stages)]
         unused = [name for level, name in enumerate(names) if level not in self._levels]
         lines = []
         if self._left_out:
@@ -142,7 +143,7 @@ def _written(value: float) -> str:
 
 
 def _check_stages(env: EnvBase) -> None:
-    if not getattr(env, "num_stages", 0):
+    if not hooks_of(env).num_stages:
         raise ConfigError(f"curriculum: {type(env).__name__} has no stages as it is configured")
 
 
@@ -159,7 +160,7 @@ def _check_opponents(config: CurriculumConfig, env: Any) -> None:
 
 
 def _check_levels(levels: list[int], env: EnvBase) -> None:
-    known = getattr(env, "num_stages", 0)
+    known = hooks_of(env).num_stages
     for index, level in enumerate(levels):
         if level >= known:
             raise ConfigError(

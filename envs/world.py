@@ -1,17 +1,18 @@
-"""What every batched world shares: the TorchRL face of a simulation that steps ``W`` worlds at once."""
+"""The contract of a world: everything that it can be asked, and what all batched worlds share."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any, ClassVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
-from torchrl.envs import EnvBase
+from torchrl.envs import EnvBase, TransformedEnv
 from typing_extensions import Self
 
 from .actions import Reader, reader
@@ -19,14 +20,197 @@ from .freed_memory import keep_freed_memory
 from .pool import StartPool
 from .waiting import looks_are_free
 
+GROUP = "agents"
+"""Key of what belongs to the agents of worlds that have several, ``[W, A, ...]``."""
 MEMORY = "memory"
 """Key, at the root or in the group ``agents``, of what a policy remembers of the episode; see :class:`World`."""
 MOST_STEPS = 1_000_000_000
 """Of an episode at most; counters of steps are whole numbers in floating-point statistics."""
-_GROUP = "agents"
+
+Act = Callable[[Any, Tensor | None], dict[str, Tensor]]
+"""A policy on plain tensors: of an observation and an action mask (None without one) ``action`` and further entries."""
 
 
-class World(EnvBase):
+# -- two sides that play against each other ------------------------------------------------------------------------
+
+
+class Told(NamedTuple):
+    """The choice of a scripted player whose actions the world's own are too coarse to write down.
+
+    Attributes:
+        actions: the nearest ones, ``[n, A, ...]``.
+        exact: what :meth:`WorldHooks.tell` takes instead, ``[2 n, ...]``: rows 2 k and 2 k + 1 are the sides of the
+            k-th of the n worlds.
+    """
+
+    actions: Tensor
+    exact: Tensor
+
+
+Scripted = Callable[[Any, Tensor], Tensor | Told]
+"""A player that comes with a world: of the world and the indices ``[n]`` of some of its worlds the actions
+``[n, A, ...]`` of all their agents."""
+
+
+@dataclass(frozen=True)
+class Sides:
+    """A world whose agents ``[W, A]`` are two sides of A / 2 each: the first half of the agents, and the second.
+
+    A side of fewer agents has absent ones (``("agents", "active")`` is False). Both sides see the world as if they
+    were the first, so that any policy can drive either.
+
+    Attributes:
+        names: of the sides.
+        score: of what a step led to (``"next"``), the points ``[W, 2]`` that each side has; more are a win.
+        scripted: players that come with the world, by name.
+        anchors: ratings of players by name, on Elo's scale, which give ratings in this world their meaning.
+        mirrored: pairs of statistics under ``episode`` that change places when seen from the other side.
+        one_sided: how the names of statistics begin that are known of the first side alone.
+    """
+
+    names: tuple[str, str]
+    score: Callable[[TensorDictBase], Tensor]
+    scripted: Mapping[str, Scripted] = field(default_factory=dict)
+    anchors: Mapping[str, float] = field(default_factory=dict)
+    mirrored: tuple[tuple[str, str], ...] = ()
+    one_sided: tuple[str, ...] = ()
+
+
+# -- the contract --------------------------------------------------------------------------------------------------
+
+
+class WorldHooks:
+    """Everything that a world can be asked besides TorchRL's ``EnvBase``, with the answer of a world that says nothing.
+
+    :class:`World` has all of it; an ``EnvBase`` of another make may inherit from both. Who asks an env goes through
+    :func:`hooks_of`, who asks a world by its name through :func:`envs.world_hooks`: envs of other makes then give the
+    answers below.
+    """
+
+    # -- asked of the class, before there is a world -------------------------------------------------------------
+
+    evaluation_options: ClassVar[dict[str, Any]] = {}
+    """Constructor options that make the world judge as the published evaluation does. Evaluation and matches."""
+    evaluation_steps: ClassVar[int | None] = None
+    """After how many steps the published evaluation judges an episode as it stands; None lets every episode end."""
+    two_sided_options: ClassVar[dict[str, Any]] = {}
+    """Constructor options that make both sides of a two-sided world agents, for those that could be bots, too. Play."""
+    drawing_options: ClassVar[dict[str, dict[str, Any]]] = {}
+    """Constructor options, mappings all, without which the world draws nothing. ``rlstack watch``."""
+    tie_breaker: ClassVar[str] = "return"
+    """Of two evaluations with the same success, the better one has more of this statistic. For ``best.pt``."""
+    observing: ClassVar[tuple[str, ...]] = ()
+    """Functions (``package.module:function`` or ``...:Class.method``) that make what is seen of the worlds' state.
+    ``rlstack diagnose`` tells their time from the rest of a step."""
+
+    @staticmethod
+    def evaluation_set(per_level: int, seed: int) -> tuple[Sequence[Any], Sequence[str]] | None:
+        """The fixed episodes of evaluations; None where these are random ones.
+
+        Returns:
+            What :meth:`reset_to` takes, and the name of each one's level; ``per_level`` of each.
+        """
+        return None
+
+    @staticmethod
+    def episode_options(configs: Sequence[Any]) -> dict[str, Any]:
+        """Constructor options that a world needs to start these episodes with :meth:`reset_to`. Evaluation."""
+        return {}
+
+    # -- asked of an env: what it is -----------------------------------------------------------------------------
+
+    input_features: Callable[[], Any] | None = None
+    """Makes a module without parameters that turns an observation ``[..., F]`` (or a dict of such) into the numbers a
+    network should get; None: the observation itself. Agents with ``inputs: features``."""
+    nearest_obstacle: Callable[[Any], Tensor] | None = None
+    """Of an observation, how far the nearest obstacle is, ``[...]`` in m. Agents whose risk level follows it."""
+    carries_memory: bool = False
+    """What a policy leaves under :data:`MEMORY` it finds there at the next step, zeros where an episode has ended.
+    Recurrent policies, which keep it themselves where this is False."""
+    saves_episodes: bool = False
+    """A loaded state goes on within its episodes; False where simulators cannot be saved. Resumed training."""
+    num_stages: int = 0
+    """How many stages of difficulty :meth:`set_stage` knows, 0 for none. Curricula."""
+    stage_names: tuple[str, ...] = ()
+    """What these are called, where a curriculum may name them."""
+    repeats: int = 1
+    """Steps of the simulation in a step of the env. Films."""
+    pictures_per_second: float = 20.0
+    """At how many steps a second the world is meant to be watched. Films."""
+
+    @property
+    def innermost(self) -> Any:
+        """The env itself, without the worlds around it that show it differently."""
+        return self
+
+    @property
+    def total_steps(self) -> int:
+        """How many steps all worlds have taken together, where a schedule needs the number. Collector workers."""
+        return 0
+
+    @property
+    def worker_failures(self) -> int:
+        """How many processes that step simulators have been replaced. The log of a training."""
+        return 0
+
+    # -- asked of an env: what it does ---------------------------------------------------------------------------
+
+    def set_stage(self, stage: int) -> None:
+        """Makes all worlds as hard as a stage of a curriculum asks, from now on; draws no random numbers.
+
+        Args:
+            stage: 0, the easiest, to ``num_stages - 1``.
+
+        Raises:
+            ValueError: the world has no such stage.
+        """
+        raise ValueError(f"{type(self).__name__} has no stage {stage}: it has none")
+
+    def reset_to(self, configs: Sequence[Any]) -> TensorDictBase:
+        """Starts given episodes, one in each of the first worlds; returns what ``reset`` does. Evaluation."""
+        raise NotImplementedError(f"{type(self).__name__} cannot start given episodes")
+
+    def set_noise_source(self, source: Any) -> None:
+        """Takes the noise of what agents perceive from elsewhere, None for the world's own. Evaluation."""
+        raise NotImplementedError(f"{type(self).__name__} has no noise that could come from elsewhere")
+
+    def sides(self) -> Sides | None:
+        """The two sides that its agents are; None for a world in which nobody plays against anybody. Play."""
+        return None
+
+    def tell(self, half_worlds: Tensor, exact: Tensor) -> None:
+        """Takes what scripted players do in the next step where actions cannot say it, see :class:`Told`. Play.
+
+        Args:
+            half_worlds: ``[n]``, 2 w + s for side s of world w.
+            exact: ``[n, ...]``.
+        """
+        raise NotImplementedError(f"{type(self).__name__} takes actions alone")
+
+    collect: Callable[[Act, int], tuple[TensorDict, TensorDict]] | None = None
+    """Of a policy and a number of steps T, a batch ``[W, T]`` and the next root, where the world can make many steps
+    faster than one after another. The collector, on the CPU."""
+
+    def render(self) -> Any:
+        """A picture of the first world as it stands, uint8 ``[height, width, 3]``. ``rlstack watch``."""
+        raise NotImplementedError(f"{type(self).__name__} draws no pictures")
+
+
+def hooks_of(env: Any) -> WorldHooks:
+    """What an env can be asked: the world that it is, or that TorchRL's transforms are around.
+
+    Envs of other makes have the defaults. So have worlds behind ``ParallelEnv`` and ``SerialEnv``, which run in other
+    processes, or not yet.
+    """
+    while isinstance(env, TransformedEnv):
+        env = env.base_env
+    return env if isinstance(env, WorldHooks) else WorldHooks()
+
+
+# -- batched worlds ------------------------------------------------------------------------------------------------
+
+
+class World(WorldHooks, EnvBase):
     """A batch of ``num_worlds`` independent worlds, ``batch_size [W]``.
 
     A subclass implements :meth:`_advance` (one step for all worlds), :meth:`_restart` (a fresh start for some)
@@ -48,23 +232,7 @@ class World(EnvBase):
     """
 
     batch_locked = True
-    evaluation_options: ClassVar[dict[str, Any]] = {}
-    """Constructor options that make the world judge as the published evaluation does."""
-    two_sided_options: ClassVar[dict[str, Any]] = {}
-    """Constructor options that make both sides of a two-sided world agents, for those that could be bots, too."""
-    evaluation_steps: ClassVar[int | None] = None
-    """After how many steps the published evaluation judges an episode as it stands; None lets every episode end."""
-    tie_breaker: ClassVar[str] = "return"
-    """Of two evaluations with the same success, the better one has more of this statistic."""
-    saves_episodes: bool = True
-    """Whether a loaded state goes on within its episodes; False where simulators cannot be saved."""
-    observing: ClassVar[tuple[str, ...]] = ()
-    """Functions (``package.module:function`` or ``...:Class.method``) that make what is seen of the worlds' state: a
-    diagnosis tells their time from the rest of a step."""
-    num_stages: int = 0
-    """How many stages of difficulty :meth:`set_stage` knows, 0 for none."""
-    stage_names: tuple[str, ...] = ()
-    """What these are called, where a curriculum may name them."""
+    carries_memory = saves_episodes = True
     clamps_actions: bool = True
     """Whether continuous actions beyond the spec's bounds become the bound; False where the rules know larger ones."""
     _pool: StartPool[Any] | None = None
@@ -114,8 +282,8 @@ class World(EnvBase):
         """
         strict = self.run_type_checks
         if self._reader is None or self._reader[0] != strict:
-            group = _GROUP in self.full_action_spec.keys()  # noqa: SIM118
-            key: Any = (_GROUP, "action") if group else "action"
+            group = GROUP in self.full_action_spec.keys()  # noqa: SIM118
+            key: Any = (GROUP, "action") if group else "action"
             read = reader(self.full_action_spec[key], f"{type(self).__name__}: action", self.clamps_actions, strict)
             self.__dict__["_reader"] = strict, lambda given: read(given.get(key))
         return self._reader[1](tensordict)  # type: ignore[index]
@@ -241,14 +409,7 @@ class World(EnvBase):
         self._set_seed(seed + first)
 
     def set_stage(self, stage: int) -> None:
-        """Makes all worlds as hard as a stage of a curriculum asks, from now on; draws no random numbers.
-
-        Args:
-            stage: 0, the easiest, to ``num_stages - 1``.
-
-        Raises:
-            ValueError: the world has no such stage.
-        """
+        """See :meth:`WorldHooks.set_stage`."""
         if not 0 <= stage < self.num_stages:
             known = f"it has {self.num_stages}, the first is 0" if self.num_stages else "it has none"
             raise ValueError(f"{type(self).__name__} has no stage {stage}: {known}")
@@ -299,13 +460,13 @@ def hand_on(source: TensorDictBase, target: TensorDictBase, forget: bool = False
     """
     if (memory := source.get(MEMORY, None)) is not None:
         target.set(MEMORY, _kept(memory, source.get("done")) if forget else memory)
-    agents = source.get(_GROUP, None)
+    agents = source.get(GROUP, None)
     if agents is not None and (memory := agents.get(MEMORY, None)) is not None:
         if forget:
             memory = _kept(memory, source.get("done").unsqueeze(1))
             own = agents.get("done", None)
             memory = memory if own is None else _kept(memory, own)
-        target.set((_GROUP, MEMORY), memory)
+        target.set((GROUP, MEMORY), memory)
 
 
 def allowed_choices(mask: Tensor, counts: Sequence[int]) -> Tensor:
