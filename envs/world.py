@@ -148,6 +148,9 @@ class WorldHooks:
         """How many steps all worlds have taken together, where a schedule needs the number. Collector workers."""
         return 0
 
+    def count_on_from(self, steps: int) -> None:
+        """Makes :attr:`total_steps` go on from a number, for schedules. Collector workers that replace others."""
+
     @property
     def worker_failures(self) -> int:
         """How many processes that step simulators have been replaced. The log of a training."""

@@ -140,6 +140,10 @@ class MarineNav(World):
         """Steps that all worlds have taken together, which the curriculum's phases go by."""
         return self._total_steps
 
+    def count_on_from(self, steps: int) -> None:
+        """See :attr:`total_steps`."""
+        self._total_steps = steps
+
     # -- reset ---------------------------------------------------------------------------------------------------
 
     def reset_to(self, configs: Sequence[dict[str, Any]]) -> TensorDict:

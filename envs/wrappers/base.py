@@ -51,6 +51,9 @@ class Wrapper(World):
     def total_steps(self) -> int:
         return self.inner.total_steps
 
+    def count_on_from(self, steps: int) -> None:
+        self.inner.count_on_from(steps)
+
     @property
     def worker_failures(self) -> int:
         return self.inner.worker_failures

@@ -13,7 +13,6 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -85,9 +84,7 @@ class Worker(LeanCollector):
         """
         self._share = self._make(seed)
         env: Any = self._share.env
-        if steps:
-            with suppress(AttributeError):  # of those that only tell
-                env._total_steps = steps
+        hooks_of(env).count_on_from(steps)
         policy = self._share.agent.policy(explore=True)
         super().__init__(env, policy, frames_per_batch=self._frames_asked, total_frames=-1, **LEAN)
         self._batches = iter(self)
