@@ -18,13 +18,13 @@ from rlstack.config.errors import missing_option, nearest_path, unknown_key
 from rlstack.config.named_code import granting
 
 _LOADERS: dict[str, str] = {
-    "rlstack": "rlstack.adapters.loading:run_policy",
+    "rlstack": "rlstack.runs.loading:run_policy",
     "marinenav": "rlstack.adapters.marinenav:published_policy",
-    "sb3": "rlstack.adapters.loading:sb3_policy",
+    "sb3": "rlstack.adapters.sb3:sb3_policy",
     "arena": "rlstack.adapters.arena:arena_policy",
     "torchscript": "rlstack.adapters.scripted:torchscript_policy",
     "onnx": "rlstack.adapters.scripted:onnx_policy",
-    "callable": "rlstack.adapters.loading:callable_policy",
+    "callable": "rlstack.adapters.protocols:callable_policy",
 }
 
 KINDS: dict[str, tuple[str, ...]] = {
