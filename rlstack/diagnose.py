@@ -102,7 +102,7 @@ def output_folder(config: DiagnoseConfig, subject: Subject) -> Path:
         ConfigError: the folder cannot be made.
     """
     from rlstack.runs.run_directory import make_first_free, make_folder
-    from rlstack.train import run_name
+    from rlstack.training.run import run_name
 
     c = subject.config
     name = f"diagnosis_{run_name(c.agent, c.env, c.seed)}_{time.strftime('%Y%m%d-%H%M%S')}"

@@ -54,7 +54,7 @@ def _group_of(given: list[str]) -> list[str]:
 
 def run(cfg: DictConfig) -> None:
     """Trains a new run, or goes on with one that did not come to its end; then it joins and is evaluated."""
-    from rlstack.train import debugged, run_name
+    from rlstack.training.run import debugged, run_name, train
 
     plain = to_plain(cfg)
     ours = build(LeagueTrainConfig, {key: plain.pop(key) for key in LeagueTrainConfig.__dataclass_fields__})
@@ -64,7 +64,6 @@ def run(cfg: DictConfig) -> None:
     from rlstack.play.commanders import PoolConfig
     from rlstack.play.league import League
     from rlstack.play.league_runs import OpenRun, training_world
-    from rlstack.train import train
 
     league, rules = League.open(ours.folder), build(PoolConfig, ours.pool, "pool")
     plain["env"] = training_world(league, rules, plain.get("env") or {}, given_keys("env"))

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -28,6 +28,10 @@ from rlstack.data.ranks import Ranks
 from rlstack.runs.worlds import build_world, choose_device, size_key
 
 from .config import TrainConfig
+from .hooks import Hook
+
+if TYPE_CHECKING:
+    from .loop import Training
 
 _PATIENCE = timedelta(minutes=30)
 """For the slowest process, which may have worlds to start."""
@@ -121,6 +125,16 @@ def build_share(
     else:
         env.set_seed(seed + here * ranks.index)
     return env
+
+
+class LearnTogether(Hook):
+    """Lets the processes of a run begin with the same networks and compute their gradients together."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks = ranks
+
+    def on_start(self, training: Training) -> None:
+        learn_together(self._ranks, training.agent)
 
 
 def learn_together(ranks: Ranks, agent: Agent) -> None:

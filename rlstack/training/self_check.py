@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Callable
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import torch
 from tensordict import TensorDictBase
@@ -26,7 +26,11 @@ from rlstack.runs.worlds import build_world, choose_device
 from .config import TrainConfig
 from .curriculum.course import Curriculum
 from .failures import environment_errors
+from .hooks import Hook
 from .remote import worlds_here
+
+if TYPE_CHECKING:
+    from .loop import Training
 
 _WORLDS, _STEPS = 4, 8
 
@@ -151,3 +155,10 @@ def check_batch(batch: TensorDictBase, env: EnvBase, frames: int) -> None:
                 for key, leaf in spec.items(include_nested=True, leaves_only=True):
                     if not leaf.is_in(part.get(key)):
                         raise ConfigError(f"debug: {key} is outside its spec in step {step} after frame {frames}")
+
+
+class BatchChecks(Hook):
+    """Debug mode: checks every batch, see :func:`check_batch`."""
+
+    def on_collected(self, training: Training, batch: TensorDictBase, sequences: TensorDictBase) -> None:
+        check_batch(batch, training.env, training.previous)

@@ -21,9 +21,9 @@ from rlstack.config import ConfigError, build
 from rlstack.data.ranks import Ranks
 from rlstack.networks.draws import drawn, exponential, own, part_of_rows, whole
 from rlstack.runs.checkpoint import read_checkpoint
-from rlstack.train import train
 from rlstack.training.config import TrainConfig
 from rlstack.training.distributed import of_rank
+from rlstack.training.run import train
 from tests.training.shared_runs import RUNS, plain_config
 
 ROOT = Path(__file__).parents[2]

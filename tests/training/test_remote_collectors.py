@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from rlstack.config import ConfigError, build
-from rlstack.train import train
 from rlstack.training.config import TrainConfig
 from rlstack.training.remote import check_collector
+from rlstack.training.run import train
 from tests.training.shared_runs import RUNS, plain_config
 from tests.training.test_distributed import ROOT, Rank, newest, rows
 from tests.training.test_every_resume import AGENTS, WORLDS, configured, digests, killed, resumed, training
