@@ -16,7 +16,7 @@ from rlstack.data.devices import usable_device
 from rlstack.data.flatten import STAYS, NStep, transitions
 from rlstack.networks.draws import own, whole
 
-from .base import Agent, Policy
+from .base import Agent, Policy, exploring
 from .interface import Interface
 from .optimizer import Info
 
@@ -66,17 +66,19 @@ class OffPolicy(Agent):
     def explore(self, observation: Any, mask: Tensor | None = None) -> Tensor:
         """Actions that gather experience."""
 
-    def policy(self, explore: bool) -> Policy:
-        choose = self.quick(self.explore) if explore else self.exploit
+    def policy(self, explore: bool | None = None) -> Policy:
+        try_out = self.exploit if explore is False else self.quick(self.explore)
 
         def act(observation: Any, mask: Tensor | None = None) -> Tensor:
-            if explore and self.frames < self.config.random_frames:
+            if not exploring(explore):
+                action = self.exploit(observation, mask)
+            elif self.frames < self.config.random_frames:
                 action = self.interface.random_action(self.interface.lead(observation), self.device, mask)
             else:
-                action = choose(observation, mask)
+                action = try_out(observation, mask)
             return self.interface.to_env(action)
 
-        return Policy(self.interface, act)
+        return Policy(self.interface, act, agent=self, explore=explore)
 
     def epsilon_greedy(self, best: Callable[[], Tensor], observation: Any, mask: Tensor | None = None) -> Tensor:
         """The best action, with probability ``epsilon`` a uniformly random (legal) one, ``[...]``.

@@ -40,11 +40,11 @@ class Recurrent(Agent):
     memories: dict[str, Remembering]
 
     def __init__(self, config: Any, interface: Interface, total_frames: int, device: torch.device) -> None:
-        nearest = interface.nearest
+        given, nearest = interface, interface.nearest
         if nearest is not None:
             interface = dataclasses.replace(interface, nearest=lambda observation: nearest(observation.get(SEEN)))
         super().__init__(config, interface, total_frames, device)
-        self.memories = {}
+        self.memories, self._given = {}, given
         for name, network in sorted(self.networks.items(), key=lambda entry: entry[0] != self.ACTING):
             for module in network.modules():
                 if isinstance(module, Remembering):  # of layers that are shared the first name stays
@@ -77,8 +77,12 @@ class Recurrent(Agent):
     def compile(self, compiler: Compiler) -> None:
         raise CannotCompile("agent.recurrent cuts its batches by where episodes end")
 
-    def policy(self, explore: bool) -> RecurrentPolicy:
-        names = list(self.memories) if explore else [self.ACTING]
+    def recipe(self) -> tuple[Any, ...]:
+        algorithm, config, _, *rest = super().recipe()
+        return algorithm, config, self._given, *rest
+
+    def policy(self, explore: bool | None = None) -> RecurrentPolicy:
+        names = [self.ACTING] if explore is False else list(self.memories)
         size = self.memory_size(names)
         inner: Any = super().policy(explore)  # type: ignore[safe-super]
 
@@ -88,7 +92,7 @@ class Recurrent(Agent):
         def first(count: int) -> Tensor:
             # Not once learning has gone on: the worlds have, too.
             restored = None if self.restored is None else own(self.restored)
-            if explore and restored is not None and len(restored) == count:
+            if explore is not False and restored is not None and len(restored) == count:
                 return restored
             return torch.zeros(count, size, dtype=self.interface.dtype, device=self.device)
 
