@@ -1,4 +1,4 @@
-"""Policies as parts of TorchRL: every agent's policy in its rollouts and collectors, copied, and switched by its modes."""
+"""Policies as parts of TorchRL: those of every agent in its rollouts and collectors, copied, and switched by its modes."""
 
 from __future__ import annotations
 
@@ -70,8 +70,10 @@ def test_torchrl_says_whether_it_explores(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("copied", [deepcopy, lambda policy: pickle.loads(pickle.dumps(policy))], ids=["copy", "pickle"])
-def test_a_copy_has_networks_of_its_own_and_follows_the_weights_it_is_given(
+@pytest.mark.parametrize(
+    "copied", [deepcopy, lambda policy: pickle.loads(pickle.dumps(policy))], ids=["copy", "pickle"]
+)
+def test_a_copy_has_its_own_networks_and_follows_the_weights_it_is_given(
     copied: Callable[[Any], Any], case: str
 ) -> None:
     env, agent = made(case)
