@@ -1,4 +1,4 @@
-"""Policies as parts of TorchRL: those of every agent in its rollouts and collectors, copied, and switched by its modes."""
+"""Policies as parts of TorchRL: in its rollouts and collectors, copied, and switched by its exploration types."""
 
 from __future__ import annotations
 
