@@ -230,8 +230,8 @@ class Agent(Compilable, ABC):
         It shares the learner's parameters, so it always acts as the latest update would.
 
         Args:
-            explore: whether to explore; None for what TorchRL's ``set_exploration_type`` says at each step: to explore
-                where it says ``RANDOM`` (as its collectors do), and where it says anything else, or nothing, to be greedy.
+            explore: whether to explore; None follows TorchRL's ``set_exploration_type`` at each step: explores where
+                it says ``RANDOM``, as TorchRL's collectors do, and is greedy where it says anything else, or nothing.
         """
 
     def recipe(self) -> tuple[Any, ...]:
