@@ -30,6 +30,8 @@ class ExportedPolicy(nn.Module):
         outputs: names of the outputs: the action and, if it has one, the memory after it.
     """
 
+    _policy: Policy | RecurrentPolicy
+
     def __init__(self, agent: Agent) -> None:
         super().__init__()
         policy = agent.policy(explore=False)
