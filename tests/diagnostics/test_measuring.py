@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from rlstack.config import ConfigError
 from rlstack.diagnostics.comparison import SCHEMA, changes, lines, read
 from rlstack.diagnostics.gpu import count_events, places_of
-from rlstack.diagnostics.timing import Sections, percentiles
+from rlstack.diagnostics.measuring import percentiles
+from rlstack.diagnostics.sections import Sections
+from rlstack.diagnostics.training import count_products
 
 
 class Hands:
@@ -110,7 +113,7 @@ def test_where_a_program_waits() -> None:
         for _ in range(3):
             warnings.warn_explicit("called a synchronizing CUDA operation", UserWarning, __file__, 12)
         warnings.warn("of something else", stacklevel=1)
-    assert places_of(caught) == {"tests/diagnostics/test_timing.py:12": 3}
+    assert places_of(caught) == {"tests/diagnostics/test_measuring.py:12": 3}
 
 
 def made_up(steps: float, took: float, frames: float, worlds: int = 8) -> dict[str, Any]:
@@ -152,3 +155,19 @@ def test_other_files_are_refused_in_one_line(content: str | None, needle: str, t
         read(file)
     message = str(caught.value)
     assert message.startswith(f"compare: {file} ") and needle in message and "\n" not in message
+
+
+def test_matrix_products_are_counted_by_their_size() -> None:
+    network = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.Tanh(), torch.nn.Linear(5, 2))
+    rows, critics = torch.randn(7, 3), torch.randn(2, 7, 3)
+
+    def update() -> None:
+        network(rows).sum().backward()
+        torch.bmm(critics, torch.randn(2, 3, 4))
+
+    flops, sizes = count_products(update)
+    forward = {(1, 7, 3, 5): 1, (1, 7, 5, 2): 1}
+    backward = {(1, 5, 7, 3): 1, (1, 2, 7, 5): 1, (1, 7, 2, 5): 1}  # of both weights, and of the hidden layer
+    assert sizes == {**forward, **backward, (2, 7, 3, 4): 1}
+    assert flops == 2 * (2 * 7 * 3 * 5 + 3 * 7 * 5 * 2 + 2 * 7 * 3 * 4)
+    assert count_products(lambda: rows + 1) == (0, {})
