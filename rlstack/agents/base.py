@@ -149,6 +149,9 @@ class Agent(Compilable, ABC):
     Config: ClassVar[type]
     loss: Any
 
+    least: Callable[[int], int] = int
+    """The least of a number (how many entries there are to learn from) over all processes that learn together."""
+
     def __init__(self, config: Any, interface: Interface, total_frames: int, device: torch.device) -> None:
         self.config, self.interface, self.device = config, interface, device
         self.total_frames, self.clock = total_frames, torch.zeros((), dtype=torch.int64, device=device)

@@ -14,7 +14,6 @@ from envs.waiting import looks_are_free
 from rlstack.data import make_replay
 from rlstack.data.devices import usable_device
 from rlstack.data.flatten import STAYS, NStep, transitions
-from rlstack.networks.draws import own, whole
 
 from .base import Agent, Policy, exploring
 from .interface import Interface
@@ -88,14 +87,14 @@ class OffPolicy(Agent):
         epsilon, lead = self.now("epsilon"), self.interface.lead(observation)
         if self.unused("epsilon"):
             return best()
-        drawn = torch.rand(whole(lead), device=self.device)
+        drawn = torch.rand(lead, device=self.device)
         if looks_are_free(self.device) and not torch.compiler.is_compiling():
             chosen = drawn.numpy() < epsilon
             if not chosen.any():
                 return best()
             if chosen.all():
                 return self.interface.random_action(lead, self.device, mask)
-        return torch.where(own(drawn) < epsilon, self.interface.random_action(lead, self.device, mask), best())
+        return torch.where(drawn < epsilon, self.interface.random_action(lead, self.device, mask), best())
 
     # -- learning ------------------------------------------------------------------------------------------------
 
@@ -114,7 +113,7 @@ class OffPolicy(Agent):
         self.remember(sequences)
         self._frames_due += frames - self.frames
         self.set_frames(frames)
-        if frames < c.learning_starts or len(self.replay) < c.batch_size:
+        if frames < c.learning_starts or self.least(len(self.replay)) < c.batch_size:
             self._frames_due = 0.0
             return {}
         metrics: dict[str, Tensor | float] = {}

@@ -72,9 +72,14 @@ class Guard(Hook):
         if self._later:
             self._pending.append((total, batch, training.previous))
             self._look_back(wait=False)
-        elif not total.is_finite() and (found := find(batch)) is not None:
+            return
+        found = None if total.is_finite() else find(batch)
+        told = "" if found is None else self._told(found, batch, training.previous)
+        if self._config.non_finite != "error":  # then a batch is dropped by all ranks, or by none
+            told = next(filter(None, training.ranks.everyone(told)), "")
+        if told:
             self._dropped += 1
-            self._act(self._told(found, batch, training.previous), batch, training.frames)
+            self._act(told, None if found is None else batch, training.frames)
             raise DropBatch
 
     def on_batch(self, training: Training, batch: TensorDictBase, metrics: Mapping[str, Any]) -> None:

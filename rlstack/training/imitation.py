@@ -150,11 +150,12 @@ class Imitation(Hook):
         training.event(f"imitating {self}")
         try:
             with training.following_work():
-                metrics = self.learn(training.agent)
+                metrics = self.learn(training.agent)  # by all ranks alike
         except KeyboardInterrupt:
             training.event(f"interrupted; resume={training.run.path} begins anew")
             raise
         self.done = True
+        training.ranks.attach(training.agent, self._config.seed)
         training.log(metrics)
         training.event(f"imitation: {outcome(metrics)}")
         is_best = training.evaluate_and_log()

@@ -18,8 +18,7 @@ from .hooks import Hook
 if TYPE_CHECKING:  # commands use this before they import torch
     from tensordict import TensorDictBase
 
-    from rlstack.data.ranks import Ranks
-
+    from .distributed import Ranks
     from .loop import Training
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -36,8 +35,8 @@ class Interrupts(Hook):
         ranks: the processes of the run, which end it together.
     """
 
-    def __init__(self, ranks: Ranks | None) -> None:
-        self._ranks, self._stop = ranks, StopRequest(insist=ranks is None)
+    def __init__(self, ranks: Ranks) -> None:
+        self._stop = StopRequest(insist=ranks.count == 1)
 
     def on_start(self, training: Training) -> None:
         self._stop.patient = False  # a step may take minutes where worlds are compiled first
@@ -47,15 +46,11 @@ class Interrupts(Hook):
         self._stop.patient = True
 
     def on_work(self, training: Training, work: Work) -> None:
-        together = self._ranks is not None and self._stop.patient  # they end an evaluation together, or not at all
-        if self._stop.requested and not work.over and not together:
+        if self._stop.requested and not work.over:
             raise Interrupted
 
     def on_iteration(self, training: Training) -> None:
-        requested = self._stop.requested
-        if self._ranks is not None:
-            requested = self._ranks.any(requested)
-        if requested and training.frames < training.last_frame:
+        if training.ranks.any(self._stop.requested) and training.frames < training.last_frame:
             raise Interrupted
 
     def close(self) -> None:

@@ -19,7 +19,6 @@ from rlstack.agents import build_agent
 from rlstack.agents.precision import decided
 from rlstack.config import ConfigError
 from rlstack.data.flatten import flatten_agents
-from rlstack.data.ranks import Ranks
 from rlstack.evaluation.evaluator import Evaluation, evaluate
 from rlstack.play.self_play import SelfPlay
 from rlstack.runs.checkpoint import state_digest
@@ -32,7 +31,7 @@ from .acceleration import Acceleration
 from .clock import Clock, Due
 from .config import TrainConfig
 from .curriculum.course import Curriculum
-from .distributed import LearnTogether, collected_by, own_worlds
+from .distributed import Ranks
 from .guard import Guard
 from .hardware import Hardware
 from .hooks import DropBatch, Hook, SelfPlayHook
@@ -45,7 +44,7 @@ from .remote import build_worlds, remote, start_collector, worlds_here
 from .self_check import BatchChecks
 
 _OWN_STATE = (
-    *("frames", "time", "best_rank", "agent", "replay", "env", "other_ranks_env", "rng", "config"),
+    *("frames", "time", "best_rank", "agent", "replay", "env", "other_ranks", "other_ranks_env", "rng", "config"),
     *("monitor", "curriculum", "imitated"),
 )
 """Entries of a checkpoint that are no hook's of the user's own."""
@@ -58,7 +57,7 @@ class Training:
         config: what to do.
         run: where to leave it.
         raw_config: the same as plain values, for loggers.
-        ranks: the processes that it runs in, None for this one alone.
+        ranks: the processes that learn together, None for this one alone.
         hooks: what else takes part in it, see :class:`rlstack.training.hooks.Hook`.
 
     Attributes:
@@ -79,20 +78,21 @@ class Training:
         ranks: Ranks | None = None,
         hooks: Sequence[Hook] = (),
     ) -> None:
+        self.ranks = ranks or Ranks()
         self.device = choose_device(config.device)
         if config.agent.get("precision") == "auto":  # decided once, and kept wherever the run goes on
-            precision = decided(config.agent, self.device)
-            if ranks is not None:
-                precision = "bfloat16" if ranks.of_first(precision == "bfloat16") else "float32"
-            agent = {**config.agent, "precision": precision}
-            config, raw_config = replace(config, agent=agent), {**raw_config, "agent": agent}
-        self.config, self.run, self.raw_config, self.ranks = config, run, raw_config, ranks
+            (half,) = self.ranks.of_first(decided(config.agent, self.device) == "bfloat16")
+            precision = {"precision": "bfloat16" if half else "float32"}
+            config = replace(config, agent={**config.agent, **precision})
+            raw_config = {**raw_config, "agent": {**raw_config["agent"], **precision}}
+        self.config, self.run, self.raw_config = config, run, raw_config
         if config.threads is not None:
             torch.set_num_threads(config.threads)
         seed_everything(config.seed)
         worlds_device = worlds_here(config, self.device)
-        self.acceleration = Acceleration(config, self.device, worlds_device, shared=ranks is not None)
-        self.env = build_worlds(config, worlds_device, ranks, self.acceleration.world)
+        self.acceleration = Acceleration(config, self.device, worlds_device, shared=self.ranks.count > 1)
+        self.env = build_worlds(config, worlds_device, self.acceleration.world)
+        self.ranks.place(self.env, config.seed)
         self.agent = build_agent(config.agent, self.env, config.total_frames, self.device)
         self.acceleration.apply(self.agent)
         self.last_frame = min(config.total_frames, config.until or config.total_frames)
@@ -108,12 +108,11 @@ class Training:
         self_play = SelfPlay.of(self.env, run.path / "opponents", raw_config, self.agent)
         self.monitor, self.imitation = Monitor(), Imitation(config)
         found = [
-            Interrupts(ranks),
+            Interrupts(self.ranks),
             Hardware(self.device),
             self.imitation,
-            None if ranks is None else LearnTogether(ranks),
             BatchChecks() if config.debug else None,
-            Guard(config.guard, self.agent, run.path, config.seed, config.collector.count),
+            Guard(config.guard, self.agent, run.path, self.ranks.seed(config.seed), config.collector.count),
             self.monitor,
             self.curriculum,
             None if self_play is None else SelfPlayHook(self_play),
@@ -145,14 +144,18 @@ class Training:
 
     # -- the loop ------------------------------------------------------------------------------------------------
 
-    def execute(self) -> Evaluation:
-        """Trains to ``until`` or the end; returns the last evaluation. Ctrl-C saves a checkpoint before it leaves."""
+    def execute(self) -> Evaluation | None:
+        """Trains to ``until`` or the end; returns the last evaluation, which the first rank alone makes.
+
+        Ctrl-C saves a checkpoint before it leaves.
+        """
         self.prepare()
         with self._started():
             for batch in self._batches(self.collector):
                 sequences = flatten_agents(batch, self.agent.interface.group)
                 self.previous = self.frames
-                self.frames += count_frames(batch, sequences, self.config.collector.count)
+                (found,) = self.ranks.sum(count_frames(batch, sequences, self.config.collector.count))
+                self.frames += int(found)
                 try:
                     self._call("on_collected", batch, sequences)
                     metrics = self.agent.learn(sequences, self.frames)
@@ -162,7 +165,7 @@ class Training:
                     self.collector.reset()
                 self._follow_up()
             self._call("on_end")
-        assert self.evaluation is not None, "the last batch is always evaluated"
+        assert self.evaluation is not None or not self.ranks.first, "the last batch is always evaluated"
         return self.evaluation
 
     def _follow_up(self) -> None:
@@ -209,11 +212,13 @@ class Training:
             for hook in self.hooks:
                 stack.callback(hook.close)
                 hook.on_start(self)
+            begins = self._pending_rng is None and not self.imitation.done
+            self.ranks.attach(self.agent, c.seed if begins else None)
             yield
 
     def _batches(self, collector: Any) -> Iterator[TensorDictBase]:
         """Batches until the last frame."""
-        batches = iter(collector) if self.ranks is None else collected_by(self.ranks, collector, self.env)
+        batches = iter(collector)
         while self.frames < self.last_frame:
             yield next(batches)
 
@@ -276,14 +281,27 @@ class Training:
         )
 
     def evaluate_and_log(self) -> bool:
-        """Evaluates, and leaves the results in the run's directory; whether none before was better."""
+        """Evaluates on the first rank, and leaves the results in the run's directory; whether none was better before.
+
+        All ranks go on alike: whether this was the best, or interrupted, or the run is to end with it.
+        """
+        is_best = interrupted = False
+        try:
+            is_best = self.ranks.first and self._evaluate_and_log()
+        except Interrupted:
+            interrupted = True
+        told = map(int, self.ranks.of_first(is_best, interrupted, self.last_frame))
+        is_best, interrupted, self.last_frame = bool(next(told)), bool(next(told)), next(told)
+        if interrupted:
+            raise Interrupted
+        return is_best
+
+    def _evaluate_and_log(self) -> bool:
         with self.following_work():
             evaluation = self.evaluation = self.evaluate()
         summary = evaluation.summary()
         evaluation.save(self.run.evaluations / f"{self.frames:012d}.json")
         rank = evaluation.rank(world_hooks(self.config.env["name"]).tie_breaker)
-        if self.ranks is not None:  # whether to save must not depend on what two devices round differently
-            rank = [self.ranks.of_first(number) for number in rank]
         is_best = rank > self.best_rank and rank[0] > -math.inf
         self.best_rank = max(rank, self.best_rank)
         self.log(summary)
@@ -301,10 +319,6 @@ class Training:
         """
         self._call("on_checkpoint")
         worlds = self.collector.worlds() if remote(self.config) else [self.env.state_dict()]
-        if self.ranks is not None:
-            worlds = self.ranks.states(worlds[0])
-            if not self.ranks.first:
-                return self.run.path
         state: dict[str, Any] = {
             "frames": self.frames,
             "time": self._clock.total,
@@ -319,6 +333,8 @@ class Training:
             state["other_ranks_env"] = worlds[1:]
         if self.config.checkpoint.replay:
             state["replay"] = self.agent.replay_state()
+        if not self.ranks.join_states(state):
+            return self.run.path
         if self.frames >= self.config.total_frames:
             self.digest = state_digest(state)
         return self.run.checkpoints.save(state, self.frames, best)
@@ -329,14 +345,20 @@ class Training:
         Raises:
             ConfigError: no checkpoint is sound, one does not fit this agent or world, or the run is complete.
         """
-        run = self.run if self.ranks is None else RunDirectory.open(str(self.config.resume))  # the first alone writes
+        run = self.run if self.ranks.first else RunDirectory.open(str(self.config.resume))  # the first alone writes
         state = unfinished(run.checkpoints, self.config.total_frames, self.last_frame)
         if state is None:
             self.begin()
             return
         self._check_size(state)
+        state = self.ranks.own(state)
         worlds = [state.get("env"), *state.get("other_ranks_env", [])]
-        world = None if remote(self.config) else own_worlds(worlds, self.ranks)
+        world = None if remote(self.config) else worlds[0]
+        if world is not None and len(worlds) > 1:
+            raise ConfigError(
+                f"resume: the run is one of {len(worlds)} processes of an earlier version, which shared the replay "
+                f"memory and random numbers; init={self.config.resume} begins a new run with its networks"
+            )
         if state.get("imitated") and self.config.imitation.only:
             raise ConfigError("resume: the run is complete; imitation.only=false goes on with reinforcement learning")
         try:
@@ -362,7 +384,7 @@ class Training:
 
     def _check_size(self, state: dict[str, Any]) -> None:
         """Raises a :class:`ConfigError` where a checkpoint is of more or fewer worlds than the configuration says."""
-        env, stored = self.config.env, state.get("config")
+        env, stored = self.raw_config["env"], state.get("config")
         before = stored.get("env") if isinstance(stored, dict) else None
         key = size_key(env)
         if isinstance(before, dict) and key is not None and before.get(key, env[key]) != env[key]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -37,7 +37,7 @@ class Monitor(Hook):
         self.observe(batch, metrics)
 
     def on_log(self, training: Training) -> Mapping[str, Any]:
-        return self.flush()
+        return self.flush(training.ranks.everyone)
 
     def observe(self, batch: TensorDictBase, metrics: Mapping[str, Tensor | float]) -> None:
         """Takes in a collector batch ``[W, T]`` and what ``learn`` returned."""
@@ -51,8 +51,18 @@ class Monitor(Hook):
             going_on = ~done.view(*done.shape, *[1] * (value.dim() - done.dim()))
             self._sums[name] = self._sums.get(name, 0.0) + value.double().masked_fill(going_on, 0).sum()
 
-    def flush(self) -> dict[str, float]:
-        """:meth:`metrics`; episodes are counted anew from then on."""
+    def flush(self, everyone: Callable[[Any], list[Any]] = lambda state: [state]) -> dict[str, float]:
+        """:meth:`metrics`; episodes are counted anew from then on.
+
+        Args:
+            everyone: gives the states of all processes that learn together for this one's.
+        """
+        states = everyone(self.state_dict())
+        self._episodes = sum(state["episodes"] for state in states)
+        for name in self._sums:
+            self._sums[name] = sum(state["sums"][name] for state in states)
+        for name in self._learned:
+            self._learned[name] = sum(state["learned"][name] for state in states) / len(states)
         metrics = self.metrics()
         self._sums, self._episodes = {}, 0
         return metrics

@@ -26,8 +26,7 @@ from .notices import Notices, conceal
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rlstack.data.ranks import Ranks
-
+    from .distributed import Ranks
     from .hooks import Hook
     from .loop import Training
 
@@ -62,7 +61,7 @@ def train(plain: dict[str, Any], hooks: Sequence[Hook] = ()) -> RunDirectory | N
 
     # After the configuration is known to be sound: torch and TorchRL take seconds to import.
     from .acceleration import planned
-    from .distributed import aside, join, of_rank
+    from .distributed import aside, join, share_of
     from .failures import told_in_one_line
     from .hooks import NoticesHook
     from .memory import check_memory
@@ -71,22 +70,23 @@ def train(plain: dict[str, Any], hooks: Sequence[Hook] = ()) -> RunDirectory | N
     from .summary import describe, where_things_are
 
     ranks = join()
-    config = of_rank(config, ranks)
+    whole, config = config, share_of(config, ranks)
     check_memory(config)
     agent = check_buildable(config)
-    check_collector(config, ranks)
-    compiled = planned(config, agent, shared=ranks is not None)
+    check_collector(config)
+    compiled = planned(config, agent, shared=ranks.count > 1)
     with aside(ranks) as folder, ExitStack() as stack:
         directory = _directory(config, folder)
         if folder is None:
             stack.enter_context(taken(directory.path))
         check_gradients(bool(config.debug))
-        print(describe(config, directory, compiled))
+        print(describe(whole, directory, compiled, ranks.count))
         notices = Notices(config.notify if folder is None else None, directory.path.name)
         training = _begun(config, directory, plain, ranks, [NoticesHook(notices), *hooks])
         with notices, told_in_one_line(directory.path, config.env):
             evaluation = training.execute()
-        evaluation.print_table()
+        if evaluation is not None:
+            evaluation.print_table()
         print(where_things_are(directory, config, training.digest))
         return directory if folder is None else None
 
@@ -102,7 +102,7 @@ def _directory(config: TrainConfig, aside: Path | None) -> RunDirectory:
 
 
 def _begun(
-    config: TrainConfig, directory: RunDirectory, plain: dict[str, Any], ranks: Ranks | None, hooks: Sequence[Hook]
+    config: TrainConfig, directory: RunDirectory, plain: dict[str, Any], ranks: Ranks, hooks: Sequence[Hook]
 ) -> Training:
     """The run, checked, at its first frame or where it was left; of one that cannot be nothing stays behind."""
     from .environment import record_environment

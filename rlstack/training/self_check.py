@@ -149,7 +149,7 @@ def check_batch(batch: TensorDictBase, env: EnvBase, frames: int) -> None:
             f"debug: {found.name} is not finite in world {found.world}, step {found.step} after frame {frames}"
         )
     for step, now in enumerate(batch.unbind(-1)):
-        # Several processes may have gathered them, each in as many worlds as these.
+        # Workers may have gathered them, each in as many worlds as these.
         for own in now.split(env.batch_size.numel()) if now.ndim else (now,):
             for spec, part in ((env.observation_spec, own["next"]), (env.full_action_spec, own)):
                 for key, leaf in spec.items(include_nested=True, leaves_only=True):

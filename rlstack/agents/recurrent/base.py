@@ -11,7 +11,6 @@ from tensordict import TensorDictBase
 from torch import Tensor, nn
 
 from envs.world import MEMORY
-from rlstack.networks.draws import own
 from rlstack.networks.recurrent import REMEMBERED, Core, Remembering, remembered
 from rlstack.networks.segments import Segments
 
@@ -91,9 +90,8 @@ class Recurrent(Agent):
 
         def first(count: int) -> Tensor:
             # Not once learning has gone on: the worlds have, too.
-            restored = None if self.restored is None else own(self.restored)
-            if explore is not False and restored is not None and len(restored) == count:
-                return restored
+            if explore is not False and self.restored is not None and len(self.restored) == count:
+                return self.restored
             return torch.zeros(count, size, dtype=self.interface.dtype, device=self.device)
 
         return RecurrentPolicy(self.interface, inner, recall, size, first)
@@ -133,7 +131,7 @@ class Recurrent(Agent):
         Args:
             active: ``[N, L]``, decisions that are learned from.
         """
-        if not any(optimizer.splits for optimizer in self.optimizers.values()):
+        if self.config.accumulate == 1:
             return batch
         count = active.sum(1)
         return batch.copy().set("share", count * (len(batch) / count.sum()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tensordict import TensorDictBase
@@ -78,7 +78,7 @@ class Curriculum(Hook):
 
     def on_batch(self, training: Training, batch: TensorDictBase, metrics: Mapping[str, Any]) -> None:
         """Between two batches, so that a checkpoint holds the stage that the next one begins in."""
-        self.observe(batch)
+        self.observe(batch, training.ranks.everyone)
         if self.check(training.frames):
             training.log(self.metrics())
             training.event(f"curriculum at {training.frames:,} frames: {self}")
@@ -91,9 +91,14 @@ class Curriculum(Hook):
 
     # -- judging -------------------------------------------------------------------------------------------------
 
-    def observe(self, batch: TensorDictBase) -> None:
-        """Takes in a collector batch ``[W, T]``."""
-        self._episodes.observe(batch)
+    def observe(self, batch: TensorDictBase, everyone: Callable[[Any], list[Any]] = lambda found: [found]) -> None:
+        """Takes in a collector batch ``[W, T]``.
+
+        Args:
+            everyone: gives what all processes that learn together have found for what this one has.
+        """
+        for found in everyone(self._episodes.finished(batch)):
+            self._episodes.take(found)
 
     def add(self, episodes: Mapping[str, Sequence[float]]) -> None:
         """Takes in episodes by statistic, oldest first."""
