@@ -231,17 +231,17 @@ def read_episodes(file: str | None, world: str) -> EpisodeSet | None:
     """
     if file is None:
         return None
-    from rlstack.evaluation.evaluator import EpisodeSet, world_part
+    import envs
+    from rlstack.evaluation.evaluator import EpisodeSet
 
-    reader = world_part(world, "episodes")
-    if reader is None:
-        raise ConfigError(f"episodes_file: the world {world!r} cannot start given episodes")
     try:
-        configs = reader.load_episodes(file)
+        configs = envs.world_hooks(world).load_episodes(file)
     except (OSError, EOFError, zlib.error, RecursionError) as error:
         raise ConfigError(f"episodes_file: {file} cannot be read ({error})") from None
     except ValueError as error:
         raise ConfigError(f"episodes_file: {error}") from None
+    if configs is None:
+        raise ConfigError(f"episodes_file: the world {world!r} cannot start given episodes")
     if not configs:
         raise ConfigError(f"episodes_file: {file} holds no episodes")
     return EpisodeSet(configs, ["all"] * len(configs))

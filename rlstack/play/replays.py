@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from torchrl.envs import EnvBase
 
 import envs
+from envs.recording import EpisodeRecording
+from envs.rendering.films import save_animation
+from envs.world import hooks_of
 from rlstack.config import ConfigError
-from rlstack.evaluation.evaluator import world_part
 
 from .records import Game
-
-_WORLD = "replay"
-"""The module beside a world that reads and writes its replays; ``ENDING`` there says how their names end."""
-_PAGE = "player"
-"""The module beside a world that makes a page for browsers of a replay."""
 
 
 @dataclass(order=True)
@@ -48,19 +43,18 @@ class BestGames:
     def __init__(self, world: str, most: int, of: str | None = None) -> None:
         if not self.can_record(world):
             raise ConfigError(f"save: {world!r} has no replays; worlds that do: {', '.join(_worlds())}")
-        self._recording = _part(world, "recording")
         self.world, self.most, self.of = world, most, of
         self.games: list[Kept] = []
         self._recorder: Any = None
 
     @staticmethod
     def can_record(world: str) -> bool:
-        """Whether a world can be recorded and has replays."""
-        return None not in (world_part(world, "recording"), world_part(world, _WORLD))
+        """Whether a world has replays."""
+        return envs.world_hooks(world).replay_ending is not None
 
     def watch(self, env: EnvBase) -> None:
         """Records all worlds of an env from now on; it has been reset just now."""
-        self._recorder = self._recording.Recorder(env, range(env.batch_size[0]))
+        self._recorder = hooks_of(env).recorder(range(env.batch_size[0]))
         self._recorder.add()
 
     def add(self) -> None:
@@ -88,18 +82,17 @@ class BestGames:
     def save(self, folder: Path, video: bool = True) -> list[Path]:
         """Writes ``best_1.npz`` (or the world's ending), ``best_2.npz``, ..., best first; returns what was written.
 
-        Beside each are a film and, where the world has a ``player``, a page for browsers.
+        Beside each are a film and, where the world has one, a page for browsers.
         """
-        files = _part(self.world, _WORLD)
         written = []
         for place, kept in enumerate(self.games, 1):
-            path = folder / f"best_{place}{_ending(self.world)}"
-            files.save_replay(kept.recording, path)
+            path = folder / f"best_{place}{envs.world_hooks(self.world).replay_ending}"
+            kept.recording.save_replay(path)
             written.append(path)
-            if world_part(self.world, _PAGE) is not None:
-                written.append(_shown(self.world, kept.recording, path.with_suffix(".html")))
+            if kept.recording.has_page:
+                written.append(_shown(kept.recording, path.with_suffix(".html")))
             if video:
-                written.append(_shown(self.world, kept.recording, path.with_suffix(".mp4")))
+                written.append(_shown(kept.recording, path.with_suffix(".mp4")))
         return written
 
 
@@ -107,54 +100,43 @@ def play_back(replay: Path, video: Path | None = None) -> Path:
     """Makes a film of a replay; beside it, as MP4, unless said otherwise.
 
     Args:
-        video: a path that ends in ``.mp4`` or ``.gif``; where the world has a ``player`` also ``.html``.
+        video: a path that ends in ``.mp4`` or ``.gif``; where the world has pages also ``.html``.
 
     Raises:
         ConfigError: one line: no replay of any world, or another ending.
     """
-    world, recording = read_replay(replay)
-    return _shown(world, recording, video or replay.with_suffix(".mp4"))
+    return _shown(read_replay(replay), video or replay.with_suffix(".mp4"))
 
 
-def read_replay(replay: Path) -> tuple[str, Any]:
-    """The world of a replay, and the recording in it.
+def read_replay(replay: Path) -> EpisodeRecording:
+    """The recording in a replay, of whatever world.
 
     Raises:
         ConfigError: one line: no replay of any world.
     """
     faults = []
-    worlds = _worlds()
-    for world in [name for name in worlds if _ending(name) == replay.suffix] or worlds:
+    endings = {name: envs.world_hooks(name).replay_ending for name in _worlds()}
+    for world in [name for name in endings if endings[name] == replay.suffix] or endings:
         try:
-            return world, _part(world, _WORLD).load_replay(replay)
+            return envs.world_hooks(world).load_replay(replay)
         except ValueError as error:
             faults.append(str(error))
     raise ConfigError(f"replay: {faults[0] if faults else 'no world has replays'}")
 
 
-def _shown(world: str, recording: Any, path: Path) -> Path:
+def _shown(recording: EpisodeRecording, path: Path) -> Path:
     """A film, or a page for browsers."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    page = world_part(world, _PAGE) if path.suffix == ".html" else None
-    save: Callable[..., None] = _part(world, "render").save_animation if page is None else page.save_page
     try:
-        save(recording, path)
+        if path.suffix == ".html" and recording.has_page:
+            recording.save_page(path)
+        else:
+            save_animation(recording.animation(), path)
     except ValueError as error:
         raise ConfigError(f"video: {error}") from None
     return path
 
 
-def _ending(world: str) -> str:
-    """Of the world's replays."""
-    return getattr(_part(world, _WORLD), "ENDING", ".npz")
-
-
-def _part(world: str, name: str) -> ModuleType:
-    part = world_part(world, name)
-    assert part is not None, f"{world} has no module {name}"
-    return part
-
-
 def _worlds() -> list[str]:
     """Names of worlds with replays."""
-    return [name for name in envs.names() if world_part(name, _WORLD) is not None]
+    return [name for name in envs.names() if BestGames.can_record(name)]

@@ -125,7 +125,7 @@ def test_a_checkpoint_in_a_window(checkpoint: Path, monkeypatch: pytest.MonkeyPa
         opened.append(Screen(size, title))
         return opened[-1]
 
-    monkeypatch.setattr("envs.drawing.window.TkWindow", open_window)
+    monkeypatch.setattr("envs.rendering.window.TkWindow", open_window)
     monkeypatch.setenv("DISPLAY", ":0")
     command(f"checkpoint={checkpoint}", "env.max_steps=7", "speed=10")
     assert opened[0].pictures == 4 and opened[0].title == f"{checkpoint} in arena"

@@ -12,9 +12,9 @@ from envs.echelon.match import statistics
 from envs.echelon.replay import load_replay as load_echelon
 from envs.echelon.specs import STATISTICS
 from envs.rocket.replay import load_replay
+from envs.world import WorldHooks
 from rlstack.config import ConfigError
 from rlstack.league import play, run_league
-from rlstack.play import replays
 from rlstack.play.matches import Arena, pairing
 from rlstack.play.records import Game
 from rlstack.play.replays import BestGames, play_back
@@ -47,14 +47,21 @@ class Taped(tuple[int, int]):
         return (*self, *players, title)
 
 
+class TapedWorld(WorldHooks):
+    batch_size = (1,)
+
+    def recorder(self, worlds: Any, titles: Any = None) -> Any:
+        return Tape(self, worlds)
+
+
 @pytest.fixture
 def taped(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every world has a recorder."""
-    monkeypatch.setattr(replays, "world_part", lambda world, name: type("Part", (), {"Recorder": Tape}))
+    monkeypatch.setattr(BestGames, "can_record", staticmethod(lambda world: True))
 
 
 def keep(best: BestGames, *games: Game) -> list[int]:
-    best.watch(type("Env", (), {"batch_size": [1]})())  # type: ignore[arg-type]
+    best.watch(TapedWorld())  # type: ignore[arg-type]
     for number, game in enumerate(games):
         best.finish(0, number, game)
     return [kept.number for kept in best.games]

@@ -11,7 +11,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from envs.drawing.lettering import width_of, write
+from envs.rendering.canvas import width_of, write
 from envs.rocket import render
 from envs.rocket.env import Rocket
 from envs.rocket.film import Film

@@ -36,7 +36,7 @@ class TkWindow:
         ValueError: there is no Tk, or no display to open a window on.
     """
 
-    def __init__(self, size: tuple[int, int], title: str = "Arena") -> None:
+    def __init__(self, size: tuple[int, int], title: str) -> None:
         try:
             import tkinter
         except ImportError:

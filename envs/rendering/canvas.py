@@ -1,4 +1,4 @@
-"""Soft, glowing shapes on an RGB picture.
+"""Soft, glowing shapes and smooth text on RGB pictures.
 
 A shape is the signed distance of the pixels around it to its edge: less than 0 inside, so that the edge is
 anti-aliased wherever it is, and what glows fades with it. Only a small patch of the picture is touched.
@@ -6,25 +6,58 @@ anti-aliased wherever it is, and what glows fades with it. Only a small patch of
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
+import matplotlib
 import numpy as np
 from numpy.typing import NDArray
-
-from .font import mask
+from PIL import Image, ImageDraw, ImageFont
 
 Picture = NDArray[np.uint8]
 Colour = tuple[int, int, int]
 Array = NDArray[Any]
 
+_FONTS = {False: "DejaVuSans.ttf", True: "DejaVuSans-Bold.ttf"}
+_SMALLEST = (640, 360)
+
+
+@dataclass(frozen=True)
+class PictureLayout:
+    """Places in a picture, which follow from its size.
+
+    Args:
+        size: width and height of the picture in pixels, at least 640 by 360.
+
+    Raises:
+        ValueError: a size at which nothing could be read.
+    """
+
+    size: tuple[int, int]
+
+    def __post_init__(self) -> None:
+        if self.size[0] < _SMALLEST[0] or self.size[1] < _SMALLEST[1]:
+            raise ValueError(f"size: {self.size[0]} x {self.size[1]} is too small, at least 640 x 360 are needed")
+
+    @property
+    def unit(self) -> float:
+        """A pixel of a picture of 720 lines."""
+        return min(self.size[1] / 720, self.size[0] / 1280)
+
+    def points(self, size: float) -> int:
+        """A letter size for pictures of 720 lines, for this one."""
+        return max(7, round(size * self.unit))
+
 
 class Canvas:
-    """A picture to draw on; shapes are placed in px of the arena, texts and bars in pixels of the picture.
+    """A picture to draw shapes on, which are placed in units of the world.
 
     Args:
         picture: uint8 ``[H, W, 3]``, drawn on in place.
-        scale: pixels per px of the arena.
-        corner: pixel (x, y) where the arena's (0, 0) is.
+        scale: pixels per unit.
+        corner: pixel (x, y) where the world's (0, 0) is.
     """
 
     def __init__(self, picture: Picture, scale: float, corner: tuple[float, float]) -> None:
@@ -135,42 +168,8 @@ class Canvas:
         patch += cover[..., None] * (light - patch)
         self.picture[where] = np.clip(patch, 0, 255)
 
-    # -- pixels ------------------------------------------------------------------------------------------------------
 
-    def box(self, left: int, top: int, width: int, height: int, colour: Colour, opacity: float = 1.0) -> None:
-        """A rectangle, in pixels."""
-        box(self.picture, left, top, width, height, colour, opacity)
-
-    def text(
-        self,
-        text: str,
-        x: int,
-        y: int,
-        size: int,
-        colour: Colour,
-        align: float = 0.0,
-        opacity: float = 1.0,
-    ) -> None:
-        """A text with a shadow.
-
-        Args:
-            x, y: pixel of its upper edge's left end (``align`` 0), middle (0.5) or right end (1).
-            size: pixels per block of the letters, which are 7 high.
-        """
-        letters = mask(text, size)
-        left = x - round(align * letters.shape[1])
-        for shift, shade in ((max(1, size // 2), (0, 0, 0)), (0, colour)):
-            top, start = y + shift, left + shift
-            height, width = self.picture.shape[:2]
-            rows = slice(max(top, 0), min(top + letters.shape[0], height))
-            columns = slice(max(start, 0), min(start + letters.shape[1], width))
-            if rows.start < rows.stop and columns.start < columns.stop:
-                shown = letters[rows.start - top : rows.stop - top, columns.start - start : columns.stop - start]
-                self._blend((rows, columns), opacity * shown[..., None], shade)
-
-    def _blend(self, where: tuple[slice, slice], opacity: Array, colour: Colour) -> None:
-        patch = self.picture[where].astype(np.float32)
-        self.picture[where] = patch + opacity * (np.array(colour, np.float32) - patch)
+# -- in pixels of the picture ----------------------------------------------------------------------------------------
 
 
 def box(
@@ -181,6 +180,57 @@ def box(
     columns = slice(max(round(left), 0), max(round(left + width), 0))
     patch = picture[rows, columns].astype(np.float32)
     picture[rows, columns] = patch + opacity * (np.array(colour, np.float32) - patch)
+
+
+@lru_cache(maxsize=64)
+def _font(size: int, bold: bool) -> ImageFont.FreeTypeFont:
+    return ImageFont.truetype(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / _FONTS[bold], size)
+
+
+@lru_cache(maxsize=1024)
+def _letters(text: str, size: int, bold: bool) -> NDArray[np.float32]:
+    """How much of each pixel the letters cover, ``[height, width]``; the height depends on the size alone."""
+    font = _font(size, bold)
+    width = max(1, int(np.ceil(font.getlength(text))))
+    sheet = Image.new("L", (width, sum(font.getmetrics())))
+    ImageDraw.Draw(sheet).text((0, 0), text, fill=255, font=font)
+    return np.asarray(sheet, dtype=np.float32) / np.float32(255)
+
+
+def width_of(text: str, size: int, bold: bool = False) -> int:
+    """Pixels that a line of text takes."""
+    return int(_letters(text, size, bold).shape[1])
+
+
+def write(
+    picture: Picture,
+    text: str,
+    x: float,
+    y: float,
+    size: int,
+    colour: Colour,
+    align: float = 0.0,
+    bold: bool = False,
+    opacity: float = 1.0,
+) -> None:
+    """Writes a line of text; what lies outside of the picture is left out.
+
+    Args:
+        x: pixel of its left end (``align`` 0), its middle (0.5) or its right end (1).
+        y: pixel of the middle of its capitals.
+        size: height of a line in pixels, nearly.
+    """
+    letters = _letters(text, size, bold)
+    ascent, _ = _font(size, bold).getmetrics()
+    left, top = round(x - align * letters.shape[1]), round(y - ascent + 0.365 * size)
+    height, width = picture.shape[:2]
+    rows = slice(max(top, 0), min(top + letters.shape[0], height))
+    columns = slice(max(left, 0), min(left + letters.shape[1], width))
+    if rows.start >= rows.stop or columns.start >= columns.stop:
+        return
+    cover = opacity * letters[rows.start - top : rows.stop - top, columns.start - left : columns.stop - left, None]
+    patch = picture[rows, columns].astype(np.float32)
+    picture[rows, columns] = patch + cover * (np.array(colour, np.float32) - patch)
 
 
 def _to_polygon(corners: Array, x: Array, y: Array) -> Array:

@@ -1,18 +1,65 @@
-"""What the recorders of all worlds share."""
+"""Recordings of episodes: what every world's have in common, and who collects them."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Generic, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import torch
+from typing_extensions import Self
+
+if TYPE_CHECKING:
+    from .rendering.canvas import Picture
+    from .rendering.films import Animation
+
+
+class EpisodeRecording(ABC):
+    """What happened in an episode of one world. It draws itself, and writes itself where its world has replays.
+
+    Attributes:
+        overview_columns: pictures in a row of a grid of overviews at most.
+        has_page: :meth:`save_page` writes something.
+    """
+
+    overview_columns: ClassVar[int] = 6
+    has_page: ClassVar[bool] = False
+
+    @abstractmethod
+    def animation(self) -> Animation:
+        """The episode as pictures by time. ``rlstack watch``, ``best.mp4`` of evaluations and leagues."""
+
+    @abstractmethod
+    def overview(self) -> Picture:
+        """The whole episode in a small picture, uint8 ``[H, W, 3]``. ``trajectories.png`` of evaluations."""
+
+    def named(self, players: tuple[str, str], title: str = "") -> Self:
+        """The same game with the names of its players. Leagues."""
+        raise NotImplementedError(f"nobody plays against anybody in a {type(self).__name__}")
+
+    def save_replay(self, path: str | Path) -> None:
+        """Writes a file that the world's ``load_replay`` reads, wholly or not at all; makes missing folders.
+
+        Raises:
+            ValueError: another ending than the world's ``replay_ending``.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no replays")
+
+    def save_page(self, path: str | Path) -> None:
+        """Writes a page for browsers, which needs nothing else.
+
+        Raises:
+            ValueError: another ending than ``.html``.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no page")
+
 
 Frame = TypeVar("Frame")
-Recording = TypeVar("Recording")
+Recorded = TypeVar("Recorded", bound=EpisodeRecording)
 
 
-class Recorder(ABC, Generic[Frame, Recording]):
+class EpisodeRecorder(ABC, Generic[Frame, Recorded]):
     """Collects recordings of some worlds of an env, one episode of each.
 
     Call :meth:`add` after the reset and after every ``env.step`` (not ``step_and_maybe_reset``, which has already
@@ -54,7 +101,7 @@ class Recorder(ABC, Generic[Frame, Recording]):
         """The episode has ended."""
 
     @abstractmethod
-    def _recording(self, frames: list[Frame], title: str) -> Recording:
+    def _recording(self, frames: list[Frame], title: str) -> Recorded:
         """Of the frames of an episode, one at least."""
 
     # -- what it does --------------------------------------------------------------------------------------------
@@ -75,7 +122,7 @@ class Recorder(ABC, Generic[Frame, Recording]):
         for place, frame in zip(places, self._look(places) if places else ()):
             self._frames[place].append(frame)
 
-    def finish(self, place: int) -> Recording:
+    def finish(self, place: int) -> Recorded:
         """What has been recorded of the world at a place in the list; :meth:`begin` begins another recording.
 
         Raises:
@@ -85,7 +132,7 @@ class Recorder(ABC, Generic[Frame, Recording]):
         self._frames[place], self._running[place] = [], True
         return recording
 
-    def recordings(self) -> list[Recording]:
+    def recordings(self) -> list[Recorded]:
         """What has been recorded so far, in the order of the worlds.
 
         Raises:
@@ -93,7 +140,7 @@ class Recorder(ABC, Generic[Frame, Recording]):
         """
         return [self._recorded(place) for place in range(len(self._frames))]
 
-    def _recorded(self, place: int) -> Recording:
+    def _recorded(self, place: int) -> Recorded:
         if not self._frames[place]:
             raise ValueError("nothing recorded: call add() after the reset and after each step")
         return self._recording(list(self._frames[place]), self._titles[place])  # a copy: more may be added

@@ -1,11 +1,14 @@
-"""Pictures, films, and grids of pictures as files."""
+"""Animations of episodes, and pictures, grids of pictures and films as files."""
 
 from __future__ import annotations
 
+import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import imageio.v2 as imageio
 import numpy as np
@@ -16,6 +19,61 @@ from .canvas import Picture
 
 _SUFFIXES = (".gif", ".mp4")
 _QUICK = ["-preset", "veryfast"]  # half the encoder's time, files as small
+
+
+class Animation(ABC):
+    """Pictures of an episode by time.
+
+    Attributes:
+        per_second: units of time in a second, at the speed at which the episode is meant to be watched.
+        fps: pictures shown per second in a film.
+        size: width and height of the pictures in pixels.
+    """
+
+    per_second: float
+    fps: float = 30.0
+    size: tuple[int, int]
+
+    @property
+    @abstractmethod
+    def span(self) -> tuple[float, float]:
+        """First and last time."""
+
+    @abstractmethod
+    def draw(self, time: float, pause: float = 0.0, /) -> Picture:
+        """The picture at a time, or ``pause`` after the end, uint8 ``[H, W, 3]``."""
+
+    def longer(self, recording: Any) -> Animation:
+        """The animation of a recording of the same episode with more steps."""
+        longer: Animation = recording.animation()
+        return longer
+
+
+def save_animation(
+    animation: Animation, path: str | Path, fps: float | None = None, speed: float = 1.0, hold: float = 2.0
+) -> None:
+    """Writes an animation as GIF or MP4, by the suffix of ``path``.
+
+    Args:
+        fps: pictures shown per second; None: the animation's own number.
+        speed: 1 is the speed at which the episode is meant to be watched.
+        hold: seconds for which the end stands still.
+
+    Raises:
+        ValueError: another suffix, or an odd size.
+    """
+    fps = animation.fps if fps is None else fps
+    first, last = animation.span
+    advance = speed * animation.per_second / fps
+    moving, still = math.floor((last - first) / advance) + 1, round(hold * fps)
+
+    def pictures() -> Iterator[Picture]:
+        for frame in range(moving):
+            yield animation.draw(first + frame * advance)
+        for frame in range(1, still + 1):
+            yield animation.draw(last, frame * advance)
+
+    save_film(path, fps, animation.size, pictures(), moving + still)
 
 
 def save_film(
@@ -66,7 +124,7 @@ def save_grid(path: str | Path, pictures: Iterable[Picture], columns: int) -> No
     """
     tiles = list(pictures)
     if not tiles:
-        raise ValueError("save_trajectories needs at least one recording")
+        raise ValueError("save_grid needs at least one picture")
     columns = min(columns, len(tiles))
     tiles += [np.zeros_like(tiles[0])] * (-len(tiles) % columns)
     rows = [np.concatenate(tiles[start : start + columns], 1) for start in range(0, len(tiles), columns)]
