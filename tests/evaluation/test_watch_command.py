@@ -87,7 +87,7 @@ def test_every_world_can_be_watched(world: str) -> None:
     options, policy, shape = WORLDS[world]
     shown = find_policy(config(policy=policy, env=load_group("env", world, options)), list(options))
     episode = LiveEpisode(shown.env, shown.policy, seed=1)
-    animation = animate(shown.world, episode)
+    animation = animate(episode)
     assert animation is not None
     first = animation.draw(animation.span[0])
     assert first.shape == shape and first.dtype == np.uint8

@@ -14,7 +14,6 @@ from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 
 import envs
-from envs.arena import render
 from envs.arena.env import Arena
 from envs.arena.recording import ArenaRecorder, snapshot
 from envs.arena.render import DURATION, Effects, happened
@@ -181,9 +180,3 @@ def test_evaluations_write_a_grid_and_a_video(tmp_path: Path, options: dict[str,
         ["trajectories.png", "best.mp4", "worst.mp4"],
     )
     assert all(path.stat().st_size > 1000 for path in paths)
-
-
-def test_a_world_may_offer_one_kind_of_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = evaluate(Shooting(), "arena", {}, episodes=1, seed=0, record=1, max_steps=2)
-    monkeypatch.delattr(render, "save_trajectories")
-    assert [path.name for path in save_pictures(found, tmp_path)] == ["best.mp4"]

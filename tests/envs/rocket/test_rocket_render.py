@@ -155,7 +155,7 @@ def test_files(tmp_path: Path) -> None:
     ):
         with pytest.raises(ValueError, match=message):
             render.save_animation(recording, tmp_path / path, size=size)
-    with pytest.raises(ValueError, match="at least one recording"):
+    with pytest.raises(ValueError, match="at least one picture"):
         render.save_trajectories([], tmp_path / "grid.png")
 
 
