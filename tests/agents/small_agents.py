@@ -11,6 +11,7 @@ from torch import Tensor
 from torchrl.data import Binary, Bounded, Categorical, Composite, MultiCategorical, TensorSpec, Unbounded
 from torchrl.envs import EnvBase
 
+from envs.world import WorldHooks
 from rlstack.agents import make_agent
 
 _NETWORKS: dict[str, Any] = {"self_features": 8, "object_features": [4], "hidden": [16, 16]}
@@ -88,7 +89,7 @@ def small(env: Any = None, total_frames: int = 1000, name: str = "acqn", **overr
     return make_agent(name, env, total_frames, **{**SMALL[name], **overrides})
 
 
-class Decisions:
+class Decisions(WorldHooks):
     """Only the specs of an env: enough to build an agent, to ask it for actions and to make up its experience.
 
     Args:
