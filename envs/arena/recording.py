@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from numpy.typing import NDArray
 
-from ..recording import EpisodeRecorder, EpisodeRecording
+from .. import recorders
 from .rules import NEVER, Rules
 from .state import ArenaState
-
-if TYPE_CHECKING:
-    from ..rendering.canvas import Picture
-    from ..rendering.films import Animation
 
 Array = NDArray[Any]
 
@@ -117,7 +113,7 @@ def _snapshot(fields: Mapping[str, Array], place: int, rules: Rules) -> Snapshot
 
 
 @dataclass
-class ArenaRecording(EpisodeRecording):
+class Recording:
     """One episode.
 
     Args:
@@ -138,20 +134,8 @@ class ArenaRecording(EpisodeRecording):
         if not self.frames:
             raise ValueError("frames: a recording needs at least one")
 
-    def animation(self) -> Animation:
-        """By steps of the game."""
-        from .render import ArenaAnimation
 
-        return ArenaAnimation(self)
-
-    def overview(self) -> Picture:
-        """The end, with the way of the ship."""
-        from .render import overview
-
-        return overview(self)
-
-
-class ArenaRecorder(EpisodeRecorder[Snapshot, ArenaRecording]):
+class Recorder(recorders.Recorder[Snapshot, Recording]):
     """Collects recordings of some worlds of an env, one episode of each."""
 
     def _look(self, places: list[int]) -> list[Snapshot]:
@@ -164,5 +148,5 @@ class ArenaRecorder(EpisodeRecorder[Snapshot, ArenaRecording]):
     def _is_over(self, frame: Snapshot) -> bool:
         return frame.over(self._env.rules)
 
-    def _recording(self, frames: list[Snapshot], title: str) -> ArenaRecording:
-        return ArenaRecording(frames, self._env.rules, title)
+    def _recording(self, frames: list[Snapshot], title: str) -> Recording:
+        return Recording(frames, self._env.rules, title)

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..rendering.canvas import Canvas, Colour, Picture, PictureLayout
+from ..drawing.canvas import Canvas, Colour, Picture
+from ..drawing.page import Page
 from .landscapes import FOLIAGE, LAVA, LOW_WALL, WATER
 from .rules import MAP
 from .story import Ground
@@ -31,8 +32,8 @@ _HEAD, _FOOT = 66, 10
 
 
 @dataclass(frozen=True)
-class Layout(PictureLayout):
-    """Places in a picture, in pixels; see :class:`~envs.rendering.canvas.PictureLayout`.
+class Layout(Page):
+    """Places in a picture, in pixels; see :class:`~envs.drawing.page.Page`.
 
     Args:
         side: of the map, in voxels.
@@ -60,6 +61,10 @@ class Layout(PictureLayout):
     def canvas(self, picture: Picture) -> Canvas:
         """To draw in (x, -y), in voxels."""
         return Canvas(picture, self.scale, self.corner)
+
+    def points(self, size: float) -> int:
+        """A letter size for pictures of 720 lines, for this one."""
+        return max(7, round(size * self.unit))
 
 
 def background(layout: Layout, ground: Ground) -> Picture:

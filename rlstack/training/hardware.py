@@ -12,41 +12,28 @@ import resource
 import sys
 import threading
 import time
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import Any
 
 import torch
-
-from .hooks import Hook
-
-if TYPE_CHECKING:
-    from .loop import Training
+from typing_extensions import Self
 
 _MEGABYTE = 1e6
 _EVERY = 0.5  # s; NVML itself averages over a sixth of a second to a second
 
 
-class Hardware(Hook):
-    """Readings for log lines; a GPU is watched from the start of a run to its end.
+class Hardware:
+    """Readings for log lines; a context, in which a GPU is watched.
 
     Args:
         device: what the run computes on.
+        frames: of the run so far, from which the rate is counted.
     """
 
-    def __init__(self, device: torch.device | str) -> None:
+    def __init__(self, device: torch.device | str, frames: int = 0) -> None:
         self._gpu = GpuWatch(torch.device(device))
-        self._frames, self._since = 0, time.monotonic()
-
-    def on_start(self, training: Training) -> None:
-        self._frames, self._since = training.frames, time.monotonic()
-        self._gpu.start()
-
-    def on_log(self, training: Training) -> Mapping[str, float]:
-        return self.read(training.frames, training.worker_failures)
-
-    def close(self) -> None:
-        self._gpu.stop()
+        self._frames, self._since = frames, time.monotonic()
 
     def read(self, frames: int, worker_failures: int = 0) -> dict[str, float]:
         """Metrics ``system/...`` since the last reading.
@@ -62,6 +49,15 @@ class Hardware(Hook):
         if worker_failures:
             metrics["system/worker_restarts"] = float(worker_failures)
         return metrics | {f"system/{name}": value for name, value in self._gpu.read().items()}
+
+    def __enter__(self) -> Self:
+        self._gpu.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._gpu.stop()
 
 
 class GpuWatch:

@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 from envs.whole_files import replacing
 from rlstack.training.loggers import FRAMES, METRICS_FILE, read_metrics
 
-STAGE = "curriculum/stage"
+from .course import STAGE
+
 SHOWN = ("train/success", "train/return")
 """What is drawn below the stages: the first that was logged."""
 PICTURE = "curriculum.png"

@@ -1,0 +1,1 @@
+"""Pictures and films of worlds: what their renderers share."""
