@@ -11,7 +11,6 @@ step batches should use ``envs.make``.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
@@ -64,8 +63,8 @@ class SingleWorld(gymnasium.Env[Any, Any]):
             raise ValueError(f"render_mode: {render_mode!r} is unknown, allowed: rgb_array and None")
         self.world: World = registry.make(world, num_worlds=1, **options)
         self.render_mode = render_mode
-        self._package = registry.world_class(world).__module__.rpartition(".")[0]
         self._recorder: Any = None
+        self._animation: Any = None
         self._group = GROUP if GROUP in self.world.observation_spec.keys() else None  # noqa: SIM118
         agents = self.world.full_action_spec[GROUP].shape[1] if self._group else 1
         if agents != 1:
@@ -117,10 +116,11 @@ class SingleWorld(gymnasium.Env[Any, Any]):
         if self.render_mode is None:
             return None
         if self._recorder is None:
-            recording = importlib.import_module(f"{self._package}.recording")
-            self._recorder = recording.Recorder(self.world, [0], [""])
+            self._recorder, self._animation = self.world.recorder([0], [""]), None
             self._recorder.add()
-        return importlib.import_module(f"{self._package}.render").draw_frame(self._recorder.recordings()[0], -1)
+        recording = self._recorder.recordings()[0]
+        self._animation = recording.animation() if self._animation is None else self._animation.longer(recording)
+        return self._animation.draw(self._animation.span[1])
 
     def close(self) -> None:
         """Closes the world."""

@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ from typing_extensions import Self
 from .actions import Reader, reader
 from .freed_memory import keep_freed_memory
 from .pool import StartPool
+from .recording import EpisodeRecorder, EpisodeRecording
 from .waiting import looks_are_free
 
 GROUP = "agents"
@@ -117,6 +119,27 @@ class WorldHooks:
         """Constructor options that a world needs to start these episodes with :meth:`reset_to`. Evaluation."""
         return {}
 
+    @staticmethod
+    def load_episodes(path: str | Path) -> list[Any] | None:
+        """Reads episodes for :meth:`reset_to` from a file; None for a world that cannot. ``rlstack evaluate``.
+
+        Raises:
+            ValueError: one line: the file holds something else.
+        """
+        return None
+
+    replay_ending: ClassVar[str | None] = None
+    """How the names of replays end, such as ``.npz``; None for a world that has none. Leagues, ``rlstack watch``."""
+
+    @staticmethod
+    def load_replay(path: str | Path) -> EpisodeRecording:
+        """Reads what :meth:`EpisodeRecording.save_replay` of this world has written.
+
+        Raises:
+            ValueError: one line: the file is missing, damaged, or no replay of this world.
+        """
+        raise NotImplementedError("this world has no replays")
+
     # -- asked of an env: what it is -----------------------------------------------------------------------------
 
     input_features: Callable[[], Any] | None = None
@@ -133,10 +156,8 @@ class WorldHooks:
     """How many stages of difficulty :meth:`set_stage` knows, 0 for none. Curricula."""
     stage_names: tuple[str, ...] = ()
     """What these are called, where a curriculum may name them."""
-    repeats: int = 1
-    """Steps of the simulation in a step of the env. Films."""
     pictures_per_second: float = 20.0
-    """At how many steps a second the world is meant to be watched. Films."""
+    """At how many steps a second a world is meant to be watched that shows itself by :meth:`render` alone."""
 
     @property
     def innermost(self) -> Any:
@@ -194,8 +215,18 @@ class WorldHooks:
     """Of a policy and a number of steps T, a batch ``[W, T]`` and the next root, where the world can make many steps
     faster than one after another. The collector, on the CPU."""
 
+    def recorder(self, worlds: Sequence[int], titles: Sequence[str] | None = None) -> EpisodeRecorder[Any, Any] | None:
+        """Collects recordings of these worlds, which draw themselves; None for a world that has no recordings.
+
+        Evaluation, leagues, ``rlstack watch``. Arguments as of :class:`~envs.recording.EpisodeRecorder`.
+        """
+        return None
+
     def render(self) -> Any:
-        """A picture of the first world as it stands, uint8 ``[height, width, 3]``. ``rlstack watch``."""
+        """A picture of the first world as it stands, uint8 ``[height, width, 3]``.
+
+        ``rlstack watch``, for a world without recordings.
+        """
         raise NotImplementedError(f"{type(self).__name__} draws no pictures")
 
 

@@ -14,7 +14,7 @@ from rlstack.command import hydra_command, open_group
 from rlstack.config import ConfigError, Interval, build, to_plain
 
 if TYPE_CHECKING:  # importing torch takes seconds, which a mistyped key need not cost
-    from rlstack.diagnostics.subject import Subject
+    from rlstack.diagnostics.measuring import MeasuredTraining
 
 
 @dataclass
@@ -42,21 +42,19 @@ def run(cfg: DictConfig) -> None:
     from rlstack.runs.run_directory import removed_if_empty
 
     before = None if config.compare is None else comparison.read(config.compare)
-    subject = prepare(config, plain)
-    folder = output_folder(config, subject)
-    print(report.heading(described(subject)), flush=True)
+    measured = prepare(config, plain)
+    folder = output_folder(config, measured)
+    print(report.heading(described(measured)), flush=True)
     with removed_if_empty(folder):
         diagnosis = diagnose(
-            subject, config.test, lambda name, found: print("\n".join(report.section(name, found)), flush=True)
+            measured, config.test, lambda name, found: print("\n".join(report.section(name, found)), flush=True)
         )
     file = folder / "diagnosis.json"
     write_json(file, diagnosis)
     written = [file]
     if config.plots:
-        from rlstack.diagnostics.pictures import save_picture
-
         picture = folder / "diagnosis.png"
-        written += [picture] if save_picture(picture, diagnosis) else []
+        written += [picture] if report.save_picture(picture, diagnosis) else []
     print("\n".join(report.verdict_lines(diagnosis["verdict"])))
     if before is not None:
         print("\n" + "\n".join(comparison.lines(diagnosis, before, str(config.compare))))
@@ -65,8 +63,8 @@ def run(cfg: DictConfig) -> None:
         print(f"wrote {path}")
 
 
-def prepare(config: DiagnoseConfig, plain: dict[str, Any]) -> Subject:
-    """What is to be measured, known to be buildable.
+def prepare(config: DiagnoseConfig, plain: dict[str, Any]) -> MeasuredTraining:
+    """The training that is to be measured, once it is known that it can be built.
 
     Raises:
         ConfigError: an option that does not exist or does not fit, or CPU time asked of what runs elsewhere.
@@ -79,32 +77,31 @@ def prepare(config: DiagnoseConfig, plain: dict[str, Any]) -> Subject:
 
     import torch
 
-    from rlstack.diagnostics.subject import Subject
-    from rlstack.diagnostics.timing import Clock
+    from rlstack.diagnostics.measuring import DeviceClock, MeasuredTraining
     from rlstack.runs.worlds import choose_device, with_defaults
     from rlstack.training.self_check import check_buildable
 
     training = replace(training, env=with_defaults(training.env))
     device = choose_device(training.device)
-    subject = Subject(training, plain, device, Clock(config.clock, device), config.seconds)
-    if config.clock == "cpu" and (device.type != "cpu" or subject.processes):
+    measured = MeasuredTraining(training, plain, device, DeviceClock(config.clock, device), config.seconds)
+    if config.clock == "cpu" and (device.type != "cpu" or measured.processes):
         raise ConfigError("clock: cpu cannot see a GPU or other processes; allowed there: wall")
     if training.threads is not None:
         torch.set_num_threads(training.threads)
     check_buildable(training)
-    return subject
+    return measured
 
 
-def output_folder(config: DiagnoseConfig, subject: Subject) -> Path:
-    """Where the results go.
+def output_folder(config: DiagnoseConfig, measured: MeasuredTraining) -> Path:
+    """The folder of the results.
 
     Raises:
         ConfigError: the folder cannot be made.
     """
     from rlstack.runs.run_directory import make_first_free, make_folder
-    from rlstack.train import run_name
+    from rlstack.training.run import run_name
 
-    c = subject.config
+    c = measured.config
     name = f"diagnosis_{run_name(c.agent, c.env, c.seed)}_{time.strftime('%Y%m%d-%H%M%S')}"
     if config.output is None:
         return make_first_free(Path("runs") / name, "output")

@@ -126,12 +126,12 @@ def judge(config: EvaluateConfig, judged: Candidate, device: torch.device) -> No
 
 def play_games(config: EvaluateConfig, judged: Candidate, device: torch.device) -> None:
     """Plays games against each of ``opponents``, half of them on either side."""
-    from rlstack.play.challenge import Challenge, play_challenge
+    from rlstack.play.challenge import Trial, hold
 
     policy = judged.agent.policy(explore=config.policy == "explore")
-    games = Challenge(judged.env, config.opponents or [], config.episodes, config.seed, config.plots, config.video)
+    trial = Trial(judged.env, config.opponents or [], config.episodes, config.seed, config.plots, config.video)
     place = partial(output_folder, config, judged)
-    for path in play_challenge(games, policy, judged.player, judged.frames, judged.name, place, device):
+    for path in hold(trial, policy, judged.player, judged.frames, judged.name, place, device):
         print(f"wrote {path}")
 
 
@@ -201,9 +201,9 @@ def from_elsewhere(config: EvaluateConfig, device: torch.device) -> Candidate:
 
 def _without_opponents(config: EvaluateConfig, env: dict[str, Any]) -> dict[str, Any]:
     """The group of the world to act in: in games both sides of it are there, whoever trained against whom."""
-    from rlstack.runs.opponents import without_opponents
+    from rlstack.play.option import without
 
-    return without_opponents(env) if config.opponents is not None else env
+    return without(env) if config.opponents is not None else env
 
 
 def output_folder(config: EvaluateConfig, judged: Candidate) -> Path:
@@ -231,17 +231,17 @@ def read_episodes(file: str | None, world: str) -> EpisodeSet | None:
     """
     if file is None:
         return None
-    from rlstack.evaluation.evaluator import EpisodeSet, world_part
+    import envs
+    from rlstack.evaluation.evaluator import EpisodeSet
 
-    reader = world_part(world, "episodes")
-    if reader is None:
-        raise ConfigError(f"episodes_file: the world {world!r} cannot start given episodes")
     try:
-        configs = reader.load_episodes(file)
+        configs = envs.world_hooks(world).load_episodes(file)
     except (OSError, EOFError, zlib.error, RecursionError) as error:
         raise ConfigError(f"episodes_file: {file} cannot be read ({error})") from None
     except ValueError as error:
         raise ConfigError(f"episodes_file: {error}") from None
+    if configs is None:
+        raise ConfigError(f"episodes_file: the world {world!r} cannot start given episodes")
     if not configs:
         raise ConfigError(f"episodes_file: {file} holds no episodes")
     return EpisodeSet(configs, ["all"] * len(configs))

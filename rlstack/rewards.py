@@ -1,4 +1,4 @@
-"""Shows what a reward is made of: ``python -m rlstack.rewards checkpoint=runs/<run>``."""
+"""Shows the terms of a reward: ``python -m rlstack.rewards checkpoint=runs/<run>``."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from rlstack.config.errors import did_you_mean
 if TYPE_CHECKING:  # importing torch takes seconds, which a mistyped key need not cost
     from torchrl.envs import EnvBase
 
-    from envs.drawing.window import Window
+    from envs.rendering.window import Window
     from rlstack.evaluation.pictures import ActingPolicy, EpisodeAnimation
     from rlstack.runs.loading import LoadedRun
 
@@ -112,7 +112,7 @@ def _screen(
     Raises:
         ConfigError: no such thing here.
     """
-    from envs.drawing.window import TkWindow
+    from envs.rendering.window import TkWindow
     from rlstack.evaluation.playback import TerminalScreen
 
     display = sys.platform in ("darwin", "win32") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
@@ -140,7 +140,7 @@ def _animations(config: WatchConfig, shown: WatchedPolicy, told: list[str]) -> G
 
     for number in _numbers_of(config):
         try:
-            animation = animate(shown.world, LiveEpisode(shown.env, shown.policy, config.seed, number))
+            animation = animate(LiveEpisode(shown.env, shown.policy, config.seed, number))
         except ValueError as error:
             raise ConfigError(f"show: {error}") from None
         if animation is None:
@@ -163,13 +163,10 @@ def _print_numbers(config: WatchConfig, shown: WatchedPolicy, told: list[str]) -
 
 
 def _replay(path: str) -> EpisodeAnimation:
-    from rlstack.evaluation.pictures import FinishedAnimation, animation_of
+    from rlstack.evaluation.pictures import FinishedAnimation
     from rlstack.play.replays import read_replay
 
-    world, recording = read_replay(Path(path))
-    animation = animation_of(world, recording)
-    assert animation is not None, f"{world} has replays, but no module film"
-    return FinishedAnimation(animation, Path(path).name)
+    return FinishedAnimation(read_replay(Path(path)).animation(), Path(path).name)
 
 
 # -- who acts ----------------------------------------------------------------------------------------------------
@@ -196,8 +193,8 @@ def find_policy(config: WatchConfig, given: Collection[str] = ()) -> WatchedPoli
     import envs
     from rlstack.agents.foreign import load_policy, parse
     from rlstack.agents.interface import Interface, difference
+    from rlstack.play.option import without
     from rlstack.runs.loading import load
-    from rlstack.runs.opponents import without_opponents
     from rlstack.runs.worlds import choose_device
 
     device = choose_device(config.device)
@@ -208,7 +205,7 @@ def find_policy(config: WatchConfig, given: Collection[str] = ()) -> WatchedPoli
     scripted = config.checkpoint is None and config.policy != _RANDOM
     if scripted:
         both = envs.world_hooks(group["name"]).two_sided_options
-        group, given = {**without_opponents(group), **both}, [*given, *both]
+        group, given = {**without(group), **both}, [*given, *both]
     env = _build_world(group, given, device)
     policy: ActingPolicy
     if loaded is not None:
@@ -272,7 +269,7 @@ def _own_player(env: EnvBase, world: str, name: str) -> ActingPolicy:
         ConfigError: there is none of that name.
     """
     from rlstack.play.sides import sides_of
-    from rlstack.play.versus import ScriptedPolicy
+    from rlstack.play.teachers import ScriptedPolicy
 
     try:
         own = list(sides_of(env).scripted)

@@ -17,8 +17,8 @@ import yaml
 from rlstack.agents import agent_class
 from rlstack.config import build
 from rlstack.help import COMMANDS
-from rlstack.train import debugged
 from rlstack.training.config import TrainConfig, with_length
+from rlstack.training.run import debugged
 from tests.conftest import Ended
 
 ROOT = Path(__file__).parents[1]

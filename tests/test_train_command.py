@@ -17,8 +17,8 @@ from rlstack.config import ConfigError, build
 from rlstack.config.groups import compose_config
 from rlstack.config.typed import resolve
 from rlstack.runs.run_directory import RunDirectory
-from rlstack.train import debugged, run_name
 from rlstack.training.config import TrainConfig
+from rlstack.training.run import debugged, run_name
 from rlstack.training.summary import where_things_are
 from tests.conftest import Ended
 from tests.exhaustive import exhaustive

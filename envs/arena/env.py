@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, ClassVar, Literal
 
@@ -17,6 +18,7 @@ from .draws import SampledDraws
 from .features import TargetFeatures
 from .observation import GROUPS, observe
 from .opening import Opening
+from .recording import ArenaRecorder
 from .rules import STAGES, make_rules
 from .simulation import Kernels, Outcome, advance, advance_densely, trimmed
 from .spawning import begin
@@ -223,3 +225,7 @@ class Arena(World):
         self._observation = state["observation"].to(self.device)
         self._episode = state["episode"].to(self.device)
         self._pool.load_state_dict(state["pool"], self.device)
+
+    def recorder(self, worlds: Sequence[int], titles: Sequence[str] | None = None) -> ArenaRecorder:
+        """See :meth:`~envs.world.WorldHooks.recorder`."""
+        return ArenaRecorder(self, worlds, titles)

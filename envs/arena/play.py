@@ -14,13 +14,11 @@ from typing import Any
 import torch
 from tensordict import TensorDict
 
-from ..drawing.canvas import Picture
-from ..drawing.window import TkWindow, Window
+from ..rendering.canvas import Picture
+from ..rendering.window import TkWindow, Window
 from .env import Arena
-from .hud import STEPS_PER_SECOND
 from .recording import snapshot
-from .render import SIZE
-from .scene import Scene
+from .render import SIZE, STEPS_PER_SECOND, ArenaRenderer
 
 _UP, _DOWN, _LEFT, _RIGHT = ("Up", "w"), ("Down", "s"), ("Left", "a"), ("Right", "d")
 _MOVES = {1: (_UP, _LEFT, _RIGHT), 2: (_UP, _DOWN, _LEFT, _RIGHT)}
@@ -52,7 +50,7 @@ class Game:
 
     def __init__(self, size: tuple[int, int] = SIZE, **options: Any) -> None:
         self._env = Arena(num_worlds=1, **options)
-        self._scene, self._pause = Scene(self._env.rules, size), 0
+        self._renderer, self._pause = ArenaRenderer(self._env.rules, size), 0
         self._restart()
 
     def _restart(self) -> None:
@@ -74,7 +72,7 @@ class Game:
 
     def picture(self) -> Picture:
         """The game as it stands."""
-        return self._scene.draw(self.now, self._pause)
+        return self._renderer.draw(self.now, self._pause)
 
 
 def play(
@@ -129,7 +127,7 @@ def main(arguments: Sequence[str]) -> int:
     """Plays, or says in one line why not; returns the exit status."""
     try:
         chosen = settings(arguments)
-        play(Game(**chosen), TkWindow(chosen.get("size", SIZE)))
+        play(Game(**chosen), TkWindow(chosen.get("size", SIZE), "Arena"))
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

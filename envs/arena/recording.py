@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from numpy.typing import NDArray
 
-from .. import recorders
+from ..recording import EpisodeRecorder, EpisodeRecording
 from .rules import NEVER, Rules
 from .state import ArenaState
+
+if TYPE_CHECKING:
+    from ..rendering.canvas import Picture
+    from ..rendering.films import Animation
 
 Array = NDArray[Any]
 
@@ -113,7 +117,7 @@ def _snapshot(fields: Mapping[str, Array], place: int, rules: Rules) -> Snapshot
 
 
 @dataclass
-class Recording:
+class ArenaRecording(EpisodeRecording):
     """One episode.
 
     Args:
@@ -134,8 +138,20 @@ class Recording:
         if not self.frames:
             raise ValueError("frames: a recording needs at least one")
 
+    def animation(self) -> Animation:
+        """By steps of the game."""
+        from .render import ArenaAnimation
 
-class Recorder(recorders.Recorder[Snapshot, Recording]):
+        return ArenaAnimation(self)
+
+    def overview(self) -> Picture:
+        """The end, with the way of the ship."""
+        from .render import overview
+
+        return overview(self)
+
+
+class ArenaRecorder(EpisodeRecorder[Snapshot, ArenaRecording]):
     """Collects recordings of some worlds of an env, one episode of each."""
 
     def _look(self, places: list[int]) -> list[Snapshot]:
@@ -148,5 +164,5 @@ class Recorder(recorders.Recorder[Snapshot, Recording]):
     def _is_over(self, frame: Snapshot) -> bool:
         return frame.over(self._env.rules)
 
-    def _recording(self, frames: list[Snapshot], title: str) -> Recording:
-        return Recording(frames, self._env.rules, title)
+    def _recording(self, frames: list[Snapshot], title: str) -> ArenaRecording:
+        return ArenaRecording(frames, self._env.rules, title)

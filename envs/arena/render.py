@@ -1,26 +1,94 @@
-"""Pictures of Arena: single worlds, frames of recorded episodes, animations. y points down, as in the game."""
+"""Pictures of Arena: a neon arcade screen, drawn shape by shape. y points down, as in the game."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ..drawing.canvas import Picture
-from ..drawing.films import save_film, save_grid, save_picture
-from .hud import STEPS_PER_SECOND
-from .recording import Recording, snapshot
+from ..rendering.canvas import Canvas, Colour, Picture, box, write
+from ..rendering.films import Animation
+from .recording import ArenaRecording, Snapshot, snapshot
 from .rules import Rules
-from .scene import Scene
 from .state import ArenaState
+
+Array = NDArray[Any]
 
 SIZE = (800, 640)
 """Width and height of pictures, pixels: half the arena, and whole macroblocks for the video encoder."""
-
+STEPS_PER_SECOND = 60
 _TILE = (400, 320)
 _LOOK_BACK = 80  # frames; no effect is seen for longer
-_HOLD_SECONDS = 1.5
+
+SHIP: Colour = (120, 230, 255)
+FLAME: Colour = (255, 170, 60)
+SHOT: Colour = (130, 255, 190)
+ENEMY: Colour = (255, 70, 130)
+BULLET: Colour = (255, 150, 50)
+SPAWNER: Colour = (180, 100, 255)
+WHITE: Colour = (255, 255, 255)
+RED: Colour = (255, 50, 50)
+GREEN: Colour = (90, 255, 130)
+PAPER: Colour = (225, 240, 255)
+_FAINT: Colour = (130, 150, 190)
+WIN, LOSS, LATE = (90, 255, 130), (255, 60, 80), (255, 190, 70)
+NIGHTS: tuple[Colour, ...] = ((16, 28, 70), (10, 44, 54), (42, 20, 64), (56, 32, 18), (60, 14, 28))
+"""The colour of the background, phase by phase."""
+
+_DART = np.array([[1.5, 0.0], [-1.0, 0.95], [-0.55, 0.0]])  # the right half of the ship, in radii
+_KITE = np.array([[1.25, 0.0], [0.0, 0.85], [-0.85, 0.0], [0.0, -0.85]])
+_HEXAGON = np.stack([f(np.arange(6) * np.pi / 3) for f in (np.cos, np.sin)], 1)
+_STARS, _GRID = 90, 80.0
+_WAY_STEPS, _INTRO_STEPS = 6, 90
+
+
+class ArenaAnimation(Animation):
+    """An episode by its steps, 60 a second.
+
+    Args:
+        recording: of the episode.
+        size: width and height of the pictures in pixels, at least 320 by 256; the arena is 5:4, other shapes have dark
+            edges.
+
+    Raises:
+        ValueError: a size that is too small.
+    """
+
+    per_second = float(STEPS_PER_SECOND)
+
+    def __init__(self, recording: ArenaRecording, size: tuple[int, int] = SIZE) -> None:
+        self.recording, self.size = recording, size
+        self._steps = np.array([frame.step for frame in recording.frames])
+        self._renderer, self._drawn = ArenaRenderer(recording.rules, size), -1
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """The first and the last step."""
+        return float(self._steps[0]), float(self._steps[-1])
+
+    def draw(self, time: float | None = None, pause: float = 0.0, /) -> Picture:
+        """The picture at a step (None: the last); explosions go on for ``pause`` steps after the end."""
+        frames = self.recording.frames
+        t = int(np.searchsorted(self._steps, self.span[1] if time is None else time).clip(max=len(frames) - 1))
+        if t < self._drawn:
+            self._renderer = ArenaRenderer(self.recording.rules, self.size)
+        for frame in frames[max(0, t - _LOOK_BACK, self._drawn + 1 if t >= self._drawn else 0) : t]:
+            self._renderer.watch(frame)
+        self._drawn = t
+        return self._renderer.draw(frames[t], round(pause), self.recording.title)
+
+
+def overview(recording: ArenaRecording) -> Picture:
+    """The last frame with the way of the ship, which brightens with time."""
+    renderer = ArenaRenderer(recording.rules, _TILE)
+    tile = renderer.draw(recording.frames[-1], title=recording.title)
+    renderer.draw_way(tile, [frame.position for frame in recording.frames])
+    return tile
 
 
 def draw_world(state: ArenaState, world: int, rules: Rules, size: tuple[int, int] = SIZE) -> Picture:
@@ -29,84 +97,403 @@ def draw_world(state: ArenaState, world: int, rules: Rules, size: tuple[int, int
     Args:
         state: see ``Arena.worlds``.
         rules: see ``Arena.rules``.
-        size: width and height in pixels; the arena is 5:4, other shapes have dark edges.
 
     Raises:
         ValueError: there is no such world, or the size is too small.
     """
-    return Scene(rules, size).draw(snapshot(state, world, rules))
+    return ArenaRenderer(rules, size).draw(snapshot(state, world, rules))
 
 
-def draw_frame(recording: Recording, t: int, size: tuple[int, int] = SIZE) -> Picture:
-    """One frame of an episode, uint8 ``[H, W, 3]``.
-
-    Args:
-        t: frame index, negative from the end.
-
-    Raises:
-        IndexError: there is no such frame.
-        ValueError: the size is too small.
-    """
-    t = range(len(recording.frames))[t]
-    scene = Scene(recording.rules, size)
-    for frame in recording.frames[max(0, t - _LOOK_BACK) : t]:
-        scene.watch(frame)
-    return scene.draw(recording.frames[t], title=recording.title)
-
-
-def save_png(recording: Recording, path: str | Path, t: int = -1, size: tuple[int, int] = SIZE) -> None:
-    """Writes frame ``t`` (default: the last) as a PNG; see :func:`draw_frame`."""
-    save_picture(path, draw_frame(recording, t, size))
-
-
-def save_animation(
-    recording: Recording, path: str | Path, fps: float = 30.0, size: tuple[int, int] = SIZE, speed: float = 1.0
-) -> None:
-    """Writes the episode as GIF or MP4, by the suffix of ``path``; the end stands still for a moment.
+class ArenaRenderer:
+    """Draws the snapshots of an episode, one after the other; effects need those before.
 
     Args:
-        fps: frames shown per second.
-        size: width and height in pixels, even numbers.
-        speed: 1 plays 60 steps per second, as the game is played.
+        rules: of the game.
+        size: width and height of the pictures in pixels, at least 320 by 256.
 
     Raises:
-        ValueError: another suffix, or an impossible size.
-    """
-    scene, advance = Scene(recording.rules, size), speed * STEPS_PER_SECOND / fps
-    moving, still = frame_indices(recording, advance), round(_HOLD_SECONDS * fps)
-
-    def pictures() -> Iterator[Picture]:
-        for t in moving:
-            yield scene.draw(recording.frames[t], title=recording.title)
-        for frame in range(1, still + 1):
-            yield scene.draw(recording.frames[-1], round(frame * advance), recording.title)
-
-    save_film(path, fps, size, pictures(), len(moving) + still)
-
-
-def save_trajectories(recordings: Sequence[Recording], path: str | Path, columns: int = 6) -> None:
-    """Writes a grid of last frames as PNG, each with the way of the ship, which brightens with time.
-
-    Args:
-        recordings: at least one episode.
-        path: file to write.
-        columns: pictures per row, at most.
-
-    Raises:
-        ValueError: there is no recording.
+        ValueError: a size that is too small.
     """
 
-    def picture(recording: Recording) -> Picture:
-        scene = Scene(recording.rules, _TILE)
-        tile = scene.draw(recording.frames[-1], title=recording.title)
-        scene.draw_way(tile, [frame.position for frame in recording.frames])
-        return tile
+    def __init__(self, rules: Rules, size: tuple[int, int]) -> None:
+        width, height = size
+        if width < 320 or height < 256:
+            raise ValueError(f"size: {width} x {height} is too small, at least 320 x 256 pixels are needed")
+        self._rules, self._size = rules, size
+        self._effects = Effects(rules)
+        self._scale = min(width / rules.width, height / rules.height)
+        self._corner = (width - rules.width * self._scale) / 2, (height - rules.height * self._scale) / 2
 
-    save_grid(path, map(picture, recordings), columns)
+    def watch(self, now: Snapshot) -> None:
+        """Takes in a snapshot without drawing it."""
+        self._effects.watch(now)
+
+    def draw(self, now: Snapshot, pause: int = 0, title: str = "") -> Picture:
+        """The picture of a snapshot, uint8 ``[H, W, 3]``.
+
+        Args:
+            pause: steps for which the game has stood still after its end, while explosions go on.
+            title: shown in a corner.
+        """
+        self._effects.watch(now, pause)
+        ground = background(self._size, self._scale, self._corner, _night(now, self._rules), self._rules)
+        canvas = Canvas(ground.copy(), self._scale, self._corner)
+        events, clock = self._effects.events, now.step + pause
+        self._draw_spawners(canvas, now, events)
+        self._draw_projectiles(canvas, now)
+        self._draw_enemies(canvas, now)
+        if now.health > 0:
+            self._draw_ship(canvas, now, _share(events, "hurt", clock))
+        for event in events:
+            _draw_event(canvas, event, clock - event.step, self._rules)
+        if danger := _share(events, "hurt", clock) or _share(events, "death", clock):
+            _draw_alarm(canvas.picture, danger)
+        _draw_hud(canvas.picture, now, self._rules, title)
+        return canvas.picture
+
+    def draw_way(self, picture: Picture, positions: Sequence[Array]) -> None:
+        """Draws the way of the ship on a picture of this renderer."""
+        canvas, way = Canvas(picture, self._scale, self._corner), np.stack(positions[::_WAY_STEPS])
+        for place, (start, end) in enumerate(pairwise(way), 1):
+            canvas.streak(end, 2 * start - end, 4.0, SHIP, 0.3 + 0.7 * place / len(way))
+
+    def _draw_spawners(self, canvas: Canvas, now: Snapshot, events: Sequence[VisualEvent]) -> None:
+        rules, flashing = self._rules, {event.slot for event in events if event.kind == "spawner hit"}
+        for slot in np.flatnonzero(now.spawner_health > 0):
+            at, radius = now.spawners[slot], rules.spawner_radius
+            wait = (now.spawner_ready[slot] - now.step) / max(now.spawner_period[slot], 1)
+            charge = float(np.clip(1 - wait, 0, 1))
+            colour = WHITE if slot in flashing else SPAWNER
+            turned = at + radius * _turn(_HEXAGON, 0.02 * now.step + slot)
+            canvas.polygon(turned, _dim(colour, 0.3), 0.9, glow=0.6, spread=1.5 * radius)
+            canvas.polygon(turned, colour, line=3.0)
+            canvas.disc(at, radius * (0.2 + 0.3 * charge), colour, glow=0.4 * charge)
+            share = float(now.spawner_health[slot]) / rules.new_spawner_health
+            canvas.ring(at, radius + 10, 4, SPAWNER, 0.25)
+            canvas.ring(at, radius + 10, 4, GREEN if share > 0.5 else FLAME if share > 0.25 else RED, share=share)
+
+    def _draw_projectiles(self, canvas: Canvas, now: Snapshot) -> None:
+        radius = self._rules.shot_radius
+        for at, velocity in zip(now.shots, now.shot_velocity):
+            canvas.streak(at, at - 4 * velocity, 2 * radius, SHOT, glow=0.5, spread=8)
+            canvas.disc(at, radius, WHITE)
+        for at, velocity, age in zip(now.bullets, now.bullet_velocity, now.bullet_age):
+            canvas.streak(at, at - min(4.0, float(age)) * velocity, 1.6 * radius, BULLET, glow=0.4, spread=8)
+            canvas.disc(at, 1.5 * radius, BULLET, glow=0.6)
+
+    def _draw_enemies(self, canvas: Canvas, now: Snapshot) -> None:
+        radius = self._rules.enemy_radius
+        for at, ready in zip(now.enemies, now.enemy_ready):
+            toward = now.position - at
+            corners = at + radius * _turn(_KITE, float(np.arctan2(toward[1], toward[0])))
+            canvas.polygon(corners, _dim(ENEMY, 0.55), glow=0.5, spread=1.2 * radius)
+            canvas.polygon(corners, ENEMY, line=3.0)
+            charge = float(np.clip(1 - (ready - now.step) / self._rules.fire_cooldown, 0, 1))
+            canvas.disc(at, 0.3 * radius, _mixed(ENEMY, BULLET, charge), glow=0.8 * charge**4)
+
+    def _draw_ship(self, canvas: Canvas, now: Snapshot, hurt: float) -> None:
+        at, radius, angle = now.position, self._rules.player_radius, now.rotation
+        colour = _mixed(SHIP, RED, hurt)
+        nose = _turn(np.array([[1.0, 0.0]]), angle)[0]
+        if self._rules.style == 1:
+            self._draw_flame(canvas, now, nose)
+            for side in (_DART, (_DART * (1, -1))[::-1]):
+                canvas.polygon(at + radius * _turn(side, angle), colour, glow=0.22, spread=radius)
+            canvas.disc(at + 0.15 * radius * nose, 0.28 * radius, WHITE)
+        else:
+            canvas.disc(at, radius, _dim(colour, 0.45), glow=0.3)
+            canvas.ring(at, 0.9 * radius, 0.25 * radius, colour)
+            canvas.streak(at + 1.6 * radius * nose, at - 0.8 * radius * nose, 0.5 * radius, colour)
+            canvas.disc(at, 0.4 * radius, WHITE)
+        if now.shot_ready - now.step >= self._rules.shot_cooldown - 2:
+            canvas.disc(at + 1.7 * radius * nose, 0.3 * radius, SHOT, glow=0.9)
+
+    def _draw_flame(self, canvas: Canvas, now: Snapshot, nose: Array) -> None:
+        stern = now.position - 0.6 * self._rules.player_radius * nose
+        flicker = 0.75 + 0.25 * np.sin(2.1 * now.step)
+        length = 38.0 * flicker if self._effects.thrusting else 7.0
+        canvas.streak(stern, stern - length * nose, 13.0, FLAME, glow=0.7, spread=12)
+        canvas.streak(stern, stern - 0.5 * length * nose, 6.0, WHITE)
 
 
-def frame_indices(recording: Recording, advance: float) -> list[int]:
-    """The frames to show at even times, ``advance`` steps apart: from the first to the last."""
-    steps = np.array([frame.step for frame in recording.frames])
-    wanted = np.arange(steps[0], steps[-1] + advance, advance)
-    return [int(t) for t in np.searchsorted(steps, wanted).clip(max=len(steps) - 1)]
+def _draw_event(canvas: Canvas, event: VisualEvent, age: int, rules: Rules) -> None:
+    share, at = age / DURATION[event.kind], np.array(event.at)
+    if event.kind == "kill":
+        _burst(canvas, at, share, 45, ENEMY, 8)
+    elif event.kind == "vanish":
+        canvas.ring(at, rules.enemy_radius * (1 + share), 3, ENEMY, 1 - share)
+    elif event.kind == "birth":
+        canvas.ring(at, rules.enemy_radius + 30 * (1 - share), 3, SPAWNER, share)
+    elif event.kind == "destroyed":
+        _burst(canvas, at, share, 130, SPAWNER, 14)
+    elif event.kind == "death":
+        _burst(canvas, at, share, 170, SHIP, 18)
+    elif event.kind == "heal":
+        canvas.ring(at, rules.player_radius + 40 * share, 4, GREEN, 1 - share)
+
+
+def _burst(canvas: Canvas, at: Array, share: float, reach: float, colour: Colour, sparks: int) -> None:
+    """An explosion, ``share`` of which has passed: a flash, a ring that grows, sparks that fly and fade."""
+    out = 1 - (1 - share) ** 2
+    if share < 0.4:
+        canvas.disc(at, reach * 0.25 * (1 - share), WHITE, 0.0, glow=1 - 2.5 * share)
+    canvas.ring(at, reach * out, 4, colour, 0.8 * (1 - share))
+    first = float(at[0] + at[1])  # explosions differ, and are the same whenever drawn
+    for spark in range(sparks):
+        angle, speed = first + 2.4 * spark, 0.55 + 0.45 * np.sin(first + 5.1 * spark) ** 2
+        away = np.array([np.cos(angle), np.sin(angle)]) * reach * speed
+        light = _mixed(WHITE, colour, min(1.0, 2 * share))
+        canvas.streak(at + out * away, at + 0.7 * out * away, 5.0, light, 1 - share, 0.3 * (1 - share), 6)
+
+
+def _draw_alarm(picture: Picture, strength: float) -> None:
+    """A red glow along the edges of the picture."""
+    glow = (strength * _edges(picture.shape[:2])).astype(np.uint8)
+    picture[..., 0] = np.maximum(picture[..., 0], glow)
+
+
+@lru_cache(maxsize=4)
+def _edges(shape: tuple[int, int]) -> Array:
+    rows, columns = (np.minimum(np.arange(length), np.arange(length)[::-1]) for length in shape)
+    inwards = np.minimum(rows[:, None], columns) / (shape[0] / 14)
+    return (255 * np.clip(1 - inwards, 0, 1) ** 1.5).astype(np.float32)
+
+
+@lru_cache(maxsize=16)
+def background(
+    size: tuple[int, int], scale: float, corner: tuple[float, float], night: Colour, rules: Rules
+) -> Picture:
+    """Night sky with stars, a faint grid, a bright frame and dark corners."""
+    width, height = size
+    x = ((np.arange(width) + 0.5 - corner[0]) / scale)[None]
+    y = ((np.arange(height) + 0.5 - corner[1]) / scale)[:, None]
+    light = np.ones((height, width, 1)) * np.array(night, float)
+    line = np.maximum(_line(x, _GRID, scale), _line(y, _GRID, scale))
+    light += line[..., None] * np.array(night) * 0.75
+    away = np.hypot(x / rules.width - 0.5, y / rules.height - 0.5)
+    light *= np.clip(1.15 - 1.1 * away**1.5, 0.25, 1.15)[..., None]
+    _add_stars(light)
+    inside = (x >= 0) & (x <= rules.width) & (y >= 0) & (y <= rules.height)
+    rim = np.minimum(np.minimum(x, rules.width - x), np.minimum(y, rules.height - y))
+    light += (np.clip(1 - rim / 28, 0, 1) ** 3 * inside)[..., None] * np.array((70, 150, 220)) * 0.6
+    return np.clip(np.where(inside[..., None], light, 0.35 * light), 0, 255).astype(np.uint8)
+
+
+def _line(where: Array, period: float, scale: float) -> Array:
+    """How much of a pixel-wide line every ``period`` px covers a pixel."""
+    away = np.abs(np.remainder(where + period / 2, period) - period / 2)
+    return np.clip(1 - away * scale, 0, 1)
+
+
+def _add_stars(light: Array) -> None:
+    random = np.random.default_rng(7)
+    rows, columns = (random.integers(0, limit, _STARS) for limit in light.shape[:2])
+    light[rows, columns] += random.uniform(30, 150, (_STARS, 1))
+
+
+def _night(now: Snapshot, rules: Rules) -> Colour:
+    return NIGHTS[min(now.phase, len(NIGHTS) - 1)]
+
+
+def _share(events: Sequence[VisualEvent], kind: str, clock: int) -> float:
+    """How much of the latest event of a kind is still to come, 0 to 1."""
+    return max((1 - (clock - event.step) / DURATION[event.kind] for event in events if event.kind == kind), default=0.0)
+
+
+def _turn(points: Array, angle: float) -> Array:
+    cos, sin = np.cos(angle), np.sin(angle)
+    return points @ np.array([[cos, sin], [-sin, cos]])
+
+
+def _dim(colour: Colour, share: float) -> Colour:
+    return _mixed((0, 0, 0), colour, share)
+
+
+def _mixed(first: Colour, second: Colour, share: float) -> Colour:
+    red, green, blue = (round(one + share * (other - one)) for one, other in zip(first, second))
+    return red, green, blue
+
+
+# -- what is written over a picture ------------------------------------------------------------------------------------
+
+
+def _draw_hud(picture: Picture, now: Snapshot, rules: Rules, title: str) -> None:
+    """Health, phase, score and time, as large as the picture allows, and how the game ended."""
+    height, width = picture.shape[:2]
+    block = max(1, round(height / 300))
+    margin, row, points = 6 * block, 11 * block, 9 * block
+    line = margin + 3.5 * block
+    _draw_health(picture, now, rules, margin, block)
+    _draw_phase(picture, now, rules, width // 2, margin, block)
+    left = max(0, rules.max_steps - now.step) // STEPS_PER_SECOND
+    write(picture, f"SCORE {now.score:.0f}", width - margin, line, points, PAPER, 1, True)
+    write(
+        picture, f"TIME {left // 60}:{left % 60:02}", width - margin, line + row, points, LOSS if left < 5 else PAPER, 1
+    )
+    share = max(0.0, 1 - now.step / rules.max_steps)
+    box(picture, 0, height - block, round(width * share), block, _FAINT, 0.8)
+    write(picture, f"{now.kills} KILLS", margin, line + row, points, _FAINT)
+    write(picture, title, margin, height - 6 * block, max(7, 5 * block), _FAINT)
+    if now.over(rules):
+        _draw_end(picture, now, rules, block)
+    elif (age := now.step - now.phase_start) < _INTRO_STEPS:
+        opacity = min(1.0, 2 - 2 * age / _INTRO_STEPS)
+        write(
+            picture,
+            f"PHASE {now.phase + 1}",
+            width / 2,
+            height // 3 + 10 * block,
+            28 * block,
+            PAPER,
+            0.5,
+            True,
+            opacity,
+        )
+
+
+def _draw_health(picture: Picture, now: Snapshot, rules: Rules, margin: int, block: int) -> None:
+    """One cell per hit that the player can take."""
+    share = max(0.0, now.health) / rules.max_health
+    colour = WIN if share > 0.5 else LATE if share > 0.25 else LOSS
+    cells = round(rules.max_health / rules.shot_damage)
+    full = int(np.ceil(share * cells))
+    for cell in range(cells):
+        tint, opacity = (colour, 0.95) if cell < full else (_FAINT, 0.2)
+        box(picture, margin + cell * 6 * block, margin, 5 * block, 7 * block, tint, opacity)
+    right = margin + (6 * cells + 3) * block
+    write(picture, f"{max(0.0, now.health):.0f}", right, margin + 3.5 * block, 9 * block, PAPER)
+
+
+def _draw_phase(picture: Picture, now: Snapshot, rules: Rules, middle: int, top: int, block: int) -> None:
+    """The phase, and below it one pip per spawner, bright while it stands."""
+    phases = len(rules.phases)
+    phase = min(now.phase, phases - 1)
+    write(picture, f"PHASE {phase + 1}/{phases}", middle, top + 3.5 * block, 9 * block, PAPER, 0.5, True)
+    pips, standing = len(rules.phases[phase].anchors), int((now.spawner_health > 0).sum())
+    left, top = middle - (9 * pips - 3) * block // 2, top + 11 * block
+    for pip in range(pips):
+        box(picture, left + 9 * pip * block, top, 6 * block, 4 * block, SPAWNER, 1.0 if pip < standing else 0.2)
+
+
+def _draw_end(picture: Picture, now: Snapshot, rules: Rules, block: int) -> None:
+    height, width = picture.shape[:2]
+    text, colour = ("YOU WIN", WIN) if now.won(rules) else ("GAME OVER", LOSS) if now.health <= 0 else ("TIME UP", LATE)
+    top = round(0.36 * height)
+    box(picture, 0, top - 12 * block, width, 60 * block, (0, 0, 0), 0.6)
+    for edge in (top - 12 * block, top + 48 * block):
+        box(picture, 0, edge, width, block, colour)
+    write(picture, text, width / 2, top + 14 * block, 40 * block, colour, 0.5, True)
+    write(picture, f"SCORE {now.score:.0f}", width / 2, top + 39 * block, 9 * block, PAPER, 0.5)
+
+
+# -- what only shows between two snapshots -----------------------------------------------------------------------------
+
+Kind = Literal["kill", "vanish", "birth", "destroyed", "spawner hit", "hurt", "heal", "death"]
+
+DURATION: dict[Kind, int] = {
+    "kill": 24,
+    "vanish": 18,
+    "birth": 14,
+    "destroyed": 48,
+    "spawner hit": 6,
+    "hurt": 14,
+    "heal": 30,
+    "death": 75,
+}
+"""Steps for which an event is seen."""
+
+_SLACK = 1.0  # px, for rounding
+_THRUST = 0.05  # px per step: more than rounding, less than what thrust adds at full speed
+
+
+@dataclass(frozen=True)
+class VisualEvent:
+    """Something that happened.
+
+    Attributes:
+        step: when it was seen.
+        at: where, px.
+        slot: of the spawner it happened to.
+    """
+
+    kind: Kind
+    step: int
+    at: tuple[float, float]
+    slot: int = -1
+
+
+class Effects:
+    """Keeps the events that are still seen; one object per episode and direction of time.
+
+    Attributes:
+        events: oldest first.
+        thrusting: whether the ship has been pushed since the snapshot before.
+    """
+
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
+        self._before: Snapshot | None = None
+        self.events: list[VisualEvent] = []
+        self.thrusting = False
+
+    def watch(self, now: Snapshot, pause: int = 0) -> None:
+        """Takes in the next snapshot, or the same once more. One of an earlier step belongs to a new episode.
+
+        Args:
+            pause: steps for which the game has stood still, after its end.
+        """
+        before, self._before = self._before, now
+        if before is not None and now.step > before.step:
+            self.events += happened(before, now, self._rules)
+            self.thrusting = _pushed(before, now, self._rules)
+        elif before is None or now.step < before.step:
+            self.events, self.thrusting = [], False
+        clock = now.step + pause
+        self.events = [event for event in self.events if clock - event.step < DURATION[event.kind]]
+
+
+def happened(before: Snapshot, now: Snapshot, rules: Rules) -> list[VisualEvent]:
+    """The events between two snapshots of an episode."""
+    found: list[VisualEvent] = []
+
+    def add(kind: Kind, at: Array, slot: int = -1) -> None:
+        found.append(VisualEvent(kind, now.step, (float(at[0]), float(at[1])), slot))
+
+    next_phase = now.phase != before.phase
+    set_up = next_phase and not now.won(rules)
+    gone, fresh = _changed(before, now)
+    for place in gone:
+        add("vanish" if set_up else "kill", before.enemies[place])
+    for place in fresh:
+        add("birth", now.enemies[place])
+    for slot in np.flatnonzero(before.spawner_health > 0):
+        if set_up or now.spawner_health[slot] <= 0:
+            add("destroyed", before.spawners[slot], int(slot))
+        elif now.spawner_health[slot] < before.spawner_health[slot]:
+            add("spawner hit", now.spawners[slot], int(slot))
+    if now.health <= 0 < before.health:
+        add("death", now.position)
+    elif now.health != before.health:
+        add("hurt" if now.health < before.health else "heal", now.position)
+    return found
+
+
+def _changed(before: Snapshot, now: Snapshot) -> tuple[list[int], list[int]]:
+    """Places of the enemies that are gone in the one snapshot and new in the other: both keep the order of birth."""
+    reach = before.enemy_speed * (now.step - before.step) + _SLACK
+    gone, following = [], 0
+    for place, position in enumerate(before.enemies):
+        if following < len(now.enemies) and np.hypot(*(now.enemies[following] - position)) <= reach[place]:
+            following += 1
+        else:
+            gone.append(place)
+    return gone, list(range(following, len(now.enemies)))
+
+
+def _pushed(before: Snapshot, now: Snapshot, rules: Rules) -> bool:
+    """Whether the ship is faster along its nose than friction alone would have left it."""
+    if rules.style != 1:
+        return False
+    coasting = before.velocity * rules.friction ** (now.step - before.step)
+    nose = np.array([np.cos(now.rotation), np.sin(now.rotation)])
+    return bool((now.velocity - coasting) @ nose > _THRUST)

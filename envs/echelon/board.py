@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..drawing.canvas import Canvas, Colour, Picture
-from ..drawing.page import Page
+from ..rendering.canvas import Canvas, Colour, Picture, PictureLayout
 from .landscapes import FOLIAGE, LAVA, LOW_WALL, WATER
 from .rules import MAP
 from .story import Ground
@@ -32,8 +31,8 @@ _HEAD, _FOOT = 66, 10
 
 
 @dataclass(frozen=True)
-class Layout(Page):
-    """Places in a picture, in pixels; see :class:`~envs.drawing.page.Page`.
+class Layout(PictureLayout):
+    """Places in a picture, in pixels; see :class:`~envs.rendering.canvas.PictureLayout`.
 
     Args:
         side: of the map, in voxels.
@@ -61,10 +60,6 @@ class Layout(Page):
     def canvas(self, picture: Picture) -> Canvas:
         """To draw in (x, -y), in voxels."""
         return Canvas(picture, self.scale, self.corner)
-
-    def points(self, size: float) -> int:
-        """A letter size for pictures of 720 lines, for this one."""
-        return max(7, round(size * self.unit))
 
 
 def background(layout: Layout, ground: Ground) -> Picture:

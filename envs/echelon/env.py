@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -10,18 +12,19 @@ from torch import Tensor
 
 from ..pool import StartPool
 from ..waiting import looks_are_free, put_where
-from ..world import MOST_STEPS, Sides, World, check_within
+from ..world import MOST_STEPS, World, check_within
 from .actions import orders_of
 from .compilation import compiled as compiled_kernels
 from .flight import Which
 from .maps import make_maps
 from .match import PLAIN, Match, MatchOptions, Opening, Outcome, Shown, open_match, play, statistics
 from .options import bot_weights, fire_range, stages_of
-from .players import SIDES
+from .recording import Recorder
 from .rewards import make_weights
 from .rules import MAP
 from .specs import STATISTICS, Specs
 from .starts import Starts
+from .story import Recording
 from .tables import make_tables
 
 
@@ -76,6 +79,7 @@ class Echelon(World):
 
     observing = ("envs.echelon.match:observe",)
     _pool: StartPool[Opening]
+    replay_ending = ".json"
     evaluation_options: ClassVar[dict[str, Any]] = {"fire_probability": 1.0, "fire_stages": None, "map_seed": 1_000_003}
     tie_breaker: ClassVar[str] = "hp_margin"
     two_sided_options: ClassVar[dict[str, Any]] = {"opponent": "policy", "opponent_mix": None}
@@ -149,9 +153,6 @@ class Echelon(World):
             self._pool.opening.match.state.fire_prob.fill_(probability)
 
     # -- reset ---------------------------------------------------------------------------------------------------
-
-    def sides(self) -> Sides:
-        return SIDES
 
     def _restart(self, worlds: Tensor | None) -> None:
         if worlds is None:
@@ -250,3 +251,14 @@ class Echelon(World):
         self._shown = Shown.restored(state["shown"], self.device)
         self._pool.load_state_dict(state["pool"], self.device)
         self._count()
+
+    def recorder(self, worlds: Sequence[int], titles: Sequence[str] | None = None) -> Recorder:
+        """See :meth:`~envs.world.WorldHooks.recorder`."""
+        return Recorder(self, worlds, titles)
+
+    @staticmethod
+    def load_replay(path: str | Path) -> Recording:
+        """See :mod:`envs.echelon.replay`."""
+        from .replay import load_replay
+
+        return load_replay(path)

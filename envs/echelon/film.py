@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..drawing.canvas import Canvas, Picture
-from ..drawing.lettering import write
+from ..rendering.canvas import Canvas, Picture, write
+from ..rendering.films import Animation
 from . import rules
 from .actors import (
     PAINT,
@@ -36,7 +36,7 @@ _WAY_POINTS = 120
 _END_TICKS = 10.0
 
 
-class Film:
+class Film(Animation):
     """Pictures of a recording.
 
     Args:
@@ -51,10 +51,10 @@ class Film:
         per_second: sub-steps.
     """
 
-    per_second = 1.0 / rules.DT
+    per_second, fps = 1.0 / rules.DT, 20.0
 
     def __init__(self, recording: Recording, size: tuple[int, int], earlier: Film | None = None) -> None:
-        self.recording, self.story = recording, recording.story
+        self.recording, self.story, self.size = recording, recording.story, size
         self.layout = Layout(size, self.story.ground.side)
         self._empty: Picture = background(self.layout, self.story.ground) if earlier is None else earlier._empty
         self._places = {mech.name: place for place, mech in enumerate(self.story.mechs)}

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..drawing.canvas import Colour, Picture, box
-from ..drawing.lettering import width_of, write
+from ..rendering.canvas import Colour, Picture, box, width_of, write
 from . import rules
 from .actors import CONTESTED, HEAT, PAINT
 from .board import FAINT, PAPER, PLATE, TEAM_COLOURS, Layout

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .. import recorders
+from ..recording import EpisodeRecorder
 from .events import Reporter
 from .match import MatchOptions, ends
 from .rules import SUB_STEPS
@@ -130,11 +130,8 @@ def _clouds(clouds: Tensor) -> Array:
     return found
 
 
-class Recorder(recorders.Recorder[_Frame, Recording]):
+class Recorder(EpisodeRecorder[_Frame, Recording]):
     """Collects recordings of some worlds of an env, one episode of each."""
-
-    def __init__(self, env: Any, worlds: Sequence[int], titles: Sequence[str] | None = None) -> None:
-        super().__init__(env.innermost, worlds, titles)
 
     def _look(self, places: list[int]) -> list[_Frame]:
         match, worlds, orders = self._env.worlds, self._worlds[places], self._env.orders

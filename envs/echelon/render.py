@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ..drawing.canvas import Picture
-from ..drawing.films import save_film, save_grid, save_picture
+from ..rendering.canvas import Picture
+from ..rendering.films import save_film, save_grid, save_picture
 from . import rules
 from .film import Film
 from .story import Recording
@@ -15,7 +15,7 @@ from .story import Recording
 SIZE = (1280, 720)
 """Width and height of pictures, pixels."""
 
-_TILE = (960, 540)
+TILE = (960, 540)
 _HOLD_SECONDS = 2.0
 
 
@@ -75,4 +75,4 @@ def save_trajectories(recordings: Sequence[Recording], path: str | Path, columns
     Raises:
         ValueError: there is no recording.
     """
-    save_grid(path, (Film(recording, _TILE).draw(ways=True) for recording in recordings), min(columns, 2))
+    save_grid(path, (Film(recording, TILE).draw(ways=True) for recording in recordings), min(columns, 2))

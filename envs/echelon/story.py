@@ -5,13 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from numpy.typing import NDArray
 
+from ..recording import EpisodeRecording
 from . import rules
 from .rules import SLOTS, Chassis
 from .specs import TEAMS
+
+if TYPE_CHECKING:
+    from ..rendering.canvas import Picture
+    from ..rendering.films import Animation
 
 Array = NDArray[Any]
 
@@ -165,7 +171,7 @@ class Story:
 
 
 @dataclass(frozen=True, eq=False)
-class Recording:
+class Recording(EpisodeRecording):
     """One episode.
 
     Args:
@@ -174,6 +180,9 @@ class Recording:
         players: who drove blue and red.
         title: for pictures.
     """
+
+    overview_columns = 2
+    has_page = True
 
     source: Callable[[], Story] = field(repr=False)
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -199,3 +208,29 @@ class Recording:
     def named(self, players: tuple[str, str], title: str = "") -> Recording:
         """The same with other names."""
         return replace(self, players=players, title=title)
+
+    def animation(self) -> Animation:
+        """Of a picture every sub-step or more."""
+        from .film import Film
+        from .render import SIZE
+
+        return Film(self, SIZE)
+
+    def overview(self) -> Picture:
+        """The end, with the ways of all mechs, which brighten with time."""
+        from .film import Film
+        from .render import TILE
+
+        return Film(self, TILE).draw(ways=True)
+
+    def save_replay(self, path: str | Path) -> None:
+        """See :mod:`envs.echelon.replay`."""
+        from .replay import save_replay
+
+        save_replay(self, path)
+
+    def save_page(self, path: str | Path) -> None:
+        """See :mod:`envs.echelon.player`."""
+        from .player import save_page
+
+        save_page(self, path)

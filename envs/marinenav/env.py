@@ -14,12 +14,14 @@ from ..waiting import chosen, put_where
 from ..world import MOST_STEPS, World, check_within
 from .compilation import compiled as compiled_for_speed
 from .curriculum import Curriculum
-from .evaluation_set import episode_options, evaluation_set
+from .episodes import load_episodes
 from .features import EncounterFeatures, nearest_obstacle
 from .from_config import load_worlds
+from .generator import episode_options, evaluation_set
 from .noise import SampledNoise
 from .opening import Opening, restore_worlds
 from .perception import Draws, candidate_pairs
+from .recording import MarineNavRecorder
 from .report import Report, conclude, look_around
 from .reset import random_worlds
 from .rules import Rules
@@ -80,6 +82,7 @@ class MarineNav(World):
     nearest_obstacle = staticmethod(nearest_obstacle)
     evaluation_set = staticmethod(evaluation_set)
     episode_options = staticmethod(episode_options)
+    load_episodes = staticmethod(load_episodes)
     _pool: StartPool[Opening]
 
     def __init__(
@@ -286,3 +289,7 @@ class MarineNav(World):
         self._total_steps = state["total_steps"]
         self._state, self._observation = restore_worlds(state, self.device)
         self._pool.load_state_dict(state["pool"], self.device)
+
+    def recorder(self, worlds: Sequence[int], titles: Sequence[str] | None = None) -> MarineNavRecorder:
+        """See :meth:`~envs.world.WorldHooks.recorder`."""
+        return MarineNavRecorder(self, worlds, titles)

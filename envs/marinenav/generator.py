@@ -14,7 +14,7 @@ from numpy.random import RandomState
 from numpy.typing import ArrayLike, NDArray
 
 from . import rules
-from .episodes import Config, check_keys, default_robot, make_episode
+from .episodes import Config, check_keys, default_robot, make_episode, validate_episode
 from .rules import CLEAR_RADIUS, MAP_SIZE, OBSTACLE_MARGIN, START_MARGIN, Rules
 
 _CORE_RADIUS = float(Rules().core_radius)
@@ -28,6 +28,31 @@ PUBLISHED_LEVELS: tuple[dict[str, float], ...] = (
     {"num_robots": 5, "num_cores": 0, "num_obstacles": 4, "min_start_goal_dis": 40.0},
 )
 """The six levels of the published curriculum and evaluation."""
+
+
+def evaluation_set(per_level: int, seed: int) -> tuple[list[Config], list[str]]:
+    """The published evaluation: episodes of all six levels, bit for bit those of the published trainer.
+
+    Args:
+        per_level: episodes per level (published: 10).
+        seed: of the set (published: 253).
+
+    Returns:
+        The episode configs in level order, and the level of each, ``"0"`` (easiest) to ``"5"``.
+    """
+    configs = generate_episodes(seed, PUBLISHED_LEVELS, per_level)
+    return configs, [str(level) for level in range(len(PUBLISHED_LEVELS)) for _ in range(per_level)]
+
+
+def episode_options(configs: Sequence[Config]) -> dict[str, Any]:
+    """The constructor options without which a world cannot hold these episodes.
+
+    Raises:
+        ValueError: a config is invalid; it says how.
+    """
+    for config in configs:
+        validate_episode(config)
+    return {"num_robots": max(config["env"]["num_robots"] for config in configs)}
 
 
 def generate_episodes(seed: int, levels: Sequence[Mapping[str, float]], per_level: int) -> list[Config]:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from .. import recorders
+from ..recording import EpisodeRecorder, EpisodeRecording
 from .rules import Rules
 from .simulation import AFTER_COLLISION, AFTER_GOAL, COLLISION, GOAL, TIME_OUT
+
+if TYPE_CHECKING:
+    from ..rendering.canvas import Picture
+    from ..rendering.films import Animation
 
 Array = NDArray[Any]
 
@@ -21,7 +25,7 @@ COLLIDED, ARRIVED = (COLLISION, AFTER_COLLISION), (GOAL, AFTER_GOAL)
 
 
 @dataclass
-class Recording:
+class MarineNavRecording(EpisodeRecording):
     """One episode: T steps, A robots, K obstacles, C vortex cores; whatever numpy can read is taken.
 
     Frame 0 is the state after reset. Metres, radians, m/s; world frame x north, y east.
@@ -81,6 +85,18 @@ class Recording:
             mask = _shaped("perceived_mask", self.perceived_mask, (frames, robots, 5))
             self.perceived_mask = mask.astype(bool)
 
+    def animation(self) -> Animation:
+        """By frames, ten times faster than it was."""
+        from .render import MarineNavAnimation
+
+        return MarineNavAnimation(self)
+
+    def overview(self) -> Picture:
+        """Whole paths and the outcome."""
+        from .render import overview
+
+        return overview(self)
+
     @property
     def robots(self) -> Array:
         """Indices of the robots that are not padding."""
@@ -105,7 +121,7 @@ def _shaped(name: str, value: Array, shape: tuple[int, ...]) -> Array:
     return array.reshape(shape)
 
 
-class Recorder(recorders.Recorder[dict[str, Any], Recording]):
+class MarineNavRecorder(EpisodeRecorder[dict[str, Any], MarineNavRecording]):
     """Collects recordings of some worlds of an env, one episode of each."""
 
     def _look(self, places: list[int]) -> list[dict[str, Any]]:
@@ -142,7 +158,7 @@ class Recorder(recorders.Recorder[dict[str, Any], Recording]):
             cores=state.cores[:, state.cores[3, :, world] != 0, world].T,
         )
 
-    def _recording(self, frames: list[dict[str, Any]], title: str) -> Recording:
+    def _recording(self, frames: list[dict[str, Any]], title: str) -> MarineNavRecording:
         ground = frames[0]["map"]
         columns: dict[str, Any] = {
             name: np.stack([frame[name] for frame in frames]) for name in frames[0] if name != "map"
@@ -150,7 +166,7 @@ class Recorder(recorders.Recorder[dict[str, Any], Recording]):
         time, steps = columns.pop("time"), len(frames) - 1
         columns.pop("steps")
         dt = (time[-1] - time[0]).max() / steps if steps else Rules().dt * Rules().substeps
-        return Recording(dt=float(dt), title=title, **columns, **ground)
+        return MarineNavRecording(dt=float(dt), title=title, **columns, **ground)
 
 
 def _copied(**tensors: Tensor) -> dict[str, Array]:

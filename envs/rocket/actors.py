@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..drawing.canvas import Canvas, Colour
+from ..rendering.canvas import Canvas, Colour
 from . import rules
 from .pitch import TEAM_COLOURS
 from .recording import Snapshot

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -11,7 +13,7 @@ from torch import Tensor
 
 from ..pool import StartPool
 from ..waiting import chosen, looks_are_free, put_where
-from ..world import Sides, World, check_within
+from ..world import World, check_within
 from . import rules
 from .actions import controls
 from .compilation import compiled_kernels
@@ -19,7 +21,7 @@ from .features import DriverFeatures
 from .field import Field
 from .match import Match, MatchOptions, Opening, Outcome, conclude, open_match, play, statistics
 from .observation import size
-from .players import SIDES
+from .recording import Recorder, Recording
 from .rewards import make_weights
 from .rocketsim.backend import PATIENCE, Simulators
 from .simulation import PLAIN
@@ -83,6 +85,7 @@ class Rocket(World):
         ValueError: an option that is not possible; it says what is.
     """
 
+    replay_ending = ".npz"
     evaluation_options: ClassVar[dict[str, Any]] = {"kick_offs": 1.0, "random_states": 0.0, "aerials": 0.0}
     observing = ("envs.rocket.match:observe",)
     _pool: StartPool[Opening]
@@ -158,9 +161,6 @@ class Rocket(World):
         self._pool.clear()
 
     # -- reset ---------------------------------------------------------------------------------------------------
-
-    def sides(self) -> Sides:
-        return SIDES
 
     def _restart(self, worlds: Tensor | None) -> None:
         if worlds is None:
@@ -282,3 +282,14 @@ class Rocket(World):
         self._count()
         if self._simulators is not None:  # it cannot go on within a match
             self._restart(None)
+
+    def recorder(self, worlds: Sequence[int], titles: Sequence[str] | None = None) -> Recorder:
+        """See :meth:`~envs.world.WorldHooks.recorder`."""
+        return Recorder(self, worlds, titles)
+
+    @staticmethod
+    def load_replay(path: str | Path) -> Recording:
+        """See :mod:`envs.rocket.replay`."""
+        from .replay import load_replay
+
+        return load_replay(path)

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..drawing.canvas import Canvas, Colour, Picture
-from ..drawing.lettering import write
+from ..rendering.canvas import Canvas, Colour, Picture, write
+from ..rendering.films import Animation
 from . import rules
 from .actors import above, beside, draw_ball, draw_burst, draw_cars, draw_flight, draw_pads, draw_shadows, draw_way
 from .panels import draw_banner, draw_clock, draw_panels
@@ -30,7 +30,7 @@ _LOWEST = 400.0  # above this the ball bounces off the ceiling or falls on
 _DRAW: Colour = (225, 230, 240)
 
 
-class Film:
+class Film(Animation):
     """Pictures of a recording.
 
     Args:
@@ -47,7 +47,7 @@ class Film:
     per_second = float(rules.TICKS_PER_SECOND)
 
     def __init__(self, recording: Recording, size: tuple[int, int]) -> None:
-        self.recording, self.layout = recording, Layout(size)
+        self.recording, self.layout, self.size = recording, Layout(size), size
         frames = recording.frames
         self._touches = np.cumsum(frames.touches, 0)
         hits = [(t, car) for t, car in zip(*np.nonzero(frames.touches))]
@@ -58,10 +58,6 @@ class Film:
     def span(self) -> tuple[float, float]:
         """The first and the last tick."""
         return float(self.recording.frames.clock[0]), float(self.recording.frames.clock[-1])
-
-    def longer(self, recording: Recording) -> Film:
-        """Of more of the same episode."""
-        return Film(recording, self.layout.size)
 
     def draw(self, clock: float | None = None, pause: float = 0.0, ways: bool = False) -> Picture:
         """The picture after so many ticks, uint8 ``[H, W, 3]``.

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..drawing.canvas import Colour, Picture, box
-from ..drawing.lettering import width_of, write
+from ..rendering.canvas import Colour, Picture, box, width_of, write
 from . import rules
 from .pitch import FAINT, PAPER, TEAM_COLOURS, Layout
 from .recording import ABSENT, Snapshot

@@ -8,9 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..drawing.canvas import Canvas, Colour, Picture
-from ..drawing.lettering import write
-from ..drawing.page import Page
+from ..rendering.canvas import Canvas, Colour, Picture, PictureLayout, write
 from . import rules
 
 Array = NDArray[Any]
@@ -28,8 +26,8 @@ _CIRCLE = 915.0
 _BOX = (1700.0, 3600.0)  # the areas before the goals: half width, and |y| where they begin
 
 
-class Layout(Page):
-    """Places in a picture, in pixels; see :class:`~envs.drawing.page.Page`."""
+class Layout(PictureLayout):
+    """Places in a picture, in pixels; see :class:`~envs.rendering.canvas.PictureLayout`."""
 
     @property
     def scale(self) -> float:
@@ -56,10 +54,6 @@ class Layout(Page):
     def canvases(self, picture: Picture) -> tuple[Canvas, Canvas]:
         """To draw from above in (y, -x), and from the side in (y, -z), both in uu."""
         return Canvas(picture, self.scale, self.above), Canvas(picture, self.scale, self.beside)
-
-    def points(self, size: float) -> int:
-        """A letter size for pictures of 720 lines, for this one."""
-        return max(7, round(size * self.unit))
 
 
 @lru_cache(maxsize=4)

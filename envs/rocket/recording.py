@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .. import recorders
+from ..recording import EpisodeRecorder, EpisodeRecording
 from . import rules
 from .match import Match
 from .specs import TEAMS
+
+if TYPE_CHECKING:
+    from ..rendering.canvas import Picture
+    from ..rendering.films import Animation
 
 Array = NDArray[Any]
 
@@ -103,7 +108,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True, eq=False)
-class Recording:
+class Recording(EpisodeRecording):
     """One episode.
 
     Args:
@@ -137,9 +142,31 @@ class Recording:
         """How long it lasted."""
         return float(self.frames.clock[-1] - self.frames.clock[0]) / rules.TICKS_PER_SECOND
 
+    overview_columns = 3
+
     def named(self, players: tuple[str, str], title: str = "") -> Recording:
         """The same with other names."""
         return replace(self, players=players, title=title)
+
+    def animation(self) -> Animation:
+        """Of a picture every tick or more."""
+        from .film import Film
+        from .render import SIZE
+
+        return Film(self, SIZE)
+
+    def overview(self) -> Picture:
+        """The end, with the ways of cars and ball, which brighten with time."""
+        from .film import Film
+        from .render import TILE
+
+        return Film(self, TILE).draw(ways=True)
+
+    def save_replay(self, path: str | Path) -> None:
+        """See :mod:`envs.rocket.replay`."""
+        from .replay import save_replay
+
+        save_replay(self, path)
 
     def at(self, clock: float) -> Snapshot:
         """The match after so many ticks; between two states, what moves is in between."""
@@ -226,7 +253,7 @@ def _unpacked(rows: Array, cars: int) -> Frames:
     return Frames(**columns)
 
 
-class Recorder(recorders.Recorder[Array, Recording]):
+class Recorder(EpisodeRecorder[Array, Recording]):
     """Collects recordings of some worlds of an env, one episode of each."""
 
     def _look(self, places: list[int]) -> list[Array]:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ..drawing.canvas import Picture
-from ..drawing.films import save_film, save_grid, save_picture
+from ..rendering.canvas import Picture
+from ..rendering.films import save_film, save_grid, save_picture
 from . import rules
 from .film import Film
 from .match import Match
@@ -18,7 +18,7 @@ from .recording import Frames, Recording, snapshot
 SIZE = (1280, 720)
 """Width and height of pictures, pixels."""
 
-_TILE = (640, 360)
+TILE = (640, 360)
 _HOLD_SECONDS = 2.0
 
 
@@ -92,4 +92,4 @@ def save_trajectories(recordings: Sequence[Recording], path: str | Path, columns
     Raises:
         ValueError: there is no recording.
     """
-    save_grid(path, (Film(recording, _TILE).draw(ways=True) for recording in recordings), min(columns, 3))
+    save_grid(path, (Film(recording, TILE).draw(ways=True) for recording in recordings), min(columns, 3))

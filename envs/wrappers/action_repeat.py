@@ -24,14 +24,14 @@ class ActionRepeat(Wrapper):
 
     def __init__(self, inner: World, repeats: int) -> None:
         super().__init__(inner)
-        self._own_repeats, self.repeats = repeats, repeats * inner.repeats
+        self.repeats = repeats
         self.reward_spec = mapped(inner.full_reward_spec, lambda spec: _summed(spec, repeats))
         self._root_keys = list(self.observation_spec.keys(include_nested=True, leaves_only=True))
         self._shown = TensorDict({}, self.batch_size, self.device)
 
     def _advance(self, tensordict: TensorDictBase) -> TensorDict:
         outcome = self.inner._advance(tensordict)
-        for _ in range(self._own_repeats - 1):
+        for _ in range(self.repeats - 1):
             outcome = self._then(outcome, self.inner._advance(tensordict))
         self._shown = outcome.select(*self._root_keys)
         return outcome

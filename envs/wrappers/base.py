@@ -9,6 +9,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import Composite, TensorSpec
 
+from ..recording import EpisodeRecorder
 from ..world import GROUP, Sides, World
 
 
@@ -24,7 +25,7 @@ class Wrapper(World):
         super().__init__(inner.num_worlds, inner.device, inner.float_dtype, None)
         self.inner = inner
         self.saves_episodes, self.pictures_per_second = inner.saves_episodes, inner.pictures_per_second
-        self.num_stages, self.stage_names, self.repeats = inner.num_stages, inner.stage_names, inner.repeats
+        self.num_stages, self.stage_names = inner.num_stages, inner.stage_names
         self.input_features, self.nearest_obstacle = inner.input_features, inner.nearest_obstacle
         self.generator = inner.generator
         self.observation_spec = inner.observation_spec.clone()
@@ -66,6 +67,9 @@ class Wrapper(World):
 
     def tell(self, half_worlds: Tensor, exact: Tensor) -> None:
         self.inner.tell(half_worlds, exact)
+
+    def recorder(self, worlds: Sequence[int], titles: Sequence[str] | None = None) -> EpisodeRecorder[Any, Any] | None:
+        return self.inner.recorder(worlds, titles)
 
     def render(self) -> Any:
         return self.inner.render()

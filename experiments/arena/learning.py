@@ -25,7 +25,8 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-from envs.arena.render import save_animation
+from envs.arena.render import ArenaAnimation
+from envs.rendering.films import save_animation
 from experiments.runs import add_options, cost, final_evaluation, train
 from rlstack.evaluation.evaluator import evaluate
 from rlstack.runs.loading import load
@@ -52,7 +53,7 @@ def film(run: Path, seed: int, path: Path) -> None:
     evaluation = evaluate(policy, "arena", options, episodes=16, seed=seed, record=16)
     wins = [index for index in evaluation.recordings if evaluation.episodes["success"][index]]
     if wins:
-        save_animation(evaluation.recordings[wins[0]], path, size=(480, 384))
+        save_animation(ArenaAnimation(evaluation.recordings[wins[0]], (480, 384)), path)
 
 
 def write_curve(runs: dict[int, Path], path: Path) -> None:

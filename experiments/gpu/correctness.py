@@ -289,7 +289,7 @@ def resumed(setting: Setting, overrides: list[str]) -> Found:
 
 def _trained(plain: dict[str, Any]) -> dict[str, Tensor]:
     """The parameters that a run ends with."""
-    from rlstack.train import train
+    from rlstack.training.run import train
 
     run = train(plain)
     assert run is not None

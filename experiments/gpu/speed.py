@@ -14,10 +14,9 @@ import envs
 from rlstack.agents import make_agent
 from rlstack.agents.compilation import CannotCompile, Compiler
 from rlstack.config import build
-from rlstack.diagnostics.iteration import watched
-from rlstack.diagnostics.simulation import Stepper
-from rlstack.diagnostics.subject import Subject
-from rlstack.diagnostics.timing import Clock
+from rlstack.diagnostics.measuring import DeviceClock, MeasuredTraining
+from rlstack.diagnostics.training import timed_training
+from rlstack.diagnostics.worlds import Stepper
 from rlstack.training.acceleration import missing_compiler
 from rlstack.training.config import TrainConfig
 
@@ -77,7 +76,7 @@ def stepping(
     count = 16 if setting.quick else num_worlds
     torch.manual_seed(0)
     env = envs.make(name, num_worlds=count, device=setting.device, seed=0, **options)
-    stepper, clock = Stepper(env), Clock("wall", setting.device)
+    stepper, clock = Stepper(env), DeviceClock("wall", setting.device)
     for _ in range(1 if setting.quick else 16):
         stepper()
     before = stepper.steps
@@ -108,10 +107,10 @@ def training(setting: Setting, overrides: list[str], unit: str) -> Found:
     if compiles and (absent := missing_compiler(device)):
         raise LeftOut(absent)
     seconds, _ = _pace(setting)
-    subject = Subject(build(TrainConfig, raw), raw, device, Clock("wall", device), 5 * seconds)
-    with watched(subject, None) as trained, Use(device) as use:
+    measured = MeasuredTraining(build(TrainConfig, raw), raw, device, DeviceClock("wall", device), 5 * seconds)
+    with timed_training(measured, None) as trained, Use(device) as use:
         trained.execute_for_a_while()
-    found = [frames / took for took, frames, _ in trained.iterations[1:] or trained.iterations]
+    found = [one.frames / one.seconds for one in trained.iterations[1:] or trained.iterations]
     return told(_merged(found), unit, use, num_worlds=raw["env"]["num_worlds"], precision=raw["agent"]["precision"])
 
 
@@ -166,7 +165,7 @@ def updating(setting: Setting, name: str, how: str = "eager") -> Found:
     for _ in range(10):
         update()
     with Use(device) as use:
-        found = rates(update, Clock("wall", device), *_pace(setting))
+        found = rates(update, DeviceClock("wall", device), *_pace(setting))
     if float(agent.optimizers[next(iter(agent.optimizers))].refused):
         raise Mismatch("updates were refused: a loss or gradient is not finite")
     return told(found, "updates/s", use, batch=256, hidden=[256, 256])

@@ -30,12 +30,15 @@ class ExportedPolicy(nn.Module):
         outputs: names of the outputs: the action and, if it has one, the memory after it.
     """
 
+    _policy: Policy | RecurrentPolicy
+
     def __init__(self, agent: Agent) -> None:
         super().__init__()
         policy = agent.policy(explore=False)
         if not isinstance(policy, Policy | RecurrentPolicy):
             raise ConfigError(f"{type(agent).__name__} cannot be exported, only agents with networks of rlstack can")
-        self.interface, self._policy = agent.interface, policy
+        self.interface = agent.interface
+        self.__dict__["_policy"] = policy  # no part of the module: its networks become constants of the program
         self.memory_size = policy.size if isinstance(policy, RecurrentPolicy) else 0
         spec = agent.interface.observation
         self._keys = list(spec.keys(include_nested=True, leaves_only=True)) if isinstance(spec, Composite) else []

@@ -17,7 +17,7 @@ import torch
 from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
-from torchrl.data import OneHot, TensorSpec
+from torchrl.data import Composite, OneHot
 from torchrl.envs import EnvBase
 
 from rlstack.agents.fit import as_actions, choices, leaves, telling, try_out
@@ -54,7 +54,7 @@ def torchscript_policy(path: str | Path, env: EnvBase) -> TensorDictModuleBase:
     except Exception as error:  # torch raises all sorts for damaged and hostile bytes
         raise ConfigError(f"{path}: not a TorchScript file ({first_line(error)})") from None
     interface = Interface.of(env)
-    return _policy(_arrange(module, interface, str(path)), interface, env, str(path), module)
+    return _policy(_module_graph(module, interface, str(path)), interface, env, str(path), module)
 
 
 def onnx_policy(path: str | Path, env: EnvBase) -> TensorDictModuleBase:
@@ -80,13 +80,7 @@ def onnx_policy(path: str | Path, env: EnvBase) -> TensorDictModuleBase:
 
 
 class GraphPolicy(TensorDictModuleBase):
-    """Runs a graph on an env's observations.
-
-    Args:
-        graph: the graph.
-        interface: of the env.
-        who: the graph's name, for messages.
-    """
+    """Runs a graph on an env's observations; ``who`` is its name, for messages."""
 
     def __init__(self, graph: Graph, interface: Interface, who: str) -> None:
         super().__init__()
@@ -105,8 +99,9 @@ class GraphPolicy(TensorDictModuleBase):
         Raises:
             ConfigError: the graph fails, or its output is no action of the env.
         """
-        parts, specs = leaves(observation, self.interface), _specs(self.interface)
-        lead = parts[0].shape[: parts[0].dim() - len(specs[0].shape)]
+        parts, seen = leaves(observation, self.interface), self.interface.observation
+        paths = _paths(self.interface)
+        lead = parts[0].shape[: parts[0].dim() - len((seen[paths[0]] if paths else seen).shape)]
         inputs = [part.reshape(lead.numel(), *part.shape[len(lead) :]) for part in parts]
         if self.interface.masked:
             options = sum(self.interface.choices or ())
@@ -125,37 +120,19 @@ class GraphPolicy(TensorDictModuleBase):
         return as_actions(output, lead, spec, parts[0].device, self.who)
 
 
-def _policy(graph: Graph, interface: Interface, env: EnvBase, who: str, module: Any = None) -> TensorDictModuleBase:
-    policy = GraphPolicy(graph, interface, who)
-    if module is not None:
-        policy.network = module
-    try_out(policy.action, env, interface, who)
-    return policy
-
-
-def _specs(interface: Interface) -> list[TensorSpec]:
-    spec = interface.observation
-    keys = interface.observation_keys()
-    if len(keys) == 1 and keys[0] == interface.key("observation"):
-        return [spec]
-    return [spec[path] for path in _paths(interface)]
-
-
 def _paths(interface: Interface) -> list[tuple[str, ...]]:
-    """Leaf keys within a structured observation."""
-    depth = 1 if interface.group is None else 2
-    return [key[depth:] for key in interface.observation_keys() if isinstance(key, tuple)]
+    """Leaf keys within a structured observation, none of a flat one."""
+    spec = interface.observation
+    keys = spec.keys(include_nested=True, leaves_only=True) if isinstance(spec, Composite) else ()
+    return [key if isinstance(key, tuple) else (key,) for key in keys]
 
 
-def _arrange(module: Any, interface: Interface, who: str) -> Graph:
+def _module_graph(module: Any, interface: Interface, who: str) -> Graph:
     """The module's forward as a function of the leaves, by the arguments that it declares."""
     dtype = next((value.dtype for value in module.parameters() if value.is_floating_point()), None)
 
     def cast(parts: list[Tensor]) -> list[Tensor]:
         return [part.to(dtype) if dtype is not None and part.is_floating_point() else part for part in parts]
-
-    def seen(parts: list[Tensor]) -> list[Tensor]:
-        return cast(parts[:count])
 
     try:
         arguments = forward_arguments(module)
@@ -166,15 +143,16 @@ def _arrange(module: Any, interface: Interface, who: str) -> Graph:
     count = max(1, len(names))
     if interface.masked and required == count + 1:
         return lambda parts: module(*cast(parts))
-    kind = str(arguments[0].type) if arguments else ""
-    if required <= 1 <= len(arguments) and kind.startswith("Tuple"):
-        return lambda parts: module(tuple(seen(parts)))
-    if required <= 1 <= len(arguments) and kind.startswith("List"):
-        return lambda parts: module(seen(parts))
-    if required <= 1 <= len(arguments) and kind.startswith("Dict"):
-        return lambda parts: module(dict(zip(names or ["observation"], seen(parts))))
+    kind = str(arguments[0].type).partition("[")[0] if arguments else ""
+    containers: dict[str, Callable[[list[Tensor]], Any]] = {
+        "Tuple": tuple,
+        "List": list,
+        "Dict": lambda parts: dict(zip(names or ["observation"], parts)),
+    }
+    if required <= 1 <= len(arguments) and kind in containers:
+        return lambda parts: module(containers[kind](cast(parts[:count])))
     if required <= count <= len(arguments):
-        return lambda parts: module(*seen(parts))
+        return lambda parts: module(*cast(parts[:count]))
     raise ConfigError(
         f"{who}: forward takes {', '.join(f'{entry.name}: {entry.type}' for entry in arguments) or 'nothing'}; "
         f"the env shows {count} tensor{'s' if count > 1 else ''} ({', '.join(names) or 'a flat observation'})"
@@ -194,27 +172,33 @@ _ONNX_DTYPES = {
 
 def _session_graph(session: Any, interface: Interface, who: str) -> Graph:
     inputs = session.get_inputs()
-    names = [".".join(path) for path in _paths(interface)]
-    names = names or ["observation"]
+    seen = [".".join(path) for path in _paths(interface)]
+    names = seen or ["observation"]
     if interface.masked and len(inputs) == len(names) + 1:
         names = [*names, MASK]
     if len(inputs) != len(names):
-        raise ConfigError(
-            f"{who}: takes {', '.join(entry.name for entry in inputs) or 'nothing'}; "
-            f"the env shows {', '.join(names) if _paths(interface) else 'a flat observation'}"
-        )
-    given = {entry.name for entry in inputs}
-    order = names if given == set(names) else [entry.name for entry in inputs]
-    dtypes = {entry.name: _ONNX_DTYPES.get(entry.type) for entry in inputs}
+        taken, shown = ", ".join(entry.name for entry in inputs), ", ".join(seen)
+        raise ConfigError(f"{who}: takes {taken or 'nothing'}; the env shows {shown or 'a flat observation'}")
+    order = [entry.name for entry in inputs]
+    order = names if set(order) == set(names) else order
     unknown = [entry.type for entry in inputs if entry.type not in _ONNX_DTYPES]
     if unknown:
         raise ConfigError(f"{who}: an input of {unknown[0]}, allowed: {', '.join(_ONNX_DTYPES)}")
+    dtypes = {entry.name: _ONNX_DTYPES[entry.type] for entry in inputs}
 
     def run(parts: list[Tensor]) -> Any:
         feed = {name: part.to("cpu", dtypes[name]).numpy() for name, part in zip(order, parts)}
         return session.run(None, feed)
 
     return run
+
+
+def _policy(graph: Graph, interface: Interface, env: EnvBase, who: str, module: Any = None) -> TensorDictModuleBase:
+    policy = GraphPolicy(graph, interface, who)
+    if module is not None:
+        policy.network = module
+    try_out(policy.action, env, interface, who)
+    return policy
 
 
 def _check_file(path: str | Path) -> None:

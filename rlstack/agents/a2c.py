@@ -26,7 +26,7 @@ class A2C(OnPolicy):
         return A2CLoss(self.actor, self.critic, **options)
 
     def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
-        if not len(batch):
+        if not self.least(len(batch)):
             return {}
         loss, norm, info = self.step(batch)
         return {

@@ -17,7 +17,6 @@ from torch.nn.functional import mse_loss
 from rlstack.config.agents import ACQNConfig
 from rlstack.losses import ACIQNLoss
 from rlstack.networks.actors import DeterministicActor
-from rlstack.networks.draws import drawn, own, whole
 from rlstack.networks.quantile import LateQuantileCritic, QuantileCritic
 
 from .interface import Interface, require_continuous
@@ -90,11 +89,10 @@ class ACQN(OffPolicy):
         """Gaussian noise whose size differs from world to world, and now and then a uniform random action."""
         action = self.actor(self.normalized(observation))
         if not self.unused("noise_scale") and self.config.noise_high > 0:
-            worlds = whole(action.shape)[0] if action.dim() > 1 else 1
-            noise = drawn(torch.randn_like, action) * own(self._noise_sizes(worlds, action))
-            action = (action + noise).clamp(-1, 1)
-        random = drawn(torch.rand_like, action) * 2 - 1
-        return torch.where(drawn(torch.rand_like, action[..., :1]) < self.now("epsilon"), random, action)
+            worlds = len(action) if action.dim() > 1 else 1
+            action = (action + torch.randn_like(action) * self._noise_sizes(worlds, action)).clamp(-1, 1)
+        random = torch.rand_like(action) * 2 - 1
+        return torch.where(torch.rand_like(action[..., :1]) < self.now("epsilon"), random, action)
 
     def _noise_sizes(self, worlds: int, like: Tensor) -> Tensor:
         """Standard deviations from noise_low to noise_high over the worlds, log-spaced, ``[W, 1...]``.

@@ -10,6 +10,7 @@ import torch
 from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
+from torchrl.envs.utils import ExplorationType, exploration_type
 
 from rlstack.config import ConfigError
 from rlstack.config.schedules import make_schedules
@@ -27,11 +28,17 @@ from .targets import Target
 class Policy(TensorDictModuleBase):
     """Writes an action for every decision in an env's tensordict; a bare module, without dispatch overhead.
 
+    That of an agent has the agent's networks and its place in the run (``frames``) as parameters and buffers. A copy,
+    by ``deepcopy`` or pickle, has networks of its own, and follows whatever weights it is given, schedules included:
+    so TorchRL's collectors take it to their workers and keep it up to date.
+
     Args:
         interface: what it acts on.
         act: observation (and, where the env has one, action mask) to the env's action, or to a dict with ``action``
             and what else is to be stored beside it (keys ``extras``).
         extras: names of the further entries.
+        agent: whose policy it is.
+        explore: as :meth:`Agent.policy` was asked for it.
     """
 
     def __init__(
@@ -39,12 +46,19 @@ class Policy(TensorDictModuleBase):
         interface: Interface,
         act: Callable[..., Tensor | dict[str, Tensor]],
         extras: Sequence[str] = (),
+        agent: Agent | None = None,
+        explore: bool | None = None,
     ) -> None:
         super().__init__()
         self.in_keys = interface.observation_keys() + ([interface.key(MASK)] if interface.masked else [])
         self.out_keys = [interface.key(name) for name in ("action", *extras)]
         self._observation, self._mask, self._act = interface.key("observation"), interface.key(MASK), act
-        self._masked = interface.masked
+        self._masked, self._agent, self._explore = interface.masked, agent, explore
+        self.copied = False
+        if agent is not None:
+            acting = {name: network for name, network in agent.networks.items() if name != "reward_scaler"}
+            self.networks = nn.ModuleDict(acting)
+            self.register_buffer("frames", agent.clock)
 
     def action(self, observation: Any, mask: Tensor | None = None) -> Tensor:
         """The env's action for an observation ``[...]``, by itself: what an export traces."""
@@ -56,6 +70,8 @@ class Policy(TensorDictModuleBase):
 
         It does not turn gradients off: whoever steps many times does so once.
         """
+        if self.copied:
+            self.catch_up()
         acted = self._act(observation, mask) if self._masked else self._act(observation)
         return {"action": acted} if isinstance(acted, Tensor) else acted
 
@@ -66,6 +82,48 @@ class Policy(TensorDictModuleBase):
         for key in self.out_keys:
             tensordict.set(key, acted[key if isinstance(key, str) else key[-1]])
         return tensordict
+
+    def catch_up(self) -> None:
+        """Puts the agent of a copy where the weights that the copy was given say it is."""
+        agent, frames = self._agent, self.frames
+        if agent is not None and (agent.frames != frames or agent.device != frames.device):
+            agent.device = frames.device
+            agent.set_frames(int(frames))
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        agent = self._agent
+        if agent is None:
+            return super().__reduce_ex__(protocol)
+        return policy_copy, (*agent.recipe(), self._explore, self.state_dict())
+
+
+def policy_copy(
+    algorithm: type[Agent],
+    config: Any,
+    interface: Interface,
+    total_frames: int,
+    device: torch.device,
+    explore: bool | None,
+    state: dict[str, Tensor],
+) -> Any:
+    """The policy of a new agent (see :meth:`Agent.recipe`), with the state of another policy of its kind."""
+    if getattr(config, "recurrent", None) is not None:
+        from .recurrent import recurrent_class
+
+        algorithm = recurrent_class(algorithm)
+    with torch.random.fork_rng():
+        policy: Any = algorithm(config, interface, total_frames, device).policy(explore)
+    if not any(value.is_meta for value in state.values()):  # without weights, which whoever asks brings along
+        policy.load_state_dict(state)
+    for module in policy.modules():
+        if isinstance(module, Policy):
+            module.copied = True
+    return policy
+
+
+def exploring(explore: bool | None) -> bool:
+    """Whether to explore: as told, or where nothing is told, as TorchRL's ``set_exploration_type`` says."""
+    return exploration_type() is ExplorationType.RANDOM if explore is None else explore
 
 
 class Agent(Compilable, ABC):
@@ -91,9 +149,12 @@ class Agent(Compilable, ABC):
     Config: ClassVar[type]
     loss: Any
 
+    least: Callable[[int], int] = int
+    """The least of a number (how many entries there are to learn from) over all processes that learn together."""
+
     def __init__(self, config: Any, interface: Interface, total_frames: int, device: torch.device) -> None:
         self.config, self.interface, self.device = config, interface, device
-        self.total_frames = total_frames
+        self.total_frames, self.clock = total_frames, torch.zeros((), dtype=torch.int64, device=device)
         self.updates, self.frames = 0, 0
         self.networks: dict[str, nn.Module] = {}
         self.optimizers: dict[str, Optimizer] = {}
@@ -166,11 +227,20 @@ class Agent(Compilable, ABC):
         """Raises a one-line :class:`ConfigError` if the algorithm cannot act on such an env."""
 
     @abstractmethod
-    def policy(self, explore: bool) -> TensorDictModuleBase:
-        """The greedy or the exploring policy: an env's tensordict in, the same with actions out.
+    def policy(self, explore: bool | None = None) -> TensorDictModuleBase:
+        """An env's tensordict in, the same with actions out.
 
         It shares the learner's parameters, so it always acts as the latest update would.
+
+        Args:
+            explore: whether to explore; None follows TorchRL's ``set_exploration_type`` at each step: explores where
+                it says ``RANDOM``, as TorchRL's collectors do, and is greedy where it says anything else, or nothing.
         """
+
+    def recipe(self) -> tuple[Any, ...]:
+        """What an agent like this one is built from: algorithm, configuration, interface, total frames, device."""
+        algorithm = getattr(self, "ALGORITHM", type(self))
+        return algorithm, self.config, self.interface, self.total_frames, self.device
 
     @abstractmethod
     def learn(self, sequences: TensorDictBase, frames: int) -> dict[str, Tensor | float]:
@@ -206,6 +276,7 @@ class Agent(Compilable, ABC):
     def set_frames(self, frames: int) -> None:
         """Sets every schedule (learning rates, exploration) to this point of the run."""
         self.frames = frames
+        self.clock.fill_(frames)
         self.scheduled = {name: schedule(frames) for name, schedule in self.schedules.items()}
         for name, optimizer in self.optimizers.items():
             optimizer.lr = self.scheduled[name]

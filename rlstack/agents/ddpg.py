@@ -16,7 +16,6 @@ from torch.nn.functional import mse_loss
 from rlstack.config.agents import DDPGConfig
 from rlstack.losses import DDPGLoss
 from rlstack.networks.actors import DeterministicActor
-from rlstack.networks.draws import drawn
 from rlstack.networks.values import ActionValue
 
 from .interface import Interface, require_continuous
@@ -65,11 +64,11 @@ class DDPG(OffPolicy):
         """Gaussian noise, and now and then a uniform random action."""
         action = self.exploit(observation)
         if not self.unused("noise"):
-            action = (action + self.now("noise") * drawn(torch.randn_like, action)).clamp(-1, 1)
+            action = (action + self.now("noise") * torch.randn_like(action)).clamp(-1, 1)
         if self.unused("epsilon"):
             return action
-        random = drawn(torch.rand_like, action) * 2 - 1
-        return torch.where(drawn(torch.rand_like, action[..., :1]) < self.now("epsilon"), random, action)
+        random = torch.rand_like(action) * 2 - 1
+        return torch.where(torch.rand_like(action[..., :1]) < self.now("epsilon"), random, action)
 
     # -- learning ------------------------------------------------------------------------------------------------
 

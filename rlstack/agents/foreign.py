@@ -6,7 +6,7 @@ A kind is loaded by a function named here, which is imported when it is used: ro
 from __future__ import annotations
 
 import importlib
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,13 @@ from rlstack.config.errors import missing_option, nearest_path, unknown_key
 from rlstack.config.named_code import granting
 
 _LOADERS: dict[str, str] = {
-    "rlstack": "rlstack.adapters.loading:run_policy",
+    "rlstack": "rlstack.runs.loading:run_policy",
     "marinenav": "rlstack.adapters.marinenav:published_policy",
-    "sb3": "rlstack.adapters.loading:sb3_policy",
+    "sb3": "rlstack.adapters.sb3:sb3_policy",
     "arena": "rlstack.adapters.arena:arena_policy",
     "torchscript": "rlstack.adapters.scripted:torchscript_policy",
     "onnx": "rlstack.adapters.scripted:onnx_policy",
-    "callable": "rlstack.adapters.loading:callable_policy",
+    "callable": "rlstack.adapters.protocols:callable_policy",
 }
 
 KINDS: dict[str, tuple[str, ...]] = {
@@ -37,6 +37,9 @@ KINDS: dict[str, tuple[str, ...]] = {
     "callable": ("protocol", "batched", "arrays"),
 }
 """The kinds of agents, and the options that :func:`load_policy` takes for each."""
+
+_RECORDINGS: dict[str, str] = {"timesteps.npy": "rlstack.adapters.marinenav.evaluations:demonstrations"}
+"""Recorded episodes from elsewhere: a member that their ``.npz`` files alone have, and the function that reads them."""
 
 
 def register_kind(kind: str, loader: str, options: Collection[str] = ()) -> None:
@@ -86,10 +89,25 @@ def load_policy(source: str, env: EnvBase, allow: Collection[str] = (), **option
     for name in options:
         if name not in KINDS[kind]:
             raise ConfigError(unknown_key(f"{kind}.{name}", KINDS[kind]))
-    module, _, function = _LOADERS[kind].partition(":")
     with granting(list(allow)):
-        policy: TensorDictModuleBase = getattr(importlib.import_module(module), function)(path, env, **options)
+        policy: TensorDictModuleBase = _imported(_LOADERS[kind])(path, env, **options)
     return policy
+
+
+def recording_reader(members: Collection[str]) -> Callable[[str | Path], dict[str, Any]] | None:
+    """The function that reads the decisions in a file of recorded episodes from elsewhere, as arrays by name.
+
+    Args:
+        members: the names in the file, an ``.npz``.
+
+    Returns None where the members are those of no such file.
+    """
+    return next((_imported(reader) for member, reader in _RECORDINGS.items() if member in members), None)
+
+
+def _imported(name: str) -> Any:
+    module, _, function = name.partition(":")
+    return getattr(importlib.import_module(module), function)
 
 
 def parse(source: str) -> tuple[str, str]:

@@ -15,7 +15,6 @@ from torchrl.envs import EnvBase
 from envs.world import GROUP, hooks_of
 from rlstack.config import ConfigError
 from rlstack.networks.distributions import legal
-from rlstack.networks.draws import drawn, exponential, own, whole
 
 from .hybrid import HybridAction
 
@@ -184,10 +183,9 @@ class Interface:
         """Uniform actions of shape ``[*lead, ...]``, legal where a mask is given; continuous ones in [-1, 1]."""
         choices = self.choices
         if choices is None:
-            shape = whole((*lead, *self.action.shape))
-            return own(torch.rand(shape, dtype=self.dtype, device=device)) * 2 - 1
+            return torch.rand((*lead, *self.action.shape), dtype=self.dtype, device=device) * 2 - 1
         if mask is None and len(choices) == 1:
-            return own(torch.randint(choices[0], whole(lead), device=device))
+            return torch.randint(choices[0], tuple(lead), device=device)
         weights = torch.ones(*lead, sum(choices), device=device) if mask is None else mask.to(torch.float32)
         parts = [random_choice(part).view(*lead) for part in weights.split(choices, -1)]
         return parts[0] if len(parts) == 1 else torch.stack(parts, -1)
@@ -203,7 +201,7 @@ def chosen_by(weights: Tensor) -> Tensor:
 
     What ``torch.multinomial`` does, but for its look at the weights, which waits for a GPU.
     """
-    return (weights / drawn(exponential, weights)).argmax(-1)
+    return (weights / torch.empty_like(weights).exponential_()).argmax(-1)
 
 
 def require_continuous(name: str, interface: Interface) -> None:

@@ -15,7 +15,6 @@ from torch.nn.functional import cross_entropy
 from rlstack.config.agents import IQNConfig
 from rlstack.losses import IQNLoss
 from rlstack.networks.distributions import masked_logits
-from rlstack.networks.draws import own, whole
 from rlstack.networks.quantile import QuantileNetwork
 
 from .interface import Interface, require_choices
@@ -49,7 +48,7 @@ class IQN(OffPolicy):
         n, lead = self.config.act_quantiles, self.interface.lead(observation)
         dtype = self.interface.dtype
         if self.config.act_levels == "random":
-            tau = own(torch.rand(whole((*lead, n)), dtype=dtype, device=self.device))
+            tau = torch.rand((*lead, n), dtype=dtype, device=self.device)
         else:
             tau = ((torch.arange(n, dtype=dtype, device=self.device) + 0.5) / n).expand(*lead, n)
         tau = levels(self.config.cvar, tau, self.interface, observation)

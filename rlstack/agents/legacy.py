@@ -42,7 +42,7 @@ class Legacy(Agent):
     def check(cls, interface: Interface) -> None:
         """Which env it can act in is known once it is loaded."""
 
-    def policy(self, explore: bool) -> TensorDictModuleBase:
+    def policy(self, explore: bool | None = None) -> TensorDictModuleBase:
         """The policy as loaded, whether exploring or not; one with a memory begins anew."""
         forget = getattr(self._policy, "reset", None)
         if callable(forget):

@@ -14,9 +14,8 @@ from envs.waiting import looks_are_free
 from rlstack.data import make_replay
 from rlstack.data.devices import usable_device
 from rlstack.data.flatten import STAYS, NStep, transitions
-from rlstack.networks.draws import own, whole
 
-from .base import Agent, Policy
+from .base import Agent, Policy, exploring
 from .interface import Interface
 from .optimizer import Info
 
@@ -66,17 +65,19 @@ class OffPolicy(Agent):
     def explore(self, observation: Any, mask: Tensor | None = None) -> Tensor:
         """Actions that gather experience."""
 
-    def policy(self, explore: bool) -> Policy:
-        choose = self.quick(self.explore) if explore else self.exploit
+    def policy(self, explore: bool | None = None) -> Policy:
+        try_out = self.exploit if explore is False else self.quick(self.explore)
 
         def act(observation: Any, mask: Tensor | None = None) -> Tensor:
-            if explore and self.frames < self.config.random_frames:
+            if not exploring(explore):
+                action = self.exploit(observation, mask)
+            elif self.frames < self.config.random_frames:
                 action = self.interface.random_action(self.interface.lead(observation), self.device, mask)
             else:
-                action = choose(observation, mask)
+                action = try_out(observation, mask)
             return self.interface.to_env(action)
 
-        return Policy(self.interface, act)
+        return Policy(self.interface, act, agent=self, explore=explore)
 
     def epsilon_greedy(self, best: Callable[[], Tensor], observation: Any, mask: Tensor | None = None) -> Tensor:
         """The best action, with probability ``epsilon`` a uniformly random (legal) one, ``[...]``.
@@ -86,14 +87,14 @@ class OffPolicy(Agent):
         epsilon, lead = self.now("epsilon"), self.interface.lead(observation)
         if self.unused("epsilon"):
             return best()
-        drawn = torch.rand(whole(lead), device=self.device)
+        drawn = torch.rand(lead, device=self.device)
         if looks_are_free(self.device) and not torch.compiler.is_compiling():
             chosen = drawn.numpy() < epsilon
             if not chosen.any():
                 return best()
             if chosen.all():
                 return self.interface.random_action(lead, self.device, mask)
-        return torch.where(own(drawn) < epsilon, self.interface.random_action(lead, self.device, mask), best())
+        return torch.where(drawn < epsilon, self.interface.random_action(lead, self.device, mask), best())
 
     # -- learning ------------------------------------------------------------------------------------------------
 
@@ -112,7 +113,7 @@ class OffPolicy(Agent):
         self.remember(sequences)
         self._frames_due += frames - self.frames
         self.set_frames(frames)
-        if frames < c.learning_starts or len(self.replay) < c.batch_size:
+        if frames < c.learning_starts or self.least(len(self.replay)) < c.batch_size:
             self._frames_due = 0.0
             return {}
         metrics: dict[str, Tensor | float] = {}

@@ -22,7 +22,7 @@ from rlstack.networks.distributions import Choices, Distribution, Gaussian, Hybr
 from rlstack.networks.encoders import Trunk
 from rlstack.networks.values import StateNetwork, orthogonal_
 
-from .base import Agent, Policy
+from .base import Agent, Policy, exploring
 from .compilation import CannotCompile, Compiler
 from .interface import Interface
 from .mates import Mates
@@ -121,19 +121,22 @@ class OnPolicy(Agent):
         super().compile(dataclasses.replace(compiler, varying=True))
         self.refresh()
 
-    def policy(self, explore: bool) -> Policy:
-        def choose(observation: Any, mask: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-            # Exploring as precisely as it learns: the ratio of a policy to itself must be one.
-            with self.optimizer.autocast(explore):
-                distribution = self.distribution(self.normalized(observation), mask)
-            sampled = explore or self.config.greedy == "sample"
-            raw = distribution.sample() if sampled else distribution.mode()
-            return raw, distribution.log_prob(raw) if explore else None
+    def policy(self, explore: bool | None = None) -> Policy:
+        def chooser(explores: bool) -> Callable[..., tuple[Tensor, Tensor | None]]:
+            def choose(observation: Any, mask: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+                # Exploring as precisely as it learns: the ratio of a policy to itself must be one.
+                with self.optimizer.autocast(explores):
+                    distribution = self.distribution(self.normalized(observation), mask)
+                sampled = explores or self.config.greedy == "sample"
+                raw = distribution.sample() if sampled else distribution.mode()
+                return raw, None if explore is False else distribution.log_prob(raw)
 
-        quick = self.quick(choose) if explore else choose
+            return self.quick(choose) if explores else choose
+
+        choosers = {explores: chooser(explores) for explores in (False, True)}
 
         def act(observation: Any, mask: Tensor | None = None) -> dict[str, Tensor]:
-            raw, log_prob = quick(observation, mask)
+            raw, log_prob = choosers[exploring(explore)](observation, mask)
             # A hybrid's choices are whole numbers; its own conversion cuts off the others.
             acted = {"action": self.interface.to_env(raw if self.choices else raw.clamp(-1, 1))}
             if log_prob is not None:
@@ -142,8 +145,8 @@ class OnPolicy(Agent):
                     acted["raw_action"] = raw
             return acted
 
-        extras = ("log_prob", *(("raw_action",) if self.numbers else ())) if explore else ()
-        return Policy(self.interface, act, extras)
+        extras = () if explore is False else ("log_prob", *(("raw_action",) if self.numbers else ()))
+        return Policy(self.interface, act, extras, self, explore)
 
     # -- data ----------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from envs.waiting import looks_are_free
 from rlstack.config.agents import Precision
-from rlstack.data.ranks import Ranks
 
 from .compilation import CompiledSteps, Compiler
 from .descent import Adam, clip, norm_of
@@ -60,10 +59,11 @@ class Optimizer:
     Attributes:
         refused: how many steps were not taken, 0-d on the device; those that float16 leaves out are none of them.
         refusal: the first of them on the CPU, until it is set to None.
-        ranks: processes that have the same batches and each compute the gradient of a part of their rows.
+        mean: where several processes learn together, takes tensors to their means over these: a step's gradients, and
+            the scalars that it reports. They count alike, and must take the same steps.
     """
 
-    ranks: Ranks | None = None
+    mean: Callable[[Sequence[Tensor]], list[Tensor]] | None = None
 
     def __init__(
         self,
@@ -135,57 +135,35 @@ class Optimizer:
             return value, self._largest_norm(), info
         for parameter in self.parameters:
             parameter.grad = None
-        if not self.splits:
-            value, info = self._forward(loss, batch)
-            self._scaler.scale(value).backward(inputs=self.parameters)
-            return value.detach(), self._step(value.detach(), info, batch), info
-        values, infos, parts = [], [], batch.chunk(self.accumulate)
-        shares = [len(part) / len(batch) for part in parts]
-        for part, share in zip(parts, shares, strict=True):
-            value, info = self._backward_on(part, share, loss) if self.ranks is None else self._own(part, share, loss)
-            values.append(value)
-            infos.append(info)
-        if self.ranks is not None:
-            values, infos = self._summed(self.ranks, values, infos)
-        joined = {name: _join([info[name] for info in infos], shares) for name in infos[0]}
-        total = torch.stack(values).sum()
-        return total, self._step(total, joined, batch), joined
+        if self.accumulate == 1:
+            value, info = self._backward_on(batch, loss)
+        else:
+            parts = batch.chunk(self.accumulate)
+            shares = [len(part) / len(batch) for part in parts]
+            values, infos = zip(*[self._backward_on(part, loss, share) for part, share in zip(parts, shares)])
+            value = torch.stack(values).sum()
+            info = {name: _join([told[name] for told in infos], shares) for name in infos[0]}
+        if self.mean is not None:
+            value, info = self._averaged(self.mean, value, info)
+        return value, self._step(value, info, batch), info
 
-    @property
-    def splits(self) -> bool:
-        """Losses are asked for parts of a batch, not the whole of it."""
-        return self.accumulate > 1 or self.ranks is not None
-
-    def _backward_on(self, part: TensorDictBase, share: float, loss: Loss) -> tuple[Tensor, Info]:
+    def _backward_on(self, part: TensorDictBase, loss: Loss, share: float | None = None) -> tuple[Tensor, Info]:
         """Adds to the gradients those of a part that has such a share in the batch's mean; its part of the loss."""
         value, info = self._forward(loss, part)
-        self._scaler.scale(value * share).backward(inputs=self.parameters)
-        return value.detach() * share, info
+        value = value if share is None else value * share
+        self._scaler.scale(value).backward(inputs=self.parameters)
+        return value.detach(), info
 
-    def _own(self, part: TensorDictBase, share: float, loss: Loss) -> tuple[Tensor, Info]:
-        """The same of this process's rows alone; what it reports adds up to the report of all."""
-        assert self.ranks is not None
-        rows, total = self.ranks.part(len(part)), len(part)
-        weight = (rows.stop - rows.start) / total if total >= self.ranks.count else 1 / self.ranks.count
-        with self.ranks.drawing(total):
-            value, info = self._backward_on(part[rows], share * weight, loss)
-        for name, reported in info.items():
-            if reported.dim():
-                spread = reported.new_zeros(total, *reported.shape[1:])
-                spread[rows] = reported if total >= self.ranks.count else reported * weight
-                info[name] = spread
-            else:
-                info[name] = reported * weight
-        return value, info
-
-    def _summed(self, ranks: Ranks, values: list[Tensor], infos: list[Info]) -> tuple[list[Tensor], list[Info]]:
-        """Sums gradients over the processes, and losses and reports with them."""
+    def _averaged(
+        self, mean: Callable[[Sequence[Tensor]], list[Tensor]], value: Tensor, info: Info
+    ) -> tuple[Tensor, Info]:
+        """Takes gradients to their means over the processes, and returns those of loss and scalar reports."""
         gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
-        reports = [report for info in infos for report in info.values()]
-        summed = iter(ranks.sum([*gradients, *values, *reports]))
-        torch._foreach_copy_(gradients, [next(summed) for _ in gradients])
-        values = [next(summed) for _ in values]
-        return values, [{name: next(summed) for name in info} for info in infos]
+        scalars = {name: told for name, told in info.items() if not told.dim()}
+        means = mean([*gradients, value, *scalars.values()])
+        torch._foreach_copy_(gradients, means[: len(gradients)])
+        value, *told = means[len(gradients) :]
+        return value, {**info, **dict(zip(scalars, told))}
 
     def _forward(self, loss: Loss, batch: TensorDictBase) -> tuple[Tensor, Info]:
         with self.autocast():

@@ -56,15 +56,16 @@ class PPO(OnPolicy):
         mean over all minibatches so far. The metrics are of the same.
         """
         c = self.config
-        if len(batch) * self.row_size < 2:
+        rows = self.least(len(batch))
+        if rows * self.row_size < 2:
             return {}
         if c.normalize_advantage and not self.normalizes_steps:
             batch = self.with_normalized_advantages(batch)
         split = _with_remainder if c.short_minibatch else _nearly_equal
-        sizes, seen = split(len(batch), max(c.minibatch_size // self.row_size, 1)), []
+        sizes, seen = split(rows, max(c.minibatch_size // self.row_size, 1)), []
         metrics: dict[str, Tensor | float] = {}
         for _ in range(c.epochs):
-            minibatches = batch[torch.randperm(len(batch), device=self.device)].split(sizes)
+            minibatches = batch[torch.randperm(len(batch), device=self.device)[:rows]].split(sizes)
             for minibatch in minibatches:
                 report = c.report_over == "all" or minibatch is minibatches[-1]
                 loss, norm, info = self.step(minibatch, report)

@@ -19,7 +19,6 @@ from rlstack.config.agents import SACConfig
 from rlstack.losses import DiscreteSACLoss, SACLoss
 from rlstack.networks.actors import GaussianActor, squashed
 from rlstack.networks.distributions import masked_logits
-from rlstack.networks.draws import drawn, own, whole
 from rlstack.networks.values import ActionValue, StateNetwork
 
 from .interface import Interface, chosen_by
@@ -97,13 +96,13 @@ class SAC(OffPolicy):
         if self.unused("epsilon"):
             return action
         random = self.interface.random_action(self.interface.lead(observation), self.device, mask)
-        chosen = own(torch.rand(whole(self.interface.lead(observation)), device=self.device)) < self.now("epsilon")
+        chosen = torch.rand(self.interface.lead(observation), device=self.device) < self.now("epsilon")
         return torch.where(chosen if self.choices is not None else chosen.unsqueeze(-1), random, action)
 
     def _sample(self, observation: Any, mask: Tensor | None) -> Tensor:
         out = self.actor(self.normalized(observation))
         if self.choices is None:
-            return squashed(out[0] + out[1].exp() * drawn(torch.randn_like, out[0]), self.config.squash)
+            return squashed(out[0] + out[1].exp() * torch.randn_like(out[0]), self.config.squash)
         return chosen_by(masked_logits(out, mask).softmax(-1))
 
     # -- learning ------------------------------------------------------------------------------------------------

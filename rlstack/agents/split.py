@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
-from torch import Tensor
+from torch import Tensor, nn
 
 from envs.world import GROUP
 from rlstack.config import ConfigError
@@ -32,7 +32,7 @@ class SplitPolicy(TensorDictModuleBase):
     def __init__(self, policies: Sequence[Any], agents: int) -> None:
         super().__init__()
         self.in_keys, self.out_keys = policies[0].in_keys, policies[0].out_keys
-        self.policies, self._agents = list(policies), agents
+        self.policies, self._agents = nn.ModuleList(policies), agents
 
     @torch.no_grad()
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -103,7 +103,7 @@ class Split(Agent):
     def expected_updates(self) -> float:
         return sum(part.expected_updates() for part in self.parts) / len(SIDES)
 
-    def policy(self, explore: bool) -> TensorDictModuleBase:
+    def policy(self, explore: bool | None = None) -> TensorDictModuleBase:
         return SplitPolicy([part.policy(explore) for part in self.parts], self.agents)
 
     def _halves(self, sequences: TensorDictBase) -> list[TensorDictBase]:

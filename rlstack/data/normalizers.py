@@ -6,7 +6,7 @@ They move where they are told to (``update``) and nowhere else: who acts or eval
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -28,11 +28,16 @@ class RunningMoments(nn.Module):
         unbiased: the variance of each batch is that over N - 1 (its spread around a mean that is estimated too), and
             none of a batch of one entry, which says nothing of its spread. False: over N, so that the result does not
             depend on how the data were split into batches.
+
+    Attributes:
+        gather: where several processes share the statistics, gives the tensors of all of them for one of this process.
+            All must update at the same time.
     """
 
     mean: Tensor
     var: Tensor
     count: Tensor
+    gather: Callable[[Tensor], list[Tensor]] | None = None
 
     def __init__(self, shape: torch.Size, unbiased: bool = False) -> None:
         super().__init__()
@@ -44,15 +49,25 @@ class RunningMoments(nn.Module):
     @torch.no_grad()
     def update(self, values: Tensor) -> None:
         """Takes in ``[N, *shape]``; an empty batch changes nothing."""
-        if not len(values):
-            return
         values = values.double()
-        count = self.count + len(values)
-        delta = values.mean(0) - self.mean
-        spread = values.var(0, unbiased=self.unbiased and len(values) > 1)
-        within = self.var * self.count + spread * len(values)
-        self.var.copy_((within + delta.square() * self.count * len(values) / count) / count)
-        self.mean.add_(delta * len(values) / count)
+        seen = (torch.zeros_like(self.mean), torch.zeros_like(self.mean))
+        if len(values):
+            seen = values.mean(0), values.var(0, unbiased=self.unbiased and len(values) > 1)
+        if self.gather is None:
+            self._take(len(values), *seen)
+            return
+        for part in self.gather(torch.stack((torch.full_like(self.mean, len(values)), *seen))):
+            self._take(int(part[0].max()), part[1], part[2])
+
+    def _take(self, size: int, mean: Tensor, var: Tensor) -> None:
+        """Merges the moments of a batch of so many entries."""
+        if not size:
+            return
+        count = self.count + size
+        delta = mean - self.mean
+        within = self.var * self.count + var * size
+        self.var.copy_((within + delta.square() * self.count * size / count) / count)
+        self.mean.add_(delta * size / count)
         self.count.copy_(count)
 
 

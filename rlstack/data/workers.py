@@ -24,7 +24,6 @@ from torchrl.envs import EnvBase
 from envs.processes import place_of
 from envs.world import hooks_of
 from rlstack.agents.base import Agent
-from rlstack.networks.draws import part_of_rows
 
 from .collector import LEAN, LeanCollector
 from .messages import from_file, to_file
@@ -99,15 +98,25 @@ class Worker(LeanCollector):
         """
         env: Any = self._share.env
         act_as(self._share.agent, learner)
+        self._take_memory()
         if level != self._level:
             env.set_stage(level)
             self._level = level
         torch.set_rng_state(torch.tensor(random))
+        after = int(torch.randint(2**62, ()))
+        torch.manual_seed(after + self._share.first)
         if env.device is not None and env.device.type == "cuda":
             torch.cuda.manual_seed(int(torch.randint(2**62, ())))
-        with part_of_rows(self._share.first, env.batch_size.numel(), self._share.total):
-            batch = next(self._batches)
+        batch = next(self._batches)
         return to_arrays(batch), torch.get_rng_state().numpy(), hooks_of(env).total_steps
+
+    def _take_memory(self) -> None:
+        """Of the memory of all worlds, with which a resumed agent goes on, leaves that of these."""
+        first, here, total = self._share.first, self._share.env.batch_size.numel(), self._share.total
+        for part in _sides(self._share.agent):
+            if (memory := _restored(part)) is not None and len(memory) % total == 0:
+                each = len(memory) // total
+                part.restored = memory[first * each : (first + here) * each]
 
     def worlds(self) -> bytes:
         """The state of the worlds, see :func:`to_file`."""

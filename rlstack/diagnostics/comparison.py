@@ -1,4 +1,4 @@
-"""A diagnosis beside an earlier one: what has become quicker or slower."""
+"""A diagnosis compared with an earlier one."""
 
 from __future__ import annotations
 
@@ -90,18 +90,14 @@ def lines(now: Mapping[str, Any], before: Mapping[str, Any], path: str | Path) -
         yield "  nothing was measured in both"
     width = max((len(row["name"]) for row in rows), default=0)
     for row in rows:
-        values = f"{number(row['before']):>12} -> {number(row['now']):>12}"
-        yield f"  {row['name']:<{width}}  {values}  {_words(row['ratio'])}"
-
-
-def _words(ratio: float) -> str:
-    if 1 / NOISE < ratio < NOISE:
-        return f"about the same ({ratio:.2f})"
-    return f"{ratio:.2f} times better" if ratio > 1 else f"{1 / ratio:.2f} times worse"
+        ratio = row["ratio"]
+        change = f"{ratio:.2f} times better" if ratio > 1 else f"{1 / ratio:.2f} times worse"
+        change = f"about the same ({ratio:.2f})" if 1 / NOISE < ratio < NOISE else change
+        yield f"  {row['name']:<{width}}  {number(row['before']):>12} -> {number(row['now']):>12}  {change}"
 
 
 def differences(now: Mapping[str, Any], before: Mapping[str, Any]) -> Iterator[str]:
-    """What was measured otherwise: machine, device, options."""
+    """The conditions that differ: machine, device, options."""
     for part in ("machine", "subject", "config"):
         ours, theirs = (_flat(side.get(part, {})) for side in (now, before))
         for key in {**theirs, **ours}:

@@ -15,9 +15,8 @@ import torch
 from rlstack.data.collector import make_collector
 from rlstack.training.hardware import GpuWatch
 
-from .iteration import summary, watched
-from .learning import Lesson
-from .subject import Subject
+from .measuring import MeasuredTraining
+from .training import summary, timed_training
 
 _STEPS, _UPDATES = 8, 8  # that are profiled
 _PLACES = 5
@@ -26,76 +25,61 @@ _KINDS = {
     "copies_from_gpu": re.compile(r"^Memcpy DtoH"),
     "synchronisations": re.compile(r"^cuda(Stream|Device|Event)Synchronize$"),
 }
-_OURS = Path(__file__).resolve().parents[2]
+_ROOT = Path(__file__).resolve().parents[2]
 
 
-def measure_gpu(subject: Subject) -> dict[str, Any]:
+def measure_gpu(measured: MeasuredTraining) -> dict[str, Any]:
     """Utilisation and memory while the training loop runs; copies, waits and kernels of a step and of an update."""
-    if subject.device.type != "cuda":
+    if measured.device.type != "cuda":
         there = torch.cuda.is_available()
         why = "a GPU is there, use it with device=cuda" if there else "torch sees no GPU here"
-        return {"note": f"the device is {subject.device}, there is nothing to measure ({why})", "available": there}
-    torch.cuda.reset_peak_memory_stats(subject.device)
-    watch = GpuWatch(subject.device, every=0.1)
-    with watched(subject, None) as training:
+        return {"note": f"the device is {measured.device}, there is nothing to measure ({why})", "available": there}
+    torch.cuda.reset_peak_memory_stats(measured.device)
+    watch = GpuWatch(measured.device, every=0.1)
+    with timed_training(measured, None) as training:
         watch.start()
         try:
             training.execute_for_a_while()
         finally:
             watch.stop()
-    found = {
-        **watch.read(),
-        "gpu_peak_memory_mb": torch.cuda.max_memory_allocated(subject.device) / 1e6,
-        "frames_per_second": summary(training.iterations)["frames_per_second"],
-    }
-    if not watch.sees_utilisation:
-        found["note"] = "utilisation needs NVML: pip install 'rlstack[gpu]'"
-    return {**found, "step": _of_a_step(subject), "update": _of_an_update(subject)}
+        found = {
+            **watch.read(),
+            "gpu_peak_memory_mb": torch.cuda.max_memory_allocated(measured.device) / 1e6,
+            "frames_per_second": summary(training.iterations)["frames_per_second"],
+        }
+        if not watch.sees_utilisation:
+            found["note"] = "utilisation needs NVML: pip install 'rlstack[gpu]'"
+        collector = make_collector(training.env, training.agent.policy(explore=True), _STEPS)
+        batches = iter(collector)
+        next(batches)
+        try:
+            found["step"] = _inspected(measured, lambda: next(batches), _STEPS)
+        finally:
+            collector.shutdown(close_env=False)
+        if (update := training.update_of(1)) is not None:
+            found["update"] = _inspected(measured, lambda: [update[1]() for _ in range(_UPDATES)], _UPDATES)
+    return found
 
 
-def _of_a_step(subject: Subject) -> dict[str, Any]:
-    env = subject.world()
-    agent = subject.agent(env)
-    collector = make_collector(env, agent.policy(explore=True), _STEPS)
-    batches = iter(collector)
-    next(batches)
-    try:
-        return _inspected(subject, lambda: (next(batches), _STEPS)[1])
-    finally:
-        collector.shutdown(close_env=False)
-        env.close(raise_if_closed=False)
-
-
-def _of_an_update(subject: Subject) -> dict[str, Any]:
-    lesson = Lesson(subject)
-    lesson.prepare()
-    return _inspected(subject, lambda: lesson.learn_for(0.0, _UPDATES))
-
-
-def _inspected(subject: Subject, work: Callable[[], int]) -> dict[str, Any]:
-    """Counts of what ``work`` asks of the GPU, for each of the things that it says it did."""
+def _inspected(measured: MeasuredTraining, work: Callable[[], Any], times: int) -> dict[str, Any]:
+    """Counts of what ``work`` asks of the GPU, for each of the ``times`` that it does something."""
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
-    begin = subject.clock()
+    begin = measured.clock()
     with torch.profiler.profile(activities=activities) as profiler:
-        times = work()
-        seconds = subject.clock() - begin
-    events = ((event.name, event.device_type.name == "CUDA") for event in profiler.events())
-    counts = count_events(events)
+        work()
+        seconds = measured.clock() - begin
+    counts = count_events((event.name, event.device_type.name == "CUDA") for event in profiler.events())
     with waits() as places:
-        again = work()
+        work()
     return {
         **{name: count / times for name, count in counts.items()},
         "kernels_per_second": counts["kernels"] / seconds,
-        "waits_at": {place: count / again for place, count in places.most_common(_PLACES)},
+        "waits_at": {place: count / times for place, count in places.most_common(_PLACES)},
     }
 
 
 def count_events(events: Iterable[tuple[str, bool]]) -> dict[str, int]:
-    """Copies, waits and kernels among events of a profile.
-
-    Args:
-        events: name of each, and whether it happened on the GPU.
-    """
+    """Copies, waits and kernels among events of a profile: the name of each, and whether it happened on the GPU."""
     counts = Counter[str]()
     for name, on_gpu in events:
         kind = next((kind for kind, pattern in _KINDS.items() if pattern.match(name)), None)
@@ -123,10 +107,11 @@ def waits() -> Iterator[Counter[str]]:
 
 def places_of(caught: Iterable[warnings.WarningMessage]) -> Counter[str]:
     """``file:line`` of the warnings that tell of a wait."""
-    told = (entry for entry in caught if "synchroniz" in str(entry.message))
-    return Counter(f"{_short(entry.filename)}:{entry.lineno}" for entry in told)
-
-
-def _short(file: str) -> str:
-    path = Path(file).resolve()
-    return str(path.relative_to(_OURS)) if path.is_relative_to(_OURS) else f"{path.parent.name}/{path.name}"
+    places = Counter[str]()
+    for entry in caught:
+        if "synchroniz" in str(entry.message):
+            path = Path(entry.filename).resolve()
+            inside = path.is_relative_to(_ROOT)
+            name = str(path.relative_to(_ROOT)) if inside else f"{path.parent.name}/{path.name}"
+            places[f"{name}:{entry.lineno}"] += 1
+    return places

@@ -1,21 +1,23 @@
-"""A diagnosis as text: a heading, a table for each test, the verdict."""
+"""A diagnosis as text and as a picture."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from .iteration import MEANING
+from envs.whole_files import replacing
+from rlstack.evaluation.table import aligned
 
-_BAR = 30
-_WIDTH = 110
+from .training import PARTS
 
+_BAR, _WIDTH = 30, 110
 Found = Mapping[str, Any]
 
 
 def heading(subject: Found) -> str:
-    """What is measured."""
+    """Agent, world, device and clock in one line."""
     threads = f"{subject['threads']} threads" if subject["threads"] > 1 else "1 thread"
     time = "CPU time" if subject["clock"] == "cpu" else "wall-clock time"
     where = f"{subject['num_worlds']:,} worlds, {subject['device']}, {threads}, {time}"
@@ -23,17 +25,18 @@ def heading(subject: Found) -> str:
 
 
 def section(test: str, found: Found) -> Iterator[str]:
-    """What a test found, line by line, ASCII."""
+    """The results of a test, line by line, ASCII."""
     yield ""
     yield from _TESTS[test](found)
 
 
 def verdict_lines(findings: Sequence[Found]) -> Iterator[str]:
     """The verdict, line by line."""
-    yield ""
-    yield "verdict"
+    yield from ("", "verdict")
     for entry in findings:
-        yield from _proposal(entry)
+        gain = "" if entry["gain"] is None else f" (an iteration {entry['gain']:.2f} times as quick)"
+        text = entry["text"] + (f" -> {entry['option']}{gain}" if entry["option"] else "")
+        yield from textwrap.wrap(text, _WIDTH, initial_indent="  - ", subsequent_indent="    ", break_on_hyphens=False)
     if not findings:
         yield "  - nothing stands out"
 
@@ -45,14 +48,8 @@ def number(value: float) -> str:
 
 def _env(found: Found) -> Iterator[str]:
     yield "env: the worlds alone, with random actions"
-    named = {
-        "steps_per_second": "steps/s",
-        "decisions_per_second": "decisions/s",
-        "ticks_per_second": "ticks/s",
-        "real_time_factor": "real-time factor",
-        "ms_per_step": "ms per step of all",
-    }
-    yield _pairs((title, found[key]) for key, title in named.items() if key in found)
+    named = {"steps_per_second": "steps/s", "decisions_per_second": "decisions/s", "ticks_per_second": "ticks/s"}
+    yield _pairs(found, {**named, "real_time_factor": "real-time factor", "ms_per_step": "ms per step of all"})
     titles = {"num_worlds": "worlds", "ms_per_step": "ms per step", "steps_per_second": "steps/s"}
     yield from _sweep(found["sweep"], titles, found["num_worlds"])
     if found.get("sweep_ended"):
@@ -63,38 +60,42 @@ def _env(found: Found) -> Iterator[str]:
 def _inference(found: Found) -> Iterator[str]:
     yield "inference: the policy alone"
     titles = {"mean_ms": "mean ms", "p95_ms": "p95 ms", "p99_ms": "p99 ms", "decisions_per_second": "decisions/s"}
-    rows = [["exploring", *(number(found[key]) for key in titles)]]
-    rows.append(["greedy", *(number(found["greedy"][key]) for key in titles)])
-    yield from _aligned([[f"{found['batch']:,} worlds", *titles.values()], *rows])
+    rows = [[name, *(number(one[key]) for key in titles)] for name, one in _both(found)]
+    yield from aligned([[f"{found['batch']:,} worlds", *titles.values()], *rows], indent=2)
     yield from _sweep(found["sweep"], {"batch": "worlds", **titles}, found["batch"])
+
+
+def _both(found: Found) -> Iterable[tuple[str, Found]]:
+    return ("exploring", found), ("greedy", found["greedy"])
 
 
 def _learn(found: Found) -> Iterator[str]:
     yield f"learn: an update from {found['batch']:,} samples"
     named = {"updates_per_second": "updates/s", "samples_per_second": "samples/s", "ms_per_update": "ms per update"}
-    yield _pairs((title, found[key]) for key, title in named.items())
+    yield _pairs(found, named)
     whole = found["ms_per_update"]
     yield from _bars((name, f"{number(took)} ms", took / whole, "") for name, took in found["parts_ms"].items())
-    beside = ", ".join(f"{name} {number(took)} ms" for name, took in found["beside_ms"].items())
-    if beside:
+    if found["beside_ms"]:
+        beside = ", ".join(f"{name} {number(took)} ms" for name, took in found["beside_ms"].items())
         yield f"  once per batch of data, besides: {beside}"
+    if products := found.get("matrix_products"):
+        mflop, gflops, took = (number(products[key]) for key in ("mflop", "gflops", "ms"))
+        yield f"  matrix products: {mflop} MFLOP at the {gflops} GFLOP/s that this machine makes of them: {took} ms;"
+        yield f"    an update spends {products['share']:.0%} of its time in matrix products that nobody can avoid"
     titles = {"batch": "samples", "ms_per_update": "ms per update", "samples_per_second": "samples/s"}
     yield from _sweep(found["sweep"], titles, found["batch"])
     yield from _threads(found)
 
 
 def _collect(found: Found) -> Iterator[str]:
-    count, frames, took = found["iterations"], found["frames_per_iteration"], found["seconds_per_iteration"]
+    count, took = found["iterations"], found["seconds_per_iteration"]
     warm = "" if found["warmed_up"] else ", the first one"
     yield f"collect: the training loop, {count} iteration{'s' if count > 1 else ''}{warm}; evaluations not counted"
-    yield _pairs(
-        (("frames/s", found["frames_per_second"]), ("frames per iteration", frames), ("s per iteration", took))
-    )
-    parts = found["parts_seconds"]
+    titles = {"frames_per_second": "frames/s", "frames_per_iteration": "frames per iteration"}
+    yield _pairs(found, {**titles, "seconds_per_iteration": "s per iteration"})
     unit, scale = ("ms", 1e3) if took < 1 else ("s", 1.0)
-    yield from _bars(
-        (name, f"{number(scale * value)} {unit}", value / took, MEANING[name]) for name, value in parts.items()
-    )
+    parts = found["parts_seconds"].items()
+    yield from _bars((name, f"{number(scale * value)} {unit}", value / took, PARTS[name]) for name, value in parts)
     if not found["observing_apart"]:
         yield "  (observations are made within simulate)"
 
@@ -105,58 +106,41 @@ def _gpu(found: Found) -> Iterator[str]:
         yield f"  {found['note']}"
     if "frames_per_second" not in found:
         return
-    named = {
-        "gpu_percent": "busy %",
-        "gpu_percent_low": "least",
-        "gpu_percent_high": "most",
-        "gpu_memory_mb": "memory MB",
-        "gpu_peak_memory_mb": "peak of this run MB",
-    }
-    yield _pairs((title, found[key]) for key, title in named.items() if key in found)
+    named = {"gpu_percent": "busy %", "gpu_percent_low": "least", "gpu_percent_high": "most"}
+    yield _pairs(found, {**named, "gpu_memory_mb": "memory MB", "gpu_peak_memory_mb": "peak of this run MB"})
     counted = ("kernels", "copies_to_gpu", "copies_from_gpu", "synchronisations", "kernels_per_second")
-    rows = [[f"in a {what}", *(number(found[what][name]) for name in counted)] for what in ("step", "update")]
-    yield from _aligned([["", *(name.replace("_", " ") for name in counted)], *rows])
-    for what in ("step", "update"):
+    both = [what for what in ("step", "update") if what in found]
+    rows = [[f"in a {what}", *(number(found[what][name]) for name in counted)] for what in both]
+    yield from aligned([["", *(name.replace("_", " ") for name in counted)], *rows], indent=2)
+    for what in both:
         for place, count in found[what]["waits_at"].items():
             yield f"  waits in a {what}: {number(count)} at {place}"
 
 
 _TESTS: dict[str, Callable[[Found], Iterator[str]]] = {
-    "env": _env,
-    "inference": _inference,
-    "learn": _learn,
-    "collect": _collect,
-    "gpu": _gpu,
+    **{"env": _env, "inference": _inference, "learn": _learn, "collect": _collect, "gpu": _gpu}
 }
 
 
-def _proposal(entry: Found) -> Iterator[str]:
-    gain = "" if entry["gain"] is None else f" (an iteration {entry['gain']:.2f} times as quick)"
-    text = entry["text"] + (f" -> {entry['option']}{gain}" if entry["option"] else "")
-    yield from textwrap.wrap(text, _WIDTH, initial_indent="  - ", subsequent_indent="    ", break_on_hyphens=False)
-
-
-def _pairs(pairs: Any) -> str:
-    return "  " + "   ".join(f"{title} {number(value)}" for title, value in pairs)
+def _pairs(found: Found, titles: Mapping[str, str]) -> str:
+    return "  " + "   ".join(f"{title} {number(found[key])}" for key, title in titles.items() if key in found)
 
 
 def _sweep(points: Sequence[Found], titles: Mapping[str, str], now: float) -> Iterator[str]:
     """Rows of a sweep, the present setting marked; nothing where there is one point only."""
-    if len(points) < 2:
-        return
-    size, *_ = titles
-    rows = [[*(number(point[key]) for key in titles), "<- now" if point[size] == now else ""] for point in points]
-    yield from _aligned([[*titles.values(), ""], *rows])
+    if len(points) > 1:
+        size = next(iter(titles))
+        rows = [[*(number(point[key]) for key in titles), "<- now" if point[size] == now else ""] for point in points]
+        yield from aligned([[*titles.values(), ""], *rows], indent=2)
 
 
 def _threads(found: Found) -> Iterator[str]:
-    points = found.get("threads", [])
-    if points:
+    if points := found.get("threads"):
         one = points[0]["per_second"]
         yield "  speed by threads: " + ", ".join(f"{p['threads']}: {p['per_second'] / one:.2f}" for p in points)
 
 
-def _bars(rows: Any) -> Iterator[str]:
+def _bars(rows: Iterable[tuple[str, str, float, str]]) -> Iterator[str]:
     cells = [
         [name, text, f"{share:.1%}", f"{'#' * round(_BAR * share):<{_BAR}}", said] for name, text, share, said in rows
     ]
@@ -165,7 +149,49 @@ def _bars(rows: Any) -> Iterator[str]:
         yield f"  {name:<{widths[0]}}  {text:>{widths[1]}}  {share:>{widths[2]}}  {bar} {said}".rstrip()
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    for row in rows:
-        yield ("  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths))).rstrip()
+# -- picture -----------------------------------------------------------------------------------------------------
+
+
+def save_picture(path: Path, diagnosis: Found) -> bool:
+    """Draws a panel for every sweep and for the parts of an iteration; False, and no file, if there is nothing."""
+    from matplotlib.figure import Figure  # slow to import, and not always wanted
+
+    tests = diagnosis["tests"]
+    worlds, acting, learning = (tests.get(name, {}).get("sweep", []) for name in ("env", "inference", "learn"))
+    curves: list[tuple[Any, str, Sequence[str], float, str, str]] = []
+    if len(worlds) > 1:
+        now = tests["env"]["num_worlds"]
+        curves.append((worlds, "num_worlds", ["steps_per_second"], now, "worlds", "steps/s"))
+    if acting:
+        along, kinds = "worlds that the policy acts for", ("mean_ms", "p95_ms", "p99_ms")
+        curves.append((acting, "batch", kinds, tests["inference"]["batch"], along, "ms"))
+    if learning:
+        now = tests["learn"]["batch"]
+        curves.append((learning, "batch", ["samples_per_second"], now, "samples in an update", "samples/s"))
+    parts = tests.get("collect", {}).get("parts_seconds", {})
+    if not (count := len(curves) + bool(parts)):
+        return False
+    columns = min(count, 2)
+    rows = -(-count // columns)
+    figure = Figure(figsize=(5 * columns, 3.4 * rows), layout="constrained")
+    places = list(figure.subplots(rows, columns, squeeze=False).flatten())
+    for axes, (points, size, rates, now, along, up) in zip(places, curves):
+        for rate in rates:
+            label = rate.removesuffix("_ms") if len(rates) > 1 else None
+            axes.plot([point[size] for point in points], [point[rate] for point in points], marker="o", label=label)
+        axes.axvline(now, color="gray", linestyle="--", linewidth=0.8, label="now")
+        axes.set(xscale="log", yscale="log", xlabel=along, ylabel=up)
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=8)
+    if parts:
+        axes, names, whole = places[len(curves)], list(parts)[::-1], sum(parts.values())
+        bars = axes.barh(names, [100 * parts[name] / whole for name in names])
+        axes.bar_label(bars, [f"{100 * parts[name] / whole:.1f} %" for name in names], fontsize=8, padding=2)
+        axes.set(xlabel="% of an iteration", xlim=(0, 110))
+    for axes in places[count:]:
+        axes.set_axis_off()
+    subject = diagnosis["subject"]
+    figure.suptitle(f"{subject['agent']} in {subject['env']}, {subject['device']}", fontsize=10)
+    with replacing(path) as (partial,):
+        figure.savefig(partial, dpi=120)
+    return True

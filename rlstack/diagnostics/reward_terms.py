@@ -1,6 +1,6 @@
-"""What a reward is made of: the terms along one episode, and over a training run.
+"""The terms of a reward along one episode and over a training run.
 
-A world says it by statistics ``("episode", "reward_<term>") [W, 1]``, each the weighted sum of a term so far.
+A world reports them as statistics ``("episode", "reward_<term>") [W, 1]``, each the weighted sum of a term so far.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _LOGGED = f"train/{PREFIX}"
 Series = NDArray[np.float64]
 
 
-class Episode(NamedTuple):
-    """One episode.
+class RewardBreakdown(NamedTuple):
+    """The terms of the reward along one episode.
 
     Attributes:
         terms: what each term paid in every step, ``[T]`` by name.
@@ -49,15 +49,11 @@ def play_episode(
     options: Mapping[str, Any],
     seed: int = 0,
     device: torch.device | str = "cpu",
-) -> Episode:
-    """Plays one episode in the world as it judges.
-
-    Args:
-        world, options: of :func:`envs.make`.
-        seed: of the world.
+) -> RewardBreakdown:
+    """Plays one episode in the world as evaluations build it.
 
     Raises:
-        ConfigError: a world that does not say what its reward is made of.
+        ConfigError: the world does not report the terms of its reward.
     """
     env: Any = evaluation_world(world, options, 1, device, seed)
     env.set_seed(seed)
@@ -78,7 +74,7 @@ def play_episode(
     env.close()
     sums = torch.stack(totals).cpu().numpy()
     steps = np.diff(sums, axis=0, prepend=np.zeros((1, len(names))))
-    return Episode({name.removeprefix(PREFIX): steps[:, row] for row, name in enumerate(names)}, success)
+    return RewardBreakdown({name.removeprefix(PREFIX): steps[:, row] for row, name in enumerate(names)}, success)
 
 
 def read_curves(metrics: Path) -> tuple[Series, dict[str, Series]]:
@@ -98,21 +94,19 @@ def read_curves(metrics: Path) -> tuple[Series, dict[str, Series]]:
     return np.array([row[FRAMES] for row in rows]), terms
 
 
-def draw_episode(episode: Episode, path: Path, title: str = "") -> None:
+def draw_episode(episode: RewardBreakdown, path: Path, title: str = "") -> None:
     """Left the terms summed up over the episode, right what each paid in every step; the largest first."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
+    from matplotlib.figure import Figure
 
     ranked = _ranked(episode.terms)
-    figure, (left, right) = plt.subplots(1, 2, figsize=(13, 0.4 * len(ranked) + 3), constrained_layout=True)
+    figure = Figure(figsize=(13, 0.4 * len(ranked) + 3), layout="constrained")
+    left, right = figure.subplots(1, 2)
     steps = np.arange(len(next(iter(episode.terms.values()))))
     for row, (name, values) in enumerate(ranked):
         colour = f"C{row % 10}"
         left.plot(steps, values.cumsum(), color=colour, ls=("-", "--", ":")[row // 10 % 3], label=name)
-        peak = np.abs(values).max()
-        right.fill_between(steps, -row, -row + 0.45 * values / peak, color=colour, lw=0, step="mid")
+        height = 0.45 * values / np.abs(values).max()
+        right.fill_between(steps, -row, -row + height, color=colour, lw=0, step="mid")
         right.axhline(-row, color="0.8", lw=0.5, zorder=0)
     left.set(xlabel="step", ylabel="summed up", title=title or f"return {episode.returned:.2f}")
     left.grid(alpha=0.3)
@@ -122,37 +116,31 @@ def draw_episode(episode: Episode, path: Path, title: str = "") -> None:
     right.set(xlabel="step", title="in every step, each to its own scale")
     with replacing(path) as (partial,):
         figure.savefig(partial, dpi=120)
-    plt.close(figure)
 
 
 def draw_curves(frames: Series, terms: Mapping[str, Series], path: Path) -> None:
     """A panel for every term that ever paid."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
+    from matplotlib.figure import Figure
 
     ranked = _ranked(terms)
     columns = min(4, len(ranked))
     rows = -(-len(ranked) // columns)
-    figure, axes = plt.subplots(
-        rows, columns, figsize=(3.2 * columns, 2.2 * rows), squeeze=False, sharex=True, constrained_layout=True
-    )
-    for axis, (name, values) in zip(axes.flat, ranked):
-        axis.plot(frames / 1e6, values)
-        axis.axhline(0, color="0.7", lw=0.6, zorder=0)
-        axis.set_title(name, fontsize=9)
-        axis.grid(alpha=0.3)
-    for axis in list(axes.flat)[len(ranked) :]:
-        axis.axis("off")
+    figure = Figure(figsize=(3.2 * columns, 2.2 * rows), layout="constrained")
+    panels = list(figure.subplots(rows, columns, squeeze=False, sharex=True).flat)
+    for axes, (name, values) in zip(panels, ranked):
+        axes.plot(frames / 1e6, values)
+        axes.axhline(0, color="0.7", lw=0.6, zorder=0)
+        axes.set_title(name, fontsize=9)
+        axes.grid(alpha=0.3)
+    for axes in panels[len(ranked) :]:
+        axes.set_axis_off()
     figure.supxlabel("million frames")
     figure.supylabel("mean per episode")
     with replacing(path) as (partial,):
         figure.savefig(partial, dpi=120)
-    plt.close(figure)
 
 
 def _ranked(terms: Mapping[str, Series]) -> list[tuple[str, Series]]:
-    """Those that are ever paid, by how much in all."""
+    """The terms that are ever paid, by how much in all."""
     paid = {name: float(np.nansum(np.abs(values))) for name, values in terms.items()}
     return [(name, terms[name]) for name in sorted(terms, key=lambda name: -paid[name]) if paid[name] > 0]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,8 +13,10 @@ from torch import Tensor
 from torchrl.envs import EnvBase
 
 import envs
+from envs.recording import EpisodeRecorder
 from envs.registry import evaluation_options
 from envs.working import Work, working
+from envs.world import hooks_of
 from rlstack.agents import Agent
 from rlstack.agents.interface import Interface, difference
 from rlstack.config import ConfigError
@@ -26,7 +26,7 @@ from rlstack.runs.worlds import world_options
 
 from .results import Evaluation
 
-__all__ = ["EpisodeSet", "Evaluation", "evaluate", "evaluation_world", "world_part"]
+__all__ = ["EpisodeSet", "Evaluation", "evaluate", "evaluation_world"]
 
 MAX_WORLDS = 128
 """Worlds stepped at once; more episodes are played in turns. A batch runs until its last world has ended, so small
@@ -106,7 +106,7 @@ def evaluate(
             indices = range(first, min(first + env.batch_size.numel(), len(levels)))
             start = _start(env, configs[indices.start : indices.stop], noise_source)
             watched = [index for index in indices if index in recorded]
-            recorder = _recorder(world, env, watched, first, levels)
+            recorder = _recorder(env, watched, first, levels)
             scores = _play(env, policy, start, limit, recorder, work, first)
             parts.append({key: value[: len(indices)].cpu() for key, value in scores.values.items()})
             found |= {first + row: what for row, what in scores.found.items() if row < len(indices)}
@@ -157,14 +157,6 @@ def check_fit(agent: Agent, config: Mapping[str, Any]) -> None:
     fault = difference(agent.interface, Interface.of(judging_world(config)))
     if fault is not None:
         raise ConfigError(f"env={config['name']} does not fit the agent: {fault}")
-
-
-def world_part(world: str, part: str) -> ModuleType | None:
-    """A module beside the world's own, such as its ``recording`` or ``render``; None where there is none."""
-    package = envs.world_class(world).__module__.rpartition(".")[0]
-    if not package or importlib.util.find_spec(f"{package}.{part}") is None:
-        return None
-    return importlib.import_module(f"{package}.{part}")
 
 
 def _default_episodes(world: str, episodes: int, seed: int) -> EpisodeSet:
@@ -224,14 +216,13 @@ def _first_of_each_level(levels: Sequence[str], count: int) -> set[int]:
     return chosen
 
 
-def _recorder(world: str, env: EnvBase, indices: list[int], first: int, levels: Sequence[str]) -> Any:
-    """A recorder of these episodes, or None: nothing to record, or a world without one."""
-    part = world_part(world, "recording") if indices else None
-    if part is None:
+def _recorder(env: EnvBase, indices: list[int], first: int, levels: Sequence[str]) -> EpisodeRecorder[Any, Any] | None:
+    """A recorder of these episodes; None where there is nothing to record, or a world has no recordings."""
+    if not indices:
         return None
     several = len(set(levels)) > 1
     titles = [f"level {levels[index]}, episode {index}" if several else f"episode {index}" for index in indices]
-    return part.Recorder(env, [index - first for index in indices], titles)
+    return hooks_of(env).recorder([index - first for index in indices], titles)
 
 
 # -- playing -----------------------------------------------------------------------------------------------------
@@ -242,7 +233,7 @@ def _play(
     policy: TensorDictModuleBase,
     tensordict: TensorDictBase,
     max_steps: int,
-    recorder: Any,
+    recorder: EpisodeRecorder[Any, Any] | None,
     work: Work,
     before: int,
 ) -> EpisodeStatistics:

@@ -1,7 +1,7 @@
 """Pictures of episodes: files about those an evaluation has recorded, and animations of one that is being played.
 
-A world draws with the modules beside its own: ``recording`` (what happened), ``render`` (single frames) and ``film``
-(any time between two steps). One without them may have a ``render`` method.
+A world's recordings draw themselves (:class:`envs.recording.EpisodeRecording`). A world without recordings may have a
+``render`` method.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 from torchrl.envs import EnvBase
 
-from envs.drawing.canvas import Picture
+from envs.recording import EpisodeRecorder
+from envs.rendering.canvas import Picture
+from envs.rendering.films import Animation, save_animation, save_grid
 from envs.world import hooks_of
 
-from .evaluator import MOST_STEPS, EpisodeStatistics, world_part
+from .evaluator import MOST_STEPS, EpisodeStatistics
 from .results import Evaluation
 
 PER_LEVEL = 6
 """Recorded episodes per level, which make one row of the grid."""
 _SHOWN = ("return", "success", "length")
 _KEPT = 300  # pictures of a simulator that draws by itself
-_USUAL_RATE = 20.0
 ActingPolicy: TypeAlias = TensorDictModuleBase | Callable[[TensorDictBase], TensorDictBase]
 
 
@@ -38,20 +39,17 @@ ActingPolicy: TypeAlias = TensorDictModuleBase | Callable[[TensorDictBase], Tens
 def save_pictures(evaluation: Evaluation, folder: Path, plots: bool = True, video: bool = True) -> list[Path]:
     """Writes ``trajectories.png`` (all recorded episodes), ``best.mp4`` and ``worst.mp4`` (of them) as asked.
 
-    A world draws what it records with ``save_trajectories(recordings, path, columns)`` and ``save_animation(recording,
-    path)``, both or one of them, in the module ``render`` beside it.
-
-    Returns the files written; none for an evaluation without recordings or a world without a renderer.
+    Returns the files written; none for an evaluation without recordings.
     """
-    renderer: Any = world_part(evaluation.world, "render") if evaluation.recordings else None
-    written = []
-    if plots and hasattr(renderer, "save_trajectories"):
+    recordings, written = evaluation.recordings, []
+    if plots and recordings:
         written.append(folder / "trajectories.png")
-        renderer.save_trajectories(list(evaluation.recordings.values()), written[-1], columns=PER_LEVEL)
-    if video and hasattr(renderer, "save_animation"):
+        columns = min(PER_LEVEL, next(iter(recordings.values())).overview_columns)
+        save_grid(written[-1], (recording.overview() for recording in recordings.values()), columns)
+    if video and recordings:
         for name, index in best_and_worst(evaluation).items():
             written.append(folder / f"{name}.mp4")
-            renderer.save_animation(evaluation.recordings[index], written[-1])
+            save_animation(recordings[index].animation(), written[-1])
     return written
 
 
@@ -73,25 +71,16 @@ def best_and_worst(evaluation: Evaluation) -> dict[str, int]:
 # -- animations --------------------------------------------------------------------------------------------------
 
 
-class Animation(Protocol):
-    """Pictures of a recording by time, such as :class:`envs.rocket.film.Film`.
-
-    Attributes:
-        per_second: units of time in a second.
-        span: first and last time.
-    """
-
-    per_second: float
+class EpisodeAnimation(Protocol):
+    """An animation of an episode that may still go on; see :class:`envs.rendering.films.Animation`."""
 
     @property
-    def span(self) -> tuple[float, float]: ...
+    def per_second(self) -> float:
+        """Units of time in a second."""
 
-    def draw(self, time: float, pause: float = 0.0, /) -> Picture:
-        """The picture at a time, or ``pause`` after the end, uint8 ``[H, W, 3]``."""
-
-
-class EpisodeAnimation(Animation, Protocol):
-    """An animation of an episode that may still go on."""
+    @property
+    def span(self) -> tuple[float, float]:
+        """First and last time."""
 
     @property
     def over(self) -> bool:
@@ -100,6 +89,9 @@ class EpisodeAnimation(Animation, Protocol):
     @property
     def caption(self) -> str:
         """Episode, step and statistics so far."""
+
+    def draw(self, time: float, pause: float = 0.0, /) -> Picture:
+        """The picture at a time, or ``pause`` after the end, uint8 ``[H, W, 3]``."""
 
     def grow(self) -> None:
         """Takes the episode one step further."""
@@ -153,15 +145,17 @@ class RecordedAnimation:
     Args:
         episode: without a step.
         recorder: of its env.
-        animate: maps a recording, and the animation of the same episode before its latest steps, to an animation.
     """
 
-    def __init__(self, episode: LiveEpisode, recorder: Any, animate: Callable[[Any, Any], Animation]) -> None:
-        self._episode, self._recorder, self._animate = episode, recorder, animate
+    def __init__(self, episode: LiveEpisode, recorder: EpisodeRecorder[Any, Any]) -> None:
+        self._episode, self._recorder = episode, recorder
         recorder.add()
-        self._animation = animate(recorder.recordings()[0], None)
+        self._animation: Animation = recorder.recordings()[0].animation()
         self._drawn_steps = 0
-        self.per_second = self._animation.per_second
+
+    @property
+    def per_second(self) -> float:
+        return self._animation.per_second
 
     @property
     def over(self) -> bool:
@@ -177,7 +171,7 @@ class RecordedAnimation:
 
     def _latest(self) -> Animation:
         if self._drawn_steps != self._episode.steps:
-            self._animation = self._animate(self._recorder.recordings()[0], self._animation)
+            self._animation = self._animation.longer(self._recorder.recordings()[0])
             self._drawn_steps = self._episode.steps
         return self._animation
 
@@ -239,48 +233,13 @@ class FinishedAnimation:
         """Nothing is left to play."""
 
 
-class FrameAnimation:
-    """An animation of a world that draws single frames: ``draw_frame(recording, t)`` in its module ``render``.
-
-    Args:
-        recording: of frames 0 to ``last``.
-        renderer: the module; its ``STEPS_PER_SECOND`` is the usual speed.
-        repeats: steps of the world that each recorded one repeats.
-    """
-
-    def __init__(self, recording: Any, renderer: Any, last: int, repeats: int = 1) -> None:
-        self._recording, self._renderer = recording, renderer
-        self.per_second = getattr(renderer, "STEPS_PER_SECOND", _USUAL_RATE) / repeats
-        self.span = 0.0, float(last)
-
-    def draw(self, time: float, pause: float = 0.0, /) -> Picture:
-        picture: Picture = self._renderer.draw_frame(self._recording, int(time))
-        return picture
-
-
-def animation_of(world: str, recording: Any) -> Animation | None:
-    """A recording in a world whose module ``film`` also draws the times between two steps; else None."""
-    part, renderer = world_part(world, "film"), world_part(world, "render")
-    animation: Animation | None = None if part is None else part.Film(recording, getattr(renderer, "SIZE", (1280, 720)))
-    return animation
-
-
-def animate(world: str, episode: LiveEpisode) -> EpisodeAnimation | None:
+def animate(episode: LiveEpisode) -> EpisodeAnimation | None:
     """An episode as an animation that grows with it; None for a world that draws nothing."""
-    env: Any = episode.env
-    recording, renderer = world_part(world, "recording"), world_part(world, "render")
-    if recording is None or renderer is None:
-        try:
-            return RenderedAnimation(episode)
-        except (AttributeError, NotImplementedError, RuntimeError):
-            return None
-
-    def extend(recorded: Any, earlier: Any) -> Animation:
-        if isinstance(earlier, FrameAnimation) or (earlier is None and world_part(world, "film") is None):
-            return FrameAnimation(recorded, renderer, episode.steps, hooks_of(env).repeats)
-        return animation_of(world, recorded) if earlier is None else earlier.longer(recorded)  # type: ignore[return-value]
-
-    return RecordedAnimation(episode, recording.Recorder(env, [0], [f"episode {episode.number}"]), extend)
+    recorder = hooks_of(episode.env).recorder([0], [f"episode {episode.number}"])
+    try:
+        return RenderedAnimation(episode) if recorder is None else RecordedAnimation(episode, recorder)
+    except (AttributeError, NotImplementedError, RuntimeError):
+        return None
 
 
 def numbers(tensordict: TensorDictBase, most: int = 8) -> str:

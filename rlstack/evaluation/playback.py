@@ -14,9 +14,9 @@ from typing import TextIO
 import numpy as np
 from PIL import Image
 
-from envs.drawing.canvas import Picture
-from envs.drawing.films import save_film
-from envs.drawing.window import Window
+from envs.rendering.canvas import Picture
+from envs.rendering.films import save_film
+from envs.rendering.window import Window
 from rlstack.config import ConfigError
 
 from .pictures import EpisodeAnimation

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
 from rich.box import SIMPLE_HEAD
@@ -34,6 +34,13 @@ def print_rows(rows: Sequence[Mapping[str, Any]], stream: TextIO) -> None:
     console = Console(file=stream)
     console.width = max(console.width, sum(widths) + 2 * len(widths))  # rather wrapped than cut off
     console.print(table)
+
+
+def aligned(rows: Sequence[Sequence[str]], indent: int = 0) -> Iterator[str]:
+    """Rows of cells as lines of ASCII, every column flush right."""
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    for row in rows:
+        yield (" " * indent + "  ".join(cell.rjust(width) for cell, width in zip(row, widths))).rstrip()
 
 
 def _header(row: Mapping[str, Any]) -> list[str]:

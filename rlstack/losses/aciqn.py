@@ -11,8 +11,6 @@ from tensordict.nn import TensorDictModuleBase
 from tensordict.utils import NestedKey
 from torch import Tensor, nn
 
-from rlstack.networks.draws import drawn, own, whole
-
 from .base import Loss, Metrics, frozen
 from .quantile import quantile_huber_loss
 
@@ -81,7 +79,7 @@ class ACIQNLoss(Loss):
         """Quantile levels ``[..., n]`` for entries ``[..., k]``; when shared ``[1, n]``."""
         n = self.num_quantiles
         if not self.shared_levels:
-            return own(torch.rand(whole((*like.shape[:-1], n)), dtype=like.dtype, device=like.device))
+            return torch.rand((*like.shape[:-1], n), dtype=like.dtype, device=like.device)
         offset = torch.rand(1, n, dtype=like.dtype, device=like.device)
         return (torch.arange(n, dtype=like.dtype, device=like.device) + offset) / n
 
@@ -91,7 +89,7 @@ class ACIQNLoss(Loss):
         following = tensordict.get("next")
         action = self.act(following, target=True)
         if self.target_noise:
-            noise = drawn(torch.randn_like, action) * self.target_noise
+            noise = torch.randn_like(action) * self.target_noise
             action = (action + noise.clamp(-2 * self.target_noise, 2 * self.target_noise)).clamp(-1, 1)
         return self.bootstrapped(tensordict, self.quantiles(following, action, tau, target=True))
 

@@ -9,8 +9,6 @@ from tensordict import TensorDictBase
 from tensordict.utils import NestedKey
 from torch import Tensor
 
-from rlstack.networks.draws import own, whole
-
 from .base import Loss
 from .quantile import QuantileLoss
 
@@ -44,5 +42,4 @@ class IQNLoss(QuantileLoss):
 
     def draw_levels(self, like: Tensor) -> Tensor:
         """Uniform levels ``[..., n]`` for entries ``[..., 1]``."""
-        shape = whole((*like.shape[:-1], self.num_quantiles))
-        return own(torch.rand(shape, dtype=like.dtype, device=like.device))
+        return torch.rand((*like.shape[:-1], self.num_quantiles), dtype=like.dtype, device=like.device)

@@ -15,7 +15,6 @@ from torch.nn.functional import mse_loss, softplus
 from rlstack.config.agents import Squash
 from rlstack.networks.actors import squashed
 from rlstack.networks.distributions import legal, masked_logits
-from rlstack.networks.draws import drawn
 
 from .base import Loss, Metrics, frozen
 
@@ -134,7 +133,7 @@ class SACLoss(Loss):
 
     def draw(self, like: Tensor) -> Tensor:
         """Standard normal numbers."""
-        return drawn(torch.randn_like, like)
+        return torch.randn_like(like)
 
     def value(self, critic: nn.Module, tensordict: TensorDictBase, action: Tensor) -> Tensor:
         """``Q(s, a) [..., 1]``."""

@@ -9,8 +9,6 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
-from rlstack.networks.draws import drawn
-
 from .ddpg import DDPGLoss
 
 
@@ -42,5 +40,5 @@ class TD3Loss(DDPGLoss):
     def target_action(self, following: TensorDictBase) -> Tensor:
         """The target actor's action with clipped Gaussian noise (smoothing)."""
         action = super().target_action(following)
-        noise = drawn(torch.randn_like, action) * self.target_noise
+        noise = torch.randn_like(action) * self.target_noise
         return (action + noise.clamp(-self.target_noise_clip, self.target_noise_clip)).clamp(-1, 1)

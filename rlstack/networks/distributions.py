@@ -8,8 +8,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from .draws import drawn, exponential
-
 _LOG_2PI = math.log(2 * math.pi)
 _NEVER = -1e9
 
@@ -49,7 +47,7 @@ class Choices:
 
     def sample(self) -> Tensor:
         """``[...]``, or ``[..., K]`` for K choices (Gumbel-max: one pass, no host sync)."""
-        return self._chosen([part - drawn(exponential, part).log() for part in self.log_probs])
+        return self._chosen([part - torch.empty_like(part).exponential_().log() for part in self.log_probs])
 
     def mode(self) -> Tensor:
         """The most probable options, shaped as :meth:`sample`."""
@@ -85,7 +83,7 @@ class Gaussian:
 
     def sample(self) -> Tensor:
         """``[..., D]``."""
-        return self.mean + self.log_std.exp() * drawn(torch.randn_like, self.mean)
+        return self.mean + self.log_std.exp() * torch.randn_like(self.mean)
 
     def mode(self) -> Tensor:
         """``[..., D]``."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,25 +9,22 @@ from typing import Any
 from torchrl.envs import EnvBase
 
 import envs
+from envs.recording import EpisodeRecording
+from envs.rendering.films import save_animation
+from envs.world import hooks_of
 from rlstack.config import ConfigError
-from rlstack.evaluation.evaluator import world_part
 
-from .games import GameResult
-
-_FILES = "replay"
-"""The module beside a world that reads and writes its replays; ``ENDING`` there says how their names end."""
-_PAGE = "player"
-"""The module beside a world that makes a page for browsers of a replay."""
+from .records import Game
 
 
 @dataclass(order=True)
-class RecordedGame:
+class Kept:
     """A game with its recording; the better one is the greater: first by ``lead``, then by being shorter."""
 
     lead: float
     shorter: int
     number: int = field(compare=False)
-    game: GameResult = field(compare=False)
+    game: Game = field(compare=False)
     recording: Any = field(compare=False)
 
 
@@ -48,35 +44,35 @@ class BestGames:
         if not self.can_record(world):
             raise ConfigError(f"save: {world!r} has no replays; worlds that do: {', '.join(_worlds())}")
         self.world, self.most, self.of = world, most, of
-        self.games: list[RecordedGame] = []
+        self.games: list[Kept] = []
         self._recorder: Any = None
 
     @staticmethod
     def can_record(world: str) -> bool:
-        """Whether a world can be recorded and has replays."""
-        return None not in (world_part(world, "recording"), world_part(world, _FILES))
+        """Whether a world has replays."""
+        return envs.world_hooks(world).replay_ending is not None
 
     def watch(self, env: EnvBase) -> None:
         """Records all worlds of an env from now on; it has been reset just now."""
-        self._recorder = _part(self.world, "recording").Recorder(env, range(env.batch_size[0]))
+        self._recorder = hooks_of(env).recorder(range(env.batch_size[0]))
         self._recorder.add()
 
     def add(self) -> None:
         """To be called after every step, before worlds restart."""
         self._recorder.add()
 
-    def finish(self, world: int, number: int, game: GameResult) -> None:
+    def finish(self, world: int, number: int, game: Game) -> None:
         """The game of a world has ended: keeps it if it is among the best so far.
 
         Args:
             number: of the game in its schedule, from 0.
         """
         recording = self._recorder.finish(world)
-        seen = game.seen_by(self.of or game.first)
-        lead = seen.points_first - seen.points_second if self.of else abs(seen.points_first - seen.points_second)
+        _, ours, theirs = game.seen_by(self.of or game.first)
+        lead = ours - theirs if self.of else abs(ours - theirs)
         if lead > 0:
             recording = recording.named((game.first, game.second), f"game {number + 1}")
-            self.games.append(RecordedGame(lead, -game.steps, number, game, recording))
+            self.games.append(Kept(lead, -game.steps, number, game, recording))
             self.games = sorted(self.games, reverse=True)[: self.most]
 
     def restarted(self) -> None:
@@ -86,14 +82,17 @@ class BestGames:
     def save(self, folder: Path, video: bool = True) -> list[Path]:
         """Writes ``best_1.npz`` (or the world's ending), ``best_2.npz``, ..., best first; returns what was written.
 
-        Beside each are a film and, where the world has a ``player``, a page for browsers.
+        Beside each are a film and, where the world has one, a page for browsers.
         """
-        shown = [".html"] * (world_part(self.world, _PAGE) is not None) + [".mp4"] * video
         written = []
         for place, kept in enumerate(self.games, 1):
-            path = folder / f"best_{place}{_ending(self.world)}"
-            _part(self.world, _FILES).save_replay(kept.recording, path)
-            written += [path, *(_show(self.world, kept.recording, path.with_suffix(ending)) for ending in shown)]
+            path = folder / f"best_{place}{envs.world_hooks(self.world).replay_ending}"
+            kept.recording.save_replay(path)
+            written.append(path)
+            if kept.recording.has_page:
+                written.append(_shown(kept.recording, path.with_suffix(".html")))
+            if video:
+                written.append(_shown(kept.recording, path.with_suffix(".mp4")))
         return written
 
 
@@ -101,53 +100,43 @@ def play_back(replay: Path, video: Path | None = None) -> Path:
     """Makes a film of a replay; beside it, as MP4, unless said otherwise.
 
     Args:
-        video: a path that ends in ``.mp4`` or ``.gif``; where the world has a ``player`` also ``.html``.
+        video: a path that ends in ``.mp4`` or ``.gif``; where the world has pages also ``.html``.
 
     Raises:
         ConfigError: one line: no replay of any world, or another ending.
     """
-    world, recording = read_replay(replay)
-    return _show(world, recording, video or replay.with_suffix(".mp4"))
+    return _shown(read_replay(replay), video or replay.with_suffix(".mp4"))
 
 
-def read_replay(replay: Path) -> tuple[str, Any]:
-    """The world of a replay, and the recording in it.
+def read_replay(replay: Path) -> EpisodeRecording:
+    """The recording in a replay, of whatever world.
 
     Raises:
         ConfigError: one line: no replay of any world.
     """
     faults = []
-    worlds = _worlds()
-    for world in [name for name in worlds if _ending(name) == replay.suffix] or worlds:
+    endings = {name: envs.world_hooks(name).replay_ending for name in _worlds()}
+    for world in [name for name in endings if endings[name] == replay.suffix] or endings:
         try:
-            return world, _part(world, _FILES).load_replay(replay)
+            return envs.world_hooks(world).load_replay(replay)
         except ValueError as error:
             faults.append(str(error))
     raise ConfigError(f"replay: {faults[0] if faults else 'no world has replays'}")
 
 
-def _show(world: str, recording: Any, path: Path) -> Path:
-    """Writes a film, or a page for browsers."""
+def _shown(recording: EpisodeRecording, path: Path) -> Path:
+    """A film, or a page for browsers."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    page = world_part(world, _PAGE) if path.suffix == ".html" else None
-    save: Callable[..., None] = _part(world, "render").save_animation if page is None else page.save_page
     try:
-        save(recording, path)
+        if path.suffix == ".html" and recording.has_page:
+            recording.save_page(path)
+        else:
+            save_animation(recording.animation(), path)
     except ValueError as error:
         raise ConfigError(f"video: {error}") from None
     return path
 
 
-def _ending(world: str) -> str:
-    return getattr(_part(world, _FILES), "ENDING", ".npz")
-
-
-def _part(world: str, name: str) -> Any:
-    part = world_part(world, name)
-    assert part is not None, f"{world} has no module {name}"
-    return part
-
-
 def _worlds() -> list[str]:
     """Names of worlds with replays."""
-    return [name for name in envs.names() if world_part(name, _FILES) is not None]
+    return [name for name in envs.names() if BestGames.can_record(name)]

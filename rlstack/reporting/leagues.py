@@ -30,9 +30,10 @@ def leagues(folders: list[Path], notes: list[tuple[str, str]]) -> list[Section]:
 
 def _league(folder: Path) -> list[Block]:
     # Only here: players and worlds need torch, which takes seconds to import.
-    from rlstack.play.games import cross_table, standings
     from rlstack.play.league import League
-    from rlstack.play.tables import league_curves, member_rows
+    from rlstack.play.ranking import member_rows, rating_curves
+    from rlstack.play.records import cross_table
+    from rlstack.play.tournaments import standings
 
     league = League.open(folder)
     members = {row["name"]: row for row in member_rows(league)}
@@ -54,7 +55,7 @@ def _league(folder: Path) -> list[Block]:
         cross = cross_table(league.games, names[:_CROSSED])
         caption = "Wins, draws and losses of the row against the column."
         blocks.append(Table(list(cross[0]), [list(row.values()) for row in cross], caption=caption))
-        curves = league_curves(league)
+        curves = rating_curves(league)
         blocks.append(_ratings({name: curves[name] for name in names[:_CURVES]}))
     return blocks
 

@@ -229,7 +229,7 @@ def state_digest(state: dict[str, Any]) -> str:
     return _digest({key: state[key] for key in _DECIDING if key in state})
 
 
-_DECIDING = ("frames", "imitated", "agent", "replay", "env", "other_ranks_env", "curriculum", "rng")
+_DECIDING = ("frames", "imitated", "agent", "replay", "env", "other_ranks", "other_ranks_env", "curriculum", "rng")
 
 
 def _digest(state: Any) -> str:

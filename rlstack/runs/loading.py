@@ -10,9 +10,11 @@ from typing import Any
 
 import torch
 from omegaconf import OmegaConf
+from tensordict.nn import TensorDictModuleBase
 from torchrl.envs import EnvBase
 
-from rlstack.agents import Agent, build_agent
+from rlstack.agents import Agent, Interface, build_agent
+from rlstack.agents.interface import difference
 from rlstack.config import ConfigError, build, to_plain
 from rlstack.config.errors import nearest_path
 from rlstack.config.named_code import check_named, granting
@@ -123,6 +125,15 @@ def _filled_up(config: Mapping[str, Any], kind: type) -> Mapping[str, Any]:
         return to_plain(build(kind, config))
     except ConfigError:
         return config
+
+
+def run_policy(path: str, env: EnvBase, which: str = "latest", explore: bool = False) -> TensorDictModuleBase:
+    """The policy of a run directory or checkpoint in an env, see :func:`rlstack.agents.foreign.load_policy`."""
+    agent = load(path, device=env.device or "cpu", which=which).agent
+    fault = difference(agent.interface, Interface.of(env))
+    if fault is not None:
+        raise ConfigError(f"{path}: the agent does not fit the env: {fault}")
+    return agent.policy(explore=explore)
 
 
 def initialise(agent: Agent, path: str | Path, which: str = "latest") -> None:

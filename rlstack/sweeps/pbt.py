@@ -36,9 +36,9 @@ def train_population(
     Raises:
         ConfigError: a mistake in either, before any work; or all members fail.
     """
-    from rlstack.train import debugged
     from rlstack.training.config import TrainConfig, with_length
     from rlstack.training.objective import score
+    from rlstack.training.run import debugged
 
     config = build(PopulationConfig, to_plain(options), "hydra.sweeper")
     space, fixed = split([*(f"{key}={value}" for key, value in config.params.items()), *arguments])

@@ -6,23 +6,34 @@ import time
 
 
 class Clock:
-    """Wall-clock and CPU time of a run, which may have begun in an earlier process."""
+    """Wall-clock and CPU time of a run, which may have begun in an earlier process.
 
-    def __init__(self, before: dict[str, float]) -> None:
-        self._before = before
+    Attributes:
+        total: seconds of the whole run as they were last read: on the wall, and of all its CPU threads.
+    """
+
+    def __init__(self) -> None:
+        self.total = {"time/seconds": 0.0, "time/cpu_seconds": 0.0}
+        self.start(0)
+
+    def start(self, frames: int) -> None:
+        """This process begins, or goes on, after so many frames."""
+        self._before, self._frames = self.total, frames
         self._wall, self._cpu = time.monotonic(), time.process_time()
 
-    @property
-    def elapsed(self) -> float:
-        """Seconds in this process."""
-        return max(time.monotonic() - self._wall, 1e-9)
+    def rate(self, frames: int) -> float:
+        """Frames per second of this process."""
+        return (frames - self._frames) / max(time.monotonic() - self._wall, 1e-9)
 
     def read(self) -> dict[str, float]:
-        """Seconds of the whole run: on the wall, and of all its CPU threads."""
-        return {
-            "time/seconds": self._before["time/seconds"] + self.elapsed,
-            "time/cpu_seconds": self._before["time/cpu_seconds"] + time.process_time() - self._cpu,
+        """Reads :attr:`total`."""
+        wall, cpu = time.monotonic() - self._wall, time.process_time() - self._cpu
+        before = self._before
+        self.total = {
+            "time/seconds": before["time/seconds"] + max(wall, 1e-9),
+            "time/cpu_seconds": before["time/cpu_seconds"] + cpu,
         }
+        return self.total
 
 
 class Due:

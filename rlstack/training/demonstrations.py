@@ -1,8 +1,8 @@
 """Recorded decisions to imitate: gathered with a policy, or read from a file of plain arrays.
 
 A file is an ``.npz`` without pickles: ``observation [N, ...]``, or ``observation/<leaf>`` of a structured one,
-``action [N, ...]`` as the world takes it, and ``action_mask [N, n]`` where the world has one. MarineNav's
-``evaluations.npz`` is read, too.
+``action [N, ...]`` as the world takes it, and ``action_mask [N, n]`` where the world has one. Recorded episodes from
+elsewhere, such as MarineNav's ``evaluations.npz``, are read, too.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from envs.bounded_files import check_archive
 from envs.whole_files import replacing
 from envs.working import working
 from rlstack.agents.fit import check_bounds
+from rlstack.agents.foreign import recording_reader
 from rlstack.agents.interface import MASK, Interface
 from rlstack.config import ConfigError
 from rlstack.data.collector import make_collector
@@ -117,9 +118,6 @@ def save_demonstrations(path: str | Path, sequences: TensorDictBase | Sequence[T
 def read_demonstrations(path: str | Path, interface: Interface, device: torch.device | str = "cpu") -> TensorDict:
     """The decisions of a file, checked against the world they are to be imitated in.
 
-    Of MarineNav's ``evaluations.npz`` these are the successful episodes of the evaluation with the highest success
-    rate (the latest of several): other evaluations are of other, worse policies.
-
     Returns a flat batch ``[N]`` as :func:`decisions` does.
 
     Raises:
@@ -129,7 +127,7 @@ def read_demonstrations(path: str | Path, interface: Interface, device: torch.de
         check_archive(path)
         with zipfile.ZipFile(path) as archive:
             members = set(archive.namelist())
-        arrays = _evaluations(path) if "timesteps.npy" in members else load_arrays(path)
+        arrays = (recording_reader(members) or load_arrays)(path)
     except FileNotFoundError:
         raise ConfigError(f"{path} does not exist") from None
     except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
@@ -138,23 +136,6 @@ def read_demonstrations(path: str | Path, interface: Interface, device: torch.de
         return _fitted(arrays, interface).to(device)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
-
-
-def _evaluations(path: str | Path) -> Arrays:
-    from rlstack.adapters.marinenav.evaluations import read_evaluations
-
-    evaluations = read_evaluations(path)
-    rates = [row["success"] for row in evaluations.summary()]
-    best = max(range(len(rates)), key=lambda index: (rates[index], index), default=None)
-    if best is None or not rates[best]:
-        raise ValueError("no episode in it succeeded")
-    robots = [robot for episode in evaluations.episodes[best] if episode.success for robot in episode.robots]
-    return {  # after the last action comes one more observation
-        "observation/self": np.concatenate([robot.own[:-1] for robot in robots]),
-        "observation/objects": np.concatenate([robot.objects[:-1] for robot in robots]),
-        "observation/mask": np.concatenate([robot.mask[:-1] for robot in robots]),
-        "action": np.concatenate([robot.action for robot in robots if len(robot.action)]),
-    }
 
 
 def _fitted(arrays: Arrays, interface: Interface) -> TensorDict:

@@ -1,7 +1,8 @@
-"""One run in several processes: ``torchrun --nproc_per_node=2 -m rlstack.train ...``.
+"""Data parallelism: one run in several processes, ``torchrun --nproc_per_node=2 -m rlstack.train ...``.
 
-Worlds are shared out; every process gathers the batches of all, so that each one has what a single process would have
-(replay memory, statistics, curriculum), and computes the gradient of its part of every batch. See the README.
+Each rank has worlds, replay memory and random numbers of its own, a share of ``env.num_worlds``, of the batch sizes and
+of the replay capacity. Frames are counted over all ranks, gradients and reports are averaged at every optimiser step,
+running statistics and episodes are merged. The first rank alone evaluates, logs and writes the run. See the README.
 """
 
 from __future__ import annotations
@@ -10,82 +11,221 @@ import atexit
 import contextlib
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
-from tensordict import TensorDictBase
+from torch import Tensor
 from torchrl.envs import EnvBase
 
 from envs.world import World
 from rlstack.agents import Agent
 from rlstack.config import ConfigError
-from rlstack.data.ranks import Ranks
-from rlstack.runs.worlds import build_world, choose_device, size_key
+from rlstack.config.errors import RunError
+from rlstack.data.messages import from_file, to_file
+from rlstack.data.normalizers import RunningMoments
+from rlstack.runs.checkpoint import state_digest
+from rlstack.runs.seeding import seed_everything
+from rlstack.runs.worlds import choose_device, size_key
 
 from .config import TrainConfig
 
-_PATIENCE = timedelta(minutes=30)
-"""For the slowest process, which may have worlds to start."""
+_NO_LIMIT = timedelta(days=20)
+"""The others wait for the first rank's evaluations, however long they take; 2^31 ms are not much more."""
+_SHARED = ("batch_size", "minibatch_size", "buffer_size")
+"""Options of an agent that all ranks together have."""
+_OWN = ("agent", "env", "monitor", "rng", "replay")
+_EQUAL = ("networks", "targets", "optimizers")
+"""What of a checkpoint each rank has by itself, and what of its agent is usually that of the first."""
 
 
-def join() -> Ranks | None:
-    """Meets the other processes that torchrun has started; None where there are none.
+class Ranks:
+    """This process among those that learn together; alone it gives back what it is given.
+
+    Every method that says something of all ranks must be called by all of them, in the same order.
+
+    Args:
+        index: of this process, from 0.
+        count: how many there are.
+    """
+
+    def __init__(self, index: int = 0, count: int = 1) -> None:
+        self.index, self.count = index, count
+
+    @property
+    def first(self) -> bool:
+        """This is the process that evaluates, logs and writes files."""
+        return self.index == 0
+
+    # -- numbers and states of all ranks ---------------------------------------------------------------------------
+
+    def sum(self, *numbers: float, kind: Any = dist.ReduceOp.SUM) -> list[float]:
+        """Sums over the ranks, up to 2^53 exact."""
+        values = torch.tensor(numbers, dtype=torch.float64)
+        self._meet(lambda: dist.all_reduce(values, kind))
+        return values.tolist()
+
+    def least(self, number: int) -> int:
+        """The smallest of the ranks' numbers."""
+        return int(self.sum(number, kind=dist.ReduceOp.MIN)[0])
+
+    def any(self, flag: bool) -> bool:
+        """Whether it is true on one of them."""
+        return self.sum(flag)[0] > 0
+
+    def of_first(self, *numbers: float) -> list[float]:
+        """The first rank's numbers."""
+        return self.sum(*(number if self.first else 0.0 for number in numbers))
+
+    def mean(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Means over the ranks, by one all-reduce of the first tensor's type."""
+        flat = torch.cat([tensor.detach().flatten().to(tensors[0]) for tensor in tensors])
+        self._meet(lambda: dist.all_reduce(flat))
+        parts = flat.div_(self.count).split([tensor.numel() for tensor in tensors])
+        return [part.view(tensor.shape) for part, tensor in zip(parts, tensors)]
+
+    def gather(self, tensor: Tensor) -> list[Tensor]:
+        """The ranks' tensors, of one shape."""
+        parts = [torch.empty_like(tensor) for _ in range(self.count)] if self.count > 1 else [tensor]
+        self._meet(lambda: dist.all_gather(parts, tensor))
+        return parts
+
+    def everyone(self, state: Any, to_first: bool = False) -> list[Any]:
+        """Nested dicts of tensors and numbers of all ranks; with ``to_first`` none for the others."""
+        if self.count == 1:
+            return [state]
+        own = torch.frombuffer(bytearray(to_file(state)), dtype=torch.uint8)
+        sizes = [int(size) for size in self.gather(torch.tensor(len(own)))]
+        padded = torch.nn.functional.pad(own, (0, max(sizes) - len(own)))
+        if not to_first:
+            parts = self.gather(padded)
+        else:
+            parts = [torch.empty_like(padded) for _ in sizes] if self.first else []
+            self._meet(lambda: dist.gather(padded, parts or None))
+        return [from_file(part[:size].numpy().tobytes()) for part, size in zip(parts, sizes)]
+
+    def _meet(self, send: Callable[[], Any]) -> None:
+        if self.count == 1:
+            return
+        try:
+            send()
+        except RuntimeError as error:
+            if isinstance(error, dist.DistError) or "onnection" in str(error) or "imed out" in str(error):
+                raise RunError("another process of this run has ended, so this one does, too") from error
+            raise
+
+    # -- worlds and agent ------------------------------------------------------------------------------------------
+
+    def place(self, env: EnvBase, seed: int) -> None:
+        """Gives these worlds random numbers of their own; they count the steps of all ranks' worlds."""
+        here = env.batch_size.numel()
+        if isinstance(env, World) and self.count > 1:
+            env.share(here * self.index, here * self.count, seed)
+        elif self.count > 1:
+            env.set_seed(self.seed(seed))
+
+    def seed(self, seed: int) -> int:
+        """This rank's, that of the run for the first."""
+        return seed if self.first else int(np.random.SeedSequence((seed, self.index)).generate_state(1)[0])
+
+    def attach(self, agent: Agent, seed: int | None) -> None:
+        """From here on the agents of all ranks learn together.
+
+        Args:
+            seed: of a run that begins: all take the first rank's networks, and each its own random numbers. None of a
+                run that goes on, whose ranks have loaded what they had.
+        """
+        if self.count == 1:
+            return
+        networks = [*agent.networks.values(), *(target.network for target in agent.targets.values())]
+        if seed is not None:
+            for value in [value for network in networks for value in network.state_dict().values()]:
+                if isinstance(value, Tensor):
+                    self._meet(lambda data=value.data: dist.broadcast(data, 0))  # type: ignore[misc]
+            if not self.first:
+                seed_everything(self.seed(seed))
+        for module in [module for network in networks for module in network.modules()]:
+            if isinstance(module, RunningMoments):
+                module.gather = self.gather
+        for optimizer in agent.optimizers.values():
+            optimizer.mean = self.mean
+        for part in getattr(agent, "parts", [agent]):
+            part.least = self.least
+
+    # -- checkpoint ------------------------------------------------------------------------------------------------
+
+    def join_states(self, state: dict[str, Any]) -> bool:
+        """Adds what the others have of their own to the first rank's state; whether this is the first rank."""
+        if self.count == 1:
+            return True
+        own = {key: state[key] for key in _OWN if key in state}
+        others = self.everyone(None if self.first else own, to_first=True)[1:]
+        for other in others:
+            for kind in _EQUAL:
+                first, found = state["agent"][kind], other["agent"][kind]
+                other["agent"][kind] = {name: found[name] for name in found if _differ(found[name], first[name])}
+        if self.first:
+            state["other_ranks"] = others
+        return self.first
+
+    def own(self, state: dict[str, Any]) -> dict[str, Any]:
+        """This rank's state out of that of all.
+
+        Raises:
+            ConfigError: there were more or fewer ranks.
+        """
+        others = state.pop("other_ranks", [])
+        before = len(others) + 1
+        if self.count != before:
+            command = f"torchrun --standalone --nproc_per_node={before}" if before > 1 else "python"
+            raise ConfigError(
+                f"resume: the run is one of {before} processes, not {self.count}; "
+                f"start it with {command} -m rlstack.train"
+            )
+        if self.first:
+            return state
+        other, first = others[self.index - 1], state["agent"]
+        agent = {**other["agent"], **{kind: {**first[kind], **other["agent"][kind]} for kind in _EQUAL}}
+        return {**state, **other, "agent": agent}
+
+
+def _differ(one: Any, other: Any) -> bool:
+    return state_digest({"agent": one}) != state_digest({"agent": other})
+
+
+def join() -> Ranks:
+    """Meets the other processes that torchrun has started.
 
     Raises:
         ConfigError: they cannot be reached.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1 or "RANK" not in os.environ:
-        return None
+        return Ranks()
     if not dist.is_initialized():
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         try:
-            dist.init_process_group(backend, timeout=_PATIENCE)
+            dist.init_process_group(backend, timeout=_NO_LIMIT)
         except (RuntimeError, ValueError) as error:
             reason = str(error).splitlines()[0]
             raise ConfigError(f"torchrun: the other processes cannot be reached ({reason})") from None
         atexit.register(dist.destroy_process_group)
-    return Ranks()
+    return Ranks(dist.get_rank(), dist.get_world_size())
 
 
-def device_name(name: str) -> str:
-    """Each process takes a GPU of its own.
+def share_of(config: TrainConfig, ranks: Ranks) -> TrainConfig:
+    """A rank's configuration: its share of the worlds, batches and replay memory, its own device, no loggers.
 
-    Raises:
-        ConfigError: all were to take the same one.
-    """
-    if name == "cuda" or (name == "auto" and torch.cuda.is_available()):
-        return f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
-    if name.startswith("cuda:"):
-        raise ConfigError(f"device: {name} is one GPU for several processes; give cuda, and each takes its own")
-    return name
-
-
-@contextlib.contextmanager
-def aside(ranks: Ranks | None) -> Iterator[Path | None]:
-    """None for the first process, which alone speaks and leaves files; for others a folder that is thrown away."""
-    if ranks is None or ranks.first:
-        yield None
-        return
-    with (
-        tempfile.TemporaryDirectory(prefix="rlstack-rank-", ignore_cleanup_errors=True) as folder,
-        open(os.devnull, "w") as nowhere,
-        contextlib.redirect_stdout(nowhere),
-    ):
-        yield Path(folder)
-
-
-def of_rank(config: TrainConfig, ranks: Ranks | None) -> TrainConfig:
-    """The configuration as a process follows it: its own device, and loggers for the first one alone.
+    Batch sizes and capacities that are no multiple of the ranks are rounded up, so that all ranks have the same.
 
     Raises:
         ConfigError: what cannot be done by several processes.
     """
-    if ranks is None:
+    if ranks.count == 1:
         return config
     key = size_key(config.env)
     if key is None:
@@ -95,10 +235,18 @@ def of_rank(config: TrainConfig, ranks: Ranks | None) -> TrainConfig:
         raise ConfigError(f"env.{key}: {total} is no multiple of the {ranks.count} processes that share them")
     if config.env.get("opponents") is not None:
         raise ConfigError("env.opponents: cannot be combined with several processes, set it to null")
+    if config.collector.backend != "direct":
+        name = config.collector.backend
+        raise ConfigError(f"collector.backend: {name} cannot be combined with torchrun, set collector=default")
+    shared = {name: -(-config.agent[name] // ranks.count) for name in _SHARED if config.agent.get(name)}
     worlds = config.collector.device
-    config = replace(config, device=device_name(config.device))
-    if worlds is not None:
-        config = replace(config, collector=replace(config.collector, device=device_name(worlds)))
+    config = replace(
+        config,
+        env={**config.env, key: int(config.env[key]) // ranks.count},
+        agent={**config.agent, **shared},
+        device=_device_name(config.device),
+        collector=replace(config.collector, device=worlds and _device_name(worlds)),
+    )
     device = choose_device(config.device)
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -107,55 +255,24 @@ def of_rank(config: TrainConfig, ranks: Ranks | None) -> TrainConfig:
     return replace(config, logger=replace(config.logger, tensorboard=False, wandb="disabled"))
 
 
-def build_share(
-    config: dict[str, Any], device: torch.device, seed: int, ranks: Ranks | None, **overrides: Any
-) -> EnvBase:
-    """The worlds of this process."""
-    if ranks is None:
-        return build_world(config, device, seed, **overrides)
-    total = int(config[size_key(config)])
-    here = total // ranks.count
-    env = build_world(config, device, seed, num_worlds=here, **overrides)
-    if isinstance(env, World):
-        env.share(here * ranks.index, total, seed)
-    else:
-        env.set_seed(seed + here * ranks.index)
-    return env
+def _device_name(name: str) -> str:
+    """Each process takes a GPU of its own; raises a :class:`ConfigError` where all were to take the same one."""
+    if name == "cuda" or (name == "auto" and torch.cuda.is_available()):
+        return f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
+    if name.startswith("cuda:"):
+        raise ConfigError(f"device: {name} is one GPU for several processes; give cuda, and each takes its own")
+    return name
 
 
-def learn_together(ranks: Ranks, agent: Agent) -> None:
-    """All processes begin with the same networks and random numbers, and compute their gradients together."""
-    for network in [*agent.networks.values(), *(target.network for target in agent.targets.values())]:
-        ranks.follow_first([value for value in network.state_dict().values() if isinstance(value, torch.Tensor)])
-    for optimizer in agent.optimizers.values():
-        optimizer.ranks = ranks
-    ranks.follow_random_numbers(agent.device)  # a checkpoint holds those of the first process's device
-
-
-def collected_by(ranks: Ranks, collector: Any, env: EnvBase) -> Iterator[TensorDictBase]:
-    """Batches ``[W, T]`` of all worlds, of which this process steps a share."""
-    collected, worlds = iter(collector), env.batch_size.numel() * ranks.count
-    while True:
-        with ranks.drawing(worlds):
-            batch = next(collected)
-        batch = ranks.gather(batch)
-        ranks.follow_random_numbers(batch.device or torch.device("cpu"))
-        yield batch
-
-
-def own_worlds(states: list[Any], ranks: Ranks | None) -> Any:
-    """The state of this process's worlds.
-
-    Args:
-        states: of all processes of the run to resume.
-
-    Raises:
-        ConfigError: there are more or fewer processes now.
-    """
-    count, before = 1 if ranks is None else ranks.count, len(states)
-    if count != before:
-        command = f"torchrun --standalone --nproc_per_node={before}" if before > 1 else "python"
-        raise ConfigError(
-            f"resume: the run is one of {before} processes, not {count}; start it with {command} -m rlstack.train"
-        )
-    return states[0 if ranks is None else ranks.index]
+@contextlib.contextmanager
+def aside(ranks: Ranks) -> Iterator[Path | None]:
+    """None for the first rank, which alone speaks and leaves files; for others a folder that is thrown away."""
+    if ranks.first:
+        yield None
+        return
+    with (
+        tempfile.TemporaryDirectory(prefix="rlstack-rank-", ignore_cleanup_errors=True) as folder,
+        open(os.devnull, "w") as nowhere,
+        contextlib.redirect_stdout(nowhere),
+    ):
+        yield Path(folder)

@@ -15,7 +15,7 @@ from rlstack.agents.fit import check_bounds
 from rlstack.agents.foreign import load_policy
 from rlstack.agents.interface import Interface
 from rlstack.config import ConfigError
-from rlstack.play.versus import ScriptedPolicy, scripted_policy
+from rlstack.play.teachers import ScriptedPolicy, scripted_policy
 from rlstack.runs.seeding import rng_untouched
 
 Expert: TypeAlias = TensorDictModuleBase | str | Path

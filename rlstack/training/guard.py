@@ -7,9 +7,10 @@ What is collected is looked at as one sum, and a step of a loss or gradient that
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from copy import deepcopy
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tensordict import TensorDictBase
 from torch import Tensor
@@ -22,13 +23,17 @@ from rlstack.runs.checkpoint import write_tensors
 from rlstack.runs.seeding import seed_everything
 
 from .config import GuardConfig
+from .hooks import DropBatch, Hook
 from .monitor import count_frames
+
+if TYPE_CHECKING:
+    from .loop import Training
 
 BAD_BATCH = "bad_batch.pt"
 
 
-class Guard:
-    """Watches over what an agent learns from, and its steps.
+class Guard(Hook):
+    """Keeps numbers that are not finite out of an agent: looks at what it learns from, and at its steps.
 
     With ``error`` a GPU is not waited for: what it finds is known a little later, at the latest before something is
     logged or saved. ``skip`` and ``rollback`` have to know before the agent learns, and wait for it once a batch.
@@ -47,36 +52,51 @@ class Guard:
         self._pending: deque[tuple[Sum, TensorDictBase, int]] = deque()
         self._refused_before = 0
         self._in_a_row, self._dropped, self._rollbacks = 0, 0, 0
-        self._keep()
+        self._sequences: TensorDictBase | None = None
+        self._later = False
 
     # -- what the loop calls -------------------------------------------------------------------------------------
 
-    def learn(self, batch: TensorDictBase, sequences: TensorDictBase, frames: int) -> dict[str, Any] | None:
-        """The agent learns from a batch ``[W, T]`` that ends at ``frames``, given also as folded sequences.
+    def on_start(self, training: Training) -> None:
+        self._keep()
 
-        Returns its metrics; None if the batch was dropped, or the agent has gone back: worlds are to begin anew.
+    def on_collected(self, training: Training, batch: TensorDictBase, sequences: TensorDictBase) -> None:
+        """Drops a batch that is not finite.
 
         Raises:
-            RunError: something is not finite, and that is not to be put up with (any more).
+            RunError: it is not to be put up with (any more).
         """
-        before = frames - count_frames(batch, sequences, self._unit)
+        self._sequences = sequences
         total = Sum([value for _, value in leaves(batch, LEARNED_FROM)])
-        later = self._config.non_finite == "error" and total.of_gpu
-        if later:
-            self._pending.append((total, batch, before))
+        self._later = self._config.non_finite == "error" and total.of_gpu
+        if self._later:
+            self._pending.append((total, batch, training.previous))
             self._look_back(wait=False)
-        elif not total.is_finite() and (found := find(batch)) is not None:
+            return
+        found = None if total.is_finite() else find(batch)
+        told = "" if found is None else self._told(found, batch, training.previous)
+        if self._config.non_finite != "error":  # then a batch is dropped by all ranks, or by none
+            told = next(filter(None, training.ranks.everyone(told)), "")
+        if told:
             self._dropped += 1
-            self._act(self._told(found, batch, before), batch, frames)
-            return None
-        metrics = self._agent.learn(sequences, frames)
-        return metrics if later or self._goes_on(sequences, frames) else None
+            self._act(told, None if found is None else batch, training.frames)
+            raise DropBatch
 
-    def check(self) -> None:
-        """Before a checkpoint is written.
+    def on_batch(self, training: Training, batch: TensorDictBase, metrics: Mapping[str, Any]) -> None:
+        """Looks at the agent's steps; drops a batch that made it go back.
 
         Raises:
-            RunError: a network of the agent is not finite, or something before; checkpoints stay the last good ones.
+            RunError: one was not finite, and that is not to be put up with (any more).
+        """
+        sequences, self._sequences = self._sequences, None
+        if not self._later and not self._goes_on(sequences, training.frames):
+            raise DropBatch
+
+    def on_checkpoint(self, training: Training) -> None:
+        """Checkpoints stay the last good ones.
+
+        Raises:
+            RunError: a network of the agent is not finite, or something before.
         """
         self._settle()
         for name, network in self._agent.networks.items():
@@ -84,8 +104,8 @@ class Guard:
                 if isinstance(value, Tensor) and value.is_floating_point() and value.isnan().any():
                     raise RunError(f"not finite: {part} of the agent's {name}; checkpoints stay as they were")
 
-    def report(self) -> dict[str, float]:
-        """Metrics ``guard/...`` for a log line, once there is something to tell; the agent is now one to go back to.
+    def on_log(self, training: Training) -> Mapping[str, Any]:
+        """Metrics ``guard/...``, once there is something to tell; the agent is now one to go back to.
 
         Raises:
             RunError: a GPU has found something.

@@ -12,28 +12,41 @@ import resource
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from typing_extensions import Self
+
+from .hooks import Hook
+
+if TYPE_CHECKING:
+    from .loop import Training
 
 _MEGABYTE = 1e6
 _EVERY = 0.5  # s; NVML itself averages over a sixth of a second to a second
 
 
-class Hardware:
-    """Readings for log lines; a context, in which a GPU is watched.
+class Hardware(Hook):
+    """Readings for log lines; a GPU is watched from the start of a run to its end.
 
     Args:
         device: what the run computes on.
-        frames: of the run so far, from which the rate is counted.
     """
 
-    def __init__(self, device: torch.device | str, frames: int = 0) -> None:
+    def __init__(self, device: torch.device | str) -> None:
         self._gpu = GpuWatch(torch.device(device))
-        self._frames, self._since = frames, time.monotonic()
+        self._frames, self._since = 0, time.monotonic()
+
+    def on_start(self, training: Training) -> None:
+        self._frames, self._since = training.frames, time.monotonic()
+        self._gpu.start()
+
+    def on_log(self, training: Training) -> Mapping[str, float]:
+        return self.read(training.frames, training.worker_failures)
+
+    def close(self) -> None:
+        self._gpu.stop()
 
     def read(self, frames: int, worker_failures: int = 0) -> dict[str, float]:
         """Metrics ``system/...`` since the last reading.
@@ -49,15 +62,6 @@ class Hardware:
         if worker_failures:
             metrics["system/worker_restarts"] = float(worker_failures)
         return metrics | {f"system/{name}": value for name, value in self._gpu.read().items()}
-
-    def __enter__(self) -> Self:
-        self._gpu.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._gpu.stop()
 
 
 class GpuWatch:

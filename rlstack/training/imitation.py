@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
@@ -20,7 +20,11 @@ from .cloning import clone
 from .config import TrainConfig
 from .demonstrations import decisions, gather, in_order, read_demonstrations
 from .experts import Expert, expert_policy
+from .hooks import Hook
 from .lessons import UNORDERED
+
+if TYPE_CHECKING:
+    from .loop import Training
 
 Source: TypeAlias = EnvBase | TensorDictBase | str | Path
 
@@ -115,58 +119,96 @@ class _Memory:
 # -- as a part of a run ------------------------------------------------------------------------------------------
 
 
-class Imitation:
-    """What a run imitates, found and tried before anything is done; draws no random numbers until it learns.
+class Imitation(Hook):
+    """Behaviour cloning at the beginning of a run, and a checkpoint that says it is done; interrupted, it is done anew.
 
     The expert acts in worlds of its own, so those of the run, and their curriculum, start fresh.
 
     Args:
         config: of the run.
-        agent: the learner.
 
-    Raises:
-        ConfigError: the expert or the recorded episodes do not fit, or are not there.
+    Attributes:
+        done: the agent has imitated, in this process or before.
     """
 
-    def __init__(self, config: TrainConfig, agent: Agent) -> None:
-        c = self._config = config.imitation
-        self._agent = agent
-        check_learner(agent, c.replay)
+    name = "imitated"
+
+    def __init__(self, config: TrainConfig) -> None:
+        self._config, self.done = config, False
         self._env: EnvBase | None = None
         self._expert: TensorDictModuleBase | None = None
+
+    def on_prepare(self, training: Training) -> None:
+        if self._config.imitation.wanted and not (training.frames or self.done):
+            self.find(training.agent)
+
+    def on_start(self, training: Training) -> None:
+        c = self._config.imitation
+        if not c.wanted or training.frames or self.done:
+            return
+        training.logger.truncate_after(-1)  # rows of an attempt that was interrupted
+        training.event(f"imitating {self}")
+        try:
+            with training.following_work():
+                metrics = self.learn(training.agent)  # by all ranks alike
+        except KeyboardInterrupt:
+            training.event(f"interrupted; resume={training.run.path} begins anew")
+            raise
+        self.done = True
+        training.ranks.attach(training.agent, self._config.seed)
+        training.log(metrics)
+        training.event(f"imitation: {outcome(metrics)}")
+        is_best = training.evaluate_and_log()
+        training.event(f"checkpoint {training.save(is_best).name}")
+        if c.only:
+            training.finish()
+
+    def find(self, agent: Agent) -> None:
+        """Finds and tries what an agent is to imitate; draws no random numbers.
+
+        Raises:
+            ConfigError: the expert or the recorded episodes do not fit, or are not there.
+        """
+        check_learner(agent, self._config.imitation.replay)
         try:
             with rng_untouched():
-                self._find(config)
+                self._find(agent)
         except ConfigError as error:
             known = str(error).startswith("imitation")
             raise ConfigError(str(error) if known else f"imitation.episodes: {error}") from None
 
-    def _find(self, config: TrainConfig) -> None:
-        c, agent = self._config, self._agent
+    def _find(self, agent: Agent) -> None:
+        c = self._config.imitation
         if c.expert is not None:
-            self._env = build_world(config.env, agent.device, config.seed)
+            self._env = build_world(self._config.env, agent.device, self._config.seed)
             self._expert = expert_policy(c.expert, self._env, agent.interface, c.expert_options)
             return
-        assert c.episodes is not None, "only built where there is something to imitate"
+        assert c.episodes is not None, "only sought where there is something to imitate"
         if isinstance(agent, Recurrent):
             raise ConfigError(UNORDERED)
         self._data = read_demonstrations(c.episodes, agent.interface, agent.device)
 
     def __str__(self) -> str:
-        c = self._config
+        c = self._config.imitation
         return f"{c.frames:,} decisions of {c.expert}" if c.expert else f"{len(self._data):,} decisions in {c.episodes}"
 
-    def learn(self) -> dict[str, float]:
+    def learn(self, agent: Agent) -> dict[str, float]:
         """See :func:`imitate`; the worlds are closed afterwards."""
-        c = self._config
+        c = self._config.imitation
         options: dict[str, Any] = {"epochs": c.epochs, "batch_size": c.batch_size, "lr": c.lr}
         if self._env is None:
-            return imitate(self._agent, self._data, **options)
+            return imitate(agent, self._data, **options)
         try:
-            return imitate(self._agent, self._env, self._expert, frames=c.frames, replay=c.replay, **options)
+            return imitate(agent, self._env, self._expert, frames=c.frames, replay=c.replay, **options)
         finally:
             if not self._env.is_closed:
                 self._env.close()
+
+    def state_dict(self) -> bool:
+        return self.done
+
+    def load_state_dict(self, state: bool) -> None:
+        self.done = state
 
 
 def outcome(metrics: dict[str, float]) -> str:

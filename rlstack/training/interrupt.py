@@ -7,13 +7,54 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType, TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from typing_extensions import Self
 
 from envs.working import Work, at_work, following
 
+from .hooks import Hook
+
+if TYPE_CHECKING:  # commands use this before they import torch
+    from tensordict import TensorDictBase
+
+    from .distributed import Ranks
+    from .loop import Training
+
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ends a run where its state is whole, as Ctrl-C asked for."""
+
+
+class Interrupts(Hook):
+    """Ends a run on SIGINT or SIGTERM: after a batch, or between two steps of an evaluation; at once before the first.
+
+    Args:
+        ranks: the processes of the run, which end it together.
+    """
+
+    def __init__(self, ranks: Ranks) -> None:
+        self._stop = StopRequest(insist=ranks.count == 1)
+
+    def on_start(self, training: Training) -> None:
+        self._stop.patient = False  # a step may take minutes where worlds are compiled first
+        self._stop.__enter__()
+
+    def on_collected(self, training: Training, batch: TensorDictBase, sequences: TensorDictBase) -> None:
+        self._stop.patient = True
+
+    def on_work(self, training: Training, work: Work) -> None:
+        if self._stop.requested and not work.over:
+            raise Interrupted
+
+    def on_iteration(self, training: Training) -> None:
+        if training.ranks.any(self._stop.requested) and training.frames < training.last_frame:
+            raise Interrupted
+
+    def close(self) -> None:
+        self._stop.__exit__(None, None, None)
 
 
 class StopRequest:

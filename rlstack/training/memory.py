@@ -93,7 +93,7 @@ def needs(config: TrainConfig) -> list[Need]:
     worlds = config.env[key] if key else 1
     if not (isinstance(worlds, int | float) and isinstance(stack, int | float)):
         return []  # it is told where the worlds are built
-    worlds //= config.collector.workers * int(os.environ.get("WORLD_SIZE", "1"))
+    worlds //= config.collector.workers
     small = {name: value for name, value in (("frame_stack", 1), ("workers", 0)) if name in config.env}
     options = {"compiled": False} if "compiled" in config.env else {}
     with rng_untouched():
@@ -124,7 +124,8 @@ def needs(config: TrainConfig) -> list[Need]:
             device if where is None else usable_device(str(where), "agent.replay_device", "null, cpu, cuda, cuda:<k>")
         )
         row = twice * shown / agents
-        decisions = config.total_frames * (agents if c.count == "env_steps" else 1)
+        decisions = config.total_frames / int(os.environ.get("WORLD_SIZE", "1"))
+        decisions *= agents if c.count == "env_steps" else 1
         decisions += config.imitation.frames if config.imitation.replay else 0
         # That of a CPU is taken as it fills, but the system refuses to reserve many times what there is.
         lazy = storage.type == "cpu" and capacity * row < _RESERVED * (free_bytes(storage) or 0.0)

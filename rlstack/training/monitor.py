@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tensordict import TensorDictBase
@@ -11,13 +12,20 @@ from torch import Tensor
 from rlstack.data.flatten import STAYS
 from rlstack.evaluation.statistics import wilson_interval
 
+from .hooks import Hook
+
+if TYPE_CHECKING:
+    from .loop import Training
+
 EPISODE = ("next", "episode")
 _BY_THEMSELVES = ("success", "level")
 """Statistics that get more, or another name, than their mean."""
 
 
-class Monitor:
+class Monitor(Hook):
     """Accumulates episode statistics and the learner's metrics; :meth:`flush` gives their means and starts anew."""
+
+    name = "monitor"
 
     def __init__(self) -> None:
         # As they come, on their device: reading a number off a GPU waits for it.
@@ -25,7 +33,13 @@ class Monitor:
         self._episodes: Tensor | int = 0
         self._learned: dict[str, Tensor | float] = {}
 
-    def observe(self, batch: TensorDictBase, metrics: dict[str, Tensor | float]) -> None:
+    def on_batch(self, training: Training, batch: TensorDictBase, metrics: Mapping[str, Any]) -> None:
+        self.observe(batch, metrics)
+
+    def on_log(self, training: Training) -> Mapping[str, Any]:
+        return self.flush(training.ranks.everyone)
+
+    def observe(self, batch: TensorDictBase, metrics: Mapping[str, Tensor | float]) -> None:
         """Takes in a collector batch ``[W, T]`` and what ``learn`` returned."""
         self._learned.update(metrics)
         episode = batch.get(EPISODE, None)
@@ -37,8 +51,18 @@ class Monitor:
             going_on = ~done.view(*done.shape, *[1] * (value.dim() - done.dim()))
             self._sums[name] = self._sums.get(name, 0.0) + value.double().masked_fill(going_on, 0).sum()
 
-    def flush(self) -> dict[str, float]:
-        """:meth:`metrics`; episodes are counted anew from then on."""
+    def flush(self, everyone: Callable[[Any], list[Any]] = lambda state: [state]) -> dict[str, float]:
+        """:meth:`metrics`; episodes are counted anew from then on.
+
+        Args:
+            everyone: gives the states of all processes that learn together for this one's.
+        """
+        states = everyone(self.state_dict())
+        self._episodes = sum(state["episodes"] for state in states)
+        for name in self._sums:
+            self._sums[name] = sum(state["sums"][name] for state in states)
+        for name in self._learned:
+            self._learned[name] = sum(state["learned"][name] for state in states) / len(states)
         metrics = self.metrics()
         self._sums, self._episodes = {}, 0
         return metrics

@@ -21,7 +21,6 @@ from envs.world import World
 from rlstack.agents import Agent, build_agent
 from rlstack.config import ConfigError
 from rlstack.data.collector import make_collector
-from rlstack.data.ranks import Ranks
 from rlstack.data.remote import RemoteCollector
 from rlstack.data.workers import Share
 from rlstack.runs.seeding import seed_everything
@@ -29,7 +28,6 @@ from rlstack.runs.worlds import build_world, device_of_worlds, size_key
 
 from .config import CollectorConfig, TrainConfig
 from .curriculum.course import Curriculum
-from .distributed import build_share
 
 _CPU = torch.device("cpu")
 
@@ -39,7 +37,7 @@ def remote(config: TrainConfig) -> bool:
     return config.collector.backend != "direct"
 
 
-def check_collector(config: TrainConfig, ranks: Ranks | None) -> None:
+def check_collector(config: TrainConfig) -> None:
     """Whether workers can do what is asked for.
 
     Raises:
@@ -48,8 +46,6 @@ def check_collector(config: TrainConfig, ranks: Ranks | None) -> None:
     c = config.collector
     if not remote(config):
         return
-    if ranks is not None:
-        raise ConfigError(f"collector.backend: {c.backend} cannot be combined with torchrun, set collector=default")
     if config.env.get("opponents") is not None:
         raise ConfigError(f"env.opponents: cannot be combined with collector.backend={c.backend}, set it to null")
     key = size_key(config.env)
@@ -68,14 +64,14 @@ def worlds_here(config: TrainConfig, device: torch.device) -> torch.device:
     return _CPU if remote(config) else device_of_worlds(config.collector.device, device)
 
 
-def build_worlds(config: TrainConfig, device: torch.device, ranks: Ranks | None, options: Mapping[str, Any]) -> EnvBase:
+def build_worlds(config: TrainConfig, device: torch.device, options: Mapping[str, Any]) -> EnvBase:
     """The worlds of this process; where workers step them, a copy of those of one of them.
 
     Args:
         options: of the worlds, see :class:`rlstack.training.acceleration.Acceleration`.
     """
     if not remote(config):
-        return build_share(config.env, device, config.seed, ranks, **options)
+        return build_world(config.env, device, config.seed, **options)
     plain = {name: value for name, value in {"workers": 0, "compiled": False}.items() if name in config.env}
     return build_world(config.env, _CPU, config.seed, num_worlds=_share(config), **plain)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Callable
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import torch
 from tensordict import TensorDictBase
@@ -26,7 +26,11 @@ from rlstack.runs.worlds import build_world, choose_device
 from .config import TrainConfig
 from .curriculum.course import Curriculum
 from .failures import environment_errors
+from .hooks import Hook
 from .remote import worlds_here
+
+if TYPE_CHECKING:
+    from .loop import Training
 
 _WORLDS, _STEPS = 4, 8
 
@@ -145,9 +149,16 @@ def check_batch(batch: TensorDictBase, env: EnvBase, frames: int) -> None:
             f"debug: {found.name} is not finite in world {found.world}, step {found.step} after frame {frames}"
         )
     for step, now in enumerate(batch.unbind(-1)):
-        # Several processes may have gathered them, each in as many worlds as these.
+        # Workers may have gathered them, each in as many worlds as these.
         for own in now.split(env.batch_size.numel()) if now.ndim else (now,):
             for spec, part in ((env.observation_spec, own["next"]), (env.full_action_spec, own)):
                 for key, leaf in spec.items(include_nested=True, leaves_only=True):
                     if not leaf.is_in(part.get(key)):
                         raise ConfigError(f"debug: {key} is outside its spec in step {step} after frame {frames}")
+
+
+class BatchChecks(Hook):
+    """Debug mode: checks every batch, see :func:`check_batch`."""
+
+    def on_collected(self, training: Training, batch: TensorDictBase, sequences: TensorDictBase) -> None:
+        check_batch(batch, training.env, training.previous)

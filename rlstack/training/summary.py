@@ -19,13 +19,14 @@ from rlstack.runs.worlds import choose_device, size_key
 from .config import TrainConfig
 
 
-def describe(config: TrainConfig, run: RunDirectory, compiled: str | None = None) -> str:
+def describe(config: TrainConfig, run: RunDirectory, compiled: str | None = None, processes: int = 1) -> str:
     """A few lines: what is trained, on what, for how long, where it goes.
 
     Args:
         config: of the run.
         run: where it goes.
         compiled: what is compiled of it, in words.
+        processes: that learn together, and share worlds, batches and replay memory.
     """
     device = choose_device(config.device)
     threads = config.threads or torch.get_num_threads()
@@ -49,6 +50,8 @@ def describe(config: TrainConfig, run: RunDirectory, compiled: str | None = None
         "logging": ", ".join(sinks),
         "run": str(run.path),
     }
+    if processes > 1:
+        rows["processes"] = f"{processes}, which share worlds, batches and replay memory"
     if compiled is not None:
         rows["compiled"] = compiled
     if config.collector.backend != "direct":

@@ -14,7 +14,7 @@ from torch import nn
 from torchrl.data import MultiCategorical, OneHot
 
 import envs
-from rlstack.adapters.protocols import ActPolicy, CallablePolicy, PredictPolicy, foreign_policy, load_callable
+from rlstack.adapters.protocols import foreign_policy, load_callable
 from rlstack.config import ConfigError
 from tests.adapters.small_worlds import Noise, box
 
@@ -86,8 +86,9 @@ def test_forms_by_name() -> None:
     expected = (td["observation"][:, 0] > 0).long()
     for name, action in {"auto": expected, "predict": expected, "act": expected, "callable": 0 * expected}.items():
         assert torch.equal(foreign_policy(All(), env, name)(td)["action"], action)  # type: ignore[arg-type]
-    assert isinstance(All(), PredictPolicy) and isinstance(All(), ActPolicy) and isinstance(All(), CallablePolicy)
-    assert not isinstance(Acting(), PredictPolicy) and not isinstance(Predicting(), ActPolicy | CallablePolicy)
+    for obj, name in ((Acting(), "predict"), (Predicting(), "act"), (Predicting(), "callable")):
+        with pytest.raises(ConfigError, match=f"it offers no {name}"):
+            foreign_policy(obj, env, name)  # type: ignore[arg-type]
 
 
 def test_continuous_actions_and_one_hot_ones() -> None:

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from rlstack.adapters.sb3 import SB3Model, load_sb3, sb3_layers
 from rlstack.adapters.sb3.native import sb3_agent
-from rlstack.adapters.sb3.networks import FeedForward, SquashedGaussian
-from rlstack.adapters.sb3.recurrent import RecurrentActorCritic
+from rlstack.adapters.sb3.networks import FeedForward, RecurrentActorCritic, SquashedGaussian
 from rlstack.config import ConfigError
 from tests.adapters.damage import damaged
 from tests.adapters.small_worlds import Noise, box

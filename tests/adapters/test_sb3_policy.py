@@ -15,7 +15,7 @@ from torchrl.envs import EnvBase, InitTracker, TransformedEnv
 
 import envs
 from rlstack.adapters.sb3 import SB3Model, load_sb3, sb3_policy
-from rlstack.adapters.sb3.recurrent import RecurrentActorCritic
+from rlstack.adapters.sb3.networks import RecurrentActorCritic
 from rlstack.config import ConfigError
 from rlstack.data.collector import make_collector
 from tests.adapters.small_worlds import Noise, box

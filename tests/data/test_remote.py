@@ -73,28 +73,13 @@ def collector(
     return RemoteCollector(start, makers, WORLDS * STEPS, agent, lambda: None, 5, timeout, **options), started
 
 
-def test_workers_gather_what_one_process_does() -> None:
-    env = cartpole(None, 5)
-    agent, twin = agent_for(env), agent_for(env)
-    remote, _ = collector(agent)
-    runs = []
-    for learner, batches in ((agent, remote), (twin, rlstack.make_collector(env, twin.policy(explore=True), STEPS))):
-        torch.manual_seed(7)
-        seen, frames = [], 0
-        for batch in batches:
-            seen.append(batch)
-            sequences = rlstack.flatten_agents(batch, None)
-            frames += sequences.numel()
-            learner.learn(sequences, frames)
-            if len(seen) == 4:
-                break
-        runs.append(seen)
-    for ours, expected in zip(*runs):
-        assert ours.batch_size == (WORLDS, STEPS)
-        assert torch.equal(ours["action"], expected["action"])
-        torch.testing.assert_close(ours["observation"], expected["observation"])
-        torch.testing.assert_close(ours["log_prob"], expected["log_prob"])
-    assert not torch.equal(runs[0][0]["action"], runs[0][1]["action"])
+def test_workers_explore_by_random_numbers_of_their_own() -> None:
+    agent = agent_for(cartpole(None, 5))
+    batches = [next(iter(collector(agent)[0])) for _ in range(2) if torch.manual_seed(7)]
+    assert batches[0].batch_size == (WORLDS, STEPS)
+    assert torch.equal(batches[0]["action"], batches[1]["action"])
+    one, other = batches[0]["action"].split(WORLDS // 2)
+    assert not torch.equal(one, other)
 
 
 def test_worlds_begin_anew_when_told_to_and_go_on_from_a_state() -> None:

@@ -16,7 +16,7 @@ from rlstack.agents.optimizer import Optimizer
 from rlstack.config import ConfigError, conf_dir, to_plain
 from rlstack.data.flatten import flatten_agents
 from rlstack.diagnose import DiagnoseConfig, main, prepare
-from rlstack.diagnostics.subject import Subject
+from rlstack.diagnostics.measuring import MeasuredTraining
 from rlstack.training.loggers import MetricLogger
 from tests.exhaustive import exhaustive
 from tests.small_run import SMALL_RUN
@@ -70,6 +70,11 @@ def test_every_test(
     assert ("advantages" in learn["beside_ms"]) == (options is ON_POLICY)
     assert ("memory" in learn["beside_ms"]) == (options is OFF_POLICY)
 
+    products = learn["matrix_products"]
+    assert products["ms"] == pytest.approx(products["mflop"] / products["gflops"], rel=0.01)
+    assert products["share"] == pytest.approx(products["ms"] / learn["ms_per_update"])
+    assert "in matrix products that nobody can avoid" in printed
+
     collect = tests["collect"]
     parts = collect["parts_seconds"]
     assert all(parts[name] > 0 for name in ("simulate", "observe", "policy", "store", "learn", "log"))
@@ -115,7 +120,7 @@ def test_a_policy_from_elsewhere_acts_but_does_not_learn(tmp_path: Path, capsys:
         diagnose(*options, "test=learn")
 
 
-def prepared(*overrides: str) -> Subject:
+def prepared(*overrides: str) -> MeasuredTraining:
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         plain = to_plain(compose("train", ["agent=ppo", "device=cpu", *overrides]))
     return prepare(DiagnoseConfig("env", 0.02, "cpu", None, None, False), plain)

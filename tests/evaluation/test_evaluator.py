@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from envs.marinenav.env import MarineNav
-from envs.marinenav.evaluation_set import evaluation_set
+from envs.marinenav.generator import evaluation_set
 from envs.marinenav.published_noise import PublishedNoise, perception_seeds
 from rlstack.evaluation import evaluator
 from rlstack.evaluation.evaluator import EpisodeSet, evaluate

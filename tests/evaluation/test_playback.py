@@ -7,7 +7,6 @@ import os
 import re
 import signal
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import imageio.v2 as imageio
@@ -16,7 +15,7 @@ import pytest
 
 from rlstack.config import ConfigError
 from rlstack.evaluation import playback
-from rlstack.evaluation.pictures import FinishedAnimation, FrameAnimation
+from rlstack.evaluation.pictures import FinishedAnimation
 from rlstack.evaluation.playback import TerminalScreen, blocks, frames, record, show
 from rlstack.training.interrupt import stopping_between_steps
 
@@ -140,15 +139,11 @@ def test_an_interrupted_film_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_single_frames_and_replays_as_films() -> None:
-    drawn: list[int] = []
-    renderer = SimpleNamespace(draw_frame=lambda recording, t: drawn.append(t), STEPS_PER_SECOND=60.0)
-    film = FrameAnimation("recording", renderer, 3, repeats=4)
-    film.draw(2.9)
-    assert drawn == [2] and film.per_second == 15.0 and film.span == (0.0, 3.0)
-    replay = FinishedAnimation(film, "best")
+def test_a_finished_animation_is_over_from_the_beginning() -> None:
+    film = Counting(known=4)
+    replay = FinishedAnimation(film, "best")  # type: ignore[arg-type]
     replay.grow()
-    assert replay.over and replay.span == film.span and replay.caption == "best"
+    assert replay.over and replay.span == (0.0, 4.0) and replay.caption == "best" and replay.per_second == 10.0
 
 
 # -- terminals ---------------------------------------------------------------------------------------------------

@@ -87,7 +87,7 @@ def test_every_world_can_be_watched(world: str) -> None:
     options, policy, shape = WORLDS[world]
     shown = find_policy(config(policy=policy, env=load_group("env", world, options)), list(options))
     episode = LiveEpisode(shown.env, shown.policy, seed=1)
-    animation = animate(shown.world, episode)
+    animation = animate(episode)
     assert animation is not None
     first = animation.draw(animation.span[0])
     assert first.shape == shape and first.dtype == np.uint8
@@ -125,7 +125,7 @@ def test_a_checkpoint_in_a_window(checkpoint: Path, monkeypatch: pytest.MonkeyPa
         opened.append(Screen(size, title))
         return opened[-1]
 
-    monkeypatch.setattr("envs.drawing.window.TkWindow", open_window)
+    monkeypatch.setattr("envs.rendering.window.TkWindow", open_window)
     monkeypatch.setenv("DISPLAY", ":0")
     command(f"checkpoint={checkpoint}", "env.max_steps=7", "speed=10")
     assert opened[0].pictures == 4 and opened[0].title == f"{checkpoint} in arena"

@@ -12,8 +12,8 @@ import torch
 
 from rlstack.report import positional
 from rlstack.reporting.document import render, report
-from rlstack.train import train
 from rlstack.training.environment import commit, record_environment
+from rlstack.training.run import train
 from tests.conftest import Ended
 from tests.reporting.made_runs import config, make_run
 from tests.small_run import SMALL_RUN

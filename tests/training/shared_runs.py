@@ -12,7 +12,7 @@ from hydra.core.global_hydra import GlobalHydra
 
 from rlstack.command import user_errors
 from rlstack.config import conf_dir, to_plain
-from rlstack.train import train
+from rlstack.training.run import train
 
 _COMMON = [
     "log_every=64",

@@ -10,8 +10,8 @@ import rlstack
 from rlstack.config import ConfigError, build
 from rlstack.data.collector import LeanCollector, make_collector
 from rlstack.runs.checkpoint import read_checkpoint
-from rlstack.train import train
 from rlstack.training.config import TrainConfig
+from rlstack.training.run import train
 from rlstack.training.self_check import check_buildable
 from tests.training.shared_runs import plain_config
 

@@ -1,4 +1,4 @@
-"""One run in several processes: what they draw, learn and see together is what one process does."""
+"""Several processes that learn together: what each has by itself, what they share, and how they end."""
 
 import csv
 import os
@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,86 +18,108 @@ from torch import Tensor
 import envs
 from rlstack.agents.optimizer import Info, Optimizer
 from rlstack.config import ConfigError, build
-from rlstack.data.ranks import Ranks
-from rlstack.networks.draws import drawn, exponential, own, part_of_rows, whole
+from rlstack.data.normalizers import RunningMoments
 from rlstack.runs.checkpoint import read_checkpoint
-from rlstack.train import train
 from rlstack.training.config import TrainConfig
-from rlstack.training.distributed import of_rank
-from tests.training.shared_runs import RUNS, plain_config
+from rlstack.training.curriculum.episodes import LatestEpisodes
+from rlstack.training.distributed import Ranks, share_of
+from rlstack.training.monitor import Monitor
+from rlstack.training.run import train
+from tests.training.shared_runs import plain_config
 
 ROOT = Path(__file__).parents[2]
-FAST = ("ppo", "sac")
 
 
-class Rank(Ranks):
-    """A process without the others: sums are its own part of them."""
-
-    def __init__(self, index: int, count: int) -> None:
-        self.index, self.count = index, count
-
-    def sum(self, tensors: Any) -> list[Tensor]:
-        return list(tensors)
+# -- gradients and statistics ------------------------------------------------------------------------------------
 
 
-# -- random numbers ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "draw", [torch.randn_like, torch.rand_like, exponential, lambda rows: torch.multinomial(rows, 1)]
-)
-def test_processes_draw_what_one_would_for_all_rows(draw: Callable[[Tensor], Tensor]) -> None:
-    weights = torch.rand(10, 7, generator=torch.Generator().manual_seed(5))
-    torch.manual_seed(3)
-    expected, after = draw(weights), torch.get_rng_state()
-    parts = []
-    for first, stop in ((0, 3), (3, 6), (6, 10)):
-        torch.manual_seed(3)
-        with part_of_rows(first, stop - first, 10):
-            parts.append(drawn(draw, weights[first:stop]))
-        assert torch.equal(torch.get_rng_state(), after)
-    assert torch.equal(torch.cat(parts), expected)
-
-
-def test_rows_of_worlds_may_stand_for_several_agents() -> None:
-    with part_of_rows(2, 2, 6):
-        assert whole((4, 5)) == (12, 5)  # two worlds of two agents: four rows
-        assert own(torch.arange(12)).tolist() == [4, 5, 6, 7]
-        assert whole((3, 5)) == (3, 5) and whole(()) == ()  # not rows of worlds
-    assert whole((4, 5)) == (4, 5)
-
-
-# -- gradients ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("size", [7, 2])
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_gradients_and_reports_of_the_parts_add_up(size: int, accumulate: int) -> None:
-    batch = TensorDict({"x": torch.arange(2.0 * size).view(size, 2)}, [size])
-    start = torch.tensor([0.5, -1.0])
+def test_a_step_takes_the_mean_gradient_and_reports_the_mean(accumulate: int) -> None:
+    rows = torch.arange(16.0).view(8, 2)
+    batches = [TensorDict({"x": part}, [4]) for part in rows.split(4)]
+    sent: list[list[Tensor]] = []
 
-    def step(ranks: Ranks | None) -> tuple[Tensor, Tensor, Info]:
-        weight = start.clone().requires_grad_()
+    def loss(part: Any) -> tuple[Tensor, Info]:
+        error = (part["x"] @ weight).square()
+        return error.mean(), {"error": error.detach(), "mean": error.detach().mean()}
 
-        def loss(part: Any) -> tuple[Tensor, Info]:
-            error = (part["x"] @ weight).square()
-            return error.mean(), {"error": error.detach(), "mean": error.detach().mean()}
+    def mean(tensors: Sequence[Tensor]) -> list[Tensor]:
+        """The other process has sent its own before."""
+        sent.append([tensor.clone() for tensor in tensors])
+        return [(one + other) / 2 for one, other in zip(sent[0], tensors)]
 
+    gradients, reports = [], []
+    for batch in batches:
+        weight = torch.tensor([0.5, -1.0], requires_grad=True)
         optimizer = Optimizer([[weight]], lr=0.0, accumulate=accumulate)
-        optimizer.ranks = ranks
-        value, _, info = optimizer.minimize(loss, batch)
-        assert weight.grad is not None
-        return weight.grad, value, info
-
-    gradient, value, info = step(None)
-    parts = [step(Rank(index, 3)) for index in range(3)]
-    torch.testing.assert_close(sum(part[0] for part in parts), gradient)
-    torch.testing.assert_close(sum(part[1] for part in parts), value)
-    torch.testing.assert_close(sum(part[2]["error"] for part in parts), info["error"])
-    torch.testing.assert_close(sum(part[2]["mean"] for part in parts), info["mean"])
+        optimizer.mean = mean
+        reports.append(optimizer.minimize(loss, batch))
+        gradients.append(weight.grad)
+    weight = torch.tensor([0.5, -1.0], requires_grad=True)
+    whole, _, info = Optimizer([[weight]], lr=0.0).minimize(loss, TensorDict({"x": rows}, [8]))
+    torch.testing.assert_close(gradients[1], weight.grad)
+    torch.testing.assert_close(reports[1][0], whole)
+    torch.testing.assert_close(reports[1][2]["mean"], info["mean"])
+    torch.testing.assert_close(reports[1][2]["error"], info["error"][4:])  # of its own entries
 
 
-# -- worlds ------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("counts", [(5, 3), (0, 4), (2, 0), (0, 0)])
+def test_statistics_are_those_of_the_values_of_all(counts: tuple[int, int]) -> None:
+    before, parts = torch.randn(6, 3), [torch.randn(count, 3) for count in counts]
+    shared, alone = RunningMoments(torch.Size([3])), RunningMoments(torch.Size([3]))
+    for moments in (shared, alone):
+        moments.update(before)
+    sent: list[Tensor] = []
+    spy = RunningMoments(torch.Size([3]))
+    spy.gather = lambda own: sent.append(own) or []
+    spy.update(parts[1])
+    shared.gather = lambda own: [own, *sent]
+    shared.update(parts[0])
+    alone.update(torch.cat(parts))
+    for name, value in alone.state_dict().items():
+        torch.testing.assert_close(shared.state_dict()[name], value)
+
+
+def episodes(*returns: float) -> TensorDict:
+    ended = torch.ones(len(returns), 1, 1, dtype=torch.bool)
+    entry = torch.tensor(returns).view(-1, 1, 1)
+    return TensorDict({"next": {"done": ended, "episode": {"return": entry}}}, [len(returns), 1])
+
+
+def test_a_log_line_is_of_the_episodes_of_all() -> None:
+    one, other = Monitor(), Monitor()
+    one.observe(episodes(1.0, 2.0), {"loss/total": 1.0})
+    other.observe(episodes(6.0), {"loss/total": 4.0})
+    metrics = one.flush(lambda state: [state, other.state_dict()])
+    assert metrics == {"loss/total": 2.5, "train/episodes": 3.0, "train/return": 3.0}
+    assert "train/episodes" not in one.metrics()
+
+
+def test_a_curriculum_judges_the_episodes_of_all() -> None:
+    latest = LatestEpisodes(["return"], 3, 3)
+    for batch in (episodes(1.0, 2.0), episodes(6.0)):
+        latest.take(latest.finished(batch))
+    assert len(latest) == 3 and latest.mean("return") == 3.0
+
+
+# -- what each has -----------------------------------------------------------------------------------------------
+
+
+def test_each_has_its_share_of_worlds_batches_and_memory(tmp_path: Path) -> None:
+    config = build(TrainConfig, plain_config("dqn", tmp_path))
+    shares = [share_of(config, Ranks(index, 3)) for index in range(3)]
+    for share in shares:
+        assert share.env["num_envs"] == 2
+        assert share.agent["buffer_size"] == 67 and share.agent["batch_size"] == 11  # of 200 and 33
+        assert share.total_frames == config.total_frames
+        assert share.agent["learning_starts"] == config.agent["learning_starts"]
+    assert [share.logger.tensorboard for share in shares[1:]] == [False, False]
+    assert share_of(config, Ranks()) is config
+
+
+def test_seeds_differ_and_the_first_is_the_run_s() -> None:
+    seeds = [Ranks(index, 4).seed(7) for index in range(4)]
+    assert seeds[0] == 7 and len(set(seeds)) == 4
 
 
 def test_gymnasium_environments_are_those_of_one_world() -> None:
@@ -122,13 +144,14 @@ def test_other_worlds_have_random_numbers_of_their_own() -> None:
     [
         ("env.num_envs=7", "env.num_envs: 7 is no multiple of the 2 processes"),
         ("device=cuda:1", "cuda:1 is one GPU for several processes"),
+        ("collector=multiprocess", "multiprocess cannot be combined with torchrun, set collector=default"),
         ("+env.opponents={players: [random]}", "env.opponents: cannot be combined"),
     ],
 )
 def test_what_cannot_be_shared_is_refused(override: str, needle: str, tmp_path: Path) -> None:
     config = build(TrainConfig, plain_config("ppo", tmp_path, override))
     with pytest.raises(ConfigError, match=needle):
-        of_rank(config, Rank(0, 2))
+        share_of(config, Ranks(0, 2))
 
 
 # -- whole runs --------------------------------------------------------------------------------------------------
@@ -164,31 +187,47 @@ def leaves(state: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def newest(run: Path) -> dict[str, Any]:
-    """Agent, replay, statistics and random generators; learned metrics round differently with their size."""
+    """All that decides how a run goes on."""
     state = read_checkpoint(max((run / "checkpoints").glob("checkpoint_*.pt")))
-    return dict(leaves({key: state.get(key) for key in ("frames", "agent", "replay", "rng", "best_rank")}))
+    return dict(
+        leaves(
+            {
+                key: state.get(key)
+                for key in ("frames", "agent", "replay", "env", "rng", "best_rank", "monitor", "other_ranks")
+            }
+        )
+    )
+
+
+def check_ranks(folder: Path, names: Sequence[str], updates: int) -> None:
+    """Trains with two processes; both must end with the same networks, after other data."""
+    output = finished(torchrun("tests.training.every_rank", str(folder), *names))
+    assert output.count("run finished") == len(names), "one process speaks"
+    for name in [entry.partition("+")[0] for entry in names]:
+        one, two = (torch.load(folder / name / f"rank{index}.pt") for index in range(2))
+        assert one["updates"] == two["updates"] >= updates, name
+        found = dict(leaves(two["networks"]))
+        for key, value in leaves(one["networks"]):
+            if not key.endswith("/returns"):  # of rewards so far in each one's own worlds
+                assert torch.equal(value, found[key]), f"{name} {key}"
+        assert one["worlds"] == two["worlds"] == 3, "of six"
+        assert not torch.equal(one["random"], two["random"])
+        if "capacity" in one:
+            assert one["capacity"] == two["capacity"] == 100, "of two hundred"
+            assert not torch.equal(one["seen"], two["seen"])
+        assert len(rows(folder / name)) > 1
+
+
+def test_all_keep_the_same_networks(tmp_path: Path) -> None:
+    check_ranks(tmp_path, ["ppo", "sac", "dqn", "iqn"], 8)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("names", [FAST, [name for name in RUNS if name not in (*FAST, "stages")]])
-def test_two_processes_learn_what_one_does(names: list[str], tmp_path: Path) -> None:
-    process = torchrun("tests.training.shared_runs", str(tmp_path / "two"), *names)
-    for name in names:
-        train(plain_config(name, tmp_path / "one"))
-    output = finished(process)
-    assert output.count("run finished") == len(names), "one process speaks"
-    for name in names:
-        one, two = tmp_path / "one" / name, tmp_path / "two" / name
-        assert rows(two) == [pytest.approx(row, rel=2e-4, abs=1e-5) for row in rows(one)], name
-        expected, found = newest(one), newest(two)
-        assert expected.keys() == found.keys()
-        assert any("exp_avg" in key or "square_avg" in key for key in found)
-        for key, value in expected.items():
-            if isinstance(value, Tensor):
-                torch.testing.assert_close(found[key], value, rtol=1e-4, atol=1e-5, msg=f"{name} {key}")
-            else:
-                close = pytest.approx(value, rel=1e-4) if isinstance(value, float) else value
-                assert found[key] == close, f"{name} {key}"
+@pytest.mark.parametrize(
+    "names", [["ppo", "sac", "dqn", "iqn"], ["a2c", "rainbow", "td3", "acqn", "ppo_memory"]], ids=["four", "others"]
+)
+def test_all_keep_the_same_networks_for_a_hundred_updates(names: list[str], tmp_path: Path) -> None:
+    check_ranks(tmp_path, [f"{name}+total_frames=4000" for name in names], 100)
 
 
 @pytest.mark.slow
@@ -206,7 +245,9 @@ def test_a_resumed_run_goes_on_exactly_and_only_with_as_many_processes(tmp_path:
         train({**plain_config("stages", tmp_path), "resume": str(run)})
     assert "resuming at" in finished(torchrun("rlstack.train", f"resume={run}"))
     assert rows(run) == metrics
-    for key, value in newest(run).items():
+    found = newest(run)
+    assert found.keys() == straight.keys() and any("other_ranks" in key for key in found)
+    for key, value in found.items():
         assert torch.equal(value, straight[key]) if isinstance(value, Tensor) else value == straight[key], key
 
 

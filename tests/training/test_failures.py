@@ -22,11 +22,12 @@ from rlstack.command import hydra_command, user_errors
 from rlstack.config import ConfigError, conf_dir, to_plain
 from rlstack.config.errors import RunError
 from rlstack.runs.checkpoint import CheckpointStore
-from rlstack.train import train
 from rlstack.training.failures import environment_errors, told_in_one_line
 from rlstack.training.hardware import Hardware
+from rlstack.training.hooks import Hook
 from rlstack.training.loggers import MetricLogger
 from rlstack.training.loop import Training
+from rlstack.training.run import train
 from tests.training.test_loggers import logger_config
 
 TINY = [
@@ -64,16 +65,15 @@ def leftovers(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.suffix in (".tmp", ".partial") or path.name == ".self_check"]
 
 
-def at_frame(monkeypatch: pytest.MonkeyPatch, frames: int, happens: Callable[[], Any]) -> None:
+class AtFrame(Hook):
     """Before the run learns from the batch that begins after so many frames."""
-    learn = Training._learn
 
-    def learned(self: Training, batch: Any) -> Any:
-        if self.frames == frames:
-            happens()
-        return learn(self, batch)
+    def __init__(self, frames: int, happens: Callable[[], Any]) -> None:
+        self._frames, self._happens = frames, happens
 
-    monkeypatch.setattr(Training, "_learn", learned)
+    def on_collected(self, training: Training, batch: Any, sequences: Any) -> None:
+        if training.previous == self._frames:
+            self._happens()
 
 
 # -- the disk ------------------------------------------------------------------------------------------------------
@@ -98,18 +98,14 @@ def test_a_configuration_that_cannot_be_written(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.slow
-def test_a_disk_that_fills_up_ends_the_run_and_earlier_checkpoints_stay(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_fills_up_ends_the_run_and_earlier_checkpoints_stay(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with ExitStack() as stack, pytest.raises(RunError) as caught:
-        at_frame(monkeypatch, 160, lambda: stack.enter_context(files_up_to(6000)))
-        train(plain(folder))
+        train(plain(folder), [AtFrame(160, lambda: stack.enter_context(files_up_to(6000)))])
     message = str(caught.value)
     assert "checkpoint_000000000192.pt cannot be written (File too large); the run has ended" in message
     assert message.endswith(f"; checkpoints so far are intact, go on with resume={folder}")
     assert leftovers(folder) == [] and rlstack.load(folder).frames == 128
-    monkeypatch.undo()
     train({**plain(folder), "resume": str(folder), "total_frames": 256})
     assert rlstack.load(folder).frames == 256
     with open(folder / "metrics.csv", newline="") as file:

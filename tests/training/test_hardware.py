@@ -23,11 +23,12 @@ def test_memory_of_the_process() -> None:
 def test_frames_per_second_are_those_since_the_last_reading(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    with Hardware("cpu", frames=1000) as hardware:
-        now = 102.0
-        first = hardware.read(1600)
-        now = 103.0
-        second = hardware.read(1700)
+    hardware = Hardware("cpu")
+    hardware.on_start(SimpleNamespace(frames=1000))  # type: ignore[arg-type]
+    now = 102.0
+    first = hardware.read(1600)
+    now = 103.0
+    second = hardware.read(1700)
     assert set(first) == {"system/frames_per_second", "system/memory_mb"}
     assert (first["system/frames_per_second"], second["system/frames_per_second"]) == (300.0, 100.0)
 
@@ -71,6 +72,5 @@ def test_without_nvml_there_is_the_memory_of_torch(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, "pynvml", None)
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 5_000_000)
     hardware = Hardware("cuda:0")
-    with hardware:
-        assert hardware.read(1)["system/gpu_memory_mb"] == 5.0
+    assert hardware.read(1)["system/gpu_memory_mb"] == 5.0
     assert GpuWatch(torch.device("cpu")).read() == {}

@@ -406,7 +406,7 @@ def test_imitation_can_be_the_whole_run(teacher: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"imitation\.only=false"):
         resumed(tmp_path / "out", plain)
     plain["imitation"]["only"] = False
-    assert resumed(tmp_path / "out", plain).imitated
+    assert resumed(tmp_path / "out", plain).imitation.done
 
 
 @exhaustive(

@@ -16,7 +16,7 @@ from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 
 import envs
-from envs.drawing.films import save_film
+from envs.rendering.films import save_film
 from envs.working import Work, following, step, working
 from rlstack.agents import Interface
 from rlstack.command import hydra_command

@@ -16,13 +16,14 @@ from omegaconf import OmegaConf
 
 from rlstack.config import build
 from rlstack.config.errors import RunError
-from rlstack.train import _resumed, train
+from rlstack.train import _resumed
 from rlstack.training import notices
 from rlstack.training.config import TrainConfig
 from rlstack.training.loop import Training
 from rlstack.training.notices import Notices, check_address, concealed
+from rlstack.training.run import train
 from tests.conftest import Ended
-from tests.training.test_failures import at_frame, plain
+from tests.training.test_failures import AtFrame, plain
 
 SECRET = "T0PS3CRET"
 
@@ -114,9 +115,8 @@ def test_failures_are_told(
         raise error
 
     monkeypatch.setattr(Training, "prepare", lambda self: None)
-    at_frame(monkeypatch, 32, fails)
     with pytest.raises(type(error)):
-        train(plain(tmp_path / "run", f"notify={webhook.url}", "total_frames=64"))
+        train(plain(tmp_path / "run", f"notify={webhook.url}", "total_frames=64"), [AtFrame(32, fails)])
     assert webhook.texts[-1].startswith(f"rlstack, run: {message}")
 
 

@@ -18,7 +18,8 @@ from envs.cartpole.env import CartPole
 from rlstack.command import own_world
 from rlstack.config import ConfigError
 from rlstack.runs.worlds import build_world, with_defaults
-from rlstack.train import _completed, debugged
+from rlstack.train import _completed
+from rlstack.training.run import debugged
 from tests.conftest import Ended
 
 ROOT = Path(__file__).parents[2]

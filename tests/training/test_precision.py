@@ -18,8 +18,8 @@ from rlstack.config import build, conf_dir, to_plain
 from rlstack.config.errors import ConfigError
 from rlstack.runs.loading import load
 from rlstack.runs.run_directory import RunDirectory
-from rlstack.train import train
 from rlstack.training.config import TrainConfig
+from rlstack.training.run import train
 from rlstack.training.summary import describe
 
 CPU = torch.device("cpu")

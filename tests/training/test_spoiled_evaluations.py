@@ -19,9 +19,9 @@ from rlstack.config import ConfigError
 from rlstack.evaluation.evaluator import evaluate
 from rlstack.evaluation.results import Evaluation
 from rlstack.runs.worlds import world_options
-from rlstack.train import train
 from rlstack.training.config import ObjectiveConfig
 from rlstack.training.objective import score
+from rlstack.training.run import train
 from tests.conftest import Ended
 from tests.training.test_failures import plain
 

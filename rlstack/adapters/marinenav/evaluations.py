@@ -198,6 +198,30 @@ def read_evaluations(path: str | Path) -> Evaluations:
     return evaluations
 
 
+def demonstrations(path: str | Path) -> dict[str, Array]:
+    """The decisions to imitate in an ``evaluations.npz``, as arrays by name.
+
+    These are the successful episodes of the evaluation with the highest success rate, the latest of several: other
+    evaluations are of other, worse policies.
+
+    Raises:
+        ConfigError: see :func:`read_evaluations`.
+        ValueError: no episode succeeded.
+    """
+    evaluations = read_evaluations(path)
+    rates = [row["success"] for row in evaluations.summary()]
+    best = max(range(len(rates)), key=lambda index: (rates[index], index), default=None)
+    if best is None or not rates[best]:
+        raise ValueError("no episode in it succeeded")
+    robots = [robot for episode in evaluations.episodes[best] if episode.success for robot in episode.robots]
+    return {  # after the last action comes one more observation
+        "observation/self": np.concatenate([robot.own[:-1] for robot in robots]),
+        "observation/objects": np.concatenate([robot.objects[:-1] for robot in robots]),
+        "observation/mask": np.concatenate([robot.mask[:-1] for robot in robots]),
+        "action": np.concatenate([robot.action for robot in robots if len(robot.action)]),
+    }
+
+
 def _episode(
     observations: Any,
     actions: Any,

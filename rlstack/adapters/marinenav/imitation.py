@@ -81,7 +81,7 @@ def check_expert(plain: dict[str, Any], agent_type: str) -> None:
     device = choose_device(config.device)
     agent = build_agent(config.agent, build_world(config.env, device, config.seed), config.total_frames, device)
     try:
-        Imitation(config, agent)
+        Imitation(config).find(agent)
     except ConfigError as error:
         who = config.imitation.expert or config.imitation.episodes
         reason = str(error).removeprefix("imitation.expert: ").removeprefix("imitation.episodes: ")

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from envs.marinenav.env import MarineNav
 from envs.marinenav.episodes import Config
-from envs.marinenav.evaluation_set import episode_options
+from envs.marinenav.generator import episode_options
 from envs.marinenav.published_noise import PublishedNoise, perception_seeds
 from rlstack.evaluation.evaluator import MAX_WORLDS, evaluation_world
 

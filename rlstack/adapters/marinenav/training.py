@@ -199,6 +199,7 @@ def run_trial(job: Job) -> float:
             print(f"resuming at {training.frames:,} env steps")
         with told_in_one_line(run.path):
             evaluation = training.execute()
+        assert evaluation is not None, "this is the only process"
         evaluation.print_table()
         print(f"trial finished: {run.path}")
     return evaluation.summary()["eval/success"]

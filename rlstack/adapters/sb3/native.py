@@ -12,16 +12,16 @@ import torch
 from torch import Tensor, nn
 from torchrl.envs import EnvBase
 
-from rlstack.adapters.native_memory import fill_memories, memory_of
-from rlstack.adapters.sb3 import SB3Model, load_sb3, sb3_layers
-from rlstack.adapters.sb3.networks import Layers, Weights
-from rlstack.adapters.sb3.policy import check_fit
-from rlstack.adapters.sb3.vecnormalize import VecNormalize
 from rlstack.agents import Agent, Interface, make_agent
 from rlstack.config import ConfigError
 from rlstack.data.normalizers import ObservationNormalizer, RunningMoments
 from rlstack.files.safe_load import load_tensors
 from rlstack.networks.encoders import DictEncoder, FlatEncoder
+
+from .model import SB3Model, load_sb3, sb3_layers
+from .networks import Layers, RecurrentActorCritic, Weights
+from .policy import check_fit
+from .vecnormalize import VecNormalize
 
 ACTIVATIONS = {"Tanh": "tanh", "ReLU": "relu", "SiLU": "silu", "GELU": "gelu", "ELU": "elu"}
 """Theirs to ours."""
@@ -30,8 +30,8 @@ _INSTEAD = "agent=legacy uses it as it is"
 _SEPARATE = ("PPO", "A2C", "RecurrentPPO")
 """Those whose actor and critic are separate networks."""
 
-_COMMON = {"gamma": "gamma"}
-_ACTOR_CRITIC = _COMMON | {
+_ACTOR_CRITIC = {
+    "gamma": "gamma",
     "learning_rate": "lr",
     "n_steps": "steps_per_batch",
     "gae_lambda": "gae_lambda",
@@ -40,26 +40,26 @@ _ACTOR_CRITIC = _COMMON | {
     "max_grad_norm": "max_grad_norm",
     "normalize_advantage": "normalize_advantage",
 }
-_PPO = {"n_epochs": "epochs", "batch_size": "minibatch_size", "clip_range": "clip", "target_kl": "target_kl"}
-_OFF_POLICY = _COMMON | {
+_PPO = _ACTOR_CRITIC | {
+    "n_epochs": "epochs",
+    "batch_size": "minibatch_size",
+    "clip_range": "clip",
+    "target_kl": "target_kl",
+}
+_SAC = {
+    "gamma": "gamma",
     "batch_size": "batch_size",
     "buffer_size": "buffer_size",
     "tau": "target_tau",
     "n_steps": "n_step",
 }
-SETTINGS: dict[str, dict[str, str]] = {
-    "PPO": _ACTOR_CRITIC | _PPO,
-    "A2C": _ACTOR_CRITIC,
-    "RecurrentPPO": _ACTOR_CRITIC | _PPO,
-    "DQN": _OFF_POLICY
-    | {
-        "learning_rate": "lr",
-        "max_grad_norm": "max_grad_norm",
-        "exploration_final_eps": "epsilon",
-        "target_update_interval": "target_every",
-    },
-    "SAC": _OFF_POLICY,
+_DQN = _SAC | {
+    "learning_rate": "lr",
+    "max_grad_norm": "max_grad_norm",
+    "exploration_final_eps": "epsilon",
+    "target_update_interval": "target_every",
 }
+SETTINGS = {"PPO": _PPO, "A2C": _ACTOR_CRITIC, "RecurrentPPO": _PPO, "DQN": _DQN, "SAC": _SAC}
 """Which of their settings become ours, by algorithm; those that are schedules keep the values of our yaml."""
 
 
@@ -96,9 +96,10 @@ def sb3_agent(
     interface = Interface.of(env)
     check_fit(model, interface)
     try:
-        fixed = {**_structure(model), "normalize_observations": _normalised(model)}
+        scaled = model.normaliser is not None and model.normaliser.norm_obs
+        fixed = {**_structure(model), "normalize_observations": scaled}
         if model.recurrent:
-            fixed["recurrent"] = memory_of(model, overrides.pop("recurrent", None))
+            fixed["recurrent"] = _memory(model, overrides.pop("recurrent", None))
         for key, value in fixed.items():
             if overrides.get(key, value) != value:
                 raise ConfigError(f"agent.{key}: {overrides[key]} contradicts the model, which has {value}")
@@ -109,13 +110,13 @@ def sb3_agent(
         columns = _columns(model, interface, encoder.encoder if model.recurrent else encoder)
         with torch.no_grad():
             if model.recurrent:
-                columns = fill_memories(agent, model, columns)
+                columns = _fill_memories(agent, model, columns)
             if model.algorithm in _SEPARATE:
                 _fill_actor_critic(agent, model, columns)
             elif model.algorithm == "DQN":
-                _fill_dqn(agent, model, columns, Weights(model.archive.state))
+                _fill_dqn(agent, model, columns, Weights(model.state))
             else:
-                _fill_sac(agent, model, columns, Weights(model.archive.state))
+                _fill_sac(agent, model, columns, Weights(model.state))
             _fill_statistics(agent, model)
     except ConfigError as error:
         raise ConfigError(f"{model.where}: {error}") from None
@@ -160,8 +161,28 @@ def _structure(model: SB3Model) -> dict[str, Any]:
     return structure
 
 
-def _normalised(model: SB3Model) -> bool:
-    return model.normaliser is not None and model.normaliser.norm_obs
+def _memory(model: SB3Model, given: Any) -> Any:
+    """``agent.recurrent`` for a recurrent model, with what else is given, such as ``sequence_length``.
+
+    Raises:
+        ConfigError: its critic has no LSTM of its own, as native agents' have, or what is given contradicts the model.
+    """
+    network = model.network
+    assert isinstance(network, RecurrentActorCritic)
+    if network.lstm_critic is None:
+        raise ConfigError(f"its critic has no LSTM of its own, native ones have; {_INSTEAD}")
+    if (network.lstm_critic.hidden_size, network.lstm_critic.num_layers) != (
+        network.lstm_actor.hidden_size,
+        network.lstm_actor.num_layers,
+    ):
+        raise ConfigError(f"the LSTMs of its actor and critic differ, native ones do not; {_INSTEAD}")
+    ours = {"kind": "lstm", "size": network.lstm_actor.hidden_size, "layers": network.lstm_actor.num_layers}
+    if given is None:
+        return ours
+    wanted = given if isinstance(given, Mapping) else {}
+    if not wanted or any(wanted.get(key, value) != value for key, value in ours.items()):
+        raise ConfigError(f"agent.recurrent: {given} contradicts the model, which has {ours}")
+    return {**ours, **wanted}
 
 
 # -- networks ----------------------------------------------------------------------------------------------------
@@ -205,9 +226,26 @@ def _fill_actor_critic(agent: Any, model: SB3Model, columns: Tensor) -> None:
         centre, half = _bounds(agent.interface)
         weight, bias = layers["actor"][-1]
         layers["actor"][-1] = (weight / half[:, None], (bias - centre) / half)
-        agent.actor.log_std.copy_(model.network.heads.log_std - half.log())  # type: ignore[union-attr,operator]
+        agent.actor.log_std.copy_(model.network.log_std - half.log())  # type: ignore[operator]
     _fill(agent.actor, layers["actor"], columns)
     _fill(agent.critic, layers["critic"], columns)
+
+
+def _fill_memories(agent: Any, model: SB3Model, columns: Tensor) -> Tensor:
+    """Puts the model's LSTMs into an agent's cores; ``columns [F]`` are the encoder's features they read.
+
+    Returns which of a core's outputs each input of the layers behind it is.
+    """
+    network = model.network
+    assert isinstance(network, RecurrentActorCritic)
+    for name, lstm in (("actor", network.lstm_actor), ("critic", network.lstm_critic)):
+        assert lstm is not None
+        core = agent.memories[name].core
+        state = dict(lstm.state_dict())
+        wide = torch.zeros_like(core.cells.weight_ih_l0)
+        wide[:, columns] = state["weight_ih_l0"]
+        core.cells.load_state_dict({**state, "weight_ih_l0": wide})
+    return torch.arange(network.lstm_actor.hidden_size)
 
 
 def _bounds(interface: Interface) -> tuple[Tensor, Tensor]:
@@ -231,7 +269,7 @@ def _fill_sac(agent: Any, model: SB3Model, columns: Tensor, weights: Weights) ->
     for index, name in enumerate(("critic_1", "critic_2")):
         _fill(agent.networks[name], layers[f"critic{index}"], columns)
         _fill(agent.targets[name].network, weights.linears(f"critic_target.qf{index}"), columns)
-    alpha = _temperature(model.archive.variables)
+    alpha = _temperature(model.variables)
     if alpha is not None:
         agent.temperature.log_alpha.fill_(math.log(alpha))
 

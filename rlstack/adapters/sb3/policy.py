@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import math
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,19 +14,21 @@ from torch import Tensor
 from torchrl.data import Composite
 from torchrl.envs import EnvBase
 
-from rlstack.adapters.sb3.model import SB3Model
-from rlstack.adapters.sb3.networks import FeedForward
-from rlstack.adapters.sb3.recurrent import RecurrentActorCritic, State
 from rlstack.agents.episode_starts import EpisodeStarts
 from rlstack.agents.fit import choices, describe_action, describe_observation, encode
 from rlstack.agents.interface import Interface
 from rlstack.config import ConfigError
 
+from .model import SB3Model, load_sb3
+from .networks import FeedForward, RecurrentActorCritic, State
+
 _PRINTED = 1e-5
 """How exactly the file tells the bounds."""
 
 
-def sb3_policy(model: SB3Model, env: EnvBase, deterministic: bool = True) -> TensorDictModuleBase:
+def sb3_policy(
+    model: SB3Model | str | Path, env: EnvBase, deterministic: bool = True, vecnormalize: str | Path | None = None
+) -> TensorDictModuleBase:
     """A policy that acts as the model's ``predict``, for all worlds and agents of an env at once.
 
     Discrete actions are the likeliest (PPO, A2C) or those of highest value (DQN). Continuous ones are the Gaussian's
@@ -33,26 +37,21 @@ def sb3_policy(model: SB3Model, env: EnvBase, deterministic: bool = True) -> Ten
     :class:`~rlstack.agents.episode_starts.EpisodeStarts` says so; ``policy.reset()`` forgets everything.
 
     Args:
-        model: it is copied to the env's device; a structured observation must have the model's keys.
+        model: as loaded, copied to the env's device, or its file; a structured observation must have its keys.
         env: with the model's number of features and actions.
         deterministic: False samples from the distribution; a DQN has none and stays greedy.
+        vecnormalize: statistics that a model that is yet to be loaded was trained with.
 
     Raises:
-        ConfigError: the env's observations or actions, or their bounds, are not the model's.
+        ConfigError: no such model, or the env's observations or actions, or their bounds, are not the model's.
     """
-    interface = Interface.of(env)
-    check_fit(model, interface)
-    return SB3Policy(model, interface, deterministic).to(env.device)
+    found, interface = model if isinstance(model, SB3Model) else load_sb3(model, vecnormalize), Interface.of(env)
+    check_fit(found, interface)
+    return SB3Policy(found, interface, deterministic).to(env.device)
 
 
 class SB3Policy(TensorDictModuleBase):
-    """Writes the model's actions into an env's tensordict.
-
-    Args:
-        model: what acts.
-        interface: of the env; see :func:`check_fit`.
-        deterministic: see :func:`sb3_policy`.
-    """
+    """Writes the actions of a model that fits into an env's tensordict, see :func:`sb3_policy`."""
 
     def __init__(self, model: SB3Model, interface: Interface, deterministic: bool = True) -> None:
         super().__init__()
@@ -71,8 +70,7 @@ class SB3Policy(TensorDictModuleBase):
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         lead, features = self._features(tensordict.get(self.interface.key("observation")))
         if isinstance(self.network, RecurrentActorCritic):
-            starts = self._starts(tensordict, lead).reshape(-1)
-            state = self._state
+            starts, state = self._starts(tensordict, lead).reshape(-1), self._state
             if state is None or state[0].shape[1] != len(features):
                 state = self.network.initial_state(len(features))
             action, self._state = self.network.act(features, state, starts, self.deterministic)
@@ -83,16 +81,12 @@ class SB3Policy(TensorDictModuleBase):
 
     def _features(self, observation: Any) -> tuple[torch.Size, Tensor]:
         """Batch dimensions, and features with these folded into one."""
-        keys = self.model.observation_keys
-        if keys is None:
-            dims = observation.dim() - len(self.interface.observation.shape)
-            lead = observation.shape[:dims]
-            return lead, self.model.features(observation.reshape(lead.numel(), -1))
-        parts = {key: observation.get(key) for key in keys}
-        spec = self.interface.observation
-        dims = parts[keys[0]].dim() - len(spec[keys[0]].shape)
-        lead = parts[keys[0]].shape[:dims]
-        return lead, self.model.features({key: part.reshape(lead.numel(), -1) for key, part in parts.items()})
+        keys, spec = self.model.observation_keys, self.interface.observation
+        parts = {"": observation} if keys is None else {key: observation.get(key) for key in keys}
+        name, first = next(iter(parts.items()))
+        lead = first.shape[: first.dim() - len(spec[name].shape if keys else spec.shape)]
+        flat = {key: part.reshape(lead.numel(), -1) for key, part in parts.items()}
+        return lead, self.model.features(flat[""] if keys is None else flat)
 
     def _to_env(self, action: Tensor, lead: torch.Size) -> Tensor:
         spec = self.interface.action
@@ -120,7 +114,8 @@ def check_fit(model: SB3Model, interface: Interface) -> None:
         wants = {key: model.observation_shapes.get(key) for key in keys}
         leaves = set(spec.keys()) if isinstance(spec, Composite) else set()
         fits = all(key in leaves and not isinstance(spec[key], Composite) for key in keys)
-        fits = fits and all(spec[key].shape.numel() == _size(wants[key], spec[key]) for key in keys)
+        known = {key: shape for key, shape in wants.items() if shape is not None}
+        fits = fits and all(spec[key].shape.numel() == math.prod(shape) for key, shape in known.items())
         if not fits or sum(spec[key].shape.numel() for key in keys) != size:
             raise ConfigError(f"the {model.algorithm} model takes {wants}, the env shows {sees}")
     count = model.network.out_features
@@ -154,7 +149,3 @@ def _check_bounds(model: SB3Model, interface: Interface) -> None:
 
 def _shown(values: Tensor) -> str:
     return f"[{', '.join(f'{value:g}' for value in values.tolist())}]"
-
-
-def _size(shape: tuple[int, ...] | None, spec: Any) -> int:
-    return int(spec.shape.numel() if shape is None else torch.Size(shape).numel())

@@ -29,4 +29,6 @@ def recurrent_class(cls: type[Agent]) -> type[Agent]:
         base = RecurrentOffPolicy
     else:
         raise ConfigError(f"agent.recurrent: {cls.__name__} has no memory; ppo, a2c, dqn and iqn do")
-    return type(f"Recurrent{cls.__name__}", (base, cls), {"__doc__": f"{cls.__name__} with a memory."})
+    return type(
+        f"Recurrent{cls.__name__}", (base, cls), {"__doc__": f"{cls.__name__} with a memory.", "ALGORITHM": cls}
+    )

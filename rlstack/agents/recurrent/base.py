@@ -11,7 +11,6 @@ from tensordict import TensorDictBase
 from torch import Tensor, nn
 
 from envs.world import MEMORY
-from rlstack.networks.draws import own
 from rlstack.networks.recurrent import REMEMBERED, Core, Remembering, remembered
 from rlstack.networks.segments import Segments
 
@@ -40,11 +39,11 @@ class Recurrent(Agent):
     memories: dict[str, Remembering]
 
     def __init__(self, config: Any, interface: Interface, total_frames: int, device: torch.device) -> None:
-        nearest = interface.nearest
+        given, nearest = interface, interface.nearest
         if nearest is not None:
             interface = dataclasses.replace(interface, nearest=lambda observation: nearest(observation.get(SEEN)))
         super().__init__(config, interface, total_frames, device)
-        self.memories = {}
+        self.memories, self._given = {}, given
         for name, network in sorted(self.networks.items(), key=lambda entry: entry[0] != self.ACTING):
             for module in network.modules():
                 if isinstance(module, Remembering):  # of layers that are shared the first name stays
@@ -77,8 +76,12 @@ class Recurrent(Agent):
     def compile(self, compiler: Compiler) -> None:
         raise CannotCompile("agent.recurrent cuts its batches by where episodes end")
 
-    def policy(self, explore: bool) -> RecurrentPolicy:
-        names = list(self.memories) if explore else [self.ACTING]
+    def recipe(self) -> tuple[Any, ...]:
+        algorithm, config, _, *rest = super().recipe()
+        return algorithm, config, self._given, *rest
+
+    def policy(self, explore: bool | None = None) -> RecurrentPolicy:
+        names = [self.ACTING] if explore is False else list(self.memories)
         size = self.memory_size(names)
         inner: Any = super().policy(explore)  # type: ignore[safe-super]
 
@@ -87,9 +90,8 @@ class Recurrent(Agent):
 
         def first(count: int) -> Tensor:
             # Not once learning has gone on: the worlds have, too.
-            restored = None if self.restored is None else own(self.restored)
-            if explore and restored is not None and len(restored) == count:
-                return restored
+            if explore is not False and self.restored is not None and len(self.restored) == count:
+                return self.restored
             return torch.zeros(count, size, dtype=self.interface.dtype, device=self.device)
 
         return RecurrentPolicy(self.interface, inner, recall, size, first)
@@ -129,7 +131,7 @@ class Recurrent(Agent):
         Args:
             active: ``[N, L]``, decisions that are learned from.
         """
-        if not any(optimizer.splits for optimizer in self.optimizers.values()):
+        if self.config.accumulate == 1:
             return batch
         count = active.sum(1)
         return batch.copy().set("share", count * (len(batch) / count.sum()))

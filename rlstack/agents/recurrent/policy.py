@@ -71,8 +71,14 @@ class RecurrentPolicy(TensorDictModuleBase):
         lead = self.interface.lead(observation)
         return self.step(observation, self._first(lead.numel()).view(*lead, -1), mask)[0]["action"]
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        build, recipe = self.inner.__reduce_ex__(protocol)
+        return build, (*recipe[:-1], self.state_dict())
+
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         interface = self.interface
+        if self.inner.copied:
+            self.inner.catch_up()
         observation = tensordict.get(interface.key("observation"))
         memory = self._memory(tensordict, interface.lead(observation))
         acted, following = self.step(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from tensordict import TensorDictBase
 from torchrl.envs import EnvBase
@@ -14,14 +14,17 @@ from rlstack.config import ConfigError
 from rlstack.config.errors import did_you_mean
 from rlstack.play.versus import Versus
 
+from ..hooks import Hook
 from .config import CurriculumConfig
 from .episodes import SUCCESS, LatestEpisodes
+from .picture import STAGE, save_curriculum
 from .rules import CLOCKS, FRAMES, OF_SUCCESSES, Standing
 
-STAGE = "curriculum/stage"
+if TYPE_CHECKING:
+    from ..loop import Training
 
 
-class Curriculum:
+class Curriculum(Hook):
     """Moves a world through its stages: one stage a check at most, a check after every batch of the run.
 
     Args:
@@ -35,6 +38,8 @@ class Curriculum:
     Attributes:
         stage: the present one, from 0.
     """
+
+    name = "curriculum"
 
     def __init__(self, config: CurriculumConfig, env: EnvBase) -> None:
         _check_stages(env)
@@ -66,11 +71,34 @@ class Curriculum:
         """The world's own stage, which the present one is."""
         return self._levels[self.stage]
 
+    # -- what the loop calls -------------------------------------------------------------------------------------
+
+    def on_prepare(self, training: Training) -> None:
+        print(*self.notes(), sep="\n", end="\n" if self.notes() else "")
+
+    def on_batch(self, training: Training, batch: TensorDictBase, metrics: Mapping[str, Any]) -> None:
+        """Between two batches, so that a checkpoint holds the stage that the next one begins in."""
+        self.observe(batch, training.ranks.everyone)
+        if self.check(training.frames):
+            training.log(self.metrics())
+            training.event(f"curriculum at {training.frames:,} frames: {self}")
+
+    def on_log(self, training: Training) -> Mapping[str, Any]:
+        return self.metrics()
+
+    def on_end(self, training: Training) -> None:
+        save_curriculum(training.run.path, [stage.name for stage in self.config.stages])
+
     # -- judging -------------------------------------------------------------------------------------------------
 
-    def observe(self, batch: TensorDictBase) -> None:
-        """Takes in a collector batch ``[W, T]``."""
-        self._episodes.observe(batch)
+    def observe(self, batch: TensorDictBase, everyone: Callable[[Any], list[Any]] = lambda found: [found]) -> None:
+        """Takes in a collector batch ``[W, T]``.
+
+        Args:
+            everyone: gives what all processes that learn together have found for what this one has.
+        """
+        for found in everyone(self._episodes.finished(batch)):
+            self._episodes.take(found)
 
     def add(self, episodes: Mapping[str, Sequence[float]]) -> None:
         """Takes in episodes by statistic, oldest first."""

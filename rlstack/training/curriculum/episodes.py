@@ -30,15 +30,22 @@ class LatestEpisodes:
     def __len__(self) -> int:
         return self._count
 
-    def observe(self, batch: TensorDictBase) -> None:
-        """Takes in the episodes that end in a collector batch ``[W, T]``, in the order of time, then of worlds."""
+    def finished(self, batch: TensorDictBase) -> dict[str, Any]:
+        """The episodes that end in a collector batch ``[W, T]``, by time, then by worlds: as :meth:`state_dict`."""
         ended = batch.get(("next", "done"))[..., 0].movedim(-1, 0)
-        if not self._columns:  # a world that tells nothing of its episodes
-            self._count = min(self._count + int(ended.sum()), self._capacity)
-        elif bool(ended.any()):
-            entries = [batch.get(("next", "episode", name)) for name in self._columns]
-            rows = torch.stack([_in_time(entry, ended).double() for entry in entries], -1)[ended]
-            self.add(dict(zip(self._columns, rows.T.tolist(), strict=True)))
+        count = int(ended.sum())
+        if not self._columns or not count:  # a world may tell nothing of its episodes
+            return {"columns": {}, "count": count}
+        entries = [batch.get(("next", "episode", name)) for name in self._columns]
+        rows = torch.stack([_in_time(entry, ended).double() for entry in entries], -1)[ended]
+        return {"columns": dict(zip(self._columns, rows.T.tolist(), strict=True)), "count": count}
+
+    def take(self, found: dict[str, Any]) -> None:
+        """Takes in what :meth:`finished` has found."""
+        if found["columns"]:
+            self.add(found["columns"])
+        else:
+            self._count = min(self._count + found["count"], self._capacity)
 
     def add(self, episodes: Mapping[str, Sequence[float]]) -> None:
         """Takes in episodes by statistic, oldest first."""

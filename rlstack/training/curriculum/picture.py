@@ -12,8 +12,7 @@ from matplotlib.figure import Figure
 from envs.whole_files import replacing
 from rlstack.training.loggers import FRAMES, METRICS_FILE, read_metrics
 
-from .course import STAGE
-
+STAGE = "curriculum/stage"
 SHOWN = ("train/success", "train/return")
 """What is drawn below the stages: the first that was logged."""
 PICTURE = "curriculum.png"

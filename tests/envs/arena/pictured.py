@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from envs.arena.recording import Recording, Snapshot, snapshot
+from envs.arena.recording import ArenaRecording, Snapshot, snapshot
 from envs.arena.rules import Rules, make_rules
 from envs.arena.state import ArenaState, blank_state
 
@@ -48,14 +48,14 @@ def shown(state: ArenaState | None = None, style: int = 1) -> Snapshot:
     return snapshot(two_worlds(style) if state is None else state, 1, rules_of(style))
 
 
-def recording(frames: int = 7, stride: int = 1) -> Recording:
+def recording(frames: int = 7, stride: int = 1) -> ArenaRecording:
     """The ship moves 3 px a step to the right."""
     state, taken = two_worlds(), []
     for _ in range(frames):
         taken.append(shown(state.map(torch.clone)))
         state.step += stride
         state.position[0] += 3 * stride
-    return Recording(taken, rules_of(), "episode 0")
+    return ArenaRecording(taken, rules_of(), "episode 0")
 
 
 def has(picture: NDArray[np.uint8], at: tuple[float, float], colour: Any, reach: int = 3) -> bool:

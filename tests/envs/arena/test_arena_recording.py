@@ -14,16 +14,15 @@ from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 
 import envs
-from envs.arena import render
-from envs.arena.effects import DURATION, Effects, happened
 from envs.arena.env import Arena
-from envs.arena.recording import Recorder, snapshot
+from envs.arena.recording import ArenaRecorder, snapshot
+from envs.arena.render import DURATION, Effects, happened
 from rlstack.evaluation.evaluator import evaluate
 from rlstack.evaluation.pictures import save_pictures
 from tests.envs.arena.pictured import ENEMY_AT, SPAWNER_AT, rules_of, shown
 
 
-def play(env: Any, recorder: Recorder, steps: int, seed: int = 0) -> None:
+def play(env: Any, recorder: ArenaRecorder, steps: int, seed: int = 0) -> None:
     """Random actions; ended worlds start anew."""
     torch.manual_seed(seed)
     root = env.reset()
@@ -36,7 +35,7 @@ def play(env: Any, recorder: Recorder, steps: int, seed: int = 0) -> None:
 
 def test_a_recording_ends_with_its_episode() -> None:
     env = Arena(num_worlds=4, max_steps=20)
-    recorder = Recorder(env, [3, 0])
+    recorder = ArenaRecorder(env, [3, 0])
     play(env, recorder, 45)
     recordings = recorder.recordings()
     assert [one.title for one in recordings] == ["world 3", "world 0"]
@@ -47,7 +46,7 @@ def test_a_recording_ends_with_its_episode() -> None:
 
 def test_recorded_frames_are_the_states_and_stay_as_they_were() -> None:
     env = Arena(num_worlds=3, start_phases=[4], seed=5)
-    recorder, expected = Recorder(env, [1]), []
+    recorder, expected = ArenaRecorder(env, [1]), []
     torch.manual_seed(1)
     root = env.reset()
     for _ in range(130):
@@ -64,7 +63,7 @@ def test_recorded_frames_are_the_states_and_stay_as_they_were() -> None:
 
 def test_a_recording_ends_with_a_reset_or_a_death() -> None:
     env = Arena(num_worlds=2)
-    recorder = Recorder(env, [0, 1])
+    recorder = ArenaRecorder(env, [0, 1])
     for restart in (False, True):
         root = env.reset()
         recorder.add()
@@ -79,16 +78,16 @@ def test_a_recording_ends_with_a_reset_or_a_death() -> None:
 def test_recorders_of_nothing_and_nobody_are_errors() -> None:
     env = Arena(num_worlds=2)
     with pytest.raises(ValueError, match=r"worlds: \[2\] are not among the 2 worlds"):
-        Recorder(env, [1, 2])
+        ArenaRecorder(env, [1, 2])
     with pytest.raises(ValueError, match="1 titles for 2 worlds"):
-        Recorder(env, [0, 1], ["one"])
+        ArenaRecorder(env, [0, 1], ["one"])
     with pytest.raises(ValueError, match="nothing recorded"):
-        Recorder(env, [0]).recordings()
+        ArenaRecorder(env, [0]).recordings()
 
 
 def test_repeated_actions_leave_one_frame_each() -> None:
     env = envs.make("arena", num_worlds=2, action_repeat=4)
-    recorder = Recorder(env, [0])
+    recorder = ArenaRecorder(env, [0])
     play(env, recorder, 5)
     assert [frame.step for frame in recorder.recordings()[0].frames] == [0, 4, 8, 12, 16, 20]
 
@@ -133,7 +132,7 @@ def test_of_several_enemies_the_right_one_explodes() -> None:
 @pytest.mark.slow
 def test_a_played_episode_has_as_many_explosions_as_kills() -> None:
     env = Arena(num_worlds=6, style=2, start_phases=[4], seed=1)
-    recorder = Recorder(env, range(6))
+    recorder = ArenaRecorder(env, range(6))
     play(env, recorder, 250)
     for one in recorder.recordings():
         frames = list(zip(one.frames[:-1], one.frames[1:]))
@@ -181,9 +180,3 @@ def test_evaluations_write_a_grid_and_a_video(tmp_path: Path, options: dict[str,
         ["trajectories.png", "best.mp4", "worst.mp4"],
     )
     assert all(path.stat().st_size > 1000 for path in paths)
-
-
-def test_a_world_may_offer_one_kind_of_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = evaluate(Shooting(), "arena", {}, episodes=1, seed=0, record=1, max_steps=2)
-    monkeypatch.delattr(render, "save_trajectories")
-    assert [path.name for path in save_pictures(found, tmp_path)] == ["best.mp4"]

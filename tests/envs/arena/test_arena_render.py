@@ -11,12 +11,25 @@ import numpy as np
 import pytest
 import torch
 
-from envs.arena import hud, scene
+from envs.arena import render
 from envs.arena.env import Arena
-from envs.arena.recording import Recorder, Recording
-from envs.arena.render import SIZE, draw_frame, draw_world, frame_indices, save_animation, save_png, save_trajectories
-from envs.arena.scene import BULLET, ENEMY, FLAME, GREEN, SHIP, SHOT, SPAWNER, WHITE, Scene
-from envs.drawing.font import mask
+from envs.arena.recording import ArenaRecorder, ArenaRecording
+from envs.arena.render import (
+    BULLET,
+    ENEMY,
+    FLAME,
+    GREEN,
+    SHIP,
+    SHOT,
+    SIZE,
+    SPAWNER,
+    WHITE,
+    ArenaAnimation,
+    ArenaRenderer,
+    draw_world,
+)
+from envs.rendering.canvas import Picture
+from envs.rendering.films import save_animation
 from tests.envs.arena.pictured import (
     BULLET_AT,
     ENEMY_AT,
@@ -32,6 +45,10 @@ from tests.envs.arena.pictured import (
 
 SMALL = (320, 256)
 PLACES = [(SHIP_AT, WHITE), (ENEMY_AT, ENEMY), (SPAWNER_AT, SPAWNER), (SHOT_AT, WHITE), (BULLET_AT, BULLET)]
+
+
+def draw_frame(episode: ArenaRecording, step: float | None, size: tuple[int, int] = SIZE) -> Picture:
+    return ArenaAnimation(episode, size).draw(step)
 
 
 @pytest.mark.parametrize("size", [SIZE, (640, 512), (960, 540), (512, 640)])
@@ -114,17 +131,17 @@ def test_the_health_bar_shrinks() -> None:
 @pytest.mark.parametrize(
     ("changes", "colour"),
     [
-        ({"phase": 5}, hud.WIN),
-        ({"phase": 5, "health": 0.0}, hud.WIN),
-        ({"health": 0.0}, hud.LOSS),
-        ({"step": 3000}, hud.LATE),
+        ({"phase": 5}, render.WIN),
+        ({"phase": 5, "health": 0.0}, render.WIN),
+        ({"health": 0.0}, render.LOSS),
+        ({"step": 3000}, render.LATE),
         ({}, None),
     ],
 )
 def test_the_banner_tells_how_the_game_ended(changes: dict[str, float], colour: tuple[int, int, int] | None) -> None:
-    picture = Scene(rules_of(), SIZE).draw(replace(shown(), **changes))
+    picture = ArenaRenderer(rules_of(), SIZE).draw(replace(shown(), **changes))
     band = picture[200:330, 150:650].astype(int)
-    for banner in (hud.WIN, hud.LOSS, hud.LATE):
+    for banner in (render.WIN, render.LOSS, render.LATE):
         pixels = (np.abs(band - banner).max(-1) < 10).sum()
         assert pixels > 2000 if banner == colour else pixels < 100
 
@@ -132,16 +149,16 @@ def test_the_banner_tells_how_the_game_ended(changes: dict[str, float], colour: 
 def test_a_new_phase_is_announced() -> None:
     late = shown()
     fresh = replace(late, phase_start=late.step - 5)
-    pictures = [Scene(rules_of(), SIZE).draw(now) for now in (late, fresh)]
+    pictures = [ArenaRenderer(rules_of(), SIZE).draw(now) for now in (late, fresh)]
     changed = (pictures[0] != pictures[1]).any(-1)
     assert changed[210:260].any() and not changed[270:].any()
 
 
 def test_thrust_shows_as_a_flame_in_style_1_only() -> None:
     def flames(style: int, number: int) -> int:
-        env, drawing = Arena(num_worlds=1, style=style), Scene(rules_of(style), SIZE)
+        env, drawing = Arena(num_worlds=1, style=style), ArenaRenderer(rules_of(style), SIZE)
         root = env.reset()
-        recorder = Recorder(env, [0])
+        recorder = ArenaRecorder(env, [0])
         for _ in range(3):
             root = env.step_mdp(env.step(root.set("action", torch.tensor([number]))))
             recorder.add()
@@ -158,8 +175,8 @@ def test_an_explosion_is_seen_and_fades() -> None:
     before = shown(state.map(torch.clone))
     state.target_health[0, 1] = 0
     after = [replace(shown(state.map(torch.clone)), step=before.step + age) for age in (1, 10, 40)]
-    plain = [Scene(rules_of(), SIZE).draw(now) for now in after]
-    drawing = Scene(rules_of(), SIZE)
+    plain = [ArenaRenderer(rules_of(), SIZE).draw(now) for now in after]
+    drawing = ArenaRenderer(rules_of(), SIZE)
     drawing.draw(before)
     seen = [drawing.draw(now) for now in after]
     row, column = ENEMY_AT[1] // 2, ENEMY_AT[0] // 2
@@ -170,7 +187,7 @@ def test_an_explosion_is_seen_and_fades() -> None:
 
 def test_a_hit_on_the_player_turns_the_edges_red() -> None:
     before = shown()
-    drawing = Scene(rules_of(), SIZE)
+    drawing = ArenaRenderer(rules_of(), SIZE)
     drawing.draw(before)
     hit = drawing.draw(replace(before, step=before.step + 1, health=140.0))
     assert hit[300, 1, 0] > 150 and draw_world(two_worlds(), 1, rules_of())[300, 1, 0] < 100
@@ -178,85 +195,71 @@ def test_a_hit_on_the_player_turns_the_edges_red() -> None:
 
 def test_frames_of_an_episode() -> None:
     episode = recording()
-    assert (draw_frame(episode, -1) == draw_frame(episode, 6)).all()
-    with pytest.raises(IndexError):
-        draw_frame(episode, 7)
-    first, last = draw_frame(episode, 0), draw_frame(episode, 6)
+    assert (draw_frame(episode, None) == draw_frame(episode, 206)).all()
+    first, last = draw_frame(episode, 200), draw_frame(episode, 206)
     assert has(last, (518, 640), WHITE, 1) and not has(first, (518, 640), WHITE, 1)
+
+
+def test_an_animation_is_the_same_in_any_order() -> None:
+    animation = ArenaAnimation(recording())
+    forwards = [animation.draw(step) for step in range(200, 207)]
+    assert (animation.draw(203) == forwards[3]).all() and (animation.draw(206) == forwards[6]).all()
 
 
 def test_a_single_frame_knows_what_was_before() -> None:
     episode = recording()
     hurt = [frame if t < 4 else replace(frame, health=140.0) for t, frame in enumerate(episode.frames)]
-    drawing = Scene(episode.rules, SIZE)
+    drawing = ArenaRenderer(episode.rules, SIZE)
     in_a_row = [drawing.draw(frame, title="hit") for frame in hurt]
-    alone = draw_frame(Recording(hurt, episode.rules, "hit"), 6)
-    assert (alone == in_a_row[6]).all() and alone[300, 1, 0] > draw_frame(episode, 6)[300, 1, 0] + 50
-
-
-def test_png_shows_the_frame(tmp_path: Path) -> None:
-    save_png(recording(), tmp_path / "frame.png", t=2, size=SMALL)
-    assert (imageio.imread(tmp_path / "frame.png") == draw_frame(recording(), 2, SMALL)).all()
+    alone = draw_frame(ArenaRecording(hurt, episode.rules, "hit"), 206)
+    assert (alone == in_a_row[6]).all() and alone[300, 1, 0] > draw_frame(episode, 206)[300, 1, 0] + 50
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["episode.gif", "episode.MP4"])
 def test_an_animation_plays_at_60_steps_a_second_and_holds_the_end(tmp_path: Path, name: str) -> None:
-    save_animation(recording(21), tmp_path / name, fps=20, size=SMALL)
+    save_animation(ArenaAnimation(recording(21), SMALL), tmp_path / name, fps=20, hold=1.5)
     with imageio.get_reader(tmp_path / name) as reader:
         frames = [*reader.iter_data()]
         duration = reader.get_meta_data()["duration"]
-    # Steps 0 to 20 are seen every 3 steps, the last one 1.5 s longer; GIF makes one of pictures that are the same.
+    # Steps 0 to 18 are seen every 3 steps, the last one 1.5 s longer; GIF makes one of pictures that are the same.
     gif = name.endswith("gif")
-    assert len(frames) == (8 if gif else 8 + 30)
-    assert duration == pytest.approx(50 + 1500 if gif else 38 / 20)  # ms, of the last frame; s, of all
+    assert len(frames) == (8 if gif else 7 + 30)
+    assert duration == pytest.approx(1500 if gif else 37 / 20)  # ms, of the last frame; s, of all
     assert frames[0].shape[:2] == SMALL[::-1]
     ship, start = (frames[-1][128, x // 5, :3].max() for x in (560, 500))
     assert ship > 150 and start < 100 and frames[0][128, 500 // 5, :3].max() > 150
 
 
-def test_frames_are_shown_at_even_times_whatever_is_between_them() -> None:
-    assert frame_indices(recording(7), 2.0) == [0, 2, 4, 6]
-    assert frame_indices(recording(8), 2.0) == [0, 2, 4, 6, 7]
-    assert frame_indices(recording(3, stride=4), 2.0) == [0, 1, 1, 2, 2]  # an action was repeated four times
-    assert frame_indices(recording(1), 2.0) == [0]
+def test_what_is_between_two_recorded_steps_shows_the_later_one() -> None:
+    episode = recording(3, stride=4)  # an action was repeated four times
+    assert ArenaAnimation(episode).span == (200.0, 208.0)
+    assert (draw_frame(episode, 202) == draw_frame(episode, 204)).all()
 
 
 def test_impossible_pictures_are_one_clear_error(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"cannot write episode.avi: the suffix must be one of .gif, .mp4"):
-        save_animation(recording(), tmp_path / "episode.avi")
+        save_animation(recording().animation(), tmp_path / "episode.avi")
     with pytest.raises(ValueError, match="401 x 320 must be even numbers of pixels"):
-        save_animation(recording(), tmp_path / "episode.mp4", size=(401, 320))
+        save_animation(ArenaAnimation(recording(), (401, 320)), tmp_path / "episode.mp4")
     with pytest.raises(ValueError, match="100 x 80 is too small, at least 320 x 256"):
         draw_world(two_worlds(), 1, rules_of(), (100, 80))
     with pytest.raises(ValueError, match="world: 2 is not among the 2 worlds"):
         draw_world(two_worlds(), 2, rules_of())
-    with pytest.raises(ValueError, match="at least one recording"):
-        save_trajectories([], tmp_path / "none.png")
     with pytest.raises(ValueError, match="needs at least one"):
-        Recording([], rules_of())
+        ArenaRecording([], rules_of())
     assert not list(tmp_path.iterdir())
 
 
-def test_the_grid_shows_ends_and_ways(tmp_path: Path) -> None:
+def test_an_overview_shows_the_end_and_the_way() -> None:
     episode = recording(121)
-    lost = Recording([*episode.frames[:-1], replace(episode.frames[-1], health=0.0)], episode.rules)
-    save_trajectories([episode, lost, episode], tmp_path / "grid.png", columns=2)
-    grid = imageio.imread(tmp_path / "grid.png")
-    assert grid.shape == (640, 800, 3) and not grid[320:, 400:].any()
-    left, right = grid[:320, :400], grid[:320, 400:]
-    assert (np.abs(right[100:160].astype(int) - hud.LOSS).max(-1) < 10).sum() > 300
-    assert not (np.abs(left[100:160].astype(int) - hud.LOSS).max(-1) < 10).any()
+    lost = ArenaRecording([*episode.frames[:-1], replace(episode.frames[-1], health=0.0)], episode.rules)
+    left, right = episode.overview(), lost.overview()
+    assert (np.abs(right[100:160].astype(int) - render.LOSS).max(-1) < 10).sum() > 300
+    assert not (np.abs(left[100:160].astype(int) - render.LOSS).max(-1) < 10).any()
     way = left[160, 135:200].astype(int)  # from x = 540 to 800, y = 640
     assert (way[:, 2] > 90).mean() > 0.8 and (left[180, 135:200, 2] < 90).all()
 
 
-def test_letters() -> None:
-    assert mask("PHASE 1", 3).shape == (21, 3 * (7 * 6 - 1))
-    assert (mask("l", 1) == mask("L", 1)).all() and mask("L", 1)[:, 0].all() and mask("L", 1)[-1].all()
-    assert mask("é", 1)[0].all()  # a box stands for letters that are not there
-    assert not mask("", 2).any()
-
-
 def test_nights_follow_the_phases() -> None:
-    assert len(scene.NIGHTS) == len(rules_of().phases)
+    assert len(render.NIGHTS) == len(rules_of().phases)

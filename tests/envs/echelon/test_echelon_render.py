@@ -129,7 +129,7 @@ def test_files(tmp_path: Path) -> None:
     ):
         with pytest.raises(ValueError, match=message):
             render.save_animation(short, tmp_path / path, size=size)
-    with pytest.raises(ValueError, match="at least one recording"):
+    with pytest.raises(ValueError, match="at least one picture"):
         render.save_trajectories([], tmp_path / "grid.png")
     with pytest.raises(IndexError):
         render.draw_frame(short, 5)

@@ -10,7 +10,7 @@ import torch
 
 from envs.marinenav.env import MarineNav
 from envs.marinenav.published_noise import PublishedNoise, perception_seeds
-from envs.marinenav.recording import Recorder
+from envs.marinenav.recording import MarineNavRecorder
 from tests.envs.marinenav.recorded import actor, assert_close, build, load_json, play
 from tests.exhaustive import exhaustive
 
@@ -33,7 +33,7 @@ def check(published: Results, configs: Results, weights: Path, noisy: bool) -> N
     if noisy:
         env.set_noise_source(PublishedNoise([perception_seeds(c) for c in configs], dtype=torch.float64))
     td = env.reset_to(configs)
-    recorder = Recorder(env, range(len(configs)))
+    recorder = MarineNavRecorder(env, range(len(configs)))
     recorder.add()
     ends = play(env, td, actor(weights), watch=recorder.add)
     errors = []

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from envs.marinenav.episodes import make_episode
-from envs.marinenav.recording import Recorder, Recording
-from envs.marinenav.render import draw_frame, save_trajectories
+from envs.marinenav.recording import MarineNavRecorder, MarineNavRecording
 from tests.envs.marinenav.recorded import act, actions_of, assert_close, build, lively_episodes, load, robot, start_of
 from tests.exhaustive import exhaustive
 
@@ -20,7 +19,7 @@ from tests.exhaustive import exhaustive
 def test_a_recording_holds_what_happened(fixtures_dir: Path, name: str) -> None:
     record = load(fixtures_dir / f"marinenav/{name}.npz")
     env, td = start_of(record)
-    recorder = Recorder(env, [0], titles=["replay"])
+    recorder = MarineNavRecorder(env, [0], titles=["replay"])
     recorder.add()
     for action in actions_of(record):
         td = act(env, td, action)
@@ -38,13 +37,13 @@ def test_a_recording_holds_what_happened(fixtures_dir: Path, name: str) -> None:
     assert_close(recording.perceived[1:], record["obs_objects"], "perceived")
     np.testing.assert_array_equal(recording.perceived_mask[1:].sum(-1), record["n_objects"].clip(0))
     assert recording.success == record["reach_goal"][-1].all()
-    assert draw_frame(recording, -1).shape == (720, 960, 3)
+    assert recording.animation().draw(recording.animation().span[1]).shape == (720, 960, 3)
 
 
 def test_arriving_and_colliding_in_one_step_is_a_success_as_published(fixtures_dir: Path) -> None:
     record = load(fixtures_dir / "marinenav/rollout_25.npz")
     env, td = start_of(record)
-    recorder = Recorder(env, [0])
+    recorder = MarineNavRecorder(env, [0])
     recorder.add()
     for action in actions_of(record):
         td = act(env, td, action)
@@ -60,7 +59,7 @@ def test_success_from_the_status_alone() -> None:
         status = np.array([[0] * len(last), list(last)])
         pose, where = np.zeros((2, len(last), 3)), np.zeros((len(last), 2))
         ever = np.stack((np.array(last) >= 0, np.zeros(len(last), bool)))
-        made = Recording(0.5, pose, ever, where, where, np.zeros((0, 3)), np.zeros((0, 4)), status, **fields)
+        made = MarineNavRecording(0.5, pose, ever, where, where, np.zeros((0, 3)), np.zeros((0, 4)), status, **fields)
         return made.success, made.collision
 
     assert outcome(3, 5) == (True, False)
@@ -72,10 +71,10 @@ def test_success_from_the_status_alone() -> None:
     assert outcome(0, 3, reached=[[1, 0], [0, 1]]) == (True, False)  # reached stays
 
 
-def test_each_world_is_recorded_up_to_its_end(tmp_path: Path) -> None:
+def test_each_world_is_recorded_up_to_its_end() -> None:
     env = build(4, 5, end_on_collision=True, max_steps=30)
     td = env.reset_to(lively_episodes())
-    recorder = Recorder(env, [3, 0, 1])
+    recorder = MarineNavRecorder(env, [3, 0, 1])
     recorder.add()
     ends: dict[int, int] = {}
     generator = torch.Generator().manual_seed(3)
@@ -91,14 +90,13 @@ def test_each_world_is_recorded_up_to_its_end(tmp_path: Path) -> None:
     assert [len(r.robots) for r in recordings] == [4, 5, 2]
     assert [len(r.obstacles) for r in recordings] == [3, 7, 1]
     assert [len(r.cores) for r in recordings] == [0, 0, 3]
-    save_trajectories(recordings, tmp_path / "grid.png")
-    assert (tmp_path / "grid.png").stat().st_size > 1000
+    assert [recording.overview().shape for recording in recordings] == [(270, 240, 3)] * 3
 
 
 def test_recording_stops_when_the_world_begins_another_episode() -> None:
     env = build(2, 1, max_steps=4)
     td = env.reset()
-    recorder = Recorder(env, [1])
+    recorder = MarineNavRecorder(env, [1])
     recorder.add()
     for _ in range(9):
         _, td = env.step_and_maybe_reset(td.update(env.action_spec.zero()))
@@ -109,7 +107,7 @@ def test_recording_stops_when_the_world_begins_another_episode() -> None:
 def test_a_recording_may_consist_of_the_start_alone() -> None:
     env = build(1, 1)
     env.reset_to([make_episode([robot((20.0, 20.0))])])
-    recorder = Recorder(env, [0])
+    recorder = MarineNavRecorder(env, [0])
     with pytest.raises(ValueError, match=r"call add\(\) after the reset"):
         recorder.recordings()
     recorder.add()
@@ -122,7 +120,7 @@ def test_frames_of_unequal_vessels_have_the_longest_vessel_s_time() -> None:
     slow, quick = robot((20.0, 20.0)), robot((40.0, 40.0), N=4)
     env = build(1, 2)
     td = env.reset_to([make_episode([slow, quick])])
-    recorder = Recorder(env, [0])
+    recorder = MarineNavRecorder(env, [0])
     recorder.add()
     for _ in range(3):
         td = act(env, td, torch.zeros(1, 2, 2, dtype=torch.float64))
@@ -133,6 +131,6 @@ def test_frames_of_unequal_vessels_have_the_longest_vessel_s_time() -> None:
 def test_worlds_that_do_not_exist_are_named() -> None:
     env = build(2, 1)
     with pytest.raises(ValueError, match=r"worlds: \[2\] are not among the 2 worlds"):
-        Recorder(env, [0, 2])
+        MarineNavRecorder(env, [0, 2])
     with pytest.raises(ValueError, match="1 titles for 2 worlds"):
-        Recorder(env, [0, 1], titles=["one"])
+        MarineNavRecorder(env, [0, 1], titles=["one"])

@@ -10,14 +10,16 @@ import matplotlib.colors
 import numpy as np
 import pytest
 
-from envs.marinenav import scene
-from envs.marinenav.recording import Recording
-from envs.marinenav.render import draw_frame, save_animation, save_png, save_trajectories
+from envs.marinenav import render
+from envs.marinenav.recording import MarineNavRecording
+from envs.marinenav.render import MarineNavAnimation, overview
+from envs.rendering.canvas import Picture
+from envs.rendering.films import save_animation
 
-BLUE, ORANGE = (tuple(round(255 * c) for c in matplotlib.colors.to_rgb(c)) for c in scene.COLOURS[:2])
+BLUE, ORANGE = (tuple(round(255 * c) for c in matplotlib.colors.to_rgb(c)) for c in render.COLOURS[:2])
 
 
-def recording(**changes: Any) -> Recording:
+def recording(**changes: Any) -> MarineNavRecording:
     """Two robots, six frames: robot 0 heads north along y = 10, robot 1 heads east along x = 15."""
     frames, robots = 6, 2
     pose = np.zeros((frames, robots, 3))
@@ -33,7 +35,11 @@ def recording(**changes: Any) -> Recording:
         "cores": [],
         "status": np.zeros((frames, robots), int),
     }
-    return Recording(**(fields | changes))
+    return MarineNavRecording(**(fields | changes))
+
+
+def draw_frame(episode: MarineNavRecording, t: int, ego: int | None = None) -> Picture:
+    return MarineNavAnimation(episode, ego).draw(t)
 
 
 def to_pixel(x: float, y: float) -> tuple[int, int]:
@@ -75,37 +81,45 @@ def test_north_is_up_and_east_is_right() -> None:
 
 
 def test_only_what_moves_changes_between_frames() -> None:
-    drawing = scene.Scene(recording())
-    first, last = drawing.draw(0, None), drawing.draw(5, None)
+    drawing = MarineNavAnimation(recording())
+    first, last = drawing.draw(0), drawing.draw(5)
     assert pixel(last, 28.5, 10.0) == BLUE and pixel(first, 28.5, 10.0) != BLUE
     assert near(last, 24.0, 10.0, BLUE, 0.2)  # the trail
     changed = (first != last).any(-1)
     row, column = to_pixel(45, 40)
     assert not changed[:row, :column].any() and changed.any()
-    assert (drawing.draw(0, None) == first).all()  # nothing of the later frame stays behind
+    assert (drawing.draw(0) == first).all()  # nothing of the later frame stays behind
 
 
-def test_negative_frames_count_from_the_end_and_bad_ones_are_errors() -> None:
-    assert (draw_frame(recording(), -1) == draw_frame(recording(), 5)).all()
-    with pytest.raises(IndexError):
-        draw_frame(recording(), 6)
+def test_a_robot_that_is_not_there_is_an_error() -> None:
     with pytest.raises(IndexError, match=r"ego must be one of the robots \[0, 1\], got 2"):
         draw_frame(recording(), 0, ego=2)
+
+
+def test_an_animation_goes_on_with_a_longer_recording_of_the_same_episode() -> None:
+    whole = recording()
+    fields = ("pose", "active", "status")
+    begun = recording(**{name: getattr(whole, name)[:3] for name in fields})
+    animation = MarineNavAnimation(begun)
+    assert animation.longer(whole) is animation and animation.span == (0.0, 5.0)
+    assert (animation.draw(5) == draw_frame(whole, 5)).all()
+    other = animation.longer(recording(obstacles=[[40.0, 30.0, 2.0]]))
+    assert other is not animation and (other.draw(0) != animation.draw(0)).any()
 
 
 def test_obstacles_and_currents_are_drawn_where_they_are() -> None:
     plain = draw_frame(recording(), 0)
     frame = draw_frame(recording(obstacles=[[40.0, 30.0, 2.0]], cores=[[30.0, 45.0, 1, 9.42]]), 0)
-    assert (np.array(pixel(frame, 41.5, 30.0)) == rgb(scene.ROCK)).all()
-    assert (np.array(pixel(plain, 41.5, 30.0)) == rgb(scene.WATER)).all()
-    assert near(frame, 30.5, 45.0, rgb(scene.CURRENT), 0.3)
+    assert (np.array(pixel(frame, 41.5, 30.0)) == rgb(render.ROCK)).all()
+    assert (np.array(pixel(plain, 41.5, 30.0)) == rgb(render.WATER)).all()
+    assert near(frame, 30.5, 45.0, rgb(render.CURRENT), 0.3)
 
 
 def test_arrows_follow_the_published_rotation(monkeypatch: pytest.MonkeyPatch) -> None:
     """Flag 1 pushes a vessel south of the core to the east: counter-clockwise in this picture."""
     drawn: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(scene.Axes, "quiver", lambda self, *arrays, **kwargs: drawn.append(arrays))
-    scene.Scene(recording(cores=[[27.5, 27.5, 1, 9.42]]))
+    monkeypatch.setattr(render.Axes, "quiver", lambda self, *arrays, **kwargs: drawn.append(arrays))
+    MarineNavAnimation(recording(cores=[[27.5, 27.5, 1, 9.42]]))
     right, up, flow_right, _ = (np.ravel(array) for array in drawn[0])
     south, north = up < 20, up > 35
     middle = np.abs(right - 27.5) < 5
@@ -130,7 +144,7 @@ def test_collision_is_marked_and_padding_is_not_drawn() -> None:
     status = np.zeros((6, 2), int)
     status[4:, 1] = (2, 4)
     crash = recording(status=status)
-    red = rgb(scene.FAILURE)
+    red = rgb(render.FAILURE)
     assert near(draw_frame(crash, 5), 15, 40, red, 0.4) and not near(draw_frame(crash, 3), 15, 36, red, 0.4)
     active = np.ones((6, 2), bool)
     active[:, 1] = False
@@ -139,50 +153,39 @@ def test_collision_is_marked_and_padding_is_not_drawn() -> None:
 
 
 def test_view_grows_when_a_robot_leaves_the_map_but_not_without_end() -> None:
-    assert scene.view(recording())[0].tolist() == [-2.0, -2.0]
+    assert render.view(recording())[0].tolist() == [-2.0, -2.0]
     far = recording().pose.copy()
     far[-1, 0, 0] = 1000.0
-    lower, upper = scene.view(recording(pose=far))
+    lower, upper = render.view(recording(pose=far))
     assert upper[1] == 75.0 and (upper - lower).tolist() == [77.0, 77.0]
-
-
-def test_png_shows_the_frame(tmp_path: Path) -> None:
-    save_png(recording(), tmp_path / "frame.png", t=2)
-    assert (imageio.imread(tmp_path / "frame.png") == draw_frame(recording(), 2)).all()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["episode.gif", "episode.MP4"])
 def test_animation_holds_every_frame(tmp_path: Path, name: str) -> None:
-    save_animation(recording(), tmp_path / name, fps=10)
+    save_animation(recording().animation(), tmp_path / name, fps=20, hold=0)
     with imageio.get_reader(tmp_path / name) as reader:
         frames = [*reader.iter_data()]
         duration = reader.get_meta_data()["duration"]
     assert len(frames) == 6
-    assert duration == pytest.approx(100 if name.endswith("gif") else 0.6)  # ms per frame; s in all
+    assert duration == pytest.approx(50 if name.endswith("gif") else 0.3)  # ms per frame; s in all
     assert frames[0].shape[:2] == (720, 960)
     assert near(frames[-1][..., :3], 28.5, 10.0, BLUE) and not near(frames[0][..., :3], 28.5, 10.0, BLUE)
 
 
 def test_unknown_suffix_is_one_clear_error(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"cannot write episode.avi: the suffix must be one of .gif, .mp4"):
-        save_animation(recording(), tmp_path / "episode.avi")
+        save_animation(recording().animation(), tmp_path / "episode.avi")
     assert not list(tmp_path.iterdir())
 
 
-def test_trajectory_grid_colours_titles_by_outcome(tmp_path: Path) -> None:
+def test_an_overview_colours_its_title_by_the_outcome() -> None:
     arrived, failed = np.full((6, 2), 5), np.full((6, 2), 5)
     failed[:, 1] = (0, 0, 0, 0, 0, 2)
-    for name, status, colour, other in (
-        ("good.png", arrived, scene.SUCCESS, scene.FAILURE),
-        ("bad.png", failed, scene.FAILURE, scene.SUCCESS),
-    ):
-        save_trajectories([recording(status=status, title="episode")] * 3, tmp_path / name, columns=2)
-        title = imageio.imread(tmp_path / name)[:30, :, :3].astype(int)
+    for status, colour, other in ((arrived, render.SUCCESS, render.FAILURE), (failed, render.FAILURE, render.SUCCESS)):
+        title = overview(recording(status=status, title="episode"))[:30].astype(int)
         assert (np.abs(title - rgb(colour)).max(-1) < 20).any()
         assert not (np.abs(title - rgb(other)).max(-1) < 20).any()
-    with pytest.raises(ValueError, match="at least one recording"):
-        save_trajectories([], tmp_path / "none.png")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from envs.drawing.lettering import width_of, write
+from envs.rendering.canvas import width_of, write
 from envs.rocket import render
 from envs.rocket.env import Rocket
 from envs.rocket.film import Film
@@ -155,7 +155,7 @@ def test_files(tmp_path: Path) -> None:
     ):
         with pytest.raises(ValueError, match=message):
             render.save_animation(recording, tmp_path / path, size=size)
-    with pytest.raises(ValueError, match="at least one recording"):
+    with pytest.raises(ValueError, match="at least one picture"):
         render.save_trajectories([], tmp_path / "grid.png")
 
 

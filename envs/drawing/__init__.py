@@ -1,1 +1,0 @@
-"""Pictures and films of worlds: what their renderers share."""

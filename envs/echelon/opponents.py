@@ -1,0 +1,241 @@
+"""Bots for one team of all worlds at once, by selection: heuristic, veteran, rush, random. They read the true state."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from . import rules
+from .luck import draws
+from .rules import SLOTS
+from .sensors import painted_by_own
+from .state import State
+from .tables import Tables
+from .terrain import cell, look_up
+
+BOTS = ("heuristic", "veteran", "rush", "random")
+HEURISTIC, VETERAN, RUSH, RANDOM = range(len(BOTS))
+
+_STRAIGHT = 6.0  # nearer to the zone than this, the flow is left
+_CLOSE, _LONELY, _QUIET = 5.5, 15.0, 20.0
+_WAIT_BEHIND, _WAITING = 3.0, 0.15
+_VENT_AT = 0.75
+_ECM_BELOW = 0.7
+_SALT = 7
+_BLIND = 1.0e6
+
+
+class View(NamedTuple):
+    """What a bot of one team sees, ``[n, W]``."""
+
+    bearing: Tensor  # rad, of the nearest living enemy relative to the facing, -pi to pi
+    distance: Tensor  # to it
+    target: Tensor  # its slot, whole
+    there: Tensor  # bool: there is one
+    sight: Tensor  # bool: in line of sight
+    marked: Tensor  # bool: painted by the own pack
+    to_target: Tensor  # [2, n, W] unit vector
+    to_zone: Tensor  # [2, n, W]
+    zone: Tensor  # distance
+    inside: Tensor  # bool
+    alive: Tensor  # bool
+    hot: Tensor  # share of the heat cap
+
+
+def bot_orders(
+    state: State,
+    tables: Tables,
+    team: int,
+    kinds: Tensor,
+    vent_blocks_fire: bool = True,
+    possible: Sequence[int] = (HEURISTIC, VETERAN, RUSH, RANDOM),
+    luck: Tensor | None = None,
+) -> Tensor:
+    """What the bots of a team do, ``[10, n, W]``, rows as in :mod:`envs.echelon.rules`.
+
+    Args:
+        team: 0 blue, 1 red.
+        kinds: ``[W]``, places in :data:`BOTS`.
+        possible: those there are; others cost nothing.
+        luck: what :func:`bot_luck` gives, None: just that.
+    """
+    view = _view(state, tables, team)
+    luck = bot_luck(state, tables, team) if luck is None else luck
+    orders = _heuristic(state, tables, team, view, luck)
+    if VETERAN in possible:
+        orders = torch.where(kinds == VETERAN, _veteran(orders, tables, view, vent_blocks_fire), orders)
+    if RUSH in possible:
+        orders = torch.where(kinds == RUSH, _rush(orders, state, tables, team, view), orders)
+    orders = _held(orders, tables, luck[-1] < state.fire_prob)
+    if RANDOM in possible:
+        orders = torch.where(kinds == RANDOM, _random(orders, luck, tables), orders)
+    return orders
+
+
+def bot_luck(state: State, tables: Tables, team: int) -> Tensor:
+    """The random numbers of a team's bots in a decision, ``[12, n, W]``."""
+    numbers = draws(state.key, state.steps, (rules.ORDERS + 2) * tables.mechs, _SALT + team)
+    return numbers.view(rules.ORDERS + 2, tables.mechs, -1).to(state.hp.dtype)
+
+
+def _view(state: State, tables: Tables, team: int) -> View:
+    other = 1 - team
+    own, foe = state.position[:, team], state.position[:, other]
+    away = foe[:, None] - own[:, :, None]
+    lift = tables.height / 2
+    away = torch.stack((away[0], away[1], away[2] + (lift - lift[:, None])))
+    alive = state.hp[other] > 0
+    apart = torch.where(alive, away.square().sum(0).sqrt(), _BLIND)
+    distance, target = apart.min(1)
+    mine = (target[:, None] == torch.arange(tables.mechs, device=target.device)[:, None]).to(apart.dtype)
+    to = (away[:2] * mine).sum(2)
+    error = torch.atan2(to[1], to[0]) - state.yaw[team]
+    marked = painted_by_own(state, tables)[team].to(apart.dtype)
+    zone = state.zone[:2, None] - own[:2]
+    reach = zone.square().sum(0).sqrt()
+    return View(
+        torch.remainder(error + math.pi, 2 * math.pi) - math.pi,
+        distance,
+        target.to(apart.dtype),
+        distance < _BLIND,
+        (state.sight[team] * mine).sum(1) > 0,
+        (marked * mine).sum(1) > 0,
+        to / to.square().sum(0).sqrt().clamp_min(1.0e-6),
+        zone,
+        reach,
+        (reach <= state.zone[2]) & (own[2] <= rules.ZONE_HEIGHT),
+        state.hp[team] > 0,
+        state.heat[team] / tables.heat_cap,
+    )
+
+
+def _way(state: State, tables: Tables, team: int, view: View, goal: Tensor, straight: Tensor) -> Tensor:
+    """Unit vector to where the bot wants to be: along the flow, or ``straight`` to its goal, ``[2, n, W]``."""
+    own = state.position[:, team]
+    flow = look_up(tables.maps.flow, cell(own[0], own[1], state.base, tables.side), own).long()
+    steps = tables.directions.index_select(1, flow.flatten()).view(2, *flow.shape)
+    direct = goal / goal.square().sum(0).sqrt().clamp_min(1.0e-6)
+    return torch.where(straight | (flow == 0), direct, steps)
+
+
+def _steering(state: State, team: int, way: Tensor) -> tuple[Tensor, Tensor]:
+    cos, sin = state.yaw[team].cos(), state.yaw[team].sin()
+    return way[0] * cos + way[1] * sin, way[1] * cos - way[0] * sin
+
+
+def _heuristic(state: State, tables: Tables, team: int, view: View, luck: Tensor) -> Tensor:
+    """To the zone, towards the team when alone near it; turns to the nearest enemy and fires when it may hit."""
+    forward, strafe = _heuristic_steps(state, tables, team, view)
+    turn = torch.where(view.there, (view.bearing / (math.pi / 3)).clamp(-1.0, 1.0), 0.0)
+    vents = view.hot > _VENT_AT
+    primary, secondary, tertiary = _fire(state, tables, team, view)
+    calm = ~vents
+    weapon = torch.where(calm, secondary, 0.0)
+    secondary = torch.where(tables.scout > 0, _electronics(state, team, view), weapon)
+    stuck, free = state.escape[team], (state.escape[team] > 0) & view.alive
+    side = torch.sign(luck[-2] - 0.5)
+    forward = torch.where(free, torch.where(stuck > 4, -1.0, 0.0), forward)
+    strafe = torch.where(free, torch.where(stuck > 4, 0.0, side), strafe)
+    nothing = torch.zeros_like(forward)
+    rows = [forward, strafe, nothing, turn, primary * calm, vents.to(turn.dtype), secondary, tertiary * calm, nothing]
+    return torch.stack([*rows, torch.where(view.there, view.target, -1.0)])
+
+
+def _heuristic_steps(state: State, tables: Tables, team: int, view: View) -> tuple[Tensor, Tensor]:
+    own = state.position[:2, team]
+    count = view.alive.sum(0).clamp_min(1)
+    home = (own * view.alive).sum(1) / count
+    lonely = (view.zone < 2 * state.zone[2]) & (view.distance > _QUIET)
+    lonely = lonely & ((home[:, None] - own).square().sum(0).sqrt() > _LONELY)
+    goal = torch.where(lonely, (home[:, None] - own) / 2 + view.to_zone / 2, view.to_zone)
+    forward, strafe = _steering(state, team, _way(state, tables, team, view, goal, lonely | (view.zone < _STRAIGHT)))
+    close = view.distance < _CLOSE
+    holds = view.inside & (tables.heavy > 0)
+    forward = torch.where(close & ~holds, -0.3, forward)
+    strafe = torch.where(close, strafe, 0.25 * strafe)
+    slow = torch.where(view.inside, 0.5, 1.0)
+    return forward * slow, strafe * slow
+
+
+def _fire(state: State, tables: Tables, team: int, view: View) -> tuple[Tensor, Tensor, Tensor]:
+    """Primary, secondary and tertiary where a shot may hit, 0 or 1."""
+    off, far = view.bearing.abs(), view.distance
+    laser = (far <= rules.LASER_RANGE) & (off <= math.pi / 3) & view.sight
+    flamer = far <= rules.FLAMER_RANGE
+    paint = (far <= rules.PAINTER_RANGE) & (off <= math.pi / 6) & view.sight
+    guided = view.marked & (far <= rules.GUIDED_RANGE)
+    missile = (off <= math.pi / 2) & (guided | ((far <= rules.MISSILE_RANGE) & view.sight))
+    gauss = (far <= rules.GAUSS_RANGE) & (off <= math.pi / 6)
+    shells = (far <= rules.AUTOCANNON_RANGE) & (off <= math.pi / 6)
+    scout, light, medium, heavy = (tables.classes > 0).unbind(0)
+    primary = ((heavy | medium) & laser) | (light & flamer) | (scout & paint)
+    secondary = (heavy & missile) | (light & laser)
+    tertiary = (heavy & gauss) | (medium & (shells | paint)) | (light & paint)
+    kind = far.dtype
+    return primary.to(kind), secondary.to(kind), tertiary.to(kind)
+
+
+def _electronics(state: State, team: int, view: View) -> Tensor:
+    clear = state.quality[team] >= rules.GUIDED_QUALITY
+    return torch.where((view.hot < _ECM_BELOW) & clear, 1.0, 2.0)
+
+
+def _veteran(orders: Tensor, tables: Tables, view: View, vent_blocks_fire: bool) -> Tensor:
+    """Waits for its heavy before it goes into the zone."""
+    heavies = slice(0, None, SLOTS)
+    lives = view.alive[heavies].repeat_interleave(SLOTS, 0)
+    behind = view.zone[heavies].repeat_interleave(SLOTS, 0)
+    waits = lives & (view.zone < behind - _WAIT_BEHIND)
+    steps = torch.where(waits, orders[:2] * _WAITING, orders[:2])
+    vent = orders[rules.VENT] if vent_blocks_fire else torch.ones_like(orders[rules.VENT])
+    before, after = orders[2 : rules.VENT], orders[rules.VENT + 1 :]
+    return torch.cat((steps, before, vent[None], after))
+
+
+def _rush(orders: Tensor, state: State, tables: Tables, team: int, view: View) -> Tensor:
+    """Runs at the nearest enemy once it sees one, at the zone until then, and never backs away."""
+    charge = view.sight & view.there
+    way = _way(state, tables, team, view, view.to_zone, view.zone < _STRAIGHT)
+    way = torch.where(charge, view.to_target, way)
+    steps = torch.stack(_steering(state, team, way))
+    free = (state.escape[team] > 0) & view.alive
+    return torch.cat((torch.where(free, orders[:2], steps), orders[2:]))
+
+
+def _held(orders: Tensor, tables: Tables, fires: Tensor) -> Tensor:
+    """Without fire where the draw says so; jammers go on."""
+    primary, vent, secondary, tertiary, special = orders[rules.PRIMARY : rules.TARGET].unbind(0)
+    held = (
+        torch.where(fires, primary, 0.0),
+        vent,
+        torch.where(fires | (tables.scout > 0), secondary, 0.0),
+        torch.where(fires, tertiary, 0.0),
+        torch.where(fires, special, 0.0),
+    )
+    return torch.cat((orders[: rules.PRIMARY], torch.stack(held), orders[rules.TARGET :]))
+
+
+def _random(orders: Tensor, luck: Tensor, tables: Tables) -> Tensor:
+    """Anything, uniformly: axes within [-1, 1], buttons half of the time."""
+    axes = 2 * luck[: rules.PRIMARY] - 1
+    buttons = (luck[rules.PRIMARY : rules.TARGET] < 0.5).to(luck.dtype)
+    target = (luck[rules.TARGET :][:1] * (tables.mechs + 1)).floor() - 1
+    return torch.cat((axes, buttons, target))
+
+
+def watch(state: State, moved: Tensor, inside: Tensor, tables: Tables) -> State:
+    """Notices bots that have not got on for ten decisions and lets them back off.
+
+    Args:
+        moved: ``[2, n, W]`` distance of the last decision.
+        inside: ``[2, n, W]`` bool: in the zone.
+    """
+    idle = (moved < 0.2) & ~inside & ~state.fallen & (state.heat <= tables.heat_cap) & state.alive
+    still = torch.where(idle, state.still + 1, 0.0)
+    begins = (still > 10) & (state.escape == 0)
+    escape = torch.where(begins, 8.0, (state.escape - 1).clamp_min(0.0))
+    return state.replace(still=torch.where(begins, 0.0, still), escape=escape)

@@ -1,0 +1,245 @@
+"""Soft, glowing shapes and smooth text on RGB pictures.
+
+A shape is the signed distance of the pixels around it to its edge: less than 0 inside, so that the edge is
+anti-aliased wherever it is, and what glows fades with it. Only a small patch of the picture is touched.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
+
+Picture = NDArray[np.uint8]
+Colour = tuple[int, int, int]
+Array = NDArray[Any]
+
+_FONTS = {False: "DejaVuSans.ttf", True: "DejaVuSans-Bold.ttf"}
+_SMALLEST = (640, 360)
+
+
+@dataclass(frozen=True)
+class PictureLayout:
+    """Places in a picture, which follow from its size.
+
+    Args:
+        size: width and height of the picture in pixels, at least 640 by 360.
+
+    Raises:
+        ValueError: a size at which nothing could be read.
+    """
+
+    size: tuple[int, int]
+
+    def __post_init__(self) -> None:
+        if self.size[0] < _SMALLEST[0] or self.size[1] < _SMALLEST[1]:
+            raise ValueError(f"size: {self.size[0]} x {self.size[1]} is too small, at least 640 x 360 are needed")
+
+    @property
+    def unit(self) -> float:
+        """A pixel of a picture of 720 lines."""
+        return min(self.size[1] / 720, self.size[0] / 1280)
+
+    def points(self, size: float) -> int:
+        """A letter size for pictures of 720 lines, for this one."""
+        return max(7, round(size * self.unit))
+
+
+class Canvas:
+    """A picture to draw shapes on, which are placed in units of the world.
+
+    Args:
+        picture: uint8 ``[H, W, 3]``, drawn on in place.
+        scale: pixels per unit.
+        corner: pixel (x, y) where the world's (0, 0) is.
+    """
+
+    def __init__(self, picture: Picture, scale: float, corner: tuple[float, float]) -> None:
+        self.picture, self.scale, self._corner = picture, scale, corner
+
+    def disc(self, at: Array, radius: float, colour: Colour, opacity: float = 1.0, glow: float = 0.0) -> None:
+        """A disc that glows as far as its diameter around it."""
+        spread = 2 * radius if glow else 0.0
+        patch = self._patch(at[0], at[1], radius + spread)
+        if patch is not None:
+            where, x, y = patch
+            self._put(where, np.hypot(x, y) - radius, colour, opacity, glow, spread)
+
+    def ring(
+        self, at: Array, radius: float, width: float, colour: Colour, opacity: float = 1.0, share: float = 1.0
+    ) -> None:
+        """A ring, or the ``share`` of it that begins at the top and goes clockwise."""
+        patch = self._patch(at[0], at[1], radius + width)
+        if patch is None:
+            return
+        where, x, y = patch
+        distance = np.abs(np.hypot(x, y) - radius) - width / 2
+        if share < 1:
+            turn = np.remainder(np.arctan2(x, -y) / (2 * np.pi), 1)
+            distance = np.where(turn < share, distance, np.inf)
+        self._put(where, distance, colour, opacity, 0.0, 0.0)
+
+    def polygon(
+        self,
+        corners: Array,
+        colour: Colour,
+        opacity: float = 1.0,
+        line: float = 0.0,
+        glow: float = 0.0,
+        spread: float = 0.0,
+    ) -> None:
+        """A convex polygon.
+
+        Args:
+            corners: ``[V, 2]``, clockwise as seen, which is counter-clockwise with y up.
+            line: width of the outline to draw, inwards; 0 fills the polygon.
+            spread: how far it glows.
+        """
+        centre = corners.mean(0)
+        reach = float(np.abs(corners - centre).max())
+        patch = self._patch(centre[0], centre[1], reach + spread)
+        if patch is None:
+            return
+        where, x, y = patch
+        distance = _to_polygon(corners - centre, x, y)
+        if line:
+            distance = np.abs(distance + line / 2) - line / 2
+        self._put(where, distance, colour, opacity, glow, spread)
+
+    def streak(
+        self,
+        head: Array,
+        tail: Array,
+        width: float,
+        colour: Colour,
+        opacity: float = 1.0,
+        glow: float = 0.0,
+        spread: float = 0.0,
+    ) -> None:
+        """A line that fades from its head to its tail."""
+        middle, reach = (head + tail) / 2, float(np.abs(head - tail).max()) / 2 + width + spread
+        patch = self._patch(middle[0], middle[1], reach)
+        if patch is None:
+            return
+        where, x, y = patch
+        x, y = x - (head[0] - middle[0]), y - (head[1] - middle[1])
+        along = tail - head
+        share = np.clip((x * along[0] + y * along[1]) / max(float(along @ along), 1e-6), 0, 1)
+        distance = np.hypot(x - share * along[0], y - share * along[1]) - width / 2 * (1 - 0.5 * share)
+        self._put(where, distance, colour, opacity * (1 - share), glow * (1 - share), spread)
+
+    def _patch(self, x: float, y: float, reach: float) -> tuple[tuple[slice, slice], Array, Array] | None:
+        """The pixels within ``reach`` of a place: where they are, and how far right and below of it."""
+        height, width = self.picture.shape[:2]
+        (left, right), (top, bottom) = (
+            (
+                max(0, int((middle - reach) * self.scale + corner - 1)),
+                min(limit, int((middle + reach) * self.scale + corner + 2)),
+            )
+            for middle, corner, limit in ((x, self._corner[0], width), (y, self._corner[1], height))
+        )
+        if left >= right or top >= bottom:
+            return None
+        columns = np.arange(left, right, dtype=np.float32) + np.float32(0.5 - self._corner[0])
+        rows = np.arange(top, bottom, dtype=np.float32) + np.float32(0.5 - self._corner[1])
+        place = slice(top, bottom), slice(left, right)
+        return place, (columns / self.scale - x)[None], (rows / self.scale - y)[:, None]
+
+    def _put(
+        self,
+        where: tuple[slice, slice],
+        distance: Array,
+        colour: Colour,
+        opacity: float | Array,
+        glow: float | Array,
+        spread: float,
+    ) -> None:
+        patch, light = self.picture[where].astype(np.float32), np.array(colour, np.float32)
+        if spread:
+            shine = np.clip(1 - distance / spread, 0, 1)
+            patch += (glow * shine * shine)[..., None] * light
+        cover = np.clip(0.5 - distance * self.scale, 0, 1) * opacity
+        patch += cover[..., None] * (light - patch)
+        self.picture[where] = np.clip(patch, 0, 255)
+
+
+# -- in pixels of the picture ----------------------------------------------------------------------------------------
+
+
+def box(
+    picture: Picture, left: float, top: float, width: float, height: float, colour: Colour, opacity: float = 1.0
+) -> None:
+    """A rectangle, in pixels."""
+    rows = slice(max(round(top), 0), max(round(top + height), 0))
+    columns = slice(max(round(left), 0), max(round(left + width), 0))
+    patch = picture[rows, columns].astype(np.float32)
+    picture[rows, columns] = patch + opacity * (np.array(colour, np.float32) - patch)
+
+
+@lru_cache(maxsize=64)
+def _font(size: int, bold: bool) -> ImageFont.FreeTypeFont:
+    return ImageFont.truetype(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / _FONTS[bold], size)
+
+
+@lru_cache(maxsize=1024)
+def _letters(text: str, size: int, bold: bool) -> NDArray[np.float32]:
+    """How much of each pixel the letters cover, ``[height, width]``; the height depends on the size alone."""
+    font = _font(size, bold)
+    width = max(1, int(np.ceil(font.getlength(text))))
+    sheet = Image.new("L", (width, sum(font.getmetrics())))
+    ImageDraw.Draw(sheet).text((0, 0), text, fill=255, font=font)
+    return np.asarray(sheet, dtype=np.float32) / np.float32(255)
+
+
+def width_of(text: str, size: int, bold: bool = False) -> int:
+    """Pixels that a line of text takes."""
+    return int(_letters(text, size, bold).shape[1])
+
+
+def write(
+    picture: Picture,
+    text: str,
+    x: float,
+    y: float,
+    size: int,
+    colour: Colour,
+    align: float = 0.0,
+    bold: bool = False,
+    opacity: float = 1.0,
+) -> None:
+    """Writes a line of text; what lies outside of the picture is left out.
+
+    Args:
+        x: pixel of its left end (``align`` 0), its middle (0.5) or its right end (1).
+        y: pixel of the middle of its capitals.
+        size: height of a line in pixels, nearly.
+    """
+    letters = _letters(text, size, bold)
+    ascent, _ = _font(size, bold).getmetrics()
+    left, top = round(x - align * letters.shape[1]), round(y - ascent + 0.365 * size)
+    height, width = picture.shape[:2]
+    rows = slice(max(top, 0), min(top + letters.shape[0], height))
+    columns = slice(max(left, 0), min(left + letters.shape[1], width))
+    if rows.start >= rows.stop or columns.start >= columns.stop:
+        return
+    cover = opacity * letters[rows.start - top : rows.stop - top, columns.start - left : columns.stop - left, None]
+    patch = picture[rows, columns].astype(np.float32)
+    picture[rows, columns] = patch + cover * (np.array(colour, np.float32) - patch)
+
+
+def _to_polygon(corners: Array, x: Array, y: Array) -> Array:
+    """Signed distance of points to a convex polygon ``[V, 2]``."""
+    edge = np.roll(corners, -1, 0) - corners
+    length = np.hypot(edge[:, 0], edge[:, 1])[:, None, None]
+    along_x, along_y = (edge[:, axis, None, None] / length for axis in (0, 1))
+    right, below = (points - corners[:, axis, None, None] for axis, points in ((0, x), (1, y)))
+    outwards, along = along_y * right - along_x * below, along_x * right + along_y * below
+    inside = outwards.max(0)
+    beside = np.hypot(outwards, along - np.clip(along, 0, length)).min(0)
+    return np.where(inside <= 0, inside, beside)

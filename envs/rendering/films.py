@@ -1,0 +1,131 @@
+"""Animations of episodes, and pictures, grids of pictures and films as files."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import imageio.v2 as imageio
+import numpy as np
+
+from ..whole_files import replacing
+from ..working import working
+from .canvas import Picture
+
+_SUFFIXES = (".gif", ".mp4")
+_QUICK = ["-preset", "veryfast"]  # half the encoder's time, files as small
+
+
+class Animation(ABC):
+    """Pictures of an episode by time.
+
+    Attributes:
+        per_second: units of time in a second, at the speed at which the episode is meant to be watched.
+        fps: pictures shown per second in a film.
+        size: width and height of the pictures in pixels.
+    """
+
+    per_second: float
+    fps: float = 30.0
+    size: tuple[int, int]
+
+    @property
+    @abstractmethod
+    def span(self) -> tuple[float, float]:
+        """First and last time."""
+
+    @abstractmethod
+    def draw(self, time: float, pause: float = 0.0, /) -> Picture:
+        """The picture at a time, or ``pause`` after the end, uint8 ``[H, W, 3]``."""
+
+    def longer(self, recording: Any) -> Animation:
+        """The animation of a recording of the same episode with more steps."""
+        longer: Animation = recording.animation()
+        return longer
+
+
+def save_animation(
+    animation: Animation, path: str | Path, fps: float | None = None, speed: float = 1.0, hold: float = 2.0
+) -> None:
+    """Writes an animation as GIF or MP4, by the suffix of ``path``.
+
+    Args:
+        fps: pictures shown per second; None: the animation's own number.
+        speed: 1 is the speed at which the episode is meant to be watched.
+        hold: seconds for which the end stands still.
+
+    Raises:
+        ValueError: another suffix, or an odd size.
+    """
+    fps = animation.fps if fps is None else fps
+    first, last = animation.span
+    advance = speed * animation.per_second / fps
+    moving, still = math.floor((last - first) / advance) + 1, round(hold * fps)
+
+    def pictures() -> Iterator[Picture]:
+        for frame in range(moving):
+            yield animation.draw(first + frame * advance)
+        for frame in range(1, still + 1):
+            yield animation.draw(last, frame * advance)
+
+    save_film(path, fps, animation.size, pictures(), moving + still)
+
+
+def save_film(
+    path: str | Path, fps: float, size: tuple[int, int], pictures: Iterator[Picture], total: int | None = None
+) -> None:
+    """Writes pictures as GIF or MP4, by the suffix of ``path``.
+
+    Args:
+        fps: pictures shown per second.
+        size: width and height in pixels, even numbers.
+        pictures: at least one; none is asked for before it is known that they can be written.
+        total: how many there are, to tell how far it is.
+
+    Raises:
+        ValueError: another suffix, or an odd size.
+    """
+    path = Path(path)
+    if path.suffix.lower() not in _SUFFIXES:
+        raise ValueError(f"cannot write {path.name}: the suffix must be one of {', '.join(_SUFFIXES)}")
+    if size[0] % 2 or size[1] % 2:
+        raise ValueError(f"size: {size[0]} x {size[1]} must be even numbers of pixels")
+    first = next(pictures)  # what cannot be drawn leaves no file
+    gif = path.suffix.lower() == ".gif"
+    mp4 = {"fps": fps, "codec": "libx264", "quality": 7, "macro_block_size": 2, "ffmpeg_params": _QUICK}
+    options = {"duration": 1000 / fps, "loop": 0} if gif else mp4
+    with (
+        working(f"writing {path.name}", "pictures", total) as work,
+        replacing(path) as (partial,),
+        # The writer as a context of its own would leave FFmpeg writing after an exception.
+        closing(imageio.get_writer(partial, mode="I", **options)) as writer,
+    ):
+        for count, picture in enumerate(chain([first], pictures), 1):
+            writer.append_data(picture)
+            work.reach(count)
+
+
+def save_picture(path: str | Path, picture: Picture) -> None:
+    """Writes a picture as a PNG."""
+    with replacing(path) as (partial,):
+        imageio.imwrite(partial, picture, format="png")
+
+
+def save_grid(path: str | Path, pictures: Iterable[Picture], columns: int) -> None:
+    """Writes pictures of one size as a PNG, row by row; what is left of the last row is black.
+
+    Raises:
+        ValueError: there is no picture.
+    """
+    tiles = list(pictures)
+    if not tiles:
+        raise ValueError("save_grid needs at least one picture")
+    columns = min(columns, len(tiles))
+    tiles += [np.zeros_like(tiles[0])] * (-len(tiles) % columns)
+    rows = [np.concatenate(tiles[start : start + columns], 1) for start in range(0, len(tiles), columns)]
+    save_picture(path, np.concatenate(rows))

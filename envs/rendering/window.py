@@ -1,0 +1,79 @@
+"""Windows for people who play."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Protocol
+
+from .canvas import Picture
+
+QUIT = "Escape"
+
+
+class Window(Protocol):
+    """Shows pictures and knows which keys are held down, by their names in Tk."""
+
+    @property
+    def held(self) -> Collection[str]:
+        """The keys that are held down."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the user wants to go on."""
+
+    def show(self, picture: Picture) -> None:
+        """Shows a picture, and takes in what the user did meanwhile."""
+
+
+class TkWindow:
+    """A window of Tk; the escape key closes it.
+
+    Args:
+        size: of the pictures, in pixels.
+        title: of the window.
+
+    Raises:
+        ValueError: there is no Tk, or no display to open a window on.
+    """
+
+    def __init__(self, size: tuple[int, int], title: str) -> None:
+        try:
+            import tkinter
+        except ImportError:
+            raise ValueError(
+                "playing needs tkinter, which this Python lacks (Debian: apt install python3-tk)"
+            ) from None
+        try:
+            self._root = tkinter.Tk()
+        except tkinter.TclError as error:
+            raise ValueError(f"playing needs a display: {error}") from None
+        self.held: dict[str, bool] = {}
+        self.is_open = True
+        self._root.title(title)
+        self._root.resizable(False, False)
+        self._image = tkinter.PhotoImage(master=self._root, width=size[0], height=size[1])
+        tkinter.Label(self._root, image=self._image, borderwidth=0).pack()
+        self._root.bind("<KeyPress>", lambda event: self._press(_named(event.keysym)))
+        self._root.bind("<KeyRelease>", lambda event: self.held.pop(_named(event.keysym), None))
+        self._root.bind("<FocusOut>", lambda _: self.held.clear())
+        self._root.protocol("WM_DELETE_WINDOW", self._close)
+
+    def show(self, picture: Picture) -> None:
+        """Shows a picture, and takes in what the user did meanwhile."""
+        height, width = picture.shape[:2]
+        self._image.configure(data=b"P6 %d %d 255\n" % (width, height) + picture.tobytes(), format="ppm")
+        self._root.update()
+        if not self.is_open:
+            self._root.destroy()
+
+    def _press(self, key: str) -> None:
+        self.held[key] = True
+        if key == QUIT:
+            self._close()
+
+    def _close(self) -> None:
+        self.is_open = False
+
+
+def _named(key: str) -> str:
+    return key.lower() if len(key) == 1 else key  # letters are the same under caps lock

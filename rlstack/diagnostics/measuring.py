@@ -1,0 +1,152 @@
+"""The training that is measured, the clock it is measured by, and repeated measurements."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torchrl.envs import EnvBase
+
+import envs
+from envs.registry import world_hooks
+from envs.working import step
+from rlstack.agents import Agent, build_agent
+from rlstack.runs.worlds import build_world
+from rlstack.training.config import TrainConfig
+
+
+class DeviceClock:
+    """Seconds; calling it waits for the device first, because a GPU computes after the call that asked for it.
+
+    Args:
+        kind: ``"wall"``, or ``"cpu"``: time of this process and its threads, which other programs do not lengthen.
+        device: the device that computes.
+    """
+
+    def __init__(self, kind: Literal["wall", "cpu"] = "wall", device: torch.device | str = "cpu") -> None:
+        self.kind, self._device = kind, torch.device(device)
+        self._read = time.perf_counter if kind == "wall" else time.process_time
+
+    def __call__(self) -> float:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        return self._read()
+
+
+@dataclass
+class MeasuredTraining:
+    """A training configuration and how to measure it, with its schedules half-way through the run.
+
+    Attributes:
+        config: of the training.
+        raw: the same as plain values.
+        device: what it computes on.
+        clock: which tells the time.
+        seconds: that a measurement takes; a point of a sweep takes a third.
+    """
+
+    config: TrainConfig
+    raw: dict[str, Any]
+    device: torch.device
+    clock: DeviceClock
+    seconds: float
+
+    def world(self, num_worlds: int | None = None) -> EnvBase:
+        """Its worlds, or another number of them."""
+        more = {} if num_worlds is None else {"num_worlds": num_worlds}
+        return build_world(self.config.env, self.device, self.config.seed, **more)
+
+    def agent(self, env: EnvBase) -> Agent:
+        """Its agent in the middle of the run: past random actions, and learning."""
+        agent = build_agent(self.config.agent, env, self.config.total_frames, self.device)
+        agent.set_frames(self.halfway)
+        return agent
+
+    @property
+    def halfway(self) -> int:
+        """Frames in the middle of the run, or where learning is under way if that is later."""
+        late = max(int(self.config.agent.get(name) or 0) for name in ("learning_starts", "random_frames"))
+        return max(self.config.total_frames // 2, late)
+
+    @cached_property
+    def size_option(self) -> str | None:
+        """The option that holds the number of worlds; None if there is one world only."""
+        accepted = envs.options_of(self.config.env["name"])
+        return next((name for name in ("num_worlds", "num_envs") if name in accepted), None)
+
+    @cached_property
+    def num_worlds(self) -> int:
+        """How many worlds there are; they are counted where the option is null."""
+        given = self.config.env.get(self.size_option) if self.size_option else 1
+        return self.world().batch_size.numel() if given is None else int(given)
+
+    @property
+    def processes(self) -> int:
+        """Other processes that step the worlds; a world with a backend of torch has none, whatever its workers."""
+        env = self.config.env
+        return 0 if env.get("backend") == "torch" else int(env.get("workers") or 0)
+
+    @property
+    def sweeps(self) -> bool:
+        """Worlds of another number can be built in a moment."""
+        slow = self.config.env.get("compiled") or self.processes
+        return self.size_option is not None and not slow
+
+    @property
+    def observing(self) -> tuple[str, ...]:
+        """Functions of the world that make observations; none of a compiled one, whose parts cannot be timed."""
+        compiled = self.config.env.get("compiled")
+        return () if compiled else world_hooks(self.config.env["name"]).observing
+
+
+def repeat(
+    function: Callable[[], Any], seconds: float, clock: Callable[[], float], least: int = 3, warm_up: int = 1
+) -> list[float]:
+    """Calls a function for so many seconds; returns the seconds of every call but the first ones."""
+    for _ in range(warm_up):
+        function()
+    durations: list[float] = []
+    begin = now = clock()
+    while len(durations) < least or now - begin < seconds:
+        before = clock()
+        function()
+        now = clock()
+        durations.append(now - before)
+        step()
+    return durations
+
+
+def percentiles(durations: list[float]) -> dict[str, float]:
+    """``mean_ms``, ``p95_ms`` and ``p99_ms`` of durations in seconds."""
+    milliseconds = 1e3 * np.asarray(durations)
+    p95, p99 = np.percentile(milliseconds, (95, 99))
+    return {"mean_ms": float(milliseconds.mean()), "p95_ms": float(p95), "p99_ms": float(p99)}
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def over_threads(measured: MeasuredTraining, function: Callable[[], Any]) -> list[dict[str, Any]]:
+    """Calls per second of a function with 1, 2, 4, ... threads of torch, as many as there are cores.
+
+    Empty on a GPU, on one core, and where CPU time is measured, which threads do not shorten.
+    """
+    if measured.device.type != "cpu" or measured.clock.kind == "cpu" or cores() == 1:
+        return []
+    before, points = torch.get_num_threads(), []
+    try:
+        for count in sorted({cores(), *(2**power for power in range(cores().bit_length()))}):
+            torch.set_num_threads(count)
+            durations = repeat(function, measured.seconds / 3, measured.clock)
+            points.append({"threads": count, "per_second": len(durations) / sum(durations)})
+    finally:
+        torch.set_num_threads(before)
+    return points

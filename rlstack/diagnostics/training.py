@@ -1,0 +1,362 @@
+"""Where the time of a training goes: its loop runs for a while, with the parts of an iteration or update timed."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import math
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModuleBase
+from torch.utils.benchmark import Timer
+from torch.utils.flop_counter import FlopCounterMode
+
+from rlstack.agents import Agent
+from rlstack.agents.off_policy import OffPolicy
+from rlstack.agents.on_policy import OnPolicy
+from rlstack.agents.optimizer import Optimizer
+from rlstack.runs.run_directory import RunDirectory
+from rlstack.training.loggers import MetricLogger
+from rlstack.training.loop import Training
+from rlstack.training.progress import Progress
+
+from .measuring import MeasuredTraining, over_threads, repeat
+from .sections import OTHER, Sections
+
+PARTS = {
+    "simulate": "steps of the worlds",
+    "observe": "making observations of their state",
+    "reset": "new episodes",
+    "opponents": "the other side's players",
+    "policy": "choosing actions",
+    "store": "stacking steps, folding agents, replay memory",
+    "learn": "advantages and updates",
+    "log": "statistics, metrics, progress",
+    OTHER: "everything else",
+}
+"""The parts of an iteration in their order, and what belongs to them."""
+_UPDATE_PARTS = ("sample", "forward, loss", "backward", "clip", "optimiser", "targets", OTHER)
+_BESIDE = ("advantages", "memory")  # once for a batch of data
+_WORLD = {
+    **{"_advance": "simulate", "_step": "simulate", "_take": "simulate"},
+    **{"_restart": "reset", "_reset": "reset", "_restart_rows": "reset"},
+}
+_PATIENCE = 60.0  # s, until an agent has learned
+_FACTORS = (0.25, 1, 4, 16)  # of the batch size
+_COUNTED_UPDATES = 4  # whose operations are counted: some agents do not update all networks each time
+
+
+class Iteration(NamedTuple):
+    """Seconds, frames and updates of an iteration, and by section its seconds and calls."""
+
+    seconds: float
+    frames: int
+    updates: int
+    parts: Mapping[str, float]
+    calls: Mapping[str, int]
+
+
+class _TimeIsUp(Exception):
+    """Ends the loop."""
+
+
+class TimedTraining(Training):
+    """A training that ends after some seconds, begins in the middle of its schedules, and neither evaluates nor saves.
+
+    Args:
+        measured: what is trained.
+        folder: for the files it writes.
+        sections: that count its time; None counts nothing.
+        watch: gives its functions to the sections.
+
+    Attributes:
+        iterations: so far, from the first one with an update.
+        sequences: the last batch that the agent learned from.
+    """
+
+    def __init__(
+        self,
+        measured: MeasuredTraining,
+        folder: Path,
+        sections: Sections | None,
+        watch: Callable[[Sections, TimedTraining], None] | None,
+    ) -> None:
+        config = measured.config
+        config = dataclasses.replace(
+            config,
+            logger=dataclasses.replace(config.logger, wandb="disabled"),
+            imitation=dataclasses.replace(config.imitation, expert=None, episodes=None, only=False, replay=False),
+            total_frames=2**62,
+        )
+        super().__init__(config, RunDirectory(folder), measured.raw)
+        self._measured, self._sections = measured, sections
+        # Schedules keep the length of the run that is meant; only its end is put off.
+        self.agent = measured.agent(self.env)
+        self.frames = measured.halfway
+        self.iterations: list[Iteration] = []
+        learn = self.agent.learn
+
+        def noting(sequences: TensorDictBase, frames: int) -> dict[str, Any]:
+            self.sequences = sequences
+            return learn(sequences, frames)
+
+        vars(self.agent)["learn"] = noting
+        if sections is not None and watch is not None:
+            watch(sections, self)
+
+    def execute_for_a_while(self) -> None:
+        """Runs the loop until its time is over."""
+        with contextlib.suppress(_TimeIsUp), contextlib.redirect_stdout(io.StringIO()):
+            self.execute()
+
+    def evaluation_due(self, previous: int) -> bool:
+        return False
+
+    def save(self, best: bool = False) -> Any:
+        return self.run.path
+
+    def _batches(self, collector: Any) -> Iterator[TensorDictBase]:
+        clock = self._measured.clock
+        began, frames, updates = self._begin(), self.frames, self.agent.updates
+        first, spent = began, 0.0
+        for batch in super()._batches(collector):
+            yield batch
+            parts = {} if self._sections is None else self._sections.end()
+            calls = {} if self._sections is None else self._sections.calls
+            took = clock() - began
+            is_late = clock() - first > _PATIENCE + 20 * self._measured.seconds
+            if self.agent.updates or is_late:
+                self.iterations.append(
+                    Iteration(took, self.frames - frames, self.agent.updates - updates, parts, calls)
+                )
+                # The first one also warms up: it only counts if another one would take too long.
+                spent += took if len(self.iterations) > 1 or took >= self._measured.seconds else 0.0
+                if is_late or spent >= self._measured.seconds:
+                    raise _TimeIsUp
+            began, frames, updates = self._begin(), self.frames, self.agent.updates
+
+    def _begin(self) -> float:
+        if self._sections is not None:
+            self._sections.begin()
+        return self._measured.clock()
+
+    def update_of(self, factor: float) -> tuple[int, Callable[[], Any]] | None:
+        """An update with a batch ``factor`` times the usual size, and its samples; None if the agent cannot choose."""
+        agent: Any = self.agent
+        if isinstance(agent, OnPolicy):
+            with torch.no_grad():
+                batch = agent.rollout(self.sequences)
+            usual = min(getattr(agent.config, "minibatch_size", math.inf) // agent.row_size, len(batch))
+            update: Callable[..., Any] = agent.step
+            if factor != 1 and not hasattr(agent.config, "minibatch_size"):
+                return None
+        elif isinstance(agent, OffPolicy):
+            batch, update = agent.prepared(agent.sample()), agent.update
+            usual = len(batch)
+        else:
+            return None
+        size = int(factor * usual)
+        if size < min(2, usual):
+            return None
+        part = batch[torch.arange(size, device=batch.device) % len(batch)]
+        return size * _row_size(agent), lambda: update(part)
+
+
+def _row_size(agent: Agent) -> int:
+    """Samples in an entry of a batch: more than one where it is a sequence."""
+    if isinstance(agent, OnPolicy):
+        return agent.row_size
+    recurrent = getattr(agent.config, "recurrent", None)
+    return 1 if recurrent is None else recurrent.sequence_length
+
+
+@contextlib.contextmanager
+def timed_training(
+    measured: MeasuredTraining,
+    sections: Sections | None,
+    watch: Callable[[Sections, TimedTraining], None] | None = None,
+) -> Iterator[TimedTraining]:
+    """A training in a folder that goes away."""
+    with tempfile.TemporaryDirectory(prefix="rlstack-diagnose-", ignore_cleanup_errors=True) as folder:
+        training = TimedTraining(measured, Path(folder), sections, watch)
+        try:
+            yield training
+        finally:
+            training.env.close(raise_if_closed=False)
+
+
+# -- an iteration ------------------------------------------------------------------------------------------------
+
+
+def measure_iterations(measured: MeasuredTraining) -> dict[str, Any]:
+    """Frames per second of the training loop without evaluations, and the parts of an iteration in seconds."""
+    with Sections(measured.clock) as sections:
+        for name in measured.observing:  # before the worlds are built, which may keep the functions
+            sections.watch_named(name, "observe")
+        with timed_training(measured, sections, _watch_iteration) as training:
+            training.execute_for_a_while()
+    return {**summary(training.iterations), "observing_apart": bool(measured.observing)}
+
+
+def _watch_iteration(sections: Sections, training: TimedTraining) -> None:
+    env: Any = training.env
+    for name, section in _WORLD.items():
+        if hasattr(type(env), name):
+            sections.watch(env, name, section)
+    sections.watch_named("rlstack.play.seats:Seats.act", "opponents", whole=True)
+    agent: Any = training.agent
+    make = agent.policy
+
+    def policy(explore: bool) -> TensorDictModuleBase:
+        made = make(explore)
+        for name in ("forward", "entries"):
+            if hasattr(type(made), name):
+                sections.watch(made, name, "policy", whole=True)
+        return made
+
+    vars(agent)["policy"] = policy
+    sections.watch(agent, "learn", "learn")
+    if hasattr(agent, "remember"):
+        sections.watch(agent, "remember", "store", whole=True)
+    sections.watch_named("rlstack.training.loop:flatten_agents", "store")
+    sections.watch_named("rlstack.data.collector:stack_steps", "store", whole=True)
+    sections.watch_named("rlstack.data.collector:LeanCollector.rollout", "store")
+    for name in ("observe", "metrics"):
+        sections.watch(training.monitor, name, "log", whole=True)
+    sections.watch(MetricLogger, "log", "log", whole=True)
+    sections.watch(Progress, "update", "log", whole=True)
+
+
+def summary(iterations: Sequence[Iteration]) -> dict[str, Any]:
+    """Means over iterations of seconds, frames and parts, the first left out if there is another."""
+    counted = iterations[1:] or iterations
+    count, seconds = len(counted), sum(iteration.seconds for iteration in counted)
+    frames = sum(iteration.frames for iteration in counted)
+    parts = {name: sum(iteration.parts.get(name, 0.0) for iteration in counted) / count for name in PARTS}
+    return {
+        "iterations": count,
+        "warmed_up": len(iterations) > 1,
+        "seconds_per_iteration": seconds / count,
+        "frames_per_iteration": frames / count,
+        "frames_per_second": frames / seconds,
+        "parts_seconds": {name: took for name, took in parts.items() if took},
+    }
+
+
+# -- an update ---------------------------------------------------------------------------------------------------
+
+
+def measure_learning(measured: MeasuredTraining) -> dict[str, Any]:
+    """Milliseconds of an update and its parts, updates and samples per second, and a sweep over the batch size."""
+    with (
+        Sections(measured.clock) as sections,
+        timed_training(measured, sections, _watch_updates) as training,
+    ):
+        training.execute_for_a_while()
+    seconds, calls, updates = Counter[str](), Counter[str](), 0
+    for iteration in training.iterations[1:] or training.iterations:
+        seconds.update(iteration.parts)
+        calls.update(iteration.calls)
+        updates += iteration.updates
+    parts = {name: 1e3 * seconds[name] / updates for name in _UPDATE_PARTS if name in seconds}
+    parts[OTHER] = 1e3 * seconds["learn"] / updates
+    took = sum(parts.values())
+    usual = training.update_of(1)
+    batch = usual[0] if usual else training.sequences.numel()
+    return {
+        "updates": updates,
+        "batch": batch,
+        "ms_per_update": took,
+        "updates_per_second": 1e3 / took,
+        "parts_ms": parts,
+        "beside_ms": {name: 1e3 * seconds[name] / calls[name] for name in _BESIDE if calls[name]},
+        "samples_per_second": 1e3 * batch / took,
+        "matrix_products": None if usual is None else _matrix_products(measured, usual[1], took),
+        "threads": [] if usual is None else over_threads(measured, usual[1]),
+        "sweep": _sweep(measured, training),
+    }
+
+
+def _watch_updates(sections: Sections, training: TimedTraining) -> None:
+    agent = training.agent
+    sections.watch(agent, "learn", "learn")
+    sections.watch(Optimizer, "_forward", "forward, loss", whole=True)
+    sections.watch(torch.Tensor, "backward", "backward", whole=True)
+    sections.watch_named("rlstack.agents.optimizer:clip", "clip")
+    sections.watch(Optimizer, "_step", "optimiser")
+    own = {"remember": "memory", "rollout": "advantages", "sample": "sample", "prepared": "sample"}
+    for name, section in {**own, "_update_targets": "targets"}.items():
+        if hasattr(agent, name):
+            sections.watch(agent, name, section)
+
+
+def _sweep(measured: MeasuredTraining, training: TimedTraining) -> list[dict[str, Any]]:
+    points = []
+    for factor in _FACTORS:
+        found = training.update_of(factor)
+        if found is None:
+            continue
+        samples, update = found
+        durations = repeat(update, measured.seconds / len(_FACTORS), measured.clock)
+        took = sum(durations) / len(durations)
+        points.append({"batch": samples, "ms_per_update": 1e3 * took, "samples_per_second": samples / took})
+        if factor >= 1 and 4 * took > measured.seconds:
+            break
+    return points if len(points) > 1 else []
+
+
+# -- the matrix products of an update ----------------------------------------------------------------------------
+
+
+def count_products(work: Callable[[], Any]) -> tuple[int, Counter[tuple[int, ...]]]:
+    """Floating-point operations of some work, and how often it multiplies matrices of each size.
+
+    A size is ``(batch, m, k, n)``: so many products of ``[m, k]`` and ``[k, n]`` at once. Convolutions and attention
+    count as operations, but have no size. Work that replays a CUDA graph shows none.
+    """
+    sizes = Counter[tuple[int, ...]]()
+
+    def product(a: Sequence[int], b: Sequence[int], *_: Any, **__: Any) -> int:
+        size = (math.prod(a[:-2]), a[-2], a[-1], b[-1])
+        sizes[size] += 1
+        return 2 * math.prod(size)
+
+    def added(_: Any, a: Sequence[int], b: Sequence[int], *__: Any, **___: Any) -> int:
+        return product(a, b)
+
+    aten = torch.ops.aten
+    mapping = {aten.mm: product, aten.bmm: product, aten.addmm: added, aten.baddbmm: added}
+    with FlopCounterMode(display=False, custom_mapping=mapping) as counter:
+        work()
+    return counter.get_total_flops(), sizes
+
+
+def _matrix_products(measured: MeasuredTraining, update: Callable[[], Any], update_ms: float) -> dict[str, Any] | None:
+    """The share of an update that its matrix products take by themselves, each size timed alone on this machine.
+
+    It is a floor: no other program with the same networks, batch and precision makes the update faster than that.
+    """
+    flops, sizes = count_products(lambda: [update() for _ in range(_COUNTED_UPDATES)])
+    if not sizes:
+        return None
+    seconds = 0.0
+    for (batch, m, k, n), count in sizes.items():
+        a, b = (torch.randn(batch, *shape, device=measured.device) for shape in ((m, k), (k, n)))
+        multiply = {"a": a[0], "b": b[0]} if batch == 1 else {"a": a, "b": b}
+        timer = Timer("a @ b", globals=multiply, timer=measured.clock, num_threads=torch.get_num_threads())
+        seconds += count * timer.blocked_autorange(min_run_time=measured.seconds / 4 / len(sizes)).median
+    in_products = sum(2 * math.prod(size) * count for size, count in sizes.items())
+    floor = seconds * flops / in_products / _COUNTED_UPDATES
+    return {
+        "mflop": flops / _COUNTED_UPDATES / 1e6,
+        "gflops": in_products / seconds / 1e9,
+        "ms": 1e3 * floor,
+        "share": 1e3 * floor / update_ms,
+    }

@@ -1,0 +1,166 @@
+"""Training in a league: the world with its pool inside, and runs that did not come to their end."""
+
+from __future__ import annotations
+
+import fcntl
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import chain, count
+from pathlib import Path
+from typing import Any, TextIO
+
+from rlstack.config import ConfigError
+from rlstack.runs.run_directory import CONFIG, RunDirectory
+from rlstack.runs.worlds import world_options
+from rlstack.training.config import RESUMABLE
+
+from .candidates import member_of
+from .commanders import PoolConfig, pool
+from .league import OF_TRAINING, League, locked, signature
+from .members import identity
+from .option import OPTION, without
+
+FOLDER = "runs"
+"""Of a league's runs, in its folder."""
+REFRESH = 20
+"""Episodes after which other opponents are drawn."""
+LOADED = 20
+"""Opponents' networks in memory."""
+
+
+def training_world(
+    league: League, config: PoolConfig, env: Mapping[str, Any], given: Collection[str]
+) -> dict[str, Any]:
+    """The ``env`` group to train with: the league's world, with its pool inside.
+
+    Args:
+        config: who is in the pool.
+        env: group that was composed; it decides what makes no difference to games, such as ``num_worlds``.
+        given: names of the options in it that the user gave.
+
+    Raises:
+        ConfigError: an option that was given makes it another world than the league's, or is none.
+    """
+    signed = signature(league.env)
+    free = {key: value for key, value in env.items() if key in OF_TRAINING or key in given or key not in signed}
+    world = {**league.env, **free, "name": env.get("name", league.env["name"])}
+    if world["name"] == league.env["name"]:
+        world_options(without(world))
+    league.check_world({key: value for key, value in world.items() if key in signed or key in given})
+    return {**world, OPTION: opponents(league, config, world.get(OPTION))}
+
+
+def opponents(league: League, config: PoolConfig, given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The option ``opponents``: the pool beside those that were given; without either, who acts at random."""
+    members = [league.source(name) for name in pool(league, config)]
+    always = [
+        league.source(source) if isinstance(source, str) and source in league.members else source
+        for source in [*config.players, *((given or {}).get("players") or [])]
+    ]
+    players: list[Any] = []
+    for source in [*members, *always]:
+        if source not in players:
+            players.append(source)
+    usual = {"sampler": config.sampler, "refresh": REFRESH, "loaded": LOADED}
+    return {**usual, **(given or {}), "players": players or ["random"]}
+
+
+# -- runs --------------------------------------------------------------------------------------------------------
+
+
+class OpenRun:
+    """The folder of a run, which no other process takes while this object is open.
+
+    It is one of the same configuration that did not come to its end (or that the user named), or a new one.
+
+    Args:
+        league: it belongs to.
+        plain: configuration of the run.
+        name: of a new run.
+        submit: a run that has been trained is not at its end before it has been evaluated.
+
+    Raises:
+        ConfigError: the user named a folder with another run, or one that another process trains.
+    """
+
+    def __init__(self, league: League, plain: Mapping[str, Any], name: str, submit: bool) -> None:
+        folder, named = league.folder / FOLDER, plain.get("run_dir")
+        with locked(folder):
+            runs = [Path(named)] if named else sorted(path.parent for path in folder.glob(f"*/{CONFIG}"))
+            begun = [path for path in runs if _goes_on(league, path, plain, submit)]
+            if named and not begun and (runs[0] / CONFIG).exists():
+                raise ConfigError(f"run_dir: {named} already holds another run, or one at its end; choose another")
+            fresh = runs if named else _names(folder / f"{name}_{time.strftime('%Y%m%d-%H%M%S')}")
+            self._stream, self.path = _take(folder, chain(begun, fresh))
+
+    @property
+    def begun(self) -> bool:
+        """There is something to go on with."""
+        return (self.path / CONFIG).is_file()
+
+    @property
+    def complete(self) -> bool:
+        """It has been trained to its end."""
+        return self.begun and _complete(RunDirectory(self.path))
+
+    def configuration(self, plain: Mapping[str, Any]) -> dict[str, Any]:
+        """For :func:`rlstack.train.train`: the stored one with what may change, of a run that has begun."""
+        if not self.begun:
+            return {**plain, "run_dir": str(self.path)}
+        changes = {key: value for key, value in plain.items() if key in RESUMABLE}
+        return {**RunDirectory(self.path).read_config(), **changes, "resume": str(self.path)}
+
+    def close(self) -> None:
+        """Lets others have it."""
+        self._stream.close()
+
+
+def _goes_on(league: League, path: Path, plain: Mapping[str, Any], submit: bool) -> bool:
+    run = RunDirectory(path)
+    try:
+        same = _essence(run.read_config()) == _essence(plain)
+    except (ConfigError, KeyError, TypeError, ValueError):  # whatever it is, it is not ours to go on with
+        return False
+    if not same or not _complete(run):
+        return same
+    file = run.checkpoints.latest()
+    member = None if file is None else member_of(league, identity(file))
+    return submit and (member is None or (member.kind == "candidate" and not member.matches))
+
+
+def _complete(run: RunDirectory) -> bool:
+    config, latest = run.read_config(), run.checkpoints.latest()
+    if latest is None:
+        return False
+    return bool(config["imitation"]["only"]) or int(latest.stem.rpartition("_")[2]) >= config["total_frames"]
+
+
+def _essence(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a configuration makes a run the one it is; whom the league's pool held is not part of it."""
+    env, agent = dict(plain["env"]), {**plain["agent"], "precision": None}  # which auto decides by the machine
+    env[OPTION] = {key: value for key, value in (env.get(OPTION) or {}).items() if key != "players"}
+    imitation = {key: value for key, value in plain["imitation"].items() if key != "only"}
+    kept = {key: value for key, value in plain.items() if key not in (*RESUMABLE, "run_dir")}
+    return {**kept, "agent": agent, "env": env, "imitation": imitation}
+
+
+def _names(path: Path) -> Iterator[Path]:
+    """The path and the same with a number, those that are free."""
+    for number in count(1):
+        candidate = path if number == 1 else path.with_name(f"{path.name}-{number}")
+        if not candidate.exists():
+            yield candidate
+
+
+def _take(folder: Path, runs: Iterable[Path]) -> tuple[TextIO, Path]:
+    """The first run that no other process has taken, and its lock, which the system opens when this process ends."""
+    path = Path()
+    for path in runs:
+        stream = (folder / f".{path.name}.lock").open("a")
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            stream.close()
+            continue
+        return stream, path
+    raise ConfigError(f"run_dir: another process trains {path}; choose another")

@@ -1,0 +1,152 @@
+"""Hooks of a run: when they are called, what they may do, and what checkpoints hold of them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+
+from rlstack.config import build, conf_dir, to_plain
+from rlstack.runs.checkpoint import read_checkpoint
+from rlstack.runs.run_directory import RunDirectory
+from rlstack.training.config import TrainConfig
+from rlstack.training.hooks import DropBatch, Hook
+from rlstack.training.loggers import read_metrics
+from rlstack.training.loop import Training
+from rlstack.training.run import train
+
+TINY = [
+    *("agent=ppo", "env=cartpole", "env.num_worlds=4", "agent.hidden=[4]", "agent.steps_per_batch=8", "agent.epochs=1"),
+    *("agent.minibatch_size=16", "total_frames=128", "log_every=64", "eval.every=64", "eval.episodes=2", "threads=1"),
+    *("checkpoint.every=64", "logger=csv", "device=cpu", "compile=false"),
+]
+"""Batches of 32 frames; a log line, an evaluation and a checkpoint after every second one."""
+
+
+def plain_config(*overrides: str) -> dict[str, Any]:
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        return to_plain(compose("train", [*TINY, *overrides]))
+
+
+def training(folder: Path, *hooks: Hook) -> Training:
+    plain = plain_config()
+    return Training(build(TrainConfig, plain), RunDirectory.create(folder, "test", 9), plain, hooks=hooks)
+
+
+class Recorder(Hook):
+    """Notes what it is called for, and after how many frames."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, int]] = []
+
+    def __getattribute__(self, name: str) -> Any:
+        if name.startswith("on_"):
+            return lambda training, *_: self.seen.append((name, training.frames)) or {}
+        return super().__getattribute__(name)
+
+    def close(self) -> None:
+        self.seen.append(("close", -1))
+
+
+def test_the_order_of_a_run(tmp_path: Path) -> None:
+    recorder = Recorder()
+    training(tmp_path / "run", recorder).execute()
+    calls = [call for call in recorder.seen if call[0] != "on_work"]
+    batch = ["on_collected", "on_batch"]
+    due = [*batch, "on_log", "on_evaluation", "on_checkpoint", "on_iteration"]
+    assert calls == [
+        ("on_prepare", 0),
+        ("on_start", 0),
+        *((name, 32) for name in [*batch, "on_iteration"]),
+        *((name, 64) for name in due),
+        *((name, 96) for name in [*batch, "on_iteration"]),
+        *((name, 128) for name in due),
+        ("on_end", 128),
+        ("close", -1),
+    ]
+
+
+class Counter(Hook):
+    """Counts the batches of a run, over interruptions."""
+
+    name = "counter"
+
+    def __init__(self) -> None:
+        self.batches = 0
+
+    def on_batch(self, training: Training, batch: Any, metrics: Mapping[str, Any]) -> None:
+        self.batches += 1
+
+    def on_log(self, training: Training) -> Mapping[str, Any]:
+        return {"mine/batches": self.batches}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"batches": self.batches, "weights": torch.ones(2)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.batches = state["batches"]
+
+
+def test_its_state_is_in_checkpoints_and_its_metrics_in_the_log(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    train(plain_config(f"run_dir={folder}", "until=64"), [Counter()])
+    again = Counter()
+    train(plain_config(f"resume={folder}"), [again])
+    assert again.batches == 4
+    assert read_checkpoint(folder / "checkpoints" / "checkpoint_000000000064.pt")["counter"]["batches"] == 2
+    logged = [row["mine/batches"] for row in read_metrics(folder / "metrics.csv") if "mine/batches" in row]
+    assert logged == [2, 4]
+    shutil.copytree(folder, tmp_path / "without")
+    train({**plain_config(f"resume={tmp_path / 'without'}"), "total_frames": 160})  # a hook may be left out later on
+
+
+class Dropping(Hook):
+    def on_collected(self, training: Training, batch: Any, sequences: Any) -> None:
+        if training.previous == 32:
+            raise DropBatch
+
+
+def test_a_dropped_batch_counts_but_nobody_learns_from_it(tmp_path: Path) -> None:
+    counter = Counter()
+    run = training(tmp_path / "run", Dropping(), counter)
+    run.execute()
+    assert (run.frames, counter.batches, run.agent.updates) == (128, 3, 3 * 2)
+
+
+class Enough(Hook):
+    def on_evaluation(self, training: Training, evaluation: Any, is_best: bool) -> None:
+        training.finish()
+
+
+def test_a_hook_ends_a_run_with_a_checkpoint(tmp_path: Path) -> None:
+    run = training(tmp_path / "run", Enough())
+    run.execute()
+    latest = run.run.checkpoints.latest()
+    assert run.frames == 64 and latest is not None and latest.name == "checkpoint_000000000064.pt"
+
+
+class Broken(Hook):
+    def on_batch(self, training: Training, batch: Any, metrics: Mapping[str, Any]) -> None:
+        raise ValueError("mine")
+
+
+def test_hooks_are_closed_where_one_fails(tmp_path: Path) -> None:
+    recorder = Recorder()
+    with pytest.raises(ValueError, match="mine"):
+        training(tmp_path / "run", recorder, Broken()).execute()
+    assert recorder.seen[-1] == ("close", -1) and ("on_end", 32) not in recorder.seen
+
+
+@pytest.mark.parametrize("name", ["agent", "curriculum", "monitor"])
+def test_a_name_that_a_checkpoint_has_already_is_refused(name: str, tmp_path: Path) -> None:
+    hook = Hook()
+    hook.name = name
+    with pytest.raises(ValueError, match=f"hooks: the name {name!r} is taken"):
+        training(tmp_path / "run", hook)
