@@ -1,4 +1,4 @@
-"""Recorded decisions to imitate: gathered with a policy, or read from a file of plain arrays.
+"""Recorded decisions to imitate: gathered with a policy, kept in files of plain arrays, and cut into lessons.
 
 A file is an ``.npz`` without pickles: ``observation [N, ...]``, or ``observation/<leaf>`` of a structured one,
 ``action [N, ...]`` as the world takes it, and ``action_mask [N, n]`` where the world has one. Recorded episodes from
@@ -24,33 +24,42 @@ from torchrl.envs import EnvBase
 from envs.bounded_files import check_archive
 from envs.whole_files import replacing
 from envs.working import working
+from envs.world import MEMORY
+from rlstack.agents.base import Agent
 from rlstack.agents.fit import check_bounds
 from rlstack.agents.foreign import recording_reader
 from rlstack.agents.interface import MASK, Interface
+from rlstack.agents.recurrent.base import Recurrent
+from rlstack.agents.recurrent.policy import RecurrentPolicy
 from rlstack.config import ConfigError
+from rlstack.data import cut, episode_starts
 from rlstack.data.collector import make_collector
 from rlstack.data.flatten import flatten_agents
 from rlstack.files.safe_load import load_arrays
 
-_KEYS = ("observation", "action", MASK)
 Arrays = dict[str, NDArray[Any]]
 
+UNORDERED = "imitation: an agent with a memory needs decisions in their order: an expert, or sequences, not a file"
+HELD_OUT = 10
+"""One in so many stretches of the data is not trained on but measured."""
+_STRETCHES = 100
+_CHUNK = 4096  # decisions measured at once: greedy acting may look at many actions each
+_KEYS = ("observation", "action", MASK)
 
-def decisions(sequences: TensorDictBase) -> TensorDict:
-    """What is needed of sequences ``[B, T]`` (see ``collection.flatten``) to imitate them.
+
+def decisions(sequences: TensorDictBase, ordered: bool = False) -> TensorDict:
+    """What is needed of sequences ``[B, T]`` (see :func:`rlstack.flatten_agents`) to imitate them.
 
     Returns the active entries as a flat batch ``[N]`` with ``observation``, ``action`` and, where there is one,
-    ``action_mask``. All entries count where there is no ``active``; a batch may be flat already.
+    ``action_mask``. All entries count where there is no ``active``; a batch may be flat already. ``ordered``, which
+    agents with a memory need, returns ``[B, T]`` with ``active`` and ``("next", "done")``.
     """
-    kept = sequences.select(*_KEYS, strict=False)
     active = sequences.get("active", None)
-    return kept.reshape(-1) if active is None else kept[active]
-
-
-def in_order(sequences: TensorDictBase) -> TensorDict:
-    """What is needed of sequences ``[B, T]`` to imitate them by an agent with a memory: also where episodes end."""
+    if not ordered:
+        kept = sequences.select(*_KEYS, strict=False)
+        return kept.reshape(-1) if active is None else kept[active]
     kept = sequences.select(*_KEYS, "active", ("next", "done"), strict=False)
-    if "active" not in kept.keys():  # noqa: SIM118
+    if active is None:
         kept.set("active", torch.ones(kept.batch_size, dtype=torch.bool, device=kept.device))
     return kept
 
@@ -68,7 +77,7 @@ def gather(
 
     Args:
         observe: is shown every collected batch of sequences ``[B, T]``.
-        ordered: returns them as :func:`in_order` does, ``[B, T]``.
+        ordered: see :func:`decisions`.
     """
     collector = make_collector(env, expert, steps_per_batch)
     gathered, count, steps = [], 0, 0
@@ -85,7 +94,7 @@ def gather(
                 sequences = flatten_agents(batch, interface.group)
                 if observe is not None:
                     observe(sequences)
-                gathered.append(in_order(sequences) if ordered else decisions(sequences))
+                gathered.append(decisions(sequences, ordered))
                 count += int(sequences.get("active").sum())
                 if count >= frames:
                     break
@@ -107,10 +116,7 @@ def save_demonstrations(path: str | Path, sequences: TensorDictBase | Sequence[T
     """
     batches = [sequences] if isinstance(sequences, TensorDictBase) else list(sequences)
     data: Any = torch.cat([decisions(batch).detach().cpu() for batch in batches])
-    arrays: Any = {
-        key if isinstance(key, str) else "/".join(key): value.numpy()
-        for key, value in data.items(include_nested=True, leaves_only=True)
-    }
+    arrays: Any = {key: value.numpy() for key, value in data.flatten_keys("/").items()}
     with replacing(path) as (partial,), partial.open("wb") as file:
         np.savez_compressed(file, **arrays)
 
@@ -139,32 +145,30 @@ def read_demonstrations(path: str | Path, interface: Interface, device: torch.de
 
 
 def _fitted(arrays: Arrays, interface: Interface) -> TensorDict:
+    """The arrays ``[N, ...]`` as a batch ``[N]``, known to fit a world."""
     if isinstance(interface.action, Composite):
         raise ConfigError(f"it holds one array of actions, the world has {interface.describe_action()}")
-    specs: dict[Any, Any] = {"observation": interface.observation, "action": interface.action}
+    specs: dict[str, Any] = {"observation": interface.observation, "action": interface.action}
     if isinstance(interface.observation, Composite):
         leaves = interface.observation.items(include_nested=True, leaves_only=True)
-        specs = {("observation", *_path(key)): leaf for key, leaf in leaves} | {"action": interface.action}
-    data: dict[Any, Tensor] = {key: _leaf(arrays, key, spec.shape, spec.dtype) for key, spec in specs.items()}
+        named = {"/".join(key) if isinstance(key, tuple) else key: leaf for key, leaf in leaves}
+        specs = {**{f"observation/{name}": leaf for name, leaf in named.items()}, "action": interface.action}
+    data = {name: _leaf(arrays, name, spec.shape, spec.dtype) for name, spec in specs.items()}
     if interface.masked:
         data[MASK] = _leaf(arrays, MASK, (sum(interface.choices or ()),), torch.bool)
-    lengths = {len(value) for value in data.values()}
+    lengths = sorted({len(value) for value in data.values()})
     if len(lengths) > 1:
-        raise ConfigError(f"arrays of different lengths: {', '.join(map(str, sorted(lengths)))}")
+        raise ConfigError(f"arrays of different lengths: {', '.join(map(str, lengths))}")
     _check_actions(data["action"], interface)
-    count = lengths.pop()
-    batch = TensorDict({}, [count])
-    for key, value in data.items():
-        batch.set(key, value)
+    batch: TensorDict = TensorDict(data, [lengths[0]]).unflatten_keys("/")
     return batch.auto_batch_size_(1)
 
 
-def _leaf(arrays: Arrays, key: Any, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    name = "/".join(_path(key))
+def _leaf(arrays: Arrays, name: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     if name not in arrays:
         raise ConfigError(f"{name} is missing, it holds {', '.join(sorted(arrays)) or 'nothing'}")
     array = arrays[name]
-    if key == "action" and dtype.is_floating_point != (array.dtype.kind == "f"):
+    if name == "action" and dtype.is_floating_point != (array.dtype.kind == "f"):
         raise ConfigError(f"action is {array.dtype}, the world takes {dtype}")
     if array.shape[1:] != tuple(shape) or array.ndim == 0 or array.dtype.kind not in "biuf":
         wanted = ", ".join(map(str, ("N", *shape)))
@@ -179,11 +183,116 @@ def _check_actions(action: Tensor, interface: Interface) -> None:
         raise ConfigError("there is nothing in it")
     if interface.choices is None:
         check_bounds(action, interface.action, "action")
-    else:
-        parts = action.reshape(len(action), -1)
-        if bool(((parts < 0) | (parts >= parts.new_tensor(interface.choices))).any()):
-            raise ConfigError(f"actions up to {int(parts.max())}, the world has {interface.describe_action()}")
+        return
+    parts = action.reshape(len(action), -1)
+    if bool(((parts < 0) | (parts >= parts.new_tensor(interface.choices))).any()):
+        raise ConfigError(f"actions up to {int(parts.max())}, the world has {interface.describe_action()}")
 
 
-def _path(key: Any) -> tuple[str, ...]:
-    return key if isinstance(key, tuple) else (key,)
+# -- lessons -----------------------------------------------------------------------------------------------------
+
+
+class Lessons:
+    """Decisions in a flat batch ``[N]``, a tenth of them held out.
+
+    Args:
+        agent: who learns.
+        data: ``observation``, ``action`` (as the world takes it) and, where the world has one, ``action_mask``.
+
+    Raises:
+        ConfigError: there are too few.
+    """
+
+    _units = "decisions"
+
+    def __init__(self, agent: Agent, data: TensorDictBase) -> None:
+        if len(data) < HELD_OUT:
+            raise ConfigError(f"imitation: {len(data)} {self._units} are too few, {HELD_OUT} are needed at least")
+        self.agent, data = agent, data.to(agent.device).copy()
+        self.data = data.set("action", agent.interface.from_env(data.get("action")))
+        self._held = torch.arange(len(data), device=agent.device) // max(len(data) // _STRETCHES, 1) % HELD_OUT
+        self._held = self._held == HELD_OUT - 1
+
+    def refresh(self) -> None:
+        """What has to be done before each pass over the data."""
+
+    def size(self, batch: TensorDictBase) -> int:
+        """Decisions in a batch."""
+        return len(batch)
+
+    def train(self) -> TensorDictBase:
+        """What is trained on."""
+        return self.data[~self._held]
+
+    def observations(self) -> Any:
+        """Those that are trained on, ``[N]``."""
+        return self.train().get("observation")
+
+    def batches(self, batch_size: int) -> list[TensorDictBase]:
+        """What is trained on in random order, in batches of about so many decisions."""
+        train = self.train()
+        rows = max(round(batch_size * len(train) / self.size(train)), 1)
+        order = torch.randperm(len(train), device=self.agent.device)
+        return [train[index] for index in order.split(rows)]
+
+    def held_out(self) -> Sequence[TensorDictBase]:
+        """What is measured."""
+        rest = self.data[self._held]
+        return rest.split(max(_CHUNK * len(rest) // max(self.size(rest), 1), 1))
+
+    def greedy(self, policy: Any, batch: TensorDictBase) -> tuple[Tensor, Tensor]:
+        """How a greedy policy acts, and what is to be imitated, as the agent has actions."""
+        interface = self.agent.interface
+        seen: Any = TensorDict({}, batch.batch_size, device=self.agent.device)
+        for name in ("observation", MASK) if interface.masked else ("observation",):
+            seen.set(interface.key(name), batch.get(name))
+        return interface.from_env(policy(seen).get(interface.key("action"))), batch.get("action")
+
+
+class SequenceLessons(Lessons):
+    """Decisions in sequences ``[B, T]``, which are cut for an agent with a memory.
+
+    Before each pass the state in which a part begins is computed anew: the one that the learner itself would have had.
+
+    Args:
+        data: besides ``active [B, T]`` and ``("next", "done") [B, T, 1]``.
+    """
+
+    _units = "sequences"
+    agent: Recurrent
+
+    def __init__(self, agent: Recurrent, data: TensorDictBase) -> None:
+        if data.ndim != 2 or ("next", "done") not in data.keys(include_nested=True):
+            raise ConfigError(UNORDERED)
+        self._rows = len(data)
+        entries = data.exclude("next").set("starts", episode_starts(data))
+        parts = cut(entries, agent.config.recurrent.sequence_length)
+        parts.batch_size = parts.batch_size[:1]
+        super().__init__(agent, parts)
+        self._used = self.data.get("active").any(1)
+        self._held &= self._used
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        agent, begun = self.agent, []
+        core = agent.memories[agent.ACTING]
+        memory = torch.zeros(self._rows, core.core.memory_size, dtype=agent.interface.dtype, device=agent.device)
+        for part in self.data.unflatten(0, (self._rows, len(self.data) // self._rows)).unbind(1):
+            begun.append(memory)
+            observation = agent.normalized(part.get("observation"))
+            _, memory = core.follow(observation, memory, part.get("starts"), part.get("active"))
+        self.data.set(MEMORY, torch.stack(begun, 1).flatten(0, 1))
+
+    def size(self, batch: TensorDictBase) -> int:
+        return int(batch.get("active").sum())
+
+    def train(self) -> TensorDictBase:
+        return self.data[~self._held & self._used]
+
+    def observations(self) -> Any:
+        train = self.train()
+        return train.get("observation")[train.get("active")]
+
+    def greedy(self, policy: RecurrentPolicy, batch: TensorDictBase) -> tuple[Tensor, Tensor]:
+        observation, wanted, mask = self.agent.lesson(batch)
+        return self.agent.interface.from_env(policy.inner.entries(observation, mask)["action"]), wanted

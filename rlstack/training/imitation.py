@@ -1,31 +1,46 @@
-"""Imitation before reinforcement learning, or instead of it: whom or what an agent clones, and as a part of a run."""
+"""Behaviour cloning (Pomerleau 1991) before reinforcement learning, or instead of it: by itself, and in a run.
+
+Of an actor-critic agent only the actor is cloned; its critic starts to learn with reinforcement. Value-based agents
+take their values as the logits of a choice, so the order of the actions is cloned, not their returns.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import torch
 from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
+from torch import Tensor
 from torchrl.envs import EnvBase
+from torchrl.objectives.common import LossModule
 
+from envs.working import counted, working
 from rlstack.agents.base import Agent
+from rlstack.agents.fit import check_bounds
+from rlstack.agents.foreign import load_policy
+from rlstack.agents.interface import Interface
 from rlstack.agents.off_policy import OffPolicy
+from rlstack.agents.optimizer import Info, Optimizer
 from rlstack.agents.recurrent.base import Recurrent
 from rlstack.config import ConfigError
+from rlstack.play.teachers import ScriptedPolicy, scripted_policy
 from rlstack.runs.seeding import rng_untouched
 from rlstack.runs.worlds import build_world
 
-from .cloning import clone
 from .config import TrainConfig
-from .demonstrations import decisions, gather, in_order, read_demonstrations
-from .experts import Expert, expert_policy
+from .demonstrations import UNORDERED, Lessons, SequenceLessons, decisions, gather, read_demonstrations
 from .hooks import Hook
-from .lessons import UNORDERED
 
 if TYPE_CHECKING:
     from .loop import Training
 
+Expert: TypeAlias = TensorDictModuleBase | str | Path
+"""A policy; a name of the world's own players; a run directory or checkpoint; or ``kind:path`` of an agent from
+elsewhere."""
 Source: TypeAlias = EnvBase | TensorDictBase | str | Path
 
 
@@ -67,22 +82,23 @@ def imitate(
         >>> rlstack.imitate(agent, env, rlstack.load("runs/teacher").agent.policy(explore=False), frames=50_000)
     """
     check_learner(agent, replay)
+    ordered = isinstance(agent, Recurrent)
     if isinstance(source, EnvBase):
         if expert is None:
             raise ConfigError("imitate: in an env there must be an expert")
         policy = expert_policy(expert, source, agent.interface)
-        memory = _Memory(agent) if replay else None
-        observe = None if memory is None else memory.add
-        ordered = isinstance(agent, Recurrent)
+        observe = (lambda sequences: _remember(agent, sequences)) if replay else None
         data = gather(source, policy, agent.interface, frames, agent.config.steps_per_batch, observe, ordered)
-        if memory is not None:
-            memory.close()
+        if isinstance(agent, OffPolicy) and replay:  # what follows comes from other worlds: no return runs on into it
+            agent.n_step.clear()
+            if agent.reward_scaler is not None:
+                agent.reward_scaler.returns = agent.reward_scaler.returns.new_zeros(0)
     elif expert is not None or replay:
         raise ConfigError("imitate: an expert, and a replay, need an env to act in, not data")
     elif isinstance(source, str | Path):
         data = read_demonstrations(source, agent.interface, agent.device)
     else:
-        data = in_order(source) if isinstance(agent, Recurrent) else decisions(source)
+        data = decisions(source, ordered)
     return clone(agent, data, epochs, batch_size, lr)
 
 
@@ -94,26 +110,161 @@ def check_learner(agent: Agent, replay: bool = False) -> None:
         raise ConfigError(f"imitation.replay: {type(agent).__name__} has no replay memory; set it to false")
 
 
-class _Memory:
-    """Takes the expert's experience into an off-policy agent's memory."""
+def _remember(agent: Agent, sequences: TensorDictBase) -> None:
+    """Takes the expert's experience ``[B, T]``, which goes on where the last one ended, into an agent's memory."""
+    assert isinstance(agent, OffPolicy)
+    if agent.reward_scaler is not None:
+        agent.reward_scaler.update(sequences)
+    # An expert may leave beside its action what the agent's own transitions do not have.
+    agent.remember(sequences.exclude("raw_action", "log_prob", "memory", ("next", "memory")))
 
-    def __init__(self, agent: Agent) -> None:
-        assert isinstance(agent, OffPolicy)
-        self._agent = agent
 
-    def add(self, sequences: TensorDictBase) -> None:
-        """One batch ``[B, T]``, which goes on where the last one ended."""
-        if self._agent.reward_scaler is not None:
-            self._agent.reward_scaler.update(sequences)
-        # An expert may leave beside its action what the agent's own transitions do not have.
-        self._agent.remember(sequences.exclude("raw_action", "log_prob", "memory", ("next", "memory")))
+def expert_policy(
+    expert: Expert, env: EnvBase, interface: Interface, options: Mapping[str, Any] | None = None
+) -> TensorDictModuleBase:
+    """An expert as a policy that has been tried on a sample of the env's observations; draws no random numbers.
 
-    def close(self) -> None:
-        """What follows comes from other worlds: no return runs on into it."""
-        self._agent.n_step.clear()
-        scaler = self._agent.reward_scaler
-        if scaler is not None:
-            scaler.returns = scaler.returns.new_zeros(0)
+    Args:
+        env: what it is to act in.
+        interface: of the env.
+        options: of the kind of agent, see :func:`rlstack.agents.foreign.load_policy`.
+
+    Raises:
+        ConfigError: no such expert, or one that cannot act in this env.
+    """
+    own = scripted_policy(env, expert) if isinstance(expert, str) and not options else expert
+    if isinstance(own, ScriptedPolicy):  # knows its world by the state it is in: before a reset there is none
+        return own
+    who = str(expert) if isinstance(expert, str | Path) else type(expert).__name__
+    try:
+        with rng_untouched():
+            policy = load_policy(who, env, **(options or {})) if isinstance(expert, str | Path) else expert
+            _try_out(policy, env, interface, who)
+    except ConfigError as error:
+        raise ConfigError(f"imitation.expert: {error}") from None
+    return policy
+
+
+def _try_out(policy: TensorDictModuleBase, env: EnvBase, interface: Interface, who: str) -> None:
+    key = interface.key("action")
+    spec = env.full_action_spec[key]
+    sample = env.fake_tensordict().exclude("next", key).update(env.observation_spec.rand())
+    try:
+        with torch.no_grad():
+            action = policy(sample).get(key, None)
+    except Exception as error:  # a policy from elsewhere may raise anything
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ConfigError(f"{who} does not fit the env: {reason}") from error
+    if not isinstance(action, Tensor):
+        raise ConfigError(f"{who} gives no action")
+    if action.shape != spec.shape or action.is_floating_point() != spec.dtype.is_floating_point:
+        offered = f"{action.dtype} of shape {list(action.shape)}"
+        raise ConfigError(f"{who}: actions are {offered}, the env takes {spec.dtype} of shape {list(spec.shape)}")
+    check_bounds(action, interface.action, who)
+    forget = getattr(policy, "reset", None)
+    if callable(forget):  # policies with a memory
+        forget()
+
+
+def clone(agent: Agent, data: TensorDictBase, epochs: int, batch_size: int, lr: float) -> dict[str, float]:
+    """Supervised learning of a flat batch of decisions ``[N]``, by an agent with a memory of sequences ``[B, T]``.
+
+    See :func:`imitate`.
+    """
+    lessons = SequenceLessons(agent, data) if isinstance(agent, Recurrent) else Lessons(agent, data)
+    if agent.normalizer is not None:
+        agent.normalizer.update(lessons.observations())
+    with _as_in_greedy_acting(agent):
+        loss = _fit(agent, lessons, epochs, batch_size, lr)
+        lessons.refresh()
+        held_out = _held_out(agent, lessons)
+    _copy_to_targets(agent)
+    metrics = {"imitation/loss": loss, "imitation/held_out": held_out}
+    return {**metrics, "imitation/frames": float(lessons.size(lessons.data)), **_agreement(agent, lessons)}
+
+
+@torch.no_grad()
+def _held_out(agent: Agent, lessons: Lessons) -> float:
+    """The mean loss of what was not trained on."""
+    parts = counted(lessons.held_out(), "measuring the loss", "parts")
+    losses = [(float(_loss(agent, part)[0]), lessons.size(part)) for part in parts]
+    return sum(loss * size for loss, size in losses) / sum(size for _, size in losses)
+
+
+def _fit(agent: Agent, lessons: Lessons, epochs: int, batch_size: int, lr: float) -> float:
+    """The epochs; returns the mean loss of the last one."""
+    lessons.refresh()
+    optimizer = Optimizer([_acting_parameters(agent, lessons.train()[:2])], lr, precision=agent.config.precision)
+    size, mean, note = lessons.size(lessons.train()), 0.0, ""
+    with working("imitating", "epochs", epochs) as work:
+        for epoch in range(epochs):
+            if epoch:
+                lessons.refresh()
+            total: Tensor | float = 0.0
+            batches = lessons.batches(batch_size)
+            for step, batch in enumerate(batches):
+                optimizer.lr = lr * (1 - (epoch + step / len(batches)) / epochs)
+                loss, _, _ = optimizer.minimize(lambda batch: _loss(agent, batch), batch)
+                total = total + loss * lessons.size(batch)
+                work.reach(epoch, f"batch {step + 1:,} of {len(batches):,}{note}")
+            mean = float(total) / size
+            note = f", loss {mean:.4g} in the last epoch"
+            work.reach(epoch + 1, note.removeprefix(", "))
+    return mean
+
+
+def _loss(agent: Agent, batch: TensorDictBase) -> tuple[Tensor, Info]:
+    return agent.imitation_loss(*agent.lesson(batch)), {}
+
+
+def _acting_parameters(agent: Agent, batch: TensorDictBase) -> list[Tensor]:
+    """Those on which the actions depend: where the imitation loss has a gradient."""
+    parameters = agent.parameters()
+    gradients = torch.autograd.grad(_loss(agent, batch)[0], parameters, allow_unused=True)
+    return [parameter for parameter, gradient in zip(parameters, gradients) if gradient is not None]
+
+
+@contextmanager
+def _as_in_greedy_acting(agent: Agent) -> Iterator[None]:
+    """Without the noise of noisy layers, which greedy acting leaves out as well."""
+    modules = [module for network in agent.networks.values() for module in network.modules()]
+    modes = [module.training for module in modules]
+    for network in agent.networks.values():
+        network.eval()
+    try:
+        yield
+    finally:
+        for module, mode in zip(modules, modes):
+            module.training = mode
+
+
+@torch.no_grad()
+def _copy_to_targets(agent: Agent) -> None:
+    """Makes every target a copy of its network, those inside of TorchRL's loss modules as well."""
+    for name, target in agent.targets.items():
+        target.network.load_state_dict(agent.networks[name].state_dict())
+    for network in agent.networks.values():
+        if isinstance(network, LossModule):
+            for name, _ in list(network.named_children()):
+                if name.startswith("target_") and name.endswith("_params"):
+                    getattr(network, name).data.update_(getattr(network, name.removeprefix("target_")).data)
+
+
+@torch.no_grad()
+def _agreement(agent: Agent, lessons: Lessons) -> dict[str, float]:
+    """How well greedy acting agrees with what was held out."""
+    interface, policy = agent.interface, agent.policy(explore=False)
+    total, count = 0.0, 0
+    for part in counted(lessons.held_out(), "measuring how well it acts", "parts"):
+        action, wanted = lessons.greedy(policy, part)
+        count += len(wanted)
+        if interface.choices is None:
+            total += float((action - wanted).square().sum()) / action.shape[-1]
+        else:
+            total += float((action == wanted).reshape(len(wanted), -1).all(-1).sum())
+    if interface.choices is None:
+        return {"imitation/error": (total / count) ** 0.5}
+    return {"imitation/accuracy": total / count}
 
 
 # -- as a part of a run ------------------------------------------------------------------------------------------
