@@ -25,7 +25,7 @@ def run(cfg: DictConfig) -> float:
         return math.nan
 
     from rlstack.sweeps.results import note
-    from rlstack.training.objective import score
+    from rlstack.training.loggers import score
 
     result = score(directory.path, build(ObjectiveConfig, plain.get("objective", {}), "objective"))
     note(score=result, run=str(directory.path))

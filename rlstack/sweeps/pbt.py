@@ -37,7 +37,7 @@ def train_population(
         ConfigError: a mistake in either, before any work; or all members fail.
     """
     from rlstack.training.config import TrainConfig, with_length
-    from rlstack.training.objective import score
+    from rlstack.training.loggers import score
     from rlstack.training.run import debugged
 
     config = build(PopulationConfig, to_plain(options), "hydra.sweeper")

@@ -13,7 +13,6 @@ from rlstack.config import ConfigError, Interval, convert
 from rlstack.config.agents import Count, NonNegative, Positive, Whole
 
 from .curriculum.config import CurriculumConfig
-from .loggers import LoggerConfig
 from .notices import check_address
 
 _CORES = os.cpu_count() or 1
@@ -77,6 +76,32 @@ class CollectorConfig:
     def __post_init__(self) -> None:
         if self.backend == "direct" and self.workers > 1:
             raise ValueError("several workers need collector=multiprocess or collector=ray")
+
+
+@dataclass
+class LoggerConfig:
+    """The options of the ``logger`` group.
+
+    Attributes:
+        tensorboard: whether to write TensorBoard event files.
+        wandb: whether and how to use Weights & Biases.
+        wandb_project: its project.
+        wandb_entity: its team or user; None is the account's default.
+        wandb_group: under which name several runs are grouped, or None.
+        wandb_tags: tags of the run.
+        wandb_name: of the run in W&B, None for that of its directory.
+        wandb_timeout: seconds to wait for the service before the run is recorded offline instead; at the end, ten times
+            as long for what is not uploaded yet, which otherwise stays in the run directory for ``wandb sync``.
+    """
+
+    tensorboard: bool
+    wandb: Literal["online", "offline", "disabled"]
+    wandb_project: str
+    wandb_entity: str | None
+    wandb_group: str | None
+    wandb_tags: list[str]
+    wandb_timeout: Annotated[float, Interval(low=0, open_low=True)]
+    wandb_name: str | None = None
 
 
 @dataclass

@@ -1,50 +1,34 @@
-"""Where a run's numbers go: always a CSV file, and TensorBoard and Weights & Biases when asked."""
+"""Where a run's numbers go: always a CSV file, and TensorBoard and Weights & Biases when asked.
+
+TorchRL's loggers write a file for every metric and know no resumed runs; these keep one table that a crash cannot
+spoil, take back what lies beyond a checkpoint, and end no run because a service is out of reach.
+"""
+
+from __future__ import annotations
 
 import csv
+import math
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, Any, ClassVar, Literal, Protocol, TextIO
+from typing import Any, ClassVar, Protocol, TextIO
 
 from typing_extensions import Self
 
-from envs.whole_files import replacing
-from rlstack.config import ConfigError, Interval
+from envs.whole_files import replacing, write_text
+from rlstack.config import ConfigError
+from rlstack.config.errors import did_you_mean
 from rlstack.runs.disk import naming
+
+from .config import LoggerConfig, ObjectiveConfig
 
 FRAMES = "frames"
 METRICS_FILE = "metrics.csv"
+RUN_ID_FILE = "wandb_run_id"
 RESULTS = ("eval/return", "eval/success", "train/return", "train/success")
 """What runs of other hyperparameters are compared by."""
-
-
-@dataclass
-class LoggerConfig:
-    """The options of the ``logger`` group.
-
-    Attributes:
-        tensorboard: whether to write TensorBoard event files.
-        wandb: whether and how to use Weights & Biases.
-        wandb_project: its project.
-        wandb_entity: its team or user; None is the account's default.
-        wandb_group: under which name several runs are grouped, or None.
-        wandb_tags: tags of the run.
-        wandb_name: of the run in W&B, None for that of its directory.
-        wandb_timeout: seconds to wait for the service before the run is recorded offline instead; at the end, ten times
-            as long for what is not uploaded yet, which otherwise stays in the run directory for ``wandb sync``.
-    """
-
-    tensorboard: bool
-    wandb: Literal["online", "offline", "disabled"]
-    wandb_project: str
-    wandb_entity: str | None
-    wandb_group: str | None
-    wandb_tags: list[str]
-    wandb_timeout: Annotated[float, Interval(low=0, open_low=True)]
-    wandb_name: str | None = None
 
 
 class Sink(Protocol):
@@ -84,8 +68,6 @@ class MetricLogger:
         if config.tensorboard:
             self._add("TensorBoard", lambda: TensorBoardSink(directory / "tensorboard", run_config or {}))
         if config.wandb != "disabled":
-            from .wandb_sink import WandbSink
-
             self._add("W&B", lambda: WandbSink(directory, config, dict(run_config or {})))
 
     def _add(self, name: str, make: Callable[[], Sink]) -> None:
@@ -165,21 +147,15 @@ class CsvSink:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._check()
-        self._drop_incomplete_row()
-        self.columns = next(self._rows(), [FRAMES])
-        if not path.exists():
-            self._rewrite([])
-        self._file = self._open()
+        self.columns, rows = self._read()
+        self._file = self._rewritten(rows)
 
     def log(self, frames: int, metrics: Mapping[str, float]) -> None:
         """Append a row."""
-        new = [name for name in metrics if name not in self.columns]
-        if new:
+        if new := [name for name in metrics if name not in self.columns]:
+            _, rows = self._read()
             self.columns += new
-            self._file.close()
-            self._rewrite(self._data())
-            self._file = self._open()
+            self._file = self._rewritten(rows)
         row = {FRAMES: frames, **metrics}
         with naming(self.path):
             csv.writer(self._file, lineterminator="\n").writerow([row.get(name, "") for name in self.columns])
@@ -187,29 +163,17 @@ class CsvSink:
 
     def truncate_after(self, frames: int) -> None:
         """Drop the rows of more than ``frames`` frames."""
-        self._file.close()
-        self._rewrite(row for row in self._data() if int(row[0]) <= frames)
-        self._file = self._open()
+        _, rows = self._read()
+        self._file = self._rewritten([row for row in rows if int(row[0]) <= frames])
 
     def close(self, failed: bool = False) -> None:
         """Close the file."""
         self._file.close()
 
-    def _open(self) -> TextIO:
-        return self.path.open("a", encoding="utf-8", newline="")
-
-    def _rows(self) -> Iterator[list[str]]:
-        if self.path.exists():
-            with self.path.open(encoding="utf-8", newline="") as file:
-                yield from csv.reader(file)
-
-    def _data(self) -> Iterator[list[str]]:
-        rows = self._rows()
-        next(rows, None)
-        return rows
-
-    def _rewrite(self, rows: Iterable[list[str]]) -> None:
-        """Replace the file at once: header and ``rows``, each filled up to the header's width."""
+    def _rewritten(self, rows: list[list[str]]) -> TextIO:
+        """The file, replaced at once by header and ``rows``, each filled up to the header's width."""
+        if (file := getattr(self, "_file", None)) is not None:
+            file.close()
         with (
             naming(self.path),
             replacing(self.path) as (partial,),
@@ -218,21 +182,19 @@ class CsvSink:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(self.columns)
             writer.writerows(row + [""] * (len(self.columns) - len(row)) for row in rows)
+        return self.path.open("a", encoding="utf-8", newline="")
 
-    def _check(self) -> None:
-        """Raises a :class:`ConfigError` where there is a file of something else: nothing of it may be lost."""
+    def _read(self) -> tuple[list[str], list[list[str]]]:
+        """Header and rows, without one that was cut off; an error if it is something else, of which nothing is lost."""
         try:
-            rows = list(self._rows())
-            if rows and not self.path.read_bytes().endswith(b"\n"):
-                rows.pop()  # it was cut off
-            header, *rows = rows or [[FRAMES]]
+            text = self.path.read_text(encoding="utf-8") if self.path.exists() else ""
+            header, *rows = list(csv.reader(text[: text.rfind("\n") + 1].splitlines())) or [[FRAMES]]
             if header[:1] != [FRAMES]:
                 raise ValueError(f"its first column is not {FRAMES}")
             for row in rows:
                 if len(row) > len(header):
-                    raise ValueError(
-                        f"the row of {int(row[0]):,} frames has {len(row)} cells for {len(header)} columns"
-                    )
+                    told = f"the row of {int(row[0]):,} frames has {len(row)} cells for {len(header)} columns"
+                    raise ValueError(told)
                 int(row[0])
                 for cell in filter(None, row):
                     float(cell)
@@ -240,15 +202,7 @@ class CsvSink:
             raise ConfigError(f"{self.path}: a folder, not a table of metrics; move it elsewhere to go on") from None
         except (csv.Error, IndexError, ValueError) as error:
             raise ConfigError(f"{self.path}: not a table of metrics ({error}); move it elsewhere to go on") from None
-
-    def _drop_incomplete_row(self) -> None:
-        if not self.path.exists():
-            return
-        with self.path.open("rb+") as file:
-            content = file.read()
-            file.truncate(content.rfind(b"\n") + 1)
-        if b"\n" not in content:  # not even a header
-            self.path.unlink()
+        return header, rows
 
 
 def read_metrics(path: Path) -> list[dict[str, float]]:
@@ -259,6 +213,34 @@ def read_metrics(path: Path) -> list[dict[str, float]]:
     """
     with path.open(encoding="utf-8", newline="") as file:
         return [{name: float(cell) for name, cell in row.items() if cell} for row in csv.DictReader(file)]
+
+
+_OBJECTIVES = ("eval/success", "eval/return")
+_VALUES: dict[str, Callable[[list[float]], float]] = {
+    "last": lambda values: values[-1],
+    "max": max,
+    "min": min,
+    "mean": lambda v: math.fsum(v) / len(v),
+}
+
+
+def score(run: Path | str, objective: ObjectiveConfig) -> float:
+    """The objective of a run, so far as it has come; NaN where no evaluation could be summed up.
+
+    Raises:
+        ConfigError: the run has not logged such a metric; it says what it has logged.
+    """
+    path = Path(run) / METRICS_FILE
+    rows = read_metrics(path)
+    columns = {name for row in rows for name in row}
+    metric = objective.metric or next((name for name in _OBJECTIVES if name in columns), _OBJECTIVES[-1])
+    values = [row[metric] for row in rows if metric in row]
+    if not values and objective.metric is None and "eval/non_finite" in columns:
+        return math.nan  # no evaluation could be summed up
+    if not values:
+        guess = did_you_mean(metric, columns)
+        raise ConfigError(f"objective.metric: {metric!r} is not in {path}, {guess}it has: {', '.join(sorted(columns))}")
+    return float(_VALUES[objective.value](values))
 
 
 class TensorBoardSink:
@@ -308,6 +290,57 @@ def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, bo
                 yield from _flat(value, f"{prefix}{key}.")
             else:
                 yield f"{prefix}{key}", value if isinstance(value, bool | int | float | str) else str(value)
+
+
+class WandbSink:
+    """Weights & Biases, online or offline. A resumed run continues under the id kept in its directory."""
+
+    name: ClassVar[str] = "W&B"
+
+    def __init__(self, directory: Path, config: LoggerConfig, run_config: dict[str, Any]) -> None:
+        self._run = _start_wandb(directory, config, run_config)
+        write_text(directory / RUN_ID_FILE, self._run.id + "\n")
+        # Frames are the x axis. W&B's own step must never go back, which a resumed run does.
+        self._run.define_metric(FRAMES, hidden=True)
+        self._run.define_metric("*", step_metric=FRAMES)
+
+    def log(self, frames: int, metrics: Mapping[str, float]) -> None:
+        """Send one point of each metric."""
+        self._run.log({FRAMES: frames, **metrics})
+
+    def truncate_after(self, frames: int) -> None:
+        """Nothing: what the service has received stays, and later points are drawn over it."""
+
+    def close(self, failed: bool = False) -> None:
+        """Wait until everything is sent (online) or written (offline)."""
+        self._run.finish(exit_code=int(failed))
+
+
+def _start_wandb(directory: Path, config: LoggerConfig, run_config: dict[str, Any]) -> Any:
+    import wandb  # slow to import, and not always wanted
+
+    id_file = directory / RUN_ID_FILE
+    times: dict[str, Any] = {"init_timeout": config.wandb_timeout, "login_timeout": config.wandb_timeout}
+    if hasattr(wandb.Settings(), "finish_timeout"):
+        times["finish_timeout"] = 10 * config.wandb_timeout
+    options: dict[str, Any] = {
+        "id": id_file.read_text(encoding="utf-8").strip() if id_file.exists() else None,
+        "dir": str(directory),
+        "project": config.wandb_project,
+        "entity": config.wandb_entity,
+        "group": config.wandb_group,
+        "tags": config.wandb_tags,
+        "name": config.wandb_name or directory.name,
+        "config": run_config,
+        "settings": wandb.Settings(console="off", quiet=True, **times),
+    }
+    if config.wandb == "online":
+        try:
+            return wandb.init(mode="online", resume="allow", **options)
+        except wandb.errors.Error as error:
+            reason = str(error).partition("\n")[0]
+            warnings.warn(f"W&B is out of reach, recording offline instead: {reason}", stacklevel=4)
+    return wandb.init(mode="offline", **options)
 
 
 def _warn_without(name: str, error: Exception) -> None:

@@ -6,7 +6,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import TextIO
 
 from rich.console import Console, Group
@@ -19,12 +18,6 @@ from rich.text import Text
 
 from envs.working import Work
 
-RETURN = "train/return"
-SUCCESS = "train/success"  # a share in [0, 1]; its interval is in train/success_low and train/success_high
-LEVEL = "curriculum/level"
-UPDATES = "train/updates"  # gradient steps so far
-LOSS_GROUP = "loss/"
-
 _BAR_WIDTH = 30
 _REFRESH_SECONDS = 0.25
 _IDLE_SECONDS = 1.0  # without news, after which a panel is drawn again
@@ -35,9 +28,9 @@ _PATIENCE_SECONDS = 1.0  # what is quicker shows no bar
 class Progress:
     """Shows how far a run is, how fast it goes and how well it does.
 
-    Metrics that are shown: ``train/return``, ``train/success`` (with ``_low`` and ``_high``),
-    ``curriculum/level``, everything under ``loss/``, and ``train/updates`` as a rate. Others are ignored;
-    a metric keeps its last value until it is given again.
+    Metrics that are shown: ``train/return``, ``train/success`` (a share in [0, 1]; its interval is in ``_low`` and
+    ``_high``), ``curriculum/level``, everything under ``loss/``, and ``train/updates`` as a rate. Others are ignored; a
+    metric keeps its last value until it is given again.
 
     Args:
         total_frames: length of the run.
@@ -57,12 +50,13 @@ class Progress:
         interval: float = 10.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        stream = sys.stdout if stream is None else stream
-        self._encoding = getattr(stream, "encoding", None) or "ascii"
-        self._unicode = self._encoding.lower().replace("-", "").replace("_", "") == "utf8"
-        self._status = _Status(total_frames, start_frames, start_updates, clock)
+        self._stream = sys.stdout if stream is None else stream
+        encoding = (getattr(self._stream, "encoding", None) or "ascii").lower()
+        self._unicode = encoding.replace("-", "").replace("_", "") == "utf8"
+        self._total, self._start_frames, self._start_updates = total_frames, start_frames, start_updates
+        self._frames, self._metrics, self._now = start_frames, dict[str, float](), ""
+        self._clock, self._began, self._interval = clock, clock(), interval
         self._work = _WorkStatus(clock)
-        self._stream, self._clock, self._interval = stream, clock, interval
         self._events: deque[str] = deque(maxlen=_EVENTS_SHOWN)
         self._shown_at, self._pending = -math.inf, False
         self._lock, self._closing = threading.RLock(), threading.Event()
@@ -84,8 +78,8 @@ class Progress:
     def update(self, frames: int, metrics: Mapping[str, float] | None = None) -> None:
         """Take in the state of the run; shown at most every so often, so call it as often as you like."""
         with self._lock:
-            self._status.observe(frames, metrics or {})
-            self._pending = True
+            self._frames, self._pending = frames, True
+            self._metrics.update(metrics or {})
             if self.due:
                 self._show()
 
@@ -93,9 +87,9 @@ class Progress:
         """Tell of something that happened once, such as a saved checkpoint. Shown immediately."""
         text = self._encodable(" ".join(text.split()))
         with self._lock:
-            self._events.append(f"{_duration(self._status.elapsed)}  {text}")
+            self._events.append(f"{_duration(self._clock() - self._began)}  {text}")
             if self._live is None:
-                self._print(text)
+                print(text, file=self._stream, flush=True)
             else:
                 self._show()
 
@@ -103,12 +97,12 @@ class Progress:
         """Take in how far work within the run is, such as an evaluation; see :func:`envs.working.following`."""
         with self._lock:
             self._work.observe(work)
-            self._status.now = "" if work.over else self._work.text
+            self._now = "" if work.over else self._work.text
             if self._live is not None:
                 if work.over or self.due:
                     self._show()
             elif not work.over and self._work.told(self._interval):
-                self._print(self._encodable(self._work.text))
+                print(self._encodable(self._work.text), file=self._stream, flush=True)
 
     def close(self) -> None:
         """Show the final state and give the terminal back. Closing again does nothing."""
@@ -129,108 +123,58 @@ class Progress:
 
     def _show(self) -> None:
         self._shown_at, self._pending = self._clock(), False
-        if self._live is None:
-            self._print(self._encodable(" | ".join(f"{name} {text}" for name, text in self._status.rows())))
-        else:
+        if self._live is not None:
             self._live.update(self._panel(), refresh=True)
+            return
+        line = " | ".join(f"{name} {text}" for name, text in self._rows().items())
+        print(self._encodable(line), file=self._stream, flush=True)
 
     def _panel(self) -> Panel:
         table = Table.grid(padding=(0, 2))
-        for name, text in self._status.rows():
+        for name, text in self._rows().items():
             # Text, not str: rich reads square brackets in a str as markup.
             table.add_row(Text(name), Text(self._encodable(text)))
+        filled = round(_BAR_WIDTH * self._fraction)
+        full, empty = ("█", "░") if self._unicode else ("#", "-")
+        bar = Text(full * filled + empty * (_BAR_WIDTH - filled))
         events = [Text(event, style="dim") for event in self._events]
         # rich itself draws the border in ASCII where the encoding asks for it.
-        return Panel(Group(Text(self._bar()), table, *events), title="rlstack", expand=False)
+        return Panel(Group(bar, table, *events), title="rlstack", expand=False)
 
-    def _bar(self) -> str:
-        filled = round(_BAR_WIDTH * self._status.fraction)
-        full, empty = ("█", "░") if self._unicode else ("#", "-")
-        return full * filled + empty * (_BAR_WIDTH - filled)
+    @property
+    def _fraction(self) -> float:
+        return min(max(self._frames / self._total, 0.0), 1.0) if self._total > 0 else 1.0
+
+    def _rows(self) -> dict[str, str]:
+        """Everything that is known by now, by name."""
+        metrics, elapsed = self._metrics, self._clock() - self._began
+        rate = (self._frames - self._start_frames) / elapsed if elapsed > 0 else 0.0
+        updates = metrics.get("train/updates", self._start_updates) - self._start_updates
+        rows = {
+            "frames": f"{self._frames:,} / {self._total:,} ({100 * self._fraction:.1f}%)",
+            "frames/s": f"{rate:,.0f}",
+        }
+        if updates > 0 and elapsed > 0:
+            rows["updates/s"] = f"{updates / elapsed:,.1f}"
+        if "train/return" in metrics:
+            rows["return"] = f"{metrics['train/return']:.4g}"
+        if "train/success" in metrics:
+            ends = [metrics.get(f"train/success_{end}") for end in ("low", "high")]
+            interval = "" if None in ends else f" [{ends[0]:.1%}, {ends[1]:.1%}]"
+            rows["success"] = f"{metrics['train/success']:.1%}{interval}"
+        if "curriculum/level" in metrics:
+            rows["level"] = f"{metrics['curriculum/level']:.3g}"
+        losses = {name.removeprefix("loss/"): metrics[name] for name in metrics if name.startswith("loss/")}
+        if losses:
+            rows["loss"] = ", ".join(f"{name} {value:.4g}" for name, value in losses.items())
+        rows["elapsed"] = _duration(elapsed)
+        if rate > 0:
+            rows["left"] = _duration(max(self._total - self._frames, 0) / rate)
+        return {**rows, "now": self._now} if self._now else rows
 
     def _encodable(self, text: str) -> str:
-        encoding = self._encoding if self._unicode else "ascii"
+        encoding = "utf-8" if self._unicode else "ascii"
         return text.encode(encoding, "replace").decode(encoding)
-
-    def _print(self, line: str) -> None:
-        print(line, file=self._stream, flush=True)
-
-
-@dataclass
-class _Status:
-    """The numbers behind the display, and how they read."""
-
-    total_frames: int
-    start_frames: int
-    start_updates: float
-    clock: Callable[[], float]
-    metrics: dict[str, float] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.started_at = self.clock()
-        self.frames = self.start_frames
-        self.now = ""
-
-    def observe(self, frames: int, metrics: Mapping[str, float]) -> None:
-        self.frames = frames
-        self.metrics.update(metrics)
-
-    @property
-    def elapsed(self) -> float:
-        return self.clock() - self.started_at
-
-    @property
-    def fraction(self) -> float:
-        return min(max(self.frames / self.total_frames, 0.0), 1.0) if self.total_frames > 0 else 1.0
-
-    @property
-    def frames_per_second(self) -> float:
-        return (self.frames - self.start_frames) / self.elapsed if self.elapsed > 0 else 0.0
-
-    @property
-    def updates_per_second(self) -> float | None:
-        """``None`` before the first update of this process."""
-        updates = self.metrics.get(UPDATES, self.start_updates) - self.start_updates
-        return updates / self.elapsed if updates > 0 and self.elapsed > 0 else None
-
-    @property
-    def seconds_left(self) -> float | None:
-        rate = self.frames_per_second
-        return max(self.total_frames - self.frames, 0) / rate if rate > 0 else None
-
-    def rows(self) -> list[tuple[str, str]]:
-        """Name and text of everything that is known by now."""
-        rows = [
-            ("frames", f"{self.frames:,} / {self.total_frames:,} ({100 * self.fraction:.1f}%)"),
-            ("frames/s", f"{self.frames_per_second:,.0f}"),
-        ]
-        if (updates := self.updates_per_second) is not None:
-            rows.append(("updates/s", f"{updates:,.1f}"))
-        rows += self._metric_rows()
-        rows.append(("elapsed", _duration(self.elapsed)))
-        if (left := self.seconds_left) is not None:
-            rows.append(("left", _duration(left)))
-        if self.now:
-            rows.append(("now", self.now))
-        return rows
-
-    def _metric_rows(self) -> list[tuple[str, str]]:
-        rows = []
-        if RETURN in self.metrics:
-            rows.append(("return", f"{self.metrics[RETURN]:.4g}"))
-        if SUCCESS in self.metrics:
-            rows.append(("success", f"{self.metrics[SUCCESS]:.1%}{self._success_interval()}"))
-        if LEVEL in self.metrics:
-            rows.append(("level", f"{self.metrics[LEVEL]:.3g}"))
-        losses = {name: value for name, value in self.metrics.items() if name.startswith(LOSS_GROUP)}
-        if losses:
-            text = ", ".join(f"{name.removeprefix(LOSS_GROUP)} {value:.4g}" for name, value in losses.items())
-            rows.append(("loss", text))
-        return rows
-
-    def _success_interval(self) -> str:
-        low, high = self.metrics.get(f"{SUCCESS}_low"), self.metrics.get(f"{SUCCESS}_high")
-        return "" if low is None or high is None else f" [{low:.1%}, {high:.1%}]"
 
 
 class WorkDisplay:

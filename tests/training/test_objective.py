@@ -8,7 +8,7 @@ import pytest
 
 from rlstack.config import ConfigError
 from rlstack.training.config import ObjectiveConfig
-from rlstack.training.objective import score
+from rlstack.training.loggers import score
 
 METRICS = "frames,eval/return,eval/success,train/return\n10,3,,1\n20,,,9\n30,7,,\n40,5,{success},\n"
 

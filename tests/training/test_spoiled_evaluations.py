@@ -20,7 +20,7 @@ from rlstack.evaluation.evaluator import evaluate
 from rlstack.evaluation.results import Evaluation
 from rlstack.runs.worlds import world_options
 from rlstack.training.config import ObjectiveConfig
-from rlstack.training.objective import score
+from rlstack.training.loggers import score
 from rlstack.training.run import train
 from tests.conftest import Ended
 from tests.training.test_failures import plain
