@@ -46,7 +46,7 @@ class EvaluateConfig:
 
 @dataclass
 class Candidate:
-    """What is evaluated.
+    """An agent to evaluate.
 
     Attributes:
         agent: which acts.
@@ -207,7 +207,7 @@ def _without_opponents(config: EvaluateConfig, env: dict[str, Any]) -> dict[str,
 
 
 def output_folder(config: EvaluateConfig, judged: Candidate) -> Path:
-    """Where the results go: a name of its own for every agent, seed, policy and world.
+    """The folder of the results, with a name of its own for every agent, seed, policy and world.
 
     Raises:
         ConfigError: the folder cannot be made.

@@ -17,7 +17,7 @@ import torch
 import envs.marinenav.episodes
 import rlstack
 from rlstack.config import ConfigError
-from rlstack.reporting.runs import Run
+from rlstack.reporting.runs import StoredRun
 from rlstack.runs.checkpoint import write_checkpoint
 from rlstack.runs.run_directory import RunDirectory
 from tests.damage import Bait
@@ -185,6 +185,6 @@ def test_a_bomb_of_aliases_is_refused_unbuilt(text: str, tmp_path: Path) -> None
     (tmp_path / "config.yaml").write_text(text)
     with pytest.raises(ConfigError, match=r"alias|bytes"):
         RunDirectory.open(tmp_path).read_config()
-    assert Run.read(tmp_path, "a").config == {}
+    assert StoredRun.read(tmp_path, "a").config == {}
     (tmp_path / "config.yaml").write_text("a: &a [1, 2]\nb: *a\n")
     assert RunDirectory.open(tmp_path).read_config() == {"a": [1, 2], "b": [1, 2]}

@@ -57,7 +57,7 @@ def shares(parts: Mapping[str, float]) -> dict[str, float]:
 
 
 def whole_gain(share: float, factor: float) -> float:
-    """How many times as quick everything is if a share of it becomes ``factor`` times as quick (Amdahl 1967)."""
+    """The speed-up of the whole if a share of it becomes ``factor`` times as quick (Amdahl 1967)."""
     return 1 / (1 - share + share / factor)
 
 

@@ -1,4 +1,4 @@
-"""How busy the training keeps a GPU, and how often it waits for it or copies to it."""
+"""The utilisation of a GPU by the training, and its copies, waits and kernels."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ class MeasuredTraining:
 
     @cached_property
     def num_worlds(self) -> int:
-        """How many worlds there are; they are counted where the option is null."""
+        """The number of worlds, counted where the option is null."""
         given = self.config.env.get(self.size_option) if self.size_option else 1
         return self.world().batch_size.numel() if given is None else int(given)
 
@@ -130,7 +130,7 @@ def percentiles(durations: list[float]) -> dict[str, float]:
 
 
 def cores() -> int:
-    """How many cores this process may use."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

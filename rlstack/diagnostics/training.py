@@ -1,4 +1,4 @@
-"""Where the time of a training goes: its loop runs for a while, with the parts of an iteration or update timed."""
+"""Times the parts of an iteration and of an update while the training loop itself runs for a while."""
 
 from __future__ import annotations
 

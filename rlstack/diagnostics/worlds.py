@@ -1,4 +1,4 @@
-"""How fast the worlds step by themselves, and how fast the policy acts by itself, for more and fewer worlds."""
+"""The speed of the worlds alone and of the policy alone, for more and fewer worlds."""
 
 from __future__ import annotations
 

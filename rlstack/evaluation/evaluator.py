@@ -33,7 +33,7 @@ MAX_WORLDS = 128
 batches waste less on stragglers than one large one; and what a policy computes stays in the cache."""
 
 MOST_STEPS = 100_000
-"""What ends an episode of a world that names no ``evaluation_steps``, should its own rules never do so."""
+"""Steps after which an episode is cut in a world that names no ``evaluation_steps``."""
 
 _OBSERVED = frozenset({"observation"})
 
@@ -274,7 +274,7 @@ class EpisodeStatistics:
         self._length = 0
 
     def checked(self, root: TensorDictBase, step: int) -> TensorDictBase:
-        """What is shown before a step, with zeros in place of observations that are not finite."""
+        """The tensordict before a step, with zeros in place of observations that are not finite."""
         if self._find(root, step, _OBSERVED):
             return root
         for key, value in list(leaves(root, _OBSERVED)):
@@ -291,7 +291,7 @@ class EpisodeStatistics:
         return int(self.running.sum())
 
     def _find(self, shown: TensorDictBase, step: int, only: frozenset[str]) -> bool:
-        """Whether all is finite; where it is not, episodes that are judged end, and are noted in :attr:`found`."""
+        """True if all is finite; else ends the episodes in which it is not, and notes them in :attr:`found`."""
         values = [value for _, value in leaves(shown, only)]
         if Sum(values).is_finite() or all(bool(torch.isfinite(value).all()) for value in values):
             return True

@@ -84,7 +84,7 @@ class EpisodeAnimation(Protocol):
 
     @property
     def over(self) -> bool:
-        """Whether the episode has ended."""
+        """The episode has ended."""
 
     @property
     def caption(self) -> str:

@@ -25,7 +25,7 @@ _FPS = 30.0
 _LONGEST = 0.2  # s that are passed at once where drawing is slow
 _SEEK_SECONDS = 0.2  # per picture while an arrow is held
 HOLD_SECONDS = 1.5
-"""How long the last picture stands still."""
+"""Seconds for which the last picture stands still."""
 _HALF_BLOCK = "\N{UPPER HALF BLOCK}"
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"  # another screen, without a cursor
 _HOME, _PLAIN, _CLEAR = "\x1b[H", "\x1b[0m", "\x1b[K"

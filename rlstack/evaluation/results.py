@@ -1,4 +1,4 @@
-"""What an evaluation found: numbers per episode, their summary with intervals, and its file format."""
+"""The results of an evaluation: numbers per episode, their summary with intervals, and the file format."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class Evaluation:
         return {name: value for name, value in numbers.items() if value is not None}
 
     def rank(self, tie_breaker: str = "return") -> list[float]:
-        """What makes one evaluation better than another: success, then the other; in a world without, the return.
+        """A key by which evaluations sort, better ones last: success, then the other; in a world without, the return.
 
         All are -inf where an episode cannot be summed up: nothing is worse.
         """

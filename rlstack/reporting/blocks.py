@@ -1,4 +1,4 @@
-"""What a page is made of; how each of them looks is the template's business."""
+"""The blocks that a page is made of; the template says how each of them looks."""
 
 from __future__ import annotations
 
@@ -8,16 +8,14 @@ from typing import Any, ClassVar
 
 from markupsafe import Markup
 
-from .media import Medium
-
 
 @dataclass(frozen=True)
-class Table:
+class DataTable:
     """Rows of cells; text is escaped, :class:`Markup` is not.
 
     Attributes:
         text: how many of the first columns hold words, not numbers.
-        fold: shown as this line, with the table inside; None: always shown.
+        fold: a line that shows the table when it is opened; None: always shown.
     """
 
     kind: ClassVar[str] = "table"
@@ -41,8 +39,8 @@ class Panels:
 
 
 @dataclass(frozen=True)
-class Text:
-    """Lines of text, as a list where there are several."""
+class Paragraphs:
+    """Lines of text."""
 
     kind: ClassVar[str] = "text"
     lines: Sequence[str]
@@ -58,12 +56,21 @@ class Code:
 
 
 @dataclass(frozen=True)
-class Picture:
+class Drawing:
     """One wide drawing, which scrolls inside its box."""
 
     kind: ClassVar[str] = "picture"
     drawing: Markup
     caption: str = ""
+
+
+@dataclass(frozen=True)
+class Medium:
+    """A film or picture: the element that shows it (``video`` or ``img``) and a ``data:`` address with all of it."""
+
+    caption: str
+    source: str
+    tag: str
 
 
 @dataclass(frozen=True)
@@ -74,12 +81,12 @@ class Films:
     media: Sequence[Medium]
 
 
-Block = Table | Panels | Text | Code | Picture | Films
+Block = DataTable | Panels | Paragraphs | Code | Drawing | Films
 
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and what stands below it."""
+    """A heading and the blocks below it."""
 
     title: str
     blocks: list[Block] = field(default_factory=list)
@@ -88,15 +95,6 @@ class Section:
     def id(self) -> str:
         """For links within the page."""
         return self.title.lower().replace(" ", "-")
-
-
-@dataclass(frozen=True)
-class Tile:
-    """A figure at the head of the page, and a line about it."""
-
-    name: str
-    value: str
-    about: str = ""
 
 
 def number(value: float | None) -> str:
@@ -109,3 +107,15 @@ def number(value: float | None) -> str:
 def interval(bounds: Iterable[float] | None) -> str:
     """Two numbers as from and to."""
     return "–" if bounds is None else " to ".join(number(bound) for bound in bounds)
+
+
+def duration(seconds: float) -> str:
+    """Seconds for people: ``48 s``, ``12 min``, ``3.4 h``."""
+    if seconds < 120:
+        return f"{seconds:.3g} s"
+    return f"{seconds / 60:.3g} min" if seconds < 7200 else f"{seconds / 3600:,.1f} h"
+
+
+def shorter(text: str, most: int) -> str:
+    """The text, its end left out where it is too long."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"

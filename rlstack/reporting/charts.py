@@ -1,17 +1,23 @@
-"""Line charts as SVG that takes its colours from the page, in the light and in the dark."""
+"""Charts as SVG that take their colours from the page, in the light and in the dark."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from markupsafe import Markup, escape
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from .bands import Line, Series
+from .blocks import shorter
+from .differences import written
+from .runs import Curve, Series, StoredRun
 
+MOST = 200
+"""Points of a drawn line; of a longer curve, neighbours are averaged."""
 WIDTH, HEIGHT = 400.0, 220.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46.0, 10.0, 10.0, 24.0
 _DOTS = 15
@@ -19,8 +25,83 @@ _DOTS = 15
 Limits = tuple[float, float]
 
 
-class Frame:
-    """The place of a chart's lines: scales from values to the picture, and the axes around it."""
+@dataclass(frozen=True)
+class Line:
+    """A line of a chart, for a run or a group of runs.
+
+    Attributes:
+        label: for the legend.
+        colour: its number; None is grey, for lines in the background.
+        x, y: ``[N]``.
+        low, high: ``[N]`` of the band, None where there is none.
+        faint: the single runs behind the mean.
+    """
+
+    label: str
+    colour: int | None
+    x: Series
+    y: Series
+    low: Series | None = None
+    high: Series | None = None
+    faint: list[Curve] = field(default_factory=list)
+
+
+def line_of(
+    runs: Sequence[StoredRun], metric: str, label: str, colour: int | None, single: bool = False
+) -> Line | None:
+    """The metric of one run, with its ``_low`` and ``_high`` where they were logged; or mean and range over several.
+
+    None where no run has logged it. ``single``: with the single runs behind the mean.
+    """
+    curves = [run.curves[metric] for run in runs if metric in run.curves]
+    if not curves:
+        return None
+    if len(curves) > 1:
+        grid, values = aligned(curves)
+        faint = [thinned(curve) for curve in curves] if single else []
+        return Line(label, colour, grid, np.nanmean(values, 0), np.nanmin(values, 0), np.nanmax(values, 0), faint)
+    (curve,) = curves
+    bounds = [
+        next((run.curves[metric + end] for run in runs if metric + end in run.curves), None)
+        for end in ("_low", "_high")
+    ]
+    low, high = (None if b is None or len(b.values) != len(curve.values) else thinned(b).values for b in bounds)
+    return Line(label, colour, *thinned(curve), low, high)
+
+
+def aligned(curves: Sequence[Curve]) -> tuple[Series, Series]:
+    """Curves on the same frames: ``[N]`` and values ``[C, N]``, between points on a straight line.
+
+    A curve is NaN before its first and after its last point. The frames go as far as half of the curves do.
+    """
+    starts, ends = (sorted(float(curve.frames[place]) for curve in curves) for place in (0, -1))
+    start, end = starts[len(curves) // 2], ends[(len(curves) - 1) // 2]
+    if end <= start:  # each has a point or two of its own: side by side
+        return np.array([np.mean(starts)]), np.stack([curve.values[-1:] for curve in curves])
+    longest = max(curves, key=lambda curve: len(curve.frames))
+    inside = np.unique(longest.frames[(longest.frames > start) & (longest.frames < end)])
+    grid = np.concatenate([[start], inside, [end]])
+    if len(grid) > MOST:
+        grid = np.linspace(start, end, MOST)
+    values = [np.interp(grid, curve.frames, curve.values, left=np.nan, right=np.nan) for curve in curves]
+    return grid, np.stack(values)
+
+
+def thinned(curve: Curve) -> Curve:
+    """At most :data:`MOST` points, each the mean of neighbours."""
+    count = len(curve.frames)
+    if count <= MOST:
+        return curve
+    cuts = np.linspace(0, count, MOST + 1).astype(int)[:-1]
+    sizes = np.diff([*cuts, count])
+    return Curve(*(np.add.reduceat(part, cuts) / sizes for part in curve))
+
+
+# -- a chart -----------------------------------------------------------------------------------------------------
+
+
+class ChartArea:
+    """The area of a chart's lines: scales from values to pixels, and the axes around it."""
 
     def __init__(self, x: Limits, y: Limits, left: float = _LEFT) -> None:
         self.x, self.y, self.left = _widened(x), _widened(y), left
@@ -42,10 +123,8 @@ class Frame:
 
     def axes(self, names: Mapping[float, str] | None) -> str:
         """Grid lines and their numbers, or names."""
-        right = WIDTH - _RIGHT
-        rows = names or labelled(ticks(self.y, 5))
-        parts = []
-        for value, name in rows.items():
+        right, parts = WIDTH - _RIGHT, list[str]()
+        for value, name in (names or labelled(ticks(self.y, 5))).items():
             y = float(self.down(value))
             parts.append(f'<path class="rule" d="M{self.left:g},{y:.1f}H{right:g}"/>')
             parts.append(f'<text class="end" x="{self.left - 6:g}" y="{y + 3.5:.1f}">{escape(name)}</text>')
@@ -55,16 +134,21 @@ class Frame:
             parts.append(f'<text class="{side}" x="{x:.1f}" y="{HEIGHT - 8:g}">{name}</text>')
         return "".join(parts)
 
-    @property
-    def base(self) -> str:
-        """The line below everything."""
-        return f'<path class="axis" d="M{self.left:g},{HEIGHT - _BOTTOM:g}H{WIDTH - _RIGHT:g}"/>'
-
-    @property
-    def data(self) -> str:
-        """For the script that reads values under the pointer."""
-        inside = (self.left, WIDTH - _RIGHT, HEIGHT - _BOTTOM, _TOP)
-        return " ".join(f"{number:.9g}" for number in (*inside, *self.x, *self.y))
+    def drawn(self, line: Line) -> str:
+        """A line with its band, dots and single runs."""
+        parts = [f'<path class="faint" d="{self.path(*curve)}"/>' for curve in line.faint if len(curve.frames) > 1]
+        if line.low is not None and line.high is not None:
+            x, y = np.concatenate([line.x, line.x[::-1]]), np.concatenate([line.low, line.high[::-1]])
+            parts.append(f'<path class="band" d="{self.path(x, y, closed=True)}"/>')
+        parts.append(f'<path class="line" d="{self.path(line.x, line.y)}" data-label="{escape(line.label)}"/>')
+        if len(line.x) <= _DOTS and line.colour is not None:
+            dots = zip(self.across(line.x), self.down(line.y))
+            parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.4"/>' for x, y in dots]
+        for curve in line.faint:
+            if len(curve.frames) == 1:
+                ((x,), (y,)) = self.across(curve.frames), self.down(curve.values)
+                parts.append(f'<circle class="faint" cx="{x:.1f}" cy="{y:.1f}" r="2"/>')
+        return f'<g class="{"grey" if line.colour is None else f"c{line.colour}"}">{"".join(parts)}</g>'
 
 
 def chart(
@@ -84,46 +168,27 @@ def chart(
         names: of values on the y axis, instead of numbers.
     """
     lines = [_stepped(line) for line in lines] if step else lines
-    across = np.concatenate([line.x for line in lines] + [curve.frames for line in lines for curve in line.faint])
+    faint = [curve for line in lines for curve in line.faint]
+    across = np.concatenate([line.x for line in lines] + [curve.frames for curve in faint])
     shown = [part for line in lines for part in (line.y, line.low, line.high) if part is not None]
-    y = limits or _range(shown + [curve.values for line in lines for curve in line.faint])
     widest = max((len(name) for name in names.values()), default=0) if names else 0
-    frame = Frame((0.0, float(across.max())), y, max(_LEFT, min(130.0, 14 + 6.2 * widest)))
-    body = "".join(_drawn(line, frame) for line in lines)
+    y = limits or _range(shown + [curve.values for curve in faint])
+    area = ChartArea((0.0, float(across.max())), y, max(_LEFT, min(130.0, 14 + 6.2 * widest)))
+    inside = (area.left, WIDTH - _RIGHT, HEIGHT - _BOTTOM, _TOP, *area.x, *area.y)  # for the script
     return Markup(
         f'<svg class="chart" viewBox="0 0 {WIDTH:g} {HEIGHT:g}" role="img" aria-label="{escape(title)}" '
-        f'data-frame="{frame.data}">{frame.axes(names)}{body}{frame.base}</svg>'
+        f'data-frame="{" ".join(f"{value:.9g}" for value in inside)}">'
+        f"{area.axes(names)}{''.join(map(area.drawn, lines))}"
+        f'<path class="axis" d="M{area.left:g},{HEIGHT - _BOTTOM:g}H{WIDTH - _RIGHT:g}"/></svg>'
     )
 
 
-def _drawn(line: Line, frame: Frame) -> str:
-    colour = "grey" if line.colour is None else f"c{line.colour}"
-    parts = [f'<path class="faint" d="{frame.path(*curve)}"/>' for curve in line.faint if len(curve.frames) > 1]
-    if line.low is not None and line.high is not None:
-        x, y = np.concatenate([line.x, line.x[::-1]]), np.concatenate([line.low, line.high[::-1]])
-        parts.append(f'<path class="band" d="{frame.path(x, y, closed=True)}"/>')
-    parts.append(f'<path class="line" d="{frame.path(line.x, line.y)}" data-label="{escape(line.label)}"/>')
-    if len(line.x) <= _DOTS and line.colour is not None:
-        dots = zip(frame.across(line.x), frame.down(line.y))
-        parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.4"/>' for x, y in dots]
-    for curve in line.faint:
-        if len(curve.frames) == 1:
-            ((across,), (down,)) = frame.across(curve.frames), frame.down(curve.values)
-            parts.append(f'<circle class="faint" cx="{across:.1f}" cy="{down:.1f}" r="2"/>')
-    return f'<g class="{colour}">{"".join(parts)}</g>'
-
-
 def _stepped(line: Line) -> Line:
-    faint = [
-        curve._replace(frames=_corners(curve.frames)[1:], values=_corners(curve.values)[:-1]) for curve in line.faint
-    ]
     if len(line.x) < 2:
         return line
-    return Line(line.label, line.colour, _corners(line.x)[1:], _corners(line.y)[:-1], faint=faint)
-
-
-def _corners(values: Series) -> Series:
-    return np.repeat(values, 2)
+    faint = [Curve(np.repeat(x, 2)[1:], np.repeat(y, 2)[:-1]) for x, y in line.faint]
+    x, y = np.repeat(line.x, 2)[1:], np.repeat(line.y, 2)[:-1]
+    return replace(line, x=x, y=y, low=None, high=None, faint=faint)
 
 
 def ticks(limits: Limits, most: int) -> list[float]:
@@ -141,10 +206,10 @@ def labelled(values: Sequence[float]) -> dict[float, str]:
         return all(abs(float(f"{value:.{figures}g}") - value) < 1e-3 * apart for value in values)
 
     figures = next((count for count in range(3, 9) if exact(count)), 9)
-    return {value: brief(value, figures) for value in values}
+    return {value: _brief(value, figures) for value in values}
 
 
-def brief(value: float, figures: int = 4) -> str:
+def _brief(value: float, figures: int = 4) -> str:
     """A number in a few letters: 0.25, 1.5k, 20M."""
     if abs(value) >= 1000:
         return EngFormatter(sep="")(float(f"{value:.{figures}g}"))
@@ -166,3 +231,95 @@ def _widened(limits: Limits) -> Limits:
         return low, high
     half = 0.5 * abs(low) or 0.5
     return low - half, high + half
+
+
+# -- parallel coordinates ----------------------------------------------------------------------------------------
+
+_TALL, _FIRST, _LAST = 300.0, 44.0, 282.0  # px: the picture, and the ends of an axis
+_MARGIN, _APART = 70.0, 150.0
+_WIDE = 50.0
+"""Positive numbers that span this ratio are shown on a logarithmic axis."""
+
+
+class ParallelAxis:
+    """A vertical axis: places of values in [0, 1] from below, and the marks beside it.
+
+    Numbers have a scale, linear or logarithmic; anything else has a place each.
+    """
+
+    def __init__(self, name: str, values: Sequence[Any]) -> None:
+        self.name, self._values = name, values
+        numbers = all(isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v) for v in values)
+        self.scale = "numbers" if numbers and len(set(values)) > 1 else "names"
+        if self.scale == "numbers":
+            self._low, self._high = float(min(values)), float(max(values))
+            if self._low > 0 and self._high / self._low >= _WIDE:
+                self.scale = "log"
+        self._names = list(dict.fromkeys(map(written, values)))
+
+    def place(self, value: Any) -> float:
+        """Of a value."""
+        if self.scale == "names":
+            return (self._names.index(written(value)) + 0.5) / len(self._names)
+        if self.scale == "log":
+            return (math.log(value) - math.log(self._low)) / (math.log(self._high) - math.log(self._low))
+        return (value - self._low) / (self._high - self._low)
+
+    def marks(self) -> list[tuple[float, str]]:
+        """Places and the text beside them."""
+        if self.scale == "names":
+            return [((index + 0.5) / len(self._names), shorter(name, 18)) for index, name in enumerate(self._names)]
+        chosen = sorted(set(self._values))
+        if len(chosen) > 6 and self.scale == "log":
+            powers = range(math.floor(math.log10(self._low)), math.ceil(math.log10(self._high)) + 1)
+            chosen = [10.0**power for power in powers if self._low <= 10.0**power <= self._high]
+        elif len(chosen) > 6:
+            chosen = ticks((self._low, self._high), 6)
+        return [(self.place(value), _brief(value)) for value in chosen]
+
+    def drawn(self, x: float) -> str:
+        """The axis at so many pixels from the left."""
+        name = self.name if len(self.name) <= 22 else f"…{self.name[-21:]}"
+        parts = [f'<path class="axis" d="M{x:g},{_FIRST:g}V{_LAST:g}"/>']
+        parts.append(f'<text class="middle name" x="{x:g}" y="{_FIRST - 22:g}">{escape(name)}</text>')
+        for place, text in self.marks():
+            parts.append(f'<text class="end mark" x="{x - 6:g}" y="{_from_top(place) + 3.5:.1f}">{escape(text)}</text>')
+        return "".join(parts)
+
+
+def parallel(keys: Sequence[str], rows: Sequence[Sequence[Any]], score: str, scores: Sequence[float]) -> Markup:
+    """Parallel coordinates: an axis for every key and one for the score, a line for every group of runs.
+
+    Args:
+        keys: names of the options that differ.
+        rows: a value for every key, of each group.
+        score: name of the last axis.
+        scores: of each group; lines are coloured by it, the best in front.
+    """
+    axes = [*(ParallelAxis(key, [row[index] for row in rows]) for index, key in enumerate(keys))]
+    axes.append(ParallelAxis(score, list(scores)))
+    low, high = min(scores), max(scores)
+    width = 2 * _MARGIN + _APART * len(keys)
+    lines = []
+    for row, result in sorted(zip(rows, scores), key=lambda entry: entry[1]):
+        places = [axis.place(value) for axis, value in zip(axes, (*row, result))]
+        points = [(_MARGIN + _APART * index, _from_top(place)) for index, place in enumerate(places)]
+        path = f"M{points[0][0]:g},{points[0][1]:.1f}"
+        for (x0, y0), (x1, y1) in pairwise(points):
+            bend = 0.4 * (x1 - x0)
+            path += f"C{x0 + bend:g},{y0:.1f} {x1 - bend:g},{y1:.1f} {x1:g},{y1:.1f}"
+        share = (result - low) / (high - low) if high > low else 1.0
+        told = ", ".join(f"{key} {written(value)}" for key, value in zip(keys, row))
+        lines.append(
+            f'<path class="sweep" style="--share:{share:.0%}" d="{path}">'
+            f"<title>{escape(told)}: {escape(score)} {result:.4g}</title></path>"
+        )
+    drawn = "".join(axis.drawn(_MARGIN + _APART * index) for index, axis in enumerate(axes))
+    return Markup(
+        f'<svg class="chart parallel" viewBox="0 0 {width:g} {_TALL:g}" style="min-width:{0.62 * width:.0f}px;'
+        f'max-width:{1.15 * width:.0f}px" role="img" aria-label="parallel coordinates">{"".join(lines)}{drawn}</svg>'
+    )
+
+
+def _from_top(place: float) -> float:
+    return _LAST - place * (_LAST - _FIRST)

@@ -1,4 +1,4 @@
-"""Every curve of the runs, a panel each, by what it is about."""
+"""Every curve of the runs, a panel each, in sections by subject."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from typing import Any
 
 from markupsafe import Markup
 
-from .bands import Line, line_of
-from .blocks import Block, Panels, Section, Table
-from .charts import chart
-from .differences import Group
-from .runs import Run
+from .blocks import Block, DataTable, Panels, Section
+from .charts import Line, chart, line_of
+from .differences import RunGroup
+from .runs import StoredRun
 
 SHARES = ("success", "collision", "win_rate")
 """Statistics between 0 and 1."""
@@ -19,7 +18,8 @@ _STAGE = "curriculum/stage"
 SINGLE = 3
 """Of no more groups than these, the single runs are drawn, too."""
 _SHOWN = 6
-_ORDER = ("success", "return", "length", "time", "energy", "collision")
+FIRST = ("success", "return", "length", "time", "energy", "collision")
+"""Of an evaluation's statistics, those that are shown first."""
 _LAST = ("episodes", "updates")
 _ENDS = ("_low", "_high")
 _APART = ("eval", "train", "curriculum", "play", "time", "system", "imitation", "schedule")
@@ -27,7 +27,7 @@ Colours = Mapping[str, int | None]
 
 
 def panel(
-    metric: str, colours: Colours, groups: Sequence[Group], title: str | None = None, **options: Any
+    metric: str, colours: Colours, groups: Sequence[RunGroup], title: str | None = None, **options: Any
 ) -> tuple[str, Markup] | None:
     """A chart of a metric, a line for each group; None where no run has logged it."""
     lines = [line_of(group.runs, metric, group.label, colours[group.label], len(groups) <= SINGLE) for group in groups]
@@ -37,12 +37,12 @@ def panel(
     return (title or metric, chart(metric, drawn, limits, **options)) if drawn else None
 
 
-def _panels(metrics: Sequence[str], colours: Colours, groups: Sequence[Group]) -> list[tuple[str, Markup]]:
+def _panels(metrics: Sequence[str], colours: Colours, groups: Sequence[RunGroup]) -> list[tuple[str, Markup]]:
     return [drawn for metric in metrics if (drawn := panel(metric, colours, groups)) is not None]
 
 
 def sections(
-    groups: Sequence[Group], colours: Colours, legend: Sequence[tuple[str, str]], but: Sequence[str] = ()
+    groups: Sequence[RunGroup], colours: Colours, legend: Sequence[tuple[str, str]], but: Sequence[str] = ()
 ) -> list[Section]:
     """All that was logged, but some: evaluations, training, terms of the reward, the learner, curriculum, opponents."""
     names = list(dict.fromkeys(name for group in groups for run in group.runs for name in run.curves))
@@ -75,7 +75,7 @@ def sections(
     return found + _curriculum(groups, colours, legend, of("curriculum/"))
 
 
-def _is_curve(metric: str, groups: Sequence[Group]) -> bool:
+def _is_curve(metric: str, groups: Sequence[RunGroup]) -> bool:
     """Somewhere it has more than one point."""
     return any(len(run.curves[metric].values) > 1 for group in groups for run in group.runs if metric in run.curves)
 
@@ -83,10 +83,10 @@ def _is_curve(metric: str, groups: Sequence[Group]) -> bool:
 def _place(metric: str) -> int:
     """Of a metric among those of its section: first what is asked for first, last what only grows."""
     name = metric.rpartition("/")[2]
-    return _ORDER.index(name) if name in _ORDER else len(_ORDER) + (name in _LAST)
+    return FIRST.index(name) if name in FIRST else len(FIRST) + (name in _LAST)
 
 
-def _by_level(levels: Sequence[str], colours: Colours, groups: Sequence[Group]) -> Panels:
+def _by_level(levels: Sequence[str], colours: Colours, groups: Sequence[RunGroup]) -> Panels:
     """Success at every level: of one group in one chart."""
     if len(groups) > 1:
         return Panels([], _panels(levels, colours, groups))
@@ -101,7 +101,7 @@ def _by_level(levels: Sequence[str], colours: Colours, groups: Sequence[Group]) 
 
 
 def _curriculum(
-    groups: Sequence[Group], colours: Colours, legend: Sequence[tuple[str, str]], metrics: Sequence[str]
+    groups: Sequence[RunGroup], colours: Colours, legend: Sequence[tuple[str, str]], metrics: Sequence[str]
 ) -> list[Section]:
     if not metrics:
         return []
@@ -115,18 +115,18 @@ def _curriculum(
         for stage in range(int(max(run.curves[_STAGE].values.max() for run in runs)) + 1):
             rows.append([names.get(stage, str(stage)), *(_entered(run, stage) for run in runs)])
         head = ["stage", *(run.name for run in runs)]
-        blocks.append(Table(head, rows, caption="Frames after which a run was first seen in a stage."))
+        blocks.append(DataTable(head, rows, caption="Frames after which a run was first seen in a stage."))
     return [Section("Curriculum", blocks)]
 
 
-def _stage_names(run: Run) -> dict[float, str]:
+def _stage_names(run: StoredRun) -> dict[float, str]:
     stages = run.part("curriculum").get("stages")
     if not isinstance(stages, list):
         return {}
     return {float(k): str(stage.get("name", k)) for k, stage in enumerate(stages) if isinstance(stage, dict)}
 
 
-def _entered(run: Run, stage: int) -> str:
+def _entered(run: StoredRun, stage: int) -> str:
     frames, values = run.curves[_STAGE]
     if values[0] >= stage:
         return "start"

@@ -1,4 +1,4 @@
-"""What differs between configurations: of the runs of a report, and of a run and what is shipped."""
+"""Runs as groups by the options they differ in, a group's score, and a run's difference from the shipped defaults."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
 from rlstack.config import ConfigError, conf_dir, load_group, to_plain
 from rlstack.config.errors import missing_option
 from rlstack.config.groups import compose_config
+from rlstack.evaluation.statistics import bootstrap_interval, iqm
 
-from .runs import Run
+from .blocks import shorter
+from .runs import StoredEvaluation, StoredRun
 
 NAMES = ("agent.name", "env.name", "env.id")
 """Which agent in which world: other options follow from it, and are compared only where it is the same."""
@@ -21,19 +24,19 @@ OF_NO_MATTER = ("seed", "run_dir", "resume", "device", "threads", "logger", "che
 """Keys that do not make runs another experiment."""
 
 
-class Absent:
+class AbsentKey:
     """The value of a key that is not there."""
 
     def __repr__(self) -> str:
         return "–"
 
 
-ABSENT = Absent()
+ABSENT = AbsentKey()
 Row = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
-class Group:
+class RunGroup:
     """Runs that differ in nothing but their seed.
 
     Attributes:
@@ -42,27 +45,27 @@ class Group:
         label: these in short.
     """
 
-    runs: list[Run]
+    runs: list[StoredRun]
     values: dict[str, Any]
     label: str
 
     @property
     def seeds(self) -> str:
-        """How many there are, in words."""
+        """Such as ``3 seeds``."""
         return f"{len(self.runs)} seeds" if len(self.runs) > 1 else "1 seed"
 
 
-def grouped(runs: Sequence[Run]) -> list[Group]:
+def grouped(runs: Sequence[StoredRun]) -> list[RunGroup]:
     """The runs by what they differ in, in the order in which they came."""
     keys = _varied_keys(runs)
-    found: dict[str, tuple[dict[str, Any], list[Run]]] = {}
+    found: dict[str, tuple[dict[str, Any], list[StoredRun]]] = {}
     for run in runs:
         values = {key: lookup(run.config, key) for key in keys}
         found.setdefault(repr(values), (values, []))[1].append(run)
-    return [Group(members, values, _label(values, members)) for values, members in found.values()]
+    return [RunGroup(members, values, _label(values, members)) for values, members in found.values()]
 
 
-def _varied_keys(runs: Sequence[Run]) -> list[str]:
+def _varied_keys(runs: Sequence[StoredRun]) -> list[str]:
     """Names first, then other keys; of keys that only ever change together, the first."""
     classes: dict[Row, list[dict[str, Any]]] = {}
     for run in runs:
@@ -78,7 +81,7 @@ def _varied_keys(runs: Sequence[Run]) -> list[str]:
     return list(kept.values())
 
 
-def _label(values: Mapping[str, Any], runs: Sequence[Run]) -> str:
+def _label(values: Mapping[str, Any], runs: Sequence[StoredRun]) -> str:
     if not values:
         config = runs[0].config
         named = [lookup(config, key) for key in NAMES]
@@ -124,15 +127,78 @@ def written(value: Any) -> str:
     return text.removesuffix("...\n").strip()
 
 
-def shorter(text: str, most: int) -> str:
-    """The text, its end left out where it is too long."""
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+# -- scores ------------------------------------------------------------------------------------------------------
+
+CANDIDATES = ("eval/success", "eval/return", "train/success", "train/return")
 
 
-# -- and what is shipped -----------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class GroupScore:
+    """The last value of a metric over the runs of a group.
+
+    Attributes:
+        values: of the runs that have one, in their order.
+        mean, iqm: of them; the interquartile mean of Agarwal et al., NeurIPS 2021.
+        interval: 95 %, or None where the spread is unknown.
+        kind: of the interval, in words.
+    """
+
+    values: list[float]
+    mean: float
+    iqm: float
+    interval: tuple[float, float] | None
+    kind: str
+
+    @classmethod
+    def of(cls, runs: Sequence[StoredRun], metric: str) -> GroupScore | None:
+        """None where no run has logged it."""
+        having = [run for run in runs if run.last(metric) is not None]
+        values = [value for run in having if (value := run.last(metric)) is not None]
+        if not values:
+            return None
+        interval, kind = _interval(having, metric, values)
+        return cls(values, float(np.mean(values)), iqm(values), interval, kind)
 
 
-def from_default(run: Run) -> tuple[str, dict[str, list[Any]]]:
+def _interval(runs: Sequence[StoredRun], metric: str, values: list[float]) -> tuple[tuple[float, float] | None, str]:
+    if len(values) > 1:
+        return bootstrap_interval(values, iqm), f"bootstrap of the IQM over {len(values)} seeds"
+    low, high = runs[0].last(f"{metric}_low"), runs[0].last(f"{metric}_high")
+    if low is not None and high is not None:
+        return (low, high), "Wilson, over the episodes of one run"
+    last = runs[0].last_evaluation if metric == "eval/return" else None
+    returns = [] if last is None else [value for _, value in returns_of(last)]
+    if len(returns) > 1:
+        return bootstrap_interval(returns), "bootstrap of the mean over the episodes of one run"
+    return None, "one run"
+
+
+def returns_of(evaluation: StoredEvaluation) -> list[tuple[str, float]]:
+    """The level and the return of every episode; nothing where the file does not tell."""
+    episodes = evaluation.content.get("episodes")
+    rows = [row for row in episodes if isinstance(row, dict)] if isinstance(episodes, list) else []
+    name = "discounted_return" if any("discounted_return" in row for row in rows) else "return"
+    found = [(str(row.get("level", "")), row.get(name)) for row in rows]
+    return [(level, float(value)) for level, value in found if isinstance(value, int | float)]
+
+
+def compared_by(runs: Sequence[StoredRun]) -> str | None:
+    """Of evaluations if there are any: success where all that were evaluated have it, else return.
+
+    The same of episodes while training where no run was evaluated; None where no run has anything.
+    """
+    for prefix in ("eval/", "train/"):
+        having = [run for run in runs if f"{prefix}return" in run.curves or f"{prefix}success" in run.curves]
+        for metric in CANDIDATES:
+            if having and metric.startswith(prefix) and all(metric in run.curves for run in having):
+                return metric
+    return None
+
+
+# -- and the shipped defaults ------------------------------------------------------------------------------------
+
+
+def from_default(run: StoredRun) -> tuple[str, dict[str, list[Any]]]:
     """The options of ``rlstack.train`` that come nearest, and what differs: by key the default and the run's value.
 
     Raises:

@@ -1,11 +1,11 @@
-"""The whole page: sections in their order, the template, the file."""
+"""The whole page: sections in their order, films, the template, the file."""
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
@@ -15,19 +15,31 @@ from rlstack import __version__
 from rlstack.config import ConfigError
 from rlstack.config.errors import did_you_mean
 
-from . import comparison, curves, leagues, media, provenance
-from .blocks import Block, Films, Section, Text, Tile, interval, number
-from .comparison import Comparison
-from .differences import Group, grouped, shorter
-from .runs import Run, find
-from .timing import CPU_SECONDS, SECONDS, duration
+from . import curves, provenance
+from .blocks import Block, Films, Medium, Paragraphs, Section, duration, interval, number, shorter
+from .differences import RunGroup, grouped
+from .leagues import leagues
+from .results import GroupComparison, results
+from .runs import CPU_SECONDS, SECONDS, StoredRun, find
 
 _PARTS = Path(__file__).with_name("page")
+_KINDS = {".mp4": "video/mp4", ".webm": "video/webm", ".gif": "image/gif", ".png": "image/png"}
+_PICTURES = ("trajectories.png",)
+_PER_RUN = 4
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A figure at the head of the page, and a line about it."""
+
+    name: str
+    value: str
+    about: str = ""
 
 
 @dataclass
-class Page:
-    """What the template gets.
+class ReportPage:
+    """The data of the template.
 
     Attributes:
         notes: what is missing, ``(run, line)``.
@@ -40,7 +52,7 @@ class Page:
     notes: list[tuple[str, str]] = field(default_factory=list)
 
 
-def report(folder: Path, score: str | None = None, films_mb: float = 20.0) -> Page:
+def report(folder: Path, score: str | None = None, films_mb: float = 20.0) -> ReportPage:
     """A page about the runs in a folder.
 
     Args:
@@ -56,24 +68,27 @@ def report(folder: Path, score: str | None = None, films_mb: float = 20.0) -> Pa
     runs, league_folders = find(folder)
     if not runs and not league_folders:
         raise ConfigError(f"folder: {folder} holds no runs, neither itself nor below (no metrics.csv, no config.yaml)")
-    _check(score, runs)
+    names = sorted({name for run in runs for name in run.curves})
+    if score is not None and score not in names:
+        raise ConfigError(f"score: no run has logged {score!r}, {did_you_mean(score, names)}logged: {', '.join(names)}")
     groups = grouped(runs)
-    found = Comparison.of(groups, score)
+    found = GroupComparison.of(groups, score)
     notes = [(run.name, note) for run in runs for note in run.notes]
     sections: list[Section] = []
     if runs:
-        sections = [comparison.results(found), *_films(found, films_mb)]
+        shown, missing = films(_best_and_worst(groups, found.metric), films_mb)
+        blocks: list[Block] = [Films(shown)] if shown else []
+        sections = [results(found), Section("Episodes", blocks + ([Paragraphs(missing)] if missing else []))]
         sections += curves.sections(groups, found.colours, found.legend, found.first)
-    sections += leagues.leagues(league_folders, notes)
+    sections += leagues(league_folders, notes)
     if runs:
         sections.append(provenance.time(groups, found.colours, found.legend))
         sections += [provenance.configuration(groups), provenance.environment(runs)]
-    return Page(
-        folder.resolve().name, _subtitle(groups), _tiles(found), [entry for entry in sections if entry.blocks], notes
-    )
+    sections = [entry for entry in sections if entry.blocks]
+    return ReportPage(folder.resolve().name, _subtitle(groups), _tiles(found), sections, notes)
 
 
-def _subtitle(groups: Sequence[Group]) -> str:
+def _subtitle(groups: Sequence[RunGroup]) -> str:
     if len(groups) > 1:
         return f"{sum(len(group.runs) for group in groups)} runs in {len(groups)} groups"
     if not groups:
@@ -85,31 +100,16 @@ def _subtitle(groups: Sequence[Group]) -> str:
     return group.label if seed is None else f"{group.label}, seed {seed}"
 
 
-def _check(score: str | None, runs: Sequence[Run]) -> None:
-    names = sorted({name for run in runs for name in run.curves})
-    if score is not None and score not in names:
-        raise ConfigError(f"score: no run has logged {score!r}, {did_you_mean(score, names)}logged: {', '.join(names)}")
-
-
-def _films(found: Comparison, films_mb: float) -> list[Section]:
-    shown, missing = media.collect(media.best_and_worst(found.groups, found.metric), films_mb)
-    blocks: list[Block] = [Films(shown)] if shown else []
-    if missing:
-        blocks.append(Text(missing))
-    return [Section("Episodes", blocks)]
-
-
-def _tiles(found: Comparison) -> list[Tile]:
-    runs = found.runs
+def _tiles(found: GroupComparison) -> list[Tile]:
+    runs, several = found.runs, len(found.groups) > 1
     if not runs:
         return []
     tiles = []
     best = found.ranked[0]
-    score = found.scores[best.label]
-    if score is not None:
+    if (score := found.scores[best.label]) is not None:
         spread = f"{interval(score.interval)} (95 %)" if score.interval else score.kind
-        tiles.append(Tile(f"{'Best ' if len(found.groups) > 1 else ''}{found.metric}", number(score.mean), spread))
-    if len(found.groups) > 1:
+        tiles.append(Tile(f"{'Best ' if several else ''}{found.metric}", number(score.mean), spread))
+    if several:
         tiles.append(Tile("Best group", shorter(best.label, 28), best.seeds))
     complete = sum(run.complete for run in runs)
     if len(runs) > 1:
@@ -122,23 +122,78 @@ def _tiles(found: Comparison) -> list[Tile]:
     return tiles
 
 
-def render(page: Page) -> str:
+# -- films and pictures ------------------------------------------------------------------------------------------
+
+
+def films(runs: Sequence[tuple[str, StoredRun]], most_megabytes: float) -> tuple[list[Medium], list[str]]:
+    """The runs' films and pictures as far as they fit, and a line for each that does not.
+
+    Args:
+        runs: with words for the caption, in the order in which they may take up room.
+        most_megabytes: 10^6 bytes of files, in all.
+    """
+    left, shown, missing = most_megabytes * 1e6, list[Medium](), list[str]()
+    for words, run in runs:
+        for path in _files(run)[:_PER_RUN]:
+            name = f"{run.name}, " if len(runs) > 1 else ""
+            where = f"{name}{path.relative_to(run.path).as_posix()}"
+            try:
+                size = path.stat().st_size
+                if size > left:
+                    most = f"{size / 1e6:.1f} MB, and films_mb={most_megabytes:g} is the most"
+                    missing.append(f"{where} was left out: {most}")
+                    continue
+                content = base64.b64encode(path.read_bytes()).decode("ascii")
+            except OSError as error:
+                missing.append(f"{where} cannot be read ({error.strerror})")
+                continue
+            left -= size
+            kind = _KINDS[path.suffix.lower()]
+            told = ("Best episode", "Worst episode", "Episode", "Recorded episodes")[_rank(path)]
+            tag = "video" if kind.startswith("video") else "img"
+            shown.append(Medium(f"{told}{words} ({where})", f"data:{kind};base64,{content}", tag))
+    return shown, missing
+
+
+def _best_and_worst(groups: Sequence[RunGroup], metric: str | None) -> list[tuple[str, StoredRun]]:
+    """The runs whose films are shown: the best and the worst by a metric's last value, or the only one."""
+    runs = [run for group in groups for run in group.runs]
+    filmed = [run for run in runs if _files(run)]
+    if len(runs) == 1 or len(filmed) < 2 or metric is None:
+        return [("", run) for run in filmed[:2]]
+    ranked = sorted(filmed, key=lambda run: -1e300 if (last := run.last(metric)) is None else last)
+    return [(" of the best run", ranked[-1]), (" of the worst run", ranked[0])]
+
+
+def _files(run: StoredRun) -> list[Path]:
+    """Films and known pictures: the best first, then the worst, then others; of each the newest evaluation's first."""
+    found = [path for path in (run.path / "evaluations").rglob("*") if path.suffix.lower() in _KINDS and path.is_file()]
+    wanted = [path for path in found if path.suffix.lower() != ".png" or path.name in _PICTURES]
+    return sorted(wanted, key=lambda path: (_rank(path), [-ord(c) for c in path.parent.name], path.name))
+
+
+def _rank(path: Path) -> int:
+    name = path.name.lower()
+    return [name.startswith("best"), name.startswith("worst"), name not in _PICTURES, True].index(True)
+
+
+# -- the file ----------------------------------------------------------------------------------------------------
+
+
+def render(page: ReportPage) -> str:
     """The page as one HTML file that loads nothing; every text in it is escaped."""
-    template = Environment(
+    environment = Environment(
         loader=FileSystemLoader(_PARTS),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-    ).get_template("page.html")
-    ours: dict[str, Any] = {name: Markup((_PARTS / name).read_text(encoding="utf-8")) for name in _OURS}
-    return template.render(page=page, version=__version__, style=ours["style.css"], script=ours["page.js"])
+    )
+    style, script = (Markup((_PARTS / name).read_text(encoding="utf-8")) for name in ("style.css", "page.js"))
+    return environment.get_template("page.html").render(page=page, version=__version__, style=style, script=script)
 
 
-_OURS = ("style.css", "page.js")
-
-
-def save(page: Page, path: Path) -> None:
+def save(page: ReportPage, path: Path) -> None:
     """Writes the page, wholly or not at all.
 
     Raises:

@@ -1,4 +1,4 @@
-"""A league beside the runs: who is in it, how they rank, and against whom they won."""
+"""A league beside the runs: its players, their ratings, and whom they won against."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import numpy as np
 
 from rlstack.config import ConfigError
 
-from .bands import Line, thinned
-from .blocks import Block, Panels, Section, Table, Text, interval, number
-from .charts import chart
+from .blocks import Block, DataTable, Panels, Paragraphs, Section, number
+from .charts import Line, chart, thinned
+from .results import win_rate
 from .runs import Curve
 
 _CURVES, _CROSSED = 8, 20
@@ -40,30 +40,25 @@ def _league(folder: Path) -> list[Block]:
     rows = []
     for row in standings(league.games, league.ratings):
         member = members.get(row["player"], {})
-        rates = [row[key] for key in ("decided_win_rate", "decided_win_rate_low", "decided_win_rate_high")]
-        rate = "–" if None in rates else f"{number(rates[0])} ({interval(rates[1:])})"
+        rates = [row[f"decided_win_rate{end}"] for end in ("", "_low", "_high")]
         counts = [number(row[key]) for key in ("games", "wins", "draws", "losses")]
         told = [str(member.get(key) or "–") for key in ("kind", "commander")]
-        rows.append([row["player"], *told, number(row["rating"]), number(row.get("deviation")), *counts, rate])
+        rated = [number(row["rating"]), number(row.get("deviation"))]
+        rows.append([row["player"], *told, *rated, *counts, win_rate(rates)])
     name = f"{folder.name}: {len(league.members)} players, {len(league.games):,} games, {league.ratings.kind}"
-    head = ["player", "kind", "commander", "rating", "deviation", "games", "won", "drawn", "lost", "of decided, 95 %"]
     if not rows:
-        return [Text([f"{name}. Nobody is in it yet."])]
-    blocks: list[Block] = [Table(head, rows, 3, name)]
+        return [Paragraphs([f"{name}. Nobody is in it yet."])]
+    head = ["player", "kind", "commander", "rating", "deviation", "games", "won", "drawn", "lost", "of decided, 95 %"]
+    blocks: list[Block] = [DataTable(head, rows, 3, name)]
     if league.games:
         names = [row[0] for row in rows if row[5] != "0"]
         cross = cross_table(league.games, names[:_CROSSED])
         caption = "Wins, draws and losses of the row against the column."
-        blocks.append(Table(list(cross[0]), [list(row.values()) for row in cross], caption=caption))
-        curves = rating_curves(league)
-        blocks.append(_ratings({name: curves[name] for name in names[:_CURVES]}))
+        blocks.append(DataTable(list(cross[0]), [list(row.values()) for row in cross], caption=caption))
+        curves, lines = rating_curves(league), []
+        for index, player in enumerate(names[:_CURVES]):
+            values = np.array(curves[player])
+            lines.append(Line(player, index, *thinned(Curve(np.arange(1.0, len(values) + 1), values))))
+        legend = [(line.label, f"c{line.colour}") for line in lines]
+        blocks.append(Panels([("Rating over a player's games", chart("rating over games", lines))], legend=legend))
     return blocks
-
-
-def _ratings(curves: dict[str, list[float]]) -> Panels:
-    lines = []
-    for index, (name, values) in enumerate(curves.items()):
-        curve = thinned(Curve(np.arange(1.0, len(values) + 1), np.array(values)))
-        lines.append(Line(name, index, curve.frames, curve.values))
-    legend = [(line.label, f"c{line.colour}") for line in lines]
-    return Panels([("Rating over a player's games", chart("rating over games", lines))], legend=legend)

@@ -1,4 +1,4 @@
-"""What was run, with what, where: configurations, versions, machine, commit, time."""
+"""The conditions of runs: time, configurations, versions, machine, commit."""
 
 from __future__ import annotations
 
@@ -6,60 +6,95 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import yaml
 from markupsafe import Markup
 
 from rlstack.config import ConfigError
 
-from .blocks import Block, Code, Panels, Section, Table, Text, number
+from .blocks import Block, Code, DataTable, Panels, Paragraphs, Section, duration, number, shorter
 from .curves import Colours, panel
-from .differences import OF_NO_MATTER, Group, from_default, shorter, varied, written
-from .runs import Run
-from .timing import HEAD, duration, row_of, seconds_of
+from .differences import OF_NO_MATTER, RunGroup, from_default, varied, written
+from .runs import CPU_SECONDS, SECONDS, StoredRun
 
 _MOST = 12
 """Groups whose configuration is shown."""
 _LONG = 80
 _WORDS = {
-    "system": "system",
-    "processor": "processor",
-    "instruction_set": "instructions",
-    "cores": "cores",
-    "gpu": "GPU",
-    "commit": "commit",
+    **{"system": "system", "processor": "processor", "instruction_set": "instructions"},
+    **{"cores": "cores", "gpu": "GPU", "commit": "commit"},
 }
 
 
-def time(groups: Sequence[Group], colours: Colours, legend: Sequence[tuple[str, str]]) -> Section:
-    """Where the time went, and what the machine gave."""
+def time(groups: Sequence[RunGroup], colours: Colours, legend: Sequence[tuple[str, str]]) -> Section:
+    """Time by what it went to, and readings of the machine."""
     runs = [run for group in groups for run in group.runs]
     blocks: list[Block] = []
     parts = {run.name: seconds_of(run) for run in runs}
     names = list(dict.fromkeys(name for part in parts.values() for name in part))
     if names and len(runs) <= _MOST:
-        blocks.append(Panels([("Wall-clock time", _bars(parts, names))], legend=_numbered(names)))
-    rows = [[run.name, *row_of(run)] for run in runs if run.curves]
+        legend_of_time = [(name, f"c{index % 8}") for index, name in enumerate(names)]
+        blocks.append(Panels([("Wall-clock time", _bars(parts, names))], legend=legend_of_time))
+    rows = [[run.name, *_row_of(run)] for run in runs if run.curves]
     if rows:
-        blocks.append(Table(["run", *HEAD], rows, fold=None if len(rows) <= _MOST else "Every run"))
+        head = ["run", "frames", "wall clock", "CPU time", "CPUs busy", "frames/s", "evaluating"]
+        blocks.append(DataTable(head, rows, fold=None if len(rows) <= _MOST else "Every run"))
     metrics = dict.fromkeys(
-        name for run in runs for name in run.curves if name.startswith(("time/", "system/")) and _tells(name)
+        name
+        for run in runs
+        for name in run.curves
+        if name.startswith(("time/", "system/")) and not name.endswith(("seconds", "_low", "_high"))
     )
     panels = [drawn for name in metrics if (drawn := panel(name, colours, groups)) is not None]
     if panels:
         blocks.append(Panels(panels[:3], panels[3:], legend))
-    return Section("Time", blocks or [Text(["No times were logged."])])
+    return Section("Time", blocks or [Paragraphs(["No times were logged."])])
 
 
-def _tells(name: str) -> bool:
-    return not name.endswith(("seconds", "_low", "_high"))
+def seconds_of(run: StoredRun) -> dict[str, float]:
+    """Wall-clock seconds by their use: collecting and learning, evaluating, and phases that were logged.
+
+    An evaluation is measured where a line was logged right before it, as one is when ``eval.every`` is a multiple of
+    ``log_every``; others count as training. Phases are metrics ``time/<phase>_seconds``, which grow over the run.
+    """
+    total = run.last(SECONDS)
+    if total is None:
+        return {}
+    phases = {
+        name.removeprefix("time/").removesuffix("_seconds").replace("_", " "): value
+        for name in run.curves
+        if name.startswith("time/") and name.endswith("_seconds") and name != CPU_SECONDS
+        if (value := run.last(name)) is not None
+    }
+    evaluating = _evaluating(run)
+    rest = max(total - evaluating - sum(phases.values()), 0.0)
+    whole = {"collecting and learning" if not phases else "everything else": rest, **phases, "evaluating": evaluating}
+    return {name: seconds for name, seconds in whole.items() if seconds > 0}
 
 
-def _numbered(names: Sequence[str]) -> list[tuple[str, str]]:
-    return [(name, f"c{index % 8}") for index, name in enumerate(names)]
+def _evaluating(run: StoredRun) -> float:
+    frames, seconds = run.curves[SECONDS]
+    judged = run.curves.get("eval/return")
+    if judged is None:
+        return 0.0
+    again = np.flatnonzero((np.diff(frames) == 0) & np.isin(frames[1:], judged.frames))
+    return float(np.diff(seconds)[again].clip(min=0).sum())
+
+
+def _row_of(run: StoredRun) -> list[str]:
+    total, cpu = run.last(SECONDS), run.last(CPU_SECONDS)
+    return [
+        f"{run.frames:,}",
+        "–" if total is None else duration(total),
+        "–" if cpu is None else duration(cpu),
+        "–" if not total or cpu is None else f"{cpu / total:.2f}",
+        "–" if not total else f"{run.frames / total:,.0f}",
+        "–" if not total else f"{_evaluating(run) / total:.0%}",
+    ]
 
 
 def _bars(parts: Mapping[str, Mapping[str, float]], names: Sequence[str]) -> Markup:
-    """A bar a run, to one scale, of what its time went to."""
+    """A bar for each run, to one scale, of the time of its parts."""
     longest = max(sum(part.values()) for part in parts.values()) or 1.0
     rows = []
     for run, part in parts.items():
@@ -77,8 +112,8 @@ def _bars(parts: Mapping[str, Mapping[str, float]], names: Sequence[str]) -> Mar
     return Markup('<div class="bars">{}</div>').format(Markup("").join(rows))
 
 
-def configuration(groups: Sequence[Group]) -> Section:
-    """What the groups differ in, and what each has otherwise than it is shipped."""
+def configuration(groups: Sequence[RunGroup]) -> Section:
+    """The options that groups differ in, and each group's difference from the shipped defaults."""
     blocks: list[Block] = []
     if 1 < len(groups) <= _MOST:
         matters = [
@@ -88,18 +123,18 @@ def configuration(groups: Sequence[Group]) -> Section:
         head = ["key", *(group.label for group in groups)]
         if rows:
             fold = None if len(rows) <= 15 else f"{len(rows)} keys in which the groups differ"
-            blocks.append(Table(head, rows, text=len(head), caption="In what the groups differ.", fold=fold))
+            blocks.append(DataTable(head, rows, text=len(head), caption="In what the groups differ.", fold=fold))
     for group in groups[:_MOST]:
         blocks += _against_default(group, len(groups) > 1)
     if len(groups) > _MOST:
-        blocks.append(Text([f"The configurations of {len(groups) - _MOST} more groups are left out."]))
+        blocks.append(Paragraphs([f"The configurations of {len(groups) - _MOST} more groups are left out."]))
     return Section("Configuration", blocks)
 
 
-def _against_default(group: Group, several: bool) -> Iterator[Block]:
+def _against_default(group: RunGroup, several: bool) -> Iterator[Block]:
     run = group.runs[0]
     if not run.config:
-        yield Text([f"{group.label}: no configuration."])
+        yield Paragraphs([f"{group.label}: no configuration."])
         return
     try:
         given, differences = from_default(run)
@@ -107,9 +142,11 @@ def _against_default(group: Group, several: bool) -> Iterator[Block]:
         rows = [[key, *map(_short, values)] for key, values in keys.items()]
         caption = f"Otherwise than python -m rlstack.train {given}"
         title = f"{group.label}: {len(rows)} keys otherwise than by default"
-        yield Table(["key", "default", "this run"], rows, 3, caption, title if several or len(rows) > 40 else None)
+        yield DataTable(["key", "default", "this run"], rows, 3, caption, title if several or len(rows) > 40 else None)
     except ConfigError as error:
-        yield Text([f"{group.label}: the default cannot be composed, so no difference from it is shown ({error})."])
+        yield Paragraphs(
+            [f"{group.label}: the default cannot be composed, so no difference from it is shown ({error})."]
+        )
     text = yaml.safe_dump(run.config, sort_keys=False, allow_unicode=True)
     yield Code(f"The whole configuration of {run.name}", text)
 
@@ -121,7 +158,7 @@ def _short(value: Any) -> str:
 # -- environment -------------------------------------------------------------------------------------------------
 
 
-def environment(runs: Sequence[Run]) -> Section:
+def environment(runs: Sequence[StoredRun]) -> Section:
     """Versions, machine and commit, a column for each that differs."""
     found: dict[str, tuple[dict[str, str], list[str]]] = {}
     for run in runs:
@@ -132,12 +169,15 @@ def environment(runs: Sequence[Run]) -> Section:
     columns = list(found.values())
     if columns:
         keys = dict.fromkeys(key for rows, _ in columns for key in rows)
-        head = ["", *(_named(names, len(runs)) for _, names in columns)]
+        head = [""]
+        for _, names in columns:
+            some = ", ".join(names) if len(names) <= 3 else f"{len(names)} runs"
+            head.append(f"all {len(runs)} runs" if len(names) == len(runs) > 1 else some)
         body = [[key, *(rows.get(key, "–") for rows, _ in columns)] for key in keys]
-        blocks.append(Table(head, body, text=len(head)))
+        blocks.append(DataTable(head, body, text=len(head)))
     if silent := [run.name for run in runs if not run.environment]:
         more = f" and {len(silent) - 5} more" if len(silent) > 5 else ""
-        blocks.append(Text([f"Machine and commit were not recorded: {', '.join(silent[:5])}{more}."]))
+        blocks.append(Paragraphs([f"Machine and commit were not recorded: {', '.join(silent[:5])}{more}."]))
     commands = [
         f"{entry.get('started', '')}  python {shlex.join(map(str, entry['command']))}"
         for run in runs
@@ -149,7 +189,7 @@ def environment(runs: Sequence[Run]) -> Section:
     return Section("Environment", blocks)
 
 
-def _environments(run: Run) -> Iterator[dict[str, str]]:
+def _environments(run: StoredRun) -> Iterator[dict[str, str]]:
     for entry in run.environment:
         versions = entry.get("versions")
         rows = {label: entry.get(key) for key, label in _WORDS.items()}
@@ -157,20 +197,14 @@ def _environments(run: Run) -> Iterator[dict[str, str]]:
             **{key: str(value) for key, value in rows.items() if value is not None},
             **{str(key): str(value) for key, value in (versions if isinstance(versions, dict) else {}).items()},
         }
-    last = run.last_judgement
+    last = run.last_evaluation
     versions = last.content.get("versions") if last is not None and not run.environment else None
     if isinstance(versions, dict):
         yield {str(key): str(value) for key, value in versions.items()}
 
 
-def _named(names: Sequence[str], of: int) -> str:
-    if len(names) == of > 1:
-        return f"all {of} runs"
-    return ", ".join(names) if len(names) <= 3 else f"{len(names)} runs"
-
-
-def status(run: Run) -> str:
-    """How far a run is, in words."""
+def status(run: StoredRun) -> str:
+    """Such as ``complete``, or ``50% of 1,000`` frames."""
     if run.total_frames is None:
         return "of unknown length"
     return "complete" if run.complete else f"{run.frames / run.total_frames:.0%} of {number(run.total_frames)}"

@@ -1,4 +1,4 @@
-"""Run directories as a report sees them: read as far as they can be, with a line for all that is missing."""
+"""Run directories as a report reads them: as far as they can be read, with a line for everything that is missing."""
 
 from __future__ import annotations
 
@@ -17,24 +17,26 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from envs.working import Work, working
+from envs.working import working
 from rlstack.config import bounded_yaml
 from rlstack.training.environment import ENVIRONMENT
 from rlstack.training.loggers import FRAMES, METRICS_FILE
 
-LEAGUE = "league.json"
+SECONDS, CPU_SECONDS = "time/seconds", "time/cpu_seconds"
+_LEAGUE = "league.json"
 _CONFIG = "config.yaml"
 _CONFIGS = (_CONFIG, ".hydra/config.yaml")
+Series = NDArray[np.float64]
 
 
 class Curve(NamedTuple):
     """A metric over a run: ``frames [N]``, which never fall, and ``values [N]``, all finite."""
 
-    frames: NDArray[np.float64]
-    values: NDArray[np.float64]
+    frames: Series
+    values: Series
 
 
-class Judgement(NamedTuple):
+class StoredEvaluation(NamedTuple):
     """A file of ``evaluations/``.
 
     Attributes:
@@ -47,14 +49,9 @@ class Judgement(NamedTuple):
     frames: int | None
     content: dict[str, Any]
 
-    @property
-    def of_games(self) -> bool:
-        """Games against opponents, not episodes."""
-        return "opponents" in self.content
-
 
 @dataclass
-class Run:
+class StoredRun:
     """One run.
 
     Attributes:
@@ -62,38 +59,34 @@ class Run:
         name: of it among the runs of a report.
         config: as it was stored, empty where there is none.
         curves: metrics by name.
-        judgements: evaluations while training, oldest first, then those that were made later.
+        evaluations: those while training, oldest first, then those that were made later.
         environment: of every process that has trained it, oldest first.
-        notes: what is missing or damaged, a line each.
+        notes: a line for each thing that is missing or damaged.
     """
 
     path: Path
     name: str
     config: dict[str, Any] = field(default_factory=dict)
     curves: dict[str, Curve] = field(default_factory=dict)
-    judgements: list[Judgement] = field(default_factory=list)
+    evaluations: list[StoredEvaluation] = field(default_factory=list)
     environment: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     @classmethod
-    def read(cls, path: Path, name: str) -> Run:
+    def read(cls, path: Path, name: str) -> StoredRun:
         """Whatever there is of a run; nothing that is wrong with it is an error."""
         run = cls(path, name)
         run.config = _config(path, run.notes)
         run.curves = read_curves(path / METRICS_FILE, run.notes)
-        run.judgements = list(_judgements(path / "evaluations", run.notes))
+        run.evaluations = list(_evaluations(path / "evaluations", run.notes))
         if (path / ENVIRONMENT).is_file():
-            content = _json(path / ENVIRONMENT, run.notes)
-            run.environment = [entry for entry in content if isinstance(entry, dict)] if content else []
-        run._judge_completeness()
+            run.environment = [entry for entry in _json(path / ENVIRONMENT, run.notes) or [] if isinstance(entry, dict)]
+        if run.curves and not any(name.startswith("eval/") for name in run.curves):
+            run.notes.append("no evaluation yet")
+        if run.curves and run.total_frames and not run.complete:
+            share = run.frames / run.total_frames
+            run.notes.append(f"incomplete: {run.frames:,} of {run.total_frames:,} frames ({share:.0%})")
         return run
-
-    def _judge_completeness(self) -> None:
-        if self.curves and not any(name.startswith("eval/") for name in self.curves):
-            self.notes.append("no evaluation yet")
-        if self.curves and self.total_frames and not self.complete:
-            share = self.frames / self.total_frames
-            self.notes.append(f"incomplete: {self.frames:,} of {self.total_frames:,} frames ({share:.0%})")
 
     @cached_property
     def frames(self) -> int:
@@ -108,13 +101,13 @@ class Run:
 
     @property
     def complete(self) -> bool:
-        """It came to its end."""
+        """The run came to its end."""
         only = self.part("imitation").get("only") is True
         return only or (self.total_frames is not None and self.frames >= self.total_frames)
 
     @property
     def seed(self) -> Any:
-        """Of the run, None where it is not known."""
+        """None where it is not known."""
         return self.config.get("seed")
 
     def part(self, group: str) -> dict[str, Any]:
@@ -128,30 +121,26 @@ class Run:
         return None if curve is None else float(curve.values[-1])
 
     @property
-    def last_judgement(self) -> Judgement | None:
-        """The last evaluation while training."""
-        return next((entry for entry in reversed(self.judgements) if entry.frames is not None), None)
+    def last_evaluation(self) -> StoredEvaluation | None:
+        """The last one while training."""
+        return next((entry for entry in reversed(self.evaluations) if entry.frames is not None), None)
 
 
-def find(folder: Path) -> tuple[list[Run], list[Path]]:
+def find(folder: Path) -> tuple[list[StoredRun], list[Path]]:
     """The runs in a folder, itself or below it, by name; and the folders of leagues there."""
-    with working("reading", "runs") as work:
-        return _found(folder, work)
-
-
-def _found(folder: Path, work: Work) -> tuple[list[Run], list[Path]]:
-    runs: list[Run] = []
+    runs: list[StoredRun] = []
     leagues: list[Path] = []
-    for path, folders, files in os.walk(folder):
-        work.reach(len(runs))
-        here = Path(path)
-        if LEAGUE in files:
-            leagues.append(here)
-        if METRICS_FILE in files or (_CONFIG in files and "total_frames" in _config(here, [])):
-            name = folder.resolve().name if here == folder else here.relative_to(folder).as_posix()
-            runs.append(Run.read(here, name))
-            folders.clear()  # what is inside a run is its own
-        folders[:] = [name for name in folders if not name.startswith(".")]
+    with working("reading", "runs") as work:
+        for path, folders, files in os.walk(folder):
+            work.reach(len(runs))
+            here = Path(path)
+            if _LEAGUE in files:
+                leagues.append(here)
+            if METRICS_FILE in files or (_CONFIG in files and "total_frames" in _config(here, [])):
+                name = folder.resolve().name if here == folder else here.relative_to(folder).as_posix()
+                runs.append(StoredRun.read(here, name))
+                folders.clear()  # what is inside a run is its own
+            folders[:] = [name for name in folders if not name.startswith(".")]
     return sorted(runs, key=lambda run: natural(run.name)), sorted(leagues)
 
 
@@ -188,20 +177,20 @@ def read_curves(path: Path, notes: list[str]) -> dict[str, Curve]:
         return {}
     table = np.array(good)
     table = table[np.argsort(table[:, at], kind="stable")]
-    curves, infinite = {}, []
-    for name, column in zip(header, table.T):
-        finite = np.isfinite(column)
-        if name != FRAMES and finite.any():
-            curves[name] = Curve(table[finite, at], column[finite])
-        if np.isinf(column).any():
-            infinite.append(name)
+    finite = np.isfinite(table)
+    curves = {
+        name: Curve(table[finite[:, index], at], table[finite[:, index], index])
+        for index, name in enumerate(header)
+        if name != FRAMES and finite[:, index].any()
+    }
+    infinite = [name for name, column in zip(header, np.isinf(table).any(0)) if column]
     if infinite:
         notes.append(f"{path.name}: NaN or infinite values in {', '.join(infinite)}")
     return curves
 
 
 def _numbers(cells: list[str]) -> list[float] | None:
-    """A row as numbers, an empty cell as NaN, a logged NaN as infinite; None for a row that is none."""
+    """A row as numbers, an empty cell as NaN, a logged NaN as infinite; None for a damaged row."""
     try:
         row = [float(cell) if cell else math.nan for cell in cells]
     except ValueError:
@@ -224,19 +213,19 @@ def _config(path: Path, notes: list[str]) -> dict[str, Any]:
     return {str(key): value for key, value in content.items()}
 
 
-def _judgements(folder: Path, notes: list[str]) -> Iterator[Judgement]:
+def _evaluations(folder: Path, notes: list[str]) -> Iterator[StoredEvaluation]:
     for path in sorted(folder.glob("*.json")):
         if path.stem.isdigit() and (content := _json(path, notes)) is not None:
-            yield Judgement(path.stem.lstrip("0") or "0", int(path.stem), content)
+            yield StoredEvaluation(path.stem.lstrip("0") or "0", int(path.stem), content)
     files = [path for name in ("evaluation.json", "results.json") for path in folder.glob(f"*/{name}")]
     for path in sorted(files, key=lambda path: natural(path.parent.name)):
         if (content := _json(path, notes)) is not None:
-            yield Judgement(path.parent.name, None, content)
+            yield StoredEvaluation(path.parent.name, None, content)
 
 
 def _json(path: Path, notes: list[str]) -> Any:
-    """What is in a file; None, and a note, where it is not as it should be."""
-    rows = {"evaluation.json": "levels", "results.json": "opponents", ENVIRONMENT: None}.get(path.name, "levels")
+    """The content of a file that holds rows; None, and a note, where it is damaged."""
+    rows = {"results.json": "opponents", ENVIRONMENT: None}.get(path.name, "levels")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         table = content if rows is None else content[rows]

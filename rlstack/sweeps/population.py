@@ -1,4 +1,4 @@
-"""Who of a population goes on as a copy of whom (Jaderberg et al. 2017, Population Based Training of Neural Networks).
+"""Generations of a population and its selection (Jaderberg et al. 2017, Population Based Training of Neural Networks).
 
 All that is decided is in ``population.json`` before it is done, and everything that is done can be done again: a
 population goes on from there after its process was killed at any moment.
@@ -24,7 +24,7 @@ from .space import Space
 FILE = "population.json"
 _FORMAT = {"format": "rlstack-population", "version": 1}
 _OWN = ("wandb", "wandb_run_id")
-"""What a copy of a run does not take along: two processes would log as one."""
+"""Files that a copy of a run leaves out: two processes would log as one."""
 
 
 @dataclass
@@ -47,8 +47,8 @@ class PopulationConfig:
 
 
 @dataclass
-class Member:
-    """One member in one generation.
+class PopulationMember:
+    """A member in one generation.
 
     Attributes:
         hyperparameters: by key.
@@ -66,7 +66,7 @@ class Generation:
     """One turn of everyone, up to ``until`` frames: planned, then copies are made, then training, then finished."""
 
     until: int
-    members: list[Member]
+    members: list[PopulationMember]
     state: Literal["planned", "training", "finished"] = "planned"
 
 
@@ -93,10 +93,10 @@ class Population:
         if (self.folder / FILE).is_file():
             self._read()
         else:
-            self._append([Member(self._drawn(index)) for index in range(config.members)])
+            self._append([PopulationMember(self._drawn(index)) for index in range(config.members)])
 
     def run(self, member: int) -> Path:
-        """Where the run of a member is."""
+        """The folder of a member's run."""
         return self.folder / f"member_{member}"
 
     def evolve(self, train: Callable[[Generation], None]) -> None:
@@ -126,7 +126,7 @@ class Population:
                 return
             self._append(self.selected(generation.members))
 
-    def ranked(self, members: Sequence[Member]) -> list[int]:
+    def ranked(self, members: Sequence[PopulationMember]) -> list[int]:
         """Indices from worst to best; those that failed come first."""
         sign = 1 if self.config.direction == "maximize" else -1
 
@@ -136,16 +136,16 @@ class Population:
 
         return sorted(range(len(members)), key=merit)
 
-    def selected(self, members: Sequence[Member]) -> list[Member]:
+    def selected(self, members: Sequence[PopulationMember]) -> list[PopulationMember]:
         """The next generation by truncation selection: the worst, and all that failed, become copies of the best."""
         c, rng = self.config, Random(f"{self.config.seed} {len(self.generations)}")
         order, count = self.ranked(members), max(1, round(self.config.quantile * len(members)))
         failed = {index for index, member in enumerate(members) if member.score is None}
         best = [index for index in order[-count:] if index not in failed]
-        following = [Member(dict(member.hyperparameters)) for member in members]
+        following = [PopulationMember(dict(member.hyperparameters)) for member in members]
         for index in sorted(failed.union(order[:count])):
             source = rng.choice(best)
-            following[index] = Member(
+            following[index] = PopulationMember(
                 {
                     key: self.space[key].draw(rng)
                     if rng.random() < c.resample
@@ -168,7 +168,7 @@ class Population:
         rng = Random(f"{self.config.seed} member {index}")
         return {key: dimension.draw(rng) for key, dimension in self.space.items()}
 
-    def _append(self, members: list[Member]) -> None:
+    def _append(self, members: list[PopulationMember]) -> None:
         turn = len(self.generations) + 1
         until = -(-self.total_frames * turn // self.config.generations)
         self.generations.append(Generation(until, members))

@@ -1,4 +1,4 @@
-"""What became of the runs of a sweep: each job leaves a small file, the command shows them as a table.
+"""The results of a sweep's runs: each job leaves a small file, and the command shows them as a table.
 
 Files, because jobs may be other processes and machines: all that they share with the command is the sweep's folder.
 """
@@ -24,7 +24,7 @@ def in_sweep() -> bool:
 
 
 def note(**entries: Any) -> None:
-    """Leaves what is known of this job, such as its ``score``, ``run`` or ``error``; nothing outside of a sweep."""
+    """Writes a file about this job, such as its ``score``, ``run`` or ``error``; does nothing outside of a sweep."""
     if not in_sweep():
         return
     job = HydraConfig.get()
@@ -44,7 +44,7 @@ def run_of_job(name: str) -> str:
 
 
 def take(folder: Path) -> list[dict[str, Any]]:
-    """What the jobs of a folder have left, in their order; the files are gone then."""
+    """Reads the files that the jobs of a folder have left, in their order, and removes them."""
     paths = sorted(folder.glob("job_*.json"))
     results = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
     for path in paths:

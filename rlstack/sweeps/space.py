@@ -1,4 +1,4 @@
-"""What varies in a population: ranges and choices, in the words of Hydra's sweeps."""
+"""The search space of a population: ranges and choices, in the syntax of Hydra's sweeps."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from hydra.core.override_parser.types import IntervalSweep, Override, Transforme
 from rlstack.config import ConfigError
 
 VARIABLE = ("agent.", "env.")
-"""What may vary: all else is not part of what a run learns with."""
+"""Only options of the agent and the world may vary."""
 
 
 @dataclass(frozen=True)
-class Range:
+class RangeDimension:
     """Numbers from ``low`` to ``high``, drawn uniformly or, with ``log``, uniformly in their logarithm."""
 
     low: float
@@ -33,7 +33,7 @@ class Range:
         return rng.randint(int(self.low), int(self.high)) if self.whole else rng.uniform(self.low, self.high)
 
     def holds(self, value: Any) -> bool:
-        """Whether it is one of them."""
+        """True for a value of this dimension."""
         number = isinstance(value, int if self.whole else int | float) and not isinstance(value, bool)
         return number and self.low <= value <= self.high
 
@@ -51,7 +51,7 @@ class Range:
 
 
 @dataclass(frozen=True)
-class Choices:
+class ChoiceDimension:
     """One of several values, in an order that means something: a perturbed one moves to a neighbour."""
 
     values: tuple[Any, ...]
@@ -61,7 +61,7 @@ class Choices:
         return rng.choice(self.values)
 
     def holds(self, value: Any) -> bool:
-        """Whether it is one of them."""
+        """True for a value of this dimension."""
         return value in self.values
 
     def perturb(self, value: Any, factors: Sequence[float], rng: Random) -> Any:
@@ -70,11 +70,11 @@ class Choices:
         return self.values[min(max(self.values.index(value) + step, 0), len(self.values) - 1)]
 
 
-Space = dict[str, Range | Choices]
+Space = dict[str, RangeDimension | ChoiceDimension]
 
 
 def split(arguments: Sequence[str]) -> tuple[Space, list[str]]:
-    """What of a command line varies, by key, and the rest of it.
+    """Splits a command line into what varies, by key, and the rest.
 
     Raises:
         ConfigError: nothing varies, or something that cannot.
@@ -93,14 +93,14 @@ def split(arguments: Sequence[str]) -> tuple[Space, list[str]]:
     return space, fixed
 
 
-def _dimension(override: Override) -> Range | Choices:
+def _dimension(override: Override) -> RangeDimension | ChoiceDimension:
     key, value = override.key_or_group, override.value()
     if not key.startswith(VARIABLE):
         raise ConfigError(f"{key}: cannot vary in a population, only what begins with {' or '.join(VARIABLE)}")
     if not isinstance(value, IntervalSweep):
-        return Choices(tuple(override.sweep_iterator(transformer=Transformer.encode)))
+        return ChoiceDimension(tuple(override.sweep_iterator(transformer=Transformer.encode)))
     low, high, log = value.start, value.end, "log" in value.tags
     assert low is not None and high is not None
     if not low < high or (log and low <= 0):
         raise ConfigError(f"{key}: {override.input_line} is no range{', log needs one above zero' if log else ''}")
-    return Range(low, high, log, isinstance(low, int) and isinstance(high, int))
+    return RangeDimension(low, high, log, isinstance(low, int) and isinstance(high, int))

@@ -9,14 +9,13 @@ import pytest
 
 from rlstack.config import ConfigError, to_plain
 from rlstack.config.groups import compose_config
-from rlstack.reporting.differences import ABSENT, from_default, grouped, varied
-from rlstack.reporting.runs import Curve, Run
-from rlstack.reporting.scores import Score, compared_by
+from rlstack.reporting.differences import ABSENT, GroupScore, compared_by, from_default, grouped, varied
+from rlstack.reporting.runs import Curve, StoredRun
 from tests.reporting.made_runs import config
 
 
-def runs_of(*configs: dict[str, Any]) -> list[Run]:
-    return [Run(Path(str(index)), str(index), settings) for index, settings in enumerate(configs)]
+def runs_of(*configs: dict[str, Any]) -> list[StoredRun]:
+    return [StoredRun(Path(str(index)), str(index), settings) for index, settings in enumerate(configs)]
 
 
 def test_mappings_are_looked_into_and_other_values_compared_whole() -> None:
@@ -91,8 +90,8 @@ def test_a_default_that_does_not_exist_is_told(settings: dict[str, Any], message
         from_default(runs_of(settings)[0])
 
 
-def having(**metrics: float) -> Run:
-    return Run(Path("x"), "x", {}, {name.replace("__", "/"): Curve(*[[9.0], [v]]) for name, v in metrics.items()})
+def having(**metrics: float) -> StoredRun:
+    return StoredRun(Path("x"), "x", {}, {name.replace("__", "/"): Curve(*[[9.0], [v]]) for name, v in metrics.items()})
 
 
 def test_runs_are_compared_by_what_all_that_were_evaluated_have() -> None:
@@ -101,17 +100,17 @@ def test_runs_are_compared_by_what_all_that_were_evaluated_have() -> None:
     assert compared_by([both, both, unjudged]) == "eval/success"
     assert compared_by([both, returns]) == "eval/return"
     assert compared_by([unjudged]) == "train/success"
-    assert compared_by([Run(Path("x"), "x")]) is None
+    assert compared_by([StoredRun(Path("x"), "x")]) is None
 
 
 def test_scores_are_summed_up_with_the_interval_that_there_is() -> None:
     values = [0.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0, 1000.0]
-    score = Score.of([having(eval__return=value) for value in values], "eval/return")
+    score = GroupScore.of([having(eval__return=value) for value in values], "eval/return")
     assert score is not None and score.interval is not None
     assert score.iqm == 12.5 and score.mean == 134.375  # the lowest and the highest two are left out
     assert score.interval[0] < 12.5 < score.interval[1]
-    single = Score.of([having(eval__success=0.5, eval__success_low=0.3, eval__success_high=0.7)], "eval/success")
+    single = GroupScore.of([having(eval__success=0.5, eval__success_low=0.3, eval__success_high=0.7)], "eval/success")
     assert single is not None and single.interval == (0.3, 0.7) and "Wilson" in single.kind
-    alone = Score.of([having(eval__return=1.0)], "eval/return")
+    alone = GroupScore.of([having(eval__return=1.0)], "eval/return")
     assert alone is not None and alone.interval is None
-    assert Score.of([having()], "eval/return") is None
+    assert GroupScore.of([having()], "eval/return") is None

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlstack.reporting.bands import MOST, aligned, thinned
+from rlstack.reporting.charts import MOST, aligned, thinned
+from rlstack.reporting.provenance import seconds_of
 from rlstack.reporting.runs import Curve, find, natural, read_curves
-from rlstack.reporting.timing import seconds_of
 from tests.reporting.made_runs import HEADER, ROWS, config, make_evaluation, make_run
 
 
@@ -21,7 +21,7 @@ def test_a_whole_run_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert (run.name, run.seed, run.frames, run.complete, run.notes, leagues) == ("run", 3, 200, True, [], [])
     np.testing.assert_array_equal(run.curves["train/return"], [[100, 200], [1, 2]])
     np.testing.assert_array_equal(run.curves["eval/success"], [[100, 200], [0.5, 0.75]])
-    assert [(entry.name, entry.frames) for entry in run.judgements] == [("200", 200), ("later", None)]
+    assert [(entry.name, entry.frames) for entry in run.evaluations] == [("200", 200), ("later", None)]
     assert seconds_of(run) == {"collecting and learning": 18, "evaluating": 8}
 
 

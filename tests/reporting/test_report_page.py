@@ -10,9 +10,8 @@ import pytest
 
 from rlstack.config import ConfigError
 from rlstack.reporting.blocks import Panels
-from rlstack.reporting.charts import labelled, ticks
-from rlstack.reporting.document import Page, render, report
-from rlstack.reporting.parallel import Axis
+from rlstack.reporting.charts import ParallelAxis, labelled, ticks
+from rlstack.reporting.document import ReportPage, render, report
 from tests.reporting.made_runs import HEADER, config, make_evaluation, make_run, score_rows
 
 VOID = {"meta", "br", "img", "link", "input", "hr"}
@@ -45,7 +44,7 @@ class Elements(HTMLParser):
             self.words.append(" ".join(data.split()))
 
 
-def words(page: Page) -> str:
+def words(page: ReportPage) -> str:
     return " ".join(word for word in Elements(render(page)).words if word)
 
 
@@ -178,9 +177,9 @@ def test_ticks_tell_their_values_exactly() -> None:
 
 
 def test_axes_of_parameters_are_linear_logarithmic_or_of_names() -> None:
-    assert Axis("lr", [1e-4, 1e-3, 1e-2]).place(1e-3) == pytest.approx(0.5)
-    assert Axis("n", [1, 2, 5]).place(2) == pytest.approx(0.25)
-    assert Axis("kind", ["a", None]).place(None) == 0.75
-    assert Axis("flag", [True, False]).scale == "names"
-    assert len(Axis("lr", [10 ** (-k / 3) for k in range(20)]).marks()) == 7
-    assert (0.0, "\u22121.5k") in Axis("eval/return", [-1500.0 + 200 * k for k in range(8)]).marks()
+    assert ParallelAxis("lr", [1e-4, 1e-3, 1e-2]).place(1e-3) == pytest.approx(0.5)
+    assert ParallelAxis("n", [1, 2, 5]).place(2) == pytest.approx(0.25)
+    assert ParallelAxis("kind", ["a", None]).place(None) == 0.75
+    assert ParallelAxis("flag", [True, False]).scale == "names"
+    assert len(ParallelAxis("lr", [10 ** (-k / 3) for k in range(20)]).marks()) == 7
+    assert (0.0, "\u22121.5k") in ParallelAxis("eval/return", [-1500.0 + 200 * k for k in range(8)]).marks()

@@ -13,10 +13,10 @@ import pytest
 from omegaconf import OmegaConf
 
 from rlstack.config import ConfigError
-from rlstack.sweeps.population import Generation, Member, Population, PopulationConfig
-from rlstack.sweeps.space import Range, Space
+from rlstack.sweeps.population import Generation, Population, PopulationConfig, PopulationMember
+from rlstack.sweeps.space import RangeDimension, Space
 
-SPACE: Space = {"agent.lr": Range(0.1, 10.0, log=True, whole=False)}
+SPACE: Space = {"agent.lr": RangeDimension(0.1, 10.0, log=True, whole=False)}
 FAILS = 99.0
 
 
@@ -73,10 +73,10 @@ def trainer(subject: Population, stop_after: int = 10**9) -> Callable[[Generatio
 def test_the_worst_go_on_as_copies_of_the_best(tmp_path: Path) -> None:
     subject = population(tmp_path)
     scores = [3.0, 9.0, 1.0, 5.0, None, 7.0]
-    members = [Member({"agent.lr": 0.5 + index}, score=score) for index, score in enumerate(scores)]
+    members = [PopulationMember({"agent.lr": 0.5 + index}, score=score) for index, score in enumerate(scores)]
     following = subject.selected(members)
     for index in (0, 1, 3, 5):
-        assert following[index] == Member({"agent.lr": 0.5 + index})
+        assert following[index] == PopulationMember({"agent.lr": 0.5 + index})
     for index in (2, 4):  # the worst that came to its end, and the one that failed
         source = following[index].copied_from
         assert source in (1, 5)
@@ -86,7 +86,7 @@ def test_the_worst_go_on_as_copies_of_the_best(tmp_path: Path) -> None:
 
 def test_the_least_score_is_the_best_when_minimising(tmp_path: Path) -> None:
     subject = population(tmp_path, direction="minimize", members=3)
-    members = [Member({"agent.lr": 1.0}, score=score) for score in (2.0, 1.0, None)]
+    members = [PopulationMember({"agent.lr": 1.0}, score=score) for score in (2.0, 1.0, None)]
     assert subject.ranked(members) == [2, 0, 1]
 
 
@@ -158,7 +158,9 @@ def test_killed_while_copying_it_goes_on_to_the_same_end(
 def test_lineage_follows_the_copies_back(tmp_path: Path) -> None:
     subject = population(tmp_path, members=3)
     sources = [[None, None, None], [1, None, None], [None, None, 0]]
-    subject.generations = [Generation(100, [Member({"agent.lr": 1.0}, copied) for copied in row]) for row in sources]
+    subject.generations = [
+        Generation(100, [PopulationMember({"agent.lr": 1.0}, copied) for copied in row]) for row in sources
+    ]
     assert subject.lineage(2) == [2, 0, 1]
     assert subject.lineage(0) == [0, 1]
     assert subject.lineage(1) == [1]

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from rlstack.config import ConfigError
-from rlstack.sweeps.space import Choices, Range, split
+from rlstack.sweeps.space import ChoiceDimension, RangeDimension, split
 
 
 def test_ranges_are_told_from_the_rest_of_the_command_line() -> None:
@@ -15,10 +15,10 @@ def test_ranges_are_told_from_the_rest_of_the_command_line() -> None:
     space, fixed = split([*line, "agent.batch_size=64,256", "agent.gamma=choice(0.9,0.99)"])
     assert fixed == ["agent=ppo", "env.id=A-v0"]
     assert space == {
-        "agent.lr": Range(1e-4, 1e-2, log=True, whole=False),
-        "agent.epochs": Range(1, 9, log=False, whole=True),
-        "agent.batch_size": Choices((64, 256)),
-        "agent.gamma": Choices((0.9, 0.99)),
+        "agent.lr": RangeDimension(1e-4, 1e-2, log=True, whole=False),
+        "agent.epochs": RangeDimension(1, 9, log=False, whole=True),
+        "agent.batch_size": ChoiceDimension((64, 256)),
+        "agent.gamma": ChoiceDimension((0.9, 0.99)),
     }
 
 
@@ -45,23 +45,23 @@ def test_what_cannot_vary_is_told(line: list[str], needles: list[str]) -> None:
 
 
 def test_a_logarithmic_range_draws_as_many_from_each_decade() -> None:
-    values = [Range(1e-4, 1e-2, log=True, whole=False).draw(Random(seed)) for seed in range(400)]
+    values = [RangeDimension(1e-4, 1e-2, log=True, whole=False).draw(Random(seed)) for seed in range(400)]
     assert all(1e-4 <= value <= 1e-2 for value in values)
     assert 150 < sum(value < 1e-3 for value in values) < 250
 
 
 def test_perturbed_values_stay_inside_and_whole_numbers_whole() -> None:
     rng = Random(0)
-    assert Range(0.0, 1.0, False, False).perturb(0.5, [1.2], rng) == pytest.approx(0.6)
-    assert Range(0.0, 1.0, False, False).perturb(0.9, [1.2], rng) == 1.0
-    assert Range(1, 9, False, True).perturb(2, [1.2], rng) == 3
-    assert Range(1, 9, False, True).perturb(2, [0.8], rng) == 1
-    assert Range(1, 9, False, True).perturb(1, [0.8], rng) == 1
-    assert isinstance(Range(1, 9, False, True).perturb(5, [0.7], rng), int)
+    assert RangeDimension(0.0, 1.0, False, False).perturb(0.5, [1.2], rng) == pytest.approx(0.6)
+    assert RangeDimension(0.0, 1.0, False, False).perturb(0.9, [1.2], rng) == 1.0
+    assert RangeDimension(1, 9, False, True).perturb(2, [1.2], rng) == 3
+    assert RangeDimension(1, 9, False, True).perturb(2, [0.8], rng) == 1
+    assert RangeDimension(1, 9, False, True).perturb(1, [0.8], rng) == 1
+    assert isinstance(RangeDimension(1, 9, False, True).perturb(5, [0.7], rng), int)
 
 
 def test_a_perturbed_choice_is_a_neighbour() -> None:
-    choices = Choices((64, 128, 256))
+    choices = ChoiceDimension((64, 128, 256))
     assert choices.perturb(128, [1.2], Random(0)) == 256
     assert choices.perturb(128, [0.8], Random(0)) == 64
     assert choices.perturb(256, [1.2], Random(0)) == 256

@@ -1,4 +1,4 @@
-"""The results: what the runs came to, group by group and run by run."""
+"""The results: final scores and evaluations, group by group and run by run."""
 
 from __future__ import annotations
 
@@ -12,22 +12,18 @@ from markupsafe import Markup, escape
 
 from rlstack.evaluation.statistics import bootstrap_interval, iqm
 
-from .blocks import Block, Panels, Picture, Section, Table, Text, interval, number
-from .curves import SINGLE, panel
-from .differences import Group, written
-from .parallel import parallel
-from .runs import Judgement, Run
-from .scores import CANDIDATES, Score, compared_by, returns_of
-from .timing import CPU_SECONDS, duration
+from .blocks import Block, DataTable, Drawing, Panels, Paragraphs, Section, duration, interval, number
+from .charts import parallel
+from .curves import FIRST, SINGLE, panel
+from .differences import CANDIDATES, GroupScore, RunGroup, compared_by, returns_of, written
+from .runs import CPU_SECONDS, StoredEvaluation, StoredRun
 
 COLOURS = 8
-FIRST = ("success", "return", "length", "time", "energy", "collision")
-"""Of an evaluation's statistics, those that are shown in every table."""
 _HIDDEN = ("level", "episodes", "success_low", "success_high")
 
 
 @dataclass(frozen=True)
-class Comparison:
+class GroupComparison:
     """The groups of a report and what they are compared by.
 
     Attributes:
@@ -35,30 +31,30 @@ class Comparison:
         metric: of the score, None where no run has one.
     """
 
-    groups: list[Group]
+    groups: list[RunGroup]
     metric: str | None
 
     @classmethod
-    def of(cls, groups: list[Group], metric: str | None = None) -> Comparison:
+    def of(cls, groups: list[RunGroup], metric: str | None = None) -> GroupComparison:
         """By a metric, or by what the runs have."""
         return cls(groups, metric or compared_by([run for group in groups for run in group.runs]))
 
     @property
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[StoredRun]:
         """All of them."""
         return [run for group in self.groups for run in group.runs]
 
     @cached_property
-    def scores(self) -> dict[str, Score | None]:
+    def scores(self) -> dict[str, GroupScore | None]:
         """Of the groups by label."""
         metric = self.metric
-        return {group.label: None if metric is None else Score.of(group.runs, metric) for group in self.groups}
+        return {group.label: None if metric is None else GroupScore.of(group.runs, metric) for group in self.groups}
 
     @cached_property
-    def ranked(self) -> list[Group]:
+    def ranked(self) -> list[RunGroup]:
         """The best first, those without a score last."""
 
-        def key(group: Group) -> tuple[bool, float]:
+        def key(group: RunGroup) -> tuple[bool, float]:
             score = self.scores[group.label]
             return score is None, 0.0 if score is None else -score.mean
 
@@ -73,15 +69,11 @@ class Comparison:
     @cached_property
     def first(self) -> list[str]:
         """The two metrics that matter most."""
-        having = {
-            name: max(len(run.curves[name].values) for run in self.runs if name in run.curves) for name in self._known
-        }
-        return sorted(having, key=lambda name: having[name] < 2)[:2]  # a single point is no curve
-
-    @property
-    def _known(self) -> list[str]:
-        logged = {name for run in self.runs for name in run.curves}
-        return list(dict.fromkeys(name for name in (self.metric, *CANDIDATES) if name in logged and name is not None))
+        points: dict[str, int] = {}
+        for name in (self.metric, *CANDIDATES):
+            found = [len(run.curves[name].values) for run in self.runs if name in run.curves]
+            points |= {name: max(found)} if name is not None and found else {}
+        return sorted(points, key=lambda name: points[name] < 2)[:2]  # a single point is no curve
 
     @property
     def legend(self) -> list[tuple[str, str]]:
@@ -91,7 +83,7 @@ class Comparison:
         return [] if len(self.groups) < 2 else coloured + ([(f"{rest} others", "grey")] if rest else [])
 
 
-def results(comparison: Comparison) -> Section:
+def results(comparison: GroupComparison) -> Section:
     """Curves of the scores, and tables."""
     groups = comparison.groups
     blocks: list[Block] = []
@@ -101,11 +93,11 @@ def results(comparison: Comparison) -> Section:
     if comparison.metric is not None:
         blocks += _compared(comparison)
     blocks += _judged(comparison)
-    return Section("Results", blocks or [Text(["There are no numbers to show."])])
+    return Section("Results", blocks or [Paragraphs(["There are no numbers to show."])])
 
 
-def _told(comparison: Comparison) -> str:
-    """What the bands are."""
+def _told(comparison: GroupComparison) -> str:
+    """A line that explains the bands."""
     if any(len(group.runs) > 1 for group in comparison.groups):
         single = ", thin lines are single runs" if len(comparison.groups) <= SINGLE else ""
         return f"Mean over seeds; the band is their range{single}."
@@ -113,7 +105,7 @@ def _told(comparison: Comparison) -> str:
     return "The band is the 95 % Wilson interval over the episodes." if bounded else ""
 
 
-def _compared(comparison: Comparison) -> Iterator[Block]:
+def _compared(comparison: GroupComparison) -> Iterator[Block]:
     metric, groups = str(comparison.metric), comparison.ranked
     if len(comparison.runs) == 1:
         return
@@ -122,17 +114,17 @@ def _compared(comparison: Comparison) -> Iterator[Block]:
     rows = [_row(comparison, group, keys) for group in groups]
     kinds = sorted({score.kind for score in comparison.scores.values() if score is not None})
     caption = f"{metric} at the end of each run, best mean first. Intervals: {'; '.join(kinds)}."
-    yield Table(head, rows, text=max(len(keys), 1), caption=caption)
+    yield DataTable(head, rows, text=max(len(keys), 1), caption=caption)
     if len(keys) == 2 and len(groups) > 3:
         yield _crossed(comparison, keys)
     scored = [(group, score.mean) for group in groups if (score := comparison.scores[group.label]) is not None]
     if keys and len(scored) > 1:
         values = [[group.values[key] for key in keys] for group, _ in scored]
         drawing = parallel(keys, values, metric, [score for _, score in scored])
-        yield Picture(drawing, f"A line for every group of runs, coloured by {metric}: the darker, the higher.")
+        yield Drawing(drawing, f"A line for every group of runs, coloured by {metric}: the darker, the higher.")
 
 
-def _row(comparison: Comparison, group: Group, keys: Sequence[str]) -> list[Any]:
+def _row(comparison: GroupComparison, group: RunGroup, keys: Sequence[str]) -> list[Any]:
     score = comparison.scores[group.label]
     cells = [written(group.values[key]) for key in keys] or [group.label]
     colour = comparison.colours[group.label]
@@ -148,16 +140,16 @@ def _row(comparison: Comparison, group: Group, keys: Sequence[str]) -> list[Any]
     return [*cells, len(group.runs), *told, reached, duration(sum(seconds) / len(seconds)) if seconds else "–"]
 
 
-def _crossed(comparison: Comparison, keys: Sequence[str]) -> Table:
+def _crossed(comparison: GroupComparison, keys: Sequence[str]) -> DataTable:
     """Two keys against each other: the mean, and the interval where there is one."""
     down, across = ([*dict.fromkeys(written(g.values[key]) for g in comparison.groups)] for key in keys)
     cells = {tuple(written(v) for v in group.values.values()): _brief(comparison, group) for group in comparison.groups}
     rows = [[first, *(cells.get((first, second), "–") for second in across)] for first in down]
     caption = f"{comparison.metric}: mean and 95 % interval; {keys[1]} from left to right."
-    return Table([keys[0], *across], rows, caption=caption)
+    return DataTable([keys[0], *across], rows, caption=caption)
 
 
-def _brief(comparison: Comparison, group: Group) -> str:
+def _brief(comparison: GroupComparison, group: RunGroup) -> str:
     score = comparison.scores[group.label]
     if score is None:
         return "–"
@@ -167,25 +159,25 @@ def _brief(comparison: Comparison, group: Group) -> str:
 # -- evaluations -------------------------------------------------------------------------------------------------
 
 
-def _judged(comparison: Comparison) -> Iterator[Block]:
+def _judged(comparison: GroupComparison) -> Iterator[Block]:
     runs = comparison.runs
-    last = runs[0].last_judgement if len(runs) == 1 else None
+    last = runs[0].last_evaluation if len(runs) == 1 else None
     if last is not None:
         yield from _levels(last)
     elif any(run.last("eval/return") is not None for run in runs):
         yield _all_runs(runs)
-    later = [(run, entry) for run in runs for entry in run.judgements if entry.frames is None]
-    played = [(run, entry) for run, entry in later if not entry.of_games]
-    games = [(run, entry) for run, entry in later if entry.of_games]
+    later = [(run, entry) for run in runs for entry in run.evaluations if entry.frames is None]
+    games = [(run, entry) for run, entry in later if "opponents" in entry.content]
+    played = [(run, entry) for run, entry in later if "opponents" not in entry.content]
     if played:
         yield _later(played)
     if games:
         yield _games(games)
 
 
-def _levels(judgement: Judgement) -> Iterator[Table]:
+def _levels(evaluation: StoredEvaluation) -> Iterator[DataTable]:
     """The last evaluation: a row a level; what few ask for is folded."""
-    levels = judgement.content["levels"]
+    levels = evaluation.content["levels"]
     names = [name for name in _statistics(levels) if name in FIRST]
     rest = [name for name in _statistics(levels) if name not in FIRST]
     called = [str(level.get("level", "")) for level in levels]
@@ -193,18 +185,18 @@ def _levels(judgement: Judgement) -> Iterator[Table]:
         [name, number(_figure(level.get("episodes"))), *(_cell(level, key) for key in names)]
         for name, level in zip(called, levels)
     ]
-    caption = f"The last evaluation while training, after {judgement.frames:,} frames; success with its 95 % interval."
-    yield Table(["level", "episodes", *names], rows, caption=caption)
-    if (spread := _spread(judgement)) is not None:
+    caption = f"The last evaluation while training, after {evaluation.frames:,} frames; success with its 95 % interval."
+    yield DataTable(["level", "episodes", *names], rows, caption=caption)
+    if (spread := _spread(evaluation)) is not None:
         yield spread
     if rest:
         others = [[name, *(_cell(level, name) for level in levels)] for name in rest]
-        yield Table(["", *called], others, fold=f"{len(rest)} more statistics of this evaluation")
+        yield DataTable(["", *called], others, fold=f"{len(rest)} more statistics of this evaluation")
 
 
-def _spread(judgement: Judgement) -> Table | None:
-    """How the returns of its episodes are spread."""
-    returns = returns_of(judgement)
+def _spread(evaluation: StoredEvaluation) -> DataTable | None:
+    """The distribution of its episodes' returns."""
+    returns = returns_of(evaluation)
     levels = list(dict.fromkeys(level for level, _ in returns))
     parts = {level: [value for name, value in returns if name == level] for level in levels}
     if len(levels) > 1:
@@ -214,23 +206,13 @@ def _spread(judgement: Judgement) -> Table | None:
         spread = interval(bootstrap_interval(values, iqm)) if len(values) > 1 else "–"
         ends = [number(float(value)) for value in np.quantile(values, (0, 0.25, 0.5, 0.75, 1))]
         rows.append([name, number(len(values)), number(float(np.mean(values))), number(iqm(values)), spread, *ends])
-    head = [
-        "level",
-        "episodes",
-        "mean return",
-        "IQM",
-        "95 % interval",
-        "least",
-        "quartile",
-        "median",
-        "quartile",
-        "most",
-    ]
+    head = ["level", "episodes", "mean return", "IQM", "95 % interval"]
+    head += ["least", "quartile", "median", "quartile", "most"]
     caption = "Returns of these episodes; the interval is a bootstrap of their interquartile mean (IQM)."
-    return Table(head, rows, caption=caption) if rows else None
+    return DataTable(head, rows, caption=caption) if rows else None
 
 
-def _all_runs(runs: Sequence[Run]) -> Table:
+def _all_runs(runs: Sequence[StoredRun]) -> DataTable:
     names = [name for name in FIRST if any(f"eval/{name}" in run.curves for run in runs)]
     rows = []
     for run in runs:
@@ -238,10 +220,12 @@ def _all_runs(runs: Sequence[Run]) -> Table:
         frames = f"{run.frames:,}" + ("" if run.complete else " (incomplete)")
         rows.append([run.name, str(run.seed), frames, *(_cell(values, name) for name in names)])
     head = ["run", "seed", "frames", *names]
-    return Table(head, rows, caption="The last evaluation of every run.", fold=None if len(runs) < 13 else "Every run")
+    return DataTable(
+        head, rows, caption="The last evaluation of every run.", fold=None if len(runs) < 13 else "Every run"
+    )
 
 
-def _later(entries: Sequence[tuple[Run, Judgement]]) -> Table:
+def _later(entries: Sequence[tuple[StoredRun, StoredEvaluation]]) -> DataTable:
     rows, levels = [], [level for _, entry in entries for level in entry.content["levels"]]
     names = [name for name in _statistics(levels) if name in FIRST]
     for run, entry in entries:
@@ -249,24 +233,25 @@ def _later(entries: Sequence[tuple[Run, Judgement]]) -> Table:
             cells = [run.name, entry.name, str(level.get("level", "")), number(_figure(level.get("episodes")))]
             rows.append(cells + [_cell(level, name) for name in names])
     caption = "Evaluations made by rlstack.evaluate."
-    return Table(["run", "evaluation", "level", "episodes", *names], rows, text=3, caption=caption)
+    return DataTable(["run", "evaluation", "level", "episodes", *names], rows, text=3, caption=caption)
 
 
-def _games(entries: Sequence[tuple[Run, Judgement]]) -> Table:
+def _games(entries: Sequence[tuple[StoredRun, StoredEvaluation]]) -> DataTable:
     rows = []
     for run, entry in entries:
         for row in entry.content["opponents"]:
             counts = [number(_figure(row.get(key))) for key in ("games", "wins", "draws", "losses")]
-            bounds = [
-                _figure(row.get(key)) for key in ("decided_win_rate", "decided_win_rate_low", "decided_win_rate_high")
-            ]
-            rate = (
-                "–" if None in bounds else f"{number(bounds[0])} ({interval(b for b in bounds[1:] if b is not None)})"
-            )
-            elo = number(_figure(row.get("elo_after")))
-            rows.append([run.name, entry.name, str(row.get("opponent", "")), *counts, rate, elo])
+            rates = [_figure(row.get(f"decided_win_rate{end}")) for end in ("", "_low", "_high")]
+            told = [win_rate(rates), number(_figure(row.get("elo_after")))]
+            rows.append([run.name, entry.name, str(row.get("opponent", "")), *counts, *told])
     head = ["run", "evaluation", "opponent", "games", "won", "drawn", "lost", "of decided, 95 %", "rating"]
-    return Table(head, rows, text=3, caption="Games against opponents.")
+    return DataTable(head, rows, text=3, caption="Games against opponents.")
+
+
+def win_rate(rates: Sequence[float | None]) -> str:
+    """A rate and its bounds."""
+    known = [rate for rate in rates if rate is not None]
+    return "–" if len(known) < 3 else f"{number(known[0])} ({interval(known[1:])})"
 
 
 def _statistics(levels: Sequence[Mapping[str, Any]]) -> list[str]:
