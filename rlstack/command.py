@@ -8,12 +8,11 @@ A command's file ends with ``main = hydra_command("train")(run)``. What the user
 import functools
 import os
 import sys
-import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -31,6 +30,7 @@ from yaml import MarkedYAMLError, YAMLError
 from envs.working import Work
 from rlstack.config import ConfigError, catalogue, conf_dir
 from rlstack.config.errors import RunError, did_you_mean, missing_option, nearest, unknown_key
+from rlstack.config.exits import exit_in_one_line
 from rlstack.config.groups import is_own
 from rlstack.config.named_code import granting
 from rlstack.config.typed import resolve
@@ -54,9 +54,6 @@ os.environ.setdefault("RL_LOGGING_LEVEL", "WARNING")
 os.environ.setdefault("RL_WARNINGS", "False")
 
 USER_ERRORS = (ConfigError, HydraException, OmegaConfBaseException, YAMLError)
-USER_ERROR_STATUS = 2
-RUN_ERROR_STATUS = 1
-INTERRUPTED_STATUS = 130  # 128 + SIGINT, as shells count
 
 # Hydra looks for sweepers in packages of the name hydra_plugins; ours is there.
 _PLACE_OF_PLUGINS = str(Path(results.__file__).parent / "plugins")
@@ -233,26 +230,14 @@ def _work_shown() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def user_errors() -> Iterator[None]:
+def user_errors() -> AbstractContextManager[None]:
     """End the process on a user's error, with one line and no traceback; let real bugs pass."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        _exit("interrupted", INTERRUPTED_STATUS)
-    except RunError as error:
-        if error.details:
-            print(error.details, file=sys.stderr)
-        if os.environ.get("RLSTACK_FULL_ERROR") == "1":
-            traceback.print_exc()
-        _exit(f"error: {error}", RUN_ERROR_STATUS)
-    except USER_ERRORS as error:
+
+    def explained(error: BaseException) -> str | None:
         culprit = _culprit(error)
-        if culprit is None:
-            raise
-        if os.environ.get("RLSTACK_FULL_ERROR") == "1":
-            traceback.print_exc()
-        _exit(f"error: {explain(culprit)}", USER_ERROR_STATUS)
+        return None if culprit is None else explain(culprit)
+
+    return exit_in_one_line(explained)
 
 
 @contextmanager
@@ -359,26 +344,3 @@ def _all_errors_reach_us() -> Iterator[None]:
         os.environ.pop(name)
         if before is not None:
             os.environ[name] = before
-
-
-def _exit(line: str, status: int) -> NoReturn:
-    sys.stdout.flush()
-    if _speaks():
-        print(line, file=sys.stderr, flush=True)
-    raise SystemExit(status)
-
-
-def _speaks() -> bool:
-    """Of several processes of one run (torchrun) one tells what is wrong: the first rank, if it knows.
-
-    Before they have met, all find the same.
-    """
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
-        return os.environ.get("RANK", "0") == "0"
-    if distributed.get_rank() > 0:
-        time.sleep(1)  # its files are thrown away, those of the first rank are where it says
-    try:
-        return distributed.distributed_c10d._get_default_store().add("rlstack/failed", 1) == 1
-    except RuntimeError:  # nobody is left to ask
-        return True

@@ -195,7 +195,7 @@ ELSEWHERE = {
     ("envs/rocket/rocketsim/folders.py", "replace"): "a cache for several processes, of another ending until whole",
     ("rlstack/adapters/exporting.py", "save"): "into memory",
     ("rlstack/training/loggers.py", "open"): "rows are appended; one that was cut off is dropped on opening",
-    ("rlstack/adapters/marinenav/training.py", "open"): "what was printed, appended",
+    ("rlstack/adapters/marinenav/__main__.py", "open"): "what was printed, appended",
     ("rlstack/data/messages.py", "save"): "into memory",
     ("rlstack/training/distributed.py", "open"): "nowhere",
     ("rlstack/play/league.py", "open"): "a lock",

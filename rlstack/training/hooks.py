@@ -62,6 +62,14 @@ class Hook:
     def on_work(self, training: Training, work: Work) -> None:
         """After each step of an evaluation or of imitation."""
 
+    def evaluation_due(self, training: Training) -> bool | None:
+        """Whether to evaluate after this batch; None leaves that to ``eval.every``."""
+        return None
+
+    def evaluate(self, training: Training) -> Evaluation | None:
+        """Judges the agent in place of the run's own evaluation; None leaves it to that."""
+        return None
+
     def on_evaluation(self, training: Training, evaluation: Evaluation, is_best: bool) -> None:
         """After an evaluation; ``is_best`` says that none before was better."""
 

@@ -265,10 +265,14 @@ class Training:
 
     def evaluation_due(self, previous: int) -> bool:
         """Whether to evaluate now, after a batch that began at ``previous`` frames; always at the end of the run."""
-        return self.due(self.config.eval.every)
+        told = (hook.evaluation_due(self) for hook in self.hooks)
+        return next((due for due in told if due is not None), self.due(self.config.eval.every))
 
     def evaluate(self) -> Evaluation:
-        """Judges the greedy policy on the run's fixed episodes. Another way to judge: a subclass overrides this."""
+        """Judges the greedy policy on the run's fixed episodes, unless a hook judges in another way."""
+        judged = (hook.evaluate(self) for hook in self.hooks)
+        if (evaluation := next((found for found in judged if found is not None), None)) is not None:
+            return evaluation
         c = self.config
         return evaluate(
             self.agent.policy(explore=False),

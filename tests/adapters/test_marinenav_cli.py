@@ -20,14 +20,15 @@ import torch
 import rlstack
 from envs.marinenav.episodes import load_episodes
 from rlstack.adapters.marinenav import load_published, network_state, published_agent
-from rlstack.adapters.marinenav.__main__ import main
+from rlstack.adapters.marinenav.__main__ import main, train_together
 from rlstack.adapters.marinenav.evaluations import read_evaluations
-from rlstack.adapters.marinenav.processes import train_together
-from rlstack.adapters.marinenav.training import Job, TrialTraining, folders
+from rlstack.adapters.marinenav.published_run import PublishedFiles, folders
 from rlstack.adapters.marinenav.trial import Trial, read_trials
 from rlstack.config import ConfigError, build
+from rlstack.config.errors import RunError
 from rlstack.runs.checkpoint import CheckpointStore
 from rlstack.training.config import TrainConfig
+from rlstack.training.loop import Training
 from tests.envs.marinenav.recorded import load_json
 
 ROOT = Path(__file__).parents[2]
@@ -67,13 +68,13 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Learning starts after 20 steps and episodes are judged after 12, in a folder of the test's own."""
     full = Trial.train_config
 
-    def train_config(self: Trial, device: str) -> dict[str, Any]:
-        plain = full(self, device)
+    def train_config(self: Trial, device: str, expert: str | None = None) -> dict[str, Any]:
+        plain = full(self, device, expert)
         plain["agent"] |= {"learning_starts": 20, "batch_size": 8, "buffer_size": 200}
         return plain
 
     monkeypatch.setattr(Trial, "train_config", train_config)
-    monkeypatch.setattr("rlstack.adapters.marinenav.training.MAX_STEPS", 12)
+    monkeypatch.setattr("rlstack.adapters.marinenav.published_run.MAX_STEPS", 12)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -238,7 +239,7 @@ def test_a_training_leaves_the_published_files(agent_type: str, small: Path) -> 
     assert trained(small).name.startswith("training_20")
     folder = trained(small) / "seed_9"
     published = {"trial_config.json", "eval_configs.json", "evaluations.npz", *NETWORK_FILES[agent_type]}
-    ours = {"config.yaml", "metrics.csv", "checkpoints", "evaluations"}
+    ours = {"config.yaml", "metrics.csv", "checkpoints", "evaluations", "environment.json"}
     assert {path.name for path in folder.iterdir()} == published | ours
     assert json.loads((folder / "trial_config.json").read_text()) == CONFIG | {"seed": 9, "agent_type": agent_type}
 
@@ -304,15 +305,15 @@ def test_networks_of_other_kinds_are_refused_before_anything_is_written(
 
 def interrupt(monkeypatch: pytest.MonkeyPatch, at: int) -> Callable[[], None]:
     """Ctrl-C in the middle of the evaluation at this step."""
-    judge = TrialTraining.evaluate
+    judge = PublishedFiles.evaluate
 
-    def evaluate(self: TrialTraining) -> Any:
-        if self.frames == at:
+    def evaluate(self: PublishedFiles, training: Training) -> Any:
+        if training.frames == at:
             raise KeyboardInterrupt
-        return judge(self)
+        return judge(self, training)
 
-    monkeypatch.setattr(TrialTraining, "evaluate", evaluate)
-    return lambda: monkeypatch.setattr(TrialTraining, "evaluate", judge)
+    monkeypatch.setattr(PublishedFiles, "evaluate", evaluate)
+    return lambda: monkeypatch.setattr(PublishedFiles, "evaluate", judge)
 
 
 @pytest.mark.slow
@@ -352,25 +353,27 @@ def test_of_a_grid_only_unfinished_trials_go_on(
 # --- several at once
 
 
-def pretend(job: Job) -> float:
-    """What a process does with trials of seeds 1 to 3: ends well, ends with a user's error, dies."""
-    if job.trial.seed == 2:
-        raise ConfigError("load_model: gone")
-    if job.trial.seed == 3:
-        os._exit(3)
-    return 0.75
+PRETEND = {
+    "ends_well": "open('metrics.csv', 'w').write('frames,eval/success\\n8,0.75\\n')",
+    "errs": "import sys; sys.exit(print('error: load_model: gone', file=sys.stderr) or 2)",
+    "dies": "import os; os._exit(3)",
+}
 
 
-@pytest.mark.slow
-def test_a_trial_that_fails_does_not_end_the_others(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    trials = read_trials(write(small, seed=[2, 3, 1]))
-    jobs = [Job(trial, Path(f"seed_{trial.seed}"), "cpu", alone=False) for trial in trials]
-    with pytest.raises((ConfigError, RuntimeError), match=r"seed_[23]: "):  # whichever was first
-        train_together(jobs, 2, pretend)
+def test_a_trial_that_fails_does_not_end_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    places = [tmp_path / name for name in ("errs", "dies", "ends_well")]
+    for place in places:
+        place.mkdir()
+
+    def argv(place: Path) -> list[str]:
+        return [sys.executable, "-c", f"import os; os.chdir({str(place)!r}); {PRETEND[place.name]}"]
+
+    with pytest.raises((ConfigError, RunError), match=r"(errs|dies): "):  # whichever was first
+        train_together(places, 2, argv)
     printed = capsys.readouterr().out
-    assert "seed_1: finished, success 0.750" in printed
-    assert "seed_2: failed, load_model: gone" in printed
-    assert "seed_3: failed, its process ended with status 3" in printed
+    assert f"{places[2]}: finished, success 0.750" in printed
+    assert f"{places[0]}: failed, load_model: gone" in printed
+    assert f"{places[1]}: failed, its process ended with status 3" in printed
 
 
 @pytest.mark.slow

@@ -33,6 +33,7 @@ CONFIG: dict[str, Any] = {
     "imitation_learning": True,
 }
 FILES = {"trial_config.json", "eval_configs.json", "evaluations.npz", "config.yaml", "metrics.csv", "checkpoints"}
+FILES |= {"environment.json"}
 NETWORKS = {
     f"{part}_{name}" for part in ("actor", "critic") for name in ("network_params.pth", "constructor_params.json")
 }
@@ -43,14 +44,14 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fixtures_dir: Path) -
     """400 decisions are cloned, and episodes judged after 6 steps, in a folder with copies of the fixtures."""
     full = Trial.train_config
 
-    def train_config(self: Trial, device: str) -> dict[str, Any]:
-        plain = full(self, device)
+    def train_config(self: Trial, device: str, expert: str | None = None) -> dict[str, Any]:
+        plain = full(self, device, expert)
         plain["agent"] |= {"learning_starts": 8, "batch_size": 8, "buffer_size": 100}
         plain["imitation"] |= {"frames": 400, "epochs": 20, "batch_size": 32}
         return plain
 
     monkeypatch.setattr(Trial, "train_config", train_config)
-    monkeypatch.setattr("rlstack.adapters.marinenav.training.MAX_STEPS", 6)
+    monkeypatch.setattr("rlstack.adapters.marinenav.published_run.MAX_STEPS", 6)
     monkeypatch.chdir(tmp_path)
     for name in ("AC_IQN_params.npz", "evaluations_example.npz"):
         shutil.copy(fixtures_dir / "marinenav" / name, tmp_path)
@@ -138,9 +139,9 @@ def test_of_a_grid_only_some_trials_imitate(small: Path) -> None:
 def test_an_interrupted_cloning_is_done_anew(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two trials the second is interrupted; it gets to where the first is, which is as if nothing had been."""
 
-    def interrupted(self: Imitation) -> dict[str, float]:
+    def interrupted(self: Imitation, agent: Any) -> dict[str, float]:
         if not CheckpointStore(trials(small)[0] / "checkpoints").latest():
-            return learn(self)
+            return learn(self, agent)
         raise KeyboardInterrupt
 
     learn = Imitation.learn

@@ -1,40 +1,42 @@
 """MarineNav's own command line: ``python -m rlstack.adapters.marinenav -C config.json [-P num_procs] [-D device]``.
 
 Trains the published agents from an unchanged JSON configuration of the published trainer, by the published rules, and
-leaves the files that it leaves. ``-R <folder>`` goes on with trials that were interrupted. ``-I <expert>`` says whom
-trials with ``imitation_learning: true`` clone; they end with that, and are evaluated once, at timestep 0.
+leaves the files that it leaves: each trial is a run of ours. ``-R <folder>`` goes on with trials that were interrupted.
+``-I <expert>`` says whom trials with ``imitation_learning: true`` clone.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import re
-import shutil
+import signal
+import subprocess
+import sys
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
 
-from rlstack.command import user_errors
+from rlstack.adapters.command import Parser, command
 from rlstack.config import ConfigError
-from rlstack.config.named_code import granting
+from rlstack.config.errors import RunError
+from rlstack.config.exits import INTERRUPTED_STATUS, USER_ERROR_STATUS
+from rlstack.config.named_code import allowing, code_in, granting
 from rlstack.runs.worlds import choose_device
+from rlstack.training.config import ObjectiveConfig
+from rlstack.training.loggers import score
 
-from .processes import train_together
-from .training import Job, check, folders, resumable, run_trial
+from .published_run import check, folders, lay_out, resumable, run_trial
 from .trial import read_trials
 
-
-class _Parser(argparse.ArgumentParser):
-    """Tells of a mistake in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{message}; see --help")
+OUTPUT = "output.txt"
+"""Where a trial that is trained beside others writes what it prints."""
+_PATIENCE = 0.2
+"""Seconds between two looks at whether a trial has ended."""
 
 
-def _parser() -> _Parser:
-    parser = _Parser(prog="python -m rlstack.adapters.marinenav", description="Trains the published MarineNav agents.")
+def _parser() -> Parser:
+    parser = Parser(prog="python -m rlstack.adapters.marinenav", description="Trains the published MarineNav agents.")
     parser.add_argument("-C", "--config-file", type=Path, help="JSON configuration of the published trainer")
     parser.add_argument("-P", "--num-procs", type=int, default=1, help="trials trained at once, default 1")
     parser.add_argument("-D", "--device", default="cpu", help="cpu (default), cuda, cuda:<k> or auto")
@@ -64,8 +66,8 @@ def _allowed(argument: str) -> list[str]:
     return found[1].split(",")
 
 
-def jobs(arguments: argparse.Namespace) -> list[Job]:
-    """What to train, all of it checked, each trial in its folder.
+def trials_to_train(arguments: argparse.Namespace) -> list[Path]:
+    """The folders of the trials to train, all of it checked.
 
     Raises:
         ConfigError: in one line, what is wrong; nothing has been written then.
@@ -78,60 +80,96 @@ def jobs(arguments: argparse.Namespace) -> list[Job]:
     if arguments.resume is not None:
         if arguments.imitate is not None:
             raise ConfigError("-I/--imitate: with -R/--resume, trials imitate whom they began to imitate; leave it out")
-        unfinished = resumable(arguments.resume)
-        alone = min(arguments.num_procs, len(unfinished)) == 1
-        return [Job(trial, folder, arguments.device, alone, expert) for trial, folder, expert in unfinished]
+        return resumable(arguments.resume)
     trials = read_trials(arguments.config_file)
     check(trials, arguments.device, arguments.imitate)
-    alone = min(arguments.num_procs, len(trials)) == 1
     places = folders(trials, time.strftime("%Y-%m-%d-%H-%M-%S"))
-    work = [Job(trial, place, arguments.device, alone, arguments.imitate) for trial, place in zip(trials, places)]
-    lay_out(work)
-    return work
+    lay_out(trials, places, arguments.device, arguments.imitate)
+    return places
 
 
-def lay_out(work: Sequence[Job]) -> None:
-    """Makes the folders of new trials: of all of them, or of none.
+def train_together(places: Sequence[Path], num_procs: int, argv: Callable[[Path], Sequence[str]]) -> None:
+    """Trains ``num_procs`` trials at a time, each by a command of its own; says which begin and end.
+
+    Ctrl-C or SIGTERM here makes every running trial save a checkpoint and stop; once more stops them at once.
+
+    Args:
+        places: the trials' folders, in this order.
+        argv: the command that trains the trial of a folder.
 
     Raises:
-        ConfigError: a folder cannot be made, or written to.
+        KeyboardInterrupt: it was stopped.
+        ConfigError, RunError: after all others have ended, for the first trial that failed.
     """
-    made: list[Path] = []
+    waiting, running = deque(places), dict[Path, subprocess.Popen[str]]()
+    errors: list[Exception] = []
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        for job in work:
-            made[:0] = [path for path in (job.folder, *job.folder.parents) if not path.exists()]
-            job.lay_out()
-    except (ConfigError, OSError) as error:
-        for job in work:
-            if job.folder in made:
-                shutil.rmtree(job.folder, ignore_errors=True)
-        for folder in made:
-            with contextlib.suppress(OSError):  # gone, or in use by another training
-                folder.rmdir()
-        raise error if isinstance(error, ConfigError) else ConfigError(f"save_dir: {error}") from None
-
-
-def run(work: Sequence[Job], num_procs: int) -> None:
-    """Trains one trial after the other, or several at once in processes of their own."""
-    try:
-        if work[0].alone:
-            for job in work:
-                run_trial(job)
-        else:
-            train_together(work, num_procs)
+        while waiting or running:
+            while waiting and len(running) < num_procs:
+                place = waiting.popleft()
+                running[place] = _start(argv(place), place)
+                print(f"{place}: begins", flush=True)
+            time.sleep(_PATIENCE)
+            for place in [place for place, process in running.items() if process.poll() is not None]:
+                errors += _conclude(place, running.pop(place))
     except KeyboardInterrupt:
-        folder = work[0].folder if len(work) == 1 else work[0].folder.parent
-        print(f"go on with: python -m rlstack.adapters.marinenav -R {folder}")
+        for process in running.values():
+            process.terminate()
+        for place, process in running.items():
+            _conclude(place, process, stopping=True)
         raise
+    finally:
+        for process in running.values():
+            process.kill()
+        signal.signal(signal.SIGTERM, before)
+    if errors:
+        raise errors[0]
 
 
+def _start(argv: Sequence[str], place: Path) -> subprocess.Popen[str]:
+    """A process that Ctrl-C does not reach: a terminal sends it to a whole session, but only this one decides."""
+    with (place / OUTPUT).open("a", encoding="utf-8") as output:
+        return subprocess.Popen(argv, stdout=output, stderr=subprocess.PIPE, text=True, start_new_session=True)
+
+
+def _conclude(place: Path, process: subprocess.Popen[str], stopping: bool = False) -> list[Exception]:
+    """Says how a trial ended, and returns what went wrong."""
+    _, said = process.communicate()
+    if process.returncode == 0:
+        print(f"{place}: finished, success {score(place, ObjectiveConfig()):.3f}", flush=True)
+    elif stopping or process.returncode == INTERRUPTED_STATUS:
+        print(f"{place}: stopped", flush=True)
+    else:
+        lines = said.strip().splitlines()
+        told = bool(lines) and lines[-1].startswith("error: ")
+        reason = lines[-1].removeprefix("error: ") if told else f"its process ended with status {process.returncode}"
+        if not told:
+            print(said, end="", file=sys.stderr)
+        print(f"{place}: failed, {reason}", flush=True)
+        return [(ConfigError if process.returncode == USER_ERROR_STATUS else RunError)(f"{place}: {reason}")]
+    return []
+
+
+@command
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command; ends with status 2 and one line on a user's error."""
-    with user_errors():
-        parsed = _parser().parse_args(arguments)
-        with granting(parsed.allow):
-            work = jobs(parsed)
-        run(work, parsed.num_procs)
+    """Trains the trials of a command line."""
+    parsed = _parser().parse_args(arguments)
+    with granting([*parsed.allow, parsed.imitate]):
+        places = trials_to_train(parsed)
+        allow = [*parsed.allow, *code_in(parsed.imitate)]
+        try:
+            if min(parsed.num_procs, len(places)) == 1:
+                for place in places:
+                    run_trial(place, parsed.device)
+            else:
+                program = [sys.executable, "-m", "rlstack.adapters.marinenav", "-D", parsed.device]
+                option = [allowing(allow)] if allow else []
+                train_together(places, parsed.num_procs, lambda place: [*program, "-R", str(place), *option])
+        except KeyboardInterrupt:
+            folder = places[0] if len(places) == 1 else places[0].parent
+            print(f"go on with: python -m rlstack.adapters.marinenav -R {folder}")
+            raise
 
 
 if __name__ == "__main__":

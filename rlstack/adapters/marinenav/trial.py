@@ -5,15 +5,13 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from hydra import compose, initialize_config_dir
-
 from envs.marinenav.generator import generate_episodes
-from rlstack.config import ConfigError, Interval, build, conf_dir, to_plain
+from rlstack.adapters.command import composed
+from rlstack.config import ConfigError, Interval, build
 from rlstack.config.agents import Count
 from rlstack.evaluation.evaluator import EpisodeSet
 from rlstack.files.safe_load import load_json
@@ -29,6 +27,7 @@ _EVALUATIONS_PER_CHECKPOINT = 10
 # The networks see raw numbers and the published actors steer in jerks: with a third of the decisions and half the
 # epochs a clone of AC-IQN succeeds in 3 % of the published episodes, with these in 67 %; the actor itself in 80 %.
 _CLONING = {"frames": 600_000, "epochs": 20}
+_EXPERT_WORLDS = 16
 
 AgentType = Literal["AC-IQN", "IQN", "DDPG", "DQN", "SAC", "Rainbow"]
 Whole = Annotated[int, Interval(low=0)]
@@ -75,18 +74,11 @@ class EvalSchedule(_Levels):
         Raises:
             ConfigError: a level has no room for a single robot.
         """
-        names = [str(level) for level, count in enumerate(self.num_episodes) for _ in range(count)]
-        levels = [
-            {
-                "num_robots": self.num_robots[int(name)],
-                "num_cores": self.num_cores[int(name)],
-                "num_obstacles": self.num_obstacles[int(name)],
-                "min_start_goal_dis": self.min_start_goal_dis[int(name)],
-            }
-            for name in names
-        ]
+        levels = [level for level, count in enumerate(self.num_episodes) for _ in range(count)]
+        keys = ("num_robots", "num_cores", "num_obstacles", "min_start_goal_dis")
+        options = [{key: getattr(self, key)[level] for key in keys} for level in levels]
         try:
-            return EpisodeSet(generate_episodes(EVALUATION_SEED, levels, 1), names)
+            return EpisodeSet(generate_episodes(EVALUATION_SEED, options, 1), [str(level) for level in levels])
         except ValueError as error:
             raise ConfigError(f"eval_schedule: {error}") from None
 
@@ -103,7 +95,8 @@ class Trial:
         training_schedule: the curriculum.
         eval_schedule: the evaluation episodes.
         agent_type: the published agent to train.
-        imitation_learning: clone an expert instead, see :mod:`.imitation`.
+        imitation_learning: clone an expert instead, whom the command line names. Nothing is learnt from rewards: the
+            trial ends with the cloning, and is evaluated once, at timestep 0.
         load_model: a folder of published network files to begin with.
     """
 
@@ -129,12 +122,17 @@ class Trial:
         """Thrust rates, else 25 choices."""
         return self.agent_type in CONTINUOUS
 
-    def train_config(self, device: str) -> dict[str, Any]:
-        """The trial as a complete ``rlstack.train`` configuration: the published training of its agent."""
+    def train_config(self, device: str, expert: str | None = None) -> dict[str, Any]:
+        """The trial as a complete ``rlstack.train`` configuration: the published training of its agent.
+
+        Args:
+            device: torch's name of it.
+            expert: whom a trial that imitates clones: a policy, or recorded episodes in a file ``*.npz``.
+        """
         overrides = ["experiment=marinenav_published", f"agent={CONFIGURATIONS[self.agent_type]}", "logger=csv"]
-        with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-            plain = to_plain(compose("train", overrides))
-        plain["env"] |= {"curriculum": asdict(self.training_schedule), "continuous_actions": self.continuous_actions}
+        plain = composed(overrides)
+        levels = asdict(self.training_schedule)
+        plain["env"] |= {"curriculum": levels, "continuous_actions": self.continuous_actions}
         # Evaluations and the end may fall on any env step; updates stay one per four steps.
         plain["collector"]["steps_per_batch"] = math.gcd(_UPDATE_EVERY, self.eval_freq, self.total_timesteps)
         plain["eval"] |= {"every": self.eval_freq, "episodes": max(self.eval_schedule.num_episodes)}
@@ -142,9 +140,13 @@ class Trial:
         # The best is kept besides; each holds the whole replay memory, a third of a gigabyte in the end.
         plain["checkpoint"] |= {"every": _EVALUATIONS_PER_CHECKPOINT * self.eval_freq, "keep": 1}
         plain |= {"total_frames": self.total_timesteps, "seed": self.seed, "device": device}
-        plain["imitation"] |= _CLONING
         # The networks are too small for more than one thread.
         plain |= {"threads": 1, "log_every": min(_LOG_EVERY, self.total_timesteps)}
+        if self.imitation_learning and expert is not None:
+            recorded = expert.endswith(".npz") and (":" not in expert or Path(expert).exists())
+            plain["imitation"] |= _CLONING | {"episodes" if recorded else "expert": expert, "only": True}
+            # The expert acts on all levels, drawn evenly: a curriculum is for who learns by trying.
+            plain["env"] |= {"num_worlds": _EXPERT_WORLDS, "curriculum": {**levels, "timesteps": None}}
         return plain
 
 
@@ -154,18 +156,6 @@ def read_trials(path: str | Path) -> list[Trial]:
     Raises:
         ConfigError: no such file, not JSON, or a key that is unknown, missing or of the wrong type or value.
     """
-    raw = _read_json(path)
-    axes = [_axis(path, key, value) for key, value in raw.items()]
-    trials = []
-    for values in itertools.product(*axes):
-        try:
-            trials.append(build(Trial, dict(zip(raw, values))))
-        except ConfigError as error:
-            raise ConfigError(f"{path}: {error}") from None
-    return trials
-
-
-def _read_json(path: str | Path) -> Mapping[str, Any]:
     try:
         content = load_json(Path(path).read_bytes())
     except OSError as error:
@@ -174,12 +164,10 @@ def _read_json(path: str | Path) -> Mapping[str, Any]:
         raise ConfigError(f"{path}: not valid JSON: {error}") from None
     if not isinstance(content, dict):
         raise ConfigError(f"{path}: expected a JSON object with the keys of a training, got a {type(content).__name__}")
-    return content
-
-
-def _axis(path: str | Path, key: str, value: Any) -> list[Any]:
-    if not isinstance(value, list):
-        return [value]
-    if not value:
-        raise ConfigError(f"{path}: {key}: an empty list, which makes no trial")
-    return value
+    if empty := next((key for key, value in content.items() if value == []), None):
+        raise ConfigError(f"{path}: {empty}: an empty list, which makes no trial")
+    axes = [value if isinstance(value, list) else [value] for value in content.values()]
+    try:
+        return [build(Trial, dict(zip(content, values))) for values in itertools.product(*axes)]
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None

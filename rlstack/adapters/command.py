@@ -1,0 +1,39 @@
+"""What the command lines of other trainers, translated to ours, have in common."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from hydra import compose, initialize_config_dir
+from torchrl._utils import logger as torchrl_logger
+
+from rlstack.config import ConfigError, conf_dir, to_plain
+from rlstack.config.exits import exit_in_one_line
+
+
+class Parser(argparse.ArgumentParser):
+    """Tells of a mistake in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message}; see --help")
+
+
+def command(main: Callable[[Sequence[str] | None], None]) -> Callable[..., None]:
+    """Makes a function of arguments (default: those of the process) a command, which ends with one line on an error."""
+
+    @functools.wraps(main)
+    def guarded(arguments: Sequence[str] | None = None) -> None:
+        torchrl_logger.setLevel("WARNING")  # it tells of its own workings
+        with exit_in_one_line():
+            main(arguments)
+
+    return guarded
+
+
+def composed(overrides: Sequence[str]) -> dict[str, Any]:
+    """The configuration of ``rlstack.train`` with these overrides, as plain values."""
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        return to_plain(compose("train", list(overrides)))

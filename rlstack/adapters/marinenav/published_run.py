@@ -1,0 +1,244 @@
+"""A trial of the published trainer as a run of ours: its checks, its evaluation, its files."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from torchrl.envs import EnvBase
+
+from envs.bounded_files import check_regular
+from envs.marinenav.episodes import save_episodes
+from envs.whole_files import write_text
+from rlstack.agents import Agent, build_agent
+from rlstack.config import ConfigError, build
+from rlstack.evaluation.evaluator import Evaluation
+from rlstack.runs.run_directory import RunDirectory
+from rlstack.runs.seeding import own_randomness
+from rlstack.runs.worlds import build_world, choose_device
+from rlstack.training.config import TrainConfig
+from rlstack.training.hooks import Hook
+from rlstack.training.imitation import Imitation
+from rlstack.training.loop import Training
+from rlstack.training.run import train
+
+from .agents import published_agent, save_published
+from .evaluations import Evaluations, read_evaluations
+from .rollouts import MAX_STEPS, play_episodes
+from .trial import EVALUATION_SEED, Trial, read_trials
+
+TRIAL, EPISODES, EVALUATIONS = "trial_config.json", "eval_configs.json", "evaluations.npz"
+IMITATE = "-I/--imitate"
+_RECORDED = {"timesteps.npy", "action.npy"}
+"""Members of which every file of recorded episodes has one: the published trainer's, or ours."""
+
+
+class PublishedFiles(Hook):
+    """Evaluates as the published trainer does, and leaves its files in the folder of the run.
+
+    Evaluations come when learning starts, then every ``eval_freq`` env steps, and at the end, on the trial's own
+    episodes; each writes ``evaluations.npz`` and the network files. A trial that imitates is evaluated once, at 0.
+    """
+
+    def __init__(self, trial: Trial) -> None:
+        self.trial, self.episode_set, self.evaluations = trial, trial.eval_schedule.episodes(), Evaluations()
+
+    def on_prepare(self, training: Training) -> None:
+        """Takes over the networks of ``load_model``; where the run goes on, the evaluations before that."""
+        file = training.run.path / EVALUATIONS
+        if training.frames and file.exists():
+            self.evaluations = read_evaluations(file)  # those of a future left behind go when the next is added
+        elif not training.frames:
+            take_over(self.trial, training.agent, training.env)
+
+    def on_start(self, training: Training) -> None:
+        """Writes the episodes with the beginnings of histories that the published trainer writes and ignores."""
+        configs, episodes = self.episode_set.configs, []
+        with own_randomness(EVALUATION_SEED):
+            starts, _ = play_episodes(training.agent.policy(explore=False), configs, self._noise_robots, max_steps=0)
+        for config, start in zip(configs, starts):
+            histories = {
+                "observation_history": [robot.observations for robot in start.robots],
+                "action_history": [robot.actions for robot in start.robots],
+                "trajectory": [robot.trajectories for robot in start.robots],
+            }
+            episodes.append({**config, "robots": {**config["robots"], **histories}})
+        save_episodes(training.run.path / EPISODES, episodes)
+
+    def evaluation_due(self, training: Training) -> bool | None:
+        starts = training.config.agent["learning_starts"]
+        if training.frames < starts:
+            return training.frames >= training.config.total_frames
+        return True if training.previous < starts else None
+
+    def evaluate(self, training: Training) -> Evaluation:
+        agent, folder = training.agent, training.run.path
+        with own_randomness(EVALUATION_SEED):
+            episodes, statistics = play_episodes(
+                agent.policy(explore=False),
+                self.episode_set.configs,
+                self._noise_robots,
+                self.trial.continuous_actions,
+                training.device,
+                agent.interface.dtype,
+                MAX_STEPS,
+            )
+        self.evaluations.add(training.frames, episodes)
+        self.evaluations.save(folder / EVALUATIONS)
+        save_published(agent, folder)
+        name = training.config.agent["name"]
+        return Evaluation(statistics, list(self.episode_set.levels), "marinenav", {}, EVALUATION_SEED, name)
+
+    @property
+    def _noise_robots(self) -> int:
+        """The published trainer draws noise seeds by the number of robots of its last evaluation level."""
+        return self.trial.eval_schedule.num_robots[-1]
+
+
+def run_trial(folder: Path, device: str) -> None:
+    """Trains the trial in a folder to its end, from its beginning or its latest checkpoint."""
+    plain = RunDirectory.open(folder).read_config()
+    (trial,) = read_trials(folder / TRIAL)
+    train({**plain, "resume": str(folder), "device": device, "notify": None}, [PublishedFiles(trial)])
+
+
+def take_over(trial: Trial, agent: Agent, env: EnvBase) -> None:
+    """Gives the agent, targets included, the networks of ``load_model``, if the trial has it.
+
+    Raises:
+        ConfigError: no such files, or networks of other widths than the agent's.
+    """
+    if trial.load_model is None:
+        return
+    try:
+        given = published_agent(trial.load_model, env, trial.total_timesteps, trial.agent_type, agent.device)
+        agent.load_state_dict(given.state_dict())
+    except ConfigError as error:
+        raise ConfigError(f"load_model: {error}") from None
+    except RuntimeError:
+        raise ConfigError(f"load_model: {trial.load_model} has networks of other widths than published") from None
+
+
+# -- before anything is written ----------------------------------------------------------------------------------
+
+
+def check(trials: Sequence[Trial], device: str, expert: str | None = None) -> None:
+    """Everything that can be known before anything is written.
+
+    Raises:
+        ConfigError: in one line, what is wrong.
+    """
+    imitate = any(trial.imitation_learning for trial in trials)
+    if imitate and expert is None:
+        raise ConfigError(
+            f"imitation_learning: true needs {IMITATE} <expert>: a run directory, a checkpoint, kind:path of an agent "
+            "from elsewhere, or recorded episodes (.npz)"
+        )
+    if expert is not None and not imitate:
+        raise ConfigError(f"{IMITATE}: there is nothing to imitate for, imitation_learning is false")
+    # All else that agents and worlds depend on is common to the grid.
+    different = {(trial.agent_type, trial.load_model, trial.imitation_learning): trial for trial in reversed(trials)}
+    for trial in reversed(different.values()):
+        trial.eval_schedule.episodes()
+        config = build(TrainConfig, trial.train_config(device, expert))
+        on = choose_device(config.device)
+        env = build_world(config.env, on, config.seed)
+        agent = build_agent(config.agent, env, config.total_frames, on)
+        take_over(trial, agent, env)
+        if config.imitation.wanted:
+            _check_expert(config, agent, trial.agent_type)
+
+
+def _check_expert(config: TrainConfig, agent: Agent, agent_type: str) -> None:
+    """Finds the expert, and tries whether the agent can imitate it."""
+    path = config.imitation.episodes
+    with contextlib.suppress(OSError, zipfile.BadZipFile):  # reading it tells
+        if path is not None:
+            check_regular(path)
+            with zipfile.ZipFile(path) as archive:
+                recorded = not _RECORDED.isdisjoint(archive.namelist())
+            if not recorded:  # weights are published as .npz, too
+                raise ConfigError(
+                    f"{IMITATE}: {path} holds no recorded episodes; of published weights give marinenav:{path}"
+                )
+    try:
+        Imitation(config).find(agent)
+    except ConfigError as error:
+        who = config.imitation.expert or path
+        reason = str(error).removeprefix("imitation.expert: ").removeprefix("imitation.episodes: ")
+        reason = reason.removeprefix(f"{who}: ").partition("; set env.")[0]  # the agent type sets it here
+        raise ConfigError(f"{IMITATE}: {agent_type} cannot imitate {who}: {reason}") from None
+
+
+# -- folders -----------------------------------------------------------------------------------------------------
+
+
+def folders(trials: Sequence[Trial], stamp: str) -> list[Path]:
+    """A new folder per trial: ``<save_dir>/training_<stamp>/seed_<seed>``, then ``seed_<seed>_1``, ... where other keys
+    than the seed span the grid. Trainings that begin within one second get ``training_<stamp>_1``, ..."""
+    roots: dict[str, Path] = {}
+    chosen: list[Path] = []
+    for trial in trials:
+        if trial.save_dir not in roots:
+            roots[trial.save_dir] = _free(Path(trial.save_dir).expanduser() / f"training_{stamp}", [])
+        chosen.append(_free(roots[trial.save_dir] / f"seed_{trial.seed}", chosen))
+    return chosen
+
+
+def _free(path: Path, others: Sequence[Path]) -> Path:
+    candidate, number = path, 0
+    while candidate in others or os.path.lexists(candidate):
+        number += 1
+        candidate = path.with_name(f"{path.name}_{number}")
+    return candidate
+
+
+def lay_out(trials: Sequence[Trial], places: Sequence[Path], device: str, expert: str | None = None) -> None:
+    """Makes the folders of new trials, with what describes them: of all of them, or of none.
+
+    Raises:
+        ConfigError: a folder cannot be made, or written to.
+    """
+    made: list[Path] = []
+    try:
+        for trial, place in zip(trials, places):
+            made[:0] = [path for path in (place, *place.parents) if not path.exists()]
+            RunDirectory.create(place, place.name, keep=1).write_config(trial.train_config(device, expert))
+            write_text(place / TRIAL, trial.to_json())
+    except (ConfigError, OSError) as error:
+        for place in places:
+            if place in made:
+                shutil.rmtree(place, ignore_errors=True)
+        for folder in made:
+            with contextlib.suppress(OSError):  # gone, or in use by another training
+                folder.rmdir()
+        raise error if isinstance(error, ConfigError) else ConfigError(f"save_dir: {error}") from None
+
+
+def resumable(path: Path) -> list[Path]:
+    """The unfinished trials in a trial's folder, or in a folder of trials.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    files = [path / TRIAL] if (path / TRIAL).is_file() else sorted(path.glob(f"*/{TRIAL}"))
+    if not files:
+        raise ConfigError(f"{path}: neither a trial's folder nor one of trials, there is no {TRIAL}")
+    left = [file.parent for file in files if not _finished(read_trials(file)[0], file.parent)]
+    if not left:
+        raise ConfigError(f"{path}: every trial is finished")
+    for folder in left:
+        RunDirectory.open(folder).read_config()
+    return left
+
+
+def _finished(trial: Trial, folder: Path) -> bool:
+    latest = RunDirectory(folder).checkpoints.latest()
+    if latest is None:
+        return False
+    # Cloning ends with its first checkpoint.
+    return trial.imitation_learning or int(latest.stem.rpartition("_")[2]) >= trial.total_timesteps
