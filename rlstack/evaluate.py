@@ -126,12 +126,12 @@ def judge(config: EvaluateConfig, judged: Candidate, device: torch.device) -> No
 
 def play_games(config: EvaluateConfig, judged: Candidate, device: torch.device) -> None:
     """Plays games against each of ``opponents``, half of them on either side."""
-    from rlstack.play.challenge import Trial, hold
+    from rlstack.play.challenge import Challenge, play_challenge
 
     policy = judged.agent.policy(explore=config.policy == "explore")
-    trial = Trial(judged.env, config.opponents or [], config.episodes, config.seed, config.plots, config.video)
+    games = Challenge(judged.env, config.opponents or [], config.episodes, config.seed, config.plots, config.video)
     place = partial(output_folder, config, judged)
-    for path in hold(trial, policy, judged.player, judged.frames, judged.name, place, device):
+    for path in play_challenge(games, policy, judged.player, judged.frames, judged.name, place, device):
         print(f"wrote {path}")
 
 
@@ -201,9 +201,9 @@ def from_elsewhere(config: EvaluateConfig, device: torch.device) -> Candidate:
 
 def _without_opponents(config: EvaluateConfig, env: dict[str, Any]) -> dict[str, Any]:
     """The group of the world to act in: in games both sides of it are there, whoever trained against whom."""
-    from rlstack.play.option import without
+    from rlstack.runs.opponents import without_opponents
 
-    return without(env) if config.opponents is not None else env
+    return without_opponents(env) if config.opponents is not None else env
 
 
 def output_folder(config: EvaluateConfig, judged: Candidate) -> Path:

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -11,20 +13,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from omegaconf import DictConfig
 
 from envs.working import working
-from rlstack.command import hydra_command
-from rlstack.config import ConfigError, Interval, build
+from rlstack.command import given_keys, hydra_command
+from rlstack.config import ConfigError, Interval, build, catalogue, conf_dir, to_plain
 from rlstack.config.errors import missing_option
 
 if TYPE_CHECKING:  # importing torch takes seconds, which a mistyped key need not cost
+    from rlstack.play.commanders import PoolConfig
     from rlstack.play.league import League
-    from rlstack.play.matches import Arena
+    from rlstack.play.matches import GameRunner
     from rlstack.play.players import Source
     from rlstack.play.replays import BestGames
 
 TRAIN = "train"
 COMMANDS = ("run", "rank", "play", "init", "add", "list", "evaluate", TRAIN)
-_GAMES = {"evaluate": 10}
-_GAMES_OF_OTHERS = 100
+FOLDER = "runs/league"
 
 
 @dataclass
@@ -37,7 +39,7 @@ class RatingsConfig:
 
 @dataclass
 class LeagueConfig:
-    """See ``conf/league.yaml`` for what each key does."""
+    """The keys of ``conf/league.yaml``, which says what each does."""
 
     command: str | None
     folder: str
@@ -63,7 +65,18 @@ class LeagueConfig:
     @property
     def games_wanted(self) -> int:
         """How many games of every pairing, or of a candidate."""
-        return self.games or _GAMES.get(str(self.command), _GAMES_OF_OTHERS)
+        return self.games or (10 if self.command == "evaluate" else 100)
+
+
+@dataclass
+class LeagueTrainConfig:
+    """The keys that ``conf/league_train.yaml`` adds to a run's configuration."""
+
+    folder: str
+    submit: bool
+    games: Annotated[int, Interval(low=1)]
+    note: str | None = None
+    pool: dict[str, Any] = field(default_factory=dict)
 
 
 def positional(arguments: list[str]) -> list[str]:
@@ -88,77 +101,83 @@ def run(cfg: DictConfig) -> None:
     dict(zip(COMMANDS, (run_league, rank, play, init, add, show, evaluate)))[config.command](config)
 
 
+# -- candidates and commanders -------------------------------------------------------------------------------------
+
+
 def init(config: LeagueConfig) -> None:
-    """An empty league of a world, in which the world's own players have the ratings that they have."""
+    """Makes an empty league of a world, in which the world's own players have the ratings that they have."""
     from rlstack.play.challenge import anchored_ratings
     from rlstack.play.league import League
 
     if config.env is None:
         raise ConfigError("env: missing, which world to play in: env=rocket")
-    arena = _arena(config, config.env)
-    ratings = anchored_ratings(arena, config.ratings.system or "glicko2", config.ratings.options)
+    runner = _runner(config, config.env)
+    ratings = anchored_ratings(runner, config.ratings.system or "glicko2", config.ratings.options)
     league = League.create(config.folder, config.env, ratings)
-    print(f"a league of {arena.world}, {ratings.kind}, in {league.folder}")
+    print(f"a league of {runner.world}, {ratings.kind}, in {league.folder}")
 
 
 def add(config: LeagueConfig) -> None:
-    """Files join as candidates."""
-    from rlstack.play import candidates
+    """Makes candidates of files."""
+    from rlstack.play.league import League, add_candidates
 
-    league = _open(config)
+    league = League.open(config.folder)
     given = config.players or []
     if not given:
         raise ConfigError("players: missing, who is to join: players=[runs/<run>], or {<name>: runs/<run>}")
     players = list(given.items()) if isinstance(given, dict) else [(None, source) for source in given]
-    for name in candidates.add(league, _arena(config, league.env), players, config.note):
+    for name in add_candidates(league, _runner(config, league.env), players, config.note):
         print(f"{name} joined as candidate {league.members[name].id}")
 
 
 def show(config: LeagueConfig) -> None:
     """Shows who is in a league."""
-    from rlstack.play.ranking import show_members
+    from rlstack.play.league import League
+    from rlstack.play.tables import show_members
 
-    show_members(_open(config))
+    show_members(League.open(config.folder))
 
 
 def evaluate(config: LeagueConfig) -> None:
-    """Candidates play their matches, and become commanders if they are good enough."""
-    from rlstack.play.commanders import PoolConfig
-    from rlstack.play.ranking import show_members
-    from rlstack.play.trials import evaluate_all, to_evaluate
+    """Lets candidates play their matches; they become commanders if they are good enough."""
+    from rlstack.play.commanders import PoolConfig, evaluate_all, to_evaluate
+    from rlstack.play.league import League
+    from rlstack.play.tables import show_members
 
-    league, rules = _open(config), build(PoolConfig, config.pool, "pool")
+    league, rules = League.open(config.folder), build(PoolConfig, config.pool, "pool")
     names = to_evaluate(league, config.players)
     if not names:
         print("no candidate waits for its evaluation; players=[<name>] evaluates one again")
     else:
-        arena = _arena(config, league.env)
-        evaluate_all(league, arena, names, rules, config.games_wanted, config.seed)
+        evaluate_all(league, _runner(config, league.env), names, rules, config.games_wanted, config.seed)
     show_members(league)
+
+
+# -- tournaments and games beside a league -------------------------------------------------------------------------
 
 
 def run_league(config: LeagueConfig) -> None:
     """Plays what is missing of a tournament, round by round, and shows the ranking."""
     from rlstack.play.challenge import anchored_ratings
+    from rlstack.play.games import challenger, in_turns, pairing, round_robin
     from rlstack.play.league import FILE, League
     from rlstack.play.players import named
-    from rlstack.play.ranking import show_ranking
-    from rlstack.play.tournaments import challenger, round_robin
+    from rlstack.play.tables import show_ranking
 
     players = named(config.players)
     if (Path(config.folder) / FILE).is_file():
         league = League.open(config.folder)
         if config.env is not None:
             league.check_world(config.env)
-        arena = _arena(config, league.env)
+        runner = _runner(config, league.env)
     else:
         env = config.env or _env_of(players)
-        arena = _arena(config, env)
-        ratings = anchored_ratings(arena, config.ratings.system or "elo", config.ratings.options)
+        runner = _runner(config, env)
+        ratings = anchored_ratings(runner, config.ratings.system or "elo", config.ratings.options)
         league = League(Path(config.folder), env, ratings)
     names = list(players or league.members)
     for name in names:
-        arena.add(league.source(name) if name in league.members else players[name], name)
+        runner.add(league.source(name) if name in league.members else players[name], name)
     try:
         pairs = round_robin(names, 1) if config.mode == "round_robin" else challenger(names[0], names[1:], 1)
     except (ValueError, IndexError) as error:
@@ -166,118 +185,163 @@ def run_league(config: LeagueConfig) -> None:
     with league.changing():
         for name, source in players.items():
             league.join(name, source)
-    best = _best(config, arena)
-    missing = sum(max(config.games_wanted - league.between(*pair), 0) for pair in pairs)
-    with working("playing", "games", missing):
-        while schedule := _missing(league, pairs, config):
-            league.play_round(arena, schedule, config.seed, best)
+
+    def missing(pair: tuple[str, str]) -> int:
+        return max(config.games_wanted - league.between(*pair), 0)
+
+    best = _best(config, runner)
+    with working("playing", "games", sum(map(missing, pairs))):
+        while schedule := in_turns(
+            [pairing(*pair, min(missing(pair), config.round), league.between(*pair)) for pair in pairs]
+        ):
+            league.play_round(runner, schedule, config.seed, best)
     for path in best.save(league.folder / "replays", config.video) if best is not None else []:
         print(f"wrote {path}")
     show_ranking(league, config.plots)
 
 
-def _missing(league: League, pairs: list[tuple[str, str]], config: LeagueConfig) -> list[tuple[str, str]]:
-    """The games of the next round: of every pair as many as are missing, sides swapped from its last one."""
-    turns: list[list[tuple[str, str]]] = []
-    for first, second in pairs:
-        done = league.between(first, second)
-        coming = range(done, min(done + config.round, config.games_wanted))
-        turns.append([(first, second) if game % 2 == 0 else (second, first) for game in coming])
-    longest = max(map(len, turns), default=0)
-    return [games[turn] for turn in range(longest) for games in turns if turn < len(games)]
-
-
 def rank(config: LeagueConfig) -> None:
     """Shows the ranking of a league and leaves its tables beside it."""
-    from rlstack.play.ranking import show_ranking
+    from rlstack.play.league import League
+    from rlstack.play.tables import show_ranking
 
-    show_ranking(_open(config), config.plots)
+    show_ranking(League.open(config.folder), config.plots)
 
 
 def play(config: LeagueConfig) -> None:
-    """The first player against each of the others, and what its rating becomes; no league is changed."""
+    """Lets the first player meet each of the others and rates it, or makes a film of a replay; no league is changed."""
     from rlstack.play.challenge import anchored_ratings, challenge, print_report, save_report
     from rlstack.play.players import named
+    from rlstack.play.replays import play_back
 
     if config.replay is not None:
-        play_back(config)
+        print(f"wrote {play_back(Path(config.replay), None if config.output is None else Path(config.output))}")
         return
     players = named(config.players)
     if len(players) < 2:
         raise ConfigError("players: play needs two at least, such as players=[runs/<run>,rule]")
     env = config.env or _env_of(players)
-    arena = _arena(config, env)
+    runner = _runner(config, env)
     for name, source in players.items():
-        arena.add(source, name)
+        runner.add(source, name)
     first, *others = players
-    ratings = anchored_ratings(arena, config.ratings.system or "elo", config.ratings.options)
-    best = _best(config, arena, first)
-    report = challenge(arena, first, others, config.games_wanted, config.seed, ratings, 0, best)
+    ratings = anchored_ratings(runner, config.ratings.system or "elo", config.ratings.options)
+    best = _best(config, runner, first)
+    report = challenge(runner, first, others, config.games_wanted, config.seed, ratings, 0, best)
     folder = Path(config.folder) / "play" / first
-    written = save_report(folder, report, dict(arena.sides.anchors), config.plots, env=env, seed=config.seed)
+    written = save_report(folder, report, runner.sides.anchors, config.plots, env=env, seed=config.seed)
     written += best.save(folder / "replays", config.video) if best is not None else []
     print_report(report, ratings.kind)
     for path in written:
         print(f"wrote {path}")
 
 
-def play_back(config: LeagueConfig) -> None:
-    """Makes a film of a replay."""
-    from rlstack.play import replays
-
-    assert config.replay is not None
-    video = None if config.output is None else Path(config.output)
-    print(f"wrote {replays.play_back(Path(config.replay), video)}")
-
-
-def _best(config: LeagueConfig, arena: Arena, of: str | None = None) -> BestGames | None:
+def _best(config: LeagueConfig, runner: GameRunner, of: str | None = None) -> BestGames | None:
     from rlstack.play.replays import BestGames
 
-    return None if config.save is None else BestGames(arena.world, config.keep, of)
+    return None if config.save is None else BestGames(runner.world, config.keep, of)
 
 
-# -- what the commands share -------------------------------------------------------------------------------------
-
-
-def _open(config: LeagueConfig) -> League:
-    from rlstack.play.league import League
-
-    return League.open(config.folder)
-
-
-def _arena(config: LeagueConfig, env: dict[str, Any]) -> Arena:
-    from rlstack.play.matches import Arena
-    from rlstack.play.option import without
+def _runner(config: LeagueConfig, env: dict[str, Any]) -> GameRunner:
+    from rlstack.play.matches import GameRunner
+    from rlstack.runs.opponents import without_opponents
     from rlstack.runs.worlds import choose_device, world_options
 
     if not env.get("name"):
         raise ConfigError("env.name: missing, which world to play in")
-    options = world_options(without(env))
-    return Arena(env["name"], options, config.num_worlds, choose_device(config.device))
+    options = world_options(without_opponents(env))
+    return GameRunner(env["name"], options, config.num_worlds, choose_device(config.device))
 
 
 def _env_of(players: dict[str, Source]) -> dict[str, Any]:
     """The world of the first player that is a run of ours."""
-    from rlstack.play.option import without
     from rlstack.play.players import read_source
     from rlstack.runs.loading import load
+    from rlstack.runs.opponents import without_opponents
 
     for source in players.values():
         path = Path(read_source(source)[0])
         if path.exists():
-            return without(load(path).config["env"])
+            return without_opponents(load(path).config["env"])
     raise ConfigError("env: missing, none of the players brings a world: env=rocket")
 
 
+# -- training ------------------------------------------------------------------------------------------------------
+
+
+def train_arguments(given: list[str]) -> list[str]:
+    """Without the word ``train``, and with the league's world in its place, so that recipes for it are found."""
+    opened = [f"++{entry}" if entry.startswith(("agent.", "env.")) else entry for entry in given]
+    world = [] if any(entry.startswith("env=") for entry in given) else _group_of(given)
+    result: list[str] = []
+    for entry in opened:
+        result += world if entry in (TRAIN, f"command={TRAIN}") else [entry]
+    return result
+
+
+def _group_of(given: list[str]) -> list[str]:
+    """``env=<name>`` where the league's world has a yaml; whatever is wrong with the league is told later."""
+    folder = next((entry.partition("=")[2] for entry in reversed(given) if entry.startswith("folder=")), FOLDER)
+    try:
+        name = json.loads((Path(folder) / "league.json").read_text(encoding="utf-8"))["env"]["name"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return []
+    return [f"env={name}"] if name in catalogue.names("env", [conf_dir()]) else []
+
+
+def train(cfg: DictConfig) -> None:
+    """Trains a new run, or goes on with one that did not come to its end; then it joins and is evaluated."""
+    plain = to_plain(cfg)
+    ours = build(LeagueTrainConfig, {key: plain.pop(key) for key in LeagueTrainConfig.__dataclass_fields__})
+    if plain["resume"] is not None:
+        raise ConfigError("resume: 'train' finds by itself what to go on with; rlstack.train resume=<run> resumes one")
+
+    from rlstack.play.commanders import PoolConfig
+    from rlstack.play.league import League
+    from rlstack.play.players import name_of
+    from rlstack.training import run as training
+    from rlstack.training.league import OpenRun, training_world
+
+    league, rules = League.open(ours.folder), build(PoolConfig, ours.pool, "pool")
+    plain["env"] = training_world(league, rules, plain.get("env") or {}, given_keys("env"))
+    plain = training.debugged(plain)
+    name = training.run_name(plain["agent"], plain["env"], plain["seed"])
+    with closing(OpenRun(league, plain, name, ours.submit)) as opened:
+        if not opened.complete:
+            configuration = opened.configuration(plain)
+            met = ", ".join(map(name_of, configuration["env"]["opponents"]["players"]))
+            print(f"{opened.path}: {'goes on' if opened.begun else 'begins'} against {met}")
+            training.train(configuration)
+        if ours.submit:
+            submit(League.open(ours.folder), opened.path, ours, rules, plain)
+
+
+def submit(league: League, run: Path, ours: LeagueTrainConfig, rules: PoolConfig, plain: dict[str, Any]) -> None:
+    """Makes a complete run a candidate, unless it is one, and evaluates it."""
+    from rlstack.play.commanders import evaluate_all
+    from rlstack.play.league import add_candidates, identity
+    from rlstack.play.matches import GameRunner
+    from rlstack.play.tables import show_members
+    from rlstack.runs.loading import checkpoint_file
+    from rlstack.runs.opponents import without_opponents
+    from rlstack.runs.worlds import choose_device, world_options
+
+    options = world_options(without_opponents(league.env))
+    runner = GameRunner(league.env["name"], options, device=choose_device(plain["device"]))
+    known = league.member_of(identity(checkpoint_file(run, "latest")))
+    name = known.name if known is not None else add_candidates(league, runner, [(None, str(run))], ours.note)[0]
+    evaluate_all(league, runner, [name], rules, ours.games, plain["seed"])
+    show_members(league)
+
+
 _main = hydra_command("league", positional)(run)
+_train_main = hydra_command("league_train", train_arguments)(train)
 
 
 def main(cfg: DictConfig | None = None) -> Any:
     """The command line; ``train`` composes another configuration."""
     if cfg is None and f"command={TRAIN}" in positional(sys.argv[1:]):
-        from rlstack.league_train import main as train
-
-        return train()
+        return _train_main()
     return _main(cfg)
 
 

@@ -193,8 +193,8 @@ def find_policy(config: WatchConfig, given: Collection[str] = ()) -> WatchedPoli
     import envs
     from rlstack.agents.foreign import load_policy, parse
     from rlstack.agents.interface import Interface, difference
-    from rlstack.play.option import without
     from rlstack.runs.loading import load
+    from rlstack.runs.opponents import without_opponents
     from rlstack.runs.worlds import choose_device
 
     device = choose_device(config.device)
@@ -205,7 +205,7 @@ def find_policy(config: WatchConfig, given: Collection[str] = ()) -> WatchedPoli
     scripted = config.checkpoint is None and config.policy != _RANDOM
     if scripted:
         both = envs.world_hooks(group["name"]).two_sided_options
-        group, given = {**without(group), **both}, [*given, *both]
+        group, given = {**without_opponents(group), **both}, [*given, *both]
     env = _build_world(group, given, device)
     policy: ActingPolicy
     if loaded is not None:
@@ -269,7 +269,7 @@ def _own_player(env: EnvBase, world: str, name: str) -> ActingPolicy:
         ConfigError: there is none of that name.
     """
     from rlstack.play.sides import sides_of
-    from rlstack.play.teachers import ScriptedPolicy
+    from rlstack.play.versus import ScriptedPolicy
 
     try:
         own = list(sides_of(env).scripted)

@@ -13,7 +13,7 @@ import pytest
 from hydra.core.global_hydra import GlobalHydra
 
 import rlstack
-from rlstack import league_train
+from rlstack import league as league_command
 from rlstack.config import ConfigError, to_plain
 from rlstack.config.named_code import allowing, check_named, code_in, granting
 from rlstack.play.league import League
@@ -218,7 +218,7 @@ def test_a_league_names_a_world_of_ours_to_be_composed(trap: Path) -> None:
     (trap / "evil.yaml").write_text("name: trap:run\n")
     for name in ("rocket", str(trap / "evil"), "../../evil", ["rocket"], 1):
         path.write_text(json.dumps({"env": {"name": name}}))
-        found = league_train.arguments(["train", f"folder={path.parent}"])
+        found = league_command.train_arguments(["train", f"folder={path.parent}"])
         assert found == (["env=rocket"] if name == "rocket" else []) + [f"folder={path.parent}"]
 
 

@@ -199,7 +199,7 @@ ELSEWHERE = {
     ("rlstack/data/messages.py", "save"): "into memory",
     ("rlstack/training/distributed.py", "open"): "nowhere",
     ("rlstack/play/league.py", "open"): "a lock",
-    ("rlstack/play/league_runs.py", "open"): "a lock",
+    ("rlstack/training/league.py", "open"): "a lock",
 }
 
 

@@ -12,13 +12,14 @@ from torch import Tensor
 
 from ..pool import StartPool
 from ..waiting import looks_are_free, put_where
-from ..world import MOST_STEPS, World, check_within
+from ..world import MOST_STEPS, Sides, World, check_within
 from .actions import orders_of
 from .compilation import compiled as compiled_kernels
 from .flight import Which
 from .maps import make_maps
 from .match import PLAIN, Match, MatchOptions, Opening, Outcome, Shown, open_match, play, statistics
 from .options import bot_weights, fire_range, stages_of
+from .players import SIDES
 from .recording import Recorder
 from .rewards import make_weights
 from .rules import MAP
@@ -153,6 +154,9 @@ class Echelon(World):
             self._pool.opening.match.state.fire_prob.fill_(probability)
 
     # -- reset ---------------------------------------------------------------------------------------------------
+
+    def sides(self) -> Sides:
+        return SIDES
 
     def _restart(self, worlds: Tensor | None) -> None:
         if worlds is None:

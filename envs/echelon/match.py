@@ -16,7 +16,7 @@ from .contacts import visible_enemies
 from .flight import Which
 from .luck import draws
 from .observation import observe
-from .opponents import bot_luck, bot_orders, watch
+from .players import bot_luck, bot_orders, watch
 from .rewards import TERMS, judge
 from .rules import DECISION, SUB_STEPS
 from .sensors import look

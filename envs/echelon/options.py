@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from .opponents import BOTS
+from .players import BOTS
 
 
 def bot_weights(opponent: str, mix: Mapping[str, float] | None) -> tuple[float, ...]:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .luck import draws
 from .match import Match, MatchOptions, conclude
-from .opponents import bot_luck, bot_orders
+from .players import bot_luck, bot_orders
 from .rewards import TERMS
 from .rules import SUB_STEPS, TARGET
 from .sensors import look

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..pool import StartPool
 from ..waiting import chosen, looks_are_free, put_where
-from ..world import World, check_within
+from ..world import Sides, World, check_within
 from . import rules
 from .actions import controls
 from .compilation import compiled_kernels
@@ -21,6 +21,7 @@ from .features import DriverFeatures
 from .field import Field
 from .match import Match, MatchOptions, Opening, Outcome, conclude, open_match, play, statistics
 from .observation import size
+from .players import SIDES
 from .recording import Recorder, Recording
 from .rewards import make_weights
 from .rocketsim.backend import PATIENCE, Simulators
@@ -161,6 +162,9 @@ class Rocket(World):
         self._pool.clear()
 
     # -- reset ---------------------------------------------------------------------------------------------------
+
+    def sides(self) -> Sides:
+        return SIDES
 
     def _restart(self, worlds: Tensor | None) -> None:
         if worlds is None:

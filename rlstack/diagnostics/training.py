@@ -210,7 +210,7 @@ def _watch_iteration(sections: Sections, training: TimedTraining) -> None:
     for name, section in _WORLD.items():
         if hasattr(type(env), name):
             sections.watch(env, name, section)
-    sections.watch_named("rlstack.play.seats:Seats.act", "opponents", whole=True)
+    sections.watch_named("rlstack.play.sides:Seats.act", "opponents", whole=True)
     agent: Any = training.agent
     make = agent.policy
 

@@ -1,23 +1,27 @@
-"""Candidates and commanders of a league: who is met, who is promoted, and what commanders are called."""
+"""Candidates and commanders of a league: whom they meet, how they are rated, who is promoted, and under which name."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
+import numpy as np
 import torch
 
+from envs.working import working
 from rlstack.config import ConfigError, Interval
 from rlstack.config.agents import Count
 
-from .league import League
-from .members import Member
+from .games import GameResult, Schedule, WinLossRecord
+from .league import League, LeagueMember
+from .matches import GameRunner
 from .players import name_of
-from .records import Record
-from .samplers import Standings, make_sampler
+from .pool import Standings, make_sampler
 
+SEED_STEP = 9973
+"""Between the seeds of two matches of a candidate."""
 _ADJECTIVES = (
     *("Amber", "Ashen", "Bold", "Brazen", "Bright", "Calm", "Cobalt", "Crimson", "Daring", "Deft", "Fierce", "Frosty"),
     *("Gallant", "Gilded", "Grim", "Hidden", "Iron", "Ivory", "Keen", "Lone", "Lucid", "Noble", "Patient", "Quick"),
@@ -35,12 +39,12 @@ _DIGITS = 4
 
 @dataclass
 class PoolConfig:
-    """Whom candidates meet, and learners in training.
+    """The members that candidates meet, and learners in training.
 
     Attributes:
         commanders: so many of the best by conservative rating; a candidate that ranks within them is promoted.
         candidates: and so many of the newest candidates.
-        sampler: who of them, a name of :data:`~rlstack.play.samplers.SAMPLERS`, or a mapping of it and its options.
+        sampler: who of them, a name of :data:`~rlstack.play.pool.SAMPLERS`, or a mapping of it and its options.
         players: and these, always: the world's own, or any source.
     """
 
@@ -53,21 +57,15 @@ class PoolConfig:
         make_sampler(self.sampler)
 
 
-def of_kind(league: League, kind: str) -> list[str]:
-    """Names of the members of a kind, in the order in which they joined."""
-    return [name for name, member in league.members.items() if member.kind == kind]
-
-
 def pool(league: League, config: PoolConfig, but: str | None = None) -> list[str]:
     """Names of the members that can be met: the best commanders, best first, and the newest candidates, newest first.
 
     Args:
         but: who is not among them.
     """
-    worth = league.ratings.conservative
-    commanders = sorted(of_kind(league, "commander"), key=lambda name: -worth(name))
-    newest = of_kind(league, "candidate")[::-1]
-    chosen = [name for name in commanders if name != but][: config.commanders]
+    best = sorted(league.of_kind("commander"), key=lambda name: -league.ratings.conservative(name))
+    newest = league.of_kind("candidate")[::-1]
+    chosen = [name for name in best if name != but][: config.commanders]
     return chosen + [name for name in newest if name != but][: config.candidates]
 
 
@@ -90,7 +88,7 @@ def weights(league: League, config: PoolConfig, name: str, rivals: Sequence[str]
     ratings = league.ratings
     rows = []
     for rival in rivals:
-        record = Record.of(name, league.games, rival)
+        record = WinLossRecord.of(name, league.games, rival)
         won = record.wins + 0.5 * record.draws + ratings.expected(name, rival)
         frames = league.members[rival].meta.get("frames") or 0
         rows.append((ratings.rating(rival), frames, won / (record.games + 1)))
@@ -99,13 +97,144 @@ def weights(league: League, config: PoolConfig, name: str, rivals: Sequence[str]
     return found / found.sum()
 
 
-def promote(league: League, name: str, config: PoolConfig) -> Member:
+def matches(
+    league: League, config: PoolConfig, name: str, rivals: Sequence[str], numbers: Sequence[int], seed: int
+) -> Schedule:
+    """The opponents of a player in its matches of these numbers; in the even ones it drives the first side."""
+    chances = weights(league, config, name, rivals).numpy()
+    schedule = []
+    for number in numbers:
+        rival = rivals[int(np.random.default_rng(seed + SEED_STEP * number).choice(len(rivals), p=chances))]
+        schedule.append((name, rival) if number % 2 == 0 else (rival, name))
+    return schedule
+
+
+# -- evaluation ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CandidateEvaluation:
+    """The matches of a league's member against the pool, and what they made of it.
+
+    Attributes:
+        member: as it is afterwards.
+        record: of its matches.
+        rivals: how many there were to meet.
+        before, after: its rating.
+        promoted: it has become a commander.
+    """
+
+    member: LeagueMember
+    record: WinLossRecord
+    rivals: int
+    before: float
+    after: float
+    promoted: bool
+
+    def __str__(self) -> str:
+        played = f"{self.record} (won-drawn-lost) against a pool of {self.rivals}"
+        rated = f"rating {self.before:.0f} -> {self.after:.0f}"
+        told = f"{self.member.name}: {f'{played}, {rated}' if self.rivals else 'nobody to meet yet'}"
+        return f"{told}; now commander {self.member.commander_name}" if self.promoted else told
+
+
+def evaluate(
+    league: League,
+    runner: GameRunner,
+    name: str,
+    config: PoolConfig,
+    fixed: Sequence[str] = (),
+    games: int = 10,
+    seed: int = 0,
+) -> CandidateEvaluation | None:
+    """Plays a member's matches against the pool, rates them as one period, and promotes it if it is good enough.
+
+    Args:
+        fixed: members that are met besides.
+        games: how many matches, sides swapped in every other one.
+        seed: match i, counted over all evaluations of the member, has the seed ``seed + 9973 i``. It draws the opponent
+            and the worlds; of matches that are played at once (as many as the runner has worlds), the first one's does.
+
+    Returns None where another process has evaluated it meanwhile; then these games do not count.
+
+    Raises:
+        ConfigError: a player whose file is gone, or a file of the league that became unreadable.
+    """
+    start = league.members[name].matches
+    rivals = list(dict.fromkeys([*pool(league, config, name), *(other for other in fixed if other != name)]))
+    schedule = matches(league, config, name, rivals, range(start, start + games), seed) if rivals else []
+    played = _play(league, runner, schedule, seed + SEED_STEP * start)
+    with league.changing():
+        member = league.members[name]
+        if member.matches != start:
+            return None
+        before = league.ratings.rating(name)
+        if played:
+            league.rate(played)
+        league.admit(replace(member, matches=start + len(played)))
+        after = promote(league, name, config)
+        record, rating = WinLossRecord.of(name, played), league.ratings.rating(name)
+    return CandidateEvaluation(after, record, len(rivals), before, rating, after.kind != member.kind)
+
+
+def _play(league: League, runner: GameRunner, schedule: Schedule, seed: int) -> list[GameResult]:
+    """Plays matches, as many at once as the runner has worlds."""
+    for player in dict.fromkeys(player for pair in schedule for player in pair):
+        if player not in runner.players:
+            runner.add(league.source(player), player)
+    played: list[GameResult] = []
+    with working("playing", "games", len(schedule)):
+        for first in range(0, len(schedule), runner.num_worlds):
+            played += runner.play(schedule[first : first + runner.num_worlds], seed + SEED_STEP * first)
+    return played
+
+
+def to_evaluate(league: League, players: Sequence[Any] | Mapping[str, Any] | None) -> list[str]:
+    """Names of members to evaluate; None: the candidates that have not been.
+
+    Raises:
+        ConfigError: somebody who is no candidate or commander of the league.
+    """
+    if players is None:
+        return [name for name in league.of_kind("candidate") if not league.members[name].matches]
+    for name in players:
+        member = league.members.get(name) if isinstance(name, str) else None
+        if member is None:
+            known = ", ".join(league.members) or "nobody"
+            raise ConfigError(f"players: {name!r} is not in the league in {league.folder}, which has {known}")
+        if member.kind == "player":
+            raise ConfigError(f"players: {name!r} is no candidate; 'add' makes one of a file")
+    return list(dict.fromkeys(players))
+
+
+def evaluate_all(
+    league: League, runner: GameRunner, names: Sequence[str], config: PoolConfig, games: int, seed: int
+) -> None:
+    """Evaluates one after the other, telling what came of it; whoever is always met becomes a member before.
+
+    Raises:
+        ConfigError: see :func:`evaluate`.
+    """
+    for source in config.players:
+        if not (isinstance(source, str) and source in league.members) and name_of(source) not in runner.players:
+            runner.add(source)
+    with league.changing():
+        fixed = join_fixed(league, config)
+    for name in names:
+        evaluation = evaluate(league, runner, name, config, fixed, games, seed)
+        print(evaluation or f"{name}: was evaluated by another process meanwhile, which counts")
+
+
+# -- promotion -----------------------------------------------------------------------------------------------------
+
+
+def promote(league: League, name: str, config: PoolConfig) -> LeagueMember:
     """Makes a candidate a commander if it ranks within the best; returns the member as it is then.
 
     It ranks behind commanders of the same conservative rating; without commanders any candidate becomes one.
     """
     member, worth = league.members[name], league.ratings.conservative
-    commanders = of_kind(league, "commander")
+    commanders = league.of_kind("commander")
     ahead = sum(worth(other) >= worth(name) for other in commanders)
     if member.kind != "candidate" or ahead >= config.commanders:
         return member

@@ -4,32 +4,78 @@ from __future__ import annotations
 
 import fcntl
 import json
+import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import envs
 from envs.whole_files import write_json
-from rlstack.config import ConfigError, build
+from rlstack.agents.foreign import parse
+from rlstack.config import ConfigError, Interval, build
 from rlstack.config.named_code import check_named
 from rlstack.evaluation.evaluator import OURS
+from rlstack.runs.checkpoint import CheckpointError, write_checkpoint
+from rlstack.runs.loading import checkpoint_file, read_agent
+from rlstack.runs.opponents import without_opponents
 
-from .matches import Arena
-from .members import Member, now
-from .players import Source
+from .games import GameResult, Schedule, rated
+from .matches import GameRunner
+from .players import RANDOM, SELF, Source, check_source, free_name, name_of, read_source, with_kind
 from .ratings import Ratings, ratings_from
-from .records import Game
 from .replays import BestGames
-from .tournaments import Schedule, rated
 
 FILE = "league.json"
+PLAYERS = "players"
+"""Folder of the candidates' copies, in the league's."""
 SCHEMA_VERSION = 2
 """2 added what is known of candidates and commanders; in a file of version 1 everyone is a player."""
 READABLE = (1, 2)
 _LOCK = ".league.lock"
+_NAME = re.compile(r"\w[\w.-]*")
 OF_TRAINING = (*OURS, "opponents", "reward_weights", "rewards")
 """Options of a world that make no difference to who wins."""
+
+
+@dataclass(frozen=True)
+class LeagueMember:
+    """A player in a league, as the file of the league says it.
+
+    Attributes:
+        name: unlike all others in its league.
+        source: as it was given, see :func:`~rlstack.play.players.make_player`.
+        created_at: when it joined, UTC.
+        kind: ``candidate``: a file that was handed in; ``commander``: one that was among the best when it was
+            evaluated, and remains one; ``player``: who only takes part in tournaments, or is there to be met.
+        id: of a file that was handed in, see :func:`identity`; None: it is no file.
+        file: a copy of its checkpoint, relative to the league's folder; None: it is played from its source.
+        commander_name: of a commander.
+        matches: how many it was evaluated by.
+        meta: what is known of it besides: ``frames`` of training, ``agent``, ``note``.
+    """
+
+    name: str
+    source: str | dict[str, Any]
+    created_at: str
+    kind: Literal["player", "candidate", "commander"] = "player"
+    id: str | None = None
+    file: str | None = None
+    commander_name: str | None = None
+    matches: Annotated[int, Interval(low=0)] = 0
+    meta: dict[str, Any] = field(default_factory=dict)
+
+    def played_from(self, folder: Path) -> Source:
+        """The source to make it play by, in the league of this folder."""
+        if self.file is None:
+            return self.source
+        copy = str(folder / self.file)
+        if isinstance(self.source, str):
+            return copy
+        # Which of a run's checkpoints it was is settled; how it acts is not.
+        return {"player": copy, "explore": self.source.get("explore", False)}
 
 
 class League:
@@ -48,8 +94,8 @@ class League:
 
     def __init__(self, folder: Path, env: Mapping[str, Any], ratings: Ratings) -> None:
         self.folder, self.env, self.ratings = Path(folder), dict(env), ratings
-        self.members: dict[str, Member] = {}
-        self.games: list[Game] = []
+        self.members: dict[str, LeagueMember] = {}
+        self.games: list[GameResult] = []
         self.rounds = 0
 
     # -- the file ------------------------------------------------------------------------------------------------
@@ -82,7 +128,7 @@ class League:
         try:
             league = cls(Path(folder), content["env"], ratings_from(content["ratings"]))
             for index, entry in enumerate(content["entries"]):
-                member = build(Member, entry, f"entries[{index}]")
+                member = build(LeagueMember, entry, f"entries[{index}]")
                 league.members[member.name] = member
             league.games = [_game(row) for row in content["games"]]
             league.rounds = int(content["rounds"])
@@ -103,7 +149,7 @@ class League:
             "env": self.env,
             "signature": signature(self.env),
             "rounds": self.rounds,
-            "entries": [member.as_row() for member in self.members.values()],
+            "entries": [asdict(member) for member in self.members.values()],
             "ratings": self.ratings.state_dict(),
             "games": [list(game) for game in self.games],
         }
@@ -150,17 +196,25 @@ class League:
         """
         known = self.members.get(name)
         if known is None:
-            self.admit(Member(name, source if isinstance(source, str) else dict(source), now()))
+            self.admit(LeagueMember(name, source if isinstance(source, str) else dict(source), _now()))
         elif known.source != source:
             raise ConfigError(f"players: {name!r} is {known.source!r} in this league, give {source!r} another name")
 
-    def admit(self, member: Member) -> None:
+    def admit(self, member: LeagueMember) -> None:
         """Adds a member, or replaces the one of its name."""
         self.members[member.name] = member
         self.ratings.add(member.name)
 
+    def of_kind(self, kind: str) -> list[str]:
+        """Names of the members of a kind, in the order in which they joined."""
+        return [name for name, member in self.members.items() if member.kind == kind]
+
+    def member_of(self, identified: str) -> LeagueMember | None:
+        """The member that was handed in as the file of this :func:`identity`."""
+        return next((member for member in self.members.values() if member.id == identified), None)
+
     def source(self, name: str) -> Source:
-        """What a member plays from, see :func:`~rlstack.play.players.make_player`.
+        """The source a member plays from, see :func:`~rlstack.play.players.make_player`.
 
         Raises:
             ConfigError: it is code that the user has not allowed.
@@ -173,31 +227,132 @@ class League:
         """How many games two players have played."""
         return sum({game.first, game.second} == {first, second} for game in self.games)
 
-    def rate(self, games: Sequence[Game]) -> None:
+    def rate(self, games: Sequence[GameResult]) -> None:
         """Takes in games, as one rating period."""
-        for _ in rated(games, self.ratings):
-            pass
+        rated(games, self.ratings)
         self.games += games
 
     def play_round(
-        self,
-        arena: Arena,
-        schedule: Schedule,
-        seed: int,
-        best: BestGames | None = None,
-    ) -> Sequence[Game]:
+        self, runner: GameRunner, schedule: Schedule, seed: int, best: BestGames | None = None
+    ) -> Sequence[GameResult]:
         """Plays the games of a schedule, rates them as one period, and saves: a killed league repeats one round.
 
         A round that another process has played meanwhile is not counted twice: then there are no games.
         """
         before = self.rounds
-        games = arena.play(schedule, seed * 1_000_003 + before, best)
+        games = runner.play(schedule, seed * 1_000_003 + before, best)
         with self.changing():
             if self.rounds != before:
                 return []
             self.rate(games)
             self.rounds += 1
         return games
+
+
+# -- candidates ----------------------------------------------------------------------------------------------------
+
+
+def add_candidates(
+    league: League, runner: GameRunner, players: Sequence[tuple[str | None, Source]], note: str | None = None
+) -> list[str]:
+    """Makes candidates of files; all of them join, or none does.
+
+    Checkpoints of ours are copied, without replay memory and the opponents they learned against, so that the league
+    does not need their runs any more; files of other kinds stay where they are.
+
+    Args:
+        runner: of the league's world, where it is tried whether they can act.
+        players: a name and a source each; without a name they are called as their source is, with a number if that is
+            taken.
+        note: for people.
+
+    Returns their names.
+
+    Raises:
+        ConfigError: one line: no such file, one that is in the league already or cannot act in its world, or a name
+            that is taken or cannot be a file's.
+    """
+    copies: list[Path] = []
+    with league.changing():
+        try:
+            return [_add_candidate(league, runner, name, source, note, copies) for name, source in players]
+        except ConfigError:
+            for copy in copies:
+                copy.unlink(missing_ok=True)
+            raise
+
+
+def _add_candidate(
+    league: League, runner: GameRunner, wanted: str | None, source: Source, note: str | None, copies: list[Path]
+) -> str:
+    text, options = read_source(source)
+    own = [RANDOM, *runner.sides.scripted]
+    if text in own:
+        raise ConfigError(
+            f"players: {text!r} comes with the world and is no candidate; pool.players=[{text}] lets candidates meet it"
+        )
+    check_source(source, runner.sample)
+    kind, path = parse(with_kind(text))
+    file = checkpoint_file(Path(path), options.get("which", "latest")) if kind == "rlstack" else Path(path)
+    if not file.is_file():
+        raise ConfigError(f"players: {text!r} is no file; a candidate is a run, a checkpoint, or kind:path of a file")
+    identified = identity(file)
+    if (known := league.member_of(identified)) is not None:
+        raise ConfigError(f"players: {file} is in this league already, as {known.name!r}")
+    taken = [*league.members, SELF, *own]
+    name = free_name(_checked(name_of(source)), taken) if wanted is None else _checked(wanted)
+    if name in taken:
+        raise ConfigError(f"players: the name {name!r} is taken in this league, give {source!r} another")
+    plain = source if isinstance(source, str) else dict(source)
+    meta = {"frames": None, "agent": kind, "note": note}
+    member = LeagueMember(name, plain, _now(), "candidate", identified, meta=meta)
+    if kind == "rlstack":
+        member = replace(member, file=f"{PLAYERS}/{name}.pt")
+        copies.append(league.folder / PLAYERS / f"{name}.pt")
+        meta |= _copy(file, copies[-1])
+    runner.add(member.played_from(league.folder), name)
+    league.admit(member)
+    return name
+
+
+def _checked(name: str) -> str:
+    """The name, if a file can be called so."""
+    if not _NAME.fullmatch(name):
+        raise ConfigError(f"players: {name!r} is no name for a candidate; letters, digits, _ - and . are allowed")
+    return name
+
+
+def _copy(file: Path, copy: Path) -> dict[str, Any]:
+    """Writes what plays of a checkpoint; returns what is known of it."""
+    try:
+        state = read_agent(file)
+        config = {**state["config"], "env": without_opponents(state["config"]["env"])}
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        write_checkpoint(copy, {"frames": state["frames"], "agent": state["agent"], "config": config}, state["frames"])
+    except (CheckpointError, OSError) as error:
+        raise ConfigError(f"players: {error}") from None
+    return {"frames": state["frames"], "agent": config["agent"]["name"]}
+
+
+def identity(file: Path) -> str:
+    """``stem:size:mtime`` of a file: the same for the same file and copies that kept their time (in ns).
+
+    Raises:
+        ConfigError: there is no such file.
+    """
+    try:
+        facts = file.stat()
+    except OSError as error:
+        raise ConfigError(f"players: {file} cannot be read ({error.strerror})") from None
+    return f"{file.stem}:{facts.st_size}:{facts.st_mtime_ns}"
+
+
+def _now() -> str:
+    """The time, UTC, as ISO 8601 writes it."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+# -- reading and locking -------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -228,7 +383,7 @@ def signature(env: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _content(path: Path) -> dict[str, Any]:
-    """What is in a league's file, of a version that can be read.
+    """The content of a league's file, of a version that can be read.
 
     Raises:
         ConfigError: there is no file, no JSON in it, or another version.
@@ -248,13 +403,13 @@ def _content(path: Path) -> dict[str, Any]:
     return content
 
 
-def _game(row: Any) -> Game:
+def _game(row: Any) -> GameResult:
     """A game as JSON holds it.
 
     Raises:
         TypeError, ValueError: it is none.
     """
-    game = Game(*row)
+    game = GameResult(*row)
     numbers = (game.points_first, game.points_second, game.steps)
     if not (isinstance(game.first, str) and isinstance(game.second, str) and game.first != game.second):
         raise ValueError(f"{row!r} is no game of two players")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,17 +17,16 @@ from rlstack.config import ConfigError
 from rlstack.evaluation.evaluator import MOST_STEPS, evaluation_world
 from rlstack.runs.seeding import own_randomness
 
-from .players import Player, Source, make_player, name_of
-from .records import Game
+from .games import GameResult, Schedule
+from .players import Player, Source, free_name, make_player, name_of
 from .replays import BestGames
-from .seats import EMPTY, Seats
-from .sides import sides_of
+from .sides import EMPTY, Seats, sides_of
 
 WORLDS = 128
 """Worlds stepped at once unless said otherwise."""
 
 
-class Arena:
+class GameRunner:
     """A two-sided world as it judges (``evaluation_options``), and players that were made for it.
 
     Args:
@@ -77,25 +76,16 @@ class Arena:
             ConfigError: no such player, or one that cannot act in this world.
         """
         player = source if isinstance(source, Player) else make_player(source, self.sample, name)
-        called = base = name or (player.name if isinstance(source, Player) else name_of(source))
-        number = 1
-        while called in self.players:
-            number += 1
-            called = f"{base}-{number}"
-        player.name = called
-        self.players[called] = player
-        return called
+        own = player.name if isinstance(source, Player) else name_of(source)
+        player.name = free_name(name or own, self.players)
+        self.players[player.name] = player
+        return player.name
 
-    def play(
-        self,
-        schedule: Sequence[tuple[str, str]],
-        seed: int = 0,
-        best: BestGames | None = None,
-    ) -> list[Game]:
+    def play(self, schedule: Schedule, seed: int = 0, best: BestGames | None = None) -> list[GameResult]:
         """Plays games, each world a fixed number of them one after another, so that short games are no likelier.
 
         Args:
-            schedule: the players of each game, who drives the first side first; see :func:`pairing`.
+            schedule: see :func:`~rlstack.play.games.pairing`.
             seed: of worlds and players: the same seed gives the same games.
             best: records the games and keeps the best of them.
 
@@ -104,30 +94,21 @@ class Arena:
         Raises:
             ConfigError: a player that is not known.
         """
-        unknown = {name for pair in schedule for name in pair} - self.players.keys()
-        if unknown:
-            raise ConfigError(
-                f"{sorted(unknown)[0]!r} does not play here, known: {', '.join(self.players) or 'nobody'}"
-            )
+        names = list(dict.fromkeys(name for pair in schedule for name in pair))
+        for name in names:
+            if name not in self.players:
+                raise ConfigError(f"{name!r} does not play here, known: {', '.join(self.players) or 'nobody'}")
         if not schedule:
             return []
-        count = min(self.num_worlds, len(schedule))
-        env = self.build(count, seed)
+        env = self.build(min(self.num_worlds, len(schedule)), seed)
         env.set_seed(int(np.random.SeedSequence((seed, len(schedule))).generate_state(1)[0]))
-        names = list(dict.fromkeys(name for pair in schedule for name in pair))
-        pairs = torch.tensor([[names.index(name) for name in pair] for pair in schedule], device=env.device)
         with torch.no_grad(), own_randomness(seed), working("playing", "games", len(schedule)) as work:
             seats = Seats(env, [self.players[name] for name in names])
             seats.begin()
-            played = _Round(env, seats, pairs, self.sides, self.max_steps)
-            played.run(work, None if best is None else _Watch(best, schedule))
+            pairs = torch.tensor([[names.index(name) for name in pair] for pair in schedule], device=env.device)
+            games = _Round(env, seats, schedule, pairs, self.sides, self.max_steps, best).run(work)
         env.close()
-        return played.games(schedule)
-
-
-def pairing(first: str, second: str, games: int) -> list[tuple[str, str]]:
-    """So many games of two players, sides swapped in every other one."""
-    return [(first, second) if game % 2 == 0 else (second, first) for game in range(games)]
+        return games
 
 
 class _Round:
@@ -137,92 +118,82 @@ class _Round:
         pairs: ``[games, 2]`` indices of players.
     """
 
-    def __init__(self, env: EnvBase, seats: Seats, pairs: Tensor, sides: Sides, max_steps: int) -> None:
-        self._env, self._seats, self._pairs, self._sides = env, seats, pairs, sides
-        self._max_steps, self._worlds = max_steps, env.batch_size[0]
+    def __init__(
+        self,
+        env: EnvBase,
+        seats: Seats,
+        schedule: Sequence[tuple[str, str]],
+        pairs: Tensor,
+        sides: Sides,
+        max_steps: int,
+        best: BestGames | None,
+    ) -> None:
+        self._env, self._seats, self._schedule, self._pairs, self._best = env, seats, schedule, pairs, best
+        self._sides, self._max_steps, self._worlds = sides, max_steps, env.batch_size[0]
         self._game = torch.arange(self._worlds, device=pairs.device)  # which game each world plays
         self._steps = torch.zeros(self._worlds, dtype=torch.int64, device=pairs.device)
-        games = len(pairs)
-        self._points = torch.zeros(2, games, dtype=torch.float64, device=pairs.device)
-        self._length = torch.zeros(games, dtype=torch.float64, device=pairs.device)
-        self._finished = torch.zeros(games, dtype=torch.float64, device=pairs.device)
+        # Points of both sides, steps, and whether the game ended by the world's rules.
+        self._results = torch.zeros(len(pairs), 4, dtype=torch.float64, device=pairs.device)
 
-    def games(self, schedule: Sequence[tuple[str, str]]) -> list[Game]:
-        """What came of them, after :meth:`run`."""
-        rows = torch.stack((*self._points, self._length, self._finished), -1).tolist()
-        return [Game(*pair, row[0], row[1], int(row[2]), bool(row[3])) for pair, row in zip(schedule, rows)]
-
-    def run(self, work: Work, watch: _Watch | None = None) -> None:
+    def run(self, work: Work) -> list[GameResult]:
         """Plays all of them."""
         root = self._env.reset()
-        if watch is not None:
-            watch.best.watch(self._env)
+        if self._best is not None:
+            self._best.watch(self._env)
         self._seats.seat(self._game.clone(), self._pairs[self._game])
         ended = 0
-        while True:
+        while ended < len(self._pairs):
             root.set(("agents", "action"), self._seats.act(root.get("agents")))
-            done, root = self._stepped(root, watch)
-            over = self._take(done.get("next"))
+            following, root = self._step(root)
+            over = self._take(following)
             ended += len(over)
             work.reach(ended)
             if not len(over):
                 continue
-            if watch is not None:
-                self._tell(watch, over)
-            if ended == len(self._pairs):
-                return
-            root = self._next_games(over, done.get("next"), root)
-            if watch is not None:
-                watch.best.restarted()
+            if self._best is not None:
+                for world, game in zip(over.tolist(), self._game[over].tolist()):
+                    self._best.finish(world, game, self._result(game))
+            root = self._next_games(over, following, root)
+            if self._best is not None:
+                self._best.restarted()
+        return [self._result(game) for game in range(len(self._pairs))]
 
-    def _stepped(self, root: Any, watch: _Watch | None) -> tuple[Any, Any]:
-        if watch is None:
-            return self._env.step_and_maybe_reset(root)
+    def _result(self, game: int) -> GameResult:
+        first, second, steps, finished = self._results[game].tolist()
+        return GameResult(*self._schedule[game], first, second, int(steps), bool(finished))
+
+    def _step(self, root: Any) -> tuple[Any, Any]:
+        """What a step led to, and the next root."""
+        if self._best is None:
+            done, root = self._env.step_and_maybe_reset(root)
+            return done.get("next"), root
         done = self._env.step(root)
-        watch.best.add()  # what a world ended with is there only now
-        return done, self._env.maybe_reset(self._env.step_mdp(done))
-
-    def _tell(self, watch: _Watch, over: Tensor) -> None:
-        for world, game in zip(over.tolist(), self._game[over].tolist()):
-            first, second = self._points[:, game].tolist()
-            players = watch.schedule[game]
-            told = Game(players[0], players[1], first, second, int(self._length[game]))
-            watch.best.finish(world, game, told)
+        self._best.add()  # what a world ended with is there only now
+        return done.get("next"), self._env.maybe_reset(self._env.step_mdp(done))
 
     def _take(self, following: Any) -> Tensor:
         """Keeps the results of games that have ended; returns their worlds."""
         self._steps += 1
-        done = following.get("done").reshape(self._worlds)
+        done, terminated = (following.get(key).reshape(self._worlds) for key in ("done", "terminated"))
         late = self._steps >= self._max_steps
         over = ((done | late) & (self._game < len(self._pairs))).nonzero()[:, 0]
         if len(over):
-            games = self._game[over]
-            self._points[:, games] = self._sides.score(following)[over].T.to(self._points)
-            self._length[games] = self._steps[over].double()
-            terminated = following.get("terminated").reshape(self._worlds)
-            self._finished[games] = terminated[over].double()
+            points = self._sides.score(following).to(self._results)
+            rows = torch.cat((points, self._steps[:, None], terminated[:, None]), -1)
+            self._results[self._game[over]] = rows[over]
         self._steps[done | late] = 0
         return over
 
     def _next_games(self, over: Tensor, following: Any, root: Any) -> Any:
         """Seats the players of the next games; those that were cut short restart by force."""
         self._game[over] += self._worlds
-        plays_on = over[self._game[over] < len(self._pairs)]
         cut = over[~following.get("done").reshape(self._worlds)[over]]
         if len(cut):
             mask = torch.zeros(self._worlds, 1, dtype=torch.bool, device=over.device)
             mask[cut] = True
             root = self._env.reset(root.set("_reset", mask))
-        if len(plays_on):
-            self._seats.seat(plays_on, self._pairs[self._game[plays_on]])
-        if len(plays_on) < len(over):
-            idle = over[self._game[over] >= len(self._pairs)]
-            self._seats.seat(idle, torch.full((len(idle), 2), EMPTY, device=over.device))
+        plays_on = self._game[over] < len(self._pairs)
+        seated = torch.full((len(over), 2), EMPTY, device=over.device)
+        seated[plays_on] = self._pairs[self._game[over[plays_on]]]
+        self._seats.seat(over, seated)
         return root
-
-
-class _Watch(NamedTuple):
-    """Who records the games of which schedule."""
-
-    best: BestGames
-    schedule: Sequence[tuple[str, str]]

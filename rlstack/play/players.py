@@ -1,9 +1,9 @@
-"""Whoever can drive one side of a world: at random, by the world's own rules, or any agent from anywhere."""
+"""Players drive one side of a world: at random, by the world's own rules, or as any agent from anywhere does."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,10 @@ from .sides import sides_of
 
 RANDOM = "random"
 SELF = "self"
-"""Who is learning, as an opponent while training; see :class:`LearnerPlayer`."""
+"""The learner as an opponent while training; see :class:`LearnerPlayer`."""
 _ENDINGS = (".pt", ".pth", ".zip", ".onnx")
 Source = str | Mapping[str, Any]
-"""Who plays: a name or ``kind:path``, or a mapping with ``player`` and options of its kind (``which: best``)."""
+"""A player in words: a name or ``kind:path``, or a mapping of ``player`` and options of its kind (``which: best``)."""
 
 
 class Player(ABC):
@@ -48,7 +48,7 @@ class Player(ABC):
         return
 
     def state_dict(self) -> dict[str, Any]:
-        """What it remembers."""
+        """The memory of episodes under way."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -70,20 +70,28 @@ class RandomPlayer(Player):
 
 
 class ScriptedPlayer(Player):
-    """A player that comes with the world, see :class:`~rlstack.play.sides.Sides`; it may look at all of its state."""
+    """A player that comes with the world, see :class:`envs.world.Sides`; it may look at all of its state.
 
-    def __init__(self, env: EnvBase, name: str) -> None:
-        super().__init__(name)
-        self._script = sides_of(env).scripted[name]
+    Args:
+        script: its name among the world's own players.
+        name: for people, if it is another.
+    """
+
+    def __init__(self, env: EnvBase, script: str, name: str | None = None) -> None:
+        super().__init__(name or script)
+        self._script = sides_of(env).scripted[script]
 
     def act(self, env: EnvBase, halves: TensorDictBase, rows: Tensor) -> Tensor:
         worlds, place = torch.unique(rows // 2, return_inverse=True)
-        actions = self._script(env, worlds)
+        own = 2 * place + rows % 2
+        try:
+            actions = self._script(hooks_of(env).innermost, worlds)
+        except ValueError as error:
+            raise ConfigError(f"{self.name}: {error}") from None
         if isinstance(actions, Told):
-            hooks_of(env).tell(rows, actions.exact[2 * place + rows % 2])
+            hooks_of(env).tell(rows, actions.exact[own])
             actions = actions.actions
-        sides = actions.reshape(len(worlds) * 2, actions.shape[1] // 2, *actions.shape[2:])
-        return sides[2 * place + rows % 2]
+        return actions.reshape(len(worlds) * 2, actions.shape[1] // 2, *actions.shape[2:])[own]
 
 
 class PolicyPlayer(Player):
@@ -95,60 +103,54 @@ class PolicyPlayer(Player):
 
     def __init__(self, env: EnvBase, policy: TensorDictModuleBase, name: str) -> None:
         super().__init__(name)
-        self._policy, self._interface = policy, Interface.of(env)
-        self._key = self._interface.key(MEMORY)
-        carries = self._key in list(policy.out_keys)
-        self._held: Tensor | None = None
-        self._keeps_itself = not carries and callable(getattr(policy, "reset", None))
-        self._carries = carries
-        self._begun: Tensor | None = None
+        self._policy = policy
+        self._carries = Interface.of(env).key(MEMORY) in list(policy.out_keys)
+        self._keeps_itself = not self._carries and callable(getattr(policy, "reset", None))
+        self._memory: Tensor | None = None  # [2 W, A / 2, M], of a policy that leaves it in the tensordict
+        self._begun: Tensor | None = None  # [2 W], where episodes begin, for a policy that keeps it itself; None: all
 
     def act(self, env: EnvBase, halves: TensorDictBase, rows: Tensor) -> Tensor:
-        seen = halves.select("observation", "active", MASK, strict=False)
         everyone = self._keeps_itself or len(rows) == len(halves)
+        seen = halves.select("observation", "active", MASK, strict=False)
         shown = seen if everyone else seen[rows]
         root = TensorDict({GROUP: shown}, [len(shown)], shown.device)
         if self._keeps_itself:
-            root.set("is_init", self._starts(len(halves), rows.device)[:, None])
-        if self._carries and self._held is not None:
-            root.set((GROUP, MEMORY), self._held if everyone else self._held[rows])
+            none = torch.zeros(len(halves), dtype=torch.bool, device=rows.device)
+            begun, self._begun = ~none if self._begun is None else self._begun, none
+            root.set("is_init", begun[:, None])
+        if self._memory is not None:
+            root.set((GROUP, MEMORY), self._memory if everyone else self._memory[rows])
         acted = self._policy(root)
         if self._carries:
-            self._keep(acted.get(("next", GROUP, MEMORY)), rows, len(halves))
+            memory = acted.get(("next", GROUP, MEMORY))
+            if not everyone:
+                old = memory.new_zeros(len(halves), *memory.shape[1:]) if self._memory is None else self._memory
+                memory = old.index_copy(0, rows, memory)
+            self._memory = memory
         action = acted.get((GROUP, "action"))
-        return action if len(action) == len(rows) else action[rows]
-
-    def _keep(self, memory: Tensor, rows: Tensor, count: int) -> None:
-        if self._held is None:
-            self._held = memory.new_zeros(count, *memory.shape[1:])
-        self._held = memory if len(rows) == count else self._held.index_copy(0, rows, memory)
-
-    def _starts(self, count: int, device: torch.device) -> Tensor:
-        begun, self._begun = self._begun, torch.zeros(count, dtype=torch.bool, device=device)
-        return torch.ones_like(self._begun) if begun is None else begun
+        return action[rows] if everyone and len(rows) < len(halves) else action
 
     def begin(self, rows: Tensor | None = None) -> None:
         if rows is None:
-            self._held = self._begun = None
+            self._memory = self._begun = None
             if self._keeps_itself:
                 self._policy.reset()
             return
-        if self._held is not None:
-            self._held = self._held.index_fill(0, rows, 0.0)
+        if self._memory is not None:
+            self._memory = self._memory.index_fill(0, rows, 0.0)
         if self._begun is not None:
             self._begun[rows] = True
 
     def state_dict(self) -> dict[str, Any]:
-        return {} if self._held is None else {"memory": self._held}
+        return {} if self._memory is None else {"memory": self._memory}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.begin()
-        memory = state.get("memory")
-        self._held = None if memory is None else memory.clone()
+        self._memory = state["memory"].clone() if "memory" in state else None
 
 
 class LearnerPlayer(Player):
-    """Who is learning, with its present weights: it acts as its policy does, at random before :meth:`follow`.
+    """The learner with its present weights: it acts as its policy does, at random before :meth:`follow`.
 
     Args:
         env: the world, with both sides.
@@ -176,6 +178,9 @@ class LearnerPlayer(Player):
         self._acts.load_state_dict(state)
 
 
+# -- players by their source ---------------------------------------------------------------------------------------
+
+
 def make_player(source: Source, env: EnvBase, name: str | None = None) -> Player:
     """A player by its source.
 
@@ -190,35 +195,34 @@ def make_player(source: Source, env: EnvBase, name: str | None = None) -> Player
         ConfigError: one line: no such player, or one that cannot act in this world.
     """
     text, options = read_source(source)
-    check_source(text, options, env)
+    check_source(source, env)
     called = name or name_of(source)
     if text == RANDOM:
         return RandomPlayer(env, called)
     if text in sides_of(env).scripted:
-        player = ScriptedPlayer(env, text)
-        player.name = called
-        return player
+        return ScriptedPlayer(env, text, called)
     return PolicyPlayer(env, load_policy(with_kind(text), env, **options), called)
 
 
-def check_source(source: str, options: Mapping[str, Any], env: EnvBase, more: Sequence[str] = ()) -> None:
+def check_source(source: Source, env: EnvBase, more: Sequence[str] = ()) -> None:
     """Raises a one-line :class:`ConfigError` unless there is such a player, without loading it.
 
     Args:
         more: names of further players that there are.
     """
+    text, options = read_source(source)
     own = [RANDOM, *sides_of(env).scripted, *more]
-    if source in own:
+    if text in own:
         if options:
-            raise ConfigError(f"opponent {source!r} takes no options, got {', '.join(options)}")
+            raise ConfigError(f"opponent {text!r} takes no options, got {', '.join(options)}")
         return
     try:
-        parse(with_kind(source))
+        parse(with_kind(text))
     except ConfigError as error:
-        if ":" in source and not Path(source).exists():
+        if ":" in text and not Path(text).exists():
             raise ConfigError(f"opponent {error}") from None
         raise ConfigError(
-            f"opponent {source!r} is unknown, {did_you_mean(source, own)}allowed: {', '.join(own)}, a run directory, a "
+            f"opponent {text!r} is unknown, {did_you_mean(text, own)}allowed: {', '.join(own)}, a run directory, a "
             f"checkpoint, or kind:path with one of the kinds {', '.join(KINDS)}"
         ) from None
 
@@ -238,11 +242,26 @@ def read_source(source: Source) -> tuple[str, dict[str, Any]]:
     )
 
 
+def with_kind(source: str) -> str:
+    """The source itself, but for ``checkpoint:path``, which is another name of a checkpoint of ours."""
+    kind, colon, path = source.partition(":")
+    return f"rlstack:{path}" if colon and kind == "checkpoint" and not Path(source).exists() else source
+
+
 def name_of(source: Source) -> str:
     """What to call a player: its name, the run's folder, the file without its ending, or the callable's name."""
     text, _ = read_source(source)
     last = Path(text.rpartition(":")[2] or text)
     return last.stem if last.suffix in _ENDINGS else last.name or text
+
+
+def free_name(name: str, taken: Collection[str]) -> str:
+    """The name, or where it is taken the name with the first free number."""
+    free, number = name, 1
+    while free in taken:
+        number += 1
+        free = f"{name}-{number}"
+    return free
 
 
 def named(players: list[Any] | dict[str, Any] | None) -> dict[str, Source]:
@@ -257,15 +276,5 @@ def named(players: list[Any] | dict[str, Any] | None) -> dict[str, Source]:
         return dict(players)
     result: dict[str, Source] = {}
     for source in players or []:
-        name, number = name_of(source), 1
-        while name in result:
-            number += 1
-            name = f"{name_of(source)}-{number}"
-        result[name] = source
+        result[free_name(name_of(source), result)] = source
     return result
-
-
-def with_kind(source: str) -> str:
-    """``checkpoint:path`` is another name of a checkpoint of ours."""
-    kind, colon, path = source.partition(":")
-    return f"rlstack:{path}" if colon and kind == "checkpoint" and not Path(source).exists() else source

@@ -1,33 +1,131 @@
-"""Opponents to learn against: fixed ones, and the learner's own earlier selves on disk."""
+"""Opponents to learn against: fixed ones and the learner's own earlier selves on disk, and who of them is met next."""
 
 from __future__ import annotations
 
+import inspect
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
+from torch import Tensor
 from torchrl.envs import EnvBase
 
 from envs.whole_files import write_json
 from rlstack.config import ConfigError
+from rlstack.config.errors import missing_option, unknown_key
 from rlstack.runs.checkpoint import write_checkpoint
 
-from .elo import Elo
-from .players import SELF, LearnerPlayer, Player, Source, check_source, make_player, name_of, read_source
-from .ratings import Scored
-from .samplers import Standings
+from .players import SELF, LearnerPlayer, Player, Source, check_source, free_name, make_player, name_of, read_source
+from .ratings import Elo, Scored, expected_score, finite, ratings_from
 
 LEARNER = "learner"
 INDEX = "pool.json"
 _PREFIX = "snapshot_"
 
 
+# -- whom to meet --------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
-class Entry:
-    """An opponent.
+class Standings:
+    """How n opponents stand to the learner.
+
+    Attributes:
+        ratings: ``[n]`` on Elo's scale.
+        own: the learner's rating.
+        frames: ``[n]``, of the learner when an opponent joined.
+        wins: ``[n]``, the share of games that the learner wins against each, a draw counting half.
+    """
+
+    ratings: Tensor
+    own: float
+    frames: Tensor
+    wins: Tensor
+
+
+Sampler = Callable[[Standings], Tensor]
+"""Weights ``[n]``, not negative, of which one at least is positive."""
+
+
+def uniform(standings: Standings) -> Tensor:
+    """Everyone as often."""
+    return torch.ones_like(standings.ratings)
+
+
+def elo_weighted(standings: Standings, scale: float = 200.0) -> Tensor:
+    """Rather those of a similar rating: ``exp(-|difference| / scale)``."""
+    return torch.exp(-(standings.ratings - standings.own).abs() / scale)
+
+
+def recency_weighted(standings: Standings, temperature: float = 1.0) -> Tensor:
+    """Rather those that joined late: ``exp(temperature * (frames - latest) / 1e6)``."""
+    return torch.exp(temperature * (standings.frames - standings.frames.amax()) / 1e6)
+
+
+def difficulty_adjusted(standings: Standings, scale: float = 0.5) -> Tensor:
+    """Rather those against whom the outcome is open: ``exp(-|expected score - 0.5| / scale)``, by the ratings."""
+    expected: Any = expected_score(standings.own, standings.ratings)  # type: ignore[arg-type]
+    return torch.exp(-(expected - 0.5).abs() / scale)
+
+
+def pfsp(
+    standings: Standings, weighting: Literal["hard", "variance"] = "hard", exponent: float = 2.0, least: float = 0.01
+) -> Tensor:
+    """Prioritised fictitious self-play (Vinyals et al. 2019): by the share x of games that the learner wins.
+
+    Args:
+        weighting: ``hard``: ``(1 - x)^exponent``, those who beat the learner; ``variance``: ``x (1 - x)``, those of its
+            own strength.
+        exponent: of ``hard``.
+        least: no weight is below it, so that nobody is forgotten.
+    """
+    x = standings.wins
+    return ((1 - x) ** exponent if weighting == "hard" else x * (1 - x)).clamp_min(least)
+
+
+SAMPLERS: dict[str, Callable[..., Tensor]] = {
+    "uniform": uniform,
+    "elo": elo_weighted,
+    "recency": recency_weighted,
+    "difficulty": difficulty_adjusted,
+    "pfsp": pfsp,
+}
+
+
+def make_sampler(config: str | Mapping[str, Any]) -> Sampler:
+    """A sampler by name, or by a mapping of ``name`` and its options.
+
+    Raises:
+        ConfigError: no such sampler or option, or an impossible value.
+    """
+    options = {"name": config} if isinstance(config, str) else dict(config)
+    name = options.pop("name", None)
+    if name not in SAMPLERS:
+        raise ConfigError(missing_option("sampler", str(name), list(SAMPLERS)))
+    known = list(inspect.signature(SAMPLERS[name]).parameters)[1:]
+    for key, value in options.items():
+        if key not in known:
+            raise ConfigError(unknown_key(f"sampler.{key}", known))
+        if key != "weighting":
+            try:
+                finite(f"sampler.{key}", value, 0.0)
+            except ValueError as error:
+                raise ConfigError(str(error)) from None
+        elif value not in ("hard", "variance"):
+            raise ConfigError(missing_option("sampler.weighting", str(value), ["hard", "variance"]))
+    return partial(SAMPLERS[name], **options)
+
+
+# -- who there is --------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Opponent:
+    """An opponent in a pool.
 
     Attributes:
         name: unlike all others in its pool.
@@ -75,13 +173,14 @@ class Pool:
         self._most_loaded, self._decay, self.keep = loaded, 1.0 - 1.0 / memory, keep
         self.ratings = Elo(anchors=anchors)
         self.ratings.add(LEARNER)
-        self.entries: list[Entry] = []
+        self.entries: list[Opponent] = []
         self._loaded: OrderedDict[str, Player] = OrderedDict()
         self._learner: LearnerPlayer | None = None
         self.last_snapshot, self.recent_wins, self.recent_games = 0, 0.0, 0
         for source in players:
             plain = SELF if read_source(source) == (SELF, {}) else source
-            self._join(Entry(self._free_name(name_of(source)), plain))
+            taken = [LEARNER, *(entry.name for entry in self.entries)]
+            self._join(Opponent(free_name(name_of(source), taken), plain))
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -90,8 +189,7 @@ class Pool:
         """Raises a one-line :class:`ConfigError` for a fixed player that there is not, without loading any."""
         for entry in self.entries:
             if not entry.name.startswith(_PREFIX):
-                text, options = read_source(entry.source)
-                check_source(text, options, env, [SELF])
+                check_source(entry.source, env, [SELF])
 
     def standings(self) -> Standings:
         """What samplers weigh by. An opponent that was never met is thought to be an even match."""
@@ -105,25 +203,20 @@ class Pool:
         columns = torch.tensor(rows, dtype=torch.float64)
         return Standings(columns[:, 0], self.ratings.rating(LEARNER), columns[:, 1], columns[:, 2])
 
-    # -- results -------------------------------------------------------------------------------------------------
-
     def record(self, results: Sequence[tuple[str, float]]) -> None:
         """Takes in the learner's scores (1, 0.5, 0) in games against opponents by name.
 
         Games against itself say nothing of how good it is: they neither rate it nor count for its promotion.
         """
-        places = {entry.name: place for place, entry in enumerate(self.entries)}
+        entries = {entry.name: entry for entry in self.entries}
         for name, score in results:
-            itself = name in places and self.entries[places[name]].source == SELF
-            if not itself:
+            entry = entries.get(name)  # None: pruned while it played
+            if entry is not None:
+                entry.wins, entry.games = self._decay * entry.wins + score, self._decay * entry.games + 1.0
+            if entry is None or entry.source != SELF:
                 self.recent_wins, self.recent_games = self.recent_wins + score, self.recent_games + 1
-            if name not in places:  # pruned while it played
-                continue
-            entry = self.entries[places[name]]
-            wins, games = (self._decay * entry.wins + score, self._decay * entry.games + 1.0)
-            self.entries[places[name]] = replace(entry, wins=wins, games=games)
-            if not itself:
-                self.ratings.record([Scored(LEARNER, name, score)])
+                if entry is not None:
+                    self.ratings.record([Scored(LEARNER, name, score)])
 
     # -- players -------------------------------------------------------------------------------------------------
 
@@ -133,19 +226,16 @@ class Pool:
         Raises:
             ConfigError: its file is gone or does not fit the world.
         """
-        entry = next(entry for entry in self.entries if entry.name == name)
-        if entry.source == SELF:
+        source = next(entry.source for entry in self.entries if entry.name == name)
+        if source == SELF:
             return self.learner(env)
-        player = self._loaded.pop(name, None)
-        if player is None:
-            player = make_player(self._located(entry.source), env, name)
-        self._loaded[name] = player
-        for other in list(self._loaded):
-            if len(self._loaded) <= self._most_loaded:
-                break
-            if other != name and other not in playing:
-                del self._loaded[other]
-        return player
+        if isinstance(source, str) and source.startswith(_PREFIX) and self.directory is not None:
+            source = str(self.directory / source)  # of a snapshot its file's name alone is known: runs can be moved
+        self._loaded[name] = self._loaded.pop(name) if name in self._loaded else make_player(source, env, name)
+        spare = [other for other in self._loaded if other != name and other not in playing]
+        for other in spare[: max(len(self._loaded) - self._most_loaded, 0)]:
+            del self._loaded[other]
+        return self._loaded[name]
 
     def learner(self, env: EnvBase) -> LearnerPlayer:
         """The player ``self``, always the same one."""
@@ -153,15 +243,9 @@ class Pool:
             self._learner = LearnerPlayer(env)
         return self._learner
 
-    def _located(self, source: Any) -> Any:
-        """A snapshot's file by its name alone, so that a run's folder can be moved."""
-        if isinstance(source, str) and source.startswith(_PREFIX) and self.directory is not None:
-            return str(self.directory / source)
-        return source
-
     # -- snapshots -----------------------------------------------------------------------------------------------
 
-    def add_snapshot(self, state: Mapping[str, Any], frames: int) -> Entry:
+    def add_snapshot(self, state: Mapping[str, Any], frames: int) -> Opponent:
         """Adds the learner as it is: a checkpoint file, whole on disk before the pool knows of it.
 
         Args:
@@ -173,43 +257,35 @@ class Pool:
         """
         if self.directory is None:
             raise ConfigError("opponents.pool: a folder is needed for snapshots")
-        self.directory.mkdir(parents=True, exist_ok=True)
         name = f"{_PREFIX}{frames:012d}"
+        self.directory.mkdir(parents=True, exist_ok=True)
         write_checkpoint(self.directory / f"{name}.pt", dict(state), frames)
         self._loaded.pop(name, None)
         self.entries = [entry for entry in self.entries if entry.name != name]
         self.last_snapshot, self.recent_wins, self.recent_games = frames, 0.0, 0
-        entry = Entry(name, f"{name}.pt", frames)
-        self._join(entry, self.ratings.rating(LEARNER))
+        entry = Opponent(name, f"{name}.pt", frames)
+        self._join(entry)
+        self.ratings.set(name, self.ratings.rating(LEARNER))
         self._prune()
         self.write_index()
         return entry
 
     def add_fixed(self, name: str) -> None:
         """Adds a player that needs no file: ``random``, ``self``, or one of the world's own."""
-        self._join(Entry(name, name))
+        self._join(Opponent(name, name))
 
-    def _join(self, entry: Entry, rating: float | None = None) -> None:
+    def _join(self, entry: Opponent) -> None:
         self.entries.append(entry)
         self.ratings.add(entry.name)
-        if rating is not None:
-            self.ratings.set(entry.name, rating)
 
     def _prune(self) -> None:
-        """Files stay: a run resumed from an earlier checkpoint may know them still."""
+        """Drops a snapshot too many. Its file stays: a run resumed from an earlier checkpoint may know it still."""
         snapshots = [entry for entry in self.entries if entry.name.startswith(_PREFIX)]
         if self.keep is None or len(snapshots) <= self.keep:
             return
         worst = min(snapshots[:-1] or snapshots, key=lambda entry: self.ratings.rating(entry.name))
         self.entries.remove(worst)
         self._loaded.pop(worst.name, None)
-
-    def _free_name(self, name: str) -> str:
-        taken, free, number = {entry.name for entry in self.entries} | {LEARNER}, name, 1
-        while free in taken:
-            number += 1
-            free = f"{name}-{number}"
-        return free
 
     # -- state ---------------------------------------------------------------------------------------------------
 
@@ -223,13 +299,14 @@ class Pool:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restores :meth:`state_dict`."""
-        self.entries = [Entry(**entry) for entry in state["entries"]]
-        self.ratings = Elo.from_state(state["ratings"])
+        self.entries = [Opponent(**entry) for entry in state["entries"]]
+        ratings = ratings_from(state["ratings"])
+        assert isinstance(ratings, Elo)
+        self.ratings = ratings
         self.last_snapshot, self.recent_wins, self.recent_games = state["since"]
         self._loaded.clear()
 
     def write_index(self) -> None:
         """Writes :meth:`state_dict` as ``pool.json`` for people and other programs, in one step."""
-        if self.directory is None:
-            return
-        write_json(self.directory / INDEX, {"format": "rlstack-pool", "version": 1, **self.state_dict()}, nan=False)
+        if self.directory is not None:
+            write_json(self.directory / INDEX, {"format": "rlstack-pool", "version": 1, **self.state_dict()}, nan=False)

@@ -14,17 +14,17 @@ from envs.rendering.films import save_animation
 from envs.world import hooks_of
 from rlstack.config import ConfigError
 
-from .records import Game
+from .games import GameResult
 
 
 @dataclass(order=True)
-class Kept:
+class RecordedGame:
     """A game with its recording; the better one is the greater: first by ``lead``, then by being shorter."""
 
     lead: float
     shorter: int
     number: int = field(compare=False)
-    game: Game = field(compare=False)
+    game: GameResult = field(compare=False)
     recording: Any = field(compare=False)
 
 
@@ -44,7 +44,7 @@ class BestGames:
         if not self.can_record(world):
             raise ConfigError(f"save: {world!r} has no replays; worlds that do: {', '.join(_worlds())}")
         self.world, self.most, self.of = world, most, of
-        self.games: list[Kept] = []
+        self.games: list[RecordedGame] = []
         self._recorder: Any = None
 
     @staticmethod
@@ -61,18 +61,18 @@ class BestGames:
         """To be called after every step, before worlds restart."""
         self._recorder.add()
 
-    def finish(self, world: int, number: int, game: Game) -> None:
+    def finish(self, world: int, number: int, game: GameResult) -> None:
         """The game of a world has ended: keeps it if it is among the best so far.
 
         Args:
             number: of the game in its schedule, from 0.
         """
         recording = self._recorder.finish(world)
-        _, ours, theirs = game.seen_by(self.of or game.first)
-        lead = ours - theirs if self.of else abs(ours - theirs)
+        seen = game.seen_by(self.of or game.first)
+        lead = seen.points_first - seen.points_second if self.of else abs(seen.points_first - seen.points_second)
         if lead > 0:
             recording = recording.named((game.first, game.second), f"game {number + 1}")
-            self.games.append(Kept(lead, -game.steps, number, game, recording))
+            self.games.append(RecordedGame(lead, -game.steps, number, game, recording))
             self.games = sorted(self.games, reverse=True)[: self.most]
 
     def restarted(self) -> None:

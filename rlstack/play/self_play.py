@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from rlstack.agents.base import Agent
+from rlstack.runs.opponents import without_opponents
 
-from .option import without
 from .pool import LEARNER
 from .versus import Versus
 
@@ -26,7 +26,7 @@ class SelfPlay:
     """
 
     def __init__(self, world: Versus, folder: Path, config: Mapping[str, Any]) -> None:
-        self._world, self._config = world, {**config, "env": without(config["env"])}
+        self._world, self._config = world, {**config, "env": without_opponents(config["env"])}
         if world.pool.directory is None:
             world.pool.directory = folder
 

@@ -1,61 +1,57 @@
-"""What play has to know of a world in which two sides meet."""
+"""The two sides of a world: its agents as half-worlds, and who drives which of them."""
 
 from __future__ import annotations
 
-import importlib
-from operator import attrgetter
-from typing import Any
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
-from tensordict import TensorDictBase
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
 from torchrl.data import Binary, Composite
 from torchrl.envs import EnvBase
 
+import envs
 from envs.world import GROUP, Sides, WorldHooks, hooks_of
+from rlstack.agents.interface import MASK, Interface
 from rlstack.config import ConfigError
 
-_SIDES: dict[str, str] = {
-    "envs.echelon.env:Echelon": "rlstack.play.echelon:SIDES",
-    "envs.rocket.env:Rocket": "rlstack.play.rocket:SIDES",
-}
+if TYPE_CHECKING:
+    from .players import Player
 
-
-def register(world: str, sides: str) -> None:
-    """Says where the :class:`Sides` of a world's class are; both are dotted paths ``package.module:name``.
-
-    A world can also say it itself, by :meth:`envs.world.WorldHooks.sides`.
-    """
-    for path in (world, sides):
-        if ":" not in path:
-            raise ValueError(f"{path!r} is not of the form 'package.module:name'")
-    _SIDES[world] = sides
+EMPTY = -1
+"""In an assignment: nobody drives this side, its action comes from elsewhere."""
 
 
 def sides_of(env: EnvBase) -> Sides:
-    """What is known of the two sides of a world, of the innermost one where it is wrapped.
+    """The two sides of a world, of the innermost one where it is wrapped.
 
     Raises:
         ConfigError: a world without sides, or one whose agents are no two halves.
     """
     hooks = hooks_of(env)
-    cls = type(env if type(hooks) is WorldHooks else hooks.innermost)
-    paths = [f"{base.__module__}:{base.__qualname__}" for base in cls.__mro__]
+    name = type(env if type(hooks) is WorldHooks else hooks.innermost).__name__
     sides = hooks.sides()
-    target = next((_SIDES[path] for path in paths if path in _SIDES), None)
-    if sides is None and target is None:
-        known = ", ".join(path.rpartition(":")[2] for path in _SIDES)
-        raise ConfigError(f"{cls.__name__} has no two sides to play against each other; known: {known}")
+    if sides is None:
+        known = ", ".join(_two_sided())
+        raise ConfigError(f"{name} has no two sides to play against each other; known: {known}")
     if GROUP not in env.observation_spec.keys():  # noqa: SIM118
-        raise ConfigError(f"{cls.__name__} has no agents under {GROUP!r}, two sides need at least one each")
+        raise ConfigError(f"{name} has no agents under {GROUP!r}, two sides need at least one each")
     agents = env.observation_spec[GROUP].shape[1]
     if agents % 2:
-        raise ConfigError(f"{cls.__name__} has {agents} agents, two sides need an even number")
-    if sides is not None:
-        return sides
-    module, _, attribute = str(target).partition(":")
-    try:
-        return attrgetter(attribute)(importlib.import_module(module))
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"the sides of {cls.__name__}: {target} cannot be imported: {error}") from error
+        raise ConfigError(f"{name} has {agents} agents, two sides need an even number")
+    return sides
+
+
+def _two_sided() -> list[str]:
+    """Names of the classes of two-sided worlds."""
+    found = []
+    for world in envs.names():
+        with suppress(ValueError):  # of an installed package that is broken
+            if (hooks := envs.world_hooks(world)).sides is not WorldHooks.sides:
+                found.append(hooks.__name__)
+    return found
 
 
 def half_worlds(agents: TensorDictBase) -> TensorDictBase:
@@ -72,3 +68,69 @@ def of_first(spec: Any, agents: int) -> Any:
     if isinstance(spec, Binary) and spec.ndim == 2:  # TorchRL takes its agents for one binary vector
         return Binary(n=agents, shape=(spec.shape[0], agents), dtype=spec.dtype, device=spec.device)
     return spec[:, :agents].clone()
+
+
+class Seats:
+    """The sides of W worlds, each driven by one of some players; players are asked once a step for all their sides.
+
+    Args:
+        env: the world, with both sides.
+        players: who can be seated.
+
+    Attributes:
+        assignment: ``[W, 2]`` int64, indices of players, or :data:`EMPTY`.
+    """
+
+    def __init__(self, env: EnvBase, players: Sequence[Player] = ()) -> None:
+        sides_of(env)
+        self._env, self.players = env, list(players)
+        self._spec = Interface.of(env).action
+        self.assignment = torch.full((env.batch_size[0], 2), EMPTY, dtype=torch.int64, device=env.device)
+        self._rows: list[tuple[int, Tensor]] | None = None
+
+    def renumber(self, players: Sequence[Player], number: Tensor) -> None:
+        """Replaces the players; who sits on index i now sits on ``number[i]``, of which the last is :data:`EMPTY`'s."""
+        self.players = list(players)
+        self.assignment = number[self.assignment]  # EMPTY is -1, the last entry
+        self._rows = None
+
+    def seat(self, worlds: Tensor, players: Tensor) -> None:
+        """Seats players ``[n, 2]`` in worlds ``[n]``, where episodes begin."""
+        self.assignment[worlds] = players
+        self._rows = None
+        self.begin(worlds)
+
+    def begin(self, worlds: Tensor | None = None) -> None:
+        """Makes everyone forget what it remembers of these worlds (None: all)."""
+        rows = None if worlds is None else torch.cat((2 * worlds, 2 * worlds + 1))
+        for player in self.players:
+            player.begin(rows)
+
+    def act(self, agents: TensorDictBase, given: Tensor | None = None) -> Tensor:
+        """The actions ``[W, A, ...]`` of all agents.
+
+        Args:
+            agents: what they see, ``[W, A]``: ``observation``, and ``active`` and ``action_mask`` where there are any.
+            given: ``[W, A, ...]``, the actions of agents that nobody drives; None: zeros.
+        """
+        worlds, count = agents.batch_size[:2]
+        lead = (2 * worlds, count // 2)
+        if given is None:
+            actions = torch.zeros(*lead, *self._spec.shape, dtype=self._spec.dtype, device=agents.device)
+        else:
+            actions = given.reshape(*lead, *self._spec.shape)
+        seen = {name: value for name, value in agents.items() if name in ("observation", "active", MASK)}
+        halves = half_worlds(TensorDict._new_unsafe(seen, batch_size=agents.batch_size[:2], device=agents.device))
+        for index, rows in self._seated():
+            chosen = self.players[index].act(self._env, halves, rows).to(actions.dtype)
+            actions = chosen if len(rows) == len(actions) else actions.index_copy(0, rows, chosen)
+        return actions.reshape(worlds, count, *self._spec.shape)
+
+    def _seated(self) -> list[tuple[int, Tensor]]:
+        """Players by index with the rows that they drive, ascending."""
+        if self._rows is None:
+            drivers, order = self.assignment.flatten().sort(stable=True)
+            present, counts = drivers.unique_consecutive(return_counts=True)
+            groups = order.split(counts.tolist())
+            self._rows = [(index, rows) for index, rows in zip(present.tolist(), groups) if index != EMPTY]
+        return self._rows

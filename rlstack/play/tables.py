@@ -1,70 +1,47 @@
-"""Results of games in files: CSV and JSON of published columns, and a picture of ratings over games."""
+"""Results of games on the terminal and in files: CSV, and pictures of ratings over games."""
 
 from __future__ import annotations
 
 import csv
 import io
-import time
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from envs.whole_files import replacing, write_text
+from rlstack.config import ConfigError
+from rlstack.evaluation.table import print_rows
 
-from .ratings import Ratings
-from .records import Game, Record
-from .tournaments import rated
+from .games import cross_table, rating_curves, standings
+from .league import League
+from .ratings import Elo, fit_elo, rating_system
 
-SUMMARY = (
-    *("timestamp", "timestep", "opponent", "games", "wins", "draws", "losses", "win_rate", "win_rate_low"),
-    *("win_rate_high", "decided_win_rate", "decided_win_rate_low", "decided_win_rate_high", "score", "goals_for"),
-    *("goals_against", "goal_diff", "elo_before", "elo_after", "elo_change"),
-)
-"""Columns of ``summary.csv``; the published ones are among them."""
+_COUNTS = ("games", "wins", "draws", "losses")
+_RATES = {
+    "decided_win_rate": "success",
+    "decided_win_rate_low": "success_low",
+    "decided_win_rate_high": "success_high",
+}
 
 
-def challenge_report(name: str, games: Sequence[Game], ratings: Ratings, timestep: int = 0) -> dict[str, Any]:
-    """What one player's games came to; ratings take them in, in their order.
+def print_results(rows: Sequence[Mapping[str, Any]], who: str) -> None:
+    """Prints records of players, a row each: ``success`` is the share of the decided games that were won.
 
     Args:
-        name: of the player, who took part in all games.
-        ratings: before the games; after the call they are those after them.
-        timestep: frames that the player had trained for.
-
-    Returns JSON: ``player``, ``total_games``, ``wins``, ``losses``, ``draws``, rates with intervals; ``opponents``, a
-    row of :data:`SUMMARY` each; ``elo_history`` with ``game``, ``opponent``, ``elo``; ``elo_ratings``, ``final_elo``,
-    ``game_by_game``.
+        who: the column of the names.
     """
-    start = ratings.rating(name)
-    rows = list(rated([_as_first(game, name) for game in games], ratings))
-    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    opponents = []
-    for opponent in dict.fromkeys(row["opponent"] for row in rows):
-        gained = sum(row["elo_change"] for row in rows if row["opponent"] == opponent)
-        theirs = [row for row in rows if row["opponent"] == opponent]
-        entry = {"timestamp": now, "timestep": timestep, "opponent": opponent}
-        entry |= Record.of(name, games, opponent).as_row()
-        entry |= {"elo_before": theirs[0]["elo_before"], "elo_after": theirs[-1]["elo_after"], "elo_change": gained}
-        opponents.append(entry)
-    whole = Record.of(name, games).as_row()
-    history = [{"game": row["game"], "opponent": row["opponent"], "elo": row["elo_after"]} for row in rows]
-    return {
-        "player": name,
-        "total_games": whole.pop("games"),
-        **whole,
-        "opponents": opponents,
-        "elo_history": history,
-        "elo_ratings": {each: ratings.rating(each) for each in ratings.names()},
-        "initial_elo": start,
-        "final_elo": ratings.rating(name),
-        "game_by_game": rows,
-    }
-
-
-def _as_first(game: Game, name: str) -> Game:
-    if game.first == name:
-        return game
-    return Game(game.second, game.first, game.points_second, game.points_first, game.steps, game.finished)
+    shown = []
+    for row in rows:
+        line: dict[str, Any] = {key: row[key] for key in ("rank", who) if key in row}
+        ratings = {key: row.get(key) for key in ("rating", "deviation", "fitted_elo")}
+        line |= {key: f"{value:.0f}" for key, value in ratings.items() if value is not None}
+        line |= {key: row[key] for key in _COUNTS}
+        line |= {new: row[old] for old, new in _RATES.items()}
+        goals = {key: f"{row[key]:g}" for key in ("goals_for", "goals_against") if who == "opponent"}
+        shown.append(line | goals | {"goal_diff": f"{row['goal_diff']:+g}"})
+    print_rows(shown, sys.stdout)
+    print()
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None) -> None:
@@ -103,11 +80,64 @@ def save_curves(path: Path, curves: Mapping[str, Sequence[float]], anchors: Mapp
         figure.savefig(partial, dpi=120)
 
 
-def curves_of(games: Sequence[Game], ratings: Ratings) -> dict[str, list[float]]:
-    """Ratings of both players after each of their games, by name; ``ratings``, of before the games, take them in."""
-    curves: dict[str, list[float]] = {}
-    for game in games:
-        ratings.record([game.scored])
-        for name in (game.first, game.second):
-            curves.setdefault(name, []).append(ratings.rating(name))
-    return curves
+# -- leagues -------------------------------------------------------------------------------------------------------
+
+
+def show_ranking(league: League, plots: bool) -> None:
+    """Prints ranking and cross table, and leaves them beside the league, with a picture of ratings over games.
+
+    Raises:
+        ConfigError: the league has no players.
+    """
+    if not league.members:
+        raise ConfigError(f"players: the league in {league.folder} has none")
+    anchors = league.ratings.anchors
+    fitted = fit_elo([game.scored for game in league.games], anchors)
+    rows = [{**row, "fitted_elo": fitted.get(row["player"])} for row in standings(league.games, league.ratings)]
+    cross = cross_table(league.games, [row["player"] for row in rows])
+    print_results(rows, "player")
+    print_rows(cross, sys.stdout)
+    print()
+    write_csv(league.folder / "ranking.csv", rows)
+    write_csv(league.folder / "cross_table.csv", cross)
+    if plots and league.games:
+        save_curves(league.folder / "elo.png", league_curves(league), anchors)
+    print(f"{len(league.games)} games in {league.rounds} rounds, in {league.folder}")
+
+
+def league_curves(league: League) -> dict[str, list[float]]:
+    """Elo of every player of a league after each of its games, by name: pictures show it game by game."""
+    ratings, elo = league.ratings, isinstance(league.ratings, Elo)
+    parameters = ratings.parameters if elo else {"anchors": ratings.anchors}
+    return rating_curves(league.games, rating_system("elo", **parameters))
+
+
+def member_rows(league: League) -> list[dict[str, Any]]:
+    """A row a member, best first by conservative rating."""
+    ratings = league.ratings
+    rows = []
+    for place, name in enumerate([name for name in ratings.ranking() if name in league.members], start=1):
+        member, deviation = league.members[name], ratings.deviation(name)
+        rows.append(
+            {
+                "rank": place,
+                "name": name,
+                "kind": member.kind,
+                "commander": member.commander_name,
+                "rating": f"{ratings.rating(name):.0f}",
+                "deviation": None if deviation is None else f"{deviation:.0f}",
+                "conservative": f"{ratings.conservative(name):.0f}",
+                "games": ratings.games(name),
+            }
+        )
+    return rows
+
+
+def show_members(league: League) -> None:
+    """Prints who is in a league."""
+    rows = member_rows(league)
+    if rows:
+        print_rows(rows, sys.stdout)
+    counted = {kind: sum(row["kind"] == kind for row in rows) for kind in ("commander", "candidate", "player")}
+    told = ", ".join(f"{count} {kind}{'' if count == 1 else 's'}" for kind, count in counted.items())
+    print(f"{told}; {len(league.games)} games, {league.ratings.kind}, in {league.folder}")

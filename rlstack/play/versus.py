@@ -11,20 +11,19 @@ from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 from torchrl.data import Composite
+from torchrl.envs import EnvBase
 
-from envs.world import GROUP, World
+from envs.world import GROUP, World, hooks_of
 from envs.wrappers import Wrapper
 from rlstack.config import ConfigError, Interval, build
 from rlstack.config.agents import Count
 
-from .players import RANDOM, SELF
-from .pool import Pool
-from .samplers import make_sampler
-from .seats import EMPTY, Seats
-from .sides import half_worlds, of_first, sides_of
+from .players import RANDOM, SELF, ScriptedPlayer
+from .pool import Pool, make_sampler
+from .sides import EMPTY, Seats, half_worlds, of_first, sides_of
 
 CHECKPOINT = "checkpoint"
-"""The learner's newest snapshot, as whom a stage of a curriculum names."""
+"""The name by which a stage of a curriculum calls the learner's newest snapshot."""
 
 
 @dataclass
@@ -36,7 +35,7 @@ class OpponentsConfig:
             present weights, new ones after every update; it explores as the learner does), runs, ``kind:path``, or
             mappings ``{player: kind:path, <option>: <value>}``.
         side: which side learns; ``both``: either, drawn for every episode.
-        sampler: a name of :data:`~rlstack.play.samplers.SAMPLERS`, or a mapping of ``name`` and its options.
+        sampler: a name of :data:`~rlstack.play.pool.SAMPLERS`, or a mapping of ``name`` and its options.
         at_once: at most so many different opponents at a time, each asked for all its worlds at once.
         refresh: episodes after which others are drawn.
         snapshot_every: frames after which the learner joins the pool as it is; null: never.
@@ -120,14 +119,17 @@ class Versus(Wrapper):
         self._met: list[str] | None = None
         self._guests: list[str] = []  # opponents of stages that are not the configuration's
         self.snapshot_wanted = False
-        worlds = torch.arange(self.num_worlds, device=self.device)
-        self._own = 2 * worlds + (config.side == "second")  # half-worlds that learn
+        self._every_world = torch.arange(self.num_worlds, device=self.device)
+        self._own = 2 * self._every_world + (config.side == "second")  # half-worlds that learn
         self._returns = torch.zeros(self.num_worlds, device=self.device, dtype=torch.float64)
         self._swaps = config.side != "first"
-        for name in ("observation_spec", "action_spec", "reward_spec", "done_spec"):
-            setattr(self, name, self._halved(getattr(inner, f"full_{name}" if name != "observation_spec" else name)))
+        self.observation_spec = self._halved(inner.observation_spec)
+        self.action_spec = self._halved(inner.full_action_spec)
+        self.reward_spec = self._halved(inner.full_reward_spec)
+        self.done_spec = self._halved(inner.full_done_spec)
 
     def _halved(self, spec: Composite) -> Composite:
+        """The spec of one side alone."""
         entries = {key: value.clone() for key, value in spec.items()}
         if GROUP in entries:
             entries[GROUP] = of_first(spec[GROUP], self._agents)
@@ -171,7 +173,7 @@ class Versus(Wrapper):
         self._drawn = []
 
     def new_snapshot(self) -> None:
-        """The pool has a snapshot more, which a stage may have waited for."""
+        """Takes note of a snapshot that has joined the pool, for which a stage may have waited."""
         if self.snapshot_wanted:
             self.snapshot_wanted, self._drawn = False, []
 
@@ -190,30 +192,25 @@ class Versus(Wrapper):
 
     def _restart(self, worlds: Tensor | None) -> None:
         super()._restart(worlds)
-        self._begin_games(torch.arange(self.num_worlds, device=self.device) if worlds is None else worlds)
+        self._begin_games(self._every_world if worlds is None else worlds)
 
     def _restart_seeded(self, seed: int | Sequence[int]) -> None:
         super()._restart_seeded(seed)
-        self._begin_games(torch.arange(self.num_worlds, device=self.device))
+        self._begin_games(self._every_world)
 
     def _begin_games(self, worlds: Tensor) -> None:
         if self.config.side == "both":
             side = torch.randint(2, (len(worlds),), generator=self.generator, device=self.device)
             self._own = self._own.index_copy(0, worlds, 2 * worlds + side)
         self._returns = self._returns.index_fill(0, worlds, 0.0)  # never in place: batches may hold it
-        self._seat(worlds)
-
-    def _seat(self, worlds: Tensor) -> None:
         if not self._drawn or self._episodes >= self.config.refresh:
             self._draw()
         self._episodes += len(worlds)
         which = torch.multinomial(self._shares, len(worlds), replacement=True, generator=self.generator)
         places = torch.tensor([self._names.index(name) for name in self._drawn], device=self.device)
-        own = self._own[worlds] % 2
-        opponent = places[which]
-        none = torch.full_like(opponent, EMPTY)
-        first, second = torch.where(own == 0, none, opponent), torch.where(own == 0, opponent, none)
-        self._seats.seat(worlds, torch.stack((first, second), -1))
+        sides = torch.arange(2, device=self.device)
+        learns = sides == (self._own[worlds] % 2)[:, None]  # [n, 2]
+        self._seats.seat(worlds, torch.where(learns, EMPTY, places[which][:, None]))
 
     def _draw(self) -> None:
         """Draws those who may be met from now on; who has left is forgotten once no world holds it any more."""
@@ -226,12 +223,8 @@ class Versus(Wrapper):
             chosen = [candidates[place] for place in drawn.tolist()]
             self._shares = torch.ones_like(weights[: self.config.at_once])
         self._drawn, self._episodes = [self.pool.entries[index].name for index in chosen], 0
-        self._load([*self._seated(), *self._drawn])
-
-    def _seated(self) -> list[str]:
-        """Names of the opponents in any world."""
-        taken = self._seats.assignment.unique().tolist()
-        return [self._names[index] for index in taken if index != EMPTY]
+        seated = [self._names[index] for index in self._seats.assignment.unique().tolist() if index != EMPTY]
+        self._load([*seated, *self._drawn])
 
     def _load(self, wanted: list[str]) -> None:
         """Makes exactly these players ready, and numbers the seats anew."""
@@ -269,7 +262,7 @@ class Versus(Wrapper):
         self.pool.record([(self._names[index], score) for index, score in zip(rivals, scores)])
 
     def _shown(self, entries: TensorDictBase) -> TensorDict:
-        """What the inner world shows, of the side that learns."""
+        """The entries of the inner world as the side that learns sees them."""
         shown = entries.copy()
         agents = entries.get(GROUP)
         ours = half_worlds(agents)[self._own] if self._swaps else agents[:, : self._agents]
@@ -346,3 +339,38 @@ def _mean(reward: Tensor, active: Tensor | None) -> Tensor:
         return values.mean(-1)
     present = active.double()
     return (values * present).sum(-1) / present.sum(-1).clamp_min(1.0)
+
+
+class ScriptedPolicy(TensorDictModuleBase):
+    """Drives every agent that an env shows as the world's own player would, by the state the env is in.
+
+    Args:
+        env: a world of two sides, with or without opponents inside.
+        name: of the player, such as Rocket's ``rule``.
+    """
+
+    def __init__(self, env: EnvBase, name: str) -> None:
+        super().__init__()
+        self.in_keys, self.out_keys = [(GROUP, "observation")], [(GROUP, "action")]
+        self._env: Any = env
+        self._world = _whole(env)
+        self._player = ScriptedPlayer(self._world, name)
+
+    @torch.no_grad()
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        shown, halves = tensordict.get(GROUP), half_worlds(self._world._current().get(GROUP))
+        one_side = isinstance(self._env, Versus)
+        rows = self._env.learners if one_side else torch.arange(len(halves), device=shown.device)
+        action = self._player.act(self._world, halves, rows)
+        return tensordict.set((GROUP, "action"), action.reshape(*shown.batch_size, *action.shape[2:]))
+
+
+def scripted_policy(env: EnvBase, name: str) -> ScriptedPolicy | None:
+    """A world's own player by its name; None where the world has no such one."""
+    sides = hooks_of(env).sides()
+    return ScriptedPolicy(env, name) if sides is not None and name in sides.scripted else None
+
+
+def _whole(env: EnvBase) -> Any:
+    """The world with both sides as agents."""
+    return env.inner if isinstance(env, Versus) else env

@@ -30,10 +30,9 @@ def leagues(folders: list[Path], notes: list[tuple[str, str]]) -> list[Section]:
 
 def _league(folder: Path) -> list[Block]:
     # Only here: players and worlds need torch, which takes seconds to import.
+    from rlstack.play.games import cross_table, standings
     from rlstack.play.league import League
-    from rlstack.play.ranking import member_rows, rating_curves
-    from rlstack.play.records import cross_table
-    from rlstack.play.tournaments import standings
+    from rlstack.play.tables import league_curves, member_rows
 
     league = League.open(folder)
     members = {row["name"]: row for row in member_rows(league)}
@@ -55,7 +54,7 @@ def _league(folder: Path) -> list[Block]:
         cross = cross_table(league.games, names[:_CROSSED])
         caption = "Wins, draws and losses of the row against the column."
         blocks.append(DataTable(list(cross[0]), [list(row.values()) for row in cross], caption=caption))
-        curves, lines = rating_curves(league), []
+        curves, lines = league_curves(league), []
         for index, player in enumerate(names[:_CURVES]):
             values = np.array(curves[player])
             lines.append(Line(player, index, *thinned(Curve(np.arange(1.0, len(values) + 1), values))))

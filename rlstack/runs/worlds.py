@@ -12,7 +12,7 @@ import torch
 from torchrl.envs import EnvBase
 
 import envs
-import rlstack.play.option  # noqa: F401  (makes env.opponents known)
+import rlstack.runs.opponents  # noqa: F401  (makes env.opponents known)
 from envs.world import GROUP
 from rlstack.config import ConfigError, convert, to_plain
 from rlstack.config.errors import unknown_key

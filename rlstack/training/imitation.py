@@ -27,7 +27,7 @@ from rlstack.agents.off_policy import OffPolicy
 from rlstack.agents.optimizer import Info, Optimizer
 from rlstack.agents.recurrent.base import Recurrent
 from rlstack.config import ConfigError
-from rlstack.play.teachers import ScriptedPolicy, scripted_policy
+from rlstack.play.versus import ScriptedPolicy, scripted_policy
 from rlstack.runs.seeding import rng_untouched
 from rlstack.runs.worlds import build_world
 

@@ -15,7 +15,6 @@ from envs.world import Sides, World
 from rlstack.agents import make_agent
 from rlstack.config import to_plain
 from rlstack.play.players import Player
-from rlstack.play.sides import register
 from rlstack.runs.run_directory import RunDirectory
 from rlstack.runs.worlds import build_world
 
@@ -59,6 +58,9 @@ class Duel(World):
         inner = Composite({name: flag(*lead, 1) for name in ends}, shape=lead)
         self.done_spec = Composite({"agents": inner, **{name: flag(*column) for name in ends}}, shape=(num_worlds,))
         self._restart(None)
+
+    def sides(self) -> Sides:
+        return SIDES
 
     def _restart(self, worlds: Tensor | None) -> None:
         if worlds is None:
@@ -116,7 +118,6 @@ SIDES = Sides(
     mirrored=(("sum_for", "sum_against"),),
     one_sided=("reward_",),
 )
-register(NAME, "tests.play.duel:SIDES")
 
 
 class Watching(Player):

@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 
 from rlstack.config import ConfigError
-from rlstack.play.candidates import add
-from rlstack.play.glicko import Glicko2
-from rlstack.play.league import League
-from rlstack.play.matches import Arena, pairing
+from rlstack.play.games import pairing
+from rlstack.play.league import League, add_candidates
+from rlstack.play.matches import GameRunner
+from rlstack.play.ratings import Glicko2
 from tests.play.duel import NAME, constant_run
 
 WORLD = {"name": NAME, "length": 2}
 
 
 @pytest.fixture
-def arena() -> Arena:
-    return Arena(NAME, {"length": 2})
+def arena() -> GameRunner:
+    return GameRunner(NAME, {"length": 2})
 
 
 @pytest.fixture
@@ -28,10 +28,10 @@ def league(tmp_path: Path) -> League:
     return League.create(tmp_path / "league", WORLD, Glicko2(anchors={"low": 1000.0}))
 
 
-def test_a_run_joins_as_candidate_with_what_is_known_of_it(league: League, arena: Arena, tmp_path: Path) -> None:
+def test_a_run_joins_as_candidate_with_what_is_known_of_it(league: League, arena: GameRunner, tmp_path: Path) -> None:
     run = constant_run(tmp_path / "first", 2, frames=1234)
     file = run / "checkpoints" / "checkpoint_000000001234.pt"
-    assert add(league, arena, [(None, str(run))], "a remark") == ["first"]
+    assert add_candidates(league, arena, [(None, str(run))], "a remark") == ["first"]
     entry = json.loads((league.folder / "league.json").read_text())["entries"][0]
     assert entry["kind"] == "candidate" and entry["commander_name"] is None and entry["source"] == str(run)
     assert entry["id"] == f"checkpoint_000000001234:{file.stat().st_size}:{file.stat().st_mtime_ns}"
@@ -42,50 +42,50 @@ def test_a_run_joins_as_candidate_with_what_is_known_of_it(league: League, arena
 
 def test_the_league_does_not_need_the_run_any_more(league: League, tmp_path: Path) -> None:
     run = constant_run(tmp_path / "first", 2, opponents={"players": ["low"]})
-    add(league, Arena(NAME, {"length": 2}), [(None, str(run))])
+    add_candidates(league, GameRunner(NAME, {"length": 2}), [(None, str(run))])
     shutil.rmtree(run)
-    again, arena = League.open(league.folder), Arena(NAME, {"length": 2})
+    again, arena = League.open(league.folder), GameRunner(NAME, {"length": 2})
     arena.add(again.source("first"), "first")
     arena.add("low")
     assert [game.points_first for game in arena.play(pairing("first", "low", 2)[:1])] == [4.0]  # 2 in each of 2 steps
 
 
-def test_the_same_file_joins_once(league: League, arena: Arena, tmp_path: Path) -> None:
+def test_the_same_file_joins_once(league: League, arena: GameRunner, tmp_path: Path) -> None:
     run = constant_run(tmp_path / "first", 2)
-    add(league, arena, [(None, str(run))])
+    add_candidates(league, arena, [(None, str(run))])
     copy = shutil.copytree(run, tmp_path / "copy")  # which keeps times
     before = (league.folder / "league.json").read_bytes()
     for source in (run, copy, next((run / "checkpoints").iterdir())):
         with pytest.raises(ConfigError, match="is in this league already, as 'first'") as error:
-            add(league, arena, [("again", str(source))])
+            add_candidates(league, arena, [("again", str(source))])
         assert "\n" not in str(error.value)
     assert (league.folder / "league.json").read_bytes() == before
 
 
 @pytest.mark.slow
-def test_names_are_given_or_found(league: League, arena: Arena, tmp_path: Path) -> None:
+def test_names_are_given_or_found(league: League, arena: GameRunner, tmp_path: Path) -> None:
     runs = [constant_run(tmp_path / str(index) / "run", index) for index in range(3)]
-    assert add(league, arena, [(None, str(runs[0])), (None, str(runs[1])), ("third", str(runs[2]))]) == [
+    assert add_candidates(league, arena, [(None, str(runs[0])), (None, str(runs[1])), ("third", str(runs[2]))]) == [
         *("run", "run-2", "third")
     ]
     low = constant_run(tmp_path / "low", 0)  # the world has a player of this name
-    assert add(league, arena, [(None, str(low))]) == ["low-2"]
+    assert add_candidates(league, arena, [(None, str(low))]) == ["low-2"]
     other = constant_run(tmp_path / "other", 1)
     for name in ("third", "low", "random", "self"):
         with pytest.raises(ConfigError, match=f"the name '{name}' is taken"):
-            add(league, arena, [(name, str(other))])
+            add_candidates(league, arena, [(name, str(other))])
     with pytest.raises(ConfigError, match=r"'\.\./up' is no name for a candidate"):
-        add(league, arena, [("../up", str(other))])
+        add_candidates(league, arena, [("../up", str(other))])
 
 
-def test_all_join_or_none(league: League, arena: Arena, tmp_path: Path) -> None:
+def test_all_join_or_none(league: League, arena: GameRunner, tmp_path: Path) -> None:
     fits, foreign = constant_run(tmp_path / "fits", 2), tmp_path / "foreign.pt"
     foreign.write_bytes(b"nothing")
     with pytest.raises(ConfigError, match=r"foreign\.pt"):
-        add(league, arena, [(None, str(fits)), (None, str(foreign))])
+        add_candidates(league, arena, [(None, str(fits)), (None, str(foreign))])
     assert League.open(league.folder).members == {}
     assert not list((league.folder / "players").glob("*"))
-    assert add(league, arena, [(None, str(fits))]) == ["fits"]
+    assert add_candidates(league, arena, [(None, str(fits))]) == ["fits"]
 
 
 @pytest.mark.parametrize(
@@ -98,25 +98,25 @@ def test_all_join_or_none(league: League, arena: Arena, tmp_path: Path) -> None:
         ("", "give a name, a path or kind:path"),
     ],
 )
-def test_who_is_no_file_is_no_candidate(league: League, arena: Arena, source: str, message: str) -> None:
+def test_who_is_no_file_is_no_candidate(league: League, arena: GameRunner, source: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        add(league, arena, [(None, source)])
+        add_candidates(league, arena, [(None, source)])
     assert League.open(league.folder).members == {}
 
 
 def test_who_cannot_act_in_the_world_does_not_join(league: League, tmp_path: Path) -> None:
     run = constant_run(tmp_path / "first", 2)
-    stacked = Arena(NAME, {"length": 2, "frame_stack": 2})
+    stacked = GameRunner(NAME, {"length": 2, "frame_stack": 2})
     with pytest.raises(ConfigError, match=r"the agent does not fit the env: observation is .*, it knows"):
-        add(league, stacked, [(None, str(run))])
+        add_candidates(league, stacked, [(None, str(run))])
     assert League.open(league.folder).members == {}
 
 
-def test_the_best_checkpoint_and_one_that_explores(league: League, arena: Arena, tmp_path: Path) -> None:
+def test_the_best_checkpoint_and_one_that_explores(league: League, arena: GameRunner, tmp_path: Path) -> None:
     run = constant_run(tmp_path / "first", 2)
     with pytest.raises(ConfigError, match="holds no best checkpoint"):
-        add(league, arena, [(None, {"player": str(run), "which": "best"})])
+        add_candidates(league, arena, [(None, {"player": str(run), "which": "best"})])
     shutil.copy2(run / "checkpoints" / "checkpoint_000000001000.pt", run / "checkpoints" / "best.pt")
-    add(league, arena, [(None, {"player": str(run), "which": "best", "explore": True})])
+    add_candidates(league, arena, [(None, {"player": str(run), "which": "best", "explore": True})])
     assert league.members["first"].id.startswith("best:")
     assert league.source("first") == {"player": str(league.folder / "players" / "first.pt"), "explore": True}

@@ -18,7 +18,7 @@ import envs
 from rlstack.agents import Interface
 from rlstack.config import ConfigError, build, conf_dir, to_plain
 from rlstack.evaluate import EvaluateConfig, run
-from rlstack.play.tables import SUMMARY
+from rlstack.play.challenge import SUMMARY
 from rlstack.runs import loading
 from tests.play.duel import NAME
 

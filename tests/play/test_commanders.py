@@ -10,14 +10,22 @@ from typing import Any
 import pytest
 
 from rlstack.config import ConfigError, build
-from rlstack.play.commanders import PoolConfig, commander_name, join_fixed, pool, promote, weights
-from rlstack.play.elo import Elo
-from rlstack.play.glicko import Glicko2, Rating, rate
-from rlstack.play.league import League
-from rlstack.play.matches import Arena
-from rlstack.play.members import Member
-from rlstack.play.records import Game
-from rlstack.play.trials import evaluate, evaluate_all, matches, to_evaluate
+from rlstack.play.commanders import (
+    PoolConfig,
+    commander_name,
+    evaluate,
+    evaluate_all,
+    join_fixed,
+    matches,
+    pool,
+    promote,
+    to_evaluate,
+    weights,
+)
+from rlstack.play.games import GameResult
+from rlstack.play.league import League, LeagueMember
+from rlstack.play.matches import GameRunner
+from rlstack.play.ratings import Elo, Glicko2, Rating, rate, ratings_from
 from tests.play.duel import NAME, Watching
 
 WORLD = {"name": NAME, "length": 2}
@@ -27,21 +35,21 @@ def league_of(folder: Path, ratings: dict[str, float], kind: str = "commander") 
     """A league of members with these ratings, of which one is as sure as the other."""
     state = Glicko2(anchors={"low": 1000.0}).state_dict()
     players = {name: {**Rating(value, 50.0)._asdict(), "games": 9} for name, value in ratings.items()}
-    league = League.create(folder, WORLD, Glicko2.from_state({**state, "players": players}))
+    league = League.create(folder, WORLD, ratings_from({**state, "players": players}))
     with league.changing():
         for name in ratings:
             named = f"Iron {name} #0000" if kind == "commander" else None
-            league.admit(Member(name, name, "2026-01-01T00:00:00Z", kind, f"{name}:1:1", commander_name=named))
+            league.admit(LeagueMember(name, name, "2026-01-01T00:00:00Z", kind, f"{name}:1:1", commander_name=named))
     return league
 
 
 def candidates(league: League, *names: str) -> None:
     with league.changing():
         for name in names:
-            league.admit(Member(name, name, "2026-01-02T00:00:00Z", "candidate", f"{name}:1:1"))
+            league.admit(LeagueMember(name, name, "2026-01-02T00:00:00Z", "candidate", f"{name}:1:1"))
 
 
-class Judge(Arena):
+class Judge(GameRunner):
     """An arena where everybody names the number in its name, and whose calls are kept."""
 
     def __init__(self, num_worlds: int = 128) -> None:
@@ -53,7 +61,7 @@ class Judge(Arena):
         number = {"low": 0, "high": 2}[called] if called in ("low", "high") else int(called[-1])
         return super().add(Watching(called, number))
 
-    def play(self, schedule: Sequence[tuple[str, str]], seed: int = 0, *more: Any) -> list[Game]:  # type: ignore[override]
+    def play(self, schedule: Sequence[tuple[str, str]], seed: int = 0, *more: Any) -> list[GameResult]:  # type: ignore[override]
         self.calls.append((list(schedule), seed))
         return super().play(schedule, seed, *more)
 
@@ -106,7 +114,7 @@ def test_rivals_are_drawn_evenly_or_by_strength(tmp_path: Path) -> None:
     weak, even, strong = weights(league, PoolConfig(sampler="pfsp"), "me", rivals).tolist()
     assert weak < even < strong and weak + even + strong == pytest.approx(1)
     # 30 lost games against the weak one tell more than the ratings.
-    league.games = [Game("weak", "me", 1.0, 0.0, 2)] * 30
+    league.games = [GameResult("weak", "me", 1.0, 0.0, 2)] * 30
     again = weights(league, PoolConfig(sampler="pfsp"), "me", rivals).tolist()
     assert again[0] > again[1] and again[0] > again[2]
     with pytest.raises(ConfigError, match=r"pool\..*|sampler: no option 'pfps', did you mean 'pfsp'"):
@@ -140,7 +148,7 @@ def test_an_evaluation_is_one_rating_period_from_the_ratings_before_it(tmp_path:
     before = {name: whole(league, name) for name in league.members}
     verdict = evaluate(league, Judge(), "n1", PoolConfig(commanders=2), games=10)
     assert verdict is not None and verdict.rivals == 2 and verdict.record.games == 10
-    scores = [("c1" if "c1" in game[:2] else "c0", game.seen_by("n1")[0]) for game in league.games]
+    scores = [("c1" if "c1" in game[:2] else "c0", game.seen_by("n1").score) for game in league.games]
     assert set(scores) == {("c1", 0.5), ("c0", 1.0)}  # who names the same number draws
     assert whole(league, "n1") == rate(before["n1"], [(before[rival], score) for rival, score in scores])
     # Both phases: the rivals, too, are rated by the candidate as it was before.
@@ -165,7 +173,7 @@ def test_match_i_has_the_seed_of_its_number(tmp_path: Path) -> None:
         assert [seed for _, seed in arena.calls] == [7 + 9973 * number for number in numbers]
     assert league.members["n2"].matches == 6
     assert [game.first for game in league.games] == ["n2", "c1"] * 3
-    assert all(game.seen_by("n2")[0] == 1.0 for game in league.games)
+    assert all(game.seen_by("n2").score == 1.0 for game in league.games)
 
 
 def test_the_first_candidate_becomes_a_commander_and_the_next_meets_it(
@@ -201,7 +209,7 @@ def test_games_that_another_process_has_played_meanwhile_do_not_count_twice(
     candidates(league, "n2")
 
     class Late(Judge):
-        def play(self, *arguments: Any, **more: Any) -> list[Game]:
+        def play(self, *arguments: Any, **more: Any) -> list[GameResult]:
             assert evaluate(League.open(tmp_path), Judge(), "n2", PoolConfig(), games=2) is not None
             return super().play(*arguments, **more)
 

@@ -12,15 +12,14 @@ from typing import Any
 
 import pytest
 
-from rlstack import league_train
+from rlstack import league
 from rlstack.config import ConfigError
-from rlstack.league import main
-from rlstack.play import trials
+from rlstack.play import commanders
 from rlstack.play.league import League
-from rlstack.play.league_runs import OpenRun
 from rlstack.play.ratings import rating_system
 from rlstack.runs.checkpoint import CheckpointStore
 from rlstack.runs.run_directory import RunDirectory
+from rlstack.training.league import OpenRun
 from tests.play.duel import NAME, constant_run
 
 WORLD = [f"++env.name={NAME}", "++env.num_worlds=8", "++env.length=2"]
@@ -41,7 +40,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
         monkeypatch.setattr(sys, "argv", ["league", *words])
         capsys.readouterr()
         try:
-            main()
+            league.main()
         except SystemExit as end:
             assert end.code == status != 0
             lines = capsys.readouterr().err.strip().splitlines()
@@ -127,12 +126,12 @@ def test_train_goes_on_wherever_it_was_killed(command: Command, monkeypatch: pyt
     (run,) = Path("league/runs").glob("ppo_*")
     assert [path.name for path in (run / "checkpoints").iterdir()] == ["checkpoint_000000000064.pt"]
     with monkeypatch.context() as patch:  # trained, but not handed in
-        patch.setattr(league_train, "submit", kill)
+        patch.setattr(league, "submit", kill)
         with pytest.raises(Killed):
             command("train", *TINY, "checkpoint.every=128")
     assert not entries()
     with monkeypatch.context() as patch:  # handed in, but not evaluated
-        patch.setattr(trials, "evaluate", kill)
+        patch.setattr(commanders, "evaluate", kill)
         with pytest.raises(Killed):
             command("train", *TINY, "pool.players=[high]")
     assert [entry["name"] for entry in entries()] == [run.name, "high"]

@@ -13,9 +13,8 @@ import pytest
 
 from rlstack.config import ConfigError, build
 from rlstack.league import LeagueConfig, add, evaluate, init, rank, run_league, show
-from rlstack.play.league import League, locked
-from rlstack.play.matches import Arena
-from rlstack.play.members import Member
+from rlstack.play.league import League, LeagueMember, locked
+from rlstack.play.matches import GameRunner
 from rlstack.play.ratings import rating_system
 from tests.exhaustive import exhaustive
 from tests.play.duel import NAME
@@ -147,8 +146,8 @@ def test_worlds_differ_by_what_decides_games(tmp_path: Path) -> None:
 # -- several processes -------------------------------------------------------------------------------------------
 
 
-def member(name: str) -> Member:
-    return Member(name, name, "2026-01-01T00:00:00Z")
+def member(name: str) -> LeagueMember:
+    return LeagueMember(name, name, "2026-01-01T00:00:00Z")
 
 
 def test_changes_of_others_are_taken_in_first(tmp_path: Path) -> None:
@@ -205,7 +204,7 @@ def test_a_round_that_others_have_played_does_not_count_twice(tmp_path: Path) ->
     world = {"name": NAME, "length": 2}
     run_league(config(tmp_path, env=world, players=["high", "low"], games=2))
 
-    class Late(Arena):
+    class Late(GameRunner):
         def play(self, *arguments: Any, **more: Any) -> Any:
             run_league(config(tmp_path, games=4))
             return super().play(*arguments, **more)

@@ -9,11 +9,10 @@ import torch
 
 import envs
 import rlstack
+from envs.registry import evaluation_options
 from rlstack.agents import make_agent
 from rlstack.config import ConfigError
-from rlstack.play.option import judged
-from rlstack.play.pool import LEARNER, Pool
-from rlstack.play.samplers import Standings
+from rlstack.play.pool import LEARNER, Pool, Standings
 from tests.play.duel import NAME
 
 
@@ -87,8 +86,10 @@ def test_a_saved_world_goes_on_with_it() -> None:
 
 
 def test_evaluations_leave_it_out() -> None:
-    assert judged({"opponents": {"players": ["self", "low"]}})["opponents"]["players"] == ["low"]
-    assert judged({"opponents": {"players": ["self"], "evaluation": ["low"]}})["opponents"]["players"] == ["low"]
+    assert evaluation_options({"opponents": {"players": ["self", "low"]}})["opponents"]["players"] == ["low"]
+    assert evaluation_options({"opponents": {"players": ["self"], "evaluation": ["low"]}})["opponents"]["players"] == [
+        "low"
+    ]
     for wrong in ({"players": ["self"], "evaluation": None}, {"players": ["low"], "evaluation": ["self"]}):
         with pytest.raises(ConfigError, match=r"evaluation: self plays while training alone; name others") as error:
             duel(**wrong)

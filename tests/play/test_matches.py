@@ -10,16 +10,26 @@ import pytest
 
 from rlstack.config import ConfigError
 from rlstack.evaluation.statistics import wilson_interval
-from rlstack.play.elo import Elo
-from rlstack.play.matches import Arena, pairing
-from rlstack.play.records import Game, Record, cross_table
-from rlstack.play.tables import SUMMARY, challenge_report, curves_of, save_curves, write_csv
-from rlstack.play.tournaments import challenger, rated, round_robin, standings
+from rlstack.play.challenge import SUMMARY, challenge_report
+from rlstack.play.games import (
+    GameResult,
+    WinLossRecord,
+    challenger,
+    cross_table,
+    pairing,
+    rated,
+    rating_curves,
+    round_robin,
+    standings,
+)
+from rlstack.play.matches import GameRunner
+from rlstack.play.ratings import Elo
+from rlstack.play.tables import save_curves, write_csv
 from tests.play.duel import NAME, Watching
 
 
-def arena(num_worlds: int = 4, **options: int) -> Arena:
-    built = Arena(NAME, options, num_worlds=num_worlds)
+def arena(num_worlds: int = 4, **options: int) -> GameRunner:
+    built = GameRunner(NAME, options, num_worlds=num_worlds)
     for name in ("high", "low"):
         built.add(name)
     return built
@@ -55,7 +65,7 @@ def test_many_pairings_share_a_batch_and_everyone_is_asked_once_a_step() -> None
 
 
 def test_games_are_cut_short_and_judged_as_they_stand() -> None:
-    built = Arena(NAME, {"length": 50}, num_worlds=2, max_steps=3)
+    built = GameRunner(NAME, {"length": 50}, num_worlds=2, max_steps=3)
     for name in ("high", "low"):
         built.add(name)
     games = built.play(pairing("high", "low", 6))
@@ -66,7 +76,7 @@ def test_games_are_cut_short_and_judged_as_they_stand() -> None:
 
 
 def test_the_same_seed_gives_the_same_games() -> None:
-    def play(seed: int) -> list[Game]:
+    def play(seed: int) -> list[GameResult]:
         built = arena(num_worlds=8)
         built.add("random")
         built.add("random")
@@ -80,26 +90,31 @@ def test_who_does_not_play_is_refused() -> None:
     with pytest.raises(ConfigError, match="'x' does not play here, known: high, low"):
         arena().play([("high", "x")])
     with pytest.raises(ConfigError, match="no two sides"):
-        Arena("marinenav", {})
+        GameRunner("marinenav", {})
     assert arena().play([]) == []
 
 
 # -- records -----------------------------------------------------------------------------------------------------
 
-GAMES = [Game("a", "b", 3, 1, 5), Game("b", "a", 0, 0, 5), Game("b", "a", 2, 0, 5), Game("a", "c", 1, 0, 5)]
+GAMES = [
+    GameResult("a", "b", 3, 1, 5),
+    GameResult("b", "a", 0, 0, 5),
+    GameResult("b", "a", 2, 0, 5),
+    GameResult("a", "c", 1, 0, 5),
+]
 
 
 def test_records_count_from_either_side() -> None:
-    record = Record.of("a", GAMES)
+    record = WinLossRecord.of("a", GAMES)
     assert (record.wins, record.draws, record.losses) == (2, 1, 1)
-    assert (record.points_for, record.points_against, record.difference) == (4, 3, 1)
-    assert record.score == 2.5 / 4 and record.win_rate == 0.5 and record.decided_rate == 2 / 3
-    against = Record.of("b", GAMES, "a")
-    assert str(against) == "1-1-1" and against.difference == 3 - 3
     row = record.as_row()
+    assert (row["goals_for"], row["goals_against"], row["goal_diff"]) == (4, 3, 1)
+    assert row["score"] == 2.5 / 4 and row["win_rate"] == 0.5 and row["decided_win_rate"] == 2 / 3
+    against = WinLossRecord.of("b", GAMES, "a")
+    assert str(against) == "1-1-1" and against.as_row()["goal_diff"] == 3 - 3
     assert (row["decided_win_rate_low"], row["decided_win_rate_high"]) == wilson_interval(2, 3)
     assert (row["win_rate_low"], row["win_rate_high"]) == wilson_interval(2, 4)
-    nobody = Record.of("nobody", GAMES).as_row()
+    nobody = WinLossRecord.of("nobody", GAMES).as_row()
     assert nobody["games"] == 0 and nobody["win_rate"] is None and nobody["win_rate_low"] is None
 
 
@@ -156,7 +171,7 @@ def test_a_challenge_is_told_in_the_published_columns(tmp_path: Path) -> None:
 
 
 def test_curves_are_drawn(tmp_path: Path) -> None:
-    curves = curves_of(GAMES, Elo(anchors={"b": 1200}))
+    curves = rating_curves(GAMES, Elo(anchors={"b": 1200}))
     assert {name: len(values) for name, values in curves.items()} == {"a": 4, "b": 3, "c": 1}
     assert curves["b"] == [1200] * 3
     save_curves(tmp_path / "elo.png", curves, {"b": 1200.0})
@@ -165,9 +180,9 @@ def test_curves_are_drawn(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_rules_beat_chance_in_rocket() -> None:
-    built = Arena("rocket", {"observation": "compact", "max_seconds": 20.0}, num_worlds=4)
+    built = GameRunner("rocket", {"observation": "compact", "max_seconds": 20.0}, num_worlds=4)
     built.add("rule")
     built.add("random")
-    record = Record.of("rule", built.play(pairing("rule", "random", 4)))
+    record = WinLossRecord.of("rule", built.play(pairing("rule", "random", 4)))
     assert record.losses == 0 and record.wins >= 1
     assert record.difference == record.wins

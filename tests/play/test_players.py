@@ -13,8 +13,7 @@ import envs
 from rlstack.agents import make_agent
 from rlstack.config import ConfigError
 from rlstack.play.players import PolicyPlayer, make_player, name_of
-from rlstack.play.seats import EMPTY, Seats
-from rlstack.play.sides import half_worlds, sides_of
+from rlstack.play.sides import EMPTY, Seats, half_worlds, sides_of
 from tests.play.duel import NAME, Counting, CountingItself, Duel, Watching
 
 

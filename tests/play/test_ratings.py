@@ -8,9 +8,21 @@ import math
 import pytest
 
 from rlstack.config import ConfigError
-from rlstack.play.elo import Elo, expected_score, fit_elo
-from rlstack.play.glicko import SCALE, Glicko2, Rating, expectation, g, new_volatility, rate
-from rlstack.play.ratings import Scored, rating_system, ratings_from
+from rlstack.play.ratings import (
+    GLICKO_SCALE,
+    Elo,
+    Glicko2,
+    Rating,
+    Scored,
+    expectation,
+    expected_score,
+    fit_elo,
+    g,
+    new_volatility,
+    rate,
+    rating_system,
+    ratings_from,
+)
 
 # -- Elo ---------------------------------------------------------------------------------------------------------
 
@@ -62,12 +74,14 @@ OPPONENTS = [(Rating(1400, 30), 1.0), (Rating(1550, 100), 0.0), (Rating(1700, 30
 
 
 def test_published_example_step_by_step() -> None:
-    phis = [30 / SCALE, 100 / SCALE, 300 / SCALE]
-    mus = [-100 / SCALE, 50 / SCALE, 200 / SCALE]
+    phis = [30 / GLICKO_SCALE, 100 / GLICKO_SCALE, 300 / GLICKO_SCALE]
+    mus = [-100 / GLICKO_SCALE, 50 / GLICKO_SCALE, 200 / GLICKO_SCALE]
     assert phis == pytest.approx([0.1727, 0.5756, 1.7269], abs=5e-5)
     assert [g(phi) for phi in phis] == pytest.approx([0.9955, 0.9531, 0.7242], abs=5e-5)
     assert [expectation(0.0, mu, phi) for mu, phi in zip(mus, phis)] == pytest.approx([0.639, 0.432, 0.303], abs=5e-4)
-    assert new_volatility(200 / SCALE, 0.06, v=1.7785, delta=-0.4834, tau=0.5) == pytest.approx(0.05999, abs=1e-5)
+    assert new_volatility(200 / GLICKO_SCALE, 0.06, v=1.7785, delta=-0.4834, tau=0.5) == pytest.approx(
+        0.05999, abs=1e-5
+    )
 
 
 def test_published_example_result() -> None:
@@ -80,7 +94,7 @@ def test_published_example_result() -> None:
 def test_who_does_not_play_grows_less_sure() -> None:
     new = rate(PLAYER, [])
     assert (new.rating, new.volatility) == (1500, 0.06)
-    assert new.deviation == pytest.approx(math.sqrt(200**2 + (0.06 * SCALE) ** 2))
+    assert new.deviation == pytest.approx(math.sqrt(200**2 + (0.06 * GLICKO_SCALE) ** 2))
 
 
 def test_a_great_surprise_raises_the_volatility() -> None:

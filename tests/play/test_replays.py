@@ -15,8 +15,8 @@ from envs.rocket.replay import load_replay
 from envs.world import WorldHooks
 from rlstack.config import ConfigError
 from rlstack.league import play, run_league
-from rlstack.play.matches import Arena, pairing
-from rlstack.play.records import Game
+from rlstack.play.games import GameResult, pairing
+from rlstack.play.matches import GameRunner
 from rlstack.play.replays import BestGames, play_back
 from tests.play.test_league import config
 
@@ -60,7 +60,7 @@ def taped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BestGames, "can_record", staticmethod(lambda world: True))
 
 
-def keep(best: BestGames, *games: Game) -> list[int]:
+def keep(best: BestGames, *games: GameResult) -> list[int]:
     best.watch(TapedWorld())  # type: ignore[arg-type]
     for number, game in enumerate(games):
         best.finish(0, number, game)
@@ -68,7 +68,12 @@ def keep(best: BestGames, *games: Game) -> list[int]:
 
 
 def test_the_largest_lead_comes_first_then_the_fastest_win(taped: None) -> None:
-    games = [Game("a", "b", 1, 0, 50), Game("b", "a", 3, 0, 80), Game("a", "b", 0, 1, 20), Game("a", "b", 2, 2, 5)]
+    games = [
+        GameResult("a", "b", 1, 0, 50),
+        GameResult("b", "a", 3, 0, 80),
+        GameResult("a", "b", 0, 1, 20),
+        GameResult("a", "b", 2, 2, 5),
+    ]
     assert keep(BestGames("any", 3), *games) == [1, 2, 0]
     assert keep(BestGames("any", 1), *games) == [1]
     assert keep(BestGames("any", 3, of="a"), *games) == [0]  # of those that `a` won
@@ -80,10 +85,10 @@ def test_every_game_of_a_round_is_recorded_on_its_own() -> None:
     class All(BestGames):
         """Keeps every game, however it ended."""
 
-        def finish(self, world: int, number: int, game: Game) -> None:
+        def finish(self, world: int, number: int, game: GameResult) -> None:
             self.games.append((number, game, self._recorder.finish(world)))  # type: ignore[arg-type]
 
-    arena = Arena("rocket", SHORT, num_worlds=2)
+    arena = GameRunner("rocket", SHORT, num_worlds=2)
     for name in ("rule", "random"):
         arena.add(name)
     schedule, best = pairing("rule", "random", 5), All("rocket", 1)

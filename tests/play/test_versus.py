@@ -12,13 +12,11 @@ from torchrl.envs import check_env_specs
 
 import envs
 import rlstack
-import rlstack.play.option
 from envs.registry import evaluation_options
 from rlstack.agents import make_agent
 from rlstack.config import ConfigError, build, to_plain
 from rlstack.evaluation.evaluator import evaluate
-from rlstack.play.pool import LEARNER, Pool
-from rlstack.play.samplers import Standings, make_sampler
+from rlstack.play.pool import LEARNER, Pool, Standings, make_sampler
 from rlstack.play.self_play import SelfPlay
 from rlstack.play.versus import Versus
 from rlstack.training.curriculum.config import CurriculumConfig

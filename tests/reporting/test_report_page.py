@@ -136,16 +136,16 @@ def test_films_are_inside_as_far_as_there_is_room(tmp_path: Path) -> None:
 
 
 def test_a_league_is_shown_beside_its_runs_or_alone(tmp_path: Path) -> None:
-    from rlstack.play.elo import Elo
+    from rlstack.play.games import GameResult
     from rlstack.play.league import League
-    from rlstack.play.records import Game
+    from rlstack.play.ratings import Elo
     from tests.play.duel import NAME
 
     league = League.create(tmp_path, {"name": NAME}, Elo())
     with league.changing():
         league.join("ann", "random")
         league.join("bob", "random")
-        league.rate([Game("ann", "bob", 2, 1, 9), Game("bob", "ann", 0, 1, 9)])
+        league.rate([GameResult("ann", "bob", 2, 1, 9), GameResult("bob", "ann", 0, 1, 9)])
     text = words(report(tmp_path))
     assert "2 players, 2 games, elo" in text and "ann player" in text and "2-0-0" in text
     (tmp_path / "league.json").write_text("{")

@@ -9,7 +9,7 @@ import torch
 
 from envs.echelon.actions import chosen_for
 from envs.echelon.env import Echelon
-from envs.echelon.opponents import HEURISTIC, bot_orders
+from envs.echelon.players import HEURISTIC, bot_orders
 from envs.echelon.recording import Recorder
 from envs.echelon.story import Recording
 

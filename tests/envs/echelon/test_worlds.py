@@ -7,7 +7,7 @@ import torch
 
 from envs.echelon import rules
 from envs.echelon.luck import draws
-from envs.echelon.opponents import bot_orders
+from envs.echelon.players import bot_orders
 from envs.echelon.sensors import centres
 from envs.echelon.state import State
 from envs.echelon.tables import Tables

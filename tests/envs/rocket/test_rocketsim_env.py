@@ -18,8 +18,8 @@ from torchrl.envs import check_env_specs
 import envs
 from envs.rocket.actions import chosen_for
 from envs.rocket.env import Rocket
+from envs.rocket.players import rule_controls
 from envs.rocket.rocketsim.backend import Simulators
-from envs.rocket.rule_policy import rule_controls
 from tests.exhaustive import exhaustive
 
 MIXED = {"kick_offs": 0.4, "random_states": 0.3, "aerials": 0.3}

@@ -32,6 +32,6 @@ registry.register_option(
 )
 
 
-def without(env: Mapping[str, Any]) -> dict[str, Any]:
+def without_opponents(env: Mapping[str, Any]) -> dict[str, Any]:
     """An ``env`` group without opponents: both sides of its world are agents."""
     return {key: value for key, value in env.items() if key != OPTION}

@@ -1,18 +1,26 @@
-"""Bots for one team of all worlds at once, by selection: heuristic, veteran, rush, random. They read the true state."""
+"""Echelon's two teams, and its bots: heuristic, veteran, rush, random.
+
+Bots drive one team of all worlds at once, by selection. They read the true state.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+from tensordict import TensorDictBase
 from torch import Tensor
 
+from ..world import Scripted, Sides, Told
 from . import rules
+from .actions import chosen_for
 from .luck import draws
 from .rules import SLOTS
 from .sensors import painted_by_own
+from .simulation import EVENTS
+from .specs import TEAMS
 from .state import State
 from .tables import Tables
 from .terrain import cell, look_up
@@ -239,3 +247,41 @@ def watch(state: State, moved: Tensor, inside: Tensor, tables: Tables) -> State:
     begins = (still > 10) & (state.escape == 0)
     escape = torch.where(begins, 8.0, (state.escape - 1).clamp_min(0.0))
     return state.replace(still=torch.where(begins, 0.0, still), escape=escape)
+
+
+# -- the two sides -------------------------------------------------------------------------------------------------
+
+
+def _wins(following: TensorDictBase) -> Tensor:
+    """1 for who has won by the world's rules; a draw is 0 to 0."""
+    episode = following.get("episode")
+    return torch.cat((episode.get("success"), episode.get("lost")), -1)
+
+
+def _bot(kind: int) -> Scripted:
+    def choose(env: Any, worlds: Tensor) -> Told:
+        state, options = env.worlds.state, env.match_options
+        if len(worlds) < state.steps.shape[-1]:
+            state = state.map(lambda value: value.index_select(-1, worlds))
+        kinds = torch.full_like(state.rival, kind)
+        teams = [bot_orders(state, env.tables, team, kinds, options.vent_blocks_fire, (kind,)) for team in range(2)]
+        orders = torch.stack(teams)  # [2, 10, n, W]
+        action = chosen_for(options.actions, orders)
+        if not isinstance(action, Tensor):
+            raise ValueError(f"actions {options.actions!r} cannot be written as one tensor, use multi")
+        return Told(action, orders.permute(3, 0, 1, 2).flatten(0, 1))
+
+    return choose
+
+
+SIDES = Sides(
+    names=TEAMS,
+    score=_wins,
+    scripted={BOTS[kind]: _bot(kind) for kind in (HEURISTIC, VETERAN, RUSH)},
+    anchors={"random": 800.0, "heuristic": 1200.0},
+    mirrored=(
+        ("success", "lost"),
+        *((f"{name}_{TEAMS[0]}", f"{name}_{TEAMS[1]}") for name in ("score", *EVENTS, "damage")),
+    ),
+    one_sided=("reward_", "hp_margin"),
+)

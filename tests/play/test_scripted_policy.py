@@ -9,10 +9,9 @@ import torch
 
 import envs
 import rlstack
-import rlstack.play.option
+from envs.rocket.players import SIDES
 from rlstack.config import ConfigError
-from rlstack.play.rocket import SIDES
-from rlstack.play.teachers import ScriptedPolicy, scripted_policy
+from rlstack.play.versus import ScriptedPolicy, scripted_policy
 from tests.play.duel import NAME
 
 

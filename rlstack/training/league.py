@@ -1,4 +1,4 @@
-"""Training in a league: the world with its pool inside, and runs that did not come to their end."""
+"""Training in a league: the world with the league's pool inside, and runs that did not come to their end."""
 
 from __future__ import annotations
 
@@ -10,22 +10,18 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from rlstack.config import ConfigError
+from rlstack.play.commanders import PoolConfig, pool
+from rlstack.play.league import OF_TRAINING, League, identity, locked, signature
+from rlstack.runs.opponents import OPTION, without_opponents
 from rlstack.runs.run_directory import CONFIG, RunDirectory
 from rlstack.runs.worlds import world_options
-from rlstack.training.config import RESUMABLE
 
-from .candidates import member_of
-from .commanders import PoolConfig, pool
-from .league import OF_TRAINING, League, locked, signature
-from .members import identity
-from .option import OPTION, without
+from .config import RESUMABLE
 
 FOLDER = "runs"
 """Of a league's runs, in its folder."""
-REFRESH = 20
-"""Episodes after which other opponents are drawn."""
-LOADED = 20
-"""Opponents' networks in memory."""
+USUAL = {"refresh": 20, "loaded": 20}
+"""Options of ``env.opponents`` that differ in a league from their defaults."""
 
 
 def training_world(
@@ -45,27 +41,19 @@ def training_world(
     free = {key: value for key, value in env.items() if key in OF_TRAINING or key in given or key not in signed}
     world = {**league.env, **free, "name": env.get("name", league.env["name"])}
     if world["name"] == league.env["name"]:
-        world_options(without(world))
+        world_options(without_opponents(world))
     league.check_world({key: value for key, value in world.items() if key in signed or key in given})
-    return {**world, OPTION: opponents(league, config, world.get(OPTION))}
+    return {**world, OPTION: _opponents(league, config, world.get(OPTION) or {})}
 
 
-def opponents(league: League, config: PoolConfig, given: Mapping[str, Any] | None) -> dict[str, Any]:
+def _opponents(league: League, config: PoolConfig, given: Mapping[str, Any]) -> dict[str, Any]:
     """The option ``opponents``: the pool beside those that were given; without either, who acts at random."""
-    members = [league.source(name) for name in pool(league, config)]
-    always = [
-        league.source(source) if isinstance(source, str) and source in league.members else source
-        for source in [*config.players, *((given or {}).get("players") or [])]
-    ]
-    players: list[Any] = []
-    for source in [*members, *always]:
-        if source not in players:
-            players.append(source)
-    usual = {"sampler": config.sampler, "refresh": REFRESH, "loaded": LOADED}
-    return {**usual, **(given or {}), "players": players or ["random"]}
-
-
-# -- runs --------------------------------------------------------------------------------------------------------
+    players = [league.source(name) for name in pool(league, config)]
+    for source in [*config.players, *(given.get("players") or [])]:
+        known = isinstance(source, str) and source in league.members
+        players.append(league.source(str(source)) if known else source)
+    different = [source for place, source in enumerate(players) if source not in players[:place]]
+    return {"sampler": config.sampler, **USUAL, **given, "players": different or ["random"]}
 
 
 class OpenRun:
@@ -90,7 +78,7 @@ class OpenRun:
             begun = [path for path in runs if _goes_on(league, path, plain, submit)]
             if named and not begun and (runs[0] / CONFIG).exists():
                 raise ConfigError(f"run_dir: {named} already holds another run, or one at its end; choose another")
-            fresh = runs if named else _names(folder / f"{name}_{time.strftime('%Y%m%d-%H%M%S')}")
+            fresh = runs if named else _free_paths(folder / f"{name}_{time.strftime('%Y%m%d-%H%M%S')}")
             self._stream, self.path = _take(folder, chain(begun, fresh))
 
     @property
@@ -104,7 +92,7 @@ class OpenRun:
         return self.begun and _complete(RunDirectory(self.path))
 
     def configuration(self, plain: Mapping[str, Any]) -> dict[str, Any]:
-        """For :func:`rlstack.train.train`: the stored one with what may change, of a run that has begun."""
+        """The configuration to train with: of a run that has begun the stored one, with what may change."""
         if not self.begun:
             return {**plain, "run_dir": str(self.path)}
         changes = {key: value for key, value in plain.items() if key in RESUMABLE}
@@ -124,7 +112,7 @@ def _goes_on(league: League, path: Path, plain: Mapping[str, Any], submit: bool)
     if not same or not _complete(run):
         return same
     file = run.checkpoints.latest()
-    member = None if file is None else member_of(league, identity(file))
+    member = None if file is None else league.member_of(identity(file))
     return submit and (member is None or (member.kind == "candidate" and not member.matches))
 
 
@@ -144,7 +132,7 @@ def _essence(plain: Mapping[str, Any]) -> dict[str, Any]:
     return {**kept, "agent": agent, "env": env, "imitation": imitation}
 
 
-def _names(path: Path) -> Iterator[Path]:
+def _free_paths(path: Path) -> Iterator[Path]:
     """The path and the same with a number, those that are free."""
     for number in count(1):
         candidate = path if number == 1 else path.with_name(f"{path.name}-{number}")

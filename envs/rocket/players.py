@@ -1,18 +1,23 @@
-"""A player of rules: kicks off, shoots at the rivals' goal, covers its own, fetches boost, flips and flies a little.
+"""Rocket's two teams, and its player of rules.
 
-All cars of all worlds at once by selection, in the view of their own team, which attacks +y.
+The player of rules kicks off, shoots at the rivals' goal, covers its own, fetches boost, flips and flies a little: all
+cars of all worlds at once by selection, in the view of their own team, which attacks +y.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+from tensordict import TensorDictBase
 from torch import Tensor
 
+from ..world import Sides
 from . import rules
+from .actions import chosen_for
 from .places import team_signs
 from .prediction import Forecast, forecast, intercept
+from .specs import COUNTED, TEAMS
 from .state import RocketState
 from .vectors import constant, dot, length, to_local, unit
 
@@ -192,3 +197,29 @@ def _steer_in_air(state: RocketState, sight: _Sight, flies: Tensor) -> Tensor:
     flags = [flag.to(pitch.dtype) for flag in (flips | holds, boost)]
     zero = torch.zeros_like(pitch)
     return torch.stack((torch.ones_like(pitch), zero, *sticks, flags[0], flags[1], zero))
+
+
+# -- the two sides -------------------------------------------------------------------------------------------------
+
+
+def _goals(following: TensorDictBase) -> Tensor:
+    episode = following.get("episode")
+    return torch.cat((episode.get("goals_for"), episode.get("goals_against")), -1)
+
+
+def _rule(env: Any, worlds: Tensor) -> Tensor:
+    """The actions ``[n, C, ...]`` of the player of rules in some worlds of a :class:`~envs.rocket.env.Rocket`."""
+    state = env.worlds.world
+    if len(worlds) < state.clock.shape[-1]:
+        state = state.map(lambda value: value.index_select(-1, worlds))
+    return chosen_for(env.options["actions"], rule_controls(state))
+
+
+SIDES = Sides(
+    names=TEAMS,
+    score=_goals,
+    scripted={"rule": _rule},
+    anchors={"random": 800.0, "rule": 1200.0},
+    mirrored=(("goals_for", "goals_against"), *((f"{name}_{TEAMS[0]}", f"{name}_{TEAMS[1]}") for name in COUNTED)),
+    one_sided=("reward_",),
+)

@@ -9,7 +9,7 @@ import torch
 
 import envs
 from envs.rocket.actions import chosen_for
-from envs.rocket.rule_policy import rule_controls
+from envs.rocket.players import rule_controls
 from tests.envs.rocket.fields import lively
 from tests.envs.rocket.test_symmetry import turned
 
