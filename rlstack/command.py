@@ -29,6 +29,7 @@ from yaml import MarkedYAMLError, YAMLError
 
 from envs.working import Work
 from rlstack.config import ConfigError, catalogue, conf_dir
+from rlstack.config.agents import store_options
 from rlstack.config.errors import RunError, did_you_mean, missing_option, nearest, unknown_key
 from rlstack.config.exits import exit_in_one_line
 from rlstack.config.groups import is_own
@@ -116,9 +117,10 @@ def hydra_command(
                 return None
             with user_errors(), _all_errors_reach_us():
                 ordered = _flags_first(sys.argv[1:])
-                typed = own_world(ordered if arguments is None else arguments(ordered))
+                typed = own_components(ordered if arguments is None else arguments(ordered))
                 groups = catalogue.read_command(config_name).groups if makes_runs else None
                 with sweep_folder(typed, groups) as (sys.argv[1:], sweep):
+                    store_options()
                     command = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=config_name)
                     try:
                         return command(guarded)()
@@ -143,29 +145,44 @@ def open_group(group: str) -> Callable[[list[str]], list[str]]:
     return rewrite
 
 
-def own_world(arguments: list[str]) -> list[str]:
-    """The command line of a world that ships no yaml: what may be said of it is known to its constructor alone.
+def own_components(arguments: list[str]) -> list[str]:
+    """The command line of a world or an algorithm that ships no yaml: only its own class knows what may be said of it.
 
-    ``env.name=my_package:MyWorld`` without ``env=`` begins with nothing but that name, and ``env.key=value`` is taken
-    although the configuration has no such key, as it is for a yaml that only says the name.
+    ``env.name=my_package:MyWorld`` without ``env=`` begins with nothing but that name (``conf/env/own.yaml``), and
+    ``env.key=value`` is taken although the configuration has no such key, as it is for a yaml that only says the name;
+    ``agent.algorithm=my_package:MyAgent`` without ``agent=`` begins with the defaults of that class.
     """
     given = {entry.lstrip("+").partition("=")[0]: entry.partition("=")[2] for entry in arguments if "=" in entry}
-    name = given.get("env.name")
-    if name is None and "env" in given:
-        name = _name_in_yaml(given["env"], arguments)
-    if name is None or not is_own(name):
-        return arguments
-    begun = arguments if {"env", "resume", "checkpoint"} & given.keys() else [*arguments, "env=own"]
-    return open_group("env")(begun)
+    for group, key in (("env", "name"), ("agent", "algorithm")):
+        name = given.get(f"{group}.{key}")
+        if name is None and group in given:
+            name = _in_yaml(group, given[group], key, arguments)
+        if name is not None and (is_own(name) if group == "env" else ":" in name):
+            arguments = open_group(group)(arguments)
+            if not {group, "resume", "checkpoint"} & given.keys():
+                arguments = [*arguments, f"{group}=own"]
+                if group == "agent":
+                    _store_own_agent(name)
+    return arguments
 
 
-def _name_in_yaml(option: str, arguments: list[str]) -> str | None:
-    """The ``name`` that an option of the group ``env`` gives, None where that cannot be read."""
+def _store_own_agent(algorithm: str) -> None:
+    """Makes ``agent=own`` the defaults of an algorithm; its class, and torch, are imported for them."""
+    from hydra.core.config_store import ConfigStore
+
+    from rlstack.agents import completed
+
+    name = algorithm.rpartition(":")[2].lower()
+    ConfigStore.instance().store("own", completed({"name": name, "algorithm": algorithm}), group="agent")
+
+
+def _in_yaml(group: str, option: str, key: str, arguments: list[str]) -> str | None:
+    """The value of a key in an option of a group, None where that cannot be read."""
     try:
-        options = catalogue.group_options("env", option, catalogue.folders(user_folders(arguments)))
+        options = catalogue.group_options(group, option, catalogue.folders(user_folders(arguments)))
     except (ConfigError, OSError, UnicodeError):  # told in full where it is composed
         return None
-    return next((entry.value.strip("'\"") for entry in options if entry.key == "name"), None)
+    return next((entry.value.strip("'\"") for entry in options if entry.key == key), None)
 
 
 def _flags_first(arguments: list[str]) -> list[str]:

@@ -51,14 +51,22 @@ def _placed(plain: dict[str, Any]) -> dict[str, Any]:
 
 
 def _completed(plain: dict[str, Any]) -> dict[str, Any]:
-    """With all options of a world without a yaml of ours, which its constructor alone knows."""
-    env = plain.get("env")
-    if not isinstance(env, dict) or not isinstance(env.get("name"), str) or not is_own(env["name"]):
+    """With all options of a world or an algorithm without a yaml of ours, which its class alone knows."""
+    world, algorithm = (_named_in(plain, *place) for place in (("env", "name"), ("agent", "algorithm")))
+    own_world, own_algorithm = is_own(world), ":" in algorithm
+    if not own_world and not own_algorithm:
         return plain
-    build(TrainConfig, with_length(debugged(plain)))  # what is wrong elsewhere is told before the world is imported
+    build(TrainConfig, with_length(debugged(plain)))  # what is wrong elsewhere is told before torch is imported
+    from rlstack.agents import completed
     from rlstack.runs.worlds import with_defaults
 
-    return {**plain, "env": with_defaults(plain["env"])}
+    plain = {**plain, "env": with_defaults(plain["env"])} if own_world else plain
+    return {**plain, "agent": completed(plain["agent"])} if own_algorithm else plain
+
+
+def _named_in(plain: dict[str, Any], group: str, key: str) -> str:
+    found = plain[group].get(key) if isinstance(plain.get(group), dict) else None
+    return found if isinstance(found, str) else ""
 
 
 def _resumed(plain: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from torchrl.data import Composite
 from envs.world import MEMORY
 from rlstack.agents.base import Agent, Policy
 from rlstack.agents.interface import MASK
-from rlstack.agents.recurrent.policy import RecurrentPolicy
+from rlstack.agents.recurrent_policy import RecurrentPolicy
 from rlstack.config import ConfigError
 
 NEXT_MEMORY = f"next_{MEMORY}"

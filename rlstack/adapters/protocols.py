@@ -21,9 +21,9 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 from torchrl.envs import EnvBase
 
-from rlstack.agents.episode_starts import EpisodeStarts
 from rlstack.agents.fit import as_actions, leaves, telling, try_out
 from rlstack.agents.interface import Interface
+from rlstack.agents.recurrent_policy import EpisodeStarts
 from rlstack.config import ConfigError
 from rlstack.files.safe_load import first_line
 

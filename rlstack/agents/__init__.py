@@ -10,6 +10,7 @@ import torch
 from torchrl.envs import EnvBase
 
 from rlstack.config import ConfigError, build, load_group
+from rlstack.config.agents import defaults_of
 from rlstack.config.errors import missing_option
 
 from .base import Agent
@@ -39,8 +40,10 @@ def register(name: str, target: str) -> None:
     _AGENTS[name] = target
 
 
-def agent_class(name: str) -> type[Agent]:
+def agent_class(name: str | None) -> type[Agent]:
     """The class of an algorithm by registered name or dotted path ``package.module:Class``."""
+    if name is None:
+        raise ConfigError(f"agent.algorithm: missing, one of {', '.join(_AGENTS)} or 'package.module:Class'")
     target = _AGENTS.get(name, name if ":" in name else None)
     if target is None:
         raise ConfigError(missing_option("agent.algorithm", name, list(_AGENTS)))
@@ -54,6 +57,11 @@ def agent_class(name: str) -> type[Agent]:
     return found
 
 
+def completed(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration with the defaults of its algorithm for what it does not say."""
+    return {**defaults_of(agent_class(config.get("algorithm")).Config), **config}
+
+
 def build_agent(
     config: Mapping[str, Any], env: EnvBase, total_frames: int, device: torch.device | str = "cpu"
 ) -> Agent:
@@ -62,9 +70,7 @@ def build_agent(
     Raises:
         ConfigError: one line: unknown key, wrong type, impossible value, or an env the algorithm cannot act on.
     """
-    if "algorithm" not in config:
-        raise ConfigError(f"agent.algorithm: missing, one of {', '.join(_AGENTS)} or 'package.module:Class'")
-    cls = agent_class(config["algorithm"])
+    cls = agent_class(config.get("algorithm"))
     interface = Interface.of(env)
     if config.get("recurrent") is not None:
         from .recurrent import recurrent_class

@@ -19,10 +19,10 @@ from rlstack.losses import ACIQNLoss
 from rlstack.networks.actors import DeterministicActor
 from rlstack.networks.quantile import LateQuantileCritic, QuantileCritic
 
+from .base import Target
 from .interface import Interface, require_continuous
+from .iqn import check_level, levels
 from .off_policy import OffPolicy
-from .risk import check_level, levels
-from .targets import Target
 
 
 class ACQN(OffPolicy):
@@ -31,9 +31,9 @@ class ACQN(OffPolicy):
     Config = ACQNConfig
     config: ACQNConfig
 
-    def __init__(self, config: ACQNConfig, interface: Interface, total_frames: int, device: torch.device) -> None:
-        super().__init__(config, interface, total_frames, device)
-        c, size = config, interface.action.shape[-1]
+    def build(self) -> None:
+        c, interface = self.config, self.interface
+        size = interface.action.shape[-1]
         check_level(c.cvar, interface)
         actor = DeterministicActor(self.encoder(), size, c.hidden, c.squash, activation=c.activation)
         with torch.no_grad():
@@ -56,7 +56,7 @@ class ACQN(OffPolicy):
         actor_params, critic_params = (list(params.values(True, True)) for params in trained)
         self.actor_optimizer = self.add_optimizer("lr_actor", actor_params, max_grad_norm=c.max_grad_norm_actor)
         self.critic_optimizer = self.add_optimizer("lr_critic", critic_params, max_grad_norm=c.max_grad_norm_critic)
-        self._offsets = _candidate_offsets(c.candidates, size, c.candidate_spread).to(device, interface.dtype)
+        self._offsets = _candidate_offsets(c.candidates, size, c.candidate_spread).to(self.device, interface.dtype)
 
     @classmethod
     def check(cls, interface: Interface) -> None:

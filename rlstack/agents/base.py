@@ -22,7 +22,6 @@ from rlstack.networks.keyed import keyed_encoder
 from .compilation import Compilable
 from .interface import MASK, Interface
 from .optimizer import Optimizer
-from .targets import Target
 
 
 class Policy(TensorDictModuleBase):
@@ -124,6 +123,31 @@ def policy_copy(
 def exploring(explore: bool | None) -> bool:
     """Whether to explore: as told, or where nothing is told, as TorchRL's ``set_exploration_type`` says."""
     return exploration_type() is ExplorationType.RANDOM if explore is None else explore
+
+
+class Target:
+    """Moves the target of a network after it (Mnih et al. 2015; Lillicrap et al. 2016).
+
+    It does what TorchRL's ``SoftUpdate`` does, in one call for all parameters: 10 us for six of them, not 377.
+
+    Args:
+        network: the one that is trained.
+        target: a copy of it, as losses hold one; buffers stay as they were copied.
+        tau: ``target <- tau network + (1 - tau) target`` at each :meth:`update`; 1 copies.
+    """
+
+    def __init__(self, network: nn.Module, target: nn.Module, tau: float) -> None:
+        self.tau, self.network = tau, target
+        self._online: list[Tensor] = list(network.parameters())
+        self._target: list[Tensor] = list(target.parameters())
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """One step towards the network."""
+        if self.tau == 1:
+            torch._foreach_copy_(self._target, self._online)
+        else:
+            torch._foreach_lerp_(self._target, self._online, self.tau)
 
 
 class Agent(Compilable, ABC):

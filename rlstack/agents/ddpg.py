@@ -28,9 +28,8 @@ class DDPG(OffPolicy):
     Config: ClassVar[type] = DDPGConfig
     CRITICS: ClassVar[tuple[str, ...]] = ("critic",)
 
-    def __init__(self, config: Any, interface: Interface, total_frames: int, device: torch.device) -> None:
-        super().__init__(config, interface, total_frames, device)
-        c, size = config, interface.action.shape[-1]
+    def build(self) -> None:
+        c, size = self.config, self.interface.action.shape[-1]
         actor = DeterministicActor(self.encoder(), size, c.hidden, c.squash, c.layer_norm, c.activation)
         with torch.no_grad():
             actor.output.weight.mul_(c.output_scale)

@@ -8,42 +8,33 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from tensordict import TensorDictBase
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
-from rlstack.config.agents import IQNConfig
+from rlstack.config import ConfigError
+from rlstack.config.agents import AdaptiveLevel, CVaR, IQNConfig
 from rlstack.losses import IQNLoss
-from rlstack.networks.distributions import masked_logits
 from rlstack.networks.quantile import QuantileNetwork
 
-from .interface import Interface, require_choices
-from .off_policy import OffPolicy, greedy
-from .risk import check_level, levels
+from .interface import Interface
+from .off_policy import ValueBased
 
 
-class IQN(OffPolicy):
+class IQN(ValueBased):
     """Implicit quantile network."""
 
     Config = IQNConfig
+    config: IQNConfig
 
-    def __init__(self, config: IQNConfig, interface: Interface, total_frames: int, device: torch.device) -> None:
-        super().__init__(config, interface, total_frames, device)
-        c, (actions,) = config, interface.choices or (0,)
-        check_level(c.cvar, interface)
+    def build(self) -> None:
+        c, (actions,) = self.config, self.interface.choices or (0,)
+        check_level(c.cvar, self.interface)
         network = QuantileNetwork(self.encoder(), actions, c.hidden, c.activation)
         self.network = self.add_network("network", network)
         self.loss = IQNLoss(self.network, c.gamma, c.num_quantiles, c.kappa, c.double, c.target_action)
         self.add_target("network", self.loss.target_network, c.target_tau)
         self.optimizer = self.add_optimizer("lr", self.network, max_grad_norm=c.max_grad_norm)
 
-    @classmethod
-    def check(cls, interface: Interface) -> None:
-        require_choices("iqn", interface)
-
-    # -- acting --------------------------------------------------------------------------------------------------
-
-    def act_values(self, observation: Any) -> Tensor:
+    def action_values(self, observation: Any) -> Tensor:
         """Conditional value at risk of every action, ``[..., N]``."""
         n, lead = self.config.act_quantiles, self.interface.lead(observation)
         dtype = self.interface.dtype
@@ -54,26 +45,31 @@ class IQN(OffPolicy):
         tau = levels(self.config.cvar, tau, self.interface, observation)
         return self.network(self.normalized(observation), tau).mean(-2)
 
-    def exploit(self, observation: Any, mask: Tensor | None = None) -> Tensor:
-        return greedy(self.act_values(observation), mask)
+    def values_as_logits(self, observation: Any) -> Tensor:
+        """Means over random levels."""
+        tau = torch.rand(len(observation), self.config.num_quantiles, dtype=self.interface.dtype, device=self.device)
+        return self.network(observation, tau).mean(-2)
 
-    def explore(self, observation: Any, mask: Tensor | None = None) -> Tensor:
-        return self.epsilon_greedy(lambda: self.exploit(observation, mask), observation, mask)
 
-    # -- learning ------------------------------------------------------------------------------------------------
+# -- risk --------------------------------------------------------------------------------------------------------
 
-    def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
-        loss, norm, info = self.optimizer.minimize(self.objective, batch)
-        self.reprioritize(batch, info)
-        return {
-            "loss/critic": loss,
-            "grad/critic": norm,
-            "value/predicted": info["value"],
-            "value/target": info["target"],
-        }
 
-    def imitation_loss(self, observation: Any, action: Tensor, mask: Tensor | None) -> Tensor:
-        """Cross entropy of the choice, mean quantiles taken as logits."""
-        tau = torch.rand(len(action), self.config.num_quantiles, dtype=self.interface.dtype, device=self.device)
-        values = self.network(observation, tau).mean(-2)
-        return cross_entropy(masked_logits(values, mask), action)
+def check_level(level: CVaR, interface: Interface) -> None:
+    """Raises a one-line :class:`ConfigError` if a level needs distances that the env does not tell."""
+    if isinstance(level, AdaptiveLevel) and interface.nearest is None:
+        raise ConfigError("agent.cvar: an adaptive level needs a world that tells the distance of the nearest obstacle")
+
+
+def levels(cvar: CVaR, tau: Tensor, interface: Interface, observation: Any) -> Tensor:
+    """Quantile levels ``[..., n]`` in (0, 1) squeezed into the worst part of the distribution.
+
+    The mean over quantiles at ``c tau`` with tau uniform in (0, 1) is the conditional value at risk at level c.
+
+    Args:
+        observation: raw observation ``[...]``, whose obstacles an adaptive level looks at.
+    """
+    if not isinstance(cvar, AdaptiveLevel):
+        return tau * cvar
+    assert interface.nearest is not None
+    nearest: Tensor = interface.nearest(observation)
+    return tau * torch.clamp(nearest / cvar.distance, cvar.low, cvar.high).unsqueeze(-1)

@@ -1,4 +1,8 @@
-"""What the agents with a replay memory share: when they act at random, remember, update, and move their targets."""
+"""Agents with a replay memory: they act at random at first, remember, update, and move their targets.
+
+A new algorithm subclasses :class:`OffPolicy`, or :class:`ValueBased` for values of choices; see the README of this
+folder.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +13,23 @@ from typing import Any
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from envs.waiting import looks_are_free
 from rlstack.data import make_replay
 from rlstack.data.devices import usable_device
 from rlstack.data.flatten import STAYS, NStep, transitions
+from rlstack.networks.distributions import masked_logits
 
 from .base import Agent, Policy, exploring
-from .interface import Interface
-from .optimizer import Info
+from .interface import Interface, require_choices
+from .optimizer import Info, Optimizer
 
 
 class OffPolicy(Agent):
     """An agent that learns from a replay memory.
 
-    A subclass adds its networks and optimisers, and writes ``exploit``, ``explore`` and :meth:`update`.
+    A subclass writes :meth:`build`, :meth:`exploit`, :meth:`explore` and :meth:`update`.
     """
 
     config: Any
@@ -37,6 +43,11 @@ class OffPolicy(Agent):
         self.replay = self.make_replay()
         self.n_step = NStep(config.n_step, config.gamma)
         self._frames_due, self._next_target_update = 0.0, config.target_every or 0
+        self.build()
+
+    @abstractmethod
+    def build(self) -> None:
+        """Makes networks, loss, targets and optimisers, see ``add_network``, ``add_target`` and ``add_optimizer``."""
 
     def make_replay(self, steps: int = 1) -> Any:
         """The memory, as ``config.replay`` says, of transitions or sequences of so many steps."""
@@ -101,11 +112,6 @@ class OffPolicy(Agent):
     @abstractmethod
     def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
         """One gradient step of every network on a batch ``[N]`` of :meth:`prepared` transitions."""
-
-    def objective(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
-        """What an algorithm with one loss lowers, on a batch ``[N]``, and what is told of it."""
-        told: tuple[Tensor, Info] = self.loss.critic_loss(batch)
-        return told
 
     def learn(self, sequences: TensorDictBase, frames: int) -> dict[str, Tensor | float]:
         c = self.config
@@ -211,6 +217,56 @@ class OffPolicy(Agent):
 
     def load_replay_state(self, state: dict[str, Any]) -> None:
         self.replay.load_state_dict(state)
+
+
+class ValueBased(OffPolicy):
+    """An agent that chooses by the value of each choice, and explores by random ones.
+
+    A subclass writes :meth:`build`, with ``self.network``, ``self.loss`` and ``self.optimizer``, and
+    :meth:`action_values`. What is lowered is ``self.loss.critic_loss``.
+    """
+
+    network: Any
+    optimizer: Optimizer
+
+    @classmethod
+    def check(cls, interface: Interface) -> None:
+        require_choices(cls.__name__.lower(), interface)
+
+    @abstractmethod
+    def action_values(self, observation: Any) -> Tensor:
+        """By which it chooses in an observation ``[...]``, ``[..., n]``."""
+
+    def values_as_logits(self, observation: Any) -> Tensor:
+        """Values for imitation, of a normalised batch ``[N]``, ``[N, n]``."""
+        values: Tensor = self.network(observation)
+        return values
+
+    def exploit(self, observation: Any, mask: Tensor | None = None) -> Tensor:
+        return greedy(self.action_values(observation), mask)
+
+    def explore(self, observation: Any, mask: Tensor | None = None) -> Tensor:
+        return self.epsilon_greedy(lambda: greedy(self.action_values(observation), mask), observation, mask)
+
+    def objective(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
+        """What is lowered, on a batch ``[N]``, and what is told of it."""
+        told: tuple[Tensor, Info] = self.loss.critic_loss(batch)
+        return told
+
+    def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
+        loss, norm, info = self.optimizer.minimize(self.objective, batch)
+        self.reprioritize(batch, info)
+        told = {
+            "loss/critic": loss,
+            "grad/critic": norm,
+            "value/predicted": info["value"],
+            "value/target": info.get("target"),
+        }
+        return {name: value for name, value in told.items() if value is not None}
+
+    def imitation_loss(self, observation: Any, action: Tensor, mask: Tensor | None) -> Tensor:
+        """Cross entropy of the choice, values taken as logits."""
+        return cross_entropy(masked_logits(self.values_as_logits(observation), mask), action)
 
 
 def greedy(values: Tensor, mask: Tensor | None = None) -> Tensor:

@@ -17,15 +17,14 @@ from envs.waiting import looks_are_free
 from rlstack.config import ConfigError
 from rlstack.losses.a2c import PolicyGradientLoss
 from rlstack.losses.advantage import estimate, normalized
-from rlstack.networks.central import CentralNetwork
 from rlstack.networks.distributions import Choices, Distribution, Gaussian, Hybrid, full_precision
 from rlstack.networks.encoders import Trunk
 from rlstack.networks.values import StateNetwork, orthogonal_
 
 from .base import Agent, Policy, exploring
+from .central import CentralNetwork, Mates
 from .compilation import CannotCompile, Compiler
 from .interface import Interface
-from .mates import Mates
 from .optimizer import Info
 
 LOG_STD_RANGE = (-20.0, 5.0)

@@ -14,39 +14,33 @@ from typing import Any
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 from torchrl.modules import NoisyLinear
 
 from rlstack.config import ConfigError
 from rlstack.config.agents import RainbowConfig
 from rlstack.data.interleaved import InterleavedReplay
 from rlstack.losses import C51Loss
-from rlstack.networks.distributions import masked_logits
 from rlstack.networks.values import DuelingNetwork
 
-from .interface import Interface, require_choices
-from .off_policy import OffPolicy, greedy
+from .off_policy import ValueBased
 
 
-class Rainbow(OffPolicy):
+class Rainbow(ValueBased):
     """Rainbow DQN."""
 
     Config = RainbowConfig
 
-    def __init__(self, config: RainbowConfig, interface: Interface, total_frames: int, device: torch.device) -> None:
-        super().__init__(config, interface, total_frames, device)
-        c, (actions,) = config, interface.choices or (0,)
+    config: RainbowConfig
+
+    def build(self) -> None:
+        c, (actions,) = self.config, self.interface.choices or (0,)
         noisy = partial(NoisyLinear, std_init=c.noise_std, use_exploration_type=False)
         network = DuelingNetwork(self.encoder(), actions, c.hidden, c.num_atoms, c.activation, noisy)
         self.network = self.add_network("network", network)
-        atoms = torch.linspace(c.value_min, c.value_max, c.num_atoms, dtype=interface.dtype, device=device)
+        atoms = torch.linspace(c.value_min, c.value_max, c.num_atoms, dtype=self.interface.dtype, device=self.device)
         self.loss = C51Loss(self.network, atoms, c.gamma)
         self.add_target("network", self.loss.target_network, c.target_tau)
         self.optimizer = self.add_optimizer("lr", self.network, max_grad_norm=c.max_grad_norm, eps=c.adam_eps)
-
-    @classmethod
-    def check(cls, interface: Interface) -> None:
-        require_choices("rainbow", interface)
 
     def make_replay(self, steps: int = 1) -> Any:
         c = self.config
@@ -58,16 +52,18 @@ class Rainbow(OffPolicy):
 
     # -- acting --------------------------------------------------------------------------------------------------
 
-    def values(self, observation: Any) -> Tensor:
-        """Expected returns ``[..., N]`` under the noise as it is."""
+    def action_values(self, observation: Any) -> Tensor:
+        """Expected returns ``[..., n]`` under the noise as it is."""
         return self.loss.expected(self.network(self.normalized(observation)))
 
     def exploit(self, observation: Any, mask: Tensor | None = None) -> Tensor:
         with self.without_noise():
-            return greedy(self.values(observation), mask)
+            return super().exploit(observation, mask)
 
-    def explore(self, observation: Any, mask: Tensor | None = None) -> Tensor:
-        return self.epsilon_greedy(lambda: greedy(self.values(observation), mask), observation, mask)
+    def values_as_logits(self, observation: Any) -> Tensor:
+        """Expected returns without noise, as the greedy policy has them."""
+        with self.without_noise():
+            return self.loss.expected(self.network(observation))
 
     @contextmanager
     def without_noise(self) -> Iterator[None]:
@@ -94,9 +90,8 @@ class Rainbow(OffPolicy):
 
     def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
         self.resample()
-        loss, norm, info = self.optimizer.minimize(self.objective, batch)
-        self.reprioritize(batch, info)
-        return {"loss/critic": loss, "grad/critic": norm, "value/predicted": info["value"].mean()}
+        metrics = super().update(batch)
+        return {**metrics, "value/predicted": torch.as_tensor(metrics["value/predicted"]).mean()}
 
     def resample(self) -> None:
         """New noise, for the target at least."""
@@ -105,9 +100,3 @@ class Rainbow(OffPolicy):
             for layer in network.modules():
                 if isinstance(layer, NoisyLinear):
                     layer.reset_noise()
-
-    def imitation_loss(self, observation: Any, action: Tensor, mask: Tensor | None) -> Tensor:
-        """Cross entropy of the choice, expected returns taken as logits, without noise as the greedy policy has it."""
-        with self.without_noise():
-            values = self.loss.expected(self.network(observation))
-        return cross_entropy(masked_logits(values, mask), action)

@@ -34,10 +34,10 @@ class SAC(OffPolicy):
     """Soft actor-critic."""
 
     Config = SACConfig
+    config: SACConfig
 
-    def __init__(self, config: SACConfig, interface: Interface, total_frames: int, device: torch.device) -> None:
-        super().__init__(config, interface, total_frames, device)
-        c = config
+    def build(self) -> None:
+        c, interface = self.config, self.interface
         self.choices = interface.choices[0] if interface.choices else None
         self.actor = self.add_network("actor", self._new_actor())
         self.critics = [self.add_network(name, self._new_critic()) for name in CRITICS]

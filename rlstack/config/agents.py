@@ -1,16 +1,19 @@
-"""The typed options of the agents: what ``conf/agent/*.yaml`` may hold, with the bounds of every number.
+"""The options of the agents: types, bounds, defaults, and what each one does.
 
-They stand apart from the agents themselves, so that a mistake is told without importing torch, which takes seconds.
+A dataclass is all there is to say about an algorithm's options: ``conf/agent/*.yaml`` begin with its defaults
+(``defaults: [dqn_options, _self_]``) and only say what differs, and ``rlstack agents dqn`` shows the comments below.
+Those of the algorithms that are shipped stand here, apart from the agents, so that a mistake is told without importing
+torch, which takes seconds. An algorithm of a user's has them in its own file.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from rlstack.config.schedules import ScheduleConfig, make_schedules
-from rlstack.config.typed import Interval, build
+from rlstack.config.typed import Interval, build, to_plain
 
 Activation: TypeAlias = Literal["relu", "tanh", "silu", "gelu", "elu"]
 Precision: TypeAlias = Literal["auto", "float32", "bfloat16", "float16"]
@@ -36,6 +39,9 @@ LearningRate = Annotated[Scheduled, _RATE]
 Probability = Annotated[Scheduled, Interval(low=0, high=1)]
 Coefficient = Annotated[Scheduled, Interval(low=0, high=_LARGEST, why=_PRECISE)]
 NoiseScale = Annotated[Scheduled, Interval(low=0, high=10, why="actions lie in [-1, 1]")]
+Tau = Annotated[float, Interval(low=0, high=1, open_low=True)]
+PerUpdate = Annotated[float, Interval(low=1e-4, high=_WHOLE, why="10,000 updates per frame at most")]
+Levels = Annotated[int, Interval(low=1, high=10_000)]
 Level: TypeAlias = Annotated[float, Interval(low=0, high=1, open_low=True)]
 
 
@@ -93,18 +99,12 @@ class ReplayedConfig(RecurrentConfig):
 
 @dataclass(frozen=True)
 class ReplayConfig:
-    """The parts of a replay buffer.
-
-    Attributes:
-        storage: of TorchRL's, where transitions are kept: ``LazyTensorStorage`` in memory, ``LazyMemmapStorage`` in
-            files that may be larger than memory.
-        directory: where these files are put; None for the system's temporary one.
-        sampler: which of them are drawn: ``uniform``, or ``prioritized`` by their errors (Schaul et al. 2016).
-    """
+    """The parts of a replay buffer."""
 
     storage: Literal["LazyTensorStorage", "LazyMemmapStorage"] = "LazyTensorStorage"
-    directory: str | None = None
-    sampler: Literal["uniform", "prioritized"] = "uniform"
+    #   LazyTensorStorage: in memory | LazyMemmapStorage: in files, may be larger than memory
+    directory: str | None = None  # of these files, null: the system's temporary one
+    sampler: Literal["uniform", "prioritized"] = "uniform"  # uniform | prioritized: by errors (Schaul et al. 2016)
 
 
 _ENCODERS = {"flat": (), "mlp": ("hidden",), "set": ("hidden", "mask", "pool"), "image": ("features",), "skip": ()}
@@ -141,28 +141,49 @@ class EncoderConfig:
                 raise ValueError(f"kind {self.kind!r} needs {name}")
 
 
+def layers(*widths: int) -> Any:
+    """A default list of widths."""
+    return field(default_factory=lambda: list(widths))
+
+
+def linear(start: float, end: float, duration: float | None = None) -> Any:
+    """A default schedule from one number to another, over a share of the run (None: the whole of it)."""
+    return field(default_factory=lambda: ScheduleConfig("linear", start, end, duration))
+
+
+def cosine(start: float, end: float) -> Any:
+    """The same along half a cosine, over the whole run."""
+    return field(default_factory=lambda: ScheduleConfig("cosine", start, end, 1.0))
+
+
 @dataclass
 class AgentConfig:
-    """What the configuration of every agent has; the yaml files say what each number does."""
+    """The options of every agent."""
 
     name: str
     algorithm: str
-    steps_per_batch: Count
+    parameters: Literal["shared", "split"] = "shared"  # shared: one agent for all; split: one for each of two sides
+
     # networks
-    inputs: Literal["raw", "features"]
-    self_features: Count
-    object_features: list[Count]
-    hidden: list[Count]
-    activation: Activation
-    normalize_observations: bool
-    normalize_rewards: bool
+    inputs: Literal["raw", "features"] = "features"  # features: the world's own scaled inputs, if any; raw: as they are
+    self_features: Count = 64  # width of the encoding of oneself in worlds with objects, or of an image
+    object_features: list[Count] = layers(32, 32)  # widths of the layers that every perceived object goes through
+    encoders: dict[str, EncoderConfig] | None = None  # of single keys of a dict observation:
+    #   {<key>: {kind: mlp, hidden: [64]}}, see networks/keyed.py
+    hidden: list[Count] = layers(256, 256)  # hidden widths
+    activation: Activation = "relu"  # relu | tanh | silu | gelu | elu
+    normalize_observations: bool = False  # by running mean and variance; a replay memory keeps raw observations
+    normalize_rewards: bool = False  # divided by the running std of the return; the mean stays
+
+    # data
+    steps_per_batch: Count = 1  # env steps per world between two calls of the learner
+    gamma: Fraction = 0.99  # discount per decision
+
     # optimisation
-    gamma: Fraction
-    precision: Precision
-    accumulate: Count
-    encoders: dict[str, EncoderConfig] | None = field(default=None, kw_only=True)
-    parameters: Literal["shared", "split"] = field(default="shared", kw_only=True)
-    bfloat16_pays: bool = field(default=False, kw_only=True)
+    precision: Precision = "auto"  # of forward passes: float32 | bfloat16 | float16 (with loss scaling) |
+    #   auto: by bfloat16_pays
+    bfloat16_pays: bool = False  # auto takes bfloat16 where this is true and the device has units for it, else float32
+    accumulate: Count = 1  # equal parts a batch is split into, whose gradients are summed
 
     def __post_init__(self) -> None:
         for name in ("hidden", "object_features"):
@@ -170,27 +191,41 @@ class AgentConfig:
                 raise ValueError(f"{name} [] has no layers, give one width at least")
 
 
+# -- on-policy ---------------------------------------------------------------------------------------------------
+
+
 @dataclass
 class OnPolicyConfig(AgentConfig):
-    """The part of an on-policy agent's yaml that both have."""
+    """The options that PPO and A2C share."""
 
-    critic_hidden: list[Count] | None
-    orthogonal: bool
-    initial_std: Annotated[float, Interval(low=1e-8, high=148.0, why="its logarithm is kept within [-20, 5]")]
-    gae_lambda: Fraction
-    normalize_advantage: bool
-    value_coefficient: NonNegative
-    entropy_coefficient: Coefficient
-    lr: LearningRate
-    optimizer_eps: Positive
-    max_grad_norm: Positive | None
-    shared_layers: Whole = field(default=0, kw_only=True)
-    policy_gain: Gain = field(default=0.01, kw_only=True)
-    value_gain: Gain = field(default=1.0, kw_only=True)
-    unbiased_statistics: bool = field(default=False, kw_only=True)
-    greedy: Literal["mode", "sample"] = field(default="mode", kw_only=True)
-    recurrent: RecurrentConfig | None = field(default=None, kw_only=True)
-    critic: Literal["own", "central"] = field(default="own", kw_only=True)
+    # networks
+    hidden: list[Count] = layers(64, 64)  # hidden widths of policy and value function
+    activation: Activation = "tanh"
+    shared_layers: Whole = 0  # how many of the hidden layers, the first ones, both share; 0: separate networks
+    critic_hidden: list[Count] | None = None  # of the value function, if other than those of the policy
+    critic: Literal["own", "central"] = "own"
+    #   own: it sees what its agent sees; central: in training also what others in its world see
+    recurrent: RecurrentConfig | None = None
+    #   a memory: {kind: lstm, size: 128, layers: 1, sequence_length: 32}, or kind: gru
+    unbiased_statistics: bool = False  # of normalisation: true takes the variance of each batch over N - 1
+    orthogonal: bool = True  # orthogonal initial weights of gain sqrt 2, but for the outputs:
+    policy_gain: Gain = 0.01  # gain of the policy's output
+    value_gain: Gain = 1.0  # gain of the value function's output
+    initial_std: Annotated[float, Interval(low=1e-8, high=148.0, why="its logarithm is kept within [-20, 5]")] = 1.0
+    #   of Gaussian actions, which is learned and does not depend on the state
+    greedy: Literal["mode", "sample"] = "mode"
+    #   in evaluation: mode: the mean or most probable choice; sample: a sample
+
+    # data
+    gae_lambda: Fraction = 0.95  # of generalised advantages
+    normalize_advantage: bool = True  # zero mean and unit standard deviation
+
+    # optimisation
+    value_coefficient: NonNegative = 0.5  # weight of the value function's error
+    entropy_coefficient: Coefficient = 0.0  # weight of the entropy bonus
+    lr: LearningRate = 3.0e-4
+    optimizer_eps: Positive = 1.0e-5
+    max_grad_norm: Positive | None = 0.5  # null: gradients are not clipped
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -204,17 +239,24 @@ class OnPolicyConfig(AgentConfig):
 
 @dataclass
 class PPOConfig(OnPolicyConfig):
-    """See ``conf/agent/ppo.yaml`` for what each number does."""
+    """The options of PPO."""
 
-    epochs: Annotated[int, Interval(low=1, high=10_000, why="passes over the same data")]
-    minibatch_size: Annotated[int, Interval(low=2, high=_WHOLE)]
-    clip: Annotated[Scheduled, Interval(low=0, high=100, open_low=True, why="probability ratios begin at 1")]
-    clip_value: Positive | None
-    target_kl: Positive | None
-    normalize_over: Literal["minibatch", "rollout"] = field(default="minibatch", kw_only=True)
-    short_minibatch: bool = field(default=False, kw_only=True)
-    report_over: Literal["last", "all"] = field(default="last", kw_only=True)
-    value_first: Whole = field(default=0, kw_only=True)
+    # data
+    steps_per_batch: Count = 128  # env steps per world between two updates
+    normalize_over: Literal["minibatch", "rollout"] = "minibatch"
+    #   advantages: over each minibatch, or the whole rollout
+
+    # optimisation
+    epochs: Annotated[int, Interval(low=1, high=10_000, why="passes over the same data")] = 10  # passes over the data
+    minibatch_size: Annotated[int, Interval(low=2, high=_WHOLE)] = 256  # about: the data are split into equal parts
+    short_minibatch: bool = False  # true: parts of exactly this size, and a last one with what is left
+    clip: Annotated[Scheduled, Interval(low=0, high=100, open_low=True, why="probability ratios begin at 1")] = 0.2
+    #   of the probability ratio
+    clip_value: Positive | None = None  # value predictions are kept this close to the old ones, null: free
+    target_kl: Positive | None = None  # stop an update after an epoch in which the policy has moved so far
+    report_over: Literal["last", "all"] = "last"  # metrics, and this distance, of an epoch's last minibatch;
+    #   all: mean of all so far (slower)
+    value_first: Whole = 0  # frames at the beginning in which only the value function learns: 1e6 or so after imitation
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -226,30 +268,37 @@ class PPOConfig(OnPolicyConfig):
 
 @dataclass
 class A2CConfig(OnPolicyConfig):
-    """See ``conf/agent/a2c.yaml`` for what each number does."""
+    """The options of A2C: RMSprop (smoothing 0.99), one step on all fresh data."""
+
+    steps_per_batch: Count = 5
+    gae_lambda: Fraction = 1.0
+    normalize_advantage: bool = False
+    lr: LearningRate = 7.0e-4
+
+
+# -- off-policy --------------------------------------------------------------------------------------------------
 
 
 @dataclass
 class OffPolicyConfig(AgentConfig):
-    """The part of an off-policy agent's yaml that all of them have."""
+    """The options of every agent with a replay memory."""
 
     # targets
-    n_step: Steps
-    target_tau: Annotated[float, Interval(low=0, high=1, open_low=True)]
-    target_every: Count | None
-    # memory
-    batch_size: Count
-    buffer_size: Count
-    replay_device: str | None
-    # cadence
-    random_frames: Whole
-    learning_starts: Whole
-    frames_per_update: Annotated[float, Interval(low=1e-4, high=_WHOLE, why="10,000 updates per frame at most")]
-    replay: ReplayConfig = field(default_factory=ReplayConfig, kw_only=True)
-    priority_exponent: Annotated[float, Interval(low=0, high=10)] = field(default=0.6, kw_only=True)
-    importance_exponent: Probability = field(
-        default_factory=lambda: ScheduleConfig("linear", start=0.4, end=1.0), kw_only=True
-    )
+    n_step: Steps = 1  # rewards summed before bootstrapping
+    target_tau: Tau = 0.005
+    #   target <- tau network + (1 - tau) target
+    target_every: Count | None = None  # frames between target updates, null: after every update
+
+    # memory and cadence
+    batch_size: Count = 256  # transitions per update
+    buffer_size: Count = 200_000  # transitions
+    replay_device: str | None = None  # where the memory lives, null: with the learner; cpu saves GPU memory
+    replay: ReplayConfig = field(default_factory=ReplayConfig)  # where transitions are kept, and which are drawn
+    priority_exponent: Annotated[float, Interval(low=0, high=10)] = 0.6  # of sampler=prioritized, 0: uniform
+    importance_exponent: Probability = linear(0.4, 1.0)  # of the weights that correct for it
+    random_frames: Whole = 0  # frames of uniform random actions at the start
+    learning_starts: Whole = 1000  # frames before the first update
+    frames_per_update: PerUpdate = 1  # frames per gradient step; 0.5 makes two updates per frame
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -264,33 +313,63 @@ class OffPolicyConfig(AgentConfig):
 
 
 @dataclass
-class DQNConfig(OffPolicyConfig):
-    """See ``conf/agent/dqn.yaml`` for what each number does."""
+class ValueBasedConfig(OffPolicyConfig):
+    """The options that DQN, IQN and Rainbow share."""
 
-    double: bool
-    dueling: bool
-    lr: LearningRate
-    max_grad_norm: Positive | None
-    epsilon: Probability
-    recurrent: ReplayedConfig | None = field(default=None, kw_only=True)
+    hidden: list[Count] = layers(128, 128)
+    target_tau: Tau = 1.0
+    target_every: Count | None = 500
+    batch_size: Count = 64
+    buffer_size: Count = 100_000
+    steps_per_batch: Count = 4
+    frames_per_update: PerUpdate = 4
+
+    # optimisation
+    lr: LearningRate = 5.0e-4
+    max_grad_norm: Positive | None = 10.0  # null: gradients are not clipped
+
+    # exploration
+    epsilon: Probability = linear(1.0, 0.05, duration=0.1)  # probability of a uniform random action
 
 
 @dataclass
-class RainbowConfig(OffPolicyConfig):
-    """See ``conf/agent/rainbow.yaml`` for what each number does."""
+class DQNConfig(ValueBasedConfig):
+    """The options of DQN."""
 
-    num_atoms: Annotated[int, Interval(low=2, high=100_000)]
-    value_min: Finite
-    value_max: Finite
-    noise_std: Noise
-    resample_noise: bool
-    lr: LearningRate
-    adam_eps: Positive
-    max_grad_norm: Positive | None
-    epsilon: Probability
-    # memory
-    memory: Literal["prioritized", "interleaved"]
-    replay: ReplayConfig = field(default_factory=lambda: ReplayConfig(sampler="prioritized"), kw_only=True)
+    # networks
+    dueling: bool = False  # separate streams for the state's value and the actions' advantages
+    recurrent: ReplayedConfig | None = None
+    #   a memory: {kind: lstm, size: 128, layers: 1, sequence_length: 32, burn_in: 0}, or kind: gru
+
+    # targets
+    double: bool = True  # the target's action is chosen by the online network
+
+
+@dataclass
+class RainbowConfig(ValueBasedConfig):
+    """The options of Rainbow."""
+
+    # networks
+    noise_std: Noise = 0.5  # initial std of the noisy layers, over the square root of their width
+    resample_noise: bool = True  # new noise for every update, as in the paper; false: the online network's stays
+
+    # targets
+    num_atoms: Annotated[int, Interval(low=2, high=100_000)] = 51  # evenly spaced returns ...
+    value_min: Finite = -10.0  # ... from here, which should be reachable: returns beyond are clamped
+    value_max: Finite = 100.0
+    n_step: Steps = 3
+
+    # memory and cadence
+    replay: ReplayConfig = field(default_factory=lambda: ReplayConfig(sampler="prioritized"))
+    memory: Literal["prioritized", "interleaved"] = "prioritized"  # prioritized | interleaved (all agents in one
+    #   sequence, as published)
+    priority_exponent: Annotated[float, Interval(low=0, high=10)] = 0.5
+
+    # optimisation
+    adam_eps: Positive = 1.0e-8
+
+    # exploration
+    epsilon: Probability = linear(1.0, 0.0, duration=0.05)  # the noise explores, and now and then a random action
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -307,102 +386,155 @@ class RainbowConfig(OffPolicyConfig):
 
 
 @dataclass
-class IQNConfig(OffPolicyConfig):
-    """See ``conf/agent/iqn.yaml`` for what each number does."""
+class IQNConfig(ValueBasedConfig):
+    """The options of IQN."""
 
-    target_action: Literal["mean", "per_quantile"]
-    double: bool
-    num_quantiles: Annotated[int, Interval(low=1, high=10_000)]
-    kappa: Positive
-    lr: LearningRate
-    max_grad_norm: Positive | None
-    epsilon: Probability
+    # networks
+    recurrent: ReplayedConfig | None = None
+    #   a memory: {kind: lstm, size: 128, layers: 1, sequence_length: 32, burn_in: 0}, or kind: gru
+
+    # targets
+    target_action: Literal["mean", "per_quantile"] = "mean"  # mean: the action with the best mean;
+    #   per_quantile: the best of each quantile by itself
+    double: bool = True  # target_action=mean: chosen by the online network
+    num_quantiles: Levels = 8
+    #   levels drawn per update, for prediction and target
+    kappa: Positive = 1.0  # Huber threshold of the quantile loss
+
     # acting
-    act_quantiles: Annotated[int, Interval(low=1, high=10_000)]
-    act_levels: Literal["midpoints", "random"]
-    cvar: CVaR
-    recurrent: ReplayedConfig | None = field(default=None, kw_only=True)
+    act_quantiles: Levels = 32  # levels an action's value is averaged over
+    act_levels: Literal["midpoints", "random"] = "midpoints"
+    #   midpoints: evenly spaced; random: drawn for every decision
+    cvar: CVaR = 1.0  # conditional value at risk: act by the mean of the worst fraction of returns; or, in worlds
+    #   that tell distances, {distance: 10.0, low: 0.1, high: 1.0}: lower near obstacles
 
 
 @dataclass
 class DDPGConfig(OffPolicyConfig):
-    """See ``conf/agent/ddpg.yaml`` for what each number does."""
+    """The options of DDPG."""
 
-    join: Literal["concat", "gated"]
-    layer_norm: bool
-    squash: Squash
-    output_scale: Gain
-    raw_penalty: NonNegative
-    critic_loss: Literal["mse", "smooth_l1"]
-    lr_actor: LearningRate
-    lr_critic: LearningRate
-    max_grad_norm: Positive | None
+    # networks
+    layer_norm: bool = False  # in actor and critics
+    join: Literal["concat", "gated"] = "concat"
+    #   concat: the action joins the encoded observation; gated: it multiplies a hidden layer
+    squash: Squash = "tanh"  # tanh | arctan
+    output_scale: Gain = 1.0  # shrinks the actor's first actions towards zero
+    raw_penalty: NonNegative = 0.0
+    #   weight of the squared actor output before squashing: a saturated actor stops learning
+
+    # memory and cadence
+    random_frames: Whole = 1000
+
+    # optimisation
+    critic_loss: Literal["mse", "smooth_l1"] = "mse"  # mse | smooth_l1
+    lr_actor: LearningRate = 1.0e-3
+    lr_critic: LearningRate = 1.0e-3
+    max_grad_norm: Positive | None = None  # null: gradients are not clipped
+
     # exploration
-    epsilon: Probability
-    noise: NoiseScale
+    epsilon: Probability = 0.0  # probability of a uniform random action
+    noise: NoiseScale = 0.1  # std of Gaussian noise on actions in [-1, 1]
 
 
 @dataclass
 class TD3Config(DDPGConfig):
-    """See ``conf/agent/td3.yaml`` for what each number does."""
+    """The options of TD3."""
 
-    target_noise: Noise
-    target_noise_clip: NonNegative
-    actor_every: Count
+    # targets
+    target_noise: Noise = 0.2  # std of the noise on target actions ...
+    target_noise_clip: NonNegative = 0.5  # ... which is clipped to this
+
+    # optimisation
+    actor_every: Count = 2  # critic updates per update of actor and targets
 
 
 @dataclass
 class SACConfig(OffPolicyConfig):
-    """See ``conf/agent/sac.yaml`` for what each number does."""
+    """The options of SAC."""
 
-    join: Literal["concat", "gated"]
-    layer_norm: bool
-    squash: Squash
-    correction: Literal["exact", "tanh"]
-    target_actor: bool
+    # networks
+    layer_norm: bool = False  # in the critics
+    join: Literal["concat", "gated"] = "concat"
+    #   concat: the action joins the encoded observation; gated: it multiplies a hidden layer
+    squash: Squash = "tanh"  # tanh | arctan
+    correction: Literal["exact", "tanh"] = "exact"
+    #   of the log density for the squash; tanh: tanh's, whatever the squash (published)
+
+    # targets
+    target_actor: bool = False  # target actions by a slowly following actor (published)
+
     # temperature
-    alpha: Annotated[float, Interval(low=2.1e-9, high=22_000, why="its logarithm is kept within [-20, 10]")]
-    learn_alpha: bool
-    target_entropy: Annotated[float, Interval(low=-1000, high=1000, why="about -1 for each action")] | None
-    lr_alpha: LearningRate
+    alpha: Annotated[float, Interval(low=2.1e-9, high=22_000, why="its logarithm is kept within [-20, 10]")] = 1.0
+    #   initial weight of the entropy, or the fixed one
+    learn_alpha: bool = True  # towards the target entropy
+    target_entropy: Annotated[float, Interval(low=-1000, high=1000, why="about -1 for each action")] | None = None
+    #   null: minus the number of action dimensions, or 0.89 log n for n (legal) choices
+    lr_alpha: LearningRate = 3.0e-4
+
+    # memory and cadence
+    random_frames: Whole = 100
+    learning_starts: Whole = 100
+
     # optimisation
-    lr_actor: LearningRate
-    lr_critic: LearningRate
-    max_grad_norm: Positive | None
+    lr_actor: LearningRate = 3.0e-4
+    lr_critic: LearningRate = 3.0e-4
+    max_grad_norm: Positive | None = None  # null: gradients are not clipped
+
     # acting
-    epsilon: Probability
-    greedy: Literal["mode", "sample"]
+    epsilon: Probability = 0.0  # probability of a uniform random action while exploring
+    greedy: Literal["mode", "sample"] = "mode"  # mode: the squashed mean, or the most probable choice; sample: a sample
+    #   (published)
 
 
 @dataclass
 class ACQNConfig(OffPolicyConfig):
-    """See ``conf/agent/acqn.yaml`` for what each number does."""
+    """The options of AC-IQN: many worlds, large batches, n-step returns."""
 
-    critic: Literal["gated", "late"]
-    layer_norm: bool
-    squash: Squash
-    output_scale: Gain
-    # losses
-    num_quantiles: Annotated[int, Interval(low=1, high=10_000)]
-    kappa: Positive
-    shared_levels: bool
-    target_noise: Noise
-    raw_penalty: NonNegative
+    # networks
+    hidden: list[Count] = layers(128, 128)  # hidden widths of actor and critic
+    critic: Literal["gated", "late"] = "late"  # late: quantile level joins at the end (cheap); gated: as published
+    #   (layer_norm: false)
+    layer_norm: bool = True  # in the late critic: bounds the values of actions never tried
+    squash: Squash = "tanh"  # tanh | arctan
+    output_scale: Gain = 0.1  # shrinks the actor's first actions towards zero
+
+    # targets
+    gamma: Fraction = 0.995
+    n_step: Steps = 4
+    num_quantiles: Levels = 16  # levels drawn per update
+    kappa: Positive = 1.0  # Huber threshold of the quantile loss
+    shared_levels: bool = True  # one stratified set of levels for a whole batch: a matrix product instead of a loop
+    target_noise: Noise = 0.1  # std of the noise on target actions (TD3's smoothing)
+    raw_penalty: NonNegative = 0.001  # weight of the squared actor output before squashing: a saturated actor stops
+    #   learning
+
+    # memory and cadence
+    batch_size: Count = 512
+    buffer_size: Count = 400_000
+    steps_per_batch: Count = 8
+    learning_starts: Whole = 20_000
+    frames_per_update: PerUpdate = 1200
+
     # optimisation
-    lr_actor: LearningRate
-    lr_critic: LearningRate
-    max_grad_norm_actor: Positive | None
-    max_grad_norm_critic: Positive | None
+    lr_actor: LearningRate = cosine(5.0e-4, 1.0e-5)  # high for most of the run, then settle
+    lr_critic: LearningRate = cosine(1.0e-3, 2.0e-5)  # the critic leads the actor
+    max_grad_norm_actor: Positive | None = 1.0  # gradient norms are clipped to these
+    max_grad_norm_critic: Positive | None = 20.0  # null: gradients are not clipped
+
     # exploration
-    epsilon: Probability
-    noise_low: Noise
-    noise_high: Noise
-    noise_scale: NoiseScale
-    # acting
-    greedy_actor: Literal["online", "target"]
-    candidates: Annotated[int, Interval(low=1, high=100_000)]
-    candidate_spread: Noise
-    cvar: CVaR
+    epsilon: Probability = linear(0.05, 0.01, duration=1.0)  # probability of a uniform random action
+    noise_low: Noise = 0.05  # Gaussian noise on actions: its std goes from low to high over the worlds, log-spaced
+    noise_high: Noise = 0.6
+    noise_scale: NoiseScale = linear(1.0, 0.2, duration=1.0)  # factor on that std
+
+    # acting greedily
+    greedy_actor: Literal["online", "target"] = "target"  # which networks act: online | target (their moving average)
+    candidates: Annotated[int, Interval(low=1, high=100_000)] = 16
+    #   actions compared by the critic: the actor's own and others around it; 1: the actor's own
+    candidate_spread: Noise = 1.0  # std of the others
+    cvar: CVaR = 0.25  # conditional value at risk: compared by the mean of the worst fraction of returns; or, in
+    #   worlds that tell distances, {distance: 10.0, low: 0.1, high: 1.0}: lower near obstacles;
+    #   without effect where candidates is 1, since nothing is compared
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -416,21 +548,25 @@ class ACQNConfig(OffPolicyConfig):
 
 @dataclass
 class LegacyConfig:
-    """See ``conf/agent/legacy.yaml`` for what each key does; those of other kinds than the agent's must be null."""
+    """The options of an agent from elsewhere; those of other kinds than the agent's must be null."""
 
     name: str
     algorithm: str
-    kind: str | None
-    path: str | None
-    vecnormalize: str | None
-    normalization: str | None
-    deterministic: bool | None
-    agent_type: str | None
-    protocol: Literal["auto", "callable", "act", "predict"] | None
-    batched: bool | None
-    arrays: Literal["auto", "numpy", "torch"] | None
-    which: Literal["latest", "best"] | None
-    steps_per_batch: Count
+    kind: str | None = None  # marinenav | sb3 | arena | torchscript | onnx | callable | rlstack
+    path: str | None = None  # its file or folder, or package.module:attribute of a callable
+
+    # of one kind only; null: as that kind has it
+    vecnormalize: str | None = None  # sb3: file of the VecNormalize statistics it was trained with
+    normalization: str | None = None  # arena: file of its statistics, none without; null: those that lie beside it
+    deterministic: bool | None = None  # sb3, arena: false samples actions; null: true
+    agent_type: str | None = None
+    #   marinenav: AC-IQN | IQN | DDPG | DQN | SAC | Rainbow, where the files do not settle it
+    protocol: Literal["auto", "callable", "act", "predict"] | None = None  # callable: how it is asked: callable | act |
+    #   predict; null: found out
+    batched: bool | None = None  # callable: false calls it once per observation; null: true
+    arrays: Literal["auto", "numpy", "torch"] | None = None  # callable: numpy | torch; null: found out
+    which: Literal["latest", "best"] | None = None  # rlstack: latest | best of a run; null: latest
+    steps_per_batch: Count = 1  # env steps per world between two calls
 
     normalize_observations: ClassVar[bool] = False
     normalize_rewards: ClassVar[bool] = False
@@ -449,6 +585,39 @@ CONFIGS: dict[str, type[Any]] = {
     "legacy": LegacyConfig,
 }
 """Of the algorithms that are shipped; those of a user's own agents stand in their classes."""
+
+OPTIONS: dict[str, type[Any]] = {
+    **{f"{name}_options": config for name, config in CONFIGS.items()},
+    "on_policy_options": OnPolicyConfig,
+    "off_policy_options": OffPolicyConfig,
+    "value_based_options": ValueBasedConfig,
+}
+"""The names by which yaml files begin with the defaults of a dataclass: ``defaults: [dqn_options]``."""
+
+
+def store_options() -> None:
+    """Tells Hydra of :data:`OPTIONS`; done before anything is composed."""
+    from hydra.core.config_store import ConfigStore
+
+    for name, config in OPTIONS.items():
+        ConfigStore.instance().store(name, defaults_of(config), group="agent")
+
+
+def defaults_of(config: type[Any]) -> dict[str, Any]:
+    """The fields of an agent's options that have a default, as yaml holds them."""
+    found: dict[str, Any] = {}
+    for entry in fields(config):
+        if entry.default_factory is not MISSING:
+            found[entry.name] = _as_yaml(entry.default_factory())
+        elif entry.default is not MISSING:
+            found[entry.name] = _as_yaml(entry.default)
+    return found
+
+
+def _as_yaml(value: Any) -> Any:
+    if not isinstance(value, ScheduleConfig):
+        return to_plain(value)
+    return {entry.name: found for entry in fields(value) if (found := getattr(value, entry.name)) != entry.default}
 
 
 def check_agent(config: Mapping[str, Any], total_frames: int) -> None:

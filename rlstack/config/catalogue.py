@@ -1,18 +1,23 @@
 """What the yaml files offer, read with their comments: a group's options, and the keys of each with their defaults.
 
-Nothing is composed and nothing is imported, so that help and completion come at once.
+What an agent's yaml begins with, the defaults of a dataclass, is read with its comments, too. Nothing is composed and
+torch is not imported, so that help and completion come at once.
 """
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
+import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import yaml
 
+from rlstack.config.agents import OPTIONS, defaults_of
 from rlstack.config.errors import ConfigError, missing_option
 from rlstack.config.groups import conf_dir
 
@@ -119,6 +124,8 @@ def group_options(group: str, name: str, where: Sequence[Path]) -> list[Option]:
     Raises:
         ConfigError: no such option, or a broken file.
     """
+    if group == "agent" and name in OPTIONS:
+        return dataclass_options(OPTIONS[name])
     path = find(group, name, where)
     merged: dict[str, Option] = {}
     for base in _bases(path):
@@ -136,6 +143,43 @@ def _told_by_original(group: str, name: str, merged: dict[str, Option], where: S
     if original == name or original not in names(group, where):
         return {}
     return {option.key: option.comment for option in options(find(group, original, where))}
+
+
+def dataclass_options(config: type[Any]) -> list[Option]:
+    """The fields of a dataclass that have a default, with the comments behind and below them, its bases' first.
+
+    A field that a subclass merely gives another default keeps its comment and its heading.
+    """
+    defaults, hints = defaults_of(config), get_type_hints(config)
+    found: dict[str, Option] = {}
+    for cls in reversed(config.__mro__[:-1]):
+        lines = textwrap.dedent(inspect.getsource(cls)).splitlines()
+        body, section = ast.parse("\n".join(lines)).body[0], ""
+        assert isinstance(body, ast.ClassDef)
+        for entry in body.body:
+            if not isinstance(entry, ast.AnnAssign) or not isinstance(entry.target, ast.Name):
+                continue
+            key = entry.target.id
+            section = _heading(lines, entry.lineno - 1, entry.col_offset) or section
+            comment = _comment(lines, (entry.end_lineno or 1) - 1, entry.end_col_offset or 0, entry.col_offset)
+            known = found.get(key, Option(key, "", "", section))
+            found[key] = replace(known, comment=comment or known.comment)
+    told: list[Option] = []
+    for key, option in found.items():
+        if is_dataclass(hints[key]) and isinstance(hints[key], type):
+            inner = dataclass_options(hints[key])
+            values = {name: _flow(value) for name, value in defaults[key].items()}
+            told += [
+                option,
+                *(replace(o, key=f"{key}.{o.key}", value=values[o.key], section=option.section) for o in inner),
+            ]
+        elif key in defaults:
+            told.append(replace(option, value=_flow(defaults[key])))
+    return told
+
+
+def _flow(value: Any) -> str:
+    return yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=1000).removesuffix("...\n").strip()
 
 
 def read_command(name: str) -> Command:
@@ -198,14 +242,13 @@ def _walk(node: yaml.MappingNode, lines: list[str], prefix: str) -> Iterator[Opt
 
 
 def _comment(lines: list[str], last: int, after: int, column: int) -> str:
-    """What stands behind a value, and below that, further to the right than its key."""
+    """What stands behind a value, and below that, further to the right than its key or as ``#   ...``."""
     found = re.search(r"#\s*(.*)", lines[last][after:]) if last < len(lines) else None
-    if found is None:
-        return ""
-    parts = [found[1]]
+    parts = [] if found is None else [found[1]]
     for line in lines[last + 1 :]:
         stripped = line.lstrip()
-        if not stripped.startswith("#") or len(line) - len(stripped) <= column:
+        further = len(line) - len(stripped) > column and parts
+        if not stripped.startswith("#   ") and not (stripped.startswith("#") and further):
             break
         parts.append(stripped.lstrip("# "))
     return " ".join(part.strip() for part in parts)

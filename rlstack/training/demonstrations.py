@@ -29,8 +29,8 @@ from rlstack.agents.base import Agent
 from rlstack.agents.fit import check_bounds
 from rlstack.agents.foreign import recording_reader
 from rlstack.agents.interface import MASK, Interface
-from rlstack.agents.recurrent.base import Recurrent
-from rlstack.agents.recurrent.policy import RecurrentPolicy
+from rlstack.agents.recurrent import Recurrent
+from rlstack.agents.recurrent_policy import RecurrentPolicy
 from rlstack.config import ConfigError
 from rlstack.data import cut, episode_starts
 from rlstack.data.collector import make_collector

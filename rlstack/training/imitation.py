@@ -25,7 +25,7 @@ from rlstack.agents.foreign import load_policy
 from rlstack.agents.interface import Interface
 from rlstack.agents.off_policy import OffPolicy
 from rlstack.agents.optimizer import Info, Optimizer
-from rlstack.agents.recurrent.base import Recurrent
+from rlstack.agents.recurrent import Recurrent
 from rlstack.config import ConfigError
 from rlstack.play.versus import ScriptedPolicy, scripted_policy
 from rlstack.runs.seeding import rng_untouched

@@ -12,7 +12,7 @@ from torchrl.data import Bounded, Categorical, Unbounded
 
 import envs
 from rlstack.agents.interface import Interface
-from rlstack.agents.risk import levels
+from rlstack.agents.iqn import levels
 from rlstack.config import ConfigError
 from rlstack.config.agents import AdaptiveLevel
 from tests.agents.small_agents import Decisions, small

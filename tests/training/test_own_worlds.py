@@ -15,7 +15,7 @@ from torchrl.envs import EnvBase
 
 import rlstack
 from envs.cartpole.env import CartPole
-from rlstack.command import own_world
+from rlstack.command import own_components
 from rlstack.config import ConfigError
 from rlstack.runs.worlds import build_world, with_defaults
 from rlstack.train import _completed
@@ -94,7 +94,7 @@ def test_command_lines_of_own_worlds(given: list[str], taken: list[str], tmp_pat
     (tmp_path / "env").mkdir()
     (tmp_path / "env" / "harbour.yaml").write_text('name: "mine:Harbour"  # and no more\n')
     folder = ["--config-dir", str(tmp_path)]
-    assert own_world([*folder, *given]) == [*folder, *taken]
+    assert own_components([*folder, *given]) == [*folder, *taken]
 
 
 def test_a_debugged_run_of_an_own_world_is_small() -> None:

@@ -11,10 +11,9 @@ import pytest
 import torch
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
-from omegaconf import OmegaConf
 
 from rlstack.agents import precision
-from rlstack.config import build, conf_dir, to_plain
+from rlstack.config import build, conf_dir, load_group, to_plain
 from rlstack.config.errors import ConfigError
 from rlstack.runs.loading import load
 from rlstack.runs.run_directory import RunDirectory
@@ -59,7 +58,8 @@ def test_auto_takes_bfloat16_where_recipe_and_device_gain(
 
 
 def test_auto_is_the_default_and_three_recipes_gain() -> None:
-    agents = [OmegaConf.load(path) for path in Path(conf_dir(), "agent").glob("*.yaml") if path.stem != "legacy"]
+    names = [path.stem for path in Path(conf_dir(), "agent").glob("*.yaml") if path.stem != "legacy"]
+    agents = [load_group("agent", name) for name in names]
     assert len(agents) > 10
     assert {(agent["precision"], agent["bfloat16_pays"]) for agent in agents} == {("auto", False)}
     gaining = {

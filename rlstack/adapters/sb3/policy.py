@@ -14,9 +14,9 @@ from torch import Tensor
 from torchrl.data import Composite
 from torchrl.envs import EnvBase
 
-from rlstack.agents.episode_starts import EpisodeStarts
 from rlstack.agents.fit import choices, describe_action, describe_observation, encode
 from rlstack.agents.interface import Interface
+from rlstack.agents.recurrent_policy import EpisodeStarts
 from rlstack.config import ConfigError
 
 from .model import SB3Model, load_sb3
@@ -34,7 +34,7 @@ def sb3_policy(
     Discrete actions are the likeliest (PPO, A2C) or those of highest value (DQN). Continuous ones are the Gaussian's
     mean clipped to the env's bounds (PPO, A2C), or the squashed mean rescaled from [-1, 1] to the env's bounds (SAC).
     A RecurrentPPO carries its LSTM's state from call to call, one per world and agent, and begins anew where
-    :class:`~rlstack.agents.episode_starts.EpisodeStarts` says so; ``policy.reset()`` forgets everything.
+    :class:`~rlstack.agents.recurrent_policy.EpisodeStarts` says so; ``policy.reset()`` forgets everything.
 
     Args:
         model: as loaded, copied to the env's device, or its file; a structured observation must have its keys.

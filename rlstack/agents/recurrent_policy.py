@@ -1,4 +1,4 @@
-"""Acting with a memory."""
+"""Acting with a memory, and where episodes begin in envs that do not hand it on."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
 from envs.world import MEMORY
-from rlstack.agents.episode_starts import EpisodeStarts
 
-from ..base import Policy
-from ..interface import MASK, Interface
+from .base import Policy
+from .interface import MASK, Interface
 
 Recall = Callable[[Any, Tensor], tuple[Any, Tensor]]
 """Observation ``[...]`` and memory ``[..., M]`` to what is remembered, in its place, and the memory after it."""
@@ -25,7 +24,7 @@ class RecurrentPolicy(TensorDictModuleBase):
 
     The memory ``[..., M]`` stands under ``memory`` (or ``("agents", "memory")``), that after the decision in ``next``.
     An :class:`envs.world.World` hands it on from step to step and empties it where an episode ends. In other envs the
-    policy keeps it, and :class:`~rlstack.agents.episode_starts.EpisodeStarts` says where episodes begin. An agent
+    policy keeps it, and :class:`EpisodeStarts` says where episodes begin. An agent
     that is not active remembers nothing.
 
     Args:
@@ -102,3 +101,57 @@ class RecurrentPolicy(TensorDictModuleBase):
         if self._held is None or self._held.shape[:-1] != lead:
             return self._first(lead.numel()).view(*lead, -1)
         return self._held * (~starts).to(self._held.dtype).unsqueeze(-1)
+
+
+class EpisodeStarts:
+    """Tells at every step which entries of the batch begin an episode.
+
+    With ``is_init`` (TorchRL's ``InitTracker``) in the tensordict, at the root or under the group, that says it.
+    Without, the tensordict of the last call is looked at again: the env's step has put ``next`` into it meanwhile, so
+    an entry begins anew where ``next`` was done, or where the observation is not the one that ``next`` promised (a
+    reset in between, even of a running episode). Where steps leave no ``next`` in the policy's own tensordict (it was
+    given a copy), only ``done`` of the tensordict itself is left, and whoever steps must say so by :meth:`reset`.
+    """
+
+    def __init__(self, interface: Interface) -> None:
+        self._interface, self._keys = interface, interface.observation_keys()
+        self._last: TensorDictBase | None = None
+        self._lead: torch.Size | None = None
+
+    def reset(self) -> None:
+        """Makes everything begin anew at the next step."""
+        self._last = self._lead = None
+
+    def __call__(self, tensordict: TensorDictBase, lead: torch.Size) -> Tensor:
+        """Bool of shape ``lead``, the batch dimensions (worlds, and agents if there are several)."""
+        last, known = self._last, self._lead
+        self._last, self._lead = tensordict, lead
+        device = tensordict.get(self._keys[0]).device
+        init = self._flags(tensordict, "is_init", lead)
+        if known != lead or last is None:
+            return torch.ones(lead, dtype=torch.bool, device=device)
+        if init is not None:
+            return init
+        starts = torch.zeros(lead, dtype=torch.bool, device=device)
+        following = last.get("next", None) if last is not tensordict else None
+        for entry in (tensordict, following):
+            done = None if entry is None else self._flags(entry, "done", lead)
+            starts = starts if done is None else starts | done
+        for key in self._keys:
+            promised = None if following is None else following.get(key, None)
+            if promised is not None:
+                differs = promised != tensordict.get(key)
+                starts = starts | differs.reshape(*lead, -1).any(-1)
+        return starts
+
+    def _flags(self, tensordict: TensorDictBase, name: str, lead: torch.Size) -> Tensor | None:
+        """A flag of the world or of the agents, whichever are set, for every entry."""
+        found: Tensor | None = None
+        for key in {name, self._interface.key(name)}:
+            flag = tensordict.get(key, None)
+            if flag is None:
+                continue
+            flag = flag.bool().reshape(flag.shape[:-1] if flag.shape[-1:] == (1,) and flag.dim() > 1 else flag.shape)
+            flag = flag.reshape(*flag.shape, *[1] * (len(lead) - flag.dim())).expand(lead)
+            found = flag if found is None else found | flag
+        return found

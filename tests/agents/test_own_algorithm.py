@@ -1,0 +1,69 @@
+"""An algorithm of a user's: one file and a yaml, as the README of the agents shows."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+from tensordict import TensorDict
+
+import envs
+from rlstack.agents import Agent, build_agent, completed
+from rlstack.config import ConfigError
+from tests.agents.munchausen import MunchausenConfig, MunchausenLoss
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+CLASS = "tests.agents.munchausen:MunchausenDQN"
+
+
+def agent(**options: object) -> Agent:
+    config = completed({"name": "munchausen", "algorithm": CLASS, **options})
+    return build_agent(config, envs.make("cartpole", num_worlds=2), 1000)
+
+
+def test_the_readme_shows_this_file() -> None:
+    readme = (ROOT / "rlstack/agents/README.md").read_text(encoding="utf-8")
+    assert (HERE / "munchausen.py").read_text(encoding="utf-8") in readme
+
+
+def test_its_options_are_checked_like_ours() -> None:
+    expected = MunchausenConfig("munchausen", CLASS, alpha=0.5, precision="float32")
+    assert agent(alpha=0.5, precision="float32").config == expected
+    with pytest.raises(ConfigError, match=r"agent.alpha: 5.0 is outside \[0, 1\]"):
+        agent(alpha=5.0)
+    with pytest.raises(ConfigError, match=r"agent.alhpa: unknown key, did you mean 'alpha'"):
+        agent(alhpa=0.5)
+
+
+def test_its_target_is_that_of_the_paper() -> None:
+    network = torch.nn.Linear(2, 2, bias=False)
+    with torch.no_grad():
+        network.weight.copy_(torch.eye(2))  # the values are the observation
+    loss = MunchausenLoss(network, MunchausenConfig("munchausen", CLASS, alpha=0.5, temperature=1.0, gamma=0.5))
+    following = {"observation": torch.zeros(1, 2), "reward": torch.ones(1, 1), "terminated": torch.zeros(1, 1).bool()}
+    batch = TensorDict({"observation": torch.zeros(1, 2), "action": torch.tensor([1]), "next": following}, [1])
+    # Uniform policies: 1 + 0.5 log(1/2) + 0.5 log 2.
+    torch.testing.assert_close(loss.target_value(batch), torch.ones(1, 1))
+
+
+@pytest.mark.parametrize("by_yaml", [True, False])
+def test_it_trains_from_a_yaml_and_from_its_name_alone(by_yaml: bool, tmp_path: Path) -> None:
+    if by_yaml:
+        (tmp_path / "conf/agent").mkdir(parents=True)
+        yaml = f"defaults: [dqn, _self_]\nname: munchausen\nalgorithm: {CLASS}\nalpha: 0.8\n"
+        (tmp_path / "conf/agent/mine.yaml").write_text(yaml)
+        given = ["--config-dir=conf", "agent=mine", "agent.epsilon.end=0.2"]
+    else:
+        given = [f"agent.algorithm={CLASS}", "agent.alpha=0.8", "agent.epsilon.end=0.2"]
+    command = [sys.executable, "-m", "rlstack.train", *given, "env=cartpole", "debug=300", "logger=csv", "run_dir=run"]
+    there = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=there, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    stored = OmegaConf.load(tmp_path / "run/config.yaml").agent
+    assert (stored.algorithm, stored.alpha, stored.epsilon.end, stored.temperature) == (CLASS, 0.8, 0.2, 0.03)
