@@ -29,7 +29,6 @@ from yaml import MarkedYAMLError, YAMLError
 
 from envs.working import Work
 from rlstack.config import ConfigError, catalogue, conf_dir
-from rlstack.config.agents import store_options
 from rlstack.config.errors import RunError, did_you_mean, missing_option, nearest, unknown_key
 from rlstack.config.exits import exit_in_one_line
 from rlstack.config.groups import is_own
@@ -120,7 +119,6 @@ def hydra_command(
                 typed = own_components(ordered if arguments is None else arguments(ordered))
                 groups = catalogue.read_command(config_name).groups if makes_runs else None
                 with sweep_folder(typed, groups) as (sys.argv[1:], sweep):
-                    store_options()
                     command = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=config_name)
                     try:
                         return command(guarded)()

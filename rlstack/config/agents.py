@@ -596,7 +596,7 @@ OPTIONS: dict[str, type[Any]] = {
 
 
 def store_options() -> None:
-    """Tells Hydra of :data:`OPTIONS`; done before anything is composed."""
+    """Tells Hydra of :data:`OPTIONS`, before anything can be composed: our folder of yaml files begins with them."""
     from hydra.core.config_store import ConfigStore
 
     for name, config in OPTIONS.items():

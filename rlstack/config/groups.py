@@ -88,9 +88,6 @@ def compose_config(name: str, overrides: Sequence[str] = ()) -> DictConfig:
     from hydra.errors import HydraException
     from yaml import YAMLError
 
-    from rlstack.config.agents import store_options
-
-    store_options()
     # Inside a command Hydra is in use already: it gets its state back.
     outer = GlobalHydra.instance().hydra
     GlobalHydra.instance().hydra = None
