@@ -159,8 +159,8 @@ def from_checkpoint(config: EvaluateConfig, device: torch.device) -> Candidate:
         ConfigError: no such checkpoint, impossible changes, or a world that does not fit the agent.
     """
     from rlstack.evaluation.evaluator import check_fit
-    from rlstack.runs.latest import named
     from rlstack.runs.loading import load, overrides
+    from rlstack.runs.run_directory import named
 
     loaded = load(named(str(config.checkpoint), "checkpoint"), device=device, which=config.which, agent=config.agent)
     env = _without_opponents(config, config.env or loaded.config["env"])

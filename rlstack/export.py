@@ -33,8 +33,8 @@ def run(cfg: DictConfig) -> None:
     if config.checkpoint is None:
         raise ConfigError("checkpoint: missing, give a run directory or a checkpoint file: checkpoint=runs/<run>")
     from rlstack.adapters.exporting import INPUTS, beside, export_policy
-    from rlstack.runs.latest import named
     from rlstack.runs.loading import load
+    from rlstack.runs.run_directory import named
 
     loaded = load(named(config.checkpoint, "checkpoint"), which=config.which, agent=config.agent)
     if config.format == "arena":

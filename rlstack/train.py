@@ -34,7 +34,7 @@ def run(cfg: DictConfig) -> float:
 
 def _named(plain: dict[str, Any]) -> dict[str, str]:
     """The runs that this one goes on from, ``latest`` by its own name, which stays the same."""
-    from rlstack.runs.latest import named
+    from rlstack.runs.run_directory import named
 
     given = {key: convert(str | None, plain[key], key) for key in ("resume", "init")}
     return {key: named(value, key) for key, value in given.items() if value is not None}

@@ -54,7 +54,7 @@ def run(cfg: DictConfig) -> None:
     config = build(WatchConfig, cfg)
     _check_output(config)
     if config.checkpoint is not None:
-        from rlstack.runs.latest import named
+        from rlstack.runs.run_directory import named
 
         config.checkpoint = named(config.checkpoint, "checkpoint")
     told: list[str] = []

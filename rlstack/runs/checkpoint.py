@@ -23,7 +23,7 @@ from envs.bounded_files import RATIO
 from envs.whole_files import replacing
 from rlstack.files.safe_load import is_torchscript, load_tensors
 
-from .disk import naming
+from .run_directory import naming
 
 FORMAT = "rlstack-checkpoint"
 VERSION = 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import time
@@ -20,12 +21,18 @@ from rlstack.config.bounded_yaml import read_text
 from rlstack.config.errors import nearest_path
 from rlstack.config.named_code import check_named
 
-from .disk import naming
-
 if TYPE_CHECKING:
     from .checkpoint import CheckpointStore
 
 CONFIG = "config.yaml"
+LATEST = "latest"
+"""In place of a run's name: the newest run; a folder of that name is ``./latest``."""
+OF_THE_DISK = {
+    getattr(errno, name)
+    for name in ("ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EIO", "EACCES", "EPERM", "ESTALE", "ENXIO", "ENODEV")
+    if hasattr(errno, name)
+}
+"""What an :class:`OSError` says of them."""
 
 
 class RunDirectory:
@@ -198,3 +205,37 @@ def make_first_free(path: Path, key: str) -> Path:
             raise ConfigError(f"{key}: {path} cannot be made ({error.strerror})") from None
         else:
             return candidate
+
+
+def named(path: str, key: str) -> str:
+    """A run directory or a checkpoint as the user named it; of ``latest`` the run, which the first process also prints.
+
+    That is the run below ``runs/`` whose last checkpoint is the newest.
+
+    Args:
+        path: the name.
+        key: where it was given, for messages.
+
+    Raises:
+        ConfigError: there is no such run.
+    """
+    if path != LATEST:
+        return path
+    files = (file for file in Path("runs").rglob("checkpoints/[!.]*.pt") if (file.parents[1] / CONFIG).is_file())
+    newest = max(files, key=lambda file: (file.stat().st_mtime_ns, file), default=None)
+    if newest is None:
+        raise ConfigError(
+            f"{key}: latest is the newest run below runs/, where no run has a checkpoint; give {key}=<run>"
+        )
+    if os.environ.get("RANK", "0") == "0":
+        print(f"{key}: latest is {newest.parents[1]}", flush=True)
+    return str(newest.parents[1])
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Within it, errors of writing name the file, which the system only does when it is opened."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from error

@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal
 from rlstack.config import ConfigError, Interval, convert
 from rlstack.config.agents import Count, NonNegative, Positive, Whole
 
-from .curriculum.config import CurriculumConfig
 from .notices import check_address
+from .stages import CurriculumConfig
 
 _CORES = os.cpu_count() or 1
 Threads = Annotated[int, Interval(low=1, high=max(64, _CORES), why=f"this machine has {_CORES} cores")]

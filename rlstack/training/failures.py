@@ -12,7 +12,7 @@ import torch
 from envs.processes import EnvironmentFailed, WorkersFailed, place_of
 from rlstack.config.errors import RunError
 from rlstack.data.remote import CollectorFailed
-from rlstack.runs.disk import OF_THE_DISK
+from rlstack.runs.run_directory import OF_THE_DISK
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from typing_extensions import Self
 from envs.whole_files import replacing, write_text
 from rlstack.config import ConfigError
 from rlstack.config.errors import did_you_mean
-from rlstack.runs.disk import naming
+from rlstack.runs.run_directory import naming
 
 from .config import LoggerConfig, ObjectiveConfig
 

@@ -28,9 +28,8 @@ from rlstack.runs.seeding import restore_rng, rng_state, seed_everything
 from rlstack.runs.worlds import choose_device, size_key, world_options
 
 from .acceleration import Acceleration
-from .clock import Clock, Due
 from .config import TrainConfig
-from .curriculum.course import Curriculum
+from .curriculum import Curriculum
 from .distributed import Ranks
 from .guard import Guard
 from .hardware import Hardware
@@ -38,7 +37,7 @@ from .hooks import DropBatch, Hook, SelfPlayHook
 from .imitation import Imitation
 from .interrupt import Interrupted, Interrupts
 from .loggers import MetricLogger
-from .monitor import Monitor, count_frames
+from .monitor import Clock, Monitor, count_frames, is_due
 from .progress import Progress
 from .remote import build_worlds, remote, start_collector, worlds_here
 from .self_check import BatchChecks
@@ -251,7 +250,7 @@ class Training:
 
     def due(self, every: float) -> bool:
         """Something that happens every so many frames happens after this batch; everything at the end of the run."""
-        return Due(self.previous, self.frames, self.last_frame)(every)
+        return is_due(every, self.previous, self.frames, self.last_frame)
 
     @property
     def worker_failures(self) -> int:

@@ -1,7 +1,8 @@
-"""What the data of a run says about itself between two log lines."""
+"""What a run counts: its frames, its time, and the episodes and learning between two lines of the log."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -105,3 +106,39 @@ def count_frames(batch: TensorDictBase, sequences: TensorDictBase, unit: str) ->
         return batch.numel()
     active = sequences.get("active")
     return int(torch.count_nonzero(active))
+
+
+class Clock:
+    """Wall-clock and CPU time of a run, which may have begun in an earlier process.
+
+    Attributes:
+        total: seconds of the whole run as they were last read: on the wall, and of all its CPU threads.
+    """
+
+    def __init__(self) -> None:
+        self.total = {"time/seconds": 0.0, "time/cpu_seconds": 0.0}
+        self.start(0)
+
+    def start(self, frames: int) -> None:
+        """This process begins, or goes on, after so many frames."""
+        self._before, self._frames = self.total, frames
+        self._wall, self._cpu = time.monotonic(), time.process_time()
+
+    def rate(self, frames: int) -> float:
+        """Frames per second of this process."""
+        return (frames - self._frames) / max(time.monotonic() - self._wall, 1e-9)
+
+    def read(self) -> dict[str, float]:
+        """Reads :attr:`total`."""
+        wall, cpu = time.monotonic() - self._wall, time.process_time() - self._cpu
+        before = self._before
+        self.total = {
+            "time/seconds": before["time/seconds"] + max(wall, 1e-9),
+            "time/cpu_seconds": before["time/cpu_seconds"] + cpu,
+        }
+        return self.total
+
+
+def is_due(every: float, previous: int, now: int, last: int) -> bool:
+    """Whether something that happens every so many frames falls between two counts; always at the end of the run."""
+    return now >= last or now // every > previous // every

@@ -27,7 +27,7 @@ from rlstack.runs.seeding import seed_everything
 from rlstack.runs.worlds import build_world, device_of_worlds, size_key
 
 from .config import CollectorConfig, TrainConfig
-from .curriculum.course import Curriculum
+from .curriculum import Curriculum
 
 _CPU = torch.device("cpu")
 

@@ -24,7 +24,7 @@ from rlstack.runs.seeding import rng_untouched
 from rlstack.runs.worlds import build_world, choose_device
 
 from .config import TrainConfig
-from .curriculum.course import Curriculum
+from .curriculum import Curriculum
 from .failures import environment_errors
 from .hooks import Hook
 from .remote import worlds_here

@@ -22,8 +22,8 @@ from rlstack.convert import main as convert
 from rlstack.convert import positional
 from rlstack.export import main as export
 from rlstack.runs.checkpoint import write_checkpoint
-from rlstack.training.curriculum.config import CurriculumConfig
-from rlstack.training.curriculum.course import Curriculum
+from rlstack.training.curriculum import Curriculum
+from rlstack.training.stages import CurriculumConfig
 from tests.adapters.small_worlds import Noise
 from tests.agents.arena_recordings import Recording
 from tests.exhaustive import exhaustive

@@ -19,8 +19,8 @@ from rlstack.evaluation.evaluator import evaluate
 from rlstack.play.pool import LEARNER, Pool, Standings, make_sampler
 from rlstack.play.self_play import SelfPlay
 from rlstack.play.versus import Versus
-from rlstack.training.curriculum.config import CurriculumConfig
-from rlstack.training.curriculum.course import Curriculum
+from rlstack.training.curriculum import Curriculum
+from rlstack.training.stages import CurriculumConfig
 from tests.play.duel import NAME, Duel
 
 

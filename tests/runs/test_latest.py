@@ -11,7 +11,7 @@ import pytest
 from rlstack import evaluate, export, train, watch
 from rlstack.config import ConfigError
 from rlstack.config.groups import compose_config
-from rlstack.runs.latest import named
+from rlstack.runs.run_directory import named
 
 
 def run(folder: str, time: int, *files: str) -> None:

@@ -25,9 +25,9 @@ from rlstack.evaluation.evaluator import evaluate
 from rlstack.runs.checkpoint import read_checkpoint
 from rlstack.runs.run_directory import RunDirectory
 from rlstack.training.config import TrainConfig
-from rlstack.training.curriculum.config import CurriculumConfig
-from rlstack.training.curriculum.course import Curriculum
+from rlstack.training.curriculum import Curriculum
 from rlstack.training.loop import Training
+from rlstack.training.stages import CurriculumConfig
 from tests.adapters.small_worlds import Noise
 from tests.exhaustive import exhaustive
 from tests.training.test_progress import Stream

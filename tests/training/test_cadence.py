@@ -15,9 +15,9 @@ from rlstack.config import ConfigError, build, to_plain
 from rlstack.config.groups import compose_config
 from rlstack.runs.run_directory import RunDirectory
 from rlstack.training.acceleration import planned
-from rlstack.training.clock import Due
 from rlstack.training.config import TrainConfig, with_length
 from rlstack.training.loop import Training
+from rlstack.training.monitor import is_due
 from rlstack.training.self_check import check_buildable
 from rlstack.training.summary import describe
 
@@ -72,7 +72,7 @@ def test_cadences_follow_the_world_and_the_length(
 def test_a_tenth_makes_ten_evaluations(total: int, batch: int) -> None:
     every = config(*PENDULUM, total_frames=total).eval.every
     ends = range(batch, total + batch, batch)
-    assert sum(Due(end - batch, end, total)(every) for end in ends) == 10
+    assert sum(is_due(every, end - batch, end, total) for end in ends) == 10
 
 
 @pytest.mark.parametrize("env", ["gymnasium", "pettingzoo"])

@@ -25,12 +25,10 @@ from rlstack.evaluation.evaluator import Evaluation, evaluate
 from rlstack.runs.run_directory import RunDirectory
 from rlstack.runs.worlds import world_options
 from rlstack.training.config import TrainConfig
-from rlstack.training.curriculum.config import CurriculumConfig
-from rlstack.training.curriculum.course import Curriculum
-from rlstack.training.curriculum.picture import advances, read_curve, save_curriculum
-from rlstack.training.curriculum.rules import Standing, parse_rule
+from rlstack.training.curriculum import Curriculum, advances, read_curve, save_curriculum
 from rlstack.training.loop import Training
 from rlstack.training.self_check import check_buildable
+from rlstack.training.stages import CurriculumConfig, parse_rule
 from tests.exhaustive import exhaustive
 from tests.small_run import SMALL_RUN
 
@@ -153,7 +151,7 @@ WINS = {"episodes": 5, "success": {"min": 0.2}}
 )
 def test_rules(rule: Any, means: dict[str, float], count: int, holds: bool) -> None:
     parsed = parse_rule(rule, "rule", window=7)
-    assert parsed.holds(Standing(count, means.__getitem__)) == holds
+    assert parsed.holds(count, means.__getitem__) == holds
 
 
 @pytest.mark.parametrize(

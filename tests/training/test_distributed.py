@@ -21,7 +21,7 @@ from rlstack.config import ConfigError, build
 from rlstack.data.normalizers import RunningMoments
 from rlstack.runs.checkpoint import read_checkpoint
 from rlstack.training.config import TrainConfig
-from rlstack.training.curriculum.episodes import LatestEpisodes
+from rlstack.training.curriculum import LatestEpisodes
 from rlstack.training.distributed import Ranks, share_of
 from rlstack.training.monitor import Monitor
 from rlstack.training.run import train

@@ -11,8 +11,8 @@ import rlstack
 from envs.rocket.env import Rocket
 from rlstack.agents import make_agent
 from rlstack.config import ConfigError, build, load_group
-from rlstack.training.curriculum.config import CurriculumConfig
-from rlstack.training.curriculum.course import Curriculum
+from rlstack.training.curriculum import Curriculum
+from rlstack.training.stages import CurriculumConfig
 
 TEAMS = {
     (1, 1): [True, False, True, False],

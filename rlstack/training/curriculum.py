@@ -1,27 +1,38 @@
-"""A world's stages in order, and where in them a run is."""
+"""A curriculum: a world's stages in order, where in them a run is, and a picture of how it came through them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from tensordict import TensorDictBase
+from torch import Tensor
 from torchrl.envs import EnvBase
 
+from envs.whole_files import replacing
 from envs.world import hooks_of
 from rlstack.config import ConfigError
 from rlstack.config.errors import did_you_mean
 from rlstack.play.versus import Versus
 
-from ..hooks import Hook
-from .config import CurriculumConfig
-from .episodes import SUCCESS, LatestEpisodes
-from .picture import STAGE, save_curriculum
-from .rules import CLOCKS, FRAMES, OF_SUCCESSES, Standing
+from .hooks import Hook
+from .loggers import FRAMES as FRAMES_COLUMN
+from .loggers import METRICS_FILE, read_metrics
+from .stages import CLOCKS, FRAMES, OF_SUCCESSES, CurriculumConfig
 
 if TYPE_CHECKING:
-    from ..loop import Training
+    from .loop import Training
+
+STAGE = "curriculum/stage"
+SUCCESS = "success"
+SHOWN = ("train/success", "train/return")
+"""What the picture shows below the stages: the first that was logged."""
+PICTURE = "curriculum.png"
+_BLUE, _GREY = "#1f5fa8", "#888888"
+Curve = list[tuple[float, float]]
 
 
 class Curriculum(Hook):
@@ -42,7 +53,8 @@ class Curriculum(Hook):
     name = "curriculum"
 
     def __init__(self, config: CurriculumConfig, env: EnvBase) -> None:
-        _check_stages(env)
+        if not hooks_of(env).num_stages:
+            raise ConfigError(f"curriculum: {type(env).__name__} has no stages as it is configured")
         self.config, self._env = config.within(hooks_of(env).stage_names), env
         used = {stage.name for stage in self.config.stages}
         self._left_out = [stage.name for stage in config.stages if stage.name not in used]
@@ -53,7 +65,7 @@ class Curriculum(Hook):
         if self._with_opponents:
             _check_opponents(config, env)
         metrics = list(dict.fromkeys(metric for rule in self._rules for metric in rule.metrics))
-        waits = max((rule.most_episodes for rule in self._rules), default=0)
+        waits = max((rule.episodes for rule in self._rules), default=0)
         self._episodes = LatestEpisodes(_statistics(metrics, env), config.window, waits)
         self._frames, self._begun = 0, 0
         self._passed: dict[str, float] = {}
@@ -110,7 +122,7 @@ class Curriculum(Hook):
         if self.stage >= len(self._rules):  # the last stage
             return False
         rule = self._rules[self.stage]
-        if not rule.holds(Standing(len(self._episodes), self._mean)):
+        if not rule.holds(len(self._episodes), self._mean):
             return False
         self._passed = {metric: self._mean(metric) for metric in rule.metrics}
         self._begun = frames
@@ -170,11 +182,6 @@ def _written(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
-def _check_stages(env: EnvBase) -> None:
-    if not hooks_of(env).num_stages:
-        raise ConfigError(f"curriculum: {type(env).__name__} has no stages as it is configured")
-
-
 def _check_opponents(config: CurriculumConfig, env: Any) -> None:
     if not isinstance(env, Versus):
         raise ConfigError("curriculum.stages: for opponents of stages set env.opponents, such as {players: [random]}")
@@ -209,3 +216,128 @@ def _statistics(metrics: list[str], env: EnvBase) -> list[str]:
             guess = did_you_mean((missing or [metric])[0], known)
             raise ConfigError(f"curriculum: no metric {metric!r} in this world, {guess}allowed: {allowed}")
     return known
+
+
+class LatestEpisodes:
+    """The last ``capacity`` finished episodes, of which the last ``window`` make the means.
+
+    Args:
+        statistics: names of the world's episode statistics to keep.
+    """
+
+    def __init__(self, statistics: Iterable[str], window: int, capacity: int) -> None:
+        self._columns: dict[str, list[float]] = {name: [] for name in statistics}
+        self._window, self._capacity = window, max(window, capacity)
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def finished(self, batch: TensorDictBase) -> dict[str, Any]:
+        """The episodes that end in a collector batch ``[W, T]``, by time, then by worlds: as :meth:`state_dict`."""
+        ended = batch.get(("next", "done"))[..., 0].movedim(-1, 0)
+        count = int(ended.sum())
+        if not self._columns or not count:  # a world may tell nothing of its episodes
+            return {"columns": {}, "count": count}
+        entries = [batch.get(("next", "episode", name)) for name in self._columns]
+        rows = torch.stack([_in_time(entry, ended).double() for entry in entries], -1)[ended]
+        return {"columns": dict(zip(self._columns, rows.T.tolist(), strict=True)), "count": count}
+
+    def take(self, found: dict[str, Any]) -> None:
+        """Takes in what :meth:`finished` has found."""
+        if found["columns"]:
+            self.add(found["columns"])
+        else:
+            self._count = min(self._count + found["count"], self._capacity)
+
+    def add(self, episodes: Mapping[str, Sequence[float]]) -> None:
+        """Takes in episodes by statistic, oldest first."""
+        for name, column in self._columns.items():
+            column.extend(map(float, episodes[name]))
+            del column[: -self._capacity]
+            self._count = len(column)
+
+    def mean(self, metric: str) -> float:
+        """Over the window; not a number where no episode counts."""
+        name, only_successes, _ = metric.partition(OF_SUCCESSES)
+        values = self._columns[name][-self._window :]
+        if only_successes:
+            values = [value for value, won in zip(values, self._columns[SUCCESS][-self._window :]) if won > 0]
+        return math.fsum(values) / len(values) if values else math.nan
+
+    def clear(self) -> None:
+        """Forgets all of them."""
+        for column in self._columns.values():
+            column.clear()
+        self._count = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """The episodes by statistic, oldest first, and how many they are."""
+        return {"columns": {name: list(column) for name, column in self._columns.items()}, "count": self._count}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores :meth:`state_dict`."""
+        self._count = state["count"]
+        self._columns = {name: list(state["columns"][name]) for name in self._columns}
+
+
+def _in_time(entry: Tensor, like: Tensor) -> Tensor:
+    """``[W, T, 1]`` as ``[T, W]``, as the end flags are."""
+    return entry.movedim(like.dim() - 1, 0).reshape(like.shape)
+
+
+# -- picture -----------------------------------------------------------------------------------------------------
+
+
+def save_curriculum(run: Path, names: Sequence[str] = ()) -> Path | None:
+    """Draws the stages of a run over its frames, from ``metrics.csv``, into ``curriculum.png`` beside it.
+
+    Args:
+        run: the run directory.
+        names: of the stages; numbers where there are none.
+
+    Returns the file, or None for a run without a curriculum.
+    """
+    from matplotlib.figure import Figure  # slow to import, and not always wanted
+
+    curves = {name: read_curve(run / METRICS_FILE, name) for name in (STAGE, *SHOWN)}
+    stages = curves[STAGE]
+    if not stages:
+        return None
+    below = next((name for name in SHOWN if curves[name]), None)
+    figure = Figure(figsize=(8, 5 if below else 3), layout="constrained")
+    axes = figure.subplots(2 if below else 1, 1, sharex=True, squeeze=False)[:, 0]
+    _draw_stages(axes[0], stages, names)
+    if below is not None:
+        axes[1].plot(*zip(*curves[below], strict=True), color=_BLUE, linewidth=1.2)
+        axes[1].set_ylabel(below.removeprefix("train/"))
+        if below == SHOWN[0]:
+            axes[1].set_ylim(-0.02, 1.02)
+        for frames, _ in advances(stages):
+            axes[1].axvline(frames, color=_GREY, linewidth=0.6, linestyle=":")
+    axes[-1].set_xlabel("frames")
+    for axis in axes:
+        axis.spines[["top", "right"]].set_visible(False)
+    with replacing(run / PICTURE) as (partial,):
+        figure.savefig(partial, dpi=120)
+    return run / PICTURE
+
+
+def _draw_stages(axis: Any, stages: Curve, names: Sequence[str]) -> None:
+    points = [(0.0, 0.0), *stages]
+    axis.step(*zip(*points, strict=True), where="post", color=_BLUE, linewidth=1.6)
+    top = max(len(names) - 1, int(max(stage for _, stage in points)))
+    axis.set_yticks(range(top + 1), [names[k] if k < len(names) else str(k) for k in range(top + 1)])
+    axis.set_ylim(-0.3, top + 0.3)
+
+
+def advances(stages: Curve) -> Curve:
+    """The points at which a stage begins: ``(frames, stage)``."""
+    return [now for before, now in zip([(0.0, 0.0), *stages], stages) if now[1] != before[1]]
+
+
+def read_curve(path: Path, column: str) -> Curve:
+    """One metric of a run over its frames; empty where it was never logged."""
+    if not path.is_file():
+        return []
+    return [(row[FRAMES_COLUMN], row[column]) for row in read_metrics(path) if column in row]

@@ -1,0 +1,184 @@
+"""The stages of a curriculum as its configuration names them, and the rules by which each is passed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, TypeAlias
+
+from rlstack.config import ConfigError, Interval
+from rlstack.config.errors import unknown_key
+
+FRAMES, STAGE_FRAMES = "frames", "stage_frames"
+CLOCKS = (FRAMES, STAGE_FRAMES)
+"""Metrics of the run itself: its frames, and those since the stage began."""
+OF_SUCCESSES = "_if_success"
+"""Ending of a metric that only successful episodes count for."""
+_WHERE = "curriculum"
+
+Mean: TypeAlias = Callable[[str], float]
+"""The mean of a metric over the latest episodes; not a number where none counts."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """When a stage is passed.
+
+    Attributes:
+        metrics: what it asks for, in the order of the configuration.
+        episodes: the largest number of episodes that it waits for.
+        holds: the stage is passed, judged by the number of known episodes and the means of metrics.
+    """
+
+    metrics: list[str]
+    episodes: int
+    holds: Callable[[int, Mean], bool]
+
+
+def parse_rule(entries: Any, where: str, window: int) -> Rule:
+    """A rule from its configuration.
+
+    ``{episodes: 50, success: {min: 0.9}, length: {max: 300}}`` waits for 50 episodes and for both means;
+    ``{any: [...]}`` and ``{all: [...]}`` hold further rules. Metrics are the world's episode statistics,
+    ``<statistic>_if_success`` (of successful episodes alone), ``frames`` of the run and ``stage_frames`` of the stage.
+
+    Args:
+        entries: the mapping.
+        where: the key under which it stands, for messages.
+        window: how many episodes it waits for if it asks for means and does not say.
+
+    Raises:
+        ConfigError: another form, naming the key under ``where``.
+    """
+    if not isinstance(entries, Mapping) or not entries:
+        raise ConfigError(f"{where}: expected a mapping of metrics to bounds, got {entries!r}")
+    for name, combine in (("any", any), ("all", all)):
+        if name in entries:
+            return _combined(entries, name, combine, where, window)
+    bounds = {key: _bounds(value, f"{where}.{key}") for key, value in entries.items() if key != "episodes"}
+    waits = entries.get("episodes", window if set(bounds) - set(CLOCKS) else 0)
+    if isinstance(waits, bool) or not isinstance(waits, int) or waits < 0:
+        raise ConfigError(f"{where}.episodes: expected a number of episodes, got {waits!r}")
+
+    def holds(episodes: int, mean: Mean) -> bool:
+        # A mean that is not a number is within no bounds.
+        return episodes >= waits and all(low <= mean(metric) <= high for metric, (low, high) in bounds.items())
+
+    return Rule(list(bounds), waits, holds)
+
+
+def _combined(entries: Mapping[str, Any], name: str, combine: Callable[[Any], bool], where: str, window: int) -> Rule:
+    parts = entries[name]
+    if len(entries) > 1:
+        raise ConfigError(f"{where}: {name!r} stands alone; put the other conditions into a rule of its list")
+    if not isinstance(parts, list | tuple) or not parts:
+        raise ConfigError(f"{where}.{name}: expected a list of rules, got {parts!r}")
+    rules = [parse_rule(part, f"{where}.{name}[{index}]", window) for index, part in enumerate(parts)]
+    metrics = list(dict.fromkeys(metric for rule in rules for metric in rule.metrics))
+
+    def holds(episodes: int, mean: Mean) -> bool:
+        return combine(rule.holds(episodes, mean) for rule in rules)
+
+    return Rule(metrics, max(rule.episodes for rule in rules), holds)
+
+
+def _bounds(value: Any, where: str) -> tuple[float, float]:
+    if not isinstance(value, Mapping) or not value:
+        raise ConfigError(f"{where}: expected {{min: ...}}, {{max: ...}} or both, got {value!r}")
+    for key, bound in value.items():
+        if key not in ("min", "max"):
+            raise ConfigError(unknown_key(f"{where}.{key}", ("min", "max")))
+        if isinstance(bound, bool) or not isinstance(bound, int | float) or not math.isfinite(bound):
+            raise ConfigError(f"{where}.{key}: expected a number, got {bound!r}")
+    low, high = value.get("min", -math.inf), value.get("max", math.inf)
+    if low > high:
+        raise ConfigError(f"{where}: min {low:g} is above max {high:g}")
+    return low, high
+
+
+@dataclass
+class StageConfig:
+    """One stage.
+
+    Attributes:
+        name: for people.
+        level: which of the world's own stages it is; None is its place in the list.
+        advance: when it is passed, see :func:`parse_rule`; None is the curriculum's own rule. The last stage
+            has none: it does not end.
+        opponents: who is met in it, of a world with ``opponents``: ``random``, players of the world's own (``rule``),
+            ``self``, ``checkpoint`` (the learner as it was when the stage began, or its newest snapshot since), and
+            those of ``env.opponents.players`` by name; None is all of the latter.
+    """
+
+    name: str
+    level: Annotated[int | None, Interval(low=0)] = None
+    advance: dict[str, Any] | None = None
+    opponents: list[str] | None = None
+
+    def __post_init__(self) -> None:
+        if self.opponents == []:
+            raise ValueError("opponents: [] is nobody, give one at least, or null")
+
+
+@dataclass
+class CurriculumConfig:
+    """Stages, and when each is passed.
+
+    Attributes:
+        window: the latest episodes that means are taken over.
+        forget: episodes of earlier stages do not count; False judges a new stage by the old one's episodes too, so that
+            several stages can be passed one check after the other.
+        stages: in order.
+        advance: when a stage without a rule of its own is passed.
+        named: stages are those of the world that have their names; the others are left out, in a world too small for
+            them.
+    """
+
+    window: Annotated[int, Interval(low=1)]
+    forget: bool
+    stages: list[StageConfig]
+    advance: dict[str, Any] | None = None
+    named: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.stages:
+            raise ValueError("stages: a curriculum has one stage at least")
+        self.rules()
+
+    def rules(self) -> list[Rule]:
+        """When the stages are passed, of all but the last.
+
+        Raises:
+            ConfigError: one is missing, or of no known form.
+        """
+        found = []
+        for index, stage in enumerate(self.stages[:-1]):
+            own = f"{_WHERE}.stages[{index}].advance"
+            if stage.advance is None and self.advance is None:
+                raise ConfigError(f"{own}: missing, and there is no {_WHERE}.advance")
+            entries, where = (self.advance, f"{_WHERE}.advance") if stage.advance is None else (stage.advance, own)
+            found.append(parse_rule(entries, where, self.window))
+        if self.stages[-1].advance is not None:
+            raise ConfigError(f"{_WHERE}.stages[{len(found)}].advance: the last stage does not end")
+        return found
+
+    def within(self, names: Sequence[str]) -> CurriculumConfig:
+        """Where stages are ``named``, those that a world has which calls its own so; the last of them does not end.
+
+        Raises:
+            ConfigError: it has none of them.
+        """
+        if not self.named:
+            return self
+        kept = [replace(stage, level=names.index(stage.name)) for stage in self.stages if stage.name in names]
+        if not kept:
+            listed = ", ".join(stage.name for stage in self.stages)
+            known = f"they are {', '.join(names)}" if names else "they have no names"
+            raise ConfigError(f"{_WHERE}.stages: none of the world's stages is called {listed}; {known}")
+        return replace(self, stages=[*kept[:-1], replace(kept[-1], advance=None)])
+
+    @property
+    def levels(self) -> list[int]:
+        """Which of the world's stages each one is."""
+        return [index if stage.level is None else stage.level for index, stage in enumerate(self.stages)]
