@@ -89,7 +89,7 @@ class Progress:
         with self._lock:
             self._events.append(f"{_duration(self._clock() - self._began)}  {text}")
             if self._live is None:
-                print(text, file=self._stream, flush=True)
+                self._print(text)
             else:
                 self._show()
 
@@ -102,7 +102,7 @@ class Progress:
                 if work.over or self.due:
                     self._show()
             elif not work.over and self._work.told(self._interval):
-                print(self._encodable(self._work.text), file=self._stream, flush=True)
+                self._print(self._work.text)
 
     def close(self) -> None:
         """Show the final state and give the terminal back. Closing again does nothing."""
@@ -126,7 +126,9 @@ class Progress:
         if self._live is not None:
             self._live.update(self._panel(), refresh=True)
             return
-        line = " | ".join(f"{name} {text}" for name, text in self._rows().items())
+        self._print(" | ".join(f"{name} {text}" for name, text in self._rows().items()))
+
+    def _print(self, line: str) -> None:
         print(self._encodable(line), file=self._stream, flush=True)
 
     def _panel(self) -> Panel:
