@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
+from torchrl.data import Binary, Composite, TensorSpec, Unbounded
 from torchrl.envs import EnvBase, TransformedEnv
 from typing_extensions import Self
 
@@ -247,8 +248,9 @@ def hooks_of(env: Any) -> WorldHooks:
 class World(WorldHooks, EnvBase):
     """A batch of ``num_worlds`` independent worlds, ``batch_size [W]``.
 
-    A subclass implements :meth:`_advance` (one step for all worlds), :meth:`_restart` (a fresh start for some)
-    and :meth:`_current` (what they show now), sets its specs, and lists its options as constructor arguments.
+    A subclass declares its specs (:meth:`declare_specs`), lists its options as constructor arguments, and implements
+    :meth:`_advance` (one step for all worlds), :meth:`_restart` (a fresh start for some)
+    and :meth:`_current` (what they show now).
     Episode statistics, time limits and deactivation belong into the world: a transform around it would cost more than
     the simulation. On the CPU the process keeps the memory it frees, see :func:`keep_freed_memory`.
 
@@ -285,6 +287,44 @@ class World(WorldHooks, EnvBase):
         self.generator = torch.Generator(device=self.device)
         self._continue_after_load = False
         self._set_seed(0 if seed is None else seed)
+
+    def declare_specs(
+        self,
+        shown: Mapping[str, TensorSpec],
+        action: TensorSpec,
+        statistics: Sequence[str] = ("return", "length"),
+        agents: int | None = None,
+    ) -> None:
+        """Sets the specs of a batch of worlds: what is given, a reward, and the flags of its end.
+
+        Args:
+            shown: ``observation [W, ...]`` and further entries; of several agents ``[W, A, ...]``, which get an entry
+                ``active`` unless there is one.
+            action: ``[W, ...]`` or ``[W, A, ...]``.
+            statistics: names of what is known about an episode, ``("episode", name) [W, 1]``.
+            agents: A, where there is the group ``agents``.
+        """
+        lead = (self.num_worlds,) if agents is None else (self.num_worlds, agents)
+
+        def number(*shape: int) -> Unbounded:
+            return Unbounded(shape, dtype=self.float_dtype, device=self.device)
+
+        def entries(content: Mapping[str, TensorSpec], **root: TensorSpec) -> Composite:
+            if agents is None:
+                return Composite({**content, **root}, shape=lead, device=self.device)
+            group = Composite(dict(content), shape=lead, device=self.device)
+            return Composite({GROUP: group, **root}, shape=lead[:1], device=self.device)
+
+        def flags(*shape: int) -> dict[str, TensorSpec]:
+            return {name: flag_spec(*shape, 1, device=self.device) for name in ("done", "terminated", "truncated")}
+
+        known = {name: number(self.num_worlds, 1) for name in statistics}
+        if agents is not None and "active" not in shown:
+            shown = {**shown, "active": flag_spec(*lead, device=self.device)}
+        self.observation_spec = entries(shown, episode=Composite(known, shape=lead[:1], device=self.device))
+        self.action_spec = action if agents is None else entries({"action": action})
+        self.reward_spec = entries({"reward": number(*lead, 1)})
+        self.done_spec = entries(flags(*lead), **({} if agents is None else flags(self.num_worlds)))
 
     @abstractmethod
     def _advance(self, tensordict: TensorDictBase) -> TensorDict:
@@ -474,6 +514,11 @@ class World(WorldHooks, EnvBase):
 
     @abstractmethod
     def _load_state(self, state: dict[str, Any]) -> None: ...
+
+
+def flag_spec(*shape: int, device: torch.device | None) -> Binary:
+    """The spec of true or false."""
+    return Binary(n=shape[-1], shape=shape, dtype=torch.bool, device=device)
 
 
 def check_within(name: str, value: float, low: float, high: float, unit: str = "") -> None:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
+from torchrl.data import Bounded, Categorical, Composite, TensorSpec
 
 from ..pool import StartPool
 from ..waiting import chosen, looks_are_free
@@ -16,16 +17,22 @@ from ..world import World
 from .compilation import compiled_kernels
 from .draws import SampledDraws
 from .features import TargetFeatures
-from .observation import GROUPS, observe
+from .observation import GROUPS, SIZE, observe
 from .opening import Opening
 from .recording import ArenaRecorder
 from .rules import STAGES, make_rules
 from .simulation import Kernels, Outcome, advance, advance_densely, trimmed
 from .spawning import begin
-from .specs import STATISTICS, Specs
 from .state import ArenaState
 from .tables import make_tables
 
+STATISTICS = (
+    *("return", "length", "success", "time", "phase", "spawners", "enemies", "health"),
+    *("damage_dealt", "damage_taken"),
+)
+"""What is known about an episode."""
+
+_SIGNED = ("player_state", "combat_targets")
 _TRIM_EVERY = 128
 
 
@@ -107,9 +114,20 @@ class Arena(World):
         self._grouped = observation == "dict"
         self.input_features = None if self._grouped else TargetFeatures
         self._steps = 0
-        specs = Specs(num_worlds, self.rules, self._grouped, dtype, self.device)
-        self.observation_spec, self.action_spec = specs.observation, specs.action
-        self.reward_spec, self.done_spec = specs.reward, specs.done
+        action = Categorical(self.rules.num_actions, shape=(num_worlds,), dtype=torch.int64, device=self.device)
+        self.declare_specs({"observation": self._seen_spec()}, action, STATISTICS)
+
+    def _seen_spec(self) -> TensorSpec:
+        lead = (self.num_worlds,)
+
+        def within(low: float, size: int) -> Bounded:
+            return Bounded(low, 1.0, shape=(*lead, size), dtype=self.float_dtype, device=self.device)
+
+        if not self._grouped:
+            return within(-1.0, SIZE)
+        sizes = {name: part.stop - part.start for name, part in GROUPS.items()}
+        parts = {name: within(-1.0 if name in _SIGNED else 0.0, size) for name, size in sizes.items()}
+        return Composite(parts, shape=lead, device=self.device)
 
     @property
     def stage(self) -> int | None:

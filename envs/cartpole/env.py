@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
-from torchrl.data import Binary, Categorical, Composite, Unbounded
+from torchrl.data import Categorical, Unbounded
 
 from ..world import MOST_STEPS, World, check_within
 
@@ -61,15 +61,8 @@ class CartPole(World):
         super().__init__(num_worlds, device, dtype, seed)
         check_within("max_steps", max_steps, 1, MOST_STEPS, "steps")
         self.max_steps = max_steps
-        here, one = {"shape": self.batch_size, "device": self.device}, (num_worlds, 1)
-        column = Unbounded(one, dtype=dtype, device=self.device)
-        episode = Composite({"return": column, "length": column.clone()}, **here)
         state = Unbounded((num_worlds, 4), dtype=dtype, device=self.device)
-        self.observation_spec = Composite({"observation": state, "episode": episode}, **here)
-        self.action_spec = Categorical(2, **here)
-        self.reward_spec = column.clone()
-        flags = ("done", "terminated", "truncated")
-        self.done_spec = Composite({flag: Binary(1, one, self.device, torch.bool) for flag in flags}, **here)
+        self.declare_specs({"observation": state}, Categorical(2, shape=(num_worlds,), device=self.device))
 
     def _restart(self, worlds: Tensor | None) -> None:
         count = self.num_worlds if worlds is None else len(worlds)

@@ -9,21 +9,23 @@ from typing import Any, ClassVar, Literal
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
+from torchrl.data import TensorSpec, Unbounded
 
 from ..pool import StartPool
 from ..waiting import looks_are_free, put_where
-from ..world import MOST_STEPS, Sides, World, check_within
-from .actions import orders_of
+from ..world import MOST_STEPS, Sides, World, check_within, flag_spec
+from .actions import action_spec, mask_spec, orders_of
 from .compilation import compiled as compiled_kernels
 from .flight import Which
 from .maps import make_maps
 from .match import PLAIN, Match, MatchOptions, Opening, Outcome, Shown, open_match, play, statistics
+from .observation import size as observation_size
 from .options import bot_weights, fire_range, stages_of
 from .players import SIDES
 from .recording import Recorder
 from .rewards import make_weights
 from .rules import MAP
-from .specs import STATISTICS, Specs
+from .specs import STATISTICS
 from .starts import Starts
 from .story import Recording
 from .tables import make_tables
@@ -122,9 +124,16 @@ class Echelon(World):
         self.num_stages = len(self._stages)
         weights = [weight * reward_scale for weight in make_weights(reward_weights).values()]
         self.tables = make_tables(make_maps(maps, map_seed, symmetric_maps, size), (blue, red), dtype, self.device)
-        specs = Specs(num_worlds, self._teams, self.tables.mechs, actions, dtype, self.device)
-        self.observation_spec, self.action_spec = specs.observation, specs.action
-        self.reward_spec, self.done_spec = specs.reward, specs.done
+        mechs = self.tables.mechs
+        lead = (num_worlds, self._teams * mechs)
+        shown: dict[str, TensorSpec] = {
+            "observation": Unbounded(shape=(*lead, observation_size(mechs)), dtype=dtype, device=self.device),
+            "active": flag_spec(*lead, device=self.device),
+        }
+        action = action_spec(actions, lead, mechs, dtype, self.device)
+        if (mask := mask_spec(actions, lead, mechs, self.device)) is not None:
+            shown["action_mask"] = mask
+        self.declare_specs(shown, action, STATISTICS, lead[1])
         partial = visibility == "partial"
         self.starts = Starts(self.tables, partial, bots, fire)
         scale = torch.tensor(weights, dtype=dtype, device=self.device).view(-1, 1, 1, 1)

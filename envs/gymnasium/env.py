@@ -10,7 +10,7 @@ import torch
 from gymnasium.error import DependencyNotInstalled
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
-from torchrl.data import Binary, Composite, Unbounded
+from torchrl.data import TensorSpec
 
 from ..encodings import Array
 from ..world import Act, World, allowed_choices, hand_on
@@ -96,19 +96,10 @@ class Gymnasium(World):
 
     def _set_specs(self) -> None:
         lead, device = (self.num_worlds,), self.device
-        column = {"shape": (*lead, 1), "device": device}
-        statistic = Unbounded(dtype=self.float_dtype, **column)
-        entries = {
-            "observation": self._codec.observations.spec(lead, device),
-            "episode": Composite({"return": statistic, "length": statistic.clone()}, shape=lead, device=device),
-        }
+        shown: dict[str, TensorSpec] = {"observation": self._codec.observations.spec(lead, device)}
         if self._codec.mask:
-            entries["action_mask"] = self._codec.actions.mask_spec(lead, device)
-        self.observation_spec = Composite(entries, shape=lead, device=device)
-        self.action_spec = self._codec.actions.spec(lead, device)
-        self.reward_spec = Unbounded(dtype=self.float_dtype, **column)
-        flags = {name: Binary(1, dtype=torch.bool, **column) for name in ("done", "terminated", "truncated")}
-        self.done_spec = Composite(flags, shape=lead, device=device)
+            shown["action_mask"] = self._codec.actions.mask_spec(lead, device)
+        self.declare_specs(shown, self._codec.actions.spec(lead, device))
 
     # -- simulators ----------------------------------------------------------------------------------------------
 

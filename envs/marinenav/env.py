@@ -8,10 +8,11 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
+from torchrl.data import Bounded, Categorical, Composite, TensorSpec
 
 from ..pool import StartPool
 from ..waiting import chosen, put_where
-from ..world import MOST_STEPS, World, check_within
+from ..world import MOST_STEPS, World, check_within, flag_spec
 from .compilation import compiled as compiled_for_speed
 from .curriculum import Curriculum
 from .episodes import load_episodes
@@ -24,12 +25,14 @@ from .perception import Draws, candidate_pairs
 from .recording import MarineNavRecorder
 from .report import Report, conclude, look_around
 from .reset import random_worlds
-from .rules import Rules
-from .simulation import StepOptions, advance
-from .specs import Specs
+from .rules import OBSERVED_OBJECTS, Rules
+from .simulation import ABSENT, AFTER_GOAL, StepOptions, advance
 from .state import WorldState
 
 _SMALLEST_POOL = 64
+_STATISTICS = ("return", "discounted_return", "length", "time", "energy", "success", "collision", "level")
+# Far beyond what thrust, drag and 1001 steps allow.
+_FAR, _FAST, _THRUST, _NEAR = 1.0e4, 100.0, 1.0e4, 100.0
 
 
 class RobotStates(NamedTuple):
@@ -134,9 +137,34 @@ class MarineNav(World):
         self._noise_source: Callable[[Tensor], Draws] | None = None
         self._episodes: tuple[WorldState, TensorDict] | None = None
         self._use_rules(self._default_rules)
-        specs = Specs(num_worlds, self.num_robots, continuous_actions, dtype, self.device)
-        self.observation_spec, self.action_spec = specs.observation, specs.action
-        self.reward_spec, self.done_spec = specs.reward, specs.done
+        self._set_specs()
+
+    def _set_specs(self) -> None:
+        lead = (self.num_worlds, self.num_robots)
+        here: dict[str, Any] = {"device": self.device}
+        real = {"dtype": self.float_dtype, **here}
+
+        def within(limits: list[float], *lead: int) -> Bounded:
+            high = torch.tensor(limits, **real).expand(*lead, len(limits)).clone()
+            return Bounded(-high, high, shape=high.shape, **real)
+
+        seen = {
+            "self": within([_FAR, _FAR, _FAST, _FAST, _FAST, _THRUST, _THRUST], *lead),
+            "objects": within([_NEAR, _NEAR, _FAST, _FAST, _NEAR], *lead, OBSERVED_OBJECTS),
+            "mask": flag_spec(*lead, OBSERVED_OBJECTS, **here),
+        }
+        shown = {
+            "observation": Composite(seen, shape=lead, **here),
+            "active": flag_spec(*lead, **here),
+            "info": Bounded(ABSENT, AFTER_GOAL, shape=lead, dtype=torch.int64, **here),
+            "colregs": flag_spec(*lead, **here),
+            "phi": Bounded(0.0, 3.2, shape=lead, **real),
+            "energy": Bounded(0.0, 1.0e6, shape=lead, **real),
+        }
+        action: TensorSpec = Categorical(25, shape=lead, dtype=torch.int64, **here)
+        if self.options.continuous:
+            action = Bounded(-1.0, 1.0, shape=(*lead, 2), **real)
+        self.declare_specs(shown, action, _STATISTICS, self.num_robots)
 
     @property
     def total_steps(self) -> int:

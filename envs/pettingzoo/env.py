@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
-from torchrl.data import Binary, Composite, Unbounded
+from torchrl.data import TensorSpec
 
 from ..encodings import Array
 from ..spaces import ACTION_MASK, Actions, Observations, has_mask, split_mask
-from ..world import World, allowed_choices
+from ..world import GROUP, World, allowed_choices, flag_spec
 from .making import build, common_space, parallel_factory
 
 _ENDS = ("done", "terminated", "truncated")
@@ -127,34 +127,21 @@ class PettingZoo(World):
 
     def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
         """Random actions, allowed ones where ``tensordict`` has an ``action_mask``."""
-        mask = None if tensordict is None else tensordict.get(("agents", ACTION_MASK), None)
+        mask = None if tensordict is None else tensordict.get((GROUP, ACTION_MASK), None)
         if mask is None or tensordict is None:
             return super().rand_action(tensordict)
         drawn = allowed_choices(mask, self._actions.nvec)
-        return tensordict.set(("agents", "action"), drawn.view(self.full_action_spec["agents", "action"].shape))
+        return tensordict.set((GROUP, "action"), drawn.view(self.full_action_spec[GROUP, "action"].shape))
 
     # -- specs ---------------------------------------------------------------------------------------------------
 
     def _set_specs(self) -> None:
-        lead, world = (self.num_worlds, len(self.agents)), (self.num_worlds, 1)
-        real: dict[str, Any] = {"dtype": self.float_dtype, "device": self.device}
-        shown: dict[str, Any] = {"observation": self._observations.spec(lead, self.device), "active": self._flag(*lead)}
+        lead = (self.num_worlds, len(self.agents))
+        shown: dict[str, TensorSpec] = {"observation": self._observations.spec(lead, self.device)}
+        shown["active"] = flag_spec(*lead, device=self.device)
         if self._masked:
             shown[ACTION_MASK] = self._actions.mask_spec(lead, self.device)
-        statistics = {name: Unbounded(shape=world, **real) for name in ("return", "length")}
-        episode = Composite(statistics, shape=self.batch_size, device=self.device)
-        self.observation_spec = self._root(shown, episode=episode)
-        self.action_spec = self._root({"action": self._actions.spec(lead, self.device)})
-        self.reward_spec = self._root({"reward": Unbounded(shape=(*lead, 1), **real)})
-        ends = {name: self._flag(*world) for name in _ENDS}
-        self.done_spec = self._root({name: self._flag(*lead, 1) for name in _ENDS}, **ends)
-
-    def _flag(self, *shape: int) -> Binary:
-        return Binary(n=shape[-1], shape=shape, dtype=torch.bool, device=self.device)
-
-    def _root(self, agents: dict[str, Any], **root: Any) -> Composite:
-        group = Composite(agents, shape=(self.num_worlds, len(self.agents)), device=self.device)
-        return Composite({"agents": group, **root}, shape=self.batch_size, device=self.device)
+        self.declare_specs(shown, self._actions.spec(lead, self.device), agents=len(self.agents))
 
     # -- episodes ------------------------------------------------------------------------------------------------
 
@@ -185,7 +172,7 @@ class PettingZoo(World):
 
     def _advance(self, tensordict: TensorDictBase) -> TensorDict:
         actions = self._actions.array(self.num_worlds, len(self.agents))
-        self._actions.store(actions, tensordict.get(("agents", "action")).detach().cpu().numpy())
+        self._actions.store(actions, tensordict.get((GROUP, "action")).detach().cpu().numpy())
         before, batch = self._batch, self._empty_batch()
         batch.terminated[:], batch.truncated[:] = before.terminated, before.truncated
         for row in np.flatnonzero(before.active.any(axis=1)).tolist():  # ended worlds wait for their restart
@@ -196,7 +183,7 @@ class PettingZoo(World):
         truncated = done & (batch.truncated & before.active).any(1)
         own = {"reward": batch.reward, "terminated": batch.terminated, "truncated": batch.truncated}
         following = self._current()
-        agents = following.get("agents")
+        agents = following.get(GROUP)
         for name, values in (own | {"done": batch.terminated | batch.truncated}).items():
             agents.set(name, self._tensor(values)[..., None])
         for name, flags in zip(_ENDS, (done, done & ~truncated, truncated)):
@@ -262,7 +249,7 @@ class PettingZoo(World):
         mean = (self._returns * self._present).sum(1) / self._present.sum(1).clip(1)
         statistics = {"return": mean, "length": self._steps}
         episode = {name: self._tensor(value.astype(self._real))[:, None] for name, value in statistics.items()}
-        entries = {"agents": TensorDict(agents, lead, self.device), "episode": episode}
+        entries = {GROUP: TensorDict(agents, lead, self.device), "episode": episode}
         self._shown = TensorDict(entries, self.batch_size, self.device)
 
     def _tensor(self, array: Array) -> Tensor:

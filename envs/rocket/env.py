@@ -10,12 +10,13 @@ from typing import Any, ClassVar, Literal
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
+from torchrl.data import Unbounded
 
 from ..pool import StartPool
 from ..waiting import chosen, looks_are_free, put_where
 from ..world import Sides, World, check_within
 from . import rules
-from .actions import controls
+from .actions import action_spec, controls
 from .compilation import compiled_kernels
 from .features import DriverFeatures
 from .field import Field
@@ -26,7 +27,7 @@ from .recording import Recorder, Recording
 from .rewards import make_weights
 from .rocketsim.backend import PATIENCE, Simulators
 from .simulation import PLAIN
-from .specs import STATISTICS, Specs
+from .specs import STATISTICS
 from .starts import Starts
 
 BACKENDS = ("torch", "rocketsim")
@@ -148,12 +149,12 @@ class Rocket(World):
         self._pool = StartPool(self._start, Opening.restored)
         self.input_features = partial(DriverFeatures, observation, self.starts.cars)
         features = size(observation, self.starts.cars)
-        specs = Specs(num_worlds, self.starts.cars, features, actions, dtype, self.device)
         self._simulators = self._backend(backend, workers, compiled, ramps)
         if self._simulators is not None:
             self._simulators.patience = worker_timeout
-        self.observation_spec, self.action_spec = specs.observation, specs.action
-        self.reward_spec, self.done_spec = specs.reward, specs.done
+        lead, real = (num_worlds, self.starts.cars), {"dtype": dtype, "device": self.device}
+        shown = {"observation": Unbounded(shape=(*lead, features), **real)}
+        self.declare_specs(shown, action_spec(actions, lead, dtype, self.device), STATISTICS, self.starts.cars)
 
     def _enter_stage(self, stage: int | None) -> None:
         """The teams of the episodes that begin from now on; None: those of the options."""

@@ -11,10 +11,9 @@ import torch
 from tensordict import NestedKey, TensorDict, TensorDictBase
 from tensordict.utils import unravel_key
 from torch import Tensor
-from torchrl.data import Binary, Composite, NonTensor, TensorSpec, Unbounded
+from torchrl.data import Binary, Composite, NonTensor, TensorSpec
 from torchrl.envs import EnvBase
 
-from ..group_specs import GroupSpecs
 from ..spaces import ACTION_MASK, nest
 from ..world import GROUP, World, allowed_choices
 from .encodings import Form, action_form, observation_form
@@ -25,23 +24,6 @@ _COPIES = 8
 _RETURN = "episode_reward"
 _NOT_SHOWN = (ACTION_MASK, _RETURN, "step_count", "is_init", "episode", "active")
 """What environments and TorchRL's transforms tell besides observations."""
-
-
-class _Specs(GroupSpecs):
-    """The specs of a group of agents, from those of what each of them sees and does."""
-
-    def __init__(
-        self,
-        shown: dict[str, TensorSpec],
-        action: TensorSpec,
-        statistics: Sequence[str],
-        dtype: torch.dtype,
-        device: torch.device | None,
-    ) -> None:
-        worlds, agents = action.shape[:2]
-        super().__init__(worlds, agents, statistics, dtype, device)
-        self.observation = self._root({**shown, "active": self._flag(*self._lead)}, episode=self._episode)
-        self.action = self._root({"action": action})
 
 
 class TorchRL(World):
@@ -153,22 +135,7 @@ class TorchRL(World):
         there = [self._beside(self._action_key, name, env.observation_spec) for name in ("active", "mask")]
         self._active_key = next((key for key in there if key is not None), None) if agents else None
         self._return_key = self._beside(self._reward_key, _RETURN, env.observation_spec)
-        self._publish(shown)
-
-    def _publish(self, shown: dict[str, TensorSpec]) -> None:
-        lead, device, statistics = (self.num_worlds,), self.device, ("return", "length")
-        if self._agents:
-            specs = _Specs(shown, self._action.spec, statistics, self.float_dtype, device)
-            self.observation_spec, self.action_spec = specs.observation, specs.action
-            self.reward_spec, self.done_spec = specs.reward, specs.done
-            return
-        column: dict[str, Any] = {"shape": (*lead, 1), "device": device}
-        number = Unbounded(dtype=self.float_dtype, **column)
-        episode = Composite({name: number.clone() for name in statistics}, shape=lead, device=device)
-        self.observation_spec = Composite({**shown, "episode": episode}, shape=lead, device=device)
-        self.action_spec, self.reward_spec = self._action.spec, number
-        flags = {name: Binary(1, dtype=torch.bool, **column) for name in _ENDS}
-        self.done_spec = Composite(flags, shape=lead, device=device)
+        self.declare_specs(shown, self._action.spec, agents=agents[0] if agents else None)
 
     def _of_one(self, spec: TensorSpec, further: int) -> TensorSpec:
         """The spec of one row's, or one agent's, entry."""

@@ -1,0 +1,86 @@
+"""The world that envs/README.md shows is a whole one: as it stands there, it is checked, trained and drawn."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from torchrl.envs import check_env_specs
+
+import envs
+from rlstack.config import conf_dir, to_plain
+from rlstack.train import _completed
+from rlstack.training.run import train
+
+README = Path(envs.__file__).with_name("README.md")
+
+
+@pytest.fixture
+def reach(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    (source,) = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+    (tmp_path / "reach.py").write_text(source, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    yield importlib.import_module("reach").Reach
+    del sys.modules["reach"]
+
+
+def test_its_specs_hold(reach: Any) -> None:
+    check_env_specs(reach(num_worlds=3))
+
+
+def test_pushing_towards_the_goal_reaches_it(reach: Any) -> None:
+    world = reach(num_worlds=8)
+    root = world.reset()
+    way = root["observation"][:, :2]
+    for _ in range(100):
+        step = world.step(root.set("action", root["observation"][:, :2].sign()))
+        if bool(step["next", "done"].all()):
+            break
+        root = world.step_mdp(step)
+    assert bool((world.state[:, 6] == 1).all())
+    assert (world.state[:, 4] - way.norm(dim=-1)).abs().max() < 0.2  # what is left of the way is less than its reach
+
+
+def test_a_saved_world_goes_on_as_it_was(reach: Any) -> None:
+    one, two = reach(num_worlds=4), reach(num_worlds=4, seed=5)
+    one.reset()
+    two.load_state_dict(one.state_dict())
+    assert torch.equal(two.reset()["observation"], one._current()["observation"])
+
+
+def test_its_picture_shows_goal_and_point(reach: Any) -> None:
+    world = reach(num_worlds=1)
+    world.reset()
+    picture, (x, y) = world.render(), (-64 * world.state[0, :2] + 128).round().int().tolist()
+    assert picture.dtype == np.uint8 and picture[128, 128, 1] > 100 and picture[y, x, 2] > 200
+
+
+def test_it_trains_by_its_path(reach: Any, tmp_path: Path) -> None:
+    words = [
+        "agent=ppo",
+        "env=own",
+        "env.name=reach:Reach",
+        "++env.num_worlds=4",
+        "total_frames=64",
+        "agent.hidden=[8]",
+    ]
+    run = [
+        "total_frames=64",
+        "agent.steps_per_batch=8",
+        "eval.episodes=2",
+        "logger=csv",
+        "device=cpu",
+        f"run_dir={tmp_path / 'run'}",
+    ]
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        plain = to_plain(compose("train", [*words, *run]))
+    made = train(_completed(plain))
+    assert made is not None and "eval/success" in (made.path / "metrics.csv").read_text(encoding="utf-8")
