@@ -17,7 +17,7 @@ from rlstack.config.errors import missing_option
 if TYPE_CHECKING:  # importing torch takes seconds, which a mistyped key need not cost
     from torchrl.envs import EnvBase
 
-    from rlstack.adapters.arena_files import ArenaFiles
+    from rlstack.adapters.arena import ArenaFiles
     from rlstack.adapters.sb3 import SB3Model
     from rlstack.agents import Agent
 

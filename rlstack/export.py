@@ -56,8 +56,7 @@ def run(cfg: DictConfig) -> None:
 
 def _save_arena(loaded: LoadedRun, out: str | None) -> None:
     """The files of the Arena's own stack, which go on training there; of a ``*_final.pt`` the curriculum, too."""
-    from rlstack.adapters.arena import STYLES, save_arena
-    from rlstack.adapters.arena_state import training_state
+    from rlstack.adapters.arena import STYLES, save_arena, training_state
     from rlstack.runs.checkpoint import read_checkpoint
 
     run = loaded.run_dir or loaded.path.parent

@@ -17,7 +17,7 @@ from envs.marinenav.episodes import default_robot, load_episodes, make_episode, 
 from envs.rocket.recording import COLUMNS, Frames, Recording
 from envs.rocket.replay import load_replay, save_replay
 from envs.whole_files import replacing
-from rlstack.adapters.arena_files import load_files, write_files
+from rlstack.adapters.arena import load_files, write_files
 from rlstack.adapters.marinenav.files import load_published, write_directory
 from rlstack.config import ConfigError
 from rlstack.evaluation.results import Evaluation

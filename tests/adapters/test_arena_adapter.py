@@ -14,9 +14,16 @@ from tensordict import TensorDict
 from torch import Tensor, nn
 
 import rlstack
-from rlstack.adapters.arena import arena_agent, arena_policy, published_names, save_arena, style_of
-from rlstack.adapters.arena_files import find_statistics, load_files
-from rlstack.adapters.arena_state import curriculum_from_published
+from rlstack.adapters.arena import (
+    arena_agent,
+    arena_policy,
+    curriculum_from_published,
+    find_statistics,
+    load_files,
+    published_names,
+    save_arena,
+    style_of,
+)
 from rlstack.config import ConfigError, build, conf_dir, load_group, to_plain
 from rlstack.convert import main as convert
 from rlstack.convert import positional

@@ -19,7 +19,7 @@ from torchrl.data import Composite, Unbounded
 
 import envs
 from envs.world import WorldHooks
-from rlstack.adapters.arena_state import COLUMNS, curriculum_from_published, curriculum_to_published
+from rlstack.adapters.arena import COLUMNS, curriculum_from_published, curriculum_to_published
 from rlstack.config import ConfigError, build, conf_dir, load_group, to_plain
 from rlstack.evaluation.evaluator import Evaluation, evaluate
 from rlstack.runs.run_directory import RunDirectory

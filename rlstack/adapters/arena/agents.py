@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torchrl.data import Composite
 from torchrl.envs import EnvBase
 
-from rlstack.adapters.arena_files import ArenaFiles, load_files, write_files
 from rlstack.adapters.sb3.networks import Weights, perceptron
 from rlstack.agents import Agent, Interface, make_agent
 from rlstack.agents.base import Policy
@@ -22,6 +21,8 @@ from rlstack.config import ConfigError
 from rlstack.data.normalizers import ObservationNormalizer, load_statistics, statistics_to_json
 from rlstack.networks.distributions import Choices
 from rlstack.networks.encoders import FlatEncoder
+
+from .files import ArenaFiles, load_files, write_files
 
 CONFIGURATION = "ppo_published"
 """The file in ``conf/agent`` of what these agents were trained by."""
@@ -67,11 +68,11 @@ class ArenaNetwork(nn.Module):
 
 
 def load_arena(path: str | Path | ArenaFiles, normalization: str | Path | None = None) -> ArenaFiles:
-    """A checkpoint's files, see :func:`~rlstack.adapters.arena_files.load_files`, or as loaded before."""
+    """A checkpoint's files, see :func:`~rlstack.adapters.arena.files.load_files`, or as loaded before."""
     return path if isinstance(path, ArenaFiles) else load_files(path, normalization)
 
 
-def style_of(path: str | Path, normalization: str | Path | None = None) -> int:
+def style_of(path: str | Path | ArenaFiles, normalization: str | Path | None = None) -> int:
     """The game's style of control that a checkpoint was trained for, by the number of its actions.
 
     Raises:
@@ -95,7 +96,7 @@ def arena_policy(
     Args:
         path: of the ``.pt`` file, or what was loaded from it.
         env: with the agent's number of features and actions; the policy is on its device.
-        normalization: see :func:`~rlstack.adapters.arena_files.load_files`.
+        normalization: see :func:`~rlstack.adapters.arena.files.load_files`.
         deterministic: the most probable action; False samples, as the agent did when it was trained.
 
     Raises:
@@ -135,7 +136,7 @@ def arena_agent(
         path: of the ``.pt`` file, or what was loaded from it.
         env: what it is to act in.
         total_frames: length of the run, which schedules are relative to.
-        normalization: see :func:`~rlstack.adapters.arena_files.load_files`.
+        normalization: see :func:`~rlstack.adapters.arena.files.load_files`.
         device: of networks; default the env's.
         overrides: values that replace the configuration's.
 
@@ -145,10 +146,9 @@ def arena_agent(
     Example:
         >>> agent = arena_agent("ppo_style2_final.pt", env, lr=5e-5)
     """
-    files, interface = load_arena(path, normalization), Interface.of(env)
-    network, scaled = _network(files, interface), files.statistics is not None
-    fixed: dict[str, Any] = {"inputs": "raw", "activation": "silu", "critic_hidden": None}
-    fixed |= {"hidden": network.hidden, "shared_layers": len(network.hidden) - 1, "normalize_observations": scaled}
+    files = load_arena(path, normalization)
+    _network(files, Interface.of(env))
+    scaled, fixed = files.statistics is not None, structure(files)
     for key, value in fixed.items():
         if overrides.get(key, value) != value:
             raise ConfigError(f"{files.where}: agent.{key}: {overrides[key]} contradicts its weights, {value} fits")
@@ -162,6 +162,13 @@ def arena_agent(
     _fill_optimizer(agent, files)
     agent.set_frames(files.num_timesteps)
     return agent
+
+
+def structure(files: ArenaFiles) -> dict[str, Any]:
+    """The options of ``agent=ppo_published`` that a checkpoint's weights and statistics decide."""
+    hidden, scaled = _rebuilt(files).hidden, files.statistics is not None
+    fixed = {"hidden": hidden, "shared_layers": len(hidden) - 1, "normalize_observations": scaled}
+    return {"inputs": "raw", "activation": "silu", "critic_hidden": None, **fixed}
 
 
 def save_arena(

@@ -1,12 +1,14 @@
-"""The checkpoint files of the Arena game's own training stack: read as plain data, and written.
+"""The files of the Arena game's own training stack: read as plain data, and written.
 
 A checkpoint is ``<run>_<steps>_steps.pt`` or ``<run>_final.pt``: ``policy_state_dict``, ``optimizer_state_dict`` and
 ``num_timesteps``. Beside it lie ``<name>_metadata.json`` (step, algorithm, style, time) and the statistics that it was
-trained with, ``<name>_normalization.json``, of a final one ``<run>_normalization_final.json``.
+trained with, ``<name>_normalization.json``, of a final one ``<run>_normalization_final.json`` and the record of the
+training with its curriculum, ``<name>_training_state.json``.
 """
 
 from __future__ import annotations
 
+import datetime
 import json
 import re
 from collections.abc import Mapping
@@ -19,7 +21,7 @@ from torch import Tensor
 
 from envs.whole_files import replacing
 from rlstack.config import ConfigError
-from rlstack.files.safe_load import load_json, load_tensors
+from rlstack.files.safe_load import load_json, load_tensors, reason
 
 NONE = "none"
 """In place of a file of statistics: the agent was trained without."""
@@ -38,7 +40,7 @@ class ArenaFiles:
         num_timesteps: env steps it was trained for.
         statistics: of observations and returns, see
             :func:`~rlstack.data.normalizers.statistics_to_json`; None for an agent that was trained without.
-        metadata: of the file beside it, empty without one.
+        metadata, training_state: of the files beside it, empty without one.
         where: the file, for messages.
     """
 
@@ -47,6 +49,7 @@ class ArenaFiles:
     num_timesteps: int
     statistics: dict[str, Any] | None
     metadata: dict[str, Any]
+    training_state: dict[str, Any]
     where: str
 
 
@@ -64,20 +67,20 @@ def load_files(path: str | Path, normalization: str | Path | None = None) -> Are
     path = Path(path)
     try:
         content = load_tensors(path)
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror or error}") from None
-    except ValueError as error:
-        raise ConfigError(f"{path}: {error}") from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: {reason(error)}") from None
     fault = _fault(content)
     if fault is not None:
         raise ConfigError(f"{path}: not a checkpoint of the Arena stack, {fault}")
-    metadata = path.with_name(f"{path.stem}_metadata.json")
+    beside = [path.with_name(f"{path.stem}_{name}.json") for name in ("metadata", "training_state")]
+    metadata, training_state = (_read_json(file) if file.is_file() else {} for file in beside)
     return ArenaFiles(
         policy={name: value.float() for name, value in content["policy_state_dict"].items()},
         optimizer=dict(content.get("optimizer_state_dict") or {}),
         num_timesteps=content["num_timesteps"],
         statistics=_statistics(path, normalization),
-        metadata=_read_json(metadata) if metadata.is_file() else {},
+        metadata=metadata,
+        training_state=training_state,
         where=str(path),
     )
 
@@ -137,7 +140,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     try:
         entries = load_json(path.read_bytes())
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror or error}") from None
+        raise ConfigError(f"{path}: {reason(error)}") from None
     except ValueError as error:
         raise ConfigError(f"{path}: not JSON ({error})") from None
     if not isinstance(entries, dict):
@@ -177,5 +180,84 @@ def write_files(
             for other, entries in zip(others, files.values()):
                 other.write_text(json.dumps(entries, indent=2) + "\n", encoding="utf-8")
     except (OSError, RuntimeError) as error:  # the latter of torch's writer
-        raise ConfigError(f"out: {path} cannot be written ({getattr(error, 'strerror', None) or error})") from None
+        raise ConfigError(f"out: {path} cannot be written ({reason(error)})") from None
     return [path, *files]
+
+
+# -- the record of a training ------------------------------------------------------------------------------------
+
+COLUMNS = {
+    "spawner_kills": "spawners",
+    "wins": "success",
+    "episode_lengths": "length",
+    "episode_rewards": "return",
+    "enemy_kills": "enemies",
+    "damage_dealt": "damage_dealt",
+    "damage_taken": "damage_taken",
+}
+"""Their lists of episodes, and the episode statistics that ours are made of."""
+_WIN_TIMES, _MOST, _MOST_WINS = "win_times", 200, 100
+
+
+def curriculum_to_published(state: Mapping[str, Any]) -> dict[str, Any]:
+    """A curriculum's ``state_dict`` as ``current_stage_index`` and ``metrics``: lists of episodes, oldest first."""
+    columns: Mapping[str, list[float]] = state["episodes"]["columns"]
+    metrics = {name: list(columns.get(ours, ()))[-_MOST:] for name, ours in COLUMNS.items()}
+    won = zip(columns.get("length", ()), columns.get("success", ()))
+    metrics[_WIN_TIMES] = [length for length, success in won if success > 0][-_MOST_WINS:]
+    return {"current_stage_index": state["stage"], "metrics": metrics}
+
+
+def curriculum_from_published(entries: Mapping[str, Any], begun: int = 0) -> dict[str, Any]:
+    """The inverse, for a curriculum's ``load_state_dict``; won episodes that are too old for the lists are lost.
+
+    Args:
+        begun: frames of the run at which the stage began, which the record does not tell.
+
+    Raises:
+        ConfigError: other entries.
+    """
+    metrics, stage = entries.get("metrics"), entries.get("current_stage_index")
+    if not isinstance(stage, int) or isinstance(stage, bool) or stage < 0 or not isinstance(metrics, Mapping):
+        raise ConfigError("not the state of a curriculum: it lacks current_stage_index or metrics")
+    columns = {}
+    for name, ours in COLUMNS.items():
+        values = metrics.get(name)
+        if not isinstance(values, list) or not all(isinstance(value, bool | int | float) for value in values):
+            raise ConfigError(f"not the state of a curriculum: metrics.{name} is no list of numbers")
+        columns[ours] = [float(value) for value in values]
+    lengths = {len(column) for column in columns.values() if column}
+    if len(lengths) > 1:
+        raise ConfigError(f"not the state of a curriculum: its lists are of {sorted(lengths)} episodes")
+    count = max(lengths, default=0)
+    filled = {name: column or [0.0] * count for name, column in columns.items()}
+    return {"stage": stage, "begun": begun, "episodes": {"columns": filled, "count": count}}
+
+
+def training_state(
+    model: Path, style: int | None, frames: int, episodes: int | None, curriculum: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """The content of the record of a training.
+
+    Args:
+        model: the checkpoint that it belongs to.
+        style: of control.
+        frames: the agent was trained for.
+        episodes: finished in that time, None where nobody counted.
+        curriculum: its ``state_dict``, None for a training without.
+    """
+    now = datetime.datetime.now().isoformat(timespec="seconds")
+    published = None if curriculum is None else curriculum_to_published(curriculum)
+    return {
+        "model_path": str(model),
+        "algo": "ppo",
+        "style": style,
+        "total_timesteps_completed": frames,
+        "total_episodes": episodes,
+        "curriculum_stage_index": None if published is None else published["current_stage_index"],
+        "curriculum_metrics": None if published is None else published["metrics"],
+        "vecnormalize_path": str(model.with_name(f"{model.stem.removesuffix('_final')}_normalization_final.json")),
+        "replay_buffer_path": None,
+        "created_at": now,
+        "last_updated": now,
+    }

@@ -1,0 +1,115 @@
+"""The Arena stack's own command line: ``python -m rlstack.adapters.arena --style 2 --steps 1000000``.
+
+A translation to ``rlstack.train agent=ppo_published env=arena curriculum=arena``: the run is one of ours, in the folder
+that the stack would make, and leaves the stack's own files in it besides. ``--load-model`` goes on with one of its
+checkpoints: networks, Adam's moments, statistics, the number of frames, and from ``_training_state.json`` beside it
+the stage of the curriculum with the episodes that it is decided by.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rlstack.adapters.command import Parser, command, composed
+from rlstack.config import ConfigError
+from rlstack.training.hooks import Hook
+from rlstack.training.loop import Training
+from rlstack.training.run import train
+
+from .agents import CONFIGURATION, arena_agent, save_arena, structure, style_of
+from .files import ArenaFiles, curriculum_from_published, load_files, training_state
+
+_CHECKPOINT_EVERY = 50_000
+_RECORD = {"current_stage_index": "stage_index", "metrics": "metrics"}
+"""Keys of a curriculum's state, and how the record of a training names them."""
+
+
+def _parser() -> Parser:
+    parser = Parser(prog="python -m rlstack.adapters.arena", description="Trains the Arena game's PPO.")
+    parser.add_argument("--algo", default="ppo", help="ppo, the one that the stack trains itself")
+    parser.add_argument("--style", type=int, choices=(1, 2), help="of control, default 1, or that of --load-model")
+    parser.add_argument("--steps", type=int, default=100_000, help="env steps to train for, default 100000")
+    parser.add_argument("--lr", type=float, help="learning rate")
+    parser.add_argument("--batch", type=int, help="minibatch size")
+    parser.add_argument("--device", default="auto", help="auto (default), cpu, cuda or cuda:<k>")
+    parser.add_argument("--no-render", action="store_true", help="taken, and without effect: nothing is drawn")
+    parser.add_argument("--load-model", type=Path, help="a checkpoint of the stack (.pt) to go on with")
+    parser.add_argument("--reset-timesteps", action="store_true", help="with --load-model: count from zero again")
+    return parser
+
+
+class StackFiles(Hook):
+    """Goes on with a checkpoint of the stack, if there is one, and leaves the stack's files in the run's folder."""
+
+    def __init__(self, style: int, loaded: ArenaFiles | None = None, reset_timesteps: bool = False) -> None:
+        self.style, self.loaded, self._reset = style, loaded, reset_timesteps
+
+    def on_prepare(self, training: Training) -> None:
+        if self.loaded is None or training.frames:
+            return
+        agent, config = training.agent, training.config
+        options = {key: config.agent[key] for key in ("lr", "minibatch_size", "normalize_rewards")}
+        given = arena_agent(self.loaded, training.env, config.total_frames, device=agent.device, **options)
+        agent.load_state_dict(given.state_dict())
+        training.frames = 0 if self._reset else self.loaded.num_timesteps
+        agent.set_frames(training.frames)
+        curriculum, record = training.curriculum, self.loaded.training_state
+        if curriculum is None or record.get("curriculum_metrics") is None:
+            return
+        try:
+            entries = {key: record.get(f"curriculum_{name}") for key, name in _RECORD.items()}
+            restored = curriculum_from_published(entries, begun=training.frames)
+        except ConfigError as error:
+            raise ConfigError(f"--load-model: {self.loaded.where}: {error}") from None
+        stages = len(curriculum.config.stages)
+        if restored["stage"] >= stages:
+            raise ConfigError(f"--load-model: {self.loaded.where}: stage {restored['stage']} of {stages}")
+        window, known = restored["episodes"], curriculum.state_dict()["episodes"]["columns"]
+        # The stack records only what its rules are about.
+        window["columns"] = {name: window["columns"].get(name, [0.0] * window["count"]) for name in known}
+        curriculum.load_state_dict(restored)
+
+    def on_checkpoint(self, training: Training) -> None:
+        self._save(training, training.run.path / "checkpoints" / f"{training.run.path.name}_{training.frames}_steps.pt")
+
+    def on_end(self, training: Training) -> None:
+        path = training.run.path / "final" / f"{training.run.path.name}_final.pt"
+        curriculum = None if training.curriculum is None else training.curriculum.state_dict()
+        self._save(training, path, training_state(path, self.style, training.frames, None, curriculum))
+
+    @staticmethod
+    def _save(training: Training, path: Path, state: dict[str, Any] | None = None) -> None:
+        path.parent.mkdir(exist_ok=True)
+        save_arena(training.agent, path, training.frames, state)
+
+
+@command
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Trains as a command line says."""
+    given = _parser().parse_args(arguments)
+    if given.algo != "ppo":
+        raise ConfigError(f"--algo: the stack itself trains ppo; python -m rlstack.train agent={given.algo} env=arena")
+    if given.steps < 1:
+        raise ConfigError(f"--steps: {given.steps} is not a positive number of env steps")
+    loaded = None if given.load_model is None else load_files(given.load_model)
+    style = given.style or (1 if loaded is None else style_of(loaded))
+    done = 0 if loaded is None or given.reset_timesteps else loaded.num_timesteps
+    name = f"ppo_style{style}_{time.strftime('%Y%m%d_%H%M%S')}"
+    options = {} if loaded is None else structure(loaded) | {"normalize_rewards": loaded.statistics is not None}
+    options |= {
+        key: value for key, value in {"lr": given.lr, "minibatch_size": given.batch}.items() if value is not None
+    }
+    plain = composed([f"agent={CONFIGURATION}", "env=arena", "curriculum=arena", f"device={given.device}"])
+    plain["env"] |= {"style": style, "num_worlds": os.cpu_count() or 1}
+    plain["agent"] |= options
+    plain["checkpoint"]["every"] = _CHECKPOINT_EVERY
+    plain |= {"total_frames": done + given.steps, "run_dir": str(Path("runs") / "ppo" / f"style{style}" / name)}
+    train(plain, [StackFiles(style, loaded, given.reset_timesteps)])
+
+
+if __name__ == "__main__":
+    main()
