@@ -6,7 +6,6 @@ import hashlib
 import json
 import zlib
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -126,12 +125,24 @@ def judge(config: EvaluateConfig, judged: Candidate, device: torch.device) -> No
 
 def play_games(config: EvaluateConfig, judged: Candidate, device: torch.device) -> None:
     """Plays games against each of ``opponents``, half of them on either side."""
-    from rlstack.play.challenge import Challenge, play_challenge
+    from rlstack.play.challenge import anchored_ratings, challenge
+    from rlstack.play.matches import GameRunner
+    from rlstack.play.players import PolicyPlayer
+    from rlstack.play.replays import BestGames
+    from rlstack.runs.worlds import world_options
 
+    world, games, seed = judged.env["name"], config.episodes, config.seed
+    runner = GameRunner(world, world_options(judged.env), device=device)
+    ratings = anchored_ratings(runner)
+    others = [runner.add(source) for source in config.opponents or []]
     policy = judged.agent.policy(explore=config.policy == "explore")
-    games = Challenge(judged.env, config.opponents or [], config.episodes, config.seed, config.plots, config.video)
-    place = partial(output_folder, config, judged)
-    for path in play_challenge(games, policy, judged.player, judged.frames, judged.name, place, device):
+    player = runner.add(PolicyPlayer(runner.sample, policy, judged.player))
+    best = BestGames(world, 1, player) if config.video and BestGames.can_record(world) else None
+    folder = output_folder(config, judged)
+    print(f"{judged.name} in {world}, seed {seed}, {games} games against each")
+    more: dict[str, Any] = {"plots": config.plots, "policy": judged.name, "env": judged.env}
+    written = challenge(runner, player, others, games, seed, ratings, folder, judged.frames, best, **more)
+    for path in written + (best.save(folder) if best is not None else []):
         print(f"wrote {path}")
 
 

@@ -210,7 +210,7 @@ def rank(config: LeagueConfig) -> None:
 
 def play(config: LeagueConfig) -> None:
     """Lets the first player meet each of the others and rates it, or makes a film of a replay; no league is changed."""
-    from rlstack.play.challenge import anchored_ratings, challenge, print_report, save_report
+    from rlstack.play.challenge import anchored_ratings, challenge
     from rlstack.play.players import named
     from rlstack.play.replays import play_back
 
@@ -227,12 +227,9 @@ def play(config: LeagueConfig) -> None:
     first, *others = players
     ratings = anchored_ratings(runner, config.ratings.system or "elo", config.ratings.options)
     best = _best(config, runner, first)
-    report = challenge(runner, first, others, config.games_wanted, config.seed, ratings, 0, best)
-    folder = Path(config.folder) / "play" / first
-    written = save_report(folder, report, runner.sides.anchors, config.plots, env=env, seed=config.seed)
-    written += best.save(folder / "replays", config.video) if best is not None else []
-    print_report(report, ratings.kind)
-    for path in written:
+    games, seed, folder = config.games_wanted, config.seed, Path(config.folder) / "play" / first
+    written = challenge(runner, first, others, games, seed, ratings, folder, 0, best, config.plots, env=env)
+    for path in written + (best.save(folder / "replays", config.video) if best is not None else []):
         print(f"wrote {path}")
 
 

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-from tensordict.nn import TensorDictModuleBase
-
 from envs.whole_files import write_json
 from rlstack.config import ConfigError
-from rlstack.runs.worlds import world_options
 
 from .games import GameResult, WinLossRecord, challenger, rated
 from .matches import GameRunner
-from .players import PolicyPlayer, Source
 from .ratings import Ratings, fit_elo, rating_system
 from .replays import BestGames
 from .tables import print_results, save_curves, write_csv
@@ -37,18 +31,23 @@ def challenge(
     games: int,
     seed: int,
     ratings: Ratings,
+    folder: Path,
     timestep: int = 0,
     best: BestGames | None = None,
-) -> dict[str, Any]:
-    """Plays so many games against each opponent, sides swapped in every other one.
+    plots: bool = True,
+    **facts: Any,
+) -> list[Path]:
+    """Plays so many games against each opponent, sides swapped in every other one; prints and writes the results.
 
     Args:
         runner: where all of them are known by name.
+        ratings: before the games, which they take in.
+        folder: of ``results.json`` (:func:`challenge_report`, ``fitted_elo``, the rating that makes all results most
+            likely, and ``facts``), ``summary.csv``, ``game_by_game.csv`` and, with ``plots``, ``elo.png``.
         timestep: frames that the player had trained for.
         best: keeps the best games.
 
-    Returns :func:`challenge_report`, and ``fitted_elo``: the rating that makes all results most likely, opponents
-    without an anchor rated beside it.
+    Returns what was written.
 
     Raises:
         ConfigError: no opponents, or two of one name.
@@ -58,8 +57,20 @@ def challenge(
     except ValueError as error:
         raise ConfigError(str(error)) from None
     played = runner.play(schedule, seed, best)
-    fitted = fit_elo([game.scored for game in played], runner.sides.anchors)
-    return {**challenge_report(name, played, ratings, timestep), "fitted_elo": fitted[name]}
+    fitted = fit_elo([game.scored for game in played], runner.sides.anchors)[name]
+    report = challenge_report(name, played, ratings, timestep)
+    write_json(folder / "results.json", {**report, "fitted_elo": fitted, **facts, "seed": seed}, nan=False)
+    write_csv(folder / "summary.csv", report["opponents"], SUMMARY)
+    write_csv(folder / "game_by_game.csv", report["game_by_game"])
+    written = ["results.json", "summary.csv", "game_by_game.csv"]
+    if plots:
+        curve = [row["elo"] for row in report["elo_history"]]
+        save_curves(folder / "elo.png", {name: curve}, runner.sides.anchors)
+        written.append("elo.png")
+    print_results(report["opponents"], "opponent")
+    first = f"{report['final_elo']:.0f} ({ratings.kind}, began at {report['initial_elo']:.0f})"
+    print(f"rating of {name}: {first}; of all games at once: {fitted:.0f} (Elo)")
+    return [folder / file for file in written]
 
 
 def challenge_report(name: str, games: Sequence[GameResult], ratings: Ratings, timestep: int = 0) -> dict[str, Any]:
@@ -112,79 +123,3 @@ def anchored_ratings(runner: GameRunner, system: str = "elo", options: Mapping[s
         ConfigError: no such system or option.
     """
     return rating_system(system, **{"anchors": dict(runner.sides.anchors), **(options or {})})
-
-
-def save_report(
-    folder: Path, report: Mapping[str, Any], anchors: Mapping[str, float], plots: bool, **more: Any
-) -> list[Path]:
-    """Writes ``results.json`` (the report and ``more``), ``summary.csv``, ``game_by_game.csv`` and ``elo.png``."""
-    write_json(folder / "results.json", {**report, **more}, nan=False)
-    write_csv(folder / "summary.csv", report["opponents"], SUMMARY)
-    write_csv(folder / "game_by_game.csv", report["game_by_game"])
-    written = ["results.json", "summary.csv", "game_by_game.csv"]
-    if plots:
-        curve = [row["elo"] for row in report["elo_history"]]
-        save_curves(folder / "elo.png", {report["player"]: curve}, anchors)
-        written.append("elo.png")
-    return [folder / name for name in written]
-
-
-def print_report(report: Mapping[str, Any], kind: str) -> None:
-    """Prints the opponents as a table, then the player's rating."""
-    print_results(report["opponents"], "opponent")
-    first = f"{report['final_elo']:.0f} ({kind}, began at {report['initial_elo']:.0f})"
-    print(f"rating of {report['player']}: {first}; of all games at once: {report['fitted_elo']:.0f} (Elo)")
-
-
-@dataclass(frozen=True)
-class Challenge:
-    """How an agent is judged by games.
-
-    Attributes:
-        env: group of the world, without opponents inside.
-        opponents: sources of whom it meets.
-        games: against each.
-        plots, video: draw its rating; film the best game that it won, in worlds with replays.
-    """
-
-    env: dict[str, Any]
-    opponents: Sequence[Source]
-    games: int
-    seed: int
-    plots: bool = True
-    video: bool = True
-
-
-def play_challenge(
-    config: Challenge,
-    policy: TensorDictModuleBase,
-    name: str,
-    frames: int,
-    origin: str,
-    folder: Callable[[], Path],
-    device: torch.device | str = "cpu",
-) -> list[Path]:
-    """Plays the games of a policy made for the world, prints the table and writes everything into a folder.
-
-    Args:
-        name: of the policy among the players.
-        frames: it has trained for.
-        origin: where it comes from, for people.
-        folder: makes the folder, once everybody is there.
-
-    Returns what was written.
-
-    Raises:
-        ConfigError: one line: a world without two sides, or no such opponent.
-    """
-    runner = GameRunner(config.env["name"], world_options(config.env), device=device)
-    others = [runner.add(source) for source in config.opponents]
-    player = runner.add(PolicyPlayer(runner.build(1, 0), policy, name))
-    best = BestGames(runner.world, 1, player) if config.video and BestGames.can_record(runner.world) else None
-    place, ratings = folder(), anchored_ratings(runner)
-    report = challenge(runner, player, others, config.games, config.seed, ratings, frames, best)
-    facts = {"policy": origin, "env": config.env, "seed": config.seed}
-    written = save_report(place, report, runner.sides.anchors, config.plots, **facts)
-    print(f"{origin} in {runner.world}, seed {config.seed}, {config.games} games against each")
-    print_report(report, ratings.kind)
-    return written + (best.save(place) if best is not None else [])

@@ -58,11 +58,7 @@ class PoolConfig:
 
 
 def pool(league: League, config: PoolConfig, but: str | None = None) -> list[str]:
-    """Names of the members that can be met: the best commanders, best first, and the newest candidates, newest first.
-
-    Args:
-        but: who is not among them.
-    """
+    """Names of the members that all ``but`` one can meet: the best commanders, then the newest candidates."""
     best = sorted(league.of_kind("commander"), key=lambda name: -league.ratings.conservative(name))
     newest = league.of_kind("candidate")[::-1]
     chosen = [name for name in best if name != but][: config.commanders]
@@ -210,11 +206,7 @@ def to_evaluate(league: League, players: Sequence[Any] | Mapping[str, Any] | Non
 def evaluate_all(
     league: League, runner: GameRunner, names: Sequence[str], config: PoolConfig, games: int, seed: int
 ) -> None:
-    """Evaluates one after the other, telling what came of it; whoever is always met becomes a member before.
-
-    Raises:
-        ConfigError: see :func:`evaluate`.
-    """
+    """Evaluates one after the other, telling what came of it; whoever is always met becomes a member before."""
     for source in config.players:
         if not (isinstance(source, str) and source in league.members) and name_of(source) not in runner.players:
             runner.add(source)

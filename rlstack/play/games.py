@@ -121,11 +121,7 @@ def round_robin(names: Sequence[str], games: int) -> Schedule:
 
 
 def challenger(name: str, opponents: Sequence[str], games: int) -> Schedule:
-    """One against each of the others, so many games each, sides swapped in every other one; opponents take turns.
-
-    Raises:
-        ValueError: no opponents, or two of one name.
-    """
+    """One against each of the others, else as :func:`round_robin`."""
     _check_distinct([name, *opponents])
     return in_turns([pairing(name, opponent, games) for opponent in opponents])
 

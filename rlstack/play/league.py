@@ -102,11 +102,7 @@ class League:
 
     @classmethod
     def create(cls, folder: Path | str, env: Mapping[str, Any], ratings: Ratings) -> League:
-        """A new league without players, on disk.
-
-        Raises:
-            ConfigError: the folder holds one already, or cannot be written to.
-        """
+        """A new league without players, on disk; a :class:`ConfigError` if the folder holds one already."""
         league = cls(Path(folder), env, ratings)
         with locked(league.folder):
             if (league.folder / FILE).exists():
@@ -139,11 +135,7 @@ class League:
         return league
 
     def save(self) -> None:
-        """Writes the file, wholly or not at all.
-
-        Raises:
-            ConfigError: it cannot be written; a file that was there is untouched.
-        """
+        """Writes the file, wholly or not at all; a :class:`ConfigError` if that cannot be done."""
         content = {
             "schema_version": SCHEMA_VERSION,
             "env": self.env,
@@ -189,11 +181,7 @@ class League:
                 )
 
     def join(self, name: str, source: Source) -> None:
-        """Adds a player; one of this name must have the same source.
-
-        Raises:
-            ConfigError: another player has this name.
-        """
+        """Adds a player, unless it is there; a :class:`ConfigError` if another one has this name."""
         known = self.members.get(name)
         if known is None:
             self.admit(LeagueMember(name, source if isinstance(source, str) else dict(source), _now()))
@@ -335,11 +323,7 @@ def _copy(file: Path, copy: Path) -> dict[str, Any]:
 
 
 def identity(file: Path) -> str:
-    """``stem:size:mtime`` of a file: the same for the same file and copies that kept their time (in ns).
-
-    Raises:
-        ConfigError: there is no such file.
-    """
+    """``stem:size:mtime`` of a file: the same for the same file and copies that kept their time (in ns)."""
     try:
         facts = file.stat()
     except OSError as error:
@@ -357,11 +341,7 @@ def _now() -> str:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Inside there is one process at a time; the system lets the next one in when a process ends, however it ends.
-
-    Raises:
-        ConfigError: the folder cannot be made or written to.
-    """
+    """Inside there is one process at a time; the system lets the next one in when a process ends, however it ends."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         stream = (folder / _LOCK).open("a")
@@ -383,11 +363,7 @@ def signature(env: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _content(path: Path) -> dict[str, Any]:
-    """The content of a league's file, of a version that can be read.
-
-    Raises:
-        ConfigError: there is no file, no JSON in it, or another version.
-    """
+    """The content of a league's file, of a version that can be read."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
@@ -404,11 +380,7 @@ def _content(path: Path) -> dict[str, Any]:
 
 
 def _game(row: Any) -> GameResult:
-    """A game as JSON holds it.
-
-    Raises:
-        TypeError, ValueError: it is none.
-    """
+    """A game as JSON holds it; a TypeError or ValueError if it is none."""
     game = GameResult(*row)
     numbers = (game.points_first, game.points_second, game.steps)
     if not (isinstance(game.first, str) and isinstance(game.second, str) and game.first != game.second):

@@ -111,8 +111,7 @@ class PolicyPlayer(Player):
 
     def act(self, env: EnvBase, halves: TensorDictBase, rows: Tensor) -> Tensor:
         everyone = self._keeps_itself or len(rows) == len(halves)
-        seen = halves.select("observation", "active", MASK, strict=False)
-        shown = seen if everyone else seen[rows]
+        shown = halves if everyone else halves[rows]
         root = TensorDict({GROUP: shown}, [len(shown)], shown.device)
         if self._keeps_itself:
             none = torch.zeros(len(halves), dtype=torch.bool, device=rows.device)
@@ -228,11 +227,7 @@ def check_source(source: Source, env: EnvBase, more: Sequence[str] = ()) -> None
 
 
 def read_source(source: Source) -> tuple[str, dict[str, Any]]:
-    """A source's text and options.
-
-    Raises:
-        ConfigError: neither text nor a mapping with ``player``.
-    """
+    """A source's text and options; a :class:`ConfigError` if it is neither text nor a mapping with ``player``."""
     if isinstance(source, str) and source:
         return source, {}
     if isinstance(source, Mapping) and isinstance(source.get("player"), str) and source["player"]:
@@ -265,11 +260,7 @@ def free_name(name: str, taken: Collection[str]) -> str:
 
 
 def named(players: list[Any] | dict[str, Any] | None) -> dict[str, Source]:
-    """Players by name; a name that is taken gets a number.
-
-    Raises:
-        ConfigError: a source that is none.
-    """
+    """Players by name; a name that is taken gets a number."""
     if isinstance(players, dict):
         for source in players.values():
             read_source(source)

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import TensorDictBase
 from torch import Tensor
 from torchrl.data import Binary, Composite
 from torchrl.envs import EnvBase
@@ -119,8 +119,7 @@ class Seats:
             actions = torch.zeros(*lead, *self._spec.shape, dtype=self._spec.dtype, device=agents.device)
         else:
             actions = given.reshape(*lead, *self._spec.shape)
-        seen = {name: value for name, value in agents.items() if name in ("observation", "active", MASK)}
-        halves = half_worlds(TensorDict._new_unsafe(seen, batch_size=agents.batch_size[:2], device=agents.device))
+        halves = half_worlds(agents.select("observation", "active", MASK, strict=False))
         for index, rows in self._seated():
             chosen = self.players[index].act(self._env, halves, rows).to(actions.dtype)
             actions = chosen if len(rows) == len(actions) else actions.index_copy(0, rows, chosen)
