@@ -28,6 +28,7 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 from yaml import MarkedYAMLError, YAMLError
 
 from envs.working import Work
+from rlstack import sweeps
 from rlstack.config import ConfigError, catalogue, conf_dir
 from rlstack.config.errors import RunError, did_you_mean, missing_option, nearest, unknown_key
 from rlstack.config.exits import exit_in_one_line
@@ -35,8 +36,7 @@ from rlstack.config.groups import is_own
 from rlstack.config.named_code import granting
 from rlstack.config.typed import resolve
 from rlstack.help import command_help, tell, user_folders
-from rlstack.sweeps import results
-from rlstack.sweeps.folder import sweep_folder
+from rlstack.sweeps.folder import in_sweep, note_result, show_results, sweep_folder, take_results
 
 _FLAGS = {
     **dict.fromkeys(("--hydra-help", "--version", "--resolve", "--run", "-r", "--multirun", "-m"), False),
@@ -56,7 +56,7 @@ os.environ.setdefault("RL_WARNINGS", "False")
 USER_ERRORS = (ConfigError, HydraException, OmegaConfBaseException, YAMLError)
 
 # Hydra looks for sweepers in packages of the name hydra_plugins; ours is there.
-_PLACE_OF_PLUGINS = str(Path(results.__file__).parent / "plugins")
+_PLACE_OF_PLUGINS = str(Path(sweeps.__file__).parent / "plugins")
 if _PLACE_OF_PLUGINS not in sys.path:
     sys.path.append(_PLACE_OF_PLUGINS)
 
@@ -94,7 +94,7 @@ def hydra_command(
         # Also around the task itself: an error that escapes a job makes Hydra print a line of its own.
         @functools.wraps(task)
         def guarded(cfg: DictConfig) -> Any:
-            with job_errors() if results.in_sweep() else user_errors(), _work_shown():
+            with job_errors() if in_sweep() else user_errors(), _work_shown():
                 try:
                     _refuse_empty(cfg)
                     return trusted(cfg)
@@ -124,7 +124,7 @@ def hydra_command(
                         return command(guarded)()
                     finally:
                         if sweep is not None:
-                            results.show(results.take(sweep), sweep)
+                            show_results(take_results(sweep), sweep)
 
         return main
 
@@ -266,7 +266,7 @@ def job_errors() -> Iterator[None]:
     except Exception as error:
         culprit = _culprit(error)
         line = f"{type(error).__name__}: {error}" if culprit is None else explain(culprit)
-        results.note(error=line)
+        note_result(error=line)
         if culprit is None or os.environ.get("RLSTACK_FULL_ERROR") == "1":
             traceback.print_exc()
         raise (RuntimeError if culprit is None else ConfigError)(line) from None

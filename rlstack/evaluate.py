@@ -74,10 +74,16 @@ def run(cfg: DictConfig) -> None:
         raise ConfigError("agent: a checkpoint brings its agent; give keys of it alone, such as agent.cvar=0.25")
     if config.checkpoint is None and not foreign:
         raise ConfigError("checkpoint: missing, give a run directory or a checkpoint file: checkpoint=runs/<run>")
-    if foreign:
-        _check_plain(config)
-    if config.opponents is not None:
-        _check_games(config)
+    if foreign and config.policy == "explore":
+        raise ConfigError(
+            "policy: explore is for a checkpoint; an agent from elsewhere acts in the one way that it has"
+        )
+    if foreign and config.which == "best":
+        raise ConfigError("which: best is for checkpoint=<run>; with agent=legacy agent.kind=rlstack: agent.which=best")
+    if config.opponents == []:
+        raise ConfigError("opponents: [] has nobody to play against, give one at least, such as opponents=[random]")
+    if config.opponents is not None and config.episodes_file is not None:
+        raise ConfigError("episodes_file: given episodes cannot be played against opponents, leave one of them out")
 
     from rlstack.runs.worlds import choose_device
     from rlstack.training.memory import check_fits, episodes_of
@@ -144,23 +150,6 @@ def play_games(config: EvaluateConfig, judged: Candidate, device: torch.device) 
     written = challenge(runner, player, others, games, seed, ratings, folder, judged.frames, best, **more)
     for path in written + (best.save(folder) if best is not None else []):
         print(f"wrote {path}")
-
-
-def _check_games(config: EvaluateConfig) -> None:
-    if not config.opponents:
-        raise ConfigError("opponents: [] has nobody to play against, give one at least, such as opponents=[random]")
-    if config.episodes_file is not None:
-        raise ConfigError("episodes_file: given episodes cannot be played against opponents, leave one of them out")
-
-
-def _check_plain(config: EvaluateConfig) -> None:
-    """Refuses what only an agent of a checkpoint can do."""
-    if config.policy == "explore":
-        raise ConfigError(
-            "policy: explore is for a checkpoint; an agent from elsewhere acts in the one way that it has"
-        )
-    if config.which == "best":
-        raise ConfigError("which: best is for checkpoint=<run>; with agent=legacy agent.kind=rlstack: agent.which=best")
 
 
 def from_checkpoint(config: EvaluateConfig, device: torch.device) -> Candidate:

@@ -24,11 +24,11 @@ def run(cfg: DictConfig) -> float:
     if directory is None:
         return math.nan
 
-    from rlstack.sweeps.results import note
+    from rlstack.sweeps.folder import note_result
     from rlstack.training.loggers import score
 
     result = score(directory.path, build(ObjectiveConfig, plain.get("objective", {}), "objective"))
-    note(score=result, run=str(directory.path))
+    note_result(score=result, run=str(directory.path))
     return result
 
 
@@ -42,7 +42,7 @@ def _named(plain: dict[str, Any]) -> dict[str, str]:
 
 def _placed(plain: dict[str, Any]) -> dict[str, Any]:
     """In a sweep, the run's folder is in that of the sweep unless it was given."""
-    from rlstack.sweeps.results import in_sweep, run_of_job
+    from rlstack.sweeps.folder import in_sweep, run_of_job
 
     named = isinstance(plain["agent"], dict) and isinstance(plain["env"], dict)  # if not, that is told later
     if plain["run_dir"] is not None or not named or not in_sweep():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import count
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -67,9 +68,8 @@ def evaluate(
     A world steers this by its hooks, see :class:`envs.world.WorldHooks`: ``evaluation_options``, which override
     ``options``, so that training tricks (shaped rewards, curricula) do not count; ``evaluation_set``, fixed episodes
     started by ``reset_to``; ``episode_options``, the options these need; ``evaluation_steps``, see ``max_steps``.
-    Without a set, episodes are random ones of this seed. Without statistics
-    under ``("next", "episode")``, ``return`` (mean over agents) and ``length`` are counted here. The global random
-    generator of torch is left as it was.
+    Without a set, episodes are random ones of this seed. Without statistics under ``("next", "episode")``, ``return``
+    (mean over agents) and ``length`` are counted here. The global random generator of torch is left as it was.
 
     Args:
         policy: an env's tensordict in, the same with actions out.
@@ -93,20 +93,27 @@ def evaluate(
     """
     if episodes < 1 or (episode_set is not None and not episode_set.configs):
         raise ValueError("an evaluation needs at least one episode")
-    configs, levels = episode_set or _default_episodes(world, episodes, seed)
+    fixed = episode_set or envs.world_hooks(world).evaluation_set(episodes, seed)
+    configs, levels = ((), ["all"] * episodes) if fixed is None else fixed
     chosen = _options(world, options, configs)
     limit = max_steps or envs.world_hooks(world).evaluation_steps or MOST_STEPS
-    recorded = _first_of_each_level(levels, record)
+    number = {level: count() for level in levels}
+    recorded = {index for index, level in enumerate(levels) if next(number[level]) < record}
+    several = len(set(levels)) > 1
     parts: list[dict[str, Tensor]] = []
     recordings: dict[int, Any] = {}
-    cut = 0
     found: dict[int, str] = {}
+    cut = 0
     with torch.no_grad(), own_randomness(seed), working("evaluating", "episodes", len(levels)) as work:
         for first, env in _worlds(world, chosen, len(levels), seed, device):
             indices = range(first, min(first + env.batch_size.numel(), len(levels)))
-            start = _start(env, configs[indices.start : indices.stop], noise_source)
+            configured = configs[indices.start : indices.stop]
+            if noise_source is not None:
+                env.set_noise_source(noise_source(configured))
+            start = env.reset_to(configured) if configured else env.reset()
             watched = [index for index in indices if index in recorded]
-            recorder = _recorder(env, watched, first, levels)
+            titles = [f"level {levels[index]}, episode {index}" if several else f"episode {index}" for index in watched]
+            recorder = hooks_of(env).recorder([index - first for index in watched], titles) if watched else None
             scores = _play(env, policy, start, limit, recorder, work, first)
             parts.append({key: value[: len(indices)].cpu() for key, value in scores.values.items()})
             found |= {first + row: what for row, what in scores.found.items() if row < len(indices)}
@@ -159,11 +166,6 @@ def check_fit(agent: Agent, config: Mapping[str, Any]) -> None:
         raise ConfigError(f"env={config['name']} does not fit the agent: {fault}")
 
 
-def _default_episodes(world: str, episodes: int, seed: int) -> EpisodeSet:
-    fixed = envs.world_hooks(world).evaluation_set(episodes, seed)
-    return EpisodeSet((), ["all"] * episodes) if fixed is None else EpisodeSet(*fixed)
-
-
 def _options(world: str, options: Mapping[str, Any], configs: Sequence[Any] = ()) -> dict[str, Any]:
     """All constructor arguments but those that every turn sets."""
     hooks = envs.world_hooks(world)
@@ -180,7 +182,7 @@ def _build(world: str, options: Mapping[str, Any], num_worlds: int, device: torc
 
 def _worlds(
     world: str, options: Mapping[str, Any], episodes: int, seed: int, device: torch.device | str
-) -> Iterator[tuple[int, EnvBase]]:
+) -> Iterator[tuple[int, Any]]:
     """Seeded worlds for all episodes in turns: the index of the first episode, and an env for it and the next ones.
 
     Every turn has a seed of its own, or random episodes would repeat.
@@ -195,34 +197,6 @@ def _worlds(
         first += env.batch_size.numel()
     if env is not None:
         env.close()
-
-
-def _start(env: Any, configs: Sequence[Any], noise_source: Callable[[Sequence[Any]], Any] | None) -> TensorDictBase:
-    if noise_source is not None:
-        env.set_noise_source(noise_source(configs))
-    return env.reset_to(configs) if configs else env.reset()
-
-
-# -- recording ---------------------------------------------------------------------------------------------------
-
-
-def _first_of_each_level(levels: Sequence[str], count: int) -> set[int]:
-    seen: dict[str, int] = {}
-    chosen = set()
-    for index, level in enumerate(levels):
-        seen[level] = seen.get(level, 0) + 1
-        if seen[level] <= count:
-            chosen.add(index)
-    return chosen
-
-
-def _recorder(env: EnvBase, indices: list[int], first: int, levels: Sequence[str]) -> EpisodeRecorder[Any, Any] | None:
-    """A recorder of these episodes; None where there is nothing to record, or a world has no recordings."""
-    if not indices:
-        return None
-    several = len(set(levels)) > 1
-    titles = [f"level {levels[index]}, episode {index}" if several else f"episode {index}" for index in indices]
-    return hooks_of(env).recorder([index - first for index in indices], titles)
 
 
 # -- playing -----------------------------------------------------------------------------------------------------

@@ -16,18 +16,10 @@ from numpy.typing import ArrayLike, NDArray
 
 
 def wilson_interval(successes: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Score interval of a success rate; it also holds for few trials and for rates near 0 or 1.
-
-    Args:
-        successes: number of successes, ``0 <= successes <= n``.
-        n: number of independent trials, at least 1.
-        confidence: coverage, between 0 and 1.
-
-    Returns:
-        Lower and upper bound, within [0, 1].
+    """Score interval of a success rate, within [0, 1]; it also holds for few trials and for rates near 0 or 1.
 
     Raises:
-        ValueError: when an argument is outside its range.
+        ValueError: not ``0 <= successes <= n``, no trials, or a confidence outside (0, 1).
     """
     _check_confidence(confidence)
     if not (n >= 1 and 0 <= successes <= n):
@@ -65,18 +57,13 @@ def bootstrap_interval(
     """Percentile bootstrap interval of ``statistic``.
 
     Args:
-        values: [samples], or [seeds, tasks]. In two dimensions the bootstrap is stratified: each task
+        values: ``[samples]``, or ``[seeds, tasks]``. In two dimensions the bootstrap is stratified: each task
             resamples its seeds independently of the other tasks.
         statistic: maps an array of the shape of ``values`` to a number.
-        confidence: coverage, between 0 and 1.
-        resamples: number of bootstrap resamples, at least 1.
         seed: of the resampling; the same arguments give the same interval.
 
-    Returns:
-        Lower and upper bound.
-
     Raises:
-        ValueError: when an argument is outside its range.
+        ValueError: an argument outside its range.
     """
     _check_confidence(confidence)
     samples = _finite(values)

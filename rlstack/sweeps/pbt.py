@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from rlstack.config import ConfigError, build, to_plain
 from rlstack.config.named_code import allowing, code_in, granting
 
-from . import results
+from .folder import take_results
 from .population import FILE, Generation, Population, PopulationConfig
 from .space import split
 
@@ -25,7 +25,7 @@ Launch = Callable[[Sequence[Sequence[str]], int], Any]
 def train_population(
     options: Mapping[str, Any], arguments: Sequence[str], compose: Callable[[list[str]], DictConfig], launch: Launch
 ) -> None:
-    """Trains a new population, or goes on with the one in its folder, and says how it ended.
+    """Trains a new population, or goes on with the one in its folder, and prints the result.
 
     Args:
         options: of the sweeper, see :class:`PopulationConfig`.
@@ -61,7 +61,10 @@ def train_population(
             for index in range(config.members):
                 wait_for(population.run(index))
             launch(jobs, number * config.members)
-        told(results.take(Path(composed.hydra.sweep.dir)))
+        for result in take_results(Path(composed.hydra.sweep.dir)):
+            if "error" in result:  # its member goes on as a copy of another
+                failed = f"{result['error']} ({' '.join(result['overrides'])})"
+                print(f"a member failed: {failed}", file=sys.stderr, flush=True)
         for index, member in enumerate(generation.members):
             if reached(population.run(index), generation.until):
                 value = score(population.run(index), run.objective)
@@ -116,7 +119,7 @@ def reached(run: Path, until: int) -> bool:
 
 
 def show(population: Population) -> None:
-    """A table of the members, the best one last, and where everything is."""
+    """Prints a table of the members, the best one last, and the paths of everything."""
     from rlstack.evaluation.table import print_rows
 
     members = population.generations[-1].members
@@ -125,7 +128,10 @@ def show(population: Population) -> None:
         {
             "member": str(index),
             "score": members[index].score,
-            **{key: _short(value) for key, value in members[index].hyperparameters.items()},
+            **{
+                key: f"{value:.3g}" if isinstance(value, float) else str(value)
+                for key, value in members[index].hyperparameters.items()
+            },
             "by way of": " < ".join(map(str, population.lineage(index)[1:])) or "-",
         }
         for index in order
@@ -134,14 +140,3 @@ def show(population: Population) -> None:
     print_rows(rows, sys.stdout)
     print(f"who copied whom, scores and hyperparameters of every generation: {population.folder / FILE}")
     print(f"evaluate the best:   python -m rlstack.evaluate checkpoint={population.run(order[-1])}")
-
-
-def told(noted: Sequence[Mapping[str, Any]]) -> None:
-    """One line for each run that failed; its member goes on as a copy of another."""
-    for result in noted:
-        if "error" in result:
-            print(f"a member failed: {result['error']} ({' '.join(result['overrides'])})", file=sys.stderr, flush=True)
-
-
-def _short(value: Any) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
