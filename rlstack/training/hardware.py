@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -65,23 +65,26 @@ class Hardware(Hook):
 
 
 class GpuWatch:
-    """Utilisation and memory of a GPU; of a CPU, nothing."""
+    """Utilisation and memory of a GPU; of a CPU, nothing.
+
+    Attributes:
+        sees_utilisation: NVML answers.
+    """
 
     def __init__(self, device: torch.device, every: float = _EVERY) -> None:
         self._device, self._every = device, every
-        self._nvml = _Nvml.of(device)
         self._busy: list[float] = []
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
-
-    @property
-    def sees_utilisation(self) -> bool:
-        """NVML answers."""
-        return self._nvml is not None
+        self.sees_utilisation = device.type == "cuda"
+        try:
+            self.sees_utilisation = self.sees_utilisation and min(self._look()) >= 0
+        except Exception:  # without the package, the driver or a way to find the device, each with errors of its own
+            self.sees_utilisation = False
 
     def start(self) -> None:
         """Begins to ask, in a thread of its own."""
-        if self._nvml is not None and self._thread is None:
+        if self.sees_utilisation and self._thread is None:
             self._over.clear()
             self._thread = threading.Thread(target=self._ask, name="gpu-watch", daemon=True)
             self._thread.start()
@@ -100,50 +103,20 @@ class GpuWatch:
         """
         if self._device.type != "cuda":
             return {}
-        busy, self._busy = self._busy, []
-        if self._nvml is None:
+        if not self.sees_utilisation:
             return {"gpu_memory_mb": torch.cuda.memory_reserved(self._device) / _MEGABYTE}
-        if not busy:
-            busy = [self._nvml.busy()]
+        (now, memory), busy = self._look(), self._busy
+        self._busy, busy = [], busy or [now]
         ends = {"gpu_percent": sum(busy) / len(busy), "gpu_percent_low": min(busy), "gpu_percent_high": max(busy)}
-        return ends | {"gpu_memory_mb": self._nvml.memory() / _MEGABYTE}
+        return ends | {"gpu_memory_mb": memory / _MEGABYTE}
+
+    def _look(self) -> tuple[float, float]:
+        """Per cent of the time in which a kernel ran, lately, and bytes in use."""
+        return float(torch.cuda.utilization(self._device)), float(torch.cuda.device_memory_used(self._device))
 
     def _ask(self) -> None:
-        assert self._nvml is not None
         while not self._over.wait(self._every):
-            self._busy.append(self._nvml.busy())
-
-
-class _Nvml:
-    """One GPU, as NVIDIA's management library sees it."""
-
-    def __init__(self, library: Any, handle: Any) -> None:
-        self._library, self._handle = library, handle
-
-    @classmethod
-    def of(cls, device: torch.device) -> _Nvml | None:
-        """None without the package, the driver, or a way to find the device."""
-        if device.type != "cuda":
-            return None
-        try:
-            import pynvml
-
-            pynvml.nvmlInit()
-            # NVML counts all GPUs in an order of its own, whatever CUDA_VISIBLE_DEVICES shows of them.
-            identity = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
-            found = cls(pynvml, pynvml.nvmlDeviceGetHandleByUUID(identity.encode()))
-            found.busy(), found.memory()
-        except Exception:  # NVML has errors of its own for every reason why it cannot tell
-            return None
-        return found
-
-    def busy(self) -> float:
-        """Per cent of the time in which a kernel ran, lately."""
-        return float(self._library.nvmlDeviceGetUtilizationRates(self._handle).gpu)
-
-    def memory(self) -> float:
-        """Bytes in use."""
-        return float(self._library.nvmlDeviceGetMemoryInfo(self._handle).used)
+            self._busy.append(self._look()[0])
 
 
 def resident_bytes() -> int:
@@ -154,12 +127,3 @@ def resident_bytes() -> int:
         most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return most if sys.platform == "darwin" else 1024 * most
     return pages * os.sysconf("SC_PAGE_SIZE")
-
-
-def available_bytes() -> float:
-    """Memory that programs can still have; infinite where the system does not tell."""
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return float("inf")
-    return next((1024.0 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable")), float("inf"))

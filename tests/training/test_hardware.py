@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from mmap import mmap
 from types import SimpleNamespace
@@ -37,19 +36,8 @@ def test_frames_per_second_are_those_since_the_last_reading(monkeypatch: pytest.
 def nvml(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """An NVML whose GPU is as busy as the list says, the last number again and again."""
     busy = [10, 20, 60]
-
-    def utilisation(handle: object) -> SimpleNamespace:
-        assert handle == "handle of GPU-7"
-        return SimpleNamespace(gpu=busy.pop(0) if len(busy) > 1 else busy[0])
-
-    library = SimpleNamespace(
-        nvmlInit=lambda: None,
-        nvmlDeviceGetHandleByUUID=lambda identity: f"handle of {identity.decode()}",
-        nvmlDeviceGetUtilizationRates=utilisation,
-        nvmlDeviceGetMemoryInfo=lambda handle: SimpleNamespace(used=3_000_000),
-    )
-    monkeypatch.setitem(sys.modules, "pynvml", library)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="7"))
+    monkeypatch.setattr(torch.cuda, "utilization", lambda device: busy.pop(0) if len(busy) > 1 else busy[0])
+    monkeypatch.setattr(torch.cuda, "device_memory_used", lambda device: 3_000_000)
     return busy
 
 
@@ -69,7 +57,7 @@ def test_a_thread_watches_the_gpu(nvml: list[int]) -> None:
 
 
 def test_without_nvml_there_is_the_memory_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", None)
+    monkeypatch.setattr(torch.cuda, "utilization", lambda device: 1 / 0)
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 5_000_000)
     hardware = Hardware("cuda:0")
     assert hardware.read(1)["system/gpu_memory_mb"] == 5.0
