@@ -108,12 +108,12 @@ SHAPING = (
     *("layer_norm", "join", "recurrent", "encoders"),
     *("squash", "dueling", "critic", "num_atoms", "value_min", "value_max", "normalize_observations"),
 )
-"""What of an agent's configuration its networks depend on."""
+"""Keys of an agent's configuration on which its networks depend."""
 _OF_TRAINING = ("sequence_length", "burn_in")
 
 
 def _shape(key: str, value: Any) -> Any:
-    """What the networks depend on of a value that one of these keys has."""
+    """The part of such a key's value on which the networks depend."""
     if key != "recurrent" or not isinstance(value, Mapping):
         return value
     return {name: entry for name, entry in value.items() if name not in _OF_TRAINING}
@@ -199,7 +199,7 @@ _NEEDED: dict[tuple[str, ...], type | tuple[type, ...]] = {
     ("config", "total_frames"): (int, float),  # 1e6 is a float in yaml
 }
 MISFITS = (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
-"""What loading the state of another agent raises."""
+"""Errors that loading the state of another agent raises."""
 
 
 def read_agent(file: Path) -> dict[str, Any]:

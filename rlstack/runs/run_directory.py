@@ -32,7 +32,7 @@ OF_THE_DISK = {
     for name in ("ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EIO", "EACCES", "EPERM", "ESTALE", "ENXIO", "ENODEV")
     if hasattr(errno, name)
 }
-"""What an :class:`OSError` says of them."""
+"""Error numbers of disks that are full, read-only, or broken."""
 
 
 class RunDirectory:
@@ -179,7 +179,7 @@ def make_folder(path: Path, key: str) -> Path:
 
 @contextmanager
 def removed_if_empty(folder: Path) -> Iterator[None]:
-    """Of work that fails or is interrupted within it, no empty folder stays behind."""
+    """Removes a folder that is still empty when work within it fails or is interrupted."""
     try:
         yield
     except BaseException:

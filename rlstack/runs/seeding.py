@@ -42,7 +42,7 @@ def restore_rng(state: dict[str, Any]) -> None:
 
 @contextmanager
 def rng_untouched() -> Iterator[None]:
-    """What is drawn within it does not change what is drawn afterwards."""
+    """Puts all random generators back at the end as they were at the beginning."""
     state = rng_state()
     try:
         yield

@@ -134,7 +134,7 @@ def size_key(config: Mapping[str, Any]) -> Any:
 
 
 def device_of_worlds(name: str | None, learner: torch.device) -> torch.device:
-    """Where worlds are stepped; None: where their learner is.
+    """The device that worlds are stepped on; without a name, that of their learner.
 
     Raises:
         ConfigError: not a device, or one that is not there.

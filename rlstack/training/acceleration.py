@@ -1,4 +1,4 @@
-"""What of a run is compiled, and recorded as CUDA graphs: the options ``compile`` and ``cudagraphs``.
+"""Decides which parts of a run are compiled or recorded as CUDA graphs: options ``compile`` and ``cudagraphs``.
 
 ``auto`` compiles everything for a GPU. On a CPU, where a step of a small network gains half a millisecond or so, and
 compiling takes from half a minute to some minutes, it compiles the update of runs with :data:`LONG` updates or more,
@@ -28,7 +28,7 @@ LONG = 200_000
 
 
 class Acceleration:
-    """What is compiled of a run.
+    """Compiles the parts of a run that its options name.
 
     Args:
         config: of the run.
@@ -68,7 +68,7 @@ class Acceleration:
         return False
 
     def describe(self, agent: Agent) -> str | None:
-        """What is compiled of the worlds and of an agent, once :meth:`apply` has seen it; None if nothing is."""
+        """Says in words which parts are compiled, once :meth:`apply` has seen the agent; None if none are."""
         compiler, updates = agent.compiler, agent.expected_updates()
         parts = ["worlds"] if self.world.get("compiled") else []
         if compiler is not None and compiler.compiles:
@@ -92,7 +92,7 @@ class Acceleration:
             self.notes.append(f"compile: the agent runs as it is, {error}")
 
     def _traces_gradients(self) -> bool:
-        """Whether updates can be compiled; where graphs are recorded, these go on alone.
+        """Tells if updates can be compiled; where graphs are recorded, these go on alone.
 
         Raises:
             CannotCompile: they cannot, and no graph is recorded.
@@ -108,7 +108,7 @@ class Acceleration:
 
 
 def planned(config: TrainConfig, agent: Agent, shared: bool) -> str | None:
-    """What a run will compile, before it begins; ``agent``, like its own but never used, shows whether it can be."""
+    """Says what a run will compile, before it begins, tried on ``agent``, which is like its own but never used."""
     device = choose_device(config.device)
     acceleration = Acceleration(config, device, worlds_here(config, device), shared)
     acceleration.apply(agent)
@@ -116,7 +116,7 @@ def planned(config: TrainConfig, agent: Agent, shared: bool) -> str | None:
 
 
 def missing_compiler(device: torch.device) -> str | None:
-    """What ``torch.compile`` needs on a device and does not find."""
+    """Names the compiler that ``torch.compile`` needs on a device and does not find; None if it finds all."""
     if device.type == "cuda":
         if not importlib.util.find_spec("triton"):
             return "the package triton is not installed"

@@ -19,7 +19,7 @@ _CORES = os.cpu_count() or 1
 Threads = Annotated[int, Interval(low=1, high=max(64, _CORES), why=f"this machine has {_CORES} cores")]
 Seed = Annotated[int, Interval(low=0, high=2**32 - 1)]
 Often = Annotated[int | float, Interval(low=0, high=2**53, open_low=True)]
-"""How often something happens: below 1 a share of the run, else a number of frames."""
+"""An interval: below 1 a share of the run, else a number of frames."""
 
 _Repeats = Annotated[int, Interval(low=1, high=10_000, why="each step of a batch takes so many")]
 _OF_EVERY_WORLD = {"num_worlds": Count, "num_envs": Count, "action_repeat": _Repeats, "frame_stack": Count}
@@ -43,12 +43,12 @@ RESUMABLE = (
     "resume",
     "allow",
 )
-"""What of a run's configuration may change when it is resumed."""
+"""Keys of a run's configuration that may change when it is resumed."""
 
 
 @dataclass
 class CollectorConfig:
-    """How data is gathered.
+    """Options of the collector.
 
     Attributes:
         steps_per_batch: env steps per world between two calls of the learner.

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 STAGE = "curriculum/stage"
 SUCCESS = "success"
 SHOWN = ("train/success", "train/return")
-"""What the picture shows below the stages: the first that was logged."""
+"""Metrics that the picture shows below the stages: the first that was logged."""
 PICTURE = "curriculum.png"
 _BLUE, _GREY = "#1f5fa8", "#888888"
 Curve = list[tuple[float, float]]
@@ -153,7 +153,7 @@ class Curriculum(Hook):
         return f"stage {self.stage + 1} of {count}, {name}" + (f" ({reached})" if reached else "")
 
     def notes(self) -> list[str]:
-        """What there is to tell before the run: stages that the world lacks, and those of its own that are not used."""
+        """Lines to print before the run: stages that the world lacks, and stages of the world that are not used."""
         known = hooks_of(self._env)
         names = known.stage_names or [str(level) for level in range(known.num_stages)]
         unused = [name for level, name in enumerate(names) if level not in self._levels]

@@ -48,7 +48,7 @@ _KEYS = ("observation", "action", MASK)
 
 
 def decisions(sequences: TensorDictBase, ordered: bool = False) -> TensorDict:
-    """What is needed of sequences ``[B, T]`` (see :func:`rlstack.flatten_agents`) to imitate them.
+    """Selects the entries of sequences ``[B, T]`` (see :func:`rlstack.flatten_agents`) that imitation needs.
 
     Returns the active entries as a flat batch ``[N]`` with ``observation``, ``action`` and, where there is one,
     ``action_mask``. All entries count where there is no ``active``; a batch may be flat already. ``ordered``, which
@@ -214,34 +214,34 @@ class Lessons:
         self._held = self._held == HELD_OUT - 1
 
     def refresh(self) -> None:
-        """What has to be done before each pass over the data."""
+        """Prepares a pass over the data."""
 
     def size(self, batch: TensorDictBase) -> int:
         """Decisions in a batch."""
         return len(batch)
 
     def train(self) -> TensorDictBase:
-        """What is trained on."""
+        """The part that is trained on."""
         return self.data[~self._held]
 
     def observations(self) -> Any:
-        """Those that are trained on, ``[N]``."""
+        """Observations that are trained on, ``[N]``."""
         return self.train().get("observation")
 
     def batches(self, batch_size: int) -> list[TensorDictBase]:
-        """What is trained on in random order, in batches of about so many decisions."""
+        """The part that is trained on, shuffled, in batches of about so many decisions."""
         train = self.train()
         rows = max(round(batch_size * len(train) / self.size(train)), 1)
         order = torch.randperm(len(train), device=self.agent.device)
         return [train[index] for index in order.split(rows)]
 
     def held_out(self) -> Sequence[TensorDictBase]:
-        """What is measured."""
+        """The part that is held out, in pieces."""
         rest = self.data[self._held]
         return rest.split(max(_CHUNK * len(rest) // max(self.size(rest), 1), 1))
 
     def greedy(self, policy: Any, batch: TensorDictBase) -> tuple[Tensor, Tensor]:
-        """How a greedy policy acts, and what is to be imitated, as the agent has actions."""
+        """Actions of a greedy policy and the actions to imitate, both as the agent has them."""
         interface = self.agent.interface
         seen: Any = TensorDict({}, batch.batch_size, device=self.agent.device)
         for name in ("observation", MASK) if interface.masked else ("observation",):

@@ -1,4 +1,4 @@
-"""Where and with what a run was made: ``environment.json`` of a run directory, an entry for every start."""
+"""Versions, machine, commit and command of a run: ``environment.json``, with an entry for every start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ends a run through no fault of its configuration, told in one line."""
+"""Failures of memory, disk and environments, told in one line."""
 
 from __future__ import annotations
 

@@ -128,14 +128,14 @@ class Guard(Hook):
             self._goes_on(None, self._agent.frames)
 
     def _look_back(self, wait: bool) -> None:
-        """What a GPU has found out by now about earlier batches."""
+        """Acts on sums of earlier batches that a GPU has finished."""
         while self._pending and (wait or self._pending[0][0].is_there()):
             total, batch, before = self._pending.popleft()
             if not total.is_finite() and (found := find(batch)) is not None:
                 self._act(self._told(found, batch, before), batch, before)
 
     def _goes_on(self, sequences: TensorDictBase | None, frames: int) -> bool:
-        """Whether the agent goes on from where it is, after what its optimisers have refused since the last call."""
+        """Acts on steps that the optimisers have refused since the last call; False if the agent has gone back."""
         optimizers = self._agent.optimizers
         refused = int(sum(float(optimizer.refused) for optimizer in optimizers.values()))
         if refused == self._refused_before:

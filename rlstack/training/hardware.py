@@ -1,4 +1,4 @@
-"""What a run takes of the machine: memory of the process, and how busy and full the GPU is.
+"""Readings of the machine: memory of the process, utilisation and memory of the GPU.
 
 On a CPU everything is read where a log line is written, which takes microseconds. How busy a GPU is has to be asked
 again and again: a thread does so twice a second, through NVML (package ``nvidia-ml-py``, extra ``gpu``) where it is

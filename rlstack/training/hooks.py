@@ -1,4 +1,4 @@
-"""Hooks: what takes part in a run beside collecting and learning, called by the loop at fixed points."""
+"""Hooks of a run: objects that the loop calls at fixed points, beside collecting and learning."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Hook:
         """After each step of an evaluation or of imitation."""
 
     def evaluation_due(self, training: Training) -> bool | None:
-        """Whether to evaluate after this batch; None leaves that to ``eval.every``."""
+        """Decides if this batch is followed by an evaluation; None leaves that to ``eval.every``."""
         return None
 
     def evaluate(self, training: Training) -> Evaluation | None:

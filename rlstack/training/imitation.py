@@ -218,7 +218,7 @@ def _loss(agent: Agent, batch: TensorDictBase) -> tuple[Tensor, Info]:
 
 
 def _acting_parameters(agent: Agent, batch: TensorDictBase) -> list[Tensor]:
-    """Those on which the actions depend: where the imitation loss has a gradient."""
+    """Parameters on which the actions depend: the imitation loss has a gradient there."""
     parameters = agent.parameters()
     gradients = torch.autograd.grad(_loss(agent, batch)[0], parameters, allow_unused=True)
     return [parameter for parameter, gradient in zip(parameters, gradients) if gradient is not None]
@@ -252,7 +252,7 @@ def _copy_to_targets(agent: Agent) -> None:
 
 @torch.no_grad()
 def _agreement(agent: Agent, lessons: Lessons) -> dict[str, float]:
-    """How well greedy acting agrees with what was held out."""
+    """Measures how well greedy acting agrees with the part that was held out."""
     interface, policy = agent.interface, agent.policy(explore=False)
     total, count = 0.0, 0
     for part in counted(lessons.held_out(), "measuring how well it acts", "parts"):

@@ -1,4 +1,4 @@
-"""Where a run's numbers go: always a CSV file, and TensorBoard and Weights & Biases when asked.
+"""Loggers of a run: always a CSV file, and TensorBoard and Weights & Biases when asked.
 
 TorchRL's loggers write a file for every metric and know no resumed runs; these keep one table that a crash cannot
 spoil, take back what lies beyond a checkpoint, and end no run because a service is out of reach.
@@ -28,7 +28,7 @@ FRAMES = "frames"
 METRICS_FILE = "metrics.csv"
 RUN_ID_FILE = "wandb_run_id"
 RESULTS = ("eval/return", "eval/success", "train/return", "train/success")
-"""What runs of other hyperparameters are compared by."""
+"""Metrics by which runs with other hyperparameters are compared."""
 
 
 class Sink(Protocol):

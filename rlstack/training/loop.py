@@ -254,7 +254,7 @@ class Training:
 
     @property
     def worker_failures(self) -> int:
-        """How often processes with worlds have been replaced."""
+        """The number of times that processes with worlds have been replaced."""
         return self.collector.worker_failures if remote(self.config) else hooks_of(self.env).worker_failures
 
     def _updates(self) -> dict[str, Any]:
@@ -263,7 +263,7 @@ class Training:
     # -- evaluation ----------------------------------------------------------------------------------------------
 
     def evaluation_due(self, previous: int) -> bool:
-        """Whether to evaluate now, after a batch that began at ``previous`` frames; always at the end of the run."""
+        """An evaluation is due after a batch that began at ``previous`` frames; always at the end of the run."""
         told = (hook.evaluation_due(self) for hook in self.hooks)
         return next((due for due in told if due is not None), self.due(self.config.eval.every))
 

@@ -1,6 +1,6 @@
-"""Whether a run fits into memory, computed before anything of its size is allocated.
+"""Checks that a run fits into memory, before anything of its size is allocated.
 
-What is counted is the least that a run takes: what fits is never refused.
+The estimate is a lower bound: a run that fits is never refused.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SAMPLE = 7
 """Worlds that are built to see what one takes: a size that no other axis has."""
 
 _COPIES = 4
-"""Of each parameter: itself, its gradient, and two moments."""
+"""Tensors of each parameter's size: itself, its gradient, and two moments."""
 
 _EPISODE = 200
 """Bytes that an evaluation keeps of an episode at least."""
@@ -47,7 +47,7 @@ _FIRST_VERSION = ("memory.limit_in_bytes", "memory.usage_in_bytes")
 
 
 class Need(NamedTuple):
-    """What a part of a run takes of a device's memory.
+    """Memory that a part of a run takes.
 
     Attributes:
         part: what it is, and the options that decide its size.
@@ -86,7 +86,7 @@ def check_fits(what: str, needed: Iterable[Need]) -> None:
 
 
 def needs(config: TrainConfig) -> list[Need]:
-    """What a run takes, part by part, seen from a few of its worlds and from networks without data."""
+    """Estimates the memory of each part of a run, from a few of its worlds and from networks without data."""
     device = choose_device(config.device)
     worlds_device = worlds_here(config, device)
     key, stack = size_key(config.env), config.env.get("frame_stack") or 1
@@ -137,12 +137,12 @@ def needs(config: TrainConfig) -> list[Need]:
 
 
 def episodes_of(count: int, key: str) -> Need:
-    """What the results of so many episodes take, which the option ``key`` decides."""
+    """Memory of the results of so many episodes, which the option ``key`` decides."""
     return Need(f"episodes of an evaluation ({key})", float(count * _EPISODE), torch.device("cpu"))
 
 
 def free_bytes(device: torch.device) -> float | None:
-    """What a new process may still take of a device's memory; None where nothing tells."""
+    """Memory of a device that is still free, in bytes; None where nothing tells."""
     if device.type == "cuda":
         return float(torch.cuda.mem_get_info(device)[0])
     known = [size for size in (_machine(), *_cgroups()) if size is not None]
@@ -150,7 +150,7 @@ def free_bytes(device: torch.device) -> float | None:
 
 
 def _machine() -> float | None:
-    """Of the machine, memory that the kernel could free and swap space included."""
+    """Free memory of the machine, with memory that the kernel could free and swap space."""
     with suppress(OSError, ValueError, IndexError):
         lines = (line.split() for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines())
         sizes = {name: float(size) * 1024 for name, size, *_ in lines}
@@ -161,7 +161,7 @@ def _machine() -> float | None:
 
 
 def _cgroups() -> Iterator[float]:
-    """Of the control groups (version 2, or 1) that this process is in, as a container's limit is one."""
+    """Free memory within the control groups (version 2 or 1) of this process; a container's limit is one."""
     with suppress(OSError):
         for line in _OWN_GROUPS.read_text(encoding="utf-8").splitlines():
             _, controllers, path = line.split(":", 2)

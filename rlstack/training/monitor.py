@@ -1,4 +1,4 @@
-"""What a run counts: its frames, its time, and the episodes and learning between two lines of the log."""
+"""Counts of a run: frames, time, and statistics of episodes and learning between two lines of the log."""
 
 from __future__ import annotations
 
@@ -140,5 +140,5 @@ class Clock:
 
 
 def is_due(every: float, previous: int, now: int, last: int) -> bool:
-    """Whether something that happens every so many frames falls between two counts; always at the end of the run."""
+    """Something that happens every so many frames falls between two counts; always at the end of the run."""
     return now >= last or now // every > previous // every

@@ -9,6 +9,7 @@ import urllib.error
 import urllib.request
 import warnings
 from collections.abc import Iterable, MutableSequence
+from contextlib import suppress
 from types import TracebackType
 from urllib.parse import urlsplit
 
@@ -37,8 +38,7 @@ class Notices:
     def __init__(self, url: str | None, run: str) -> None:
         self._url, self._run = url, run
         self._queue: queue.Queue[str] = queue.Queue(_WAITING)
-        self._idle = threading.Condition()
-        self._open, self._fault, self._warned = 0, "", False
+        self._fault, self._warned = "", False
         self._thread: threading.Thread | None = None
 
     def tell(self, message: str) -> None:
@@ -49,12 +49,8 @@ class Notices:
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name=KEY, daemon=True)
             self._thread.start()
-        try:
+        with suppress(queue.Full):
             self._queue.put_nowait(f"rlstack, {self._run}: {message}"[:_LONGEST])
-        except queue.Full:
-            return
-        with self._idle:
-            self._open += 1
 
     def __enter__(self) -> Self:
         return self
@@ -64,19 +60,18 @@ class Notices:
     ) -> None:
         if kind is not None:
             said = str(error).strip().partition("\n")[0]
-            self.tell("interrupted" if kind is KeyboardInterrupt else f"failed: {kind.__name__}: {said}")
-        with self._idle:
-            if not self._idle.wait_for(lambda: self._open <= 0, _TIMEOUT):
+            interrupted = issubclass(kind, KeyboardInterrupt)
+            self.tell("interrupted" if interrupted else f"failed: {kind.__name__}: {said}")
+        with self._queue.all_tasks_done:  # as Queue.join does, but no longer than that
+            if not self._queue.all_tasks_done.wait_for(lambda: not self._queue.unfinished_tasks, _TIMEOUT):
                 self._fault = self._fault or "no answer in time"
         self._warn()
 
     def _work(self) -> None:
         while True:
             fault = _post(str(self._url), self._queue.get())
-            with self._idle:
-                self._fault = self._fault or fault
-                self._open -= 1
-                self._idle.notify_all()
+            self._fault = self._fault or fault
+            self._queue.task_done()
 
     def _warn(self) -> None:
         if self._fault and not self._warned:

@@ -1,4 +1,4 @@
-"""What a user sees while a run trains, or other work takes long: live on a terminal, plain lines everywhere else."""
+"""Displays of a run, and of other work that takes long: live on a terminal, plain lines everywhere else."""
 
 import math
 import sys
@@ -72,7 +72,7 @@ class Progress:
 
     @property
     def due(self) -> bool:
-        """What is given now is shown at once."""
+        """An update would be shown at once."""
         return self._clock() - self._shown_at >= self._interval
 
     def update(self, frames: int, metrics: Mapping[str, float] | None = None) -> None:
@@ -229,7 +229,7 @@ class WorkDisplay:
 
 
 class _WorkStatus:
-    """How the work that is under way reads."""
+    """Describes the work that is under way."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock, self._work = clock, Work("", "", None)
@@ -240,7 +240,7 @@ class _WorkStatus:
             self._work, self.began, self._first = work, self._clock(), work.done
 
     def told(self, interval: float) -> bool:
-        """Whether a line about it is due, so many seconds after it began or after the last one."""
+        """A line about it is due, so many seconds after it began or after the last one."""
         now = self._clock()
         due = now - max(self.began, self._told_at) >= interval
         self._told_at = now if due else self._told_at

@@ -92,7 +92,7 @@ def train(plain: dict[str, Any], hooks: Sequence[Hook] = ()) -> RunDirectory | N
 
 
 def _directory(config: TrainConfig, aside: Path | None) -> RunDirectory:
-    """Where the run goes: a folder to be thrown away, that of the run to resume, or a new one."""
+    """The folder of the run: one to be thrown away, that of the run to resume, or a new one."""
     keep = config.checkpoint.keep
     if aside is not None:
         return RunDirectory(aside, keep)

@@ -164,7 +164,7 @@ class CurriculumConfig:
         return found
 
     def within(self, names: Sequence[str]) -> CurriculumConfig:
-        """Where stages are ``named``, those that a world has which calls its own so; the last of them does not end.
+        """The curriculum with the stages that a world has, where stages are ``named``; the last one does not end.
 
         Raises:
             ConfigError: it has none of them.

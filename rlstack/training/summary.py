@@ -1,4 +1,4 @@
-"""What a run says about itself before its first and after its last frame."""
+"""The lines that a run prints before its first and after its last frame."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def describe(config: TrainConfig, run: RunDirectory, compiled: str | None = None
 
 
 def _learning(agent: Mapping[str, Any]) -> dict[str, str]:
-    """What decides how an agent learns: the size of its batches and its learning rates."""
+    """The size of an agent's batches and its learning rates, in words."""
     size = next((agent[name] for name in ("minibatch_size", "batch_size") if agent.get(name)), None)
     rates = {name: in_words(value) for name, value in agent.items() if name == "lr" or name.startswith("lr_")}
     shown = [rate if name == "lr" else f"{name.removeprefix('lr_')} {rate}" for name, rate in rates.items()]

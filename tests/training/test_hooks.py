@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 
+from rlstack.agents.on_policy import OnPolicy
 from rlstack.config import build, conf_dir, to_plain
 from rlstack.runs.checkpoint import read_checkpoint
 from rlstack.runs.run_directory import RunDirectory
@@ -130,6 +132,24 @@ def test_a_hook_ends_a_run_with_a_checkpoint(tmp_path: Path) -> None:
     run.execute()
     latest = run.run.checkpoints.latest()
     assert run.frames == 64 and latest is not None and latest.name == "checkpoint_000000000064.pt"
+
+
+def test_between_a_run_and_its_agent_is_the_loop_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who reads a run from its start to the update passes three functions of three files."""
+    calls: list[tuple[str, str]] = []
+    learn = OnPolicy.learn
+
+    def recorded(self: OnPolicy, sequences: Any, frames: int) -> Any:
+        frame = sys._getframe(1)
+        while not calls or calls[0][1] != "train":
+            calls.insert(0, (Path(frame.f_code.co_filename).stem, frame.f_code.co_name))
+            assert frame.f_back is not None
+            frame = frame.f_back
+        return learn(self, sequences, frames)
+
+    monkeypatch.setattr(OnPolicy, "learn", recorded)
+    train(plain_config(f"run_dir={tmp_path / 'run'}", "total_frames=32"))
+    assert calls == [("run", "train"), ("loop", "execute")]
 
 
 class Broken(Hook):

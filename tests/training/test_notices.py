@@ -19,6 +19,7 @@ from rlstack.config.errors import RunError
 from rlstack.train import _resumed
 from rlstack.training import notices
 from rlstack.training.config import TrainConfig
+from rlstack.training.interrupt import Interrupted
 from rlstack.training.loop import Training
 from rlstack.training.notices import Notices, check_address, concealed
 from rlstack.training.run import train
@@ -106,7 +107,11 @@ def test_an_address_in_a_run_that_came_from_elsewhere_is_not_told(
 
 @pytest.mark.parametrize(
     ("error", "message"),
-    [(RunError("not finite: reward\nis nan"), "failed: RunError: not finite"), (KeyboardInterrupt(), "interrupted")],
+    [
+        (RunError("not finite: reward\nis nan"), "failed: RunError: not finite"),
+        (KeyboardInterrupt(), "interrupted"),
+        (Interrupted(), "interrupted"),
+    ],
 )
 def test_failures_are_told(
     error: BaseException, message: str, webhook: Webhook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
