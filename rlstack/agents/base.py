@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from typing import Any, ClassVar
 
 import torch
@@ -53,7 +54,7 @@ class Policy(TensorDictModuleBase):
         self.out_keys = [interface.key(name) for name in ("action", *extras)]
         self._observation, self._mask, self._act = interface.key("observation"), interface.key(MASK), act
         self._masked, self._agent, self._explore = interface.masked, agent, explore
-        self.copied = False
+        self.copied, self.copies_on = False, None if agent is None else agent.device
         if agent is not None:
             acting = {name: network for name, network in agent.networks.items() if name != "reward_scaler"}
             self.networks = nn.ModuleDict(acting)
@@ -93,7 +94,7 @@ class Policy(TensorDictModuleBase):
         agent = self._agent
         if agent is None:
             return super().__reduce_ex__(protocol)
-        return policy_copy, (*agent.recipe(), self._explore, self.state_dict())
+        return policy_copy, (*agent.recipe(), self.copies_on, self._explore, self.state_dict())
 
 
 def policy_copy(
@@ -118,6 +119,14 @@ def policy_copy(
         if isinstance(module, Policy):
             module.copied = True
     return policy
+
+
+def copy_on(policy: Any, device: torch.device) -> Any:
+    """A copy of an agent's policy whose networks are on a device."""
+    for part in policy.modules():
+        if isinstance(part, Policy):
+            part.copies_on = device
+    return deepcopy(policy)
 
 
 def exploring(explore: bool | None) -> bool:
@@ -262,9 +271,8 @@ class Agent(Compilable, ABC):
         """
 
     def recipe(self) -> tuple[Any, ...]:
-        """What an agent like this one is built from: algorithm, configuration, interface, total frames, device."""
-        algorithm = getattr(self, "ALGORITHM", type(self))
-        return algorithm, self.config, self.interface, self.total_frames, self.device
+        """What an agent like this one is built from: algorithm, configuration, interface, total frames."""
+        return getattr(self, "ALGORITHM", type(self)), self.config, self.interface, self.total_frames
 
     @abstractmethod
     def learn(self, sequences: TensorDictBase, frames: int) -> dict[str, Tensor | float]:

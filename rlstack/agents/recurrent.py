@@ -112,8 +112,8 @@ class Recurrent(Agent):
         raise CannotCompile("agent.recurrent cuts its batches by where episodes end")
 
     def recipe(self) -> tuple[Any, ...]:
-        algorithm, config, _, *rest = super().recipe()
-        return algorithm, config, self._given, *rest
+        algorithm, config, _, frames = super().recipe()
+        return algorithm, config, self._given, frames
 
     def policy(self, explore: bool | None = None) -> RecurrentPolicy:
         names = [self.ACTING] if explore is False else list(self.memories)

@@ -66,7 +66,7 @@ class CollectorConfig:
     steps_per_batch: Count
     count: Literal["decisions", "env_steps"]
     device: str | None = None
-    backend: Literal["direct", "multiprocess", "ray"] = "direct"
+    backend: Literal["direct", "multiprocess", "multiasync", "ray"] = "direct"
     workers: Count = 1
     timeout: Positive = 300.0
     address: str | None = None

@@ -11,8 +11,9 @@ import torch
 
 from envs.processes import EnvironmentFailed, WorkersFailed, place_of
 from rlstack.config.errors import RunError
-from rlstack.data.remote import CollectorFailed
 from rlstack.runs.run_directory import OF_THE_DISK
+
+from .workers import CollectorFailed
 
 
 @contextmanager

@@ -8,26 +8,27 @@ from __future__ import annotations
 import importlib.util
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import ceil
 from typing import Any
 
+import numpy as np
 import torch
-from torchrl.collectors import MultiSyncCollector
+from torchrl.collectors import MultiAsyncCollector, MultiSyncCollector
 from torchrl.envs import EnvBase
 
-from envs.world import World
-from rlstack.agents import Agent, build_agent
+from envs.world import World, hooks_of
+from rlstack.agents import Agent, agent_class
+from rlstack.agents.on_policy import OnPolicy
 from rlstack.config import ConfigError
 from rlstack.data.collector import make_collector
-from rlstack.data.remote import RemoteCollector
-from rlstack.data.workers import Share
 from rlstack.runs.seeding import seed_everything
 from rlstack.runs.worlds import build_world, device_of_worlds, size_key
 
 from .config import CollectorConfig, TrainConfig
 from .curriculum import Curriculum
+from .workers import RemoteCollector, WorkerCollector, WorkerPolicy, ignore_signals
 
 _CPU = torch.device("cpu")
 
@@ -46,6 +47,12 @@ def check_collector(config: TrainConfig) -> None:
     c = config.collector
     if not remote(config):
         return
+    if c.backend == "multiasync" and issubclass(agent_class(config.agent["algorithm"]), OnPolicy):
+        name = config.agent["algorithm"]
+        raise ConfigError(
+            f"collector.backend: multiasync is for agents with a replay memory; agent={name} learns only from what its "
+            "present policy has gathered, set collector=multiprocess"
+        )
     if config.env.get("opponents") is not None:
         raise ConfigError(f"env.opponents: cannot be combined with collector.backend={c.backend}, set it to null")
     key = size_key(config.env)
@@ -97,34 +104,55 @@ def start_collector(
     c = config.collector
     if not remote(config):
         return make_collector(env, agent.policy(explore=True), c.steps_per_batch, policy_device=agent.device)
-    steps = c.steps_per_batch * _share(config) * c.workers
-    makers = [partial(_make_share, config, dict(options), index) for index in range(c.workers)]
-    start = partial(_on_ray, c) if c.backend == "ray" else partial(MultiSyncCollector, num_threads=1)
 
     def level() -> int | None:
         return None if curriculum is None else curriculum.level
 
-    return RemoteCollector(start, makers, steps, agent, level, config.seed, c.timeout, saved)
+    start = partial(_start_workers, config, dict(options))
+    device, waits = device_of_worlds(c.device, _CPU), c.backend != "multiasync"
+    return RemoteCollector(start, agent, device, c.workers, level, config.seed, c.timeout, waits, saved)
 
 
 def _share(config: TrainConfig) -> int:
     return int(config.env[size_key(config.env)]) // config.collector.workers
 
 
-def _make_share(config: TrainConfig, options: dict[str, Any], index: int, seed: int) -> Share:
-    """In a worker: its worlds, and an agent whose networks are going to be the learner's."""
-    here = _share(config)
-    total = here * config.collector.workers
+def _start_workers(
+    config: TrainConfig, options: dict[str, Any], policy: WorkerPolicy, seed: int, steps: int, errors: str
+) -> Callable[[], Any]:
+    """How to start TorchRL's collector of all workers, see :class:`RemoteCollector`."""
+    c = config.collector
+    worlds = [partial(_worlds_of, config, options, index, seed, steps) for index in range(c.workers)]
+    each = c.steps_per_batch * _share(config)
+    together = {"frames_per_batch": each * c.workers}
+    if c.backend == "ray":
+        import ray
+        from torchrl.collectors.distributed import RayCollector
+
+        if not ray.is_initialized():  # here: it ends with the thread that it was begun in
+            ray.init(**_cluster(c))
+        remote = {"num_cpus": c.cpus, "num_gpus": c.gpus}
+        more: dict[str, Any] = {"sync": True, "total_frames": 2**62, "remote_configs": remote, "collector_kwargs": {}}
+        return partial(RayCollector, worlds, policy, collector_class=WorkerCollector, **together, **more)
+    more = {"collector_class": partial(WorkerCollector, errors=errors), "use_buffers": True, "num_threads": 1}
+    more |= {"init_fn": ignore_signals, "auto_register_policy_transforms": False}
+    if c.backend == "multiasync":
+        return partial(MultiAsyncCollector, worlds, policy, frames_per_batch=each, **more)
+    return partial(MultiSyncCollector, worlds, policy, cat_results=0, **together, **more)
+
+
+def _worlds_of(config: TrainConfig, options: dict[str, Any], index: int, seed: int, steps: int) -> EnvBase:
+    """In a worker: its worlds, after so many steps; all its random numbers depend on the seed and its number."""
+    here, own = _share(config), int(np.random.SeedSequence((seed, index)).generate_state(1)[0])
     torch.set_num_threads(config.threads or 1)
-    seed_everything((seed + here * index) % 2**32)
-    device = device_of_worlds(config.collector.device, _CPU)
-    env = build_world(config.env, device, seed, num_worlds=here, **options)
+    seed_everything(own)
+    env = build_world(config.env, device_of_worlds(config.collector.device, _CPU), seed, num_worlds=here, **options)
     if isinstance(env, World):
-        env.share(here * index, total, seed)
+        env.share(here * index, here * config.collector.workers, seed)
     else:
-        env.set_seed(seed + here * index)
-    agent = build_agent(config.agent, env, config.total_frames, device)
-    return Share(env, agent, here * index, total)
+        env.set_seed(own)
+    hooks_of(env).count_on_from(steps)
+    return env
 
 
 # -- Ray -----------------------------------------------------------------------------------------------------------
@@ -170,11 +198,3 @@ def _cluster(c: CollectorConfig) -> dict[str, Any]:
     cpus, gpus = ceil(c.cpus * c.workers), ceil(c.gpus * c.workers)
     more = {"num_gpus": gpus} if gpus else {}
     return {"address": "local", "num_cpus": max(cpus, os.cpu_count() or 1), "include_dashboard": False, **more, **quiet}
-
-
-def _on_ray(c: CollectorConfig, makers: list[Any], **options: Any) -> Any:
-    from torchrl.collectors.distributed import RayCollector
-
-    remote = {"num_cpus": c.cpus, "num_gpus": c.gpus}
-    options |= {"remote_configs": remote, "ray_init_config": _cluster(c), "collector_kwargs": {}}
-    return RayCollector(makers, sync=True, **options)

@@ -95,5 +95,6 @@ def where_things_are(run: RunDirectory, config: TrainConfig, digest: str = "") -
     lines.append(f"a page of it:  python -m rlstack.report {run.path}")
     lines.append(f"train longer:  python -m rlstack.train resume={run.path} {go_on}{allow}")
     if digest:
-        lines.append(f"last state:    sha256 {digest[:16]} (the same seed on this machine gives the same)")
+        repeats = "" if config.collector.backend == "multiasync" else " (the same seed on this machine gives the same)"
+        lines.append(f"last state:    sha256 {digest[:16]}{repeats}")
     return "\n".join(lines)

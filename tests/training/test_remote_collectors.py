@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
 
-from rlstack.config import ConfigError, build
+from rlstack.config import ConfigError, build, conf_dir, to_plain
 from rlstack.training.config import TrainConfig
 from rlstack.training.remote import check_collector
 from rlstack.training.run import train
@@ -24,6 +26,7 @@ from tests.training.test_distributed import ROOT, rows
 from tests.training.test_every_resume import AGENTS, WORLDS, configured, digests, killed, resumed, training
 
 PROCESSES = ["collector=multiprocess", "collector.timeout=100"]
+APART = ["collector=multiasync", "collector.timeout=100"]
 RAY = ["collector=ray", "collector.cpus=0.5", "collector.timeout=200"]
 
 
@@ -44,6 +47,12 @@ def test_what_workers_cannot_do_is_refused(override: str, needle: str, tmp_path:
         check_collector(config)
 
 
+def test_agents_that_learn_from_their_present_policy_alone_wait_for_their_workers(tmp_path: Path) -> None:
+    config = build(TrainConfig, plain_config("ppo", tmp_path, *APART))
+    with pytest.raises(ConfigError, match="multiasync is for agents with a replay memory; agent=ppo learns only from"):
+        check_collector(config)
+
+
 def test_several_workers_need_a_backend(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="collector: several workers need collector=multiprocess or collector=ray"):
         build(TrainConfig, plain_config("ppo", tmp_path, "+collector.workers=2"))
@@ -60,8 +69,8 @@ def test_without_ray_it_is_said_what_to_install(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ["ppo recurrent", "sac", "marinenav curriculum"])
-def test_killed_and_resumed_is_the_same_run(case: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("case", ["ppo recurrent", "sac", "dqn recurrent", "marinenav curriculum"])
+def test_the_same_seed_is_the_same_run_also_killed_and_resumed(case: str, tmp_path: Path) -> None:
     plain = configured(*{**AGENTS, **WORLDS}[case], "env.num_worlds=4", *PROCESSES)
     straight = training(tmp_path / "straight", plain)
     straight.execute()
@@ -71,6 +80,28 @@ def test_killed_and_resumed_is_the_same_run(case: str, tmp_path: Path) -> None:
     assert before and before == {name: wanted[name] for name in before}, "the same seed gives another run"
     again = resumed(tmp_path / "killed", plain)
     assert digests(tmp_path / "killed") == wanted and again.digest == straight.digest
+
+
+@pytest.mark.slow
+def test_a_run_whose_workers_do_not_wait_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
+    plain = configured(*AGENTS["sac"], "env.num_worlds=4", *APART)
+    killed(training(tmp_path / "killed", plain), 300)
+    again = resumed(tmp_path / "killed", plain)
+    assert again.frames >= again.config.total_frames
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "overrides",
+    [["agent=ppo", "collector=multiprocess"], ["agent=dqn", "collector=multiasync"]],
+    ids=["ppo waits", "dqn does not wait"],
+)
+def test_workers_gather_what_solves_cartpole(overrides: list[str], tmp_path: Path) -> None:
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        plain = to_plain(compose("train", ["env=cartpole", *overrides, "seed=1", "logger=csv", "threads=1"]))
+    train({**plain, "run_dir": str(tmp_path / "run")})
+    assert max(row.get("eval/return", 0.0) for row in rows(tmp_path / "run")) >= 475
 
 
 # -- workers that are lost -----------------------------------------------------------------------------------------

@@ -1,0 +1,358 @@
+"""Batches of worlds that workers step, on this machine or on several: TorchRL's multi-process and Ray collectors.
+
+Workers hold copies of the policy and random numbers of their own, and collect whole batches. Before each batch the
+learner sends them its weights. What TorchRL's collectors lack is added here: the state of worlds and random numbers for
+checkpoints, a limit to the time that a worker may take, and workers in the place of those that were lost.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import tempfile
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent import futures
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from tensordict.nn import TensorDictModuleBase
+from torch import Tensor
+from torchrl.envs import EnvBase
+
+from envs.processes import place_of
+from envs.world import GROUP, MEMORY, hooks_of
+from rlstack.agents import Agent
+from rlstack.agents.base import copy_on
+from rlstack.data.collector import LEAN, LeanCollector
+from rlstack.data.messages import from_file, to_file
+from rlstack.runs.seeding import restore_rng, rng_state
+
+ATTEMPTS = 3
+"""So many times in a row workers are replaced before the run ends."""
+
+_OWNER = ("collector", "traj_ids")
+"""Where a batch says which worker it is from; TorchRL's synchronous collector counts its frames there."""
+
+
+class WorkerPolicy(TensorDictModuleBase):
+    """A policy as workers have it, with the stage in which their worlds are to be (-1 for none) beside the weights."""
+
+    stage: Tensor
+
+    def __init__(self, policy: Any, device: torch.device) -> None:
+        super().__init__()
+        self.in_keys, self.out_keys, self.policy = policy.in_keys, policy.out_keys, policy
+        self.register_buffer("stage", torch.tensor(-1, device=device))
+        if hasattr(policy, "entries"):  # for worlds that take many steps at once
+            self.entries = policy.entries
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        return self.policy(tensordict)
+
+
+class WorkerCollector(LeanCollector):
+    """The collector in a worker, ``collector_class`` of TorchRL's multi-process and Ray collectors.
+
+    Its batches lie in shared memory, always in the same, so that only the first has to be sent: a new one would cost a
+    file descriptor, .3 ms, for each of its tensors, as much as a step of small worlds.
+
+    Args:
+        create_env_fn: builds its worlds.
+        policy: a :class:`WorkerPolicy`, or a ``policy_factory`` in its place.
+        frames_per_batch: steps of its worlds, all together.
+        worker_idx: its number.
+        errors: folder where it leaves the mistake that ends it; None raises it, which Ray tells the learner.
+        options: of TorchRL's collectors in general, of which those in ``LEAN`` hold.
+    """
+
+    def __init__(
+        self,
+        create_env_fn: Callable[..., EnvBase],
+        policy: Any = None,
+        *,
+        frames_per_batch: int,
+        worker_idx: int,
+        errors: str | None = None,
+        policy_factory: Any = None,
+        **options: Any,
+    ) -> None:
+        self.worker_idx, self._errors = worker_idx, errors
+        self._sent: TensorDictBase | None = None
+        self._stage = -1
+        given = {"policy_factory": policy_factory, "worker_idx": worker_idx, "total_frames": -1}
+        with self._telling():
+            super().__init__(create_env_fn, policy, frames_per_batch=frames_per_batch, **given, **LEAN)
+        self._use_buffers = True  # so that TorchRL's loop around it sends the first batch alone
+
+    def shutdown(self, *args: Any, **options: Any) -> None:
+        self._use_buffers = False  # TorchRL would let go of one that there is not
+        super().shutdown(*args, **options)
+
+    def iterator(self) -> Iterator[TensorDictBase]:
+        """Batches ``[W, T]`` on the CPU, without end."""
+        for collected in super().iterator():
+            batch = collected.cpu().set(_OWNER, torch.full(collected.batch_size, self.worker_idx))
+            self._sent = batch if self._sent is None else self._sent.update_(batch)
+            yield self._sent
+
+    def rollout(self) -> TensorDictBase:
+        """A batch of worlds in the stage that came with the weights."""
+        with self._telling():
+            self._enter_stage()
+            return super().rollout()
+
+    def _enter_stage(self) -> None:
+        stage = int(self.policy.stage)
+        if stage != self._stage:
+            hooks_of(self.env).set_stage(stage)
+            self._stage = stage
+
+    @contextmanager
+    def _telling(self) -> Iterator[None]:
+        """Lets the learner know of a mistake, also of one that would end this process without a word."""
+        try:
+            yield
+        except (Exception, SystemExit) as error:
+            reason = f"{type(error).__name__}: {error}"
+            if isinstance(error, SystemExit):  # a world's own code
+                world = type(self.env).__name__ if hasattr(self, "env") else "a world"
+                reason = f"{world} called sys.exit({error.code!r}) in {place_of(error)}"
+            if self._errors is None:
+                raise _Mistake(reason) from error
+            text = "".join(traceback.format_exception(error))
+            (Path(self._errors) / str(self.worker_idx)).write_text(f"{reason}\n{text}")
+            raise SystemExit(1) from None
+
+    def state_dict(self) -> Any:
+        """What batches depend on beside the weights, as one tensor: worlds, random numbers, memories of the policy."""
+        remembered = self._carrier.select(MEMORY, (GROUP, MEMORY), strict=False).to_dict()
+        return _packed({"world": self.env.state_dict(), "random": rng_state(), "remembered": remembered})
+
+    def load_state_dict(self, state_dict: Any, **_: Any) -> None:
+        """Goes on from :meth:`state_dict`; worlds that cannot be saved begin new episodes."""
+        state = _unpacked(state_dict)
+        state = state if "world" in state else {"world": state}  # as earlier versions have saved it
+        self._enter_stage()
+        self.env.load_state_dict(state["world"])
+        self.reset()
+        if hooks_of(self.env).saves_episodes and state.get("remembered"):
+            self._carrier.update(state["remembered"])
+        if "random" in state:
+            restore_rng(state["random"])
+
+
+def _packed(state: dict[str, Any]) -> dict[str, Tensor]:
+    """A state as the one kind of entry that TorchRL's collectors hand on unchanged."""
+    return {"file": torch.frombuffer(bytearray(to_file(state)), dtype=torch.uint8)}
+
+
+def _unpacked(state: dict[str, Tensor]) -> dict[str, Any]:
+    return from_file(state["file"].numpy().tobytes())
+
+
+def ignore_signals() -> None:
+    """Leaves signals to the learner, which ends its workers."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+# -- the learner's side ----------------------------------------------------------------------------------------------
+
+
+class CollectorFailed(RuntimeError):
+    """Workers fail again and again, or by a mistake that others would make, too; the message is one line.
+
+    Attributes:
+        traceback: of the worker, empty where it has left none.
+    """
+
+    def __init__(self, reason: str, traceback: str = "") -> None:
+        super().__init__(reason)
+        self.traceback = traceback
+
+
+class _Mistake(RuntimeError):
+    """Ends a worker on Ray, which tells the learner."""
+
+
+class _Lost(RuntimeError):
+    """A worker has died or does not answer."""
+
+
+class RemoteCollector:
+    """Batches ``[W, T]`` of all workers' worlds, in the workers' order; iterate over it.
+
+    A worker that dies or hangs is replaced, all others with it: their worlds begin new episodes.
+
+    Args:
+        start: from a :class:`WorkerPolicy`, a seed, the steps that each worker's worlds have counted (for their
+            schedules) and the folder ``errors`` to a function that starts a collector of TorchRL's.
+        agent: the learner.
+        device: where workers act.
+        workers: how many there are.
+        level: says which stage the worlds are to be in, None where there are none.
+        seed: of the run.
+        timeout: seconds that workers may take to begin, or for a batch.
+        waits: workers wait for new weights before each batch; otherwise they go on, and what they have is not saved.
+        saved: states of the workers to go on from, see :meth:`worlds`.
+
+    Attributes:
+        worker_failures: how many times workers have been replaced.
+    """
+
+    def __init__(
+        self,
+        start: Callable[..., Callable[[], Any]],
+        agent: Agent,
+        device: torch.device,
+        workers: int,
+        level: Callable[[], int | None],
+        seed: int,
+        timeout: float,
+        waits: bool = True,
+        saved: Sequence[dict[str, Any]] | None = None,
+    ) -> None:
+        self._start, self._agent, self._device, self._workers = start, agent, device, workers
+        self._level, self._seed, self._timeout, self._waits = level, seed, timeout, waits
+        self._policy, self._steps, self.worker_failures = agent.policy(explore=True), 0, 0
+        self._inner: Any = None
+        self._errors = tempfile.TemporaryDirectory(prefix="rlstack-workers-", ignore_cleanup_errors=True)
+        try:
+            self._begin()
+            if saved is not None:
+                self._within(lambda: self._go_on(saved))
+        except _Lost as error:
+            raise CollectorFailed(f"workers do not begin: {error}") from error
+        except BaseException:
+            self.shutdown()
+            raise
+
+    def __iter__(self) -> Iterator[TensorDictBase]:
+        while True:
+            batch = self._insist(self._next)
+            self._steps += batch.numel() // self._workers
+            yield batch.to(self._agent.device)
+
+    def reset(self) -> None:
+        """All worlds begin new episodes."""
+        self._insist(lambda: self._inner.reset())
+
+    def worlds(self) -> list[dict[str, Any]]:
+        """What each worker would go on from; nothing where they do not wait."""
+        return self._insist(self._states) if self._waits else [{}]
+
+    def shutdown(self, close_env: bool = True) -> None:
+        """Ends the workers."""
+        inner, self._inner, threads = self._inner, None, torch.get_num_threads()
+        if inner is not None:
+            with suppress(Exception):  # of workers that have gone already
+                inner.shutdown()
+            torch.set_num_threads(threads)  # TorchRL's processes give back more
+
+    # -- what is asked of workers --------------------------------------------------------------------------------
+
+    def _next(self) -> TensorDictBase:
+        """The next batch of every worker, so that rows go on from one call to the next."""
+        self._inner.update_policy_weights_(self._weights())
+        while not all(self._parts):
+            batch = next(self._batches)
+            if batch.ndim == 3:  # of Ray, [workers, W / workers, T]
+                batch = batch.flatten(0, 1)
+            for part in batch.chunk(self._workers if self._waits else 1):
+                self._parts[int(part[_OWNER][0, 0])].append(part.exclude("collector"))
+        return torch.cat([parts.popleft() for parts in self._parts])
+
+    def _weights(self) -> TensorDict:
+        level = self._level()
+        weights = TensorDict.from_module(self._policy).data
+        return TensorDict({"policy": weights, "stage": torch.tensor(-1 if level is None else level)})
+
+    def _states(self) -> list[dict[str, Any]]:
+        states = self._inner.state_dict()  # of Ray a list
+        own = states if isinstance(states, list) else [states[f"worker{index}"] for index in range(self._workers)]
+        return [_unpacked(state) for state in own]
+
+    def _go_on(self, saved: Sequence[dict[str, Any]]) -> None:
+        if not self._waits:
+            self._agent.begin_episodes()
+            return
+        self._steps = saved[0].get("world", saved[0]).get("total_steps", 0)
+        self._inner.update_policy_weights_(self._weights())
+        states = {f"worker{index}": _packed(state) for index, state in enumerate(saved)}
+        on_ray = not hasattr(self._inner, "procs")
+        self._inner.load_state_dict(list(states.values()) if on_ray else {**states, "frames": 0, "iter": -1})
+
+    # -- workers that are lost -------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        threads, policy = torch.get_num_threads(), WorkerPolicy(copy_on(self._policy, self._device), self._device)
+        self._inner = self._within(self._start(policy, self._seed, self._steps, self._errors.name))
+        torch.set_num_threads(threads)  # TorchRL's processes take some away
+        self._parts: list[deque[TensorDictBase]] = [deque() for _ in range(self._workers)]
+        self._batches = iter(self._inner)
+
+    def _insist(self, task: Callable[[], Any]) -> Any:
+        """An answer; workers that are lost are replaced."""
+        for attempt in range(ATTEMPTS + 1):
+            try:
+                if attempt:
+                    self.shutdown()
+                    self._agent.begin_episodes()
+                    self._seed = (self._seed + self._agent.frames + self.worker_failures) % 2**32
+                    self._begin()
+                return self._within(task)
+            except _Lost as error:
+                lost = error
+                self.worker_failures += 1
+        raise CollectorFailed(f"workers were replaced {ATTEMPTS} times in vain: {lost}") from lost
+
+    def _within(self, task: Callable[[], Any]) -> Any:
+        """An answer in time; TorchRL would wait for ever for workers that hang."""
+        before, answer = multiprocessing.active_children(), futures.Future[Any]()
+
+        def run() -> None:
+            try:
+                answer.set_result(task())
+            except BaseException as error:
+                answer.set_exception(error)
+
+        threading.Thread(target=run, daemon=True).start()
+        begun = time.monotonic()
+        try:
+            while not futures.wait([answer], timeout=0.5).done:
+                if time.monotonic() - begun > self._timeout:
+                    raise _Lost(f"no answer within {self._timeout:g} s (collector.timeout)")
+                if not all(map(_lives, getattr(self._inner, "procs", ()))):  # what it waits for may never come
+                    raise _Lost("a worker has died")
+            return answer.result()
+        except (Exception, SystemExit) as error:
+            self.shutdown()
+            for process in multiprocessing.active_children():
+                if process not in before:  # of workers that have not begun
+                    process.kill()
+            for left in sorted(Path(self._errors.name).iterdir()):
+                reason, _, trace = left.read_text().partition("\n")
+                raise CollectorFailed(reason, trace) from None
+            if isinstance(mistake := getattr(error, "cause", None), _Mistake):
+                raise CollectorFailed(str(mistake), str(error)) from None
+            raise error if isinstance(error, _Lost) else _Lost(_line(error)) from error
+
+
+def _lives(process: Any) -> bool:
+    try:
+        return process.is_alive()
+    except ValueError:  # TorchRL has closed it
+        return False
+
+
+def _line(error: BaseException) -> str:
+    """The last line of what is often many."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__
