@@ -56,7 +56,8 @@ class CollectorConfig:
             unit of MarineNav's published schedules). This is the one place where the two are told apart.
         device: where the worlds are stepped, None for the learner's device; the policy acts where the learner is. Of
             workers it is where they step and act, None for their CPU.
-        backend: who steps the worlds: this process, several of this machine, or workers on a Ray cluster.
+        backend: who collects: this process, several of this machine that wait for the learner's weights before each
+            batch (``multiprocess``) or do not (``multiasync``), or workers on a Ray cluster.
         workers: how many share the worlds.
         timeout: seconds that one of them may take to begin, or for a batch.
         address: of the cluster, ``auto`` for one that runs here, None for a new one on this machine alone.
@@ -75,7 +76,7 @@ class CollectorConfig:
 
     def __post_init__(self) -> None:
         if self.backend == "direct" and self.workers > 1:
-            raise ValueError("several workers need collector=multiprocess or collector=ray")
+            raise ValueError("several workers need collector=multiprocess, multiasync or ray")
 
 
 @dataclass

@@ -54,7 +54,7 @@ def test_agents_that_learn_from_their_present_policy_alone_wait_for_their_worker
 
 
 def test_several_workers_need_a_backend(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="collector: several workers need collector=multiprocess or collector=ray"):
+    with pytest.raises(ConfigError, match="collector: several workers need collector=multiprocess, multiasync or ray"):
         build(TrainConfig, plain_config("ppo", tmp_path, "+collector.workers=2"))
 
 

@@ -1,0 +1,92 @@
+"""Frames per second of collecting in this process and by two workers: ``python -m experiments.benchmarks.workers``.
+
+Two worlds: one whose steps take 2 ms of waiting (a simulator elsewhere, say), and MarineNav. An untrained AC-IQN policy acts;
+nothing is learned.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from hydra import compose, initialize_config_dir
+
+from rlstack.config import build, conf_dir, to_plain
+from rlstack.runs.run_directory import RunDirectory
+from rlstack.training.config import TrainConfig
+from rlstack.training.loop import Training
+from rlstack.training.remote import start_collector
+
+WAIT = 0.002
+"""Seconds that a step of :class:`Slow` takes."""
+WORLDS = {
+    "2 ms a step": ["env=gymnasium", "env.id=experiments.benchmarks.workers:Slow-v0", "env.num_envs=8", "env.workers=0"],
+    "marinenav, 256 worlds": ["env=marinenav", "env.num_worlds=256"],
+}
+ROUNDS, SECONDS = 3, 4.0
+
+
+class Slow(gymnasium.Env[Any, Any]):
+    """Waits, and shows noise."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (8,), np.float32)
+    action_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+
+    def reset(self, **options: Any) -> Any:
+        super().reset(**options)
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> Any:
+        time.sleep(WAIT)
+        return self.observation_space.sample(), 0.0, False, False, {}
+
+
+gymnasium.register("Slow-v0", Slow, max_episode_steps=200)
+
+
+@contextmanager
+def collecting(collector: str, *overrides: str) -> Iterator[Iterator[Any]]:
+    """Batches of a run that does not learn."""
+    with tempfile.TemporaryDirectory() as folder, initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        options = ["agent=acqn", f"collector={collector}", "collector.steps_per_batch=16", "device=cpu", "threads=1"]
+        options += ["total_frames=1_000_000", "eval.every=1_000_000", "checkpoint.every=1_000_000"]
+        plain = to_plain(compose("train", [*options, *overrides]))
+        run = Training(build(TrainConfig, plain), RunDirectory.create(Path(folder) / "run", "test", 9), plain)
+        made = start_collector(run.config, run.env, run.agent, None, {}, None)
+        with closing(run.env):
+            yield iter(made)
+            made.shutdown(close_env=False)
+
+
+def rate(collector: str, *overrides: str) -> float:
+    """Steps of worlds per second of wall clock, the median of some rounds."""
+    with collecting(collector, *overrides) as batches:
+        next(batches)
+        found = []
+        for _ in range(ROUNDS):
+            begun, steps = time.perf_counter(), 0
+            while (passed := time.perf_counter() - begun) < SECONDS:
+                steps += next(batches).numel()
+            found.append(steps / passed)
+    return statistics.median(found)
+
+
+def main() -> None:
+    """Prints a table."""
+    torch.set_num_threads(1)
+    print(f"{'world':24}{'collector':16}{'steps/s':>10}")
+    for name, overrides in WORLDS.items():
+        for collector in ("default", "multiprocess", "multiasync"):
+            print(f"{name:24}{collector:16}{rate(collector, *overrides):10,.0f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
