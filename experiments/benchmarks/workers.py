@@ -1,12 +1,11 @@
 """Frames per second of collecting in this process and by two workers: ``python -m experiments.benchmarks.workers``.
 
-Two worlds: one whose steps take 2 ms of waiting (a simulator elsewhere, say), and MarineNav. An untrained AC-IQN policy acts;
-nothing is learned.
+Two worlds: one whose steps take 2 ms of waiting (a simulator elsewhere, say), and MarineNav. An untrained AC-IQN policy
+acts; nothing is learned.
 """
 
 from __future__ import annotations
 
-import statistics
 import tempfile
 import time
 from collections.abc import Iterator
@@ -27,11 +26,12 @@ from rlstack.training.remote import start_collector
 
 WAIT = 0.002
 """Seconds that a step of :class:`Slow` takes."""
+_SLOW = "env.id=experiments.benchmarks.workers:Slow-v0"
 WORLDS = {
-    "2 ms a step": ["env=gymnasium", "env.id=experiments.benchmarks.workers:Slow-v0", "env.num_envs=8", "env.workers=0"],
+    "2 ms a step": ["env=gymnasium", _SLOW, "env.num_envs=8", "env.workers=0"],
     "marinenav, 256 worlds": ["env=marinenav", "env.num_worlds=256"],
 }
-ROUNDS, SECONDS = 3, 4.0
+ROUNDS, SECONDS = 5, 4.0
 
 
 class Slow(gymnasium.Env[Any, Any]):
@@ -49,7 +49,8 @@ class Slow(gymnasium.Env[Any, Any]):
         return self.observation_space.sample(), 0.0, False, False, {}
 
 
-gymnasium.register("Slow-v0", Slow, max_episode_steps=200)
+if "Slow-v0" not in gymnasium.registry:  # __main__ is imported once more by its name
+    gymnasium.register("Slow-v0", Slow, max_episode_steps=200)
 
 
 @contextmanager
@@ -67,7 +68,7 @@ def collecting(collector: str, *overrides: str) -> Iterator[Iterator[Any]]:
 
 
 def rate(collector: str, *overrides: str) -> float:
-    """Steps of worlds per second of wall clock, the median of some rounds."""
+    """Steps of worlds per second of wall clock in the best of some rounds: others may use the machine, too."""
     with collecting(collector, *overrides) as batches:
         next(batches)
         found = []
@@ -76,7 +77,7 @@ def rate(collector: str, *overrides: str) -> float:
             while (passed := time.perf_counter() - begun) < SECONDS:
                 steps += next(batches).numel()
             found.append(steps / passed)
-    return statistics.median(found)
+    return max(found)
 
 
 def main() -> None:
