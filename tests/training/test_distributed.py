@@ -164,7 +164,7 @@ def torchrun(*arguments: str) -> subprocess.Popen[str]:
 
 
 def finished(process: subprocess.Popen[str]) -> str:
-    output, _ = process.communicate(timeout=300)
+    output, _ = process.communicate(timeout=280)
     assert process.returncode == 0, output
     return output
 
@@ -208,7 +208,7 @@ def check_ranks(folder: Path, names: Sequence[str], updates: int) -> None:
         assert one["updates"] == two["updates"] >= updates, name
         found = dict(leaves(two["networks"]))
         for key, value in leaves(one["networks"]):
-            if not key.endswith("/returns"):  # of rewards so far in each one's own worlds
+            if not key.endswith(("/returns", "_epsilon")):  # of the rewards so far of each one's worlds; drawn noise
                 assert torch.equal(value, found[key]), f"{name} {key}"
         assert one["worlds"] == two["worlds"] == 3, "of six"
         assert not torch.equal(one["random"], two["random"])
@@ -228,6 +228,13 @@ def test_all_keep_the_same_networks(tmp_path: Path) -> None:
 )
 def test_all_keep_the_same_networks_for_a_hundred_updates(names: list[str], tmp_path: Path) -> None:
     check_ranks(tmp_path, [f"{name}+total_frames=4000" for name in names], 100)
+
+
+@pytest.mark.slow
+def test_cartpole_is_learned(tmp_path: Path) -> None:
+    options = ["experiment=reference/cartpole_ppo", f"run_dir={tmp_path / 'run'}", "device=cpu", "threads=1"]
+    finished(torchrun("rlstack.train", *options))
+    assert [row["eval/return"] for row in rows(tmp_path / "run") if "eval/return" in row][-1] >= 475
 
 
 @pytest.mark.slow
