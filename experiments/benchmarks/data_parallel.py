@@ -78,9 +78,8 @@ def main() -> None:
     first = statistics.median(rates[arguments.processes[0]])
     for count, each in rates.items():
         middle = statistics.median(each)
-        print(
-            f"{count} processes: {middle:,.0f} frames/s ({min(each):,.0f} to {max(each):,.0f}), {middle / first:.2f} times"
-        )
+        told = f"{middle:,.0f} frames/s ({min(each):,.0f} to {max(each):,.0f}), {middle / first:.2f} times"
+        print(f"{count} processes: {told}")
     runs = [{"processes": count, "frames_per_second": each} for count, each in rates.items()]
     arguments.out.write_text(json.dumps({**circumstances("data_parallel"), "runs": runs}, indent=2) + "\n")
 

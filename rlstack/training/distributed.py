@@ -64,15 +64,15 @@ class Ranks:
 
     # -- numbers and states of all ranks ---------------------------------------------------------------------------
 
-    def sum(self, *numbers: float, kind: Any = dist.ReduceOp.SUM) -> list[float]:
+    def sum(self, *numbers: float, kind: str = "SUM") -> list[float]:
         """Sums over the ranks, up to 2^53 exact."""
         values = torch.tensor(numbers, dtype=torch.float64)
-        self._meet(lambda: dist.all_reduce(values, kind))
+        self._meet(lambda: dist.all_reduce(values, getattr(dist.ReduceOp, kind)))
         return values.tolist()
 
     def least(self, number: int) -> int:
         """The smallest of the ranks' numbers."""
-        return int(self.sum(number, kind=dist.ReduceOp.MIN)[0])
+        return int(self.sum(number, kind="MIN")[0])
 
     def any(self, flag: bool) -> bool:
         """Whether it is true on one of them."""
@@ -125,7 +125,7 @@ class Ranks:
         """Gives these worlds random numbers of their own; they count the steps of all ranks' worlds."""
         here = env.batch_size.numel()
         if isinstance(env, World) and self.count > 1:
-            env.share(here * self.index, here * self.count, seed)
+            env.share(here * self.index, here * self.count, self.seed(seed))
         elif self.count > 1:
             env.set_seed(self.seed(seed))
 
