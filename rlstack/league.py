@@ -64,7 +64,7 @@ class LeagueConfig:
 
     @property
     def games_wanted(self) -> int:
-        """How many games of every pairing, or of a candidate."""
+        """The number of games of every pairing, or of a candidate."""
         return self.games or (10 if self.command == "evaluate" else 100)
 
 

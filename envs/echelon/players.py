@@ -38,7 +38,7 @@ _BLIND = 1.0e6
 
 
 class View(NamedTuple):
-    """What a bot of one team sees, ``[n, W]``."""
+    """The view of the bots of one team, ``[n, W]``."""
 
     bearing: Tensor  # rad, of the nearest living enemy relative to the facing, -pi to pi
     distance: Tensor  # to it
@@ -63,7 +63,7 @@ def bot_orders(
     possible: Sequence[int] = (HEURISTIC, VETERAN, RUSH, RANDOM),
     luck: Tensor | None = None,
 ) -> Tensor:
-    """What the bots of a team do, ``[10, n, W]``, rows as in :mod:`envs.echelon.rules`.
+    """The orders of the bots of a team, ``[10, n, W]``, rows as in :mod:`envs.echelon.rules`.
 
     Args:
         team: 0 blue, 1 red.

@@ -28,7 +28,7 @@ _LEAD = 7  # row of the forecast half a second ahead
 
 
 class _Sight(NamedTuple):
-    """What a driver looks at, turned to its own view, ``[3, C, W]`` and ``[C, W]``."""
+    """The quantities that a driver looks at, turned to its own view, ``[3, C, W]`` and ``[C, W]``."""
 
     position: Tensor
     velocity: Tensor
@@ -165,7 +165,7 @@ def _drive(state: RocketState, sight: _Sight, target: Tensor, chases: Tensor) ->
 
 
 def _dodges(state: RocketState, sight: _Sight, chases: Tensor) -> Tensor:
-    """Who jumps to flip into the ball, ``[C, W]`` bool."""
+    """Cars that jump to flip into the ball, ``[C, W]`` bool."""
     away = sight.soon - sight.position
     aligned = dot(unit(away), sight.rotation[0]) > 0.92
     # Into the ball, not away from the rivals' goal.

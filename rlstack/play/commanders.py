@@ -77,7 +77,7 @@ def join_fixed(league: League, config: PoolConfig) -> list[str]:
 
 
 def weights(league: League, config: PoolConfig, name: str, rivals: Sequence[str]) -> torch.Tensor:
-    """How often a player is to meet each of these, ``[n]``, adding up to 1.
+    """The chances of a player to meet each of these in a match, ``[n]``, adding up to 1.
 
     A share of games won is that of the games that were played and one more, which ended as the ratings let expect.
     """

@@ -73,7 +73,7 @@ class WinLossRecord:
 
     @property
     def games(self) -> int:
-        """How many there were."""
+        """The number of games."""
         return self.wins + self.draws + self.losses
 
     def as_row(self) -> dict[str, Any]:

@@ -212,7 +212,7 @@ class League:
         return source
 
     def between(self, first: str, second: str) -> int:
-        """How many games two players have played."""
+        """The number of games that two players have played."""
         return sum({game.first, game.second} == {first, second} for game in self.games)
 
     def rate(self, games: Sequence[GameResult]) -> None:
@@ -353,7 +353,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def signature(env: Mapping[str, Any]) -> dict[str, Any]:
-    """What of an ``env`` group decides whether games are comparable: neither what only training is about, nor what
+    """The options of an ``env`` group that decide who wins: without those of training alone, and without those that
     the world sets itself where it judges (``evaluation_options``)."""
     try:
         judging = envs.world_hooks(env["name"]).evaluation_options

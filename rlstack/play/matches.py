@@ -163,7 +163,7 @@ class _Round:
         return GameResult(*self._schedule[game], first, second, int(steps), bool(finished))
 
     def _step(self, root: Any) -> tuple[Any, Any]:
-        """What a step led to, and the next root."""
+        """Steps all worlds; returns the entries under ``"next"``, and the next root."""
         if self._best is None:
             done, root = self._env.step_and_maybe_reset(root)
             return done.get("next"), root

@@ -244,7 +244,7 @@ def with_kind(source: str) -> str:
 
 
 def name_of(source: Source) -> str:
-    """What to call a player: its name, the run's folder, the file without its ending, or the callable's name."""
+    """A player's name by its source: the name, the run's folder, the file without its ending, or the callable."""
     text, _ = read_source(source)
     last = Path(text.rpartition(":")[2] or text)
     return last.stem if last.suffix in _ENDINGS else last.name or text

@@ -32,7 +32,7 @@ _PREFIX = "snapshot_"
 
 @dataclass(frozen=True)
 class Standings:
-    """How n opponents stand to the learner.
+    """Numbers of n opponents that samplers weigh by.
 
     Attributes:
         ratings: ``[n]`` on Elo's scale.
@@ -192,7 +192,7 @@ class Pool:
                 check_source(entry.source, env, [SELF])
 
     def standings(self) -> Standings:
-        """What samplers weigh by. An opponent that was never met is thought to be an even match."""
+        """The numbers of all opponents. One that was never met is thought to be an even match."""
         latest = max(entry.frames for entry in self.entries)
         rows = []
         for entry in self.entries:

@@ -122,7 +122,7 @@ class Ratings(ABC):
         return self.rating(name) - 2.0 * (self.deviation(name) or 0.0)
 
     def games(self, name: str) -> int:
-        """How many games a player has been rated by."""
+        """The number of games that a player has been rated by."""
         return self._games.get(name, 0)
 
     def ranking(self) -> list[str]:

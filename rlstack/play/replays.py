@@ -49,7 +49,7 @@ class BestGames:
 
     @staticmethod
     def can_record(world: str) -> bool:
-        """Whether a world has replays."""
+        """Tells if a world has replays."""
         return envs.world_hooks(world).replay_ending is not None
 
     def watch(self, env: EnvBase) -> None:

@@ -32,7 +32,7 @@ class SelfPlay:
 
     @classmethod
     def of(cls, env: Any, folder: Path, config: Mapping[str, Any], agent: Agent) -> SelfPlay | None:
-        """For the world of a run, where the opponent ``self`` is the agent; None where no opponents are inside."""
+        """Self-play in the world of a run, whose opponent ``self`` is the agent; None where no opponents are inside."""
         if not isinstance(env, Versus):
             return None
         env.follow(agent.policy(explore=True))
@@ -61,7 +61,7 @@ class SelfPlay:
         return None
 
     def metrics(self) -> dict[str, float]:
-        """For the logger: rating, opponents, and the share of games won against each of the fixed ones."""
+        """The rating, the number of opponents, and the share of games won against each of the fixed ones."""
         pool = self._world.pool
         row = {"play/elo": pool.ratings.rating(LEARNER), "play/opponents": float(len(pool))}
         known = [entry for entry in pool.entries if entry.games]

@@ -158,7 +158,7 @@ class Versus(Wrapper):
         return [*own, *(entry.name for entry in self.pool.entries if entry.name not in own)]
 
     def meet(self, names: Sequence[str] | None) -> None:
-        """Whom episodes that begin from now on are held against; None: those of the configuration, and snapshots.
+        """Names the opponents of episodes that begin from now on; None: those of the configuration, and snapshots.
 
         ``checkpoint`` is the newest snapshot. One is wanted as soon as possible (:attr:`snapshot_wanted`); before the
         first of all it is the learner itself.

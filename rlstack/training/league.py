@@ -124,7 +124,7 @@ def _complete(run: RunDirectory) -> bool:
 
 
 def _essence(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a configuration makes a run the one it is; whom the league's pool held is not part of it."""
+    """The part of a configuration that tells runs apart; whom the league's pool held is not in it."""
     env, agent = dict(plain["env"]), {**plain["agent"], "precision": None}  # which auto decides by the machine
     env[OPTION] = {key: value for key, value in (env.get(OPTION) or {}).items() if key != "players"}
     imitation = {key: value for key, value in plain["imitation"].items() if key != "only"}
