@@ -15,7 +15,7 @@ from rlstack.agents import make_agent
 from rlstack.agents.compilation import CannotCompile, Compiler
 from rlstack.config import build
 from rlstack.diagnostics.measuring import DeviceClock, MeasuredTraining
-from rlstack.diagnostics.training import timed_training
+from rlstack.diagnostics.training import timed_run
 from rlstack.diagnostics.worlds import Stepper
 from rlstack.training.acceleration import missing_compiler
 from rlstack.training.config import TrainConfig
@@ -108,8 +108,9 @@ def training(setting: Setting, overrides: list[str], unit: str) -> Found:
         raise LeftOut(absent)
     seconds, _ = _pace(setting)
     measured = MeasuredTraining(build(TrainConfig, raw), raw, device, DeviceClock("wall", device), 5 * seconds)
-    with timed_training(measured, None) as trained, Use(device) as use:
-        trained.execute_for_a_while()
+    use = Use(device)
+    with timed_run(measured, around=use) as trained:
+        pass
     found = [one.frames / one.seconds for one in trained.iterations[1:] or trained.iterations]
     return told(_merged(found), unit, use, num_worlds=raw["env"]["num_worlds"], precision=raw["agent"]["precision"])
 

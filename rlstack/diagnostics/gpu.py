@@ -16,7 +16,7 @@ from rlstack.data.collector import make_collector
 from rlstack.training.hardware import GpuWatch
 
 from .measuring import MeasuredTraining
-from .training import summary, timed_training
+from .training import summary, timed_run
 
 _STEPS, _UPDATES = 8, 8  # that are profiled
 _PLACES = 5
@@ -36,29 +36,33 @@ def measure_gpu(measured: MeasuredTraining) -> dict[str, Any]:
         return {"note": f"the device is {measured.device}, there is nothing to measure ({why})", "available": there}
     torch.cuda.reset_peak_memory_stats(measured.device)
     watch = GpuWatch(measured.device, every=0.1)
-    with timed_training(measured, None) as training:
-        watch.start()
-        try:
-            training.execute_for_a_while()
-        finally:
-            watch.stop()
+    with timed_run(measured, around=_watching(watch)) as run:
         found = {
             **watch.read(),
             "gpu_peak_memory_mb": torch.cuda.max_memory_allocated(measured.device) / 1e6,
-            "frames_per_second": summary(training.iterations)["frames_per_second"],
+            "frames_per_second": summary(run.iterations)["frames_per_second"],
         }
         if not watch.sees_utilisation:
             found["note"] = "utilisation needs NVML: pip install 'rlstack[gpu]'"
-        collector = make_collector(training.env, training.agent.policy(explore=True), _STEPS)
+        collector = make_collector(run.env, run.agent.policy(explore=True), _STEPS)
         batches = iter(collector)
         next(batches)
         try:
             found["step"] = _inspected(measured, lambda: next(batches), _STEPS)
         finally:
             collector.shutdown(close_env=False)
-        if (update := training.update_of(1)) is not None:
+        if (update := run.update_of(1)) is not None:
             found["update"] = _inspected(measured, lambda: [update[1]() for _ in range(_UPDATES)], _UPDATES)
     return found
+
+
+@contextmanager
+def _watching(watch: GpuWatch) -> Iterator[None]:
+    watch.start()
+    try:
+        yield
+    finally:
+        watch.stop()
 
 
 def _inspected(measured: MeasuredTraining, work: Callable[[], Any], times: int) -> dict[str, Any]:

@@ -17,12 +17,14 @@ from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch.utils.benchmark import Timer
 from torch.utils.flop_counter import FlopCounterMode
+from torchrl.envs import EnvBase
 
 from rlstack.agents import Agent
 from rlstack.agents.off_policy import OffPolicy
 from rlstack.agents.on_policy import OnPolicy
 from rlstack.agents.optimizer import Optimizer
 from rlstack.runs.run_directory import RunDirectory
+from rlstack.training.hooks import Hook
 from rlstack.training.loggers import MetricLogger
 from rlstack.training.loop import Training
 from rlstack.training.progress import Progress
@@ -49,6 +51,7 @@ _WORLD = {
     **{"_restart": "reset", "_reset": "reset", "_restart_rows": "reset"},
 }
 _PATIENCE = 60.0  # s, until an agent has learned
+_NEVER = 2**62  # frames
 _FACTORS = (0.25, 1, 4, 16)  # of the batch size
 _COUNTED_UPDATES = 4  # whose operations are counted: some agents do not update all networks each time
 
@@ -67,85 +70,60 @@ class _TimeIsUp(Exception):
     """Ends the loop."""
 
 
-class TimedTraining(Training):
-    """A training that ends after some seconds, begins in the middle of its schedules, and neither evaluates nor saves.
+class IterationTimer(Hook):
+    """Times the iterations of a run, lets none of them evaluate, and ends the run after some seconds.
 
     Args:
-        measured: what is trained.
-        folder: for the files it writes.
+        measured: the training.
         sections: that count its time; None counts nothing.
-        watch: gives its functions to the sections.
 
     Attributes:
         iterations: so far, from the first one with an update.
         sequences: the last batch that the agent learned from.
     """
 
-    def __init__(
-        self,
-        measured: MeasuredTraining,
-        folder: Path,
-        sections: Sections | None,
-        watch: Callable[[Sections, TimedTraining], None] | None,
-    ) -> None:
-        config = measured.config
-        config = dataclasses.replace(
-            config,
-            logger=dataclasses.replace(config.logger, wandb="disabled"),
-            imitation=dataclasses.replace(config.imitation, expert=None, episodes=None, only=False, replay=False),
-            total_frames=2**62,
-        )
-        super().__init__(config, RunDirectory(folder), measured.raw)
-        self._measured, self._sections = measured, sections
-        # Schedules keep the length of the run that is meant; only its end is put off.
-        self.agent = measured.agent(self.env)
-        self.frames = measured.halfway
+    def __init__(self, measured: MeasuredTraining, sections: Sections | None) -> None:
+        self._clock, self._seconds, self._sections = measured.clock, measured.seconds, sections
+        self._spent = 0.0
         self.iterations: list[Iteration] = []
-        learn = self.agent.learn
+        self.sequences: TensorDictBase
 
-        def noting(sequences: TensorDictBase, frames: int) -> dict[str, Any]:
-            self.sequences = sequences
-            return learn(sequences, frames)
+    def on_start(self, training: Training) -> None:
+        self._first = self._clock()
+        self._begin(training)
 
-        vars(self.agent)["learn"] = noting
-        if sections is not None and watch is not None:
-            watch(sections, self)
-
-    def execute_for_a_while(self) -> None:
-        """Runs the loop until its time is over."""
-        with contextlib.suppress(_TimeIsUp), contextlib.redirect_stdout(io.StringIO()):
-            self.execute()
-
-    def evaluation_due(self, previous: int) -> bool:
-        return False
-
-    def save(self, best: bool = False) -> Any:
-        return self.run.path
-
-    def _batches(self, collector: Any) -> Iterator[TensorDictBase]:
-        clock = self._measured.clock
-        began, frames, updates = self._begin(), self.frames, self.agent.updates
-        first, spent = began, 0.0
-        for batch in super()._batches(collector):
-            yield batch
-            parts = {} if self._sections is None else self._sections.end()
-            calls = {} if self._sections is None else self._sections.calls
-            took = clock() - began
-            is_late = clock() - first > _PATIENCE + 20 * self._measured.seconds
-            if self.agent.updates or is_late:
-                self.iterations.append(
-                    Iteration(took, self.frames - frames, self.agent.updates - updates, parts, calls)
-                )
-                # The first one also warms up: it only counts if another one would take too long.
-                spent += took if len(self.iterations) > 1 or took >= self._measured.seconds else 0.0
-                if is_late or spent >= self._measured.seconds:
-                    raise _TimeIsUp
-            began, frames, updates = self._begin(), self.frames, self.agent.updates
-
-    def _begin(self) -> float:
+    def _begin(self, training: Training) -> None:
         if self._sections is not None:
             self._sections.begin()
-        return self._measured.clock()
+        self._before = self._clock(), training.frames, training.agent.updates
+
+    def on_collected(self, training: Training, batch: TensorDictBase, sequences: TensorDictBase) -> None:
+        self.sequences = sequences
+
+    def evaluation_due(self, training: Training) -> bool:
+        return False
+
+    def on_iteration(self, training: Training) -> None:
+        parts, calls = ({}, {}) if self._sections is None else (self._sections.end(), self._sections.calls)
+        now = self._clock()
+        took, frames, updates = (a - b for a, b in zip((now, training.frames, training.agent.updates), self._before))
+        is_late = now - self._first > _PATIENCE + 20 * self._seconds
+        if training.agent.updates or is_late:
+            self.iterations.append(Iteration(took, int(frames), int(updates), parts, calls))
+            # The first one also warms up: it only counts if another one would take too long.
+            self._spent += took if len(self.iterations) > 1 or took >= self._seconds else 0.0
+            if is_late or self._spent >= self._seconds:
+                raise _TimeIsUp
+        self._begin(training)
+
+
+class TimedRun(NamedTuple):
+    """A training whose loop has run for a while."""
+
+    agent: Agent
+    env: EnvBase
+    iterations: list[Iteration]
+    sequences: TensorDictBase
 
     def update_of(self, factor: float) -> tuple[int, Callable[[], Any]] | None:
         """An update with a batch ``factor`` times the usual size, and its samples; None if the agent cannot choose."""
@@ -153,41 +131,59 @@ class TimedTraining(Training):
         if isinstance(agent, OnPolicy):
             with torch.no_grad():
                 batch = agent.rollout(self.sequences)
-            usual = min(getattr(agent.config, "minibatch_size", math.inf) // agent.row_size, len(batch))
-            update: Callable[..., Any] = agent.step
-            if factor != 1 and not hasattr(agent.config, "minibatch_size"):
+            usual, row_size = len(batch), agent.row_size
+            if hasattr(agent.config, "minibatch_size"):
+                usual = min(agent.config.minibatch_size // row_size, usual)
+            elif factor != 1:
                 return None
+            update: Callable[..., Any] = agent.step
         elif isinstance(agent, OffPolicy):
             batch, update = agent.prepared(agent.sample()), agent.update
-            usual = len(batch)
+            recurrent = getattr(agent.config, "recurrent", None)
+            usual, row_size = len(batch), 1 if recurrent is None else recurrent.sequence_length
         else:
             return None
         size = int(factor * usual)
         if size < min(2, usual):
             return None
         part = batch[torch.arange(size, device=batch.device) % len(batch)]
-        return size * _row_size(agent), lambda: update(part)
-
-
-def _row_size(agent: Agent) -> int:
-    """Samples in an entry of a batch: more than one where it is a sequence."""
-    if isinstance(agent, OnPolicy):
-        return agent.row_size
-    recurrent = getattr(agent.config, "recurrent", None)
-    return 1 if recurrent is None else recurrent.sequence_length
+        return size * row_size, lambda: update(part)
 
 
 @contextlib.contextmanager
-def timed_training(
+def timed_run(
     measured: MeasuredTraining,
-    sections: Sections | None,
-    watch: Callable[[Sections, TimedTraining], None] | None = None,
-) -> Iterator[TimedTraining]:
-    """A training in a folder that goes away."""
+    sections: Sections | None = None,
+    watch: Callable[[Sections, Training], None] | None = None,
+    around: contextlib.AbstractContextManager[Any] | None = None,
+) -> Iterator[TimedRun]:
+    """Runs the loop from the middle of its schedules for a while, in a folder that goes away; nothing is saved.
+
+    Args:
+        sections: that count its time; None counts nothing.
+        watch: gives functions of the training to the sections.
+        around: is entered while the loop runs.
+    """
+    config = measured.config
+    config = dataclasses.replace(
+        config,
+        logger=dataclasses.replace(config.logger, wandb="disabled"),
+        imitation=dataclasses.replace(config.imitation, expert=None, episodes=None, only=False, replay=False),
+        checkpoint=dataclasses.replace(config.checkpoint, every=_NEVER),
+        total_frames=_NEVER,
+    )
+    timer = IterationTimer(measured, sections)
     with tempfile.TemporaryDirectory(prefix="rlstack-diagnose-", ignore_cleanup_errors=True) as folder:
-        training = TimedTraining(measured, Path(folder), sections, watch)
+        training = Training(config, RunDirectory(Path(folder)), measured.raw, hooks=[timer])
         try:
-            yield training
+            # Schedules keep the length of the run that is meant; only its end is put off.
+            training.agent, training.frames = measured.agent(training.env), measured.halfway
+            if sections is not None and watch is not None:
+                watch(sections, training)
+            silent = contextlib.redirect_stdout(io.StringIO())
+            with contextlib.suppress(_TimeIsUp), silent, around or contextlib.nullcontext():
+                training.execute()
+            yield TimedRun(training.agent, training.env, timer.iterations, timer.sequences)
         finally:
             training.env.close(raise_if_closed=False)
 
@@ -200,12 +196,12 @@ def measure_iterations(measured: MeasuredTraining) -> dict[str, Any]:
     with Sections(measured.clock) as sections:
         for name in measured.observing:  # before the worlds are built, which may keep the functions
             sections.watch_named(name, "observe")
-        with timed_training(measured, sections, _watch_iteration) as training:
-            training.execute_for_a_while()
-    return {**summary(training.iterations), "observing_apart": bool(measured.observing)}
+        with timed_run(measured, sections, _watch_iteration) as run:
+            pass
+    return {**summary(run.iterations), "observing_apart": bool(measured.observing)}
 
 
-def _watch_iteration(sections: Sections, training: TimedTraining) -> None:
+def _watch_iteration(sections: Sections, training: Training) -> None:
     env: Any = training.env
     for name, section in _WORLD.items():
         if hasattr(type(env), name):
@@ -255,21 +251,18 @@ def summary(iterations: Sequence[Iteration]) -> dict[str, Any]:
 
 def measure_learning(measured: MeasuredTraining) -> dict[str, Any]:
     """Milliseconds of an update and its parts, updates and samples per second, and a sweep over the batch size."""
-    with (
-        Sections(measured.clock) as sections,
-        timed_training(measured, sections, _watch_updates) as training,
-    ):
-        training.execute_for_a_while()
+    with Sections(measured.clock) as sections, timed_run(measured, sections, _watch_updates) as run:
+        pass
     seconds, calls, updates = Counter[str](), Counter[str](), 0
-    for iteration in training.iterations[1:] or training.iterations:
+    for iteration in run.iterations[1:] or run.iterations:
         seconds.update(iteration.parts)
         calls.update(iteration.calls)
         updates += iteration.updates
     parts = {name: 1e3 * seconds[name] / updates for name in _UPDATE_PARTS if name in seconds}
     parts[OTHER] = 1e3 * seconds["learn"] / updates
     took = sum(parts.values())
-    usual = training.update_of(1)
-    batch = usual[0] if usual else training.sequences.numel()
+    usual = run.update_of(1)
+    batch = usual[0] if usual else run.sequences.numel()
     return {
         "updates": updates,
         "batch": batch,
@@ -280,11 +273,11 @@ def measure_learning(measured: MeasuredTraining) -> dict[str, Any]:
         "samples_per_second": 1e3 * batch / took,
         "matrix_products": None if usual is None else _matrix_products(measured, usual[1], took),
         "threads": [] if usual is None else over_threads(measured, usual[1]),
-        "sweep": _sweep(measured, training),
+        "sweep": _sweep(measured, run),
     }
 
 
-def _watch_updates(sections: Sections, training: TimedTraining) -> None:
+def _watch_updates(sections: Sections, training: Training) -> None:
     agent = training.agent
     sections.watch(agent, "learn", "learn")
     sections.watch(Optimizer, "_forward", "forward, loss", whole=True)
@@ -297,10 +290,10 @@ def _watch_updates(sections: Sections, training: TimedTraining) -> None:
             sections.watch(agent, name, section)
 
 
-def _sweep(measured: MeasuredTraining, training: TimedTraining) -> list[dict[str, Any]]:
+def _sweep(measured: MeasuredTraining, run: TimedRun) -> list[dict[str, Any]]:
     points = []
     for factor in _FACTORS:
-        found = training.update_of(factor)
+        found = run.update_of(factor)
         if found is None:
             continue
         samples, update = found
