@@ -42,7 +42,7 @@ class Advice:
 
 def verdict(diagnosis: Mapping[str, Any]) -> list[Advice]:
     """The bottleneck, then changes: those that help most first, those that alter what is learned last."""
-    rules = Rules(diagnosis)
+    rules = VerdictRules(diagnosis)
     proposals = [advice for rule in _RULES for advice in rule(rules) if (advice.gain or _LEAST_GAIN) >= _LEAST_GAIN]
     proposals.sort(key=lambda advice: (advice.learns_otherwise, -(advice.gain or 1.0)))
     return [*rules.bottleneck(), *proposals]
@@ -77,8 +77,8 @@ def best_setting(
     return (chosen, factor) if factor >= WORTH else None
 
 
-class Rules:
-    """Rules on a diagnosis, each of which yields its advice."""
+class VerdictRules:
+    """The rules on a diagnosis, each of which yields its advice."""
 
     def __init__(self, diagnosis: Mapping[str, Any]) -> None:
         self.tests, self.machine, self.subject = (diagnosis[name] for name in ("tests", "machine", "subject"))
@@ -237,6 +237,18 @@ class Rules:
 
 
 _RULES = (
-    *(Rules.worlds, Rules.observations, Rules.larger_batches, Rules.fewer_updates, Rules.matrix_products),
-    *(Rules.threads, Rules.devices, Rules.storing_and_logging, Rules.acting, Rules.busy_machine),
+    *(
+        VerdictRules.worlds,
+        VerdictRules.observations,
+        VerdictRules.larger_batches,
+        VerdictRules.fewer_updates,
+        VerdictRules.matrix_products,
+    ),
+    *(
+        VerdictRules.threads,
+        VerdictRules.devices,
+        VerdictRules.storing_and_logging,
+        VerdictRules.acting,
+        VerdictRules.busy_machine,
+    ),
 )
