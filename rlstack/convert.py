@@ -17,15 +17,11 @@ from rlstack.config.errors import missing_option
 if TYPE_CHECKING:  # importing torch takes seconds, which a mistyped key need not cost
     from torchrl.envs import EnvBase
 
-    from rlstack.adapters.arena import ArenaFiles
-    from rlstack.adapters.sb3 import SB3Model
     from rlstack.agents import Agent
-
-    Model = SB3Model | ArenaFiles
 
 CONVERTED = ("arena", "marinenav", "sb3")
 _OPTIONS = {"arena": "normalization", "marinenav": "agent_type", "sb3": "vecnormalize"}
-"""What only agents of a kind have."""
+"""The option that only agents of a kind have."""
 _UNKNOWN = ("torchscript", "onnx", "callable")
 _OTHERS = (*_UNKNOWN, "rlstack")
 _INPUTS = 256
@@ -73,13 +69,10 @@ def run(cfg: DictConfig) -> None:
     env = build_world(env_config, num_worlds=1)
     with warnings.catch_warnings(record=True) as notes:
         warnings.simplefilter("always", UserWarning)
-        agent, model = _converted(config, env)
-    compared = _compare(agent, env, config, model)
-    frames = 0 if model is None else model.num_timesteps
-    agent_config = to_plain(agent.config)
-    total = agent.total_frames
+        agent, original, frames = _converted(config, env)
+    compared = _compare(agent, original, str(config.path))
+    agent_config, total, state = to_plain(agent.config), agent.total_frames, agent.state_dict()
     out = Path(str(config.out))
-    state = agent.state_dict()
     source = {"kind": config.kind, "path": str(config.path)}
     content = {"agent": agent_config, "env": env_config, "total_frames": total, "converted_from": source}
     try:
@@ -140,30 +133,30 @@ def _env(config: ConvertConfig) -> dict[str, Any]:
     return load_group("env", "marinenav_published", {"continuous_actions": continuous})
 
 
-def _converted(config: ConvertConfig, env: EnvBase) -> tuple[Agent, Model | None]:
-    """The agent, and the model that it comes from; None for the files of MarineNav's agents."""
-    options: dict[str, Any] = dict(config.agent or {})
+def _converted(config: ConvertConfig, env: EnvBase) -> tuple[Agent, Any, int]:
+    """The native agent, the original as a policy of the env, and the frames that it was trained for."""
+    path, options = str(config.path), dict(config.agent or {})
     if config.total_frames is not None:
         options["total_frames"] = config.total_frames
-    path = str(config.path)
     if config.kind == "marinenav":
-        from rlstack.adapters.marinenav import published_agent
+        from rlstack.adapters.marinenav import published_agent, published_policy
 
-        return published_agent(path, env, agent_type=config.agent_type, **options), None
+        agent = published_agent(path, env, agent_type=config.agent_type, **options)
+        return agent, published_policy(path, env, config.agent_type), 0
     if config.kind == "arena":
-        from rlstack.adapters.arena import arena_agent, load_arena
+        from rlstack.adapters.arena import arena_agent, arena_policy, load_files
 
-        files = load_arena(path, config.normalization)
-        return arena_agent(files, env, **options), files
-    from rlstack.adapters.sb3 import load_sb3
+        files = load_files(path, config.normalization)
+        return arena_agent(files, env, **options), arena_policy(files, env), files.num_timesteps
+    from rlstack.adapters.sb3 import load_sb3, sb3_policy
     from rlstack.adapters.sb3.native import sb3_agent
 
     model = load_sb3(path, config.vecnormalize)
-    return sb3_agent(model, env, **options), model
+    return sb3_agent(model, env, **options), sb3_policy(model, env), model.num_timesteps
 
 
-def _compare(agent: Agent, env: EnvBase, config: ConvertConfig, model: Model | None) -> str:
-    """Acts with both on random observations.
+def _compare(agent: Agent, original: Any, path: str) -> str:
+    """Acts with both on random observations; says how far they agree.
 
     Raises:
         ConfigError: they do not act the same.
@@ -176,38 +169,21 @@ def _compare(agent: Agent, env: EnvBase, config: ConvertConfig, model: Model | N
     with deterministic(agent) as note:
         if note:
             return f"not compared, {note.partition(';')[0]}"
-    original = _original(config, env, model)
     observation, mask = random_inputs(agent.interface, _INPUTS)
-    seen = observation if agent.interface.group is None else observation.unsqueeze(1)
-    key = agent.interface.key("observation")
-    answer = original(TensorDict({}, [_INPUTS]).set(key, seen)).get(agent.interface.key("action"))
+    grouped = agent.interface.group is not None
+    seen = TensorDict({}, [_INPUTS]).set(
+        agent.interface.key("observation"), observation.unsqueeze(1) if grouped else observation
+    )
+    answer = original(seen).get(agent.interface.key("action"))
     policy: Any = agent.policy(explore=False)
-    answer = answer if agent.interface.group is None else answer.squeeze(1)
-    found = compare(policy.action, answer, observation, mask, agent.interface)
+    found = compare(policy.action, answer.squeeze(1) if grouped else answer, observation, mask, agent.interface)
     if found.wrong:
-        raise ConfigError(
-            f"{config.path}: converted, it acts otherwise on {found.wrong} of {_INPUTS} random observations"
-        )
+        raise ConfigError(f"{path}: converted, it acts otherwise on {found.wrong} of {_INPUTS} random observations")
     return f"{found} on {_INPUTS} random observations"
 
 
-def _original(config: ConvertConfig, env: EnvBase, model: Any) -> Any:
-    """The agent as it is, as a policy of the env."""
-    if config.kind == "marinenav":
-        from rlstack.adapters.marinenav import published_policy
-
-        return published_policy(str(config.path), env, config.agent_type)
-    if config.kind == "arena":
-        from rlstack.adapters.arena import arena_policy
-
-        return arena_policy(model, env)
-    from rlstack.adapters.sb3 import sb3_policy
-
-    return sb3_policy(model, env)
-
-
 def _changed(agent: Agent) -> dict[str, Any]:
-    """What differs from the yaml of the same name."""
+    """The options that differ from the yaml of the same name."""
     ours = to_plain(build(type(agent).Config, load_group("agent", agent.config.name), "agent"))
     return {key: value for key, value in to_plain(agent.config).items() if value != ours[key]}
 

@@ -1,4 +1,4 @@
-"""Do two policies act the same? Random inputs of an agent, and how far apart two answers to them are."""
+"""Compares two policies: random inputs of an agent, and how far apart two answers to them are."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _mask(count: int, choices: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Agreement:
-    """What :func:`compare` finds.
+    """The result of :func:`compare`.
 
     Attributes:
         largest: difference of all answers but those where rounding decides.

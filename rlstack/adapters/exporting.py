@@ -15,14 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from tensordict import TensorDict
+from torch import Tensor, nn
+from torchrl.data import Composite
 
 from envs.whole_files import replacing
 from envs.world import MEMORY
 from rlstack.adapters.agreement import TOLERANCE, Agreement, compare, random_inputs
-from rlstack.adapters.exported import NEXT_MEMORY, ExportedPolicy
-from rlstack.agents.base import Agent
-from rlstack.agents.interface import Interface
+from rlstack.agents.base import Agent, Policy
+from rlstack.agents.interface import MASK, Interface
+from rlstack.agents.recurrent_policy import RecurrentPolicy
 from rlstack.config import ConfigError
 from rlstack.files.safe_load import reason
 
@@ -31,12 +33,12 @@ INPUTS = 1000
 """Random inputs on which program and agent are compared."""
 _EXAMPLES = 3
 Program = Callable[[Sequence[Tensor]], Tensor | tuple[Tensor, ...]]
-Writer = Callable[["ExportedPolicy"], tuple[bytes, Program]]
+NEXT_MEMORY = f"next_{MEMORY}"
 
 
 @dataclass(frozen=True)
-class Exported:
-    """What was written.
+class ExportedProgram:
+    """A program that was written.
 
     Attributes:
         path: of the program; see :func:`beside` for its description.
@@ -49,7 +51,9 @@ class Exported:
     description: dict[str, Any]
 
 
-def export_policy(agent: Agent, path: str | Path, format: str = "torchscript", frames: int | None = None) -> Exported:
+def export_policy(
+    agent: Agent, path: str | Path, format: str = "torchscript", frames: int | None = None
+) -> ExportedProgram:
     """Writes an agent's greedy policy, from raw observations to the env's actions, as a program of its own.
 
     Inputs are the leaves of the observation in the env's order ``[N, *shape]``, and the action mask last where the env
@@ -71,7 +75,7 @@ def export_policy(agent: Agent, path: str | Path, format: str = "torchscript", f
     path = Path(path)
     if agent.device.type != "cpu":
         raise ConfigError(f"export: the agent is on {agent.device}, load it on the cpu")
-    writers: dict[str, Writer] = {"torchscript": _torchscript, "onnx": _onnx}
+    writers = {"torchscript": _torchscript, "onnx": _onnx}
     if format not in writers:
         raise ConfigError(f"format: {format!r} is unknown, allowed: {', '.join(writers)}")
     if agent.interface.hybrid is not None:
@@ -82,7 +86,7 @@ def export_policy(agent: Agent, path: str | Path, format: str = "torchscript", f
         if place.is_dir():
             raise ConfigError(f"out: {place} is a folder")
     with deterministic(agent) as note, _frozen(agent), torch.no_grad():
-        module = ExportedPolicy(agent)
+        module = ExportablePolicy(agent)
         content, program = writers[format](module)
         agreement = _verified(module, program)
         description = _describe(module, agent, frames, note, agreement)
@@ -93,7 +97,7 @@ def export_policy(agent: Agent, path: str | Path, format: str = "torchscript", f
             text_file.write_text(text, encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"out: {path} cannot be written ({reason(error)})") from None
-    return Exported(path, agreement, description)
+    return ExportedProgram(path, agreement, description)
 
 
 def beside(path: Path) -> Path:
@@ -103,17 +107,13 @@ def beside(path: Path) -> Path:
 
 @contextmanager
 def deterministic(agent: Agent) -> Iterator[str]:
-    """Agents that draw random numbers when greedy act by their mean or mode inside; says so, or nothing."""
-    changes: dict[str, Any] = {}
-    note = ""
-    if getattr(agent.config, "act_levels", None) == "random":
-        changes, note = (
-            {"act_levels": "midpoints"},
-            "it acts at random quantile levels; exported with evenly spaced ones",
-        )
-    elif getattr(agent.config, "greedy", None) == "sample":
+    """Lets an agent that draws random numbers when greedy act by its mean or mode inside; says so, or nothing."""
+    config, changes, note = agent.config, {}, ""
+    if getattr(config, "act_levels", None) == "random":
+        changes = {"act_levels": "midpoints"}
+        note = "it acts at random quantile levels; exported with evenly spaced ones"
+    elif getattr(config, "greedy", None) == "sample":
         changes, note = {"greedy": "mode"}, "it samples its actions; exported with the most probable ones"
-    config = agent.config
     agent.config = dataclasses.replace(config, **changes) if changes else config
     try:
         yield note
@@ -125,19 +125,74 @@ def deterministic(agent: Agent) -> Iterator[str]:
 def _frozen(agent: Agent) -> Iterator[None]:
     """Parameters are constants of a program."""
     trained = [p for network in agent.networks.values() for p in network.parameters() if p.requires_grad]
-    for parameter in trained:
-        parameter.requires_grad_(False)
     try:
+        for parameter in trained:
+            parameter.requires_grad_(False)
         yield
     finally:
         for parameter in trained:
             parameter.requires_grad_(True)
 
 
+class ExportablePolicy(nn.Module):
+    """The greedy policy of an agent, whose networks it shares, on plain tensors: what an export traces.
+
+    Attributes:
+        names: of the inputs in order; the memory ``[N, M]``, if it has one, comes last.
+        outputs: names of the outputs: the action and, if it has one, the memory after it.
+    """
+
+    _policy: Policy | RecurrentPolicy
+
+    def __init__(self, agent: Agent) -> None:
+        super().__init__()
+        policy = agent.policy(explore=False)
+        if not isinstance(policy, Policy | RecurrentPolicy):
+            raise ConfigError(f"{type(agent).__name__} cannot be exported, only agents with networks of rlstack can")
+        self.interface = agent.interface
+        self.__dict__["_policy"] = policy  # no part of the module: its networks become constants of the program
+        self.memory_size = policy.size if isinstance(policy, RecurrentPolicy) else 0
+        spec = agent.interface.observation
+        self._keys = list(spec.keys(include_nested=True, leaves_only=True)) if isinstance(spec, Composite) else []
+        self.names = [key if isinstance(key, str) else ".".join(key) for key in self._keys] or ["observation"]
+        self.names += [MASK] if agent.interface.masked else []
+        self.names += [MEMORY] if self.memory_size else []
+        self.outputs = ["action", *([NEXT_MEMORY] if self.memory_size else [])]
+
+    def forward(self, *inputs: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+        """The ``outputs`` ``[N, ...]`` for the inputs ``[N, ...]`` in the order of ``names``."""
+        if not isinstance(self._policy, RecurrentPolicy):
+            return self._policy.action(*self.joined(inputs))
+        observation, mask = self.joined(inputs[:-1])
+        acted, memory = self._policy.step(observation, inputs[-1], mask)
+        return acted["action"], memory
+
+    def act(self, observation: Any, mask: Tensor | None) -> Tensor:
+        """Actions ``[N, *shape]`` for an observation as the agent has it, with a memory made up as in :meth:`split`."""
+        answer = self(*self.split(observation, mask))
+        return answer if isinstance(answer, Tensor) else answer[0]
+
+    def joined(self, inputs: Sequence[Tensor]) -> tuple[Any, Tensor | None]:
+        """Observation and action mask of these inputs, without a memory."""
+        mask = inputs[-1] if self.interface.masked else None
+        if not self._keys:
+            return inputs[0], mask
+        return TensorDict(dict(zip(self._keys, inputs)), [inputs[0].shape[0]]), mask
+
+    def split(self, observation: Any, mask: Tensor | None) -> tuple[Tensor, ...]:
+        """All inputs; a memory is made up, always the same."""
+        leaves = [observation.get(key) for key in self._keys] if self._keys else [observation]
+        inputs = [*leaves, *([] if mask is None else [mask])]
+        if self.memory_size:
+            generator, size = torch.Generator().manual_seed(0), (len(leaves[0]), self.memory_size)
+            inputs.append(torch.rand(size, generator=generator, dtype=self.interface.dtype) * 2 - 1)
+        return tuple(inputs)
+
+
 # -- formats -----------------------------------------------------------------------------------------------------
 
 
-def _torchscript(module: ExportedPolicy) -> tuple[bytes, Program]:
+def _torchscript(module: ExportablePolicy) -> tuple[bytes, Program]:
     examples = module.split(*random_inputs(module.interface, _EXAMPLES))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of tracing: what depends on the values is compared afterwards
@@ -149,7 +204,7 @@ def _torchscript(module: ExportedPolicy) -> tuple[bytes, Program]:
     return buffer.getvalue(), lambda inputs: program(*inputs)
 
 
-def _onnx(module: ExportedPolicy) -> tuple[bytes, Program]:
+def _onnx(module: ExportablePolicy) -> tuple[bytes, Program]:
     examples = module.split(*random_inputs(module.interface, _EXAMPLES))
     buffer: Any = io.BytesIO()  # which this exporter takes, though its signature does not say so
     axes = {name: {0: "batch"} for name in (*module.names, *module.outputs)}
@@ -185,7 +240,7 @@ def _require_onnx() -> None:
 # -- checks ------------------------------------------------------------------------------------------------------
 
 
-def _verified(module: ExportedPolicy, program: Program) -> Agreement:
+def _verified(module: ExportablePolicy, program: Program) -> Agreement:
     """Compares the program with the agent, on a batch of many inputs and on a single one.
 
     Raises:
@@ -211,33 +266,26 @@ def _action_and_memory(answer: Tensor | tuple[Tensor, ...]) -> Any:
 
 
 def _describe(
-    module: ExportedPolicy, agent: Agent, frames: int | None, note: str, agreement: Agreement
+    module: ExportablePolicy, agent: Agent, frames: int | None, note: str, agreement: Agreement
 ) -> dict[str, Any]:
-    """What a user of the program must know."""
+    """The interface of the program, for its user."""
     observation, mask = random_inputs(module.interface, 1)
-    inputs = module.split(observation, mask)
-    action = module.act(observation, mask)
-    entries = [
-        {"name": name, "shape": ["batch", *value.shape[1:]], "dtype": str(value.dtype).removeprefix("torch.")}
-        for name, value in zip(module.names, inputs)
-    ]
-    output = {
-        "name": "action",
-        "shape": ["batch", *action.shape[1:]],
-        "dtype": str(action.dtype).removeprefix("torch."),
-    }
     description = {
         "format": FORMAT,
         "version": VERSION,
         "agent": agent.config.name,
         "frames": agent.frames if frames is None else frames,
-        "inputs": entries,
-        "output": output | _action(module.interface),
+        "inputs": [_entry(name, value) for name, value in zip(module.names, module.split(observation, mask))],
+        "output": _entry("action", module.act(observation, mask)) | _action(module.interface),
         "largest_difference": agreement.largest,
     }
     if module.memory_size:
         description["memory"] = f"{MEMORY} is zeros where an episode begins, then {NEXT_MEMORY} of the step before"
     return description | ({"note": note} if note else {})
+
+
+def _entry(name: str, value: Tensor) -> dict[str, Any]:
+    return {"name": name, "shape": ["batch", *value.shape[1:]], "dtype": str(value.dtype).removeprefix("torch.")}
 
 
 def _action(interface: Interface) -> dict[str, Any]:

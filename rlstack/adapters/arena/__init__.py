@@ -1,6 +1,6 @@
 """The Arena game's own PPO stack: its agents as policies and as native agents, and its files."""
 
-from .agents import STYLES, arena_agent, arena_policy, load_arena, published_names, save_arena, structure, style_of
+from .agents import STYLES, arena_agent, arena_policy, published_names, save_arena, structure, style_of
 from .files import (
     COLUMNS,
     ArenaFiles,
@@ -21,7 +21,6 @@ __all__ = [
     "curriculum_from_published",
     "curriculum_to_published",
     "find_statistics",
-    "load_arena",
     "load_files",
     "published_names",
     "save_arena",

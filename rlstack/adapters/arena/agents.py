@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -67,18 +68,13 @@ class ArenaNetwork(nn.Module):
         return self.actor(shared), self.critic(shared)
 
 
-def load_arena(path: str | Path | ArenaFiles, normalization: str | Path | None = None) -> ArenaFiles:
-    """A checkpoint's files, see :func:`~rlstack.adapters.arena.files.load_files`, or as loaded before."""
-    return path if isinstance(path, ArenaFiles) else load_files(path, normalization)
-
-
 def style_of(path: str | Path | ArenaFiles, normalization: str | Path | None = None) -> int:
     """The game's style of control that a checkpoint was trained for, by the number of its actions.
 
     Raises:
         ConfigError: what is wrong with the files, or an agent of another game.
     """
-    files = load_arena(path, normalization)
+    files = load_files(path, normalization)
     actions = _rebuilt(files).actions
     if actions not in STYLES:
         raise ConfigError(f"{files.where}: it chooses one of {actions} actions, as no style of the game; give env")
@@ -102,12 +98,13 @@ def arena_policy(
     Raises:
         ConfigError: one line: what is wrong with the files, or an env that the agent cannot act in.
     """
-    files, interface = load_arena(path, normalization), Interface.of(env)
+    files, interface = load_files(path, normalization), Interface.of(env)
     network = _network(files, interface).to(env.device).requires_grad_(False)
     scaling: nn.Module = nn.Identity()
     if files.statistics is not None:
         scaling = ObservationNormalizer(interface.observation)
-        _load_statistics(files, scaling, None)
+        with _naming(files):
+            load_statistics(files.statistics, scaling, None)
         scaling.to(env.device)
 
     def act(observation: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -146,7 +143,7 @@ def arena_agent(
     Example:
         >>> agent = arena_agent("ppo_style2_final.pt", env, lr=5e-5)
     """
-    files = load_arena(path, normalization)
+    files = load_files(path, normalization)
     _network(files, Interface.of(env))
     scaled, fixed = files.statistics is not None, structure(files)
     for key, value in fixed.items():
@@ -157,8 +154,9 @@ def arena_agent(
     with torch.no_grad():
         for name, parameter in published_names(agent):
             parameter.copy_(files.policy[name])
-    if scaled:
-        _load_statistics(files, agent.normalizer, agent.reward_scaler)
+    if files.statistics is not None:
+        with _naming(files):
+            load_statistics(files.statistics, agent.normalizer, agent.reward_scaler)
     _fill_optimizer(agent, files)
     agent.set_frames(files.num_timesteps)
     return agent
@@ -221,11 +219,18 @@ def published_names(agent: Any) -> Iterator[tuple[str, Tensor]]:
 # -- checks ------------------------------------------------------------------------------------------------------
 
 
-def _rebuilt(files: ArenaFiles) -> ArenaNetwork:
+@contextmanager
+def _naming(files: ArenaFiles) -> Iterator[None]:
+    """Lets errors inside begin with the file."""
     try:
-        return ArenaNetwork(files.policy)
+        yield
     except ConfigError as error:
         raise ConfigError(f"{files.where}: {error}") from None
+
+
+def _rebuilt(files: ArenaFiles) -> ArenaNetwork:
+    with _naming(files):
+        return ArenaNetwork(files.policy)
 
 
 def _network(files: ArenaFiles, interface: Interface) -> ArenaNetwork:
@@ -241,14 +246,6 @@ def _network(files: ArenaFiles, interface: Interface) -> ArenaNetwork:
             f"{interface.describe_action()}"
         )
     return network
-
-
-def _load_statistics(files: ArenaFiles, observations: Any, rewards: Any) -> None:
-    assert files.statistics is not None
-    try:
-        load_statistics(files.statistics, observations, rewards)
-    except ConfigError as error:
-        raise ConfigError(f"{files.where}: {error}") from None
 
 
 def _check_published(agent: Any) -> None:

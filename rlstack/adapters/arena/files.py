@@ -53,17 +53,19 @@ class ArenaFiles:
     where: str
 
 
-def load_files(path: str | Path, normalization: str | Path | None = None) -> ArenaFiles:
+def load_files(path: str | Path | ArenaFiles, normalization: str | Path | None = None) -> ArenaFiles:
     """Reads a checkpoint and what lies beside it; nothing in the files is executed.
 
     Args:
-        path: the ``.pt`` file.
+        path: the ``.pt`` file, or what was loaded from it, which is returned as it is.
         normalization: its statistics, ``"none"`` for an agent that was trained without; None finds them by
             :func:`find_statistics`.
 
     Raises:
         ConfigError: one line: no such file, not such a checkpoint, or no statistics.
     """
+    if isinstance(path, ArenaFiles):
+        return path
     path = Path(path)
     try:
         content = load_tensors(path)
