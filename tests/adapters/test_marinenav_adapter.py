@@ -82,7 +82,7 @@ def changed(arrays: dict[str, Any], **changes: Any) -> dict[str, Any]:
         ({"output_layer__bias": None}, "lacks output_layer.bias"),
         (
             {"output_layer__bias": np.zeros(25), "output_layer__weight": np.zeros((25, 128))},
-            "25 outputs, the actors have 2",
+            "holds an agent of type DQN, not AC-IQN",
         ),
         ({"hidden_layer__weight": np.zeros((128, 216))}, "size mismatch for trunk.0.weight"),
         ({"hidden_layer__weight": np.zeros(128)}, r"hidden_layer.weight is float\d+ of shape \(128,\)"),

@@ -14,7 +14,7 @@ from torchrl.data import Composite
 from torchrl.envs import EnvBase
 
 from rlstack.adapters.marinenav.exports import export_policy
-from rlstack.adapters.marinenav.files import Published, Source, load_published, read_arrays, write_directory
+from rlstack.adapters.marinenav.files import Published, Source, load_published, write_directory
 from rlstack.adapters.marinenav.weights import (
     ACTION_SIZE,
     ACTOR_NAMES,
@@ -39,24 +39,16 @@ from rlstack.config import ConfigError
 from rlstack.networks.actors import DeterministicActor
 from rlstack.networks.encoders import ObjectSetEncoder
 
-CONFIGURATIONS = {
-    "AC-IQN": "acqn_published",
-    "IQN": "iqn_published",
-    "DDPG": "ddpg_published",
-    "DQN": "dqn_published",
-    "SAC": "sac_published",
-    "Rainbow": "rainbow_published",
+_CLASSES = {
+    "AC-IQN": ACQN,
+    "IQN": IQN,
+    "DDPG": DDPG,
+    "DQN": DQN,
+    "SAC": SAC,
+    "Rainbow": Rainbow,
 }
+CONFIGURATIONS = {kind: f"{found.__name__.lower()}_published" for kind, found in _CLASSES.items()}
 """The agent type's file in ``conf/agent``."""
-
-_CLASSES: dict[type[Agent], str] = {
-    ACQN: "AC-IQN",
-    IQN: "IQN",
-    DDPG: "DDPG",
-    DQN: "DQN",
-    SAC: "SAC",
-    Rainbow: "Rainbow",
-}
 
 _FIXED = {
     "activation": "relu",
@@ -103,9 +95,7 @@ def published_policy(source: Source, env: EnvBase, agent_type: str | None = None
     return agent.policy(explore=False)
 
 
-def load_published_actor(
-    source: str | Path | Mapping[str, Any], interface: Interface | None = None
-) -> DeterministicActor:
+def load_published_actor(source: Source, interface: Interface | None = None) -> DeterministicActor:
     """The actor of AC-IQN or DDPG from the file of its published weights, as a bare network.
 
     Args:
@@ -119,26 +109,19 @@ def load_published_actor(
         >>> actor = load_published_actor("AC_IQN_params.npz")
         >>> actor(env.reset()["agents", "observation"])  # [W, A, 2]
     """
-    where = str(source) if isinstance(source, str | Path) else "published actor"
-    arrays = read_arrays(source) if isinstance(source, str | Path) else source
-    try:
-        actor = _actor(published_state(arrays, ACTOR_NAMES), widths(arrays))
-    except (ConfigError, RuntimeError) as error:
-        raise ConfigError(f"{where}: {error}") from error
-    if interface is None:
-        return actor.requires_grad_(False)
-    _check_fit(interface, "AC-IQN")
-    return actor.to(interface.dtype).requires_grad_(False)
-
-
-def _actor(state: dict[str, Tensor], sizes: dict[str, Any]) -> DeterministicActor:
-    outputs = len(state["output.bias"])
-    if outputs != ACTION_SIZE:
-        raise ConfigError(f"not the weights of this network: {outputs} outputs, the actors have {ACTION_SIZE}")
+    published = load_published(source, "AC-IQN")
+    arrays = published.arrays["actor"]
+    state, sizes = published_state(arrays, ACTOR_NAMES), widths(arrays)
     encoder = ObjectSetEncoder(SELF_SIZE, OBJECT_SIZE, NUM_OBJECTS, sizes["self_features"], sizes["object_features"])
-    actor = DeterministicActor(encoder, ACTION_SIZE, sizes["hidden"], squash="arctan")
-    actor.to(state["output.bias"].dtype).load_state_dict(state)
-    return actor
+    actor = DeterministicActor(encoder, ACTION_SIZE, sizes["hidden"], squash="arctan").to(state["output.bias"].dtype)
+    try:
+        actor.load_state_dict(state)
+    except RuntimeError as error:
+        raise ConfigError(f"{published.where}: {error}") from None
+    if interface is not None:
+        _check_fit(interface, "AC-IQN")
+        actor.to(interface.dtype)
+    return actor.requires_grad_(False)
 
 
 # -- native agents -----------------------------------------------------------------------------------------------
@@ -197,7 +180,7 @@ def save_published(agent: Agent, directory: str | Path) -> None:
     Raises:
         ConfigError: another algorithm, or other networks.
     """
-    kind = _CLASSES.get(type(agent))
+    kind = next((kind for kind, found in _CLASSES.items() if type(agent) is found), None)
     if kind is None:
         raise ConfigError(f"{type(agent).__name__} is not one of the published agents {', '.join(NETWORKS)}")
     _check_fit(agent.interface, kind)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from rlstack.adapters.marinenav.weights import (
     OBJECT_SIZE,
     SELF_SIZE,
     Arrays,
+    Names,
     agent_type_named,
     possible_types,
     published_state,
@@ -62,9 +63,7 @@ class Published:
     @property
     def missing(self) -> list[str]:
         """Networks of the agent that were not published with it."""
-        return (
-            [] if self.agent_type is None else [part for part in NETWORKS[self.agent_type] if part not in self.arrays]
-        )
+        return [part for part in NETWORKS.get(self.agent_type or "", ()) if part not in self.arrays]
 
 
 def load_published(
@@ -122,12 +121,17 @@ def read_arrays(path: str | Path) -> dict[str, np.ndarray]:
 
 
 def _single(arrays: Arrays, wanted: str | None, named: str | None, where: str) -> Published:
-    """What chooses the actions, alone."""
+    """The network that chooses the actions, alone."""
     types = possible_types(arrays)
     if not types:
         _explain(arrays, wanted or named, where)
     kind = _settled(types, wanted, named, where)
-    return _checked(Published(kind, {next(iter(NETWORKS[kind or types[0]])): arrays}, where))
+    return _checked(Published(kind, {_acting(kind or types[0]): arrays}, where))
+
+
+def _acting(kind: str) -> str:
+    """The network of an agent that chooses its actions."""
+    return next(iter(NETWORKS[kind]))
 
 
 def _checked(published: Published) -> Published:
@@ -151,9 +155,8 @@ def _settled(types: list[str], wanted: str | None, named: str | None, where: str
 
 def _explain(arrays: Arrays, kind: str | None, where: str) -> None:
     """Raises the error that says what is wrong with weights that no agent has."""
-    tables = {k: next(iter(parts.values())) for k, parts in NETWORKS.items()}
-    layers = {name.rpartition(".")[0] for name in arrays}
-    closest = kind or min(tables, key=lambda k: len(layers ^ set(tables[k])))
+    tables = {kind: NETWORKS[kind][_acting(kind)] for kind in NETWORKS}
+    closest = kind or min(tables, key=lambda known: _distance(arrays, tables[known]))
     try:
         published_state(arrays, tables[closest])
     except ConfigError as error:
@@ -162,75 +165,71 @@ def _explain(arrays: Arrays, kind: str | None, where: str) -> None:
     raise ConfigError(f"{where}: {outputs} outputs, the actors have 2 and the discrete agents 25")
 
 
+def _distance(arrays: Arrays, names: Names) -> int:
+    """The number of layers that only one of the two has."""
+    return len({name.rpartition(".")[0] for name in arrays} ^ set(names))
+
+
 def _network_of(export: Export) -> dict[str, Arrays]:
     """The export's weights by network, if they have the published names (under any common prefix)."""
     state = {name: value.detach().cpu().numpy() for name, value in export.module.state_dict().items()}
     prefix = next((name.removesuffix("self_encoder.0.weight") for name in state if "self_encoder.0.weight" in name), "")
     arrays = {name.removeprefix(prefix): value for name, value in state.items()}
     fitting = [kind for kind in possible_types(arrays) if kind in export.agent_types]
-    return {next(iter(NETWORKS[fitting[0]])): arrays} if fitting else {}
+    return {_acting(fitting[0]): arrays} if fitting else {}
 
 
 # -- a directory -------------------------------------------------------------------------------------------------
 
 
 def _directory(path: Path, wanted: str | None) -> Published:
-    present = {part for part, (file, _) in FILES.items() if (path / file).is_file()}
-    parts = _parts(path, present, wanted)
+    parts = _parts(path, wanted)
     arrays = {part: read_arrays(path / FILES[part][0]) for part in parts}
-    kinds = [
-        kind
-        for kind, networks in NETWORKS.items()
-        if set(networks) == set(parts) and all(kind in possible_types(arrays[part], part) for part in parts)
-    ]
+    for part in parts:
+        if not possible_types(arrays[part], part):
+            _explain_part(arrays[part], part, wanted, path / FILES[part][0])
+    kinds = [kind for kind, networks in NETWORKS.items() if list(networks) == parts]
+    kinds = [kind for kind in kinds if all(kind in possible_types(arrays[part], part) for part in parts)]
     if not kinds:
-        for part in parts:
-            if not possible_types(arrays[part], part):
-                _explain_part(arrays[part], part, wanted, path / FILES[part][0])
-        raise ConfigError(f"{path}: {', '.join(FILES[part][0] for part in parts)} are of different agents")
+        raise ConfigError(f"{path}: {_listed(parts)} are of different agents")
     published = _checked(Published(_settled(kinds, wanted, None, str(path)), arrays, str(path)))
     for part in parts:
         _check_constructor(path / FILES[part][1], arrays[part])
     return published
 
 
-def _parts(path: Path, present: set[str], wanted: str | None) -> list[str]:
+def _parts(path: Path, wanted: str | None) -> list[str]:
     """The networks to read, all of one kind of agent."""
-    sets = {
-        tuple(networks): [k for k, n in NETWORKS.items() if n.keys() == networks.keys()]
-        for networks in NETWORKS.values()
-    }
-    described = "; ".join(
-        f"{', '.join(FILES[part][0] for part in parts)} ({', '.join(kinds)})" for parts, kinds in sets.items()
-    )
+    present = [part for part, (file, _) in FILES.items() if (path / file).is_file()]
+    sets: dict[tuple[str, ...], list[str]] = {}
+    for kind, networks in NETWORKS.items():
+        sets.setdefault(tuple(networks), []).append(kind)
+    needed = "; ".join(f"{_listed(parts)} ({', '.join(kinds)})" for parts, kinds in sets.items())
+    alone = f"an actor alone is given as {path / FILES['actor'][0]}" if "actor" in present else "or give a single file"
+    complete = [parts for parts in sets if set(parts) <= set(present)]
     if not present:
-        raise ConfigError(f"{path}: holds no published agent, needed is one of: {described}")
+        raise ConfigError(f"{path}: holds no published agent, needed is one of: {needed}")
     if wanted is not None:
-        needed = list(NETWORKS[wanted])
-        lacking = [FILES[part][0] for part in needed if part not in present]
+        lacking = [part for part in NETWORKS[wanted] if part not in present]
         if lacking:
-            raise ConfigError(f"{path}: lacks {', '.join(lacking)} of {wanted}; {_actor_alone(path, present)}")
-        return needed
-    complete = [parts for parts in sets if set(parts) <= present]
+            raise ConfigError(f"{path}: lacks {_listed(lacking)} of {wanted}; {alone}")
+        return list(NETWORKS[wanted])
     if len(complete) > 1:
-        raise ConfigError(f"{path}: holds networks of several agents, give agent_type; needed is one of: {described}")
-    if not complete or present - set(complete[0]):
-        held = ", ".join(FILES[part][0] for part in FILES if part in present)
-        raise ConfigError(
-            f"{path}: {held} are not one agent, needed is one of: {described}; {_actor_alone(path, present)}"
-        )
+        raise ConfigError(f"{path}: holds networks of several agents, give agent_type; needed is one of: {needed}")
+    if not complete or set(present) - set(complete[0]):
+        raise ConfigError(f"{path}: {_listed(present)} are not one agent, needed is one of: {needed}; {alone}")
     return list(complete[0])
 
 
-def _actor_alone(path: Path, present: set[str]) -> str:
-    return f"an actor alone is given as {path / FILES['actor'][0]}" if "actor" in present else "or give a single file"
+def _listed(parts: Iterable[str]) -> str:
+    return ", ".join(FILES[part][0] for part in parts)
 
 
 def _explain_part(arrays: Arrays, part: str, wanted: str | None, file: Path) -> None:
     if part in ("actor", "network"):
         _explain(arrays, wanted, str(file))
     tables = [networks[part] for networks in NETWORKS.values() if part in networks]
-    published_state(arrays, min(tables, key=lambda t: len({n.rpartition(".")[0] for n in arrays} ^ set(t))))
+    published_state(arrays, min(tables, key=lambda names: _distance(arrays, names)))
     raise ConfigError(f"{file}: a critic has one output")
 
 
@@ -238,7 +237,7 @@ def _explain_part(arrays: Arrays, part: str, wanted: str | None, file: Path) -> 
 
 
 def constructor_arguments(arrays: Arrays) -> dict[str, Any]:
-    """What describes a network beside its weights: numbers that the weights tell as well."""
+    """The numbers that describe a network beside its weights, which tell them as well."""
     found = widths(arrays)
     own, objects = found["self_features"], found["object_features"][0]
     return {
