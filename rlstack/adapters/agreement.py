@@ -17,7 +17,7 @@ Act = Callable[[Any, Tensor | None], Tensor]
 """From an observation ``[N]`` and, where the env has one, an action mask ``[N, n]`` to the env's actions."""
 
 TOLERANCE = 1e-5
-"""How far apart continuous actions may be, in the env's units, or as a share of half their range if that is larger."""
+"""The largest difference of equal continuous actions, in the env's units, or of half their range if that is larger."""
 _WIDE = 1e4
 """Bounds further out than this say nothing about what is observed."""
 _NUDGES, _NUDGE = 64, 1e-6
@@ -78,7 +78,7 @@ class Agreement:
 
 @torch.no_grad()
 def compare(act: Act, answer: Tensor, observation: Any, mask: Tensor | None, interface: Interface) -> Agreement:
-    """How far answers are from what an agent does.
+    """Measures the distance of answers from what an agent does.
 
     Rounding decides where the agent's own action moves that far (of choices: to that choice) if its input changes in
     the sixth digit: between two actions of the same value, or where large numbers cancel.

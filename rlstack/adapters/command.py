@@ -1,4 +1,4 @@
-"""What the command lines of other trainers, translated to ours, have in common."""
+"""The common part of command lines of other trainers that are translated to ours."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from rlstack.config import ConfigError
 from rlstack.files.safe_load import first_line
 
 BOUNDS_TOLERANCE = 1e-5
-"""How far outside its bounds an action may be, relative to their width: float32 rounding of a rescaled action."""
+"""The distance outside its bounds, relative to their width, of float32 rounding of a rescaled action."""
 
 
 def choices(spec: TensorSpec) -> int | None:

@@ -191,5 +191,5 @@ class InterleavedReplay:
         raise ConfigError(f"{len(self)} records are too few for a return over {self.n_step} that may be drawn")
 
     def _within(self, index: Tensor) -> Tensor:
-        """Which records have n successors; the oldest of a full memory, at the write position, does not count."""
+        """Marks records that have n successors; the oldest of a full memory, at the write position, has none."""
         return (self._records.writer.cursor - index) % self.capacity > self.n_step

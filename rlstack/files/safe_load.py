@@ -21,7 +21,7 @@ REFUSED = "refused, it holds objects that are not plain data"
 
 
 def load_tensors(file: str | Path | IO[bytes]) -> Any:
-    """What ``torch.save`` wrote, if it is tensors, numbers, strings and containers of them; on the CPU.
+    """Loads what ``torch.save`` wrote, if it is tensors, numbers, strings and containers of them; on the CPU.
 
     Raises:
         OSError: the file cannot be read.
@@ -83,7 +83,7 @@ def load_json(content: str | bytes) -> Any:
 
 
 def is_torchscript(path: str | Path) -> bool:
-    """Whether a file is a TorchScript archive."""
+    """True for a TorchScript archive."""
     try:
         with zipfile.ZipFile(path) as archive:
             return any("/code/" in name for name in archive.namelist())
@@ -92,7 +92,7 @@ def is_torchscript(path: str | Path) -> bool:
 
 
 def forward_arguments(module: Any) -> list[Any]:
-    """What the ``forward`` of a TorchScript module takes, ``self`` left out.
+    """The arguments of the ``forward`` of a TorchScript module, ``self`` left out.
 
     Raises:
         ValueError: it has none.
@@ -105,7 +105,7 @@ def forward_arguments(module: Any) -> list[Any]:
 
 
 def reason(error: Exception) -> str:
-    """Why something cannot be read or written, in one line."""
+    """The reason why something cannot be read or written, in one line."""
     return getattr(error, "strerror", None) or first_line(error)
 
 

@@ -298,6 +298,6 @@ def _published_optimizer(agent: Any, parameters: list[Tensor]) -> dict[str, Any]
 
 
 def _places(agent: Any, parameters: list[Tensor]) -> list[int]:
-    """Where each of these parameters stands in the agent's optimiser."""
+    """The place of each of these parameters in the agent's optimiser."""
     order = {id(parameter): place for place, parameter in enumerate(agent.optimizer.parameters)}
     return [order[id(parameter)] for parameter in parameters]

@@ -32,7 +32,7 @@ _FINAL = "_final"
 
 @dataclass(frozen=True)
 class ArenaFiles:
-    """What a checkpoint holds.
+    """The content of a checkpoint and of the files beside it.
 
     Attributes:
         policy: weights by their published names, in float32.

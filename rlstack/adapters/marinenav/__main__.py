@@ -30,7 +30,7 @@ from .published_run import check, folders, lay_out, resumable, run_trial
 from .trial import read_trials
 
 OUTPUT = "output.txt"
-"""Where a trial that is trained beside others writes what it prints."""
+"""The file for what a trial prints that is trained beside others."""
 _PATIENCE = 0.2
 """Seconds between two looks at whether a trial has ended."""
 

@@ -59,7 +59,7 @@ _FIXED = {
     "value_min": -1.0,
     "value_max": 1.0,
 }
-"""What an agent's configuration must say for its weights to mean in the published networks what they mean in it."""
+"""Options with which an agent's weights mean the same in the published networks."""
 
 
 # -- policies ----------------------------------------------------------------------------------------------------

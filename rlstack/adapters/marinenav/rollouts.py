@@ -113,7 +113,7 @@ def _act(policy: TensorDictModuleBase, shown: TensorDictBase, dtype: torch.dtype
 
 
 def _frame(env: MarineNav, shown: TensorDictBase) -> Frame:
-    """What is recorded of the current step, ``[W, A, ...]``."""
+    """The recorded values of the current step, ``[W, A, ...]``."""
     state, observation = env.state, shown.get(("agents", "observation"))
     return {
         "own": observation.get("self"),

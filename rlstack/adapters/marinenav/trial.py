@@ -36,7 +36,7 @@ Metres = Annotated[float, Interval(low=0, high=70)]
 
 @dataclass(frozen=True)
 class _Levels:
-    """What a schedule asks of random worlds, one entry per level."""
+    """The random worlds of a schedule, one entry per level."""
 
     num_robots: list[Count]
     num_cores: list[Whole]

@@ -33,7 +33,7 @@ from .networks import (
     SquashedGaussian,
     Weights,
 )
-from .vecnormalize import VecNormalize, as_vecnormalize, check_keys
+from .vecnormalize import VecNormalize, check_keys, load_vecnormalize
 
 ALGORITHMS = ("PPO", "A2C", "DQN", "SAC", "RecurrentPPO")
 _RELU = ("DQN", "SAC")
@@ -125,7 +125,7 @@ def load_sb3(path: str | Path, vecnormalize: VecNormalize | str | Path | None = 
         size = sum(math.prod(shape) for shape in shapes.values())
         if len(shapes) == (1 if keys is None else len(keys)) and size != network.in_features:
             raise ConfigError(f"the observation has {size} features, the network takes {network.in_features}")
-        normaliser = None if vecnormalize is None else as_vecnormalize(vecnormalize)
+        normaliser = load_vecnormalize(vecnormalize) if isinstance(vecnormalize, str | Path) else vecnormalize
         if normaliser is not None:
             check_keys(normaliser, keys, network.in_features)
         steps = data.get("num_timesteps", 0)

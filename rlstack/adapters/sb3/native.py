@@ -60,7 +60,7 @@ _DQN = _SAC | {
     "target_update_interval": "target_every",
 }
 SETTINGS = {"PPO": _PPO, "A2C": _ACTOR_CRITIC, "RecurrentPPO": _PPO, "DQN": _DQN, "SAC": _SAC}
-"""Which of their settings become ours, by algorithm; those that are schedules keep the values of our yaml."""
+"""Their settings that become ours, by algorithm; those that are schedules keep the values of our yaml."""
 
 
 def sb3_agent(
@@ -189,7 +189,7 @@ def _memory(model: SB3Model, given: Any) -> Any:
 
 
 def _columns(model: SB3Model, interface: Interface, encoder: nn.Module) -> Tensor:
-    """Which of our encoder's features each feature of the model is ``[F]``; surplus ones of ours are left out."""
+    """The index among our encoder's features of each feature of the model ``[F]``; ours may have more."""
     if isinstance(encoder, FlatEncoder) and model.observation_keys is None:
         return torch.arange(encoder.out_features)
     if not isinstance(encoder, DictEncoder) or model.observation_keys is None:

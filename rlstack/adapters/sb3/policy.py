@@ -23,7 +23,7 @@ from .model import SB3Model, load_sb3
 from .networks import FeedForward, RecurrentActorCritic, State
 
 _PRINTED = 1e-5
-"""How exactly the file tells the bounds."""
+"""The precision with which a file tells bounds."""
 
 
 def sb3_policy(

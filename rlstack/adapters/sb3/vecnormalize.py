@@ -49,7 +49,7 @@ _NAMES = _names()
 
 @dataclass(frozen=True)
 class VecNormalize:
-    """What Stable-Baselines3's ``VecNormalize`` had learned of observations and returns.
+    """Statistics of observations and returns, as Stable-Baselines3's ``VecNormalize`` has them.
 
     Attributes:
         obs_mean, obs_var: of each of the F features (population variance); a structured observation's entries are
@@ -101,12 +101,8 @@ class VecNormalize:
 
     def to_json(self) -> dict[str, Any]:
         """Numbers, lists and strings by field name; fields that are None are left out."""
-        entries = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {
-            key: list(value) if isinstance(value, tuple) else value
-            for key, value in entries.items()
-            if value is not None
-        }
+        entries = {key: value for key, value in vars(self).items() if value is not None}
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in entries.items()}
 
     @classmethod
     def from_json(cls, entries: Mapping[str, Any]) -> VecNormalize:
@@ -121,23 +117,15 @@ class VecNormalize:
         faults += [f"has also {key}" for key in sorted(set(entries) - known)]
         if faults:
             raise ConfigError(f"not observation statistics: {', '.join(faults)}")
-        values: dict[str, Any] = {
-            key: tuple(value) if isinstance(value, list) else value for key, value in entries.items()
-        }
-        statistics = cls(**values)
-        _check(statistics)
-        return statistics
+        values: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in entries.items()}
+        return cls(**values)
 
-
-def _check(statistics: VecNormalize) -> None:
-    lengths = {len(statistics.obs_mean), len(statistics.obs_var)} | (
-        {len(statistics.obs_mask)} if statistics.obs_mask is not None else set()
-    )
-    if len(lengths) != 1:
-        raise ConfigError("not observation statistics: obs_mean and obs_var differ in length")
-    numbers = (*statistics.obs_mean, *statistics.obs_var, statistics.clip_obs, statistics.epsilon)
-    if not all(isinstance(value, int | float) and np.isfinite(value) for value in numbers):
-        raise ConfigError("not observation statistics: an entry is not a finite number")
+    def __post_init__(self) -> None:
+        if len({len(values) for values in (self.obs_mean, self.obs_var, self.obs_mask) if values is not None}) != 1:
+            raise ConfigError("not observation statistics: obs_mean and obs_var differ in length")
+        numbers = (*self.obs_mean, *self.obs_var, self.clip_obs, self.epsilon)
+        if not all(isinstance(value, int | float) and np.isfinite(value) for value in numbers):
+            raise ConfigError("not observation statistics: an entry is not a finite number")
 
 
 def load_vecnormalize(path: str | Path) -> VecNormalize:
@@ -186,7 +174,7 @@ def _statistics(state: Mapping[str, Any]) -> VecNormalize:
     else:
         mean, var, count = (moments.fields.get(key, ()) for key in ("mean", "var", "count"))
     returns = state["ret_rms"].fields
-    statistics = VecNormalize(
+    return VecNormalize(
         clip_obs=float(state["clip_obs"]),
         clip_reward=float(state["clip_reward"]),
         gamma=float(state["gamma"]),
@@ -202,8 +190,6 @@ def _statistics(state: Mapping[str, Any]) -> VecNormalize:
         obs_keys=keys,
         obs_mask=mask,
     )
-    _check(statistics)
-    return statistics
 
 
 def _joined(moments: Mapping[str, Any], state: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -225,13 +211,6 @@ def _joined(moments: Mapping[str, Any], state: Mapping[str, Any]) -> tuple[Any, 
 
 def _floats(value: Any) -> tuple[float, ...]:
     return tuple(np.asarray(value, dtype=np.float64).reshape(-1).tolist())
-
-
-def as_vecnormalize(source: VecNormalize | Mapping[str, Any] | str | Path) -> VecNormalize:
-    """Statistics from wherever they are: given, as JSON entries, or in a file."""
-    if isinstance(source, VecNormalize):
-        return source
-    return VecNormalize.from_json(source) if isinstance(source, Mapping) else load_vecnormalize(source)
 
 
 def check_keys(statistics: VecNormalize, keys: Sequence[str] | None, size: int) -> None:
