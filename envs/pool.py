@@ -12,7 +12,7 @@ from torch import Tensor
 from .waiting import Turns
 
 
-class Opening(Protocol):
+class EpisodeStart(Protocol):
     """Worlds at their beginning, and what they show."""
 
     def __len__(self) -> int:
@@ -22,7 +22,7 @@ class Opening(Protocol):
         """A nested dict of tensors and numbers."""
 
 
-Made = TypeVar("Made", bound=Opening)
+Made = TypeVar("Made", bound=EpisodeStart)
 
 
 class StartPool(Generic[Made]):
@@ -30,7 +30,7 @@ class StartPool(Generic[Made]):
 
     Args:
         make: makes so many.
-        restored: the inverse of :meth:`Opening.saved`, on a device.
+        restored: the inverse of :meth:`EpisodeStart.saved`, on a device.
         size: how many are made at once, or more if more are wanted.
 
     Attributes:

@@ -8,17 +8,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from .events import emptied, flying, per_target
 from .movement import length2
 from .rows import first_row, pick, placed, rows_of, spots
-from .rules import FAR, NEVER, Rules
-from .shooting import emptied, flying, per_target
+from .rules import FAR, NEVER, ArenaRules
 from .state import ArenaState
-from .tables import Tables
+from .tables import ArenaTables
 
 _SURELY = 1.0e30  # makes a number beyond 1 of any positive one
 
 
-class Hits(NamedTuple):
+class ShotHits(NamedTuple):
     """What the player's shots did."""
 
     health: Tensor  # [T, n] of the targets
@@ -37,7 +37,7 @@ class Impact(NamedTuple):
     cleared: Tensor  # [n] bool: the last spawner is gone, and the next phase, if there is one, begins
 
 
-def touching(state: ArenaState, rules: Rules) -> tuple[Tensor, Tensor]:
+def touching(state: ArenaState, rules: ArenaRules) -> tuple[Tensor, Tensor]:
     """Which targets the player's shots touch, ``[T, N, n]``, and how far they are from them, ``[2, T, N, n]``."""
     away = state.targets[:, :, None] - state.shots[:, None]
     away = away + (~flying(state, rules)).to(away.dtype) * FAR
@@ -46,7 +46,7 @@ def touching(state: ArenaState, rules: Rules) -> tuple[Tensor, Tensor]:
     return (reach2 - length2(away)).mul_(_SURELY).clamp_(0, 1), away
 
 
-def strike(state: ArenaState, touch: Tensor, rounds: int, rules: Rules) -> Hits:
+def strike(state: ArenaState, touch: Tensor, rounds: int, rules: ArenaRules) -> ShotHits:
     """The player's shots, oldest first; each hits the first of its targets that is still alive.
 
     Args:
@@ -73,10 +73,10 @@ def strike(state: ArenaState, touch: Tensor, rounds: int, rules: Rules) -> Hits:
         enemy, dead = row < rules.max_enemies, left <= 0
         counts.append(torch.stack((hit & enemy, hit & enemy & dead, hit & ~enemy, hit & ~enemy & dead)))
     total = torch.stack(counts).sum(0).to(kind) if counts else state.step.new_zeros(4, len(state.step))
-    return Hits(health.clamp_min(0), ends, *total.unbind(0))
+    return ShotHits(health.clamp_min(0), ends, *total.unbind(0))
 
 
-def collide(state: ArenaState, touch: Tensor, rounds: int, rules: Rules, tables: Tables) -> Impact:
+def collide(state: ArenaState, touch: Tensor, rounds: int, rules: ArenaRules, tables: ArenaTables) -> Impact:
     """All collisions of a step, in the order of the game, and what they pay.
 
     Args:
@@ -135,7 +135,7 @@ def _in_order(hit: Tensor, state: ArenaState, most: Tensor) -> Tensor:
     return hit & (order <= last) & (most > 0)
 
 
-def shaping(state: ArenaState, health: Tensor, target_health: Tensor, kills: Tensor, rules: Rules) -> Tensor:
+def shaping(state: ArenaState, health: Tensor, target_health: Tensor, kills: Tensor, rules: ArenaRules) -> Tensor:
     """The shaped part of the reward ``[n]``, float64: damage dealt, weighed by health, against damage taken.
 
     It is 0 in the first step of an episode or phase.
@@ -154,7 +154,7 @@ def _empty_slot(device: torch.device, dtype: torch.dtype) -> Tensor:
     return torch.tensor((FAR, FAR, 0.0, 0.0, NEVER), dtype=dtype, device=device)[:, None, None]  # a GPU waits for it
 
 
-def closed_ranks(state: ArenaState, health: Tensor, rules: Rules) -> dict[str, Tensor]:
+def closed_ranks(state: ArenaState, health: Tensor, rules: ArenaRules) -> dict[str, Tensor]:
     """Targets without the dead: enemies move up, spawners leave their slots empty."""
     enemies = rules.max_enemies
     fields = torch.cat((state.targets, torch.stack((health, state.speed, state.ready))))  # [5, T, n]

@@ -14,16 +14,13 @@ from torchrl.data import Bounded, Categorical, Composite, TensorSpec
 from ..pool import StartPool
 from ..waiting import chosen, looks_are_free
 from ..world import World
-from .compilation import compiled_kernels
-from .draws import SampledDraws
+from .events import SampledDraws, begin
 from .features import TargetFeatures
 from .observation import GROUPS, SIZE, observe
-from .opening import Opening
 from .recording import ArenaRecorder
 from .rules import STAGES, make_rules
-from .simulation import Kernels, Outcome, advance, advance_densely, trimmed
-from .spawning import begin
-from .state import ArenaState
+from .simulation import ArenaKernels, ArenaOutcome, advance, advance_densely, compiled_kernels, trimmed
+from .state import ArenaStart, ArenaState
 from .tables import make_tables
 
 STATISTICS = (
@@ -79,7 +76,7 @@ class Arena(World):
     }
     observing = ("envs.arena.env:observe",)
     num_stages = len(STAGES)
-    _pool: StartPool[Opening]
+    _pool: StartPool[ArenaStart]
 
     def __init__(
         self,
@@ -100,8 +97,8 @@ class Arena(World):
         self._state: ArenaState
         if observation not in ("flat", "dict"):
             raise ValueError(f"observation: {observation!r} is unknown, allowed: flat, dict")
-        self._kernels = compiled_kernels() if compiled else Kernels(observe=observe)
-        self._pool = StartPool(self._start, Opening.restored)
+        self._kernels = compiled_kernels() if compiled else ArenaKernels(observe=observe)
+        self._pool = StartPool(self._start, ArenaStart.restored)
         self._rules_at = partial(make_rules, style, max_steps=max_steps)
         self._enter_stage(stage)
         phases = [0] if start_phases is None else list(start_phases)
@@ -162,11 +159,11 @@ class Arena(World):
         self._episode = torch.where(ended, fresh.statistics.index_select(1, places), self._episode)
         return True
 
-    def _start(self, count: int) -> Opening:
+    def _start(self, count: int) -> ArenaStart:
         jitter = self._draws.jitter(count)
         slots = self._kernels.slots if self._is_sparse else self.rules.enemy_shot_slots
         state = begin(self._draw_phases(count), self._start_health, jitter, slots, self.rules, self._tables)
-        return Opening(state, observe(state, self.rules, self._tables), self._statistics(state))
+        return ArenaStart(state, observe(state, self.rules, self._tables), self._statistics(state))
 
     @property
     def _is_sparse(self) -> bool:
@@ -192,7 +189,7 @@ class Arena(World):
         self._observation, self._episode = outcome.observation, self._statistics(self._state)
         return self._current().update(self._ends(outcome))
 
-    def _ends(self, outcome: Outcome) -> dict[str, Tensor]:
+    def _ends(self, outcome: ArenaOutcome) -> dict[str, Tensor]:
         terminated, late = outcome.terminated[:, None], outcome.time_out[:, None]
         if self.timeout_is_terminal:
             terminated, late = terminated | late, torch.zeros_like(late)

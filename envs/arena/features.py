@@ -10,12 +10,12 @@ import math
 import torch
 from torch import Tensor, nn
 
-from .rules import Rules
+from .rules import ArenaRules
 
 _DISTANCES = [10, 13, 16, 20, 24]  # of two enemies, two spawners and one shot
 _BEARINGS = [11, 14, 17, 21, 25]
 _OTHERS = [2, 3, 5, 6, 7, 8, 9, 19, 23, 26, 31]
-_DIAGONAL = math.hypot(Rules.width, Rules.height)
+_DIAGONAL = math.hypot(ArenaRules.width, ArenaRules.height)
 _AIM = 30.0
 """px; a shot hits a spawner that is less than 28 off its line."""
 _FAR, _NEAR = 1000.0, 100.0

@@ -7,20 +7,20 @@ import math
 import torch
 from torch import Tensor
 
-from .rules import Rules
+from .rules import ArenaRules
 from .state import ArenaState
-from .tables import Tables
+from .tables import ArenaTables
 
 _TINY = 1.0e-20  # stands in for a distance of 0 before dividing: who is there already does not move
 
 
 def move(
-    state: ArenaState, action: Tensor, rules: Rules, tables: Tables, in_place: bool = True
+    state: ArenaState, action: Tensor, rules: ArenaRules, tables: ArenaTables, in_place: bool = True
 ) -> tuple[ArenaState, Tensor]:
     """One step of everything that moves; also ``[W]`` bool, where the player shoots.
 
     Args:
-        action: ``[W]`` int64, see :attr:`Rules.num_actions`.
+        action: ``[W]`` int64, see :attr:`ArenaRules.num_actions`.
         in_place: move targets and projectiles where they stand in memory.
     """
     step = state.step + 1
@@ -47,7 +47,7 @@ def move(
     return moved, shoots
 
 
-def steer(state: ArenaState, action: Tensor, rules: Rules, tables: Tables) -> tuple[Tensor, Tensor, Tensor]:
+def steer(state: ArenaState, action: Tensor, rules: ArenaRules, tables: ArenaTables) -> tuple[Tensor, Tensor, Tensor]:
     """The player's position, velocity and rotation after an action."""
     control = tables.controls.index_select(1, action)
     if rules.style == 1:

@@ -7,12 +7,12 @@ import math
 import torch
 from torch import Tensor
 
+from .events import phase_index
 from .movement import length, length2
 from .rows import nearest, two_nearest
-from .rules import FAR, Rules
-from .spawning import phase_index
+from .rules import FAR, ArenaRules
 from .state import ArenaState
-from .tables import Tables
+from .tables import ArenaTables
 
 GROUPS = {
     "player_state": slice(0, 7),
@@ -27,14 +27,14 @@ SIZE = 32
 _SURELY = 1.0e30  # makes a number beyond 1 of any positive one
 
 
-def closest(state: ArenaState, rules: Rules) -> tuple[Tensor, Tensor]:
+def closest(state: ArenaState, rules: ArenaRules) -> tuple[Tensor, Tensor]:
     """Squared distances ``[W]`` of the nearest enemy and the nearest enemy shot."""
     player = state.position[:, None]
     enemies = length2(state.targets[:, : rules.max_enemies] - player)
     return enemies.amin(0), length2(state.bullets - player).amin(0)
 
 
-def observe(state: ArenaState, rules: Rules, tables: Tables) -> Tensor:
+def observe(state: ArenaState, rules: ArenaRules, tables: ArenaTables) -> Tensor:
     """The observation ``[W, 32]``; for the meaning of each number see :class:`~.env.Arena`."""
     enemies, player = rules.max_enemies, state.position[:, None]
     targets, bullets = state.targets - player, state.bullets - player
@@ -63,7 +63,7 @@ def observe(state: ArenaState, rules: Rules, tables: Tables) -> Tensor:
     return torch.stack(raw).mul_(tables.scale).add_(tables.shift).clamp_(-1, 1).T.contiguous()
 
 
-def _bearing(offset: Tensor, rotation: Tensor, rules: Rules) -> Tensor:
+def _bearing(offset: Tensor, rotation: Tensor, rules: ArenaRules) -> Tensor:
     """Direction relative to the heading, 0 to 1: 0.5 is dead ahead."""
     turn = torch.atan2(offset[1], offset[0]).sub_(rotation).mul_(0.5 / math.pi).add_(0.5)
     turn = turn - turn.floor().clamp_max_(0)  # one turn more below 0

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from ..recording import EpisodeRecorder, EpisodeRecording
-from .rules import NEVER, Rules
+from .rules import NEVER, ArenaRules
 from .state import ArenaState
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _SHOWN = (
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class ArenaSnapshot:
     """One world at one time: who is there, in px, px per step and radians; times are steps of the episode."""
 
     position: Array  # [2] of the player
@@ -55,16 +55,16 @@ class Snapshot:
     kills: int
     spawner_kills: int
 
-    def won(self, rules: Rules) -> bool:
+    def won(self, rules: ArenaRules) -> bool:
         """Whether all phases are cleared, even if the player died in that very step."""
         return self.phase >= len(rules.phases)
 
-    def over(self, rules: Rules) -> bool:
+    def over(self, rules: ArenaRules) -> bool:
         """Whether the episode has ended."""
         return self.won(rules) or self.health <= 0 or self.step >= rules.max_steps
 
 
-def snapshot(state: ArenaState, world: int, rules: Rules) -> Snapshot:
+def snapshot(state: ArenaState, world: int, rules: ArenaRules) -> ArenaSnapshot:
     """One world of a batch.
 
     Raises:
@@ -82,14 +82,14 @@ def _gathered(state: ArenaState, worlds: torch.Tensor) -> dict[str, Array]:
     return {name: getattr(part, name).cpu().numpy() for name in _SHOWN}
 
 
-def _snapshot(fields: Mapping[str, Array], place: int, rules: Rules) -> Snapshot:
+def _snapshot(fields: Mapping[str, Array], place: int, rules: ArenaRules) -> ArenaSnapshot:
     one = {name: values[..., place] for name, values in fields.items()}
     enemies = rules.max_enemies
     alive = one["target_health"][:enemies] > 0
     x, y = one["shots"]
     flying = (one["shot_ends"] > one["step"]) & (x >= 0) & (x <= rules.width) & (y >= 0) & (y <= rules.height)
     taken = one["bullet_ends"] < NEVER
-    return Snapshot(
+    return ArenaSnapshot(
         position=one["position"],
         velocity=one["velocity"],
         rotation=float(one["rotation"]),
@@ -129,8 +129,8 @@ class ArenaRecording(EpisodeRecording):
         ValueError: there are no frames.
     """
 
-    frames: Sequence[Snapshot] = field(repr=False)
-    rules: Rules
+    frames: Sequence[ArenaSnapshot] = field(repr=False)
+    rules: ArenaRules
     title: str = ""
 
     def __post_init__(self) -> None:
@@ -151,18 +151,18 @@ class ArenaRecording(EpisodeRecording):
         return overview(self)
 
 
-class ArenaRecorder(EpisodeRecorder[Snapshot, ArenaRecording]):
+class ArenaRecorder(EpisodeRecorder[ArenaSnapshot, ArenaRecording]):
     """Collects recordings of some worlds of an env, one episode of each."""
 
-    def _look(self, places: list[int]) -> list[Snapshot]:
+    def _look(self, places: list[int]) -> list[ArenaSnapshot]:
         fields = _gathered(self._env.worlds, self._worlds[places])
         return [_snapshot(fields, row, self._env.rules) for row in range(len(places))]
 
-    def _time(self, frame: Snapshot) -> float:
+    def _time(self, frame: ArenaSnapshot) -> float:
         return frame.step
 
-    def _is_over(self, frame: Snapshot) -> bool:
+    def _is_over(self, frame: ArenaSnapshot) -> bool:
         return frame.over(self._env.rules)
 
-    def _recording(self, frames: list[Snapshot], title: str) -> ArenaRecording:
+    def _recording(self, frames: list[ArenaSnapshot], title: str) -> ArenaRecording:
         return ArenaRecording(frames, self._env.rules, title)

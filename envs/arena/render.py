@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from ..rendering.canvas import Canvas, Colour, Picture, box, write
 from ..rendering.films import Animation
-from .recording import ArenaRecording, Snapshot, snapshot
-from .rules import Rules
+from .recording import ArenaRecording, ArenaSnapshot, snapshot
+from .rules import ArenaRules
 from .state import ArenaState
 
 Array = NDArray[Any]
@@ -91,7 +91,7 @@ def overview(recording: ArenaRecording) -> Picture:
     return tile
 
 
-def draw_world(state: ArenaState, world: int, rules: Rules, size: tuple[int, int] = SIZE) -> Picture:
+def draw_world(state: ArenaState, world: int, rules: ArenaRules, size: tuple[int, int] = SIZE) -> Picture:
     """One world of a batch as it stands, uint8 ``[H, W, 3]``; without explosions, which need what was before.
 
     Args:
@@ -115,7 +115,7 @@ class ArenaRenderer:
         ValueError: a size that is too small.
     """
 
-    def __init__(self, rules: Rules, size: tuple[int, int]) -> None:
+    def __init__(self, rules: ArenaRules, size: tuple[int, int]) -> None:
         width, height = size
         if width < 320 or height < 256:
             raise ValueError(f"size: {width} x {height} is too small, at least 320 x 256 pixels are needed")
@@ -124,11 +124,11 @@ class ArenaRenderer:
         self._scale = min(width / rules.width, height / rules.height)
         self._corner = (width - rules.width * self._scale) / 2, (height - rules.height * self._scale) / 2
 
-    def watch(self, now: Snapshot) -> None:
+    def watch(self, now: ArenaSnapshot) -> None:
         """Takes in a snapshot without drawing it."""
         self._effects.watch(now)
 
-    def draw(self, now: Snapshot, pause: int = 0, title: str = "") -> Picture:
+    def draw(self, now: ArenaSnapshot, pause: int = 0, title: str = "") -> Picture:
         """The picture of a snapshot, uint8 ``[H, W, 3]``.
 
         Args:
@@ -157,7 +157,7 @@ class ArenaRenderer:
         for place, (start, end) in enumerate(pairwise(way), 1):
             canvas.streak(end, 2 * start - end, 4.0, SHIP, 0.3 + 0.7 * place / len(way))
 
-    def _draw_spawners(self, canvas: Canvas, now: Snapshot, events: Sequence[VisualEvent]) -> None:
+    def _draw_spawners(self, canvas: Canvas, now: ArenaSnapshot, events: Sequence[VisualEvent]) -> None:
         rules, flashing = self._rules, {event.slot for event in events if event.kind == "spawner hit"}
         for slot in np.flatnonzero(now.spawner_health > 0):
             at, radius = now.spawners[slot], rules.spawner_radius
@@ -172,7 +172,7 @@ class ArenaRenderer:
             canvas.ring(at, radius + 10, 4, SPAWNER, 0.25)
             canvas.ring(at, radius + 10, 4, GREEN if share > 0.5 else FLAME if share > 0.25 else RED, share=share)
 
-    def _draw_projectiles(self, canvas: Canvas, now: Snapshot) -> None:
+    def _draw_projectiles(self, canvas: Canvas, now: ArenaSnapshot) -> None:
         radius = self._rules.shot_radius
         for at, velocity in zip(now.shots, now.shot_velocity):
             canvas.streak(at, at - 4 * velocity, 2 * radius, SHOT, glow=0.5, spread=8)
@@ -181,7 +181,7 @@ class ArenaRenderer:
             canvas.streak(at, at - min(4.0, float(age)) * velocity, 1.6 * radius, BULLET, glow=0.4, spread=8)
             canvas.disc(at, 1.5 * radius, BULLET, glow=0.6)
 
-    def _draw_enemies(self, canvas: Canvas, now: Snapshot) -> None:
+    def _draw_enemies(self, canvas: Canvas, now: ArenaSnapshot) -> None:
         radius = self._rules.enemy_radius
         for at, ready in zip(now.enemies, now.enemy_ready):
             toward = now.position - at
@@ -191,7 +191,7 @@ class ArenaRenderer:
             charge = float(np.clip(1 - (ready - now.step) / self._rules.fire_cooldown, 0, 1))
             canvas.disc(at, 0.3 * radius, _mixed(ENEMY, BULLET, charge), glow=0.8 * charge**4)
 
-    def _draw_ship(self, canvas: Canvas, now: Snapshot, hurt: float) -> None:
+    def _draw_ship(self, canvas: Canvas, now: ArenaSnapshot, hurt: float) -> None:
         at, radius, angle = now.position, self._rules.player_radius, now.rotation
         colour = _mixed(SHIP, RED, hurt)
         nose = _turn(np.array([[1.0, 0.0]]), angle)[0]
@@ -208,7 +208,7 @@ class ArenaRenderer:
         if now.shot_ready - now.step >= self._rules.shot_cooldown - 2:
             canvas.disc(at + 1.7 * radius * nose, 0.3 * radius, SHOT, glow=0.9)
 
-    def _draw_flame(self, canvas: Canvas, now: Snapshot, nose: Array) -> None:
+    def _draw_flame(self, canvas: Canvas, now: ArenaSnapshot, nose: Array) -> None:
         stern = now.position - 0.6 * self._rules.player_radius * nose
         flicker = 0.75 + 0.25 * np.sin(2.1 * now.step)
         length = 38.0 * flicker if self._effects.thrusting else 7.0
@@ -216,7 +216,7 @@ class ArenaRenderer:
         canvas.streak(stern, stern - 0.5 * length * nose, 6.0, WHITE)
 
 
-def _draw_event(canvas: Canvas, event: VisualEvent, age: int, rules: Rules) -> None:
+def _draw_event(canvas: Canvas, event: VisualEvent, age: int, rules: ArenaRules) -> None:
     share, at = age / DURATION[event.kind], np.array(event.at)
     if event.kind == "kill":
         _burst(canvas, at, share, 45, ENEMY, 8)
@@ -261,7 +261,7 @@ def _edges(shape: tuple[int, int]) -> Array:
 
 @lru_cache(maxsize=16)
 def background(
-    size: tuple[int, int], scale: float, corner: tuple[float, float], night: Colour, rules: Rules
+    size: tuple[int, int], scale: float, corner: tuple[float, float], night: Colour, rules: ArenaRules
 ) -> Picture:
     """Night sky with stars, a faint grid, a bright frame and dark corners."""
     width, height = size
@@ -291,7 +291,7 @@ def _add_stars(light: Array) -> None:
     light[rows, columns] += random.uniform(30, 150, (_STARS, 1))
 
 
-def _night(now: Snapshot, rules: Rules) -> Colour:
+def _night(now: ArenaSnapshot, rules: ArenaRules) -> Colour:
     return NIGHTS[min(now.phase, len(NIGHTS) - 1)]
 
 
@@ -317,7 +317,7 @@ def _mixed(first: Colour, second: Colour, share: float) -> Colour:
 # -- what is written over a picture ------------------------------------------------------------------------------------
 
 
-def _draw_hud(picture: Picture, now: Snapshot, rules: Rules, title: str) -> None:
+def _draw_hud(picture: Picture, now: ArenaSnapshot, rules: ArenaRules, title: str) -> None:
     """Health, phase, score and time, as large as the picture allows, and how the game ended."""
     height, width = picture.shape[:2]
     block = max(1, round(height / 300))
@@ -351,7 +351,7 @@ def _draw_hud(picture: Picture, now: Snapshot, rules: Rules, title: str) -> None
         )
 
 
-def _draw_health(picture: Picture, now: Snapshot, rules: Rules, margin: int, block: int) -> None:
+def _draw_health(picture: Picture, now: ArenaSnapshot, rules: ArenaRules, margin: int, block: int) -> None:
     """One cell per hit that the player can take."""
     share = max(0.0, now.health) / rules.max_health
     colour = WIN if share > 0.5 else LATE if share > 0.25 else LOSS
@@ -364,7 +364,7 @@ def _draw_health(picture: Picture, now: Snapshot, rules: Rules, margin: int, blo
     write(picture, f"{max(0.0, now.health):.0f}", right, margin + 3.5 * block, 9 * block, PAPER)
 
 
-def _draw_phase(picture: Picture, now: Snapshot, rules: Rules, middle: int, top: int, block: int) -> None:
+def _draw_phase(picture: Picture, now: ArenaSnapshot, rules: ArenaRules, middle: int, top: int, block: int) -> None:
     """The phase, and below it one pip per spawner, bright while it stands."""
     phases = len(rules.phases)
     phase = min(now.phase, phases - 1)
@@ -375,7 +375,7 @@ def _draw_phase(picture: Picture, now: Snapshot, rules: Rules, middle: int, top:
         box(picture, left + 9 * pip * block, top, 6 * block, 4 * block, SPAWNER, 1.0 if pip < standing else 0.2)
 
 
-def _draw_end(picture: Picture, now: Snapshot, rules: Rules, block: int) -> None:
+def _draw_end(picture: Picture, now: ArenaSnapshot, rules: ArenaRules, block: int) -> None:
     height, width = picture.shape[:2]
     text, colour = ("YOU WIN", WIN) if now.won(rules) else ("GAME OVER", LOSS) if now.health <= 0 else ("TIME UP", LATE)
     top = round(0.36 * height)
@@ -430,13 +430,13 @@ class Effects:
         thrusting: whether the ship has been pushed since the snapshot before.
     """
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: ArenaRules) -> None:
         self._rules = rules
-        self._before: Snapshot | None = None
+        self._before: ArenaSnapshot | None = None
         self.events: list[VisualEvent] = []
         self.thrusting = False
 
-    def watch(self, now: Snapshot, pause: int = 0) -> None:
+    def watch(self, now: ArenaSnapshot, pause: int = 0) -> None:
         """Takes in the next snapshot, or the same once more. One of an earlier step belongs to a new episode.
 
         Args:
@@ -452,7 +452,7 @@ class Effects:
         self.events = [event for event in self.events if clock - event.step < DURATION[event.kind]]
 
 
-def happened(before: Snapshot, now: Snapshot, rules: Rules) -> list[VisualEvent]:
+def happened(before: ArenaSnapshot, now: ArenaSnapshot, rules: ArenaRules) -> list[VisualEvent]:
     """The events between two snapshots of an episode."""
     found: list[VisualEvent] = []
 
@@ -478,7 +478,7 @@ def happened(before: Snapshot, now: Snapshot, rules: Rules) -> list[VisualEvent]
     return found
 
 
-def _changed(before: Snapshot, now: Snapshot) -> tuple[list[int], list[int]]:
+def _changed(before: ArenaSnapshot, now: ArenaSnapshot) -> tuple[list[int], list[int]]:
     """Places of the enemies that are gone in the one snapshot and new in the other: both keep the order of birth."""
     reach = before.enemy_speed * (now.step - before.step) + _SLACK
     gone, following = [], 0
@@ -490,7 +490,7 @@ def _changed(before: Snapshot, now: Snapshot) -> tuple[list[int], list[int]]:
     return gone, list(range(following, len(now.enemies)))
 
 
-def _pushed(before: Snapshot, now: Snapshot, rules: Rules) -> bool:
+def _pushed(before: ArenaSnapshot, now: ArenaSnapshot, rules: ArenaRules) -> bool:
     """Whether the ship is faster along its nose than friction alone would have left it."""
     if rules.style != 1:
         return False

@@ -66,7 +66,7 @@ PHASES = (
 
 
 @dataclass(frozen=True)
-class Rules:
+class ArenaRules:
     """Every number that the simulation reads, for one style of control and one curriculum stage."""
 
     style: int = 1
@@ -168,7 +168,7 @@ class Rules:
         return self.enemy_speed * self.phases[phase].speed * self.stage.enemy_speed
 
 
-def make_rules(style: int, stage: int | None, max_steps: int | None = None) -> Rules:
+def make_rules(style: int, stage: int | None, max_steps: int | None = None) -> ArenaRules:
     """The rules of a game.
 
     Args:
@@ -183,7 +183,7 @@ def make_rules(style: int, stage: int | None, max_steps: int | None = None) -> R
         raise ValueError(f"style: {style} is unknown, allowed: 1 (turn and thrust), 2 (four directions)")
     if stage is not None and stage not in range(len(STAGES)):
         raise ValueError(f"stage: {stage} is unknown, allowed: null and 0 to {len(STAGES) - 1}")
-    rules = Rules(style=style, stage=NO_STAGE if stage is None else STAGES[stage])
+    rules = ArenaRules(style=style, stage=NO_STAGE if stage is None else STAGES[stage])
     if max_steps is None:
         return rules
     if not 1 <= max_steps <= MOST_STEPS:

@@ -14,19 +14,18 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..compilation import Compiled
 from .collisions import collide, touching
-from .draws import Draws
+from .events import ArenaDraws, fire, free_slot, jam, next_spawner, quiet_steps, set_up, shoot, spawn, vanish, waiting
 from .movement import move
 from .observation import closest, observe
 from .rows import first_row
-from .rules import NEVER, Rules
-from .shooting import fire, free_slot, jam, quiet_steps, shoot, vanish
-from .spawning import next_spawner, set_up, spawn, waiting
+from .rules import NEVER, ArenaRules
 from .state import ArenaState, Changes
-from .tables import Tables
+from .tables import ArenaTables
 
 
-class Outcome(NamedTuple):
+class ArenaOutcome(NamedTuple):
     """What a step led to, ``[W]``."""
 
     reward: Tensor  # float64
@@ -35,7 +34,7 @@ class Outcome(NamedTuple):
     observation: Tensor  # [W, 32]
 
 
-class Kernels(NamedTuple):
+class ArenaKernels(NamedTuple):
     """The functions that run over all worlds in every step, as they are or compiled.
 
     Attributes:
@@ -49,8 +48,8 @@ class Kernels(NamedTuple):
 
 
 def advance(
-    state: ArenaState, action: Tensor, rules: Rules, tables: Tables, draws: Draws, kernels: Kernels
-) -> tuple[ArenaState, Outcome]:
+    state: ArenaState, action: Tensor, rules: ArenaRules, tables: ArenaTables, draws: ArenaDraws, kernels: ArenaKernels
+) -> tuple[ArenaState, ArenaOutcome]:
     """One step of all worlds, events only where they happen. Tensors of ``state`` may be written to: it is used up.
 
     Args:
@@ -77,7 +76,7 @@ def _where(mask: Tensor) -> Tensor:
     return mask.nonzero().flatten()
 
 
-def _fire_all(state: ArenaState, rules: Rules, draws: Draws, added: int) -> ArenaState:
+def _fire_all(state: ArenaState, rules: ArenaRules, draws: ArenaDraws, added: int) -> ArenaState:
     """The shots of all enemies at once: a world is looked at once for each of its enemies that fires."""
     enemies = rules.max_enemies
     ready = _where(state.ready[:enemies].amin(0) <= state.step)
@@ -102,7 +101,7 @@ def _fire_all(state: ArenaState, rules: Rules, draws: Draws, added: int) -> Aren
     return state
 
 
-def _spawn_all(state: ArenaState, rules: Rules, tables: Tables, draws: Draws) -> None:
+def _spawn_all(state: ArenaState, rules: ArenaRules, tables: ArenaTables, draws: ArenaDraws) -> None:
     """The new enemies of all spawners at once: these are too far apart for one's to be in the way of another's."""
     worlds = _where(waiting(state, rules))
     if not len(worlds):
@@ -117,7 +116,7 @@ def _spawn_all(state: ArenaState, rules: Rules, tables: Tables, draws: Draws) ->
     _apply(state, worlds[place], spawn, spawner, before, made, units, rules, tables)
 
 
-def _touched(state: ArenaState, closest: tuple[Tensor, Tensor], rules: Rules) -> Tensor:
+def _touched(state: ArenaState, closest: tuple[Tensor, Tensor], rules: ArenaRules) -> Tensor:
     """Worlds ``[W]`` bool where anything touches anything."""
     enemy, bullet = closest
     touched = bullet < (rules.player_radius + rules.shot_radius) ** 2
@@ -132,7 +131,9 @@ def _touched(state: ArenaState, closest: tuple[Tensor, Tensor], rules: Rules) ->
     return touched
 
 
-def _collide_all(state: ArenaState, worlds: Tensor, reward: Tensor, rules: Rules, tables: Tables, draws: Draws) -> None:
+def _collide_all(
+    state: ArenaState, worlds: Tensor, reward: Tensor, rules: ArenaRules, tables: ArenaTables, draws: ArenaDraws
+) -> None:
     part = state.part(worlds)
     touch, _ = touching(part, rules)
     impact = collide(part, touch, int(touch.amax(0).sum(0).amax()), rules, tables)
@@ -143,18 +144,20 @@ def _collide_all(state: ArenaState, worlds: Tensor, reward: Tensor, rules: Rules
         _apply(state, begins, set_up, draws.jitter(begins), rules, tables)
 
 
-def _conclude(state: ArenaState, reward: Tensor, observation: Tensor, rules: Rules) -> tuple[ArenaState, Outcome]:
+def _conclude(
+    state: ArenaState, reward: Tensor, observation: Tensor, rules: ArenaRules
+) -> tuple[ArenaState, ArenaOutcome]:
     terminated = (state.health <= 0) | (state.phase >= len(rules.phases))
     late = state.step >= rules.max_steps
-    return state.replace(returns=state.returns + reward), Outcome(reward, terminated, late, observation)
+    return state.replace(returns=state.returns + reward), ArenaOutcome(reward, terminated, late, observation)
 
 
 def advance_densely(
-    state: ArenaState, action: Tensor, rules: Rules, tables: Tables, draws: Draws
-) -> tuple[ArenaState, Outcome]:
+    state: ArenaState, action: Tensor, rules: ArenaRules, tables: ArenaTables, draws: ArenaDraws
+) -> tuple[ArenaState, ArenaOutcome]:
     """The same step without a branch on data and without writing to ``state``.
 
-    Enemy shots need all their slots from the beginning, see :attr:`Rules.enemy_shot_slots`.
+    Enemy shots need all their slots from the beginning, see :attr:`ArenaRules.enemy_shot_slots`.
     """
     enemies, number = rules.max_enemies, state.step.dtype
     state, shoots = move(state, action, rules, tables, in_place=False)
@@ -183,8 +186,30 @@ def advance_densely(
     return _conclude(state, reward, observe(state, rules, tables), rules)
 
 
-def trimmed(state: ArenaState, kernels: Kernels) -> ArenaState:
+def trimmed(state: ArenaState, kernels: ArenaKernels) -> ArenaState:
     """The state without the last slots for enemy shots, if they are empty everywhere; they come back when needed."""
     taken = (state.bullet_ends.amin(1) < NEVER).nonzero().flatten()
     wanted = int(taken[-1]) // kernels.slots + 1 if len(taken) else 1
     return state.with_bullet_slots(min(wanted * kernels.slots, len(state.bullet_ends)))
+
+
+# -- compiled --------------------------------------------------------------------------------------------------------
+
+
+_OPTIONS: dict[str, Any] = {
+    # One loop over the worlds that keeps what it computes in registers, instead of dozens that write and read it.
+    "max_fusion_size": 1000,
+    "realize_opcount_threshold": 100,
+    "realize_reads_threshold": 16,
+}
+_SLOTS = 24  # more than are almost ever needed at once: another number of slots is compiled anew
+
+
+def compiled_kernels() -> ArenaKernels:
+    """The kernels, compiled for the shapes they are first called with."""
+    plain = ArenaKernels()
+    return ArenaKernels(_compiled(plain.move), _compiled(plain.closest), _compiled(plain.observe), _SLOTS)
+
+
+def _compiled(function: Callable[..., Any]) -> Compiled:
+    return Compiled(function, f"{function.__name__} of arena", dynamic=False, options=_OPTIONS)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..waiting import put_where
 from .rows import At, pick, placed, spots
-from .rules import FAR, NEVER, Rules
+from .rules import FAR, NEVER, ArenaRules
 
 Changes = Mapping[str, "Tensor | Sequence[At]"]
 """New values of fields, or of single places in them."""
@@ -78,7 +78,7 @@ class ArenaState:
 
     def part(self, worlds: Tensor) -> ArenaState:
         """The worlds of an index tensor, one of them perhaps several times; fields are copied when they are read."""
-        return cast(ArenaState, _Part(self, worlds))
+        return cast(ArenaState, _SomeWorlds(self, worlds))
 
     def spots(self, row: Tensor) -> Tensor:
         """Places ``[W]`` of row ``row [W]`` of every world in a field of rows, for :meth:`pick` and changes."""
@@ -144,7 +144,7 @@ class ArenaState:
         return self.replace(**changed)
 
 
-class _Part:
+class _SomeWorlds:
     """Some worlds of a state; a field is gathered when it is first read."""
 
     def __init__(self, state: ArenaState, worlds: Tensor) -> None:
@@ -163,7 +163,7 @@ class _Part:
 
 
 def blank_state(
-    rules: Rules, bullet_slots: int, worlds: int, dtype: torch.dtype, device: torch.device | str
+    rules: ArenaRules, bullet_slots: int, worlds: int, dtype: torch.dtype, device: torch.device | str
 ) -> ArenaState:
     """Worlds with a player at the start and nobody else, before the first phase is set up."""
 
@@ -204,3 +204,25 @@ def blank_state(
         damage_dealt=full(0.0),
         damage_taken=full(0.0),
     )
+
+
+@dataclass(frozen=True)
+class ArenaStart:
+    """Worlds that have just begun."""
+
+    state: ArenaState
+    observation: Tensor  # [n, .]
+    statistics: Tensor  # [., n]
+
+    def __len__(self) -> int:
+        return len(self.observation)
+
+    def saved(self) -> dict[str, Any]:
+        """Nested dict of tensors."""
+        return {"state": dict(self.state.items()), "shown": [self.observation, self.statistics]}
+
+    @classmethod
+    def restored(cls, saved: dict[str, Any], device: torch.device) -> ArenaStart:
+        """The inverse of :meth:`saved`."""
+        state = ArenaState(**{name: value.to(device) for name, value in saved["state"].items()})
+        return cls(state, *(value.to(device) for value in saved["shown"]))

@@ -8,10 +8,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .rules import FAR, Rules
+from .rules import FAR, ArenaRules
 
 
-class Tables(NamedTuple):
+class ArenaTables(NamedTuple):
     """``P`` phases, ``A`` actions."""
 
     anchors: Tensor  # [2, S, P]
@@ -25,7 +25,7 @@ class Tables(NamedTuple):
     pay: Tensor  # [8, 1] float64, reward of what collisions are counted as
 
 
-def make_tables(rules: Rules, dtype: torch.dtype, device: torch.device | str) -> Tables:
+def make_tables(rules: ArenaRules, dtype: torch.dtype, device: torch.device | str) -> ArenaTables:
     """The tables of a game."""
     slots, phases = rules.num_spawners, range(len(rules.phases))
     nowhere = (FAR, FAR)
@@ -36,7 +36,7 @@ def make_tables(rules: Rules, dtype: torch.dtype, device: torch.device | str) ->
         return torch.tensor(values, dtype=kind, device=device)
 
     scale, shift = zip(*_scaling(rules))
-    return Tables(
+    return ArenaTables(
         real(anchors).permute(2, 1, 0).contiguous(),
         torch.tensor(exists, device=device).T.contiguous(),
         real([rules.period(phase) for phase in phases]),
@@ -49,7 +49,7 @@ def make_tables(rules: Rules, dtype: torch.dtype, device: torch.device | str) ->
     )
 
 
-def _controls(rules: Rules) -> list[tuple[float, float, float]]:
+def _controls(rules: ArenaRules) -> list[tuple[float, float, float]]:
     if rules.style == 1:
         return [(0, 0, 0), (rules.thrust, 0, 0), (0, -1, 0), (0, 1, 0), (0, 0, 0)]
     speed, kept = rules.walking_speed, (0.0, 0.0, math.nan)
@@ -57,7 +57,7 @@ def _controls(rules: Rules) -> list[tuple[float, float, float]]:
     return [kept, up, down, (-speed, 0.0, 1.0), (speed, 0.0, 0.0), kept]
 
 
-def _scaling(rules: Rules) -> list[tuple[float, float]]:
+def _scaling(rules: ArenaRules) -> list[tuple[float, float]]:
     x, y, distance = 1 / rules.width, 1 / rules.height, 1 / rules.diagonal
     speed, one, health = 1 / rules.top_speed, (1.0, 0.0), 1 / rules.spawner_health
     enemy, spawner = ((distance, 0.0), one, one), ((distance, 0.0), one, one, (health, 0.0))
@@ -69,7 +69,7 @@ def _scaling(rules: Rules) -> list[tuple[float, float]]:
     ]
 
 
-def _pay(rules: Rules) -> list[float]:
+def _pay(rules: ArenaRules) -> list[float]:
     return [
         *(rules.hit_enemy, rules.kill_enemy, rules.hit_spawner, rules.kill_spawner, rules.quick_kill),
         *(rules.damage * rules.stage.damage_penalty, rules.clear_phase, rules.death),

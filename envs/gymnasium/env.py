@@ -12,12 +12,11 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import TensorSpec
 
-from ..encodings import Array
+from ..spaces import Array
 from ..world import Act, World, allowed_choices, hand_on
-from .batch import Batch
+from .batch import Batch, collect
 from .making import Recipe, missing_package
-from .sequences import collect
-from .simulators import Codec, LocalSimulators, Simulators
+from .simulators import Codec, EnvironmentSimulators, LocalSimulators
 from .workers import TIMEOUT, WorkerSimulators
 
 
@@ -57,7 +56,7 @@ class Gymnasium(World):
     _first_number = 0
     _seeds: dict[int, int]
     observing = (
-        "envs.gymnasium.sequences:Columns.write",
+        "envs.gymnasium.batch:Columns.write",
         "envs.gymnasium.batch:Batch.account",
         "envs.gymnasium.batch:Batch.following",
     )
@@ -89,7 +88,7 @@ class Gymnasium(World):
         self._workers, self._timeout = min(workers, num_envs), worker_timeout
         self._first = first
         self.pictures_per_second = float(first.metadata.get("render_fps") or 20)
-        self._simulators: Simulators | None = None
+        self._simulators: EnvironmentSimulators | None = None
         self._over = False
         self._steps_before = 0
         self._set_specs()
@@ -103,12 +102,12 @@ class Gymnasium(World):
 
     # -- simulators ----------------------------------------------------------------------------------------------
 
-    def _start(self) -> Simulators:
+    def _start(self) -> EnvironmentSimulators:
         """Makes the other environments, on the first reset: a world may be built for its specs alone."""
         if self._over:
             raise RuntimeError("this world is closed")
         arrays = self._codec.arrays(self.num_worlds)
-        simulators: Simulators
+        simulators: EnvironmentSimulators
         if self._workers:
             self._first.close()
             simulators = WorkerSimulators(self._recipe, self._numpy_dtype, arrays, self._workers, self._timeout)

@@ -8,8 +8,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
-from ..encodings import Array
-from ..spaces import ACTION_MASK, Actions, Observations, has_mask, split_mask
+from ..spaces import ACTION_MASK, Actions, Array, Observations, has_mask, split_mask
 from .making import Environment, Recipe
 
 
@@ -41,15 +40,15 @@ class Codec(NamedTuple):
             raise ValueError(f"{ACTION_MASK}: action space {environment.action_space} has no choices to mask")
         return codec
 
-    def arrays(self, count: int) -> Arrays:
+    def arrays(self, count: int) -> SimulatorArrays:
         """Zeroed arrays for a batch of environments."""
         mask = np.zeros((count, self.actions.mask_size), bool) if self.mask else None
         flags, action = np.zeros((3, count, 1), bool), self.actions.array(count)
-        return Arrays(self.observations.arrays(count), action, np.zeros(count), flags, mask)
+        return SimulatorArrays(self.observations.arrays(count), action, np.zeros(count), flags, mask)
 
 
 @dataclass
-class Arrays:
+class SimulatorArrays:
     """The current step of W environments; what they write and read.
 
     Attributes:
@@ -71,14 +70,14 @@ class Arrays:
         return [*self.observations, self.action, self.reward, self.flags, *([] if self.mask is None else [self.mask])]
 
     @classmethod
-    def of_parts(cls, parts: Sequence[Array], leaves: int) -> Arrays:
+    def of_parts(cls, parts: Sequence[Array], leaves: int) -> SimulatorArrays:
         """Reverses :meth:`parts`."""
         action, reward, flags, *mask = parts[leaves:]
         return cls(list(parts[:leaves]), action, reward, flags, mask[0] if mask else None)
 
 
-class Simulators(Protocol):
-    """Environments behind :class:`Arrays`, here or in other processes."""
+class EnvironmentSimulators(Protocol):
+    """Environments behind :class:`SimulatorArrays`, here or in other processes."""
 
     def step(self) -> None:
         """Takes the stored actions; environments that have ended stay as they are, with reward 0."""
@@ -103,7 +102,7 @@ class LocalSimulators:
     """
 
     def __init__(
-        self, recipe: Recipe, environments: Sequence[Environment], rows: range, codec: Codec, arrays: Arrays
+        self, recipe: Recipe, environments: Sequence[Environment], rows: range, codec: Codec, arrays: SimulatorArrays
     ) -> None:
         self._recipe, self.environments, self.arrays, self._codec = recipe, list(environments), arrays, codec
         self._rows = dict(zip(rows, self.environments))
@@ -113,7 +112,7 @@ class LocalSimulators:
         _, self._without_mask = split_mask(self.environments[0].observation_space)
 
     @classmethod
-    def make(cls, recipe: Recipe, rows: range, dtype: str, arrays: Arrays) -> LocalSimulators:
+    def make(cls, recipe: Recipe, rows: range, dtype: str, arrays: SimulatorArrays) -> LocalSimulators:
         """Makes as many environments as there are rows."""
         environments = [recipe.make() for _ in rows]
         _, info = recipe.begin(environments[0], 0)

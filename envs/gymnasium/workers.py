@@ -15,7 +15,7 @@ import numpy as np
 
 from ..processes import Processes, Shared, WorkerFailed, WorkersFailed, serve
 from .making import Recipe
-from .simulators import Arrays, LocalSimulators
+from .simulators import LocalSimulators, SimulatorArrays
 
 TIMEOUT = 60.0
 """Seconds in which a worker has to answer, else it is taken for hung."""
@@ -24,12 +24,12 @@ _FIRST_STEPS, _IN_VAIN = 100, 3  # a worker that fails within its first steps; h
 _STEP, _RESET, _RENDER = b"s", b"r", b"p"
 
 
-class Share(NamedTuple):
+class EnvironmentShare(NamedTuple):
     """What one worker is given.
 
     Attributes:
         rows: of the arrays, its environments.
-        parts: of :class:`Arrays`.
+        parts: of :class:`SimulatorArrays`.
         leaves: how many of the parts are observations.
     """
 
@@ -64,13 +64,15 @@ class WorkerSimulators:
             is none of Gymnasium's; it says which, and why.
     """
 
-    def __init__(self, recipe: Recipe, dtype: str, arrays: Arrays, workers: int, timeout: float = TIMEOUT) -> None:
+    def __init__(
+        self, recipe: Recipe, dtype: str, arrays: SimulatorArrays, workers: int, timeout: float = TIMEOUT
+    ) -> None:
         parts, leaves = [Shared.like(part) for part in arrays.parts()], len(arrays.observations)
-        self.arrays = Arrays.of_parts([part.array() for part in parts], leaves)
+        self.arrays = SimulatorArrays.of_parts([part.array() for part in parts], leaves)
         count = len(arrays.reward)
         starts = [count * k // workers for k in range(workers + 1)]
         self._rows = [range(first, stop) for first, stop in pairwise(starts)]
-        shares = [Share(recipe, rows, dtype, parts, leaves) for rows in self._rows]
+        shares = [EnvironmentShare(recipe, rows, dtype, parts, leaves) for rows in self._rows]
         self.failures, self._timeout = 0, timeout
         self._lost: set[int] = set()  # rows whose next episode has no random numbers to go on with
         self._cut: set[int] = set()  # rows whose episode ends in the next step
@@ -186,11 +188,11 @@ class WorkerSimulators:
         return f"worker {worker} of {len(self._rows)} (environments {rows[0]} to {rows[-1]})"
 
 
-def _work(connection: Connection, share: Share) -> None:
+def _work(connection: Connection, share: EnvironmentShare) -> None:
     """What a worker runs."""
 
     def build() -> LocalSimulators:
-        arrays = Arrays.of_parts([part.array() for part in share.parts], share.leaves)
+        arrays = SimulatorArrays.of_parts([part.array() for part in share.parts], share.leaves)
         return LocalSimulators.make(share.recipe, share.rows, share.dtype, arrays)
 
     serve(connection, build, _obey, LocalSimulators.close)

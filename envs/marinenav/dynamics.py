@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .rules import CONTINUOUS_THRUST_RATE, THRUST_RATES, Number, Rules
+from .rules import CONTINUOUS_THRUST_RATE, THRUST_RATES, MarineNavRules, Number
 
 TWO_PI = 2 * math.pi
 
@@ -41,7 +41,7 @@ def current(x: Tensor, y: Tensor, cores: Tensor, core_radius: Number) -> tuple[T
     return (-angular * dy).sum(0), (angular * dx).sum(0)
 
 
-def thrust_change(action: Tensor, rules: Rules, continuous: bool) -> Tensor:
+def thrust_change(action: Tensor, rules: MarineNavRules, continuous: bool) -> Tensor:
     """Thrust increments ``[2, A, W]`` in N over one action.
 
     Args:
@@ -81,7 +81,7 @@ def rotate_back(cos: Tensor, sin: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor,
     return torch.addcmul(cos * x, sin, y), torch.addcmul(cos * y, sin, x, value=-1)
 
 
-def thruster_force(left: Tensor, right: Tensor, rules: Rules) -> tuple[Tensor, Tensor | None, Tensor]:
+def thruster_force(left: Tensor, right: Tensor, rules: MarineNavRules) -> tuple[Tensor, Tensor | None, Tensor]:
     """Surge force, sway force (N; None: there is none) and yaw moment (N m) of the two stern thrusters."""
     half_width, half_length = 0.5 * rules.width, 0.5 * rules.length
     if isinstance(rules.left_pos, float) and rules.left_pos == rules.right_pos == 0.0:
@@ -92,7 +92,7 @@ def thruster_force(left: Tensor, right: Tensor, rules: Rules) -> tuple[Tensor, T
     return ahead_left + ahead_right, sway, half_width * (ahead_left - ahead_right) - half_length * sway
 
 
-class Impulse(NamedTuple):
+class ThrusterImpulse(NamedTuple):
     """What the thrusters add to the body-frame velocity in one ``dt``: the same in every substep of an action."""
 
     surge: Tensor
@@ -100,17 +100,17 @@ class Impulse(NamedTuple):
     yaw: Tensor
 
 
-def thruster_impulse(thrust: tuple[Tensor, Tensor], rules: Rules) -> Impulse:
+def thruster_impulse(thrust: tuple[Tensor, Tensor], rules: MarineNavRules) -> ThrusterImpulse:
     """Thruster forces through the inverse of the mass matrix ``M_RB + M_A``, times ``dt``."""
     surge, sway, yaw = thruster_force(*thrust, rules)
     per_surge, (vv, vr, rv, rr) = _inverse_mass(rules)
     if sway is None:
         side = None if isinstance(vr, float) and vr == 0.0 else vr * yaw
-        return Impulse(per_surge * surge, side, rr * yaw)
-    return Impulse(per_surge * surge, vv * sway + vr * yaw, rv * sway + rr * yaw)
+        return ThrusterImpulse(per_surge * surge, side, rr * yaw)
+    return ThrusterImpulse(per_surge * surge, vv * sway + vr * yaw, rv * sway + rr * yaw)
 
 
-def _inverse_mass(c: Rules) -> tuple[Number, tuple[Number, Number, Number, Number]]:
+def _inverse_mass(c: MarineNavRules) -> tuple[Number, tuple[Number, Number, Number, Number]]:
     """``dt`` times the inverse mass matrix: its surge entry and its sway-yaw block, row by row."""
     mass_v, mass_r = c.m - c.yDotV, c.Izz - c.nDotR
     scale = c.dt / (mass_v * mass_r - c.yDotR * c.nDotV)
@@ -118,7 +118,7 @@ def _inverse_mass(c: Rules) -> tuple[Number, tuple[Number, Number, Number, Numbe
 
 
 def accelerate(
-    u: Tensor, v: Tensor, u_r: Tensor, v_r: Tensor, r: Tensor, impulse: Impulse, rules: Rules
+    u: Tensor, v: Tensor, u_r: Tensor, v_r: Tensor, r: Tensor, impulse: ThrusterImpulse, rules: MarineNavRules
 ) -> tuple[Tensor, Tensor, Tensor]:
     """``u_r, v_r, r`` one ``dt`` later, by ``(M_RB + M_A) acc = tau - C_RB V - (C_A + D + D_n) V_r``.
 
@@ -168,7 +168,11 @@ def wrap_to_two_pi(theta: Tensor) -> Tensor:
 
 
 def substep(
-    pose: tuple[Tensor, ...], velocity_r: tuple[Tensor, ...], impulse: Impulse, cores: Tensor, rules: Rules
+    pose: tuple[Tensor, ...],
+    velocity_r: tuple[Tensor, ...],
+    impulse: ThrusterImpulse,
+    cores: Tensor,
+    rules: MarineNavRules,
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], tuple[Tensor, ...]]:
     """One ``dt``: explicit Euler on the position with the old velocity, then on the velocity at the new heading.
 
@@ -191,7 +195,7 @@ def substep(
 
 
 def move(
-    pose: Tensor, velocity_r: Tensor, thrust: Tensor, change: Tensor, cores: Tensor, rules: Rules
+    pose: Tensor, velocity_r: Tensor, thrust: Tensor, change: Tensor, cores: Tensor, rules: MarineNavRules
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Moves every robot through one action.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -14,19 +15,15 @@ from ..pool import StartPool
 from ..waiting import chosen, put_where
 from ..world import MOST_STEPS, World, check_within, flag_spec
 from .compilation import compiled as compiled_for_speed
-from .curriculum import Curriculum
-from .episodes import load_episodes
+from .episodes import load_episodes, load_worlds, validate_episode
 from .features import EncounterFeatures, nearest_obstacle
-from .from_config import load_worlds
 from .generator import episode_options, evaluation_set
 from .noise import SampledNoise
-from .opening import Opening, restore_worlds
-from .perception import Draws, candidate_pairs
+from .perception import NoiseDraws, candidate_pairs
 from .recording import MarineNavRecorder
-from .report import Report, conclude, look_around
-from .reset import random_worlds
-from .rules import OBSERVED_OBJECTS, Rules
-from .simulation import ABSENT, AFTER_GOAL, StepOptions, advance
+from .reset import LevelSchedule, random_worlds
+from .rules import OBSERVED_OBJECTS, MarineNavRules
+from .simulation import ABSENT, AFTER_GOAL, Report, StepOptions, advance, conclude, look_around
 from .state import WorldState
 
 _SMALLEST_POOL = 64
@@ -44,6 +41,41 @@ class RobotStates(NamedTuple):
     thrust: Tensor  # [W, A, 2] left, right, N
 
 
+@dataclass(frozen=True)
+class MarineNavStart:
+    """Random worlds that have just begun, with what is seen of them.
+
+    Attributes:
+        observation: what :meth:`MarineNav.reset` shows of them.
+        phase: of the curriculum that they were drawn in.
+    """
+
+    state: WorldState
+    observation: TensorDict
+    phase: int
+
+    def __len__(self) -> int:
+        return self.state.steps.numel()
+
+    def saved(self) -> dict[str, Any]:
+        """Nested dict of tensors and numbers."""
+        return {"phase": self.phase, "state": dict(self.state.items()), "observation": self.observation.to_dict()}
+
+    @classmethod
+    def restored(cls, saved: dict[str, Any], device: torch.device) -> MarineNavStart:
+        """The inverse of :meth:`saved`."""
+        return cls(*_restored(saved, device), saved["phase"])
+
+
+def _restored(saved: dict[str, Any], device: torch.device) -> tuple[WorldState, TensorDict]:
+    """State and observation from the ``"state"`` and ``"observation"`` of a saved dict."""
+    state = WorldState(**{name: value.to(device, copy=True) for name, value in saved["state"].items()})
+    observation = TensorDict(saved["observation"], device=device).auto_batch_size_(1)
+    agents = observation.get("agents").auto_batch_size_(2)
+    agents.get("observation").auto_batch_size_(2)
+    return state, observation.to(device)
+
+
 class MarineNav(World):
     """The multi-vessel navigation world of arXiv 2412.09466, batched.
 
@@ -54,7 +86,7 @@ class MarineNav(World):
     Args:
         num_worlds: W, worlds stepped at once.
         num_robots, num_obstacles, num_cores, min_start_goal_dis: of a random world, when there is no curriculum.
-        curriculum: levels of random worlds, see :class:`Curriculum`; replaces the four numbers above.
+        curriculum: levels of random worlds, see :class:`LevelSchedule`; replaces the four numbers above.
         continuous_actions: ``[W, A, 2]`` thrust rates in units of 1000 N/s (not clipped, the thrust is), else
             ``[W, A]`` in 0..24.
         perception_noise: noisy object positions, velocities and radii.
@@ -80,13 +112,13 @@ class MarineNav(World):
     }
     evaluation_steps: ClassVar[int | None] = 1000
     clamps_actions = False
-    observing = ("envs.marinenav.report:perceive", "envs.marinenav.report:show")
+    observing = ("envs.marinenav.simulation:perceive", "envs.marinenav.simulation:show")
     input_features = EncounterFeatures
     nearest_obstacle = staticmethod(nearest_obstacle)
     evaluation_set = staticmethod(evaluation_set)
     episode_options = staticmethod(episode_options)
     load_episodes = staticmethod(load_episodes)
-    _pool: StartPool[Opening]
+    _pool: StartPool[MarineNavStart]
 
     def __init__(
         self,
@@ -112,7 +144,9 @@ class MarineNav(World):
         seed: int | None = 0,
     ) -> None:
         super().__init__(num_worlds, device, dtype, seed)
-        self.curriculum = Curriculum.from_options(curriculum, num_robots, num_obstacles, num_cores, min_start_goal_dis)
+        self.curriculum = LevelSchedule.from_options(
+            curriculum, num_robots, num_obstacles, num_cores, min_start_goal_dis
+        )
         self.num_robots, self.num_stages = self.curriculum.most_robots, self.curriculum.num_stages
         self.perception_noise = perception_noise
         self.options = StepOptions(continuous_actions, max_steps, discount, timeout_is_terminal, end_on_collision)
@@ -122,7 +156,7 @@ class MarineNav(World):
         check_within("colregs_penalty", colregs_penalty, -1e6, 1e6)
         check_within("collision_penalty", collision_penalty, -1e6, 1e6)
         check_within("goal_reward", goal_reward, -1e6, 1e6)
-        self._default_rules = Rules(
+        self._default_rules = MarineNavRules(
             timestep_penalty=float(timestep_penalty),
             colregs_penalty=float(colregs_penalty),
             collision_penalty=float(collision_penalty),
@@ -133,8 +167,8 @@ class MarineNav(World):
         self._look_around = prepare(look_around)
         # As many worlds as the batch has: what is compiled for the batch then serves the pool too.
         size = num_worlds if compiled else max(num_worlds, _SMALLEST_POOL)
-        self._pool = StartPool(self._random_worlds, Opening.restored, size)
-        self._noise_source: Callable[[Tensor], Draws] | None = None
+        self._pool = StartPool(self._random_worlds, MarineNavStart.restored, size)
+        self._noise_source: Callable[[Tensor], NoiseDraws] | None = None
         self._episodes: tuple[WorldState, TensorDict] | None = None
         self._use_rules(self._default_rules)
         self._set_specs()
@@ -185,8 +219,6 @@ class MarineNav(World):
         Raises:
             ValueError: number of configs differs from ``num_worlds``, or a config is invalid (it says how).
         """
-        from .episodes import validate_episode
-
         if len(configs) != self.num_worlds:
             raise ValueError(f"{len(configs)} episodes for num_worlds={self.num_worlds}: give one per world")
         for config in configs:
@@ -198,11 +230,11 @@ class MarineNav(World):
         self._begun = True
         return self._current_with_done()
 
-    def set_noise_source(self, source: Callable[[Tensor], Draws] | None) -> None:
-        """Takes perception noise from ``source(candidates [N, A, W] bool) -> Draws``; None: from the generator."""
+    def set_noise_source(self, source: Callable[[Tensor], NoiseDraws] | None) -> None:
+        """Takes perception noise from ``source(candidates [N, A, W] bool) -> NoiseDraws``; None: from the generator."""
         self._noise_source = source
 
-    def _use_rules(self, rules: Rules) -> None:
+    def _use_rules(self, rules: MarineNavRules) -> None:
         self._rules = rules
         self._noise = SampledNoise(rules.r_kappa, self.generator, self.float_dtype)
         self._episodes = None
@@ -235,7 +267,7 @@ class MarineNav(World):
         self._observation = self._observation.apply(lambda old, new: chosen(ended, new, places, old), begun.observation)
         return True
 
-    def _prepared(self) -> StartPool[Opening]:
+    def _prepared(self) -> StartPool[MarineNavStart]:
         """Random worlds of the present phase of the curriculum."""
         opening = self._pool.opening
         if opening is not None and opening.phase != self.curriculum.phase(self._total_steps):
@@ -245,17 +277,17 @@ class MarineNav(World):
     def _enter_stage(self, stage: int) -> None:
         self.curriculum = self.curriculum.at(stage)
 
-    def _random_worlds(self, count: int) -> Opening:
+    def _random_worlds(self, count: int) -> MarineNavStart:
         level = self.curriculum.draw(self._total_steps, count, self.generator)
         state = random_worlds(level, self.curriculum.levels, self.generator, self.float_dtype)
-        return Opening(*self._observe(state), self.curriculum.phase(self._total_steps))
+        return MarineNavStart(*self._observe(state), self.curriculum.phase(self._total_steps))
 
     def _observe(self, state: WorldState) -> tuple[WorldState, TensorDict]:
         """The perception call of a reset."""
         state, report = self._look_around(state, self._rules, self._draw_noise(state))
         return state, self._as_tensordict(report)
 
-    def _draw_noise(self, state: WorldState) -> Draws | None:
+    def _draw_noise(self, state: WorldState) -> NoiseDraws | None:
         if self._noise_source is not None:
             return self._noise_source(candidate_pairs(state.obstacle_present, state.active))
         if not self.perception_noise:
@@ -315,7 +347,7 @@ class MarineNav(World):
     def _load_state(self, state: dict[str, Any]) -> None:
         self._use_rules(self._default_rules)
         self._total_steps = state["total_steps"]
-        self._state, self._observation = restore_worlds(state, self.device)
+        self._state, self._observation = _restored(state, self.device)
         self._pool.load_state_dict(state["pool"], self.device)
 
     def recorder(self, worlds: Sequence[int], titles: Sequence[str] | None = None) -> MarineNavRecorder:

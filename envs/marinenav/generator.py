@@ -15,9 +15,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from . import rules
 from .episodes import Config, check_keys, default_robot, make_episode, validate_episode
-from .rules import CLEAR_RADIUS, MAP_SIZE, OBSTACLE_MARGIN, START_MARGIN, Rules
+from .rules import CLEAR_RADIUS, MAP_SIZE, OBSTACLE_MARGIN, START_MARGIN, MarineNavRules
 
-_CORE_RADIUS = float(Rules().core_radius)
+_CORE_RADIUS = float(MarineNavRules().core_radius)
 
 PUBLISHED_LEVELS: tuple[dict[str, float], ...] = (
     {"num_robots": 3, "num_cores": 0, "num_obstacles": 0, "min_start_goal_dis": 30.0},

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
+import numpy as np
 import torch
+from numpy.random import RandomState
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from .perception import Draws
+from .episodes import Config
+from .perception import NoiseDraws
 from .rules import OBSERVED_OBJECTS, Number
 
 _QUANTILES = 1 << 14
@@ -49,7 +54,7 @@ class SampledNoise:
             tables = [von_mises_quantiles(kappa)]
         self._table = torch.cat(tables).to(generator.device, dtype)
 
-    def draw(self, candidates: int, robots: int, worlds: int) -> Draws:
+    def draw(self, candidates: int, robots: int, worlds: int) -> NoiseDraws:
         """Fresh draws for ``[M, A, W]`` candidate pairs."""
         generator, device = self._generator, self._generator.device
         shape, slots = (candidates, robots, worlds), (2, OBSERVED_OBJECTS, robots, worlds)
@@ -58,8 +63,68 @@ class SampledNoise:
         index = (bits.view(torch.int16)[: math.prod(shape)] & (_QUANTILES - 1)).int()
         if self._offset is not None:
             index = (index.view(shape) + self._offset).view(-1)
-        return Draws(
+        return NoiseDraws(
             torch.randn(2, *shape, generator=generator, device=device, dtype=self._dtype),
             self._table.index_select(0, index).view(shape),
             torch.randn(slots, generator=generator, device=device, dtype=self._dtype),
         )
+
+
+# -- published noise -------------------------------------------------------------------------------------------------
+
+
+def perception_seeds(config: Config, stale_num_robots: int = 5) -> list[int]:
+    """The noise seed of each robot after the published reset of this episode.
+
+    Args:
+        config: the episode; ``env.seed`` seeds the stream the seeds are drawn from.
+        stale_num_robots: the seeds are below five times this. The published environment takes the robot count
+            it held before the reset, not the episode's: in the published evaluation 5, from the last level.
+    """
+    rng = RandomState(config["env"]["seed"])
+    return [int(rng.randint(0, 5 * stale_num_robots)) for _ in range(config["env"]["num_robots"])]
+
+
+class PublishedNoise:
+    """One legacy numpy stream per robot; an instance is a noise source for ``MarineNav.set_noise_source``.
+
+    Args:
+        seeds: for every world the perception seeds of its robots; equal seeds give equal streams, not one.
+        kappa: concentration of the von Mises draw, broadcast to [W, A].
+        dtype: of the tensors handed to the world.
+    """
+
+    def __init__(
+        self, seeds: Sequence[Sequence[int]], kappa: ArrayLike = 1.0, dtype: torch.dtype = torch.float32
+    ) -> None:
+        self._dtype = dtype
+        self._streams = [[RandomState(seed) for seed in world] for world in seeds]
+        self._kappa = np.broadcast_to(kappa, (len(seeds), max(map(len, seeds), default=0)))
+
+    def draw(self, candidates: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """The draws of one perception call; the call at reset consumes draws as well.
+
+        Args:
+            candidates: bool [W, A, N]: what robot a tests for detection; obstacles first, then robots, each
+                in list order. Robots without any candidate draw nothing.
+
+        Returns:
+            float64 [W, A, N, 5]: four standard normal draws for position x, y and velocity x, y in world axes
+            and one von Mises(0, kappa) angle in radians; zero where there is no candidate.
+        """
+        noise = np.zeros((*candidates.shape, 5))
+        for world, robot, index in np.argwhere(candidates):  # row-major: list order within a robot
+            stream = self._streams[world][robot]
+            noise[world, robot, index, :4] = stream.standard_normal(4)
+            noise[world, robot, index, 4] = stream.vonmises(0.0, self._kappa[world, robot])
+        return noise
+
+    def __call__(self, candidates: Tensor) -> NoiseDraws:
+        """The draws of one perception call in the layout of the simulation.
+
+        Args:
+            candidates: bool [N, A, W]: what robot a of world w tests for detection; obstacles, then robots.
+        """
+        noise = torch.from_numpy(self.draw(candidates.permute(2, 1, 0).cpu().numpy()))
+        px, py, vx, vy, angle = noise.to(candidates.device, self._dtype).permute(3, 2, 1, 0).contiguous()
+        return NoiseDraws(torch.stack((px, py)), angle, torch.stack((vx, vy)), per_candidate=True)

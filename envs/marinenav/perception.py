@@ -15,13 +15,13 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from .dynamics import add_scaled, rotate, rotate_back
-from .rules import OBSERVED_OBJECTS, Number, Rules
+from .rules import OBSERVED_OBJECTS, MarineNavRules, Number
 
 _FAR = 1.0e6
 """Where absent obstacles and inactive robots are put, m."""
 
 
-class Draws(NamedTuple):
+class NoiseDraws(NamedTuple):
     """Standard draws behind one perception call; the rules scale them (see ``noise.py`` for where they come from).
 
     Recorded draws may also come for ``N = O + A`` candidates, every robot then being a candidate to itself.
@@ -33,7 +33,7 @@ class Draws(NamedTuple):
     per_candidate: bool = False
 
 
-class Scene(NamedTuple):
+class PerceivedScene(NamedTuple):
     """The true state that perception reads."""
 
     pose: Tensor  # [3, A, W]
@@ -57,7 +57,7 @@ class Percept(NamedTuple):
     reached: Tensor  # [A, W] bool
 
 
-def perceive(scene: Scene, rules: Rules, noise: Draws | None) -> Percept:
+def perceive(scene: PerceivedScene, rules: MarineNavRules, noise: NoiseDraws | None) -> Percept:
     """One perception call for all robots of all worlds; ``noise=None`` sees everything exactly."""
     x, y, theta = scene.pose.unbind()
     cos, sin = theta.cos(), theta.sin()

@@ -11,7 +11,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from ..recording import EpisodeRecorder, EpisodeRecording
-from .rules import Rules
+from .rules import MarineNavRules
 from .simulation import AFTER_COLLISION, AFTER_GOAL, COLLISION, GOAL, TIME_OUT
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ class MarineNavRecorder(EpisodeRecorder[dict[str, Any], MarineNavRecording]):
         }
         time, steps = columns.pop("time"), len(frames) - 1
         columns.pop("steps")
-        dt = (time[-1] - time[0]).max() / steps if steps else Rules().dt * Rules().substeps
+        dt = (time[-1] - time[0]).max() / steps if steps else MarineNavRules().dt * MarineNavRules().substeps
         return MarineNavRecording(dt=float(dt), title=title, **columns, **ground)
 
 

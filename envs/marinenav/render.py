@@ -24,7 +24,7 @@ from ..rendering.canvas import Picture
 from ..rendering.films import Animation
 from .dynamics import current
 from .recording import ARRIVED, COLLIDED, MarineNavRecording
-from .rules import MAP_SIZE, Rules
+from .rules import MAP_SIZE, MarineNavRules
 
 Array = NDArray[Any]
 
@@ -110,7 +110,7 @@ class MarineNavAnimation(Animation):
         self._hulls = PolyCollection([], lw=1.0, zorder=5)
         for collection in (self._trails, self._sensed, self._hulls):
             ax.add_collection(collection, autolim=False)
-        sensing_range = float(Rules().range)
+        sensing_range = float(MarineNavRules().range)
         self._range = ax.add_patch(Circle((0, 0), sensing_range, fill=False, lw=1, ls=":", ec=_INK, alpha=0.7))
         self._crashes = ax.scatter([], [], marker="X", s=150, c=FAILURE, edgecolors="white", zorder=7)
         font: dict[str, Any] = {"ha": "center", "va": "center", "size": 8, "weight": "bold", "color": "white"}
@@ -195,7 +195,7 @@ def _draw_map(ax: Axes, recording: MarineNavRecording) -> None:
     for x, y, r in recording.obstacles:
         ax.add_patch(Circle((y, x), r, fc=ROCK, ec="#3c4043", lw=1, zorder=4))
     for x, y, *_ in recording.cores:
-        ax.add_patch(Circle((y, x), float(Rules().core_radius), fc="white", ec=CURRENT, lw=1.5, zorder=1))
+        ax.add_patch(Circle((y, x), float(MarineNavRules().core_radius), fc="white", ec=CURRENT, lw=1.5, zorder=1))
     for robot in recording.robots:
         (start_x, start_y), (goal_x, goal_y) = recording.start[robot], recording.goal[robot]
         colour = _colour(robot)
@@ -207,7 +207,7 @@ def _draw_current(ax: Axes, cores: Array) -> None:
     """Faint arrows, as long as the root of the speed: the speed itself falls off too steeply to be seen."""
     x, y = (grid.reshape(-1, 1) for grid in np.meshgrid(*[np.linspace(1.0, MAP_SIZE - 1.0, 28)] * 2))
     columns = torch.as_tensor(cores, dtype=torch.float64).T[..., None]
-    radius = float(Rules().core_radius)
+    radius = float(MarineNavRules().core_radius)
     flow = torch.cat(current(torch.as_tensor(x), torch.as_tensor(y), columns, radius), dim=1).numpy()
     flow = flow / np.sqrt(np.linalg.norm(flow, axis=1, keepdims=True) + 1e-9)
     arrows: dict[str, Any] = {

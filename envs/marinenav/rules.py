@@ -1,7 +1,7 @@
 """The constants of MarineNav: what the world is made of and what a robot is worth.
 
 Source of every number: the public MarineNav environment of arXiv 2412.09466. SI units, angles in radians.
-A field of :class:`Rules` is a plain float when all robots share it (the normal case, and the fast one: zero
+A field of :class:`MarineNavRules` is a plain float when all robots share it (the normal case, and the fast one: zero
 coefficients drop out of the equations) or a tensor that broadcasts against ``[A, W]`` (robots x worlds) when an
 episode file gives each robot its own value.
 """
@@ -37,7 +37,7 @@ HULL_RADIUS = 0.5 * math.hypot(LENGTH, WIDTH)
 
 
 @dataclass
-class Rules:
+class MarineNavRules:
     """Every number the simulation step reads. Names follow the episode file format."""
 
     # integration

@@ -1,19 +1,20 @@
 """One MarineNav step for a batch of worlds: pure functions, state in, state and outputs out.
 
-:func:`advance` moves, ``perception.perceive`` looks, :func:`judge` rewards; ``report.conclude`` does the last two.
+:func:`advance` moves, :func:`~.perception.perceive` looks, :func:`judge` rewards; :func:`conclude` does the last two
+and shows what came of it: contiguous world-first tensors in nested dicts, with the keys of the environment.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from .dynamics import move, thrust_change
-from .perception import Percept
-from .rules import Rules
+from .perception import NoiseDraws, Percept, perceive
+from .rules import MarineNavRules
 from .state import WorldState
 
 NORMAL, TIME_OUT, COLLISION, GOAL, AFTER_COLLISION, AFTER_GOAL = range(6)
@@ -49,7 +50,9 @@ class StepOutputs(NamedTuple):
     time_out: Tensor  # [W] bool
 
 
-def advance(state: WorldState, action: Tensor, rules: Rules, continuous: bool) -> tuple[WorldState, Tensor, Tensor]:
+def advance(
+    state: WorldState, action: Tensor, rules: MarineNavRules, continuous: bool
+) -> tuple[WorldState, Tensor, Tensor]:
     """The physics of one action; returns the state and the distances to the goal before and after, ``[A, W]``."""
     change = thrust_change(action, rules, continuous).to(state.thrust.dtype)
     outcome = move(state.pose, state.velocity_r, state.thrust, change, state.cores, rules)
@@ -64,7 +67,7 @@ def advance(state: WorldState, action: Tensor, rules: Rules, continuous: bool) -
 
 
 def judge(
-    state: WorldState, percept: Percept, progress: Tensor, rules: Rules, options: StepOptions
+    state: WorldState, percept: Percept, progress: Tensor, rules: MarineNavRules, options: StepOptions
 ) -> tuple[WorldState, StepOutputs]:
     """Rewards, flags and deactivation after everybody has moved and looked.
 
@@ -98,3 +101,100 @@ def judge(
         energy=state.energy + energy,
     )
     return new, StepOutputs(percept, reward, info.to(torch.int64), energy, is_late)
+
+
+# -- what the outside sees -------------------------------------------------------------------------------------------
+
+
+Report = dict[str, Any]
+"""Tensors by key, nested."""
+
+
+def look_around(state: WorldState, rules: MarineNavRules, noise: NoiseDraws | None) -> tuple[WorldState, Report]:
+    """The perception call of a reset; it may already set flags."""
+    percept = perceive(state.scene, rules, noise)
+    state = state.replace(
+        collided=state.collided | (percept.collided & state.active),
+        reached=state.reached | (percept.reached & state.active),
+    )
+    info = torch.where(state.present, NORMAL, ABSENT)
+    return state, show(state, percept, info, torch.zeros_like(state.energy))
+
+
+def conclude(
+    state: WorldState, progress: Tensor, rules: MarineNavRules, options: StepOptions, noise: NoiseDraws | None
+) -> tuple[WorldState, Report, Report]:
+    """What follows the physics of a step; returns the state, the root entries, and reward and end flags."""
+    percept = perceive(state.scene, rules, noise)
+    after, out = judge(state, percept, progress, rules, options)
+    return after, show(after, percept, out.info, out.energy), ends(after, state.active, out, options)
+
+
+def show(state: WorldState, percept: Percept, info: Tensor, energy: Tensor) -> Report:
+    """Everything but reward and end flags."""
+    observation = {
+        "self": worlds_first(percept.self_state),
+        "objects": worlds_first(percept.objects),
+        "mask": worlds_first(percept.mask),
+    }
+    agents = {
+        "observation": observation,
+        "active": worlds_first(state.active),
+        "info": worlds_first(info),
+        "colregs": worlds_first(percept.colregs),
+        "phi": worlds_first(percept.phi),
+        "energy": worlds_first(energy),
+    }
+    return {"agents": agents, "episode": episode(state)}
+
+
+def episode(state: WorldState) -> dict[str, Tensor]:
+    """Statistics of the episode so far, means over the robots a world has; final where the world is done."""
+    kind = state.returns.dtype
+    present = state.present.to(kind)
+    share = 1 / present.sum(0).clamp_min(1)
+
+    def mean(values: Tensor) -> Tensor:
+        return (values.sum(0) * share)[:, None]
+
+    return {
+        "return": mean(state.returns),
+        "discounted_return": mean(state.discounted),
+        "length": state.steps.to(kind)[:, None],
+        "time": mean(state.time),
+        "energy": mean(state.energy),
+        "success": torch.maximum(state.reached.to(kind), 1 - present).amin(0)[:, None],
+        "collision": state.collided.to(kind).amax(0)[:, None],
+        "level": state.level.to(kind)[:, None],
+    }
+
+
+def ends(state: WorldState, was_active: Tensor, out: StepOutputs, options: StepOptions) -> Report:
+    """Reward and the three end flags, of robots and of worlds."""
+    # Flags are numbers, 0 or 1, as in judge().
+    kind = out.reward.dtype
+    active, time_out = state.active.to(kind), out.time_out.to(kind)
+    world_done = torch.maximum(time_out, 1 - active.amax(0))
+    if options.end_on_collision:
+        world_done = torch.maximum(world_done, state.collided.to(kind).amax(0))
+    # Cut short: by the time limit, which overrides everything, or with the world by somebody else's collision.
+    late = torch.zeros_like(time_out) if options.timeout_is_terminal else time_out
+    done = torch.maximum(world_done, 1 - active)
+    truncated = was_active.to(kind) * torch.maximum(late, world_done * (1 - time_out) * active)
+    flags = {"done": done, "terminated": done * (1 - truncated), "truncated": truncated}
+    agents = {name: worlds_first(value > 0)[..., None] for name, value in flags.items()}
+    return {
+        "agents": {"reward": worlds_first(out.reward)[..., None], **agents},
+        "done": world_done[:, None] > 0,
+        "terminated": (world_done * (1 - late))[:, None] > 0,
+        "truncated": late[:, None] > 0,
+    }
+
+
+def worlds_first(value: Tensor) -> Tensor:
+    """``[..., W]`` to contiguous ``[W, ...]`` as one two-dimensional transposition, which torch does in blocks.
+
+    Always a copy: the state is written in place at resets, what was handed out must not change with it.
+    """
+    rows = value.reshape(-1, value.shape[-1]).T.clone(memory_format=torch.contiguous_format)
+    return rows.view(value.shape[-1], *value.shape[:-1])

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
-from .perception import Scene
+from .perception import PerceivedScene
 
 
 @dataclass
@@ -39,9 +39,9 @@ class WorldState:
     energy: Tensor  # [A, W] sum of power_coefficient x |thrust| x s while active
 
     @property
-    def scene(self) -> Scene:
+    def scene(self) -> PerceivedScene:
         """The part that perception reads."""
-        return Scene(
+        return PerceivedScene(
             self.pose, self.velocity, self.thrust, self.goal, self.active, self.obstacles, self.obstacle_present
         )
 

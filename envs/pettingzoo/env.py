@@ -12,8 +12,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import TensorSpec
 
-from ..encodings import Array
-from ..spaces import ACTION_MASK, Actions, Observations, has_mask, split_mask
+from ..spaces import ACTION_MASK, Actions, Array, Observations, has_mask, split_mask
 from ..world import GROUP, World, allowed_choices, flag_spec
 from .making import build, common_space, parallel_factory
 

@@ -16,8 +16,7 @@ from torchrl.envs import EnvBase
 
 from ..spaces import ACTION_MASK, nest
 from ..world import GROUP, World, allowed_choices
-from .encodings import Form, action_form, observation_form
-from .making import maker
+from .encodings import Form, action_form, maker, observation_form
 
 _ENDS = ("done", "terminated", "truncated")
 _COPIES = 8

@@ -17,8 +17,7 @@ from tensordict.nn import TensorDictModuleBase
 
 import envs
 import rlstack
-from envs.marinenav.report import conclude
-from envs.marinenav.simulation import advance
+from envs.marinenav.simulation import advance, conclude
 
 STEPS_PER_BATCH = 8
 

@@ -15,7 +15,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 import envs
-from envs.marinenav.published_noise import PublishedNoise, perception_seeds
+from envs.marinenav.noise import PublishedNoise, perception_seeds
 from rlstack.adapters.marinenav import published_agent, published_policy
 from rlstack.agents import Agent
 from rlstack.evaluation.evaluator import EpisodeSet, Evaluation, evaluate

@@ -13,7 +13,7 @@ from torchrl.data import Binary, Bounded, Composite, Unbounded
 from torchrl.envs import EnvBase
 
 from envs.marinenav.episodes import Config, default_robot, make_episode
-from envs.marinenav.rules import Rules
+from envs.marinenav.rules import MarineNavRules
 from rlstack.evaluation.evaluator import EpisodeSet, Evaluation, evaluate
 
 
@@ -43,7 +43,7 @@ def vessel(start: tuple[float, float], goal: tuple[float, float]) -> Config:
 
 def episodes() -> dict[str, Config]:
     """What each name says, for :func:`full_ahead`; every way leads north."""
-    rock = [16.0 + 1.0 + Rules().r, 10.0, 1.0]  # touched at x = 16
+    rock = [16.0 + 1.0 + MarineNavRules().r, 10.0, 1.0]  # touched at x = 16
     lazy = vessel((10.0, 40.0), (1000.0, 40.0))
     return {
         "arrives": make_episode([vessel((10.0, 10.0), (30.0, 10.0))]),

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from envs.marinenav.env import MarineNav
 from envs.marinenav.generator import evaluation_set
-from envs.marinenav.published_noise import PublishedNoise, perception_seeds
+from envs.marinenav.noise import PublishedNoise, perception_seeds
 from rlstack.evaluation import evaluator
 from rlstack.evaluation.evaluator import EpisodeSet, evaluate
 from tests.envs.marinenav.recorded import actor, load_json

@@ -15,7 +15,7 @@ from torch import Tensor
 from envs.marinenav.env import MarineNav
 from envs.marinenav.episodes import Config
 from envs.marinenav.generator import episode_options
-from envs.marinenav.published_noise import PublishedNoise, perception_seeds
+from envs.marinenav.noise import PublishedNoise, perception_seeds
 from rlstack.evaluation.evaluator import MAX_WORLDS, evaluation_world
 
 from .evaluations import Episode, RobotHistory

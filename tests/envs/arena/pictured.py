@@ -9,15 +9,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from envs.arena.recording import ArenaRecording, Snapshot, snapshot
-from envs.arena.rules import Rules, make_rules
+from envs.arena.recording import ArenaRecording, ArenaSnapshot, snapshot
+from envs.arena.rules import ArenaRules, make_rules
 from envs.arena.state import ArenaState, blank_state
 
 SHIP_AT, ENEMY_AT, SPAWNER_AT, SHOT_AT, BULLET_AT = (500, 640), (400, 980), (1200, 360), (1000, 1000), (640, 300)
 FIRST_SPAWNER = 8
 
 
-def rules_of(style: int = 1) -> Rules:
+def rules_of(style: int = 1) -> ArenaRules:
     return make_rules(style, None)
 
 
@@ -43,7 +43,7 @@ def two_worlds(style: int = 1) -> ArenaState:
     return state
 
 
-def shown(state: ArenaState | None = None, style: int = 1) -> Snapshot:
+def shown(state: ArenaState | None = None, style: int = 1) -> ArenaSnapshot:
     """World 1."""
     return snapshot(two_worlds(style) if state is None else state, 1, rules_of(style))
 

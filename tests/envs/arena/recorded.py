@@ -13,15 +13,37 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from envs.arena.draws import GivenDraws
-from envs.arena.rules import FAR, NEVER, Rules, make_rules
-from envs.arena.simulation import Kernels, Outcome, advance, advance_densely
+from envs.arena.rows import counting
+from envs.arena.rules import FAR, NEVER, ArenaRules, make_rules
+from envs.arena.simulation import ArenaKernels, ArenaOutcome, advance, advance_densely
 from envs.arena.state import ArenaState, blank_state
 from envs.arena.tables import make_tables
 
 Array = NDArray[Any]
 WIDTH, HEIGHT, LIFETIME, ENEMIES, SPAWNERS, SHOTS = 1600, 1280, 120, 8, 5, 12
 JITTER_X, JITTER_Y, FIRE, ANGLE, GAP, LAST_ANGLE = range(6)
+
+
+@dataclass
+class GivenDraws:
+    """One number for everything that could be drawn in a step, made beforehand."""
+
+    fires: Tensor  # [E, W]
+    angles: Tensor  # [attempts + 1, S, W]
+    gaps: Tensor  # [attempts, S, W]
+    jitters: Tensor  # [2, S, W]
+
+    def fire(self, worlds: Tensor | None) -> Tensor:
+        return self.fires if worlds is None else self.fires[:, worlds]
+
+    def spawn(self, spawner: Tensor, worlds: Tensor | None) -> tuple[Tensor, Tensor]:
+        everywhere = self.fires.shape[-1]
+        places = counting(everywhere, torch.int64, spawner.device) if worlds is None else worlds
+        row = spawner.long()
+        return self.angles[:, row, places], self.gaps[:, row, places]
+
+    def jitter(self, worlds: Tensor | None) -> Tensor:
+        return self.jitters if worlds is None else self.jitters[..., worlds]
 
 
 class Recording:
@@ -104,7 +126,7 @@ def given_draws(moments: list[Moment], dtype: torch.dtype) -> GivenDraws:
     return GivenDraws(*(torch.as_tensor(values, dtype=dtype) for values in (fires, angles, gaps, jitters)))
 
 
-def snapshot(moments: list[Moment], rules: Rules, dtype: torch.dtype) -> ArenaState:
+def snapshot(moments: list[Moment], rules: ArenaRules, dtype: torch.dtype) -> ArenaState:
     """The state at each moment."""
     state = blank_state(rules, 24, len(moments), dtype, "cpu")
 
@@ -187,14 +209,14 @@ class Replay:
         if dense:
             self.state = self.state.with_bullet_slots(self.rules.enemy_shot_slots)
 
-    def step(self) -> Outcome:
+    def step(self) -> ArenaOutcome:
         """One step of every world; those whose recording is over repeat its last action."""
         action = torch.tensor([m.recording["actions"][min(m.t, m.recording.steps - 1)] for m in self.moments])
         draws = given_draws(self.moments, self.dtype)
         if self.dense:
             self.state, outcome = advance_densely(self.state, action, self.rules, self.tables, draws)
         else:
-            self.state, outcome = advance(self.state, action, self.rules, self.tables, draws, Kernels())
+            self.state, outcome = advance(self.state, action, self.rules, self.tables, draws, ArenaKernels())
         for moment in self.moments:
             moment.t += 1
         return outcome
@@ -221,7 +243,7 @@ class Differences:
         return same
 
 
-def compare(replay: Replay, outcome: Outcome, differences: Differences, worlds: list[int] | None = None) -> None:
+def compare(replay: Replay, outcome: ArenaOutcome, differences: Differences, worlds: list[int] | None = None) -> None:
     """Compares worlds after a step with the snapshots that follow it."""
     state = {name: value.double().numpy() for name, value in replay.state.items()}
     seen, reward = outcome.observation.double().numpy(), outcome.reward.numpy()

@@ -8,15 +8,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from envs.arena.draws import GivenDraws
-from envs.arena.rules import FAR, NEVER, Rules, make_rules
-from envs.arena.simulation import Kernels, Outcome, advance, advance_densely
-from envs.arena.spawning import begin
+from envs.arena.events import begin
+from envs.arena.rules import FAR, NEVER, ArenaRules, make_rules
+from envs.arena.simulation import ArenaKernels, ArenaOutcome, advance, advance_densely
 from envs.arena.state import ArenaState
 from envs.arena.tables import make_tables
+from tests.envs.arena.recorded import GivenDraws
 
 WAIT, SHOOT = 0, 5
-Step = Callable[..., tuple[ArenaState, Outcome]]
+Step = Callable[..., tuple[ArenaState, ArenaOutcome]]
 Point = tuple[float, float]
 
 
@@ -27,14 +27,14 @@ def draws(worlds: int = 1, fire: float = 1.0, angle: float = 0.0, gap: float = 0
 
 
 def stepping(dense: bool) -> Step:
-    def go(state: ArenaState, action: int = WAIT, given: GivenDraws | None = None, rules: Rules | None = None):
+    def go(state: ArenaState, action: int = WAIT, given: GivenDraws | None = None, rules: ArenaRules | None = None):
         rules = rules or make_rules(2, None)
         chosen = torch.full((len(state.step),), action)
         given = given or draws(len(state.step))
         tables = make_tables(rules, torch.float32, "cpu")
         if dense:
             return advance_densely(state, chosen, rules, tables, given)
-        return advance(state, chosen, rules, tables, given, Kernels())
+        return advance(state, chosen, rules, tables, given, ArenaKernels())
 
     return go
 
@@ -318,9 +318,9 @@ def test_sparse_and_dense_steps_lead_to_the_same_worlds() -> None:
         shapes = (8, worlds), (6, 5, worlds), (5, 5, worlds), (2, 5, worlds)
         return GivenDraws(*(torch.rand(shape, generator=generator) for shape in shapes))
 
-    def random_step(state: ArenaState, dense: bool = False) -> tuple[ArenaState, Outcome]:
+    def random_step(state: ArenaState, dense: bool = False) -> tuple[ArenaState, ArenaOutcome]:
         way = advance_densely if dense else advance
-        return way(state, action, rules, tables, given, *(() if dense else (Kernels(),)))
+        return way(state, action, rules, tables, given, *(() if dense else (ArenaKernels(),)))
 
     sparse = begin(torch.arange(worlds) % 5, 60.0, drawn().jitters, 4, rules, tables)
     for _ in range(150):

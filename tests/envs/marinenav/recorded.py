@@ -17,7 +17,7 @@ from torch import Tensor
 import envs
 from envs.marinenav.env import MarineNav
 from envs.marinenav.episodes import Config, default_robot, make_episode
-from envs.marinenav.published_noise import PublishedNoise
+from envs.marinenav.noise import PublishedNoise
 
 Table = dict[str, np.ndarray]
 Policy = Callable[[TensorDict], Tensor]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from envs.marinenav.env import MarineNav
 from envs.marinenav.episodes import Config, default_robot, make_episode
-from envs.marinenav.published_noise import PublishedNoise
+from envs.marinenav.noise import PublishedNoise
 from tests.envs.marinenav.recorded import act, build, lively_episodes
 from tests.exhaustive import exhaustive
 

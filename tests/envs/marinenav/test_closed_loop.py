@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from envs.marinenav.env import MarineNav
-from envs.marinenav.published_noise import PublishedNoise, perception_seeds
+from envs.marinenav.noise import PublishedNoise, perception_seeds
 from envs.marinenav.recording import MarineNavRecorder
 from tests.envs.marinenav.recorded import actor, assert_close, build, load_json, play
 from tests.exhaustive import exhaustive

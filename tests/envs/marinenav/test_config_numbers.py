@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from envs.marinenav.episodes import Config, make_episode
-from envs.marinenav.published_noise import PublishedNoise
+from envs.marinenav.noise import PublishedNoise
 from envs.marinenav.rules import HYDRODYNAMICS, PERCEPTION
 from tests.envs.marinenav.recorded import act, assert_close, build, robot
 from tests.exhaustive import exhaustive

@@ -1,0 +1,291 @@
+"""Rare events: the player shoots, an enemy fires, enemy shots vanish, a spawner makes an enemy, a phase is set up.
+
+An event is a pure function of the ``n`` worlds in which it happens; it returns what it changes in them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from .movement import length, length2
+from .rows import At, first_row, pick, rows_of, spots
+from .rules import FAR, NEVER, ArenaRules
+from .state import ArenaState, Changes, blank_state
+from .tables import ArenaTables
+
+# -- random numbers --------------------------------------------------------------------------------------------------
+
+
+class ArenaDraws(Protocol):
+    """Numbers in [0, 1) for the ``n`` worlds of an index tensor; None: for all."""
+
+    def fire(self, worlds: Tensor | None) -> Tensor:
+        """``[E, n]``: whether each enemy that is ready fires."""
+
+    def spawn(self, spawner: Tensor, worlds: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Angle ``[attempts + 1, n]`` and gap ``[attempts, n]`` of a new enemy of spawner ``[n]``."""
+
+    def jitter(self, worlds: Tensor | None) -> Tensor:
+        """``[2, S, n]``: displacement of a new phase's spawners."""
+
+
+class SampledDraws:
+    """Fresh numbers for ``num_worlds`` worlds from a ``torch.Generator``."""
+
+    def __init__(self, rules: ArenaRules, num_worlds: int, generator: torch.Generator, dtype: torch.dtype) -> None:
+        self._rules, self._worlds, self._generator, self._dtype = rules, num_worlds, generator, dtype
+
+    def _uniform(self, worlds: Tensor | int | None, *shape: int) -> Tensor:
+        count = self._worlds if worlds is None else worlds if isinstance(worlds, int) else len(worlds)
+        generator = self._generator
+        return torch.rand(*shape, count, generator=generator, dtype=self._dtype, device=generator.device)
+
+    def fire(self, worlds: Tensor | None) -> Tensor:
+        return self._uniform(worlds, self._rules.max_enemies)
+
+    def spawn(self, spawner: Tensor, worlds: Tensor | None) -> tuple[Tensor, Tensor]:
+        tries = self._rules.spawn_attempts
+        units = self._uniform(worlds, 2 * tries + 1)
+        return units[: tries + 1], units[tries + 1 :]
+
+    def jitter(self, worlds: Tensor | int | None) -> Tensor:
+        return self._uniform(worlds, 2, self._rules.num_spawners)
+
+
+# -- shots -----------------------------------------------------------------------------------------------------------
+
+
+_SURELY = 1.0e30  # makes a number beyond 1 of any positive one
+_LONG = 1.0e6  # steps, longer than any episode
+_SLACK = 0.05  # px, more than rounding adds up to in a projectile's life
+
+
+def flight_time(position: Tensor, velocity: Tensor, rules: ArenaRules, slack: float) -> Tensor:
+    """``[n]`` moves after which a projectile is gone: spent, or with its centre outside of the arena.
+
+    Positions are sums of many steps, so that the very move cannot be foretold to rounding: with ``slack`` px more room
+    on all sides the answer may be too late, with less too early.
+    """
+    moves = position.new_full(position.shape[1:], float(rules.shot_lifetime))
+    for axis, limit in enumerate((rules.width, rules.height)):
+        where, speed = position[axis], velocity[axis]
+        inside = torch.maximum((limit + slack - where) / speed, -(where + slack) / speed).floor()
+        moves = torch.minimum(moves, inside + 1)
+    return moves
+
+
+def outside(position: Tensor, rules: ArenaRules) -> Tensor:
+    """Whether centres ``[2, ...]`` are outside of the arena, bool."""
+    x, y = position
+    return (x < 0) | (x > rules.width) | (y < 0) | (y > rules.height)
+
+
+def flying(state: ArenaState, rules: ArenaRules) -> Tensor:
+    """The slots ``[N, n]`` bool of the player's shots that are alive."""
+    return (state.shot_ends > state.step) & ~outside(state.shots, rules)
+
+
+def quiet_steps(away: Tensor, velocity: Tensor, rules: ArenaRules) -> Tensor:
+    """How many steps pass ``[..., n]`` until a shot may touch a target, 0 if it may now.
+
+    A shot with velocity ``v`` and a target at the offset ``d`` that moves by at most ``s`` in any direction can touch
+    at the distance ``r`` after ``k`` steps where ``|d - k v| < r + k s``: from the smaller root on of
+    ``(v^2 - s^2) k^2 - 2 (d v + r s) k + d^2 - r^2``, if there is one and it is not past.
+
+    Args:
+        away: from the shot ``[2, T, ..., n]``.
+        velocity: ``[2, ..., n]``.
+    """
+    shape = (-1, *[1] * (away.dim() - 2))
+    radius = per_target(away, rules, rules.enemy_radius, rules.spawner_radius).view(shape)
+    reach = radius + (rules.shot_radius + 0.1)  # a tenth of a pixel for rounding
+    speed = per_target(away, rules, rules.enemy_speed, 0.0).view(shape)
+    square = rules.shot_speed**2 - speed**2
+    closing = torch.addcmul(away[0] * velocity[0], away[1], velocity[1]).add_(reach * speed)
+    apart = length2(away).sub_(reach**2)
+    past = torch.minimum(apart, -closing).clamp_min_(0)
+    root2 = torch.addcmul(apart.mul_(-square), closing, closing)
+    never = past.sub_(root2.clamp_max(0)).mul_(_SURELY)
+    first = closing.sub_(root2.clamp_min_(0).sqrt_()).div_(square).add_(never)
+    return first.amin(0).ceil_().clamp_(0, _LONG)
+
+
+def per_target(like: Tensor, rules: ArenaRules, enemy: float, spawner: float) -> Tensor:
+    """One number for each target, ``[T, 1]``."""
+    counts = (rules.max_enemies, rules.num_spawners)
+    return torch.cat([like.new_full((count, 1), value) for count, value in zip(counts, (enemy, spawner))])
+
+
+def shoot(state: ArenaState, rules: ArenaRules) -> Changes:
+    """The player's shot, already moved by its first step."""
+    angle = state.rotation.to(state.position.dtype)
+    velocity = torch.stack((angle.cos(), angle.sin())) * rules.shot_speed
+    where, start = state.spots(torch.remainder(state.fired, rules.shot_slots)), state.position + velocity
+    quiet = state.step + quiet_steps(state.targets - start[:, None], velocity, rules)
+    return {
+        "shots": [At(where, start)],
+        "shot_velocity": [At(where, velocity)],
+        "shot_ends": [At(where, state.step - 1 + flight_time(state.position, velocity, rules, _SLACK))],
+        "fired": state.fired + 1,
+        "quiet": torch.minimum(state.quiet, quiet),
+    }
+
+
+def fire(state: ArenaState, enemy: Tensor, slot: Tensor, rules: ArenaRules) -> Changes:
+    """The shot of enemy ``[n]`` at the player, in slot ``[n]``, already moved by its first step."""
+    shooter, where = state.spots(enemy), state.spots(slot)
+    origin = state.pick("targets", shooter)
+    toward = state.position - origin
+    distance = length(toward)
+    # On top of the player there is no direction to aim in: along +x then.
+    on_top = (distance == 0).to(distance.dtype)
+    velocity = torch.stack((toward[0] + on_top, toward[1])) * (rules.shot_speed / (distance + on_top))
+    start = state.step - 1
+    return {
+        "bullets": [At(where, origin + velocity)],
+        "bullet_velocity": [At(where, velocity)],
+        "bullet_born": [At(where, start)],
+        "bullet_ends": [At(where, start + flight_time(origin, velocity, rules, -_SLACK))],
+        "ready": [At(shooter, state.step + rules.fire_cooldown)],
+    }
+
+
+def jam(state: ArenaState, enemy: Tensor, rules: ArenaRules) -> Changes:
+    """Enemy ``[n]`` would fire, but all slots are taken."""
+    ready = [At(state.spots(enemy), state.step + rules.fire_cooldown)]
+    return {"ready": ready, "overflow": state.overflow + 1}
+
+
+def free_slot(ends: Tensor, rank: Tensor | float = 0.0) -> Tensor:
+    """The empty slot ``[n]`` of ``bullet_ends [K, n]`` that ``rank`` empty ones precede; K or more if there is none."""
+    count = ends.shape[0]
+    taken = ((NEVER - ends) * _SURELY).clamp_max(1)
+    before = (1 - taken).cumsum(0) - 1 - rank  # empty slots before this one, beyond those given away
+    return (rows_of(ends) + (before.abs() + taken) * count).amin(0)
+
+
+def vanish(state: ArenaState, rules: ArenaRules) -> Changes:
+    """Empties the slots of enemy shots whose time is over; a look at those that may be."""
+    due = state.bullet_ends <= state.step
+    over = due & ((state.step - state.bullet_born >= rules.shot_lifetime) | outside(state.bullets, rules))
+    later = torch.where(due & ~over, state.step + 1, state.bullet_ends)
+    return {**emptied(state, over), "bullet_ends": later.masked_fill(over, NEVER)}
+
+
+def emptied(state: ArenaState, slots: Tensor) -> dict[str, Tensor]:
+    """Empties slots ``[K, n]`` bool of enemy shots."""
+    return {
+        "bullets": state.bullets.masked_fill(slots, FAR),
+        "bullet_velocity": state.bullet_velocity.masked_fill(slots, 0.0),
+        "bullet_ends": state.bullet_ends.masked_fill(slots, NEVER),
+    }
+
+
+# -- enemies and phases ----------------------------------------------------------------------------------------------
+
+
+def waiting(state: ArenaState, rules: ArenaRules) -> Tensor:
+    """Worlds ``[n]`` bool where a spawner may make an enemy now."""
+    return (state.ready[rules.max_enemies :].amin(0) <= state.step) & (state.enemies < rules.enemy_cap)
+
+
+def next_spawner(state: ArenaState, rules: ArenaRules) -> Tensor:
+    """The first spawner ``[n]`` whose time has come (the last, where there is none)."""
+    due = (state.ready[rules.max_enemies :] <= state.step).to(state.step.dtype)
+    return first_row(due).clamp_max(rules.num_spawners - 1)
+
+
+def spawn(
+    state: ArenaState,
+    spawner: Tensor,
+    before: Tensor | int,
+    made: Tensor | int,
+    units: tuple[Tensor, Tensor],
+    rules: ArenaRules,
+    tables: ArenaTables,
+) -> Changes:
+    """A new enemy of spawner ``[n]``, where one fits or, after so many attempts, close to the spawner's rim.
+
+    Args:
+        before: enemies that other spawners of the world make before, in the same step.
+        made: enemies that all spawners of the world make in this step.
+        units: see :meth:`ArenaDraws.spawn`.
+    """
+    slots = rules.max_enemies
+    maker = state.spots(spawner + slots)
+    places = _places(state.pick("targets", maker), units, rules)  # [2, attempts + 1, n]
+    gaps = length2(places[:, :, None] - state.targets[:, None, :slots]).amin(1)
+    free = (gaps >= rules.spawn_clearance**2).to(gaps.dtype)
+    free[-1:].fill_(1.0)
+    where = state.spots((state.enemies + before).clamp_max(slots - 1))
+    speed = tables.speeds.index_select(0, phase_index(state.phase, rules))
+    resting = state.step + state.pick("period", state.spots(spawner))
+    return {
+        "targets": [At(where, pick(places, spots(first_row(free))))],
+        "target_health": [At(where, torch.full_like(speed, rules.enemy_health))],
+        "speed": [At(where, speed)],
+        "ready": [At(where, state.step), At(maker, resting)],
+        "enemies": state.enemies + made,
+        "quiet": state.step,
+    }
+
+
+def _places(centre: Tensor, units: tuple[Tensor, Tensor], rules: ArenaRules) -> Tensor:
+    """Where the attempts would put an enemy: at the rim plus a gap, the last one at a fixed small gap."""
+    low, high = rules.spawn_gap
+    rims = rules.spawner_radius + rules.enemy_radius
+    angle, gap = units
+    distance = torch.cat((rims + low + (high - low) * gap, torch.full_like(gap[:1], rims + low)))
+    angle = 2 * math.pi * angle
+    radius = rules.enemy_radius
+    x = centre[0] + distance * angle.cos()
+    y = centre[1] + distance * angle.sin()
+    return torch.stack((x.clamp(radius, rules.width - radius), y.clamp(radius, rules.height - radius)))
+
+
+def set_up(state: ArenaState, jitter: Tensor, rules: ArenaRules, tables: ArenaTables) -> dict[str, Tensor]:
+    """The phase that ``state.phase`` names: its spawners, and no enemies.
+
+    Args:
+        jitter: see :meth:`ArenaDraws.jitter`.
+    """
+    phase, slots = phase_index(state.phase, rules), rules.max_enemies
+    exists = tables.exists[:, phase]
+    radius = rules.spawner_radius
+    shifted = tables.anchors[..., phase] + rules.jitter * (2 * jitter - 1)
+    x, y = shifted[0].clamp(radius, rules.width - radius), shifted[1].clamp(radius, rules.height - radius)
+    spawners = torch.stack((x, y)).masked_fill(~exists, FAR)
+    health = torch.where(exists, rules.new_spawner_health, 0.0).to(spawners.dtype)
+    nobody = torch.zeros_like(state.speed[:slots])
+    return {
+        "targets": torch.cat((nobody.expand(2, *nobody.shape) + FAR, spawners), 1),
+        "target_health": torch.cat((nobody, health)),
+        "speed": torch.zeros_like(state.speed),
+        "ready": torch.cat((nobody + NEVER, torch.where(exists, state.step, NEVER))),
+        "period": tables.periods[phase].repeat(rules.num_spawners, 1),
+        "enemies": torch.zeros_like(state.enemies),
+        "phase_start": state.step,
+        "quiet": state.step,
+    }
+
+
+def begin(
+    phase: Tensor, health: float | None, jitter: Tensor, bullet_slots: int, rules: ArenaRules, tables: ArenaTables
+) -> ArenaState:
+    """New episodes that start in phase ``[n]``, with another health than the full one if given."""
+    state = blank_state(rules, bullet_slots, len(phase), jitter.dtype, jitter.device)
+    if health is not None:
+        state.health.fill_(health)
+    state.phase = phase.to(jitter.dtype)
+    new = set_up(state, jitter, rules, tables)
+    # Fields that begin alike must not be one tensor: steps write into them.
+    return state.replace(**{name: value.clone() for name, value in new.items()})
+
+
+def phase_index(phase: Tensor, rules: ArenaRules) -> Tensor:
+    """The phase ``[n]`` as an index; after the last one it stays the last."""
+    return phase.clamp_max(len(rules.phases) - 1).long()
