@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
-from torchrl.data import Composite, TensorSpec
 from torchrl.envs import EnvBase
 
 from envs.world import hooks_of
@@ -41,7 +40,6 @@ _EPISODE = 200
 _RESERVED = 8
 """Times the free memory that may be reserved without being used."""
 
-_GIGABYTE = 1e9
 _CGROUP, _OWN_GROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 _FIRST_VERSION = ("memory.limit_in_bytes", "memory.usage_in_bytes")
 
@@ -78,11 +76,9 @@ def check_fits(what: str, needed: Iterable[Need]) -> None:
         total, free = sum(need.bytes for need in found), free_bytes(device)
         if free is not None and total > free:
             large = sorted((need for need in found if need.bytes > total / 20), key=lambda need: -need.bytes)
-            parts = ", ".join(f"{need.part} {_gigabytes(need.bytes)}" for need in large)
-            raise ConfigError(
-                f"not enough memory: {what} needs {_gigabytes(total)} on {device}, where {_gigabytes(free)} are free: "
-                f"{parts}"
-            )
+            parts = ", ".join(f"{need.part} {need.bytes / 1e9:,.1f} GB" for need in large)
+            sizes = f"{total / 1e9:,.1f} GB on {device}, where {free / 1e9:,.1f} GB are free"
+            raise ConfigError(f"not enough memory: {what} needs {sizes}: {parts}")
 
 
 def needs(config: TrainConfig) -> list[Need]:
@@ -94,10 +90,10 @@ def needs(config: TrainConfig) -> list[Need]:
     if not (isinstance(worlds, int | float) and isinstance(stack, int | float)):
         return []  # it is told where the worlds are built
     worlds //= config.collector.workers
-    small = {name: value for name, value in (("frame_stack", 1), ("workers", 0)) if name in config.env}
-    options = {"compiled": False} if "compiled" in config.env else {}
+    plain = {"frame_stack": 1, "workers": 0, "compiled": False}
+    small = config.env | {name: value for name, value in plain.items() if name in config.env}
     with rng_untouched():
-        env = build_world({**config.env, **small}, "cpu", config.seed, num_worlds=_SAMPLE, **options)
+        env = build_world(small, "cpu", config.seed, num_worlds=_SAMPLE)
         try:
             shown = _shown(env, int(stack))
             state = sum(entry.nbytes for entry in _of_each_world(env)) / env.batch_size.numel()
@@ -120,9 +116,8 @@ def needs(config: TrainConfig) -> list[Need]:
     if isinstance(capacity := agent.get("buffer_size"), int | float) and not on_disk:
         twice = 1 if agent.get("recurrent") else 2  # what follows is stored too, but within sequences
         where = agent.get("replay_device")
-        storage = (
-            device if where is None else usable_device(str(where), "agent.replay_device", "null, cpu, cuda, cuda:<k>")
-        )
+        allowed = "null, cpu, cuda, cuda:<k>"
+        storage = device if where is None else usable_device(str(where), "agent.replay_device", allowed)
         row = twice * shown / agents
         decisions = config.total_frames / int(os.environ.get("WORLD_SIZE", "1"))
         decisions *= agents if c.count == "env_steps" else 1
@@ -204,31 +199,21 @@ def _shown(env: EnvBase, stack: int) -> float:
     size = 0.0
     for key, spec in env.observation_spec.items(include_nested=True, leaves_only=True):
         names = (key,) if isinstance(key, str) else key
-        size += _bytes(spec) * (stack if "observation" in names else 1)
+        size += spec.shape.numel() * spec.dtype.itemsize * (stack if "observation" in names else 1)
     return size / env.batch_size.numel()
-
-
-def _bytes(spec: TensorSpec) -> float:
-    assert not isinstance(spec, Composite)
-    return float(spec.shape.numel() * spec.dtype.itemsize)
 
 
 def _of_each_world(env: EnvBase) -> Iterator[Tensor]:
     """Tensors of the worlds' state that have a row for each of them; nothing of simulators that cannot be saved."""
-    pending: list[Any] = []
-    if hooks_of(env).saves_episodes:
-        env.reset()
-        pending = [env.state_dict()]
+    if not hooks_of(env).saves_episodes:
+        return
+    env.reset()
+    pending: list[Any] = [env.state_dict()]
     while pending:
         entry = pending.pop()
-        if isinstance(entry, Tensor):
-            if entry.dim() and len(entry) == env.batch_size.numel():
-                yield entry
+        if isinstance(entry, Tensor) and entry.dim() and len(entry) == env.batch_size.numel():
+            yield entry
         elif isinstance(entry, dict | TensorDictBase):
-            pending += list(entry.values())
+            pending += entry.values()
         elif isinstance(entry, list | tuple):
-            pending += list(entry)
-
-
-def _gigabytes(size: float) -> str:
-    return f"{size / _GIGABYTE:,.1f} GB"
+            pending += entry

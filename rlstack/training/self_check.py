@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import torch
 from tensordict import TensorDictBase
@@ -45,13 +44,13 @@ def self_check(config: TrainConfig, run: RunDirectory, stream: TextIO | None = N
     """
     with rng_untouched(), environment_errors(config.env):
         copy = _SmallCopy(config, run)
-        checks: list[tuple[str, Callable[[], str], str]] = [
-            ("specs", copy.specs, "the world's observation_spec, action_spec and outputs must agree (env.*)"),
-            ("forward", copy.forward, "agent.* does not fit the env's observations or actions"),
-            ("update", copy.update, "try smaller learning rates or input scaling (agent.lr_*, agent.inputs)"),
-            ("checkpoint", copy.checkpoint, "run_dir must be a writable folder with space left"),
-        ]
-        for name, check, hint in checks:
+        for check, hint in (
+            (copy.specs, "the world's observation_spec, action_spec and outputs must agree (env.*)"),
+            (copy.forward, "agent.* does not fit the env's observations or actions"),
+            (copy.update, "try smaller learning rates or input scaling (agent.lr_*, agent.inputs)"),
+            (copy.checkpoint, "run_dir must be a writable folder with space left"),
+        ):
+            name = check.__name__
             try:
                 print(f"[OK] {name}: {check()}", file=sys.stdout if stream is None else stream, flush=True)
             except ConfigError:
@@ -68,7 +67,9 @@ class _SmallCopy:
     def __init__(self, config: TrainConfig, run: RunDirectory) -> None:
         device = choose_device(config.device)
         self.run = run
-        self.env = build_world(config.env, device, config.seed, num_worlds=_WORLDS, **_eager(config))
+        # Compiling takes half a minute, worker processes take seconds, and they are not what is being checked.
+        eager = {key: value for key, value in (("compiled", False), ("workers", 0)) if key in config.env}
+        self.env = build_world(config.env, device, config.seed, num_worlds=_WORLDS, **eager)
         self.agent = build_agent(config.agent, self.env, config.total_frames, device)
 
     def specs(self) -> str:
@@ -108,11 +109,6 @@ class _SmallCopy:
             shutil.rmtree(folder, ignore_errors=True)
         free = shutil.disk_usage(self.run.path).free
         return f"checkpoint written and read back ({size / 1e6:.1f} MB without replay, {free / 1e9:.0f} GB free)"
-
-
-def _eager(config: TrainConfig) -> dict[str, Any]:
-    """Compiling takes half a minute, worker processes take seconds, and they are not what is being checked."""
-    return {key: value for key, value in {"compiled": False, "workers": 0}.items() if key in config.env}
 
 
 def check_buildable(config: TrainConfig) -> Agent:
