@@ -6,10 +6,8 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import TYPE_CHECKING, Any
-
-from typing_extensions import Self
 
 from envs.working import Work, at_work, following
 
@@ -29,69 +27,46 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Interrupts(Hook):
-    """Ends a run on SIGINT or SIGTERM: after a batch, or between two steps of an evaluation; at once before the first.
+    """Ends a run on SIGINT or SIGTERM: after a batch, or between two steps of an evaluation; the second one at once.
+
+    Before the first batch, where nothing would be lost, the first one does so, too. Outside of the main thread, where
+    Python allows no handlers, there are none.
 
     Args:
-        ranks: the processes of the run, which end it together.
+        ranks: the processes of the run, which end it together. Of several a second signal is ignored: torchrun passes
+            on what a terminal has already sent to everyone.
     """
 
     def __init__(self, ranks: Ranks) -> None:
-        self._stop = StopRequest(insist=ranks.count == 1)
+        self._requested = self._patient = False
+        self._insist = ranks.count == 1
+        self._previous: dict[int, Any] = {}
 
     def on_start(self, training: Training) -> None:
-        self._stop.patient = False  # a step may take minutes where worlds are compiled first
-        self._stop.__enter__()
+        if threading.current_thread() is threading.main_thread():
+            self._previous = {number: signal.signal(number, self._receive) for number in _SIGNALS}
 
     def on_collected(self, training: Training, batch: TensorDictBase, sequences: TensorDictBase) -> None:
-        self._stop.patient = True
+        self._patient = True
 
     def on_work(self, training: Training, work: Work) -> None:
-        if self._stop.requested and not work.over:
+        if self._requested and not work.over:
             raise Interrupted
 
     def on_iteration(self, training: Training) -> None:
-        if training.ranks.any(self._stop.requested) and training.frames < training.last_frame:
+        if training.ranks.any(self._requested) and training.frames < training.last_frame:
             raise Interrupted
 
     def close(self) -> None:
-        self._stop.__exit__(None, None, None)
-
-
-class StopRequest:
-    """While entered, the first SIGINT or SIGTERM only sets ``requested``; the second one interrupts at once.
-
-    Attributes:
-        patient: False while nothing would be lost: then the first one interrupts at once, too.
-
-    Args:
-        insist: False ignores the second one: torchrun passes on what a terminal has already sent to everyone.
-
-    Outside of the main thread, where Python allows no handlers, it does nothing.
-    """
-
-    def __init__(self, insist: bool = True) -> None:
-        self.requested, self.patient, self._insist = False, True, insist
-        self._previous: dict[int, Any] = {}
-
-    def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():
-            self._previous = {number: signal.signal(number, self._receive) for number in _SIGNALS}
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        if self._insist and (self.requested or not self.patient):
-            self.requested = True
+        before, self._requested = self._requested, True
+        if self._insist and (before or not self._patient):
             raise KeyboardInterrupt
-        if self.requested:
-            return
-        self.requested = True
-        print("\nstopping after this batch; once more stops at once", flush=True)
+        if not before:
+            print("\nstopping after this batch; once more stops at once", flush=True)
 
 
 @contextmanager

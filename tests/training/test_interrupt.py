@@ -27,7 +27,8 @@ from rlstack.evaluation.evaluator import evaluate
 from rlstack.league import run_league
 from rlstack.play.league import League
 from rlstack.training.demonstrations import gather
-from rlstack.training.interrupt import StopRequest, stopping_between_steps
+from rlstack.training.distributed import Ranks
+from rlstack.training.interrupt import Interrupts, stopping_between_steps
 from tests.play.test_league import config
 
 
@@ -158,9 +159,11 @@ def test_work_within_work_of_the_same_unit_adds_to_it() -> None:
     assert seen == [("outer", 0), ("outer", 2), ("outer", 5), ("outer", 5)]
 
 
-def test_where_nothing_would_be_lost_a_run_is_not_patient(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(KeyboardInterrupt), StopRequest() as stop:
-        stop.patient = False
+def test_before_the_first_batch_a_run_is_left_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    interrupts = Interrupts(Ranks())
+    before = signal.getsignal(signal.SIGINT)
+    interrupts.on_start(None)  # type: ignore[arg-type]
+    with pytest.raises(KeyboardInterrupt):
         ctrl_c()
-        pytest.fail("the first time")
-    assert stop.requested and capsys.readouterr().out == ""
+    interrupts.close()
+    assert signal.getsignal(signal.SIGINT) is before and capsys.readouterr().out == ""
