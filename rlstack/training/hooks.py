@@ -10,7 +10,6 @@ if TYPE_CHECKING:  # commands import hooks before torch, which takes seconds
 
     from envs.working import Work
     from rlstack.evaluation.evaluator import Evaluation
-    from rlstack.play.self_play import SelfPlay
 
     from .loop import Training
     from .notices import Notices
@@ -90,20 +89,6 @@ class Hook:
 
     def load_state_dict(self, state: Any) -> None:
         """Restores :meth:`state_dict`."""
-
-
-class SelfPlayHook(Hook):
-    """Lets snapshots of the agent join the opponents of its world."""
-
-    def __init__(self, self_play: SelfPlay) -> None:
-        self._self_play = self_play
-
-    def on_batch(self, training: Training, batch: TensorDictBase, metrics: Mapping[str, Any]) -> None:
-        if joined := self._self_play.observe(training.frames, training.agent):
-            training.event(joined)
-
-    def on_log(self, training: Training) -> Mapping[str, Any]:
-        return self._self_play.metrics()
 
 
 class NoticesHook(Hook):

@@ -20,7 +20,6 @@ from rlstack.agents.precision import decided
 from rlstack.config import ConfigError
 from rlstack.data.flatten import flatten_agents
 from rlstack.evaluation.evaluator import Evaluation, evaluate
-from rlstack.play.self_play import SelfPlay
 from rlstack.runs.checkpoint import state_digest
 from rlstack.runs.loading import MISFITS, brief, initialise, unfinished
 from rlstack.runs.run_directory import RunDirectory
@@ -33,7 +32,7 @@ from .curriculum import Curriculum
 from .distributed import Ranks
 from .guard import Guard
 from .hardware import Hardware
-from .hooks import DropBatch, Hook, SelfPlayHook
+from .hooks import DropBatch, Hook
 from .imitation import Imitation
 from .interrupt import Interrupted, Interrupts
 from .loggers import MetricLogger
@@ -41,6 +40,7 @@ from .monitor import Clock, Monitor, count_frames, is_due
 from .progress import Progress
 from .remote import build_worlds, remote, start_collector, worlds_here
 from .self_check import BatchChecks
+from .self_play import SelfPlay
 
 _OWN_STATE = (
     *("frames", "time", "best_rank", "agent", "replay", "env", "other_ranks", "other_ranks_env", "rng", "config"),
@@ -104,7 +104,6 @@ class Training:
         self._worlds: list[dict[str, Any]] | None = None  # of workers, to go on from
         self._prepared = False
         self.curriculum = None if config.curriculum is None else Curriculum(config.curriculum, self.env)
-        self_play = SelfPlay.of(self.env, run.path / "opponents", raw_config, self.agent)
         self.monitor, self.imitation = Monitor(), Imitation(config)
         found = [
             Interrupts(self.ranks),
@@ -114,7 +113,7 @@ class Training:
             Guard(config.guard, self.agent, run.path, self.ranks.seed(config.seed), config.collector.count),
             self.monitor,
             self.curriculum,
-            None if self_play is None else SelfPlayHook(self_play),
+            SelfPlay.of(self.env, run.path / "opponents", raw_config, self.agent),
             *hooks,
         ]
         self.hooks = [hook for hook in found if hook is not None]

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from tensordict import TensorDictBase
 
 from rlstack.agents.base import Agent
+from rlstack.play.pool import LEARNER
+from rlstack.play.versus import Versus
 from rlstack.runs.opponents import without_opponents
 
-from .pool import LEARNER
-from .versus import Versus
+from .hooks import Hook
+
+if TYPE_CHECKING:
+    from .loop import Training
 
 PROMOTION_GAMES = 100
 """Games since the last snapshot before a promotion is possible."""
 
 
-class SelfPlay:
+class SelfPlay(Hook):
     """Adds snapshots of a learner to the pool of a world with opponents, at intervals and on promotion.
 
     Args:
@@ -37,6 +43,13 @@ class SelfPlay:
             return None
         env.follow(agent.policy(explore=True))
         return cls(env, folder, config)
+
+    def on_batch(self, training: Training, batch: TensorDictBase, metrics: Mapping[str, Any]) -> None:
+        if joined := self.observe(training.frames, training.agent):
+            training.event(joined)
+
+    def on_log(self, training: Training) -> Mapping[str, Any]:
+        return self.metrics()
 
     def observe(self, frames: int, agent: Agent) -> str | None:
         """Adds the agent to the pool if it is time; returns what there is to tell."""
