@@ -17,9 +17,9 @@ from rlstack.agents import make_agent
 from rlstack.config import ConfigError, build, to_plain
 from rlstack.evaluation.evaluator import evaluate
 from rlstack.play.pool import LEARNER, Pool, Standings, make_sampler
-from rlstack.play.self_play import SelfPlay
 from rlstack.play.versus import Versus
 from rlstack.training.curriculum import Curriculum
+from rlstack.training.self_play import SelfPlay
 from rlstack.training.stages import CurriculumConfig
 from tests.play.duel import NAME, Duel
 
