@@ -115,7 +115,8 @@ def _begun(
         training = Training(config, directory, plain, ranks, hooks)
         if config.resume is not None:
             training.restore()
-            print(f"resuming at {training.frames:,} frames")
+            if training.frames:  # without a checkpoint it begins anew
+                print(f"resuming at {training.frames:,} frames")
         else:
             training.begin()
         training.prepare()

@@ -15,6 +15,7 @@ from hydra.core.global_hydra import GlobalHydra
 
 from rlstack.agents.on_policy import OnPolicy
 from rlstack.config import build, conf_dir, to_plain
+from rlstack.evaluation.evaluator import Evaluation
 from rlstack.runs.checkpoint import read_checkpoint
 from rlstack.runs.run_directory import RunDirectory
 from rlstack.training.config import TrainConfig
@@ -132,6 +133,24 @@ def test_a_hook_ends_a_run_with_a_checkpoint(tmp_path: Path) -> None:
     run.execute()
     latest = run.run.checkpoints.latest()
     assert run.frames == 64 and latest is not None and latest.name == "checkpoint_000000000064.pt"
+
+
+class Judge(Hook):
+    """Evaluates after 96 frames and at the end, and finds a return of its own."""
+
+    def evaluation_due(self, training: Training) -> bool | None:
+        return training.frames in (96, 128)
+
+    def evaluate(self, training: Training) -> Evaluation:
+        returns = torch.tensor([float(training.frames)], dtype=torch.float64)
+        return Evaluation({"return": returns, "success": torch.zeros(1)}, ["all"], "cartpole", {}, 0, "ppo")
+
+
+def test_a_hook_evaluates_in_place_of_the_run_when_it_says(tmp_path: Path) -> None:
+    evaluation = training(tmp_path / "run", Judge()).execute()
+    assert evaluation is not None and evaluation.summary()["eval/return"] == 128
+    rows = [row for row in read_metrics(tmp_path / "run/metrics.csv") if "eval/return" in row]
+    assert [row["eval/return"] for row in rows] == [96, 128]
 
 
 def test_between_a_run_and_its_agent_is_the_loop_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

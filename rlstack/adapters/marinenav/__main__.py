@@ -101,7 +101,7 @@ def train_together(places: Sequence[Path], num_procs: int, argv: Callable[[Path]
         KeyboardInterrupt: it was stopped.
         ConfigError, RunError: after all others have ended, for the first trial that failed.
     """
-    waiting, running = deque(places), dict[Path, subprocess.Popen[str]]()
+    waiting, running = deque(places), dict[Path, subprocess.Popen[bytes]]()
     errors: list[Exception] = []
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -127,27 +127,25 @@ def train_together(places: Sequence[Path], num_procs: int, argv: Callable[[Path]
         raise errors[0]
 
 
-def _start(argv: Sequence[str], place: Path) -> subprocess.Popen[str]:
+def _start(argv: Sequence[str], place: Path) -> subprocess.Popen[bytes]:
     """A process that Ctrl-C does not reach: a terminal sends it to a whole session, but only this one decides."""
     with (place / OUTPUT).open("a", encoding="utf-8") as output:
-        return subprocess.Popen(argv, stdout=output, stderr=subprocess.PIPE, text=True, start_new_session=True)
+        return subprocess.Popen(argv, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
 
 
-def _conclude(place: Path, process: subprocess.Popen[str], stopping: bool = False) -> list[Exception]:
+def _conclude(place: Path, process: subprocess.Popen[bytes], stopping: bool = False) -> list[Exception]:
     """Says how a trial ended, and returns what went wrong."""
-    _, said = process.communicate()
-    if process.returncode == 0:
+    status = process.wait()
+    if status == 0:
         print(f"{place}: finished, success {score(place, ObjectiveConfig()):.3f}", flush=True)
-    elif stopping or process.returncode == INTERRUPTED_STATUS:
+    elif stopping or status == INTERRUPTED_STATUS:
         print(f"{place}: stopped", flush=True)
     else:
-        lines = said.strip().splitlines()
-        told = bool(lines) and lines[-1].startswith("error: ")
-        reason = lines[-1].removeprefix("error: ") if told else f"its process ended with status {process.returncode}"
-        if not told:
-            print(said, end="", file=sys.stderr)
+        last = (place / OUTPUT).read_text(encoding="utf-8", errors="replace").strip().rpartition("\n")[2]
+        told = last.startswith("error: ")
+        reason = last.removeprefix("error: ") if told else f"its process ended with status {status}, see {OUTPUT}"
         print(f"{place}: failed, {reason}", flush=True)
-        return [(ConfigError if process.returncode == USER_ERROR_STATUS else RunError)(f"{place}: {reason}")]
+        return [(ConfigError if status == USER_ERROR_STATUS else RunError)(f"{place}: {reason}")]
     return []
 
 
