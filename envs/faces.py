@@ -17,6 +17,8 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from .keys import GROUP
+
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
     from torchrl.data import TensorSpec
@@ -57,7 +59,6 @@ class SingleWorld(gymnasium.Env[Any, Any]):
 
     def __init__(self, world: str, render_mode: str | None = None, **options: Any) -> None:
         from . import registry
-        from .world import GROUP
 
         if render_mode not in (None, "rgb_array"):
             raise ValueError(f"render_mode: {render_mode!r} is unknown, allowed: rgb_array and None")

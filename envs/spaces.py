@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gymnasium import spaces
 
+from .keys import ACTION_MASK
+
 if TYPE_CHECKING:
     import torch
     from torchrl.data import TensorSpec
@@ -131,8 +133,6 @@ def finite(low: Array, high: Array) -> bool:
 if TYPE_CHECKING:
     import torch
     from torchrl.data import TensorSpec
-
-ACTION_MASK = "action_mask"
 
 
 class Observations:

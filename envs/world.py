@@ -19,14 +19,13 @@ from typing_extensions import Self
 
 from .actions import Reader, reader
 from .freed_memory import keep_freed_memory
+from .keys import ACTION_MASK as ACTION_MASK
+from .keys import GROUP as GROUP
+from .keys import MEMORY as MEMORY
 from .pool import StartPool
 from .recording import EpisodeRecorder, EpisodeRecording
 from .waiting import looks_are_free
 
-GROUP = "agents"
-"""Key of what belongs to the agents of worlds that have several, ``[W, A, ...]``."""
-MEMORY = "memory"
-"""Key, at the root or in the group ``agents``, of what a policy remembers of the episode; see :class:`World`."""
 MOST_STEPS = 1_000_000_000
 """Of an episode at most; counters of steps are whole numbers in floating-point statistics."""
 
@@ -271,6 +270,8 @@ class World(WorldHooks, EnvBase):
     carries_memory = saves_episodes = True
     clamps_actions: bool = True
     """Whether continuous actions beyond the spec's bounds become the bound; False where the rules know larger ones."""
+    choices: Sequence[int] | None = None
+    """How many choices each part of an action has, where :meth:`rand_action` should draw allowed ones."""
     _pool: StartPool[Any] | None = None
     """Beginnings made in advance, which another seed makes worthless."""
     _begun = False
@@ -337,6 +338,18 @@ class World(WorldHooks, EnvBase):
     @abstractmethod
     def _current(self) -> TensorDict:
         """Observations and other root entries of all worlds as they stand, without the end flags."""
+
+    def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
+        """Random actions; allowed ones where :attr:`choices` are declared and ``tensordict`` has an ``action_mask``."""
+        where = (GROUP,) if GROUP in self.full_action_spec.keys() else ()  # noqa: SIM118
+        mask = None if tensordict is None or self.choices is None else tensordict.get((*where, ACTION_MASK), None)
+        if mask is None or tensordict is None or self.choices is None:
+            return super().rand_action(tensordict)
+        parts = mask.reshape(-1, mask.shape[-1]).split(list(self.choices), -1)
+        # Where a mask allows nothing of a part, anything.
+        drawn = [(part | ~part.any(-1, keepdim=True)).float().multinomial(1) for part in parts]
+        key = (*where, "action")
+        return tensordict.set(key, torch.cat(drawn, -1).reshape(self.full_action_spec[key].shape))
 
     def _step(self, tensordict: TensorDictBase) -> TensorDict:
         self._check_begun()
@@ -546,17 +559,6 @@ def hand_on(source: TensorDictBase, target: TensorDictBase, forget: bool = False
             own = agents.get("done", None)
             memory = memory if own is None else _kept(memory, own)
         target.set((GROUP, MEMORY), memory)
-
-
-def allowed_choices(mask: Tensor, counts: Sequence[int]) -> Tensor:
-    """Random choices of k parts, ``[N, k]``, that a mask allows; where it allows none of a part, anything.
-
-    Args:
-        mask: ``[..., sum(counts)]`` bool, of N entries in all.
-        counts: of the choices of each part.
-    """
-    parts = mask.reshape(-1, mask.shape[-1]).split(list(counts), -1)
-    return torch.cat([(part | ~part.any(-1, keepdim=True)).float().multinomial(1) for part in parts], -1)
 
 
 def _kept(memory: Tensor, done: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import TensorSpec, Unbounded
 
+from ..keys import GROUP
 from ..pool import StartPool
 from ..waiting import looks_are_free, put_where
 from ..world import MOST_STEPS, Sides, World, check_within, flag_spec
@@ -223,7 +224,7 @@ class Echelon(World):
         ends = {"terminated": terminated, "truncated": truncated, "done": terminated | truncated}
         for name, value in ends.items():
             root.set(name, value)
-        agents = root.get("agents")
+        agents = root.get(GROUP)
         gone = ~self._active[..., None]
         agents.set("reward", outcome.reward.flatten(0, 1).T.contiguous()[..., None])
         agents.set("terminated", terminated[:, None] | gone)
@@ -239,7 +240,7 @@ class Echelon(World):
         if self._shown.mask is not None:
             seen["action_mask"] = self._shown.mask
         agents = TensorDict._new_unsafe(seen, batch_size=lead, device=self.device)
-        return TensorDict._new_unsafe({"agents": agents, "episode": episode}, batch_size=worlds, device=self.device)
+        return TensorDict._new_unsafe({GROUP: agents, "episode": episode}, batch_size=worlds, device=self.device)
 
     @property
     def worlds(self) -> Match:

@@ -13,7 +13,7 @@ from torch import Tensor
 from torchrl.data import TensorSpec
 
 from ..spaces import Array
-from ..world import Act, World, allowed_choices, hand_on
+from ..world import Act, World, hand_on
 from .batch import Batch, collect
 from .making import Recipe, missing_package
 from .simulators import Codec, EnvironmentSimulators, LocalSimulators
@@ -91,6 +91,7 @@ class Gymnasium(World):
         self._simulators: EnvironmentSimulators | None = None
         self._over = False
         self._steps_before = 0
+        self.choices = self._codec.actions.nvec if self._codec.mask else None
         self._set_specs()
 
     def _set_specs(self) -> None:
@@ -170,7 +171,7 @@ class Gymnasium(World):
     @property
     def worker_failures(self) -> int:
         """How many workers have been replaced."""
-        return getattr(self._simulators, "failures", 0)
+        return 0 if self._simulators is None else self._simulators.failures
 
     def _advance(self, tensordict: TensorDictBase) -> TensorDict:
         self._take(tensordict.get("action").detach().cpu().numpy())
@@ -223,14 +224,6 @@ class Gymnasium(World):
 
     def _current(self) -> TensorDict:
         return self._batch.root()
-
-    def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
-        """A random action for every environment, an allowed one where ``tensordict`` has an ``action_mask``."""
-        mask = None if tensordict is None else tensordict.get("action_mask", None)
-        if mask is None or tensordict is None:
-            return super().rand_action(tensordict)
-        drawn = allowed_choices(mask, self._codec.actions.nvec)
-        return tensordict.set("action", drawn.reshape(self.action_spec.shape))
 
     # -- seeds and checkpoint ------------------------------------------------------------------------------------
 

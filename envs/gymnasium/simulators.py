@@ -8,7 +8,8 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
-from ..spaces import ACTION_MASK, Actions, Array, Observations, has_mask, split_mask
+from ..keys import ACTION_MASK
+from ..spaces import Actions, Array, Observations, has_mask, split_mask
 from .making import Environment, Recipe
 
 
@@ -77,7 +78,9 @@ class SimulatorArrays:
 
 
 class EnvironmentSimulators(Protocol):
-    """Environments behind :class:`SimulatorArrays`, here or in other processes."""
+    """Environments behind :class:`SimulatorArrays`, here or in other processes; ``failures`` of these were replaced."""
+
+    failures: int
 
     def step(self) -> None:
         """Takes the stored actions; environments that have ended stay as they are, with reward 0."""
@@ -100,6 +103,8 @@ class LocalSimulators:
         environments: one for each row.
         rows: which rows of ``arrays`` are theirs.
     """
+
+    failures = 0
 
     def __init__(
         self, recipe: Recipe, environments: Sequence[Environment], rows: range, codec: Codec, arrays: SimulatorArrays

@@ -11,6 +11,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import Bounded, Categorical, Composite, TensorSpec
 
+from ..keys import GROUP
 from ..pool import StartPool
 from ..waiting import chosen, put_where
 from ..world import MOST_STEPS, World, check_within, flag_spec
@@ -71,7 +72,7 @@ def _restored(saved: dict[str, Any], device: torch.device) -> tuple[WorldState, 
     """State and observation from the ``"state"`` and ``"observation"`` of a saved dict."""
     state = WorldState(**{name: value.to(device, copy=True) for name, value in saved["state"].items()})
     observation = TensorDict(saved["observation"], device=device).auto_batch_size_(1)
-    agents = observation.get("agents").auto_batch_size_(2)
+    agents = observation.get(GROUP).auto_batch_size_(2)
     agents.get("observation").auto_batch_size_(2)
     return state, observation.to(device)
 
@@ -305,14 +306,14 @@ class MarineNav(World):
         self._state, root, ends = self._conclude(moved, before - after, self._rules, self.options, noise)
         self._total_steps += self.all_worlds
         self._observation = self._as_tensordict(root)
-        return self._as_tensordict({**root, **ends, "agents": root["agents"] | ends["agents"]})
+        return self._as_tensordict({**root, **ends, GROUP: root[GROUP] | ends[GROUP]})
 
     def _as_tensordict(self, report: Report) -> TensorDict:
-        worlds, robots = report["agents"]["active"].shape
-        observation = TensorDict(report["agents"]["observation"], [worlds, robots], self.device)
-        agents = TensorDict({**report["agents"], "observation": observation}, [worlds, robots], self.device)
+        worlds, robots = report[GROUP]["active"].shape
+        observation = TensorDict(report[GROUP]["observation"], [worlds, robots], self.device)
+        agents = TensorDict({**report[GROUP], "observation": observation}, [worlds, robots], self.device)
         episode = TensorDict(report["episode"], [worlds], self.device)
-        return TensorDict({**report, "agents": agents, "episode": episode}, [worlds], self.device)
+        return TensorDict({**report, GROUP: agents, "episode": episode}, [worlds], self.device)
 
     def _current(self) -> TensorDict:
         return self._observation.copy()

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from ..keys import GROUP
 from ..recording import EpisodeRecorder, EpisodeRecording
 from .rules import MarineNavRules
 from .simulation import AFTER_COLLISION, AFTER_GOAL, COLLISION, GOAL, TIME_OUT
@@ -125,7 +126,7 @@ class MarineNavRecorder(EpisodeRecorder[dict[str, Any], MarineNavRecording]):
     """Collects recordings of some worlds of an env, one episode of each."""
 
     def _look(self, places: list[int]) -> list[dict[str, Any]]:
-        shown = self._env._current()["agents"]
+        shown = self._env._current()[GROUP]
         return [self._frame(place, int(self._worlds[place]), shown) for place in places]
 
     def _time(self, frame: dict[str, Any]) -> float:

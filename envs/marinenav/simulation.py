@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..keys import GROUP
 from .dynamics import move, thrust_change
 from .perception import NoiseDraws, Percept, perceive
 from .rules import MarineNavRules
@@ -145,7 +146,7 @@ def show(state: WorldState, percept: Percept, info: Tensor, energy: Tensor) -> R
         "phi": worlds_first(percept.phi),
         "energy": worlds_first(energy),
     }
-    return {"agents": agents, "episode": episode(state)}
+    return {GROUP: agents, "episode": episode(state)}
 
 
 def episode(state: WorldState) -> dict[str, Tensor]:
@@ -184,7 +185,7 @@ def ends(state: WorldState, was_active: Tensor, out: StepOutputs, options: StepO
     flags = {"done": done, "terminated": done * (1 - truncated), "truncated": truncated}
     agents = {name: worlds_first(value > 0)[..., None] for name, value in flags.items()}
     return {
-        "agents": {"reward": worlds_first(out.reward)[..., None], **agents},
+        GROUP: {"reward": worlds_first(out.reward)[..., None], **agents},
         "done": world_done[:, None] > 0,
         "terminated": (world_done * (1 - late))[:, None] > 0,
         "truncated": late[:, None] > 0,

@@ -12,8 +12,9 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import TensorSpec
 
-from ..spaces import ACTION_MASK, Actions, Array, Observations, has_mask, split_mask
-from ..world import GROUP, World, allowed_choices, flag_spec
+from ..keys import ACTION_MASK
+from ..spaces import Actions, Array, Observations, has_mask, split_mask
+from ..world import GROUP, World, flag_spec
 from .making import build, common_space, parallel_factory
 
 _ENDS = ("done", "terminated", "truncated")
@@ -124,14 +125,6 @@ class PettingZoo(World):
         _, infos = self._envs[0].reset(seed=0)
         return any(ACTION_MASK in info for info in infos.values())
 
-    def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
-        """Random actions, allowed ones where ``tensordict`` has an ``action_mask``."""
-        mask = None if tensordict is None else tensordict.get((GROUP, ACTION_MASK), None)
-        if mask is None or tensordict is None:
-            return super().rand_action(tensordict)
-        drawn = allowed_choices(mask, self._actions.nvec)
-        return tensordict.set((GROUP, "action"), drawn.view(self.full_action_spec[GROUP, "action"].shape))
-
     # -- specs ---------------------------------------------------------------------------------------------------
 
     def _set_specs(self) -> None:
@@ -139,6 +132,7 @@ class PettingZoo(World):
         shown: dict[str, TensorSpec] = {"observation": self._observations.spec(lead, self.device)}
         shown["active"] = flag_spec(*lead, device=self.device)
         if self._masked:
+            self.choices = self._actions.nvec
             shown[ACTION_MASK] = self._actions.mask_spec(lead, self.device)
         self.declare_specs(shown, self._actions.spec(lead, self.device), agents=len(self.agents))
 

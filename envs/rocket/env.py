@@ -12,6 +12,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import Unbounded
 
+from ..keys import GROUP
 from ..pool import StartPool
 from ..waiting import chosen, looks_are_free, put_where
 from ..world import Sides, World, check_within
@@ -220,7 +221,7 @@ class Rocket(World):
         ends = {"terminated": terminated, "truncated": truncated, "done": terminated | truncated}
         for name, value in ends.items():
             root.set(name, value)
-        agents = root.get("agents")
+        agents = root.get(GROUP)
         absent = ~self._active[..., None]
         agents.set("reward", outcome.reward.T.to(self.float_dtype)[..., None])
         agents.set("terminated", terminated[:, None] | absent)
@@ -234,7 +235,7 @@ class Rocket(World):
         episode = TensorDict._new_unsafe(columns, batch_size=worlds, device=self.device)
         seen = {"observation": self._observation, "active": self._active}
         agents = TensorDict._new_unsafe(seen, batch_size=lead, device=self.device)
-        return TensorDict._new_unsafe({"agents": agents, "episode": episode}, batch_size=worlds, device=self.device)
+        return TensorDict._new_unsafe({GROUP: agents, "episode": episode}, batch_size=worlds, device=self.device)
 
     @property
     def worlds(self) -> Match:

@@ -14,8 +14,9 @@ from torch import Tensor
 from torchrl.data import Binary, Composite, NonTensor, TensorSpec
 from torchrl.envs import EnvBase
 
-from ..spaces import ACTION_MASK, nest
-from ..world import GROUP, World, allowed_choices
+from ..keys import ACTION_MASK
+from ..spaces import nest
+from ..world import GROUP, World
 from .encodings import Form, action_form, maker, observation_form
 
 _ENDS = ("done", "terminated", "truncated")
@@ -128,6 +129,7 @@ class TorchRL(World):
                 raise ValueError(
                     f"id: {self._mask_key} of this environment has not {size} entries, one for each choice"
                 )
+            self.choices = self._action.choices
             shown[ACTION_MASK] = Binary(size, shape=(*lead, size), dtype=torch.bool, device=self.device)
         else:
             self._mask_key = None
@@ -318,15 +320,6 @@ class TorchRL(World):
 
     def _current(self) -> TensorDict:
         return self._shown.copy()
-
-    def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
-        """Random actions, allowed ones where ``tensordict`` has an ``action_mask``."""
-        where = (GROUP,) if self._agents else ()
-        mask = None if tensordict is None else tensordict.get((*where, ACTION_MASK), None)
-        if mask is None or tensordict is None:
-            return super().rand_action(tensordict)
-        drawn = allowed_choices(mask, self._action.choices)
-        return tensordict.set((*where, "action"), drawn.reshape(self._action.spec.shape))
 
     # -- seeds and checkpoint ------------------------------------------------------------------------------------
 

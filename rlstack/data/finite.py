@@ -10,6 +10,8 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from envs.keys import GROUP
+
 LEARNED_FROM = frozenset({"observation", "action", "reward", "raw_action", "log_prob", "memory"})
 """Of a batch, what an agent sees; what else a world tells is its own business."""
 _HALF = (torch.float16, torch.bfloat16)
@@ -45,7 +47,7 @@ def _first(key: tuple[str, ...], value: Tensor) -> Finding:
     step = int(steps.any(0).int().argmax())
     world = int(steps[:, step].int().argmax())
     entry, wrong = value[world, step], bad[world, step]
-    agent = int(wrong.nonzero()[0, 0]) if "agents" in key else None
+    agent = int(wrong.nonzero()[0, 0]) if GROUP in key else None
     stage = 2 if key[0] == "next" else int("observation" not in key)
     return Finding(step, stage, ".".join(key), world, agent, float(entry[wrong][0]))
 

@@ -8,13 +8,15 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
+from envs.keys import GROUP
+
 _ROOT = ("observation", "action", "action_mask", "raw_action", "log_prob", "memory")
 _NEXT = ("observation", "reward", "terminated", "done", "action_mask", "memory")
 STAYS = ("next", "active")
 """Key, of agents in a group, of who is there after a step."""
 
 
-def flatten_agents(batch: TensorDictBase, group: str | None = "agents") -> TensorDict:
+def flatten_agents(batch: TensorDictBase, group: str | None = GROUP) -> TensorDict:
     """Folds the agent axis into the batch.
 
     An agent's episode also ends with its world's, whatever the agent's own flags say: what follows is another one.

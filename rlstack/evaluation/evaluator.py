@@ -14,6 +14,7 @@ from torch import Tensor
 from torchrl.envs import EnvBase
 
 import envs
+from envs.keys import GROUP
 from envs.recording import EpisodeRecorder
 from envs.registry import evaluation_options
 from envs.working import Work, working
@@ -242,7 +243,7 @@ class EpisodeStatistics:
         self.found: dict[int, str] = {}
         self._env, self._worlds = env, env.batch_size.numel()
         self.running = torch.ones(self._worlds, dtype=torch.bool, device=first.device)
-        active = first.get(("agents", "active"), None)
+        active = first.get((GROUP, "active"), None)
         self._present = None if active is None else active.reshape(self._worlds, -1).double()
         self._return: Tensor | float = 0.0
         self._length = 0

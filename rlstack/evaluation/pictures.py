@@ -18,6 +18,7 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 from torchrl.envs import EnvBase
 
+from envs.keys import GROUP
 from envs.recording import EpisodeRecorder
 from envs.rendering.canvas import Picture
 from envs.rendering.films import Animation, save_animation, save_grid
@@ -246,7 +247,7 @@ def numbers(tensordict: TensorDictBase, most: int = 8) -> str:
     """Observation, action and reward of a step as text, at most ``most`` numbers of each."""
     parts = []
     for name, place in (("observation", tensordict), ("action", tensordict), ("reward", tensordict.get("next"))):
-        agents = place.get("agents", None)
+        agents = place.get(GROUP, None)
         value = place.get(name, None) if agents is None else agents.get(name, None)
         if isinstance(value, TensorDictBase):
             value = torch.cat([leaf.double().flatten() for leaf in value.values(True, True)])

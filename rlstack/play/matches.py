@@ -11,6 +11,7 @@ from torch import Tensor
 from torchrl.envs import EnvBase
 
 import envs
+from envs.keys import GROUP
 from envs.working import Work, working
 from envs.world import Sides, hooks_of
 from rlstack.config import ConfigError
@@ -143,7 +144,7 @@ class _Round:
         self._seats.seat(self._game.clone(), self._pairs[self._game])
         ended = 0
         while ended < len(self._pairs):
-            root.set(("agents", "action"), self._seats.act(root.get("agents")))
+            root.set((GROUP, "action"), self._seats.act(root.get(GROUP)))
             following, root = self._step(root)
             over = self._take(following)
             ended += len(over)

@@ -12,6 +12,7 @@ from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
+from envs.keys import GROUP
 from envs.marinenav.env import MarineNav
 from envs.marinenav.episodes import Config
 from envs.marinenav.generator import episode_options
@@ -39,7 +40,7 @@ def play_episodes(
     An episode ends at the first collision, when all robots have finished, or after ``max_steps``.
 
     Args:
-        policy: acts on ``("agents", "observation")``.
+        policy: acts on ``(GROUP, "observation")``.
         configs: the episodes.
         noise_robots: number of robots below five times which noise seeds are drawn, see ``perception_seeds``.
         continuous_actions: thrust rates, else choices.
@@ -87,7 +88,7 @@ def _play(
     with torch.no_grad():
         for _ in range(max_steps):
             actions.append(_act(policy, shown, dtype))
-            following = env.step(shown.set(("agents", "action"), actions[-1])).get("next")
+            following = env.step(shown.set((GROUP, "action"), actions[-1])).get("next")
             frames.append(_frame(env, following))
             lengths += running
             for name, value in _statistics(following).items():
@@ -106,22 +107,22 @@ def _kappa(configs: Sequence[Config]) -> list[list[float]]:
 
 
 def _act(policy: TensorDictModuleBase, shown: TensorDictBase, dtype: torch.dtype) -> Tensor:
-    observation = shown.get(("agents", "observation"))
+    observation = shown.get((GROUP, "observation"))
     seen = observation.apply(lambda value: value.to(dtype) if value.is_floating_point() else value)
-    root = TensorDict({"agents": TensorDict({"observation": seen}, seen.batch_size)}, shown.batch_size, shown.device)
-    return policy(root).get(("agents", "action"))
+    root = TensorDict({GROUP: TensorDict({"observation": seen}, seen.batch_size)}, shown.batch_size, shown.device)
+    return policy(root).get((GROUP, "action"))
 
 
 def _frame(env: MarineNav, shown: TensorDictBase) -> Frame:
     """The recorded values of the current step, ``[W, A, ...]``."""
-    state, observation = env.state, shown.get(("agents", "observation"))
+    state, observation = env.state, shown.get((GROUP, "observation"))
     return {
         "own": observation.get("self"),
         "objects": observation.get("objects"),
         "mask": observation.get("mask"),
         "motion": torch.cat((state.pose, state.velocity_r, state.velocity), -1),
         "thrust": state.thrust,
-        "active": shown.get(("agents", "active")),
+        "active": shown.get((GROUP, "active")),
     }
 
 
