@@ -11,6 +11,8 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import Bounded, Categorical, Composite, TensorSpec
 
+from envs.tensordicts import unchecked
+
 from ..pool import StartPool
 from ..waiting import chosen, looks_are_free
 from ..world import World
@@ -210,13 +212,13 @@ class Arena(World):
     def _current(self) -> TensorDict:
         lead = self.batch_size
         columns = {name: row[:, None] for name, row in zip(STATISTICS, self._episode.unbind(0))}
-        episode = TensorDict._new_unsafe(columns, batch_size=lead, device=self.device)
+        episode = unchecked(columns, batch_size=lead, device=self.device)
         observation: Any = self._observation
         if self._grouped:
             parts = {name: observation[:, part] for name, part in GROUPS.items()}
-            observation = TensorDict._new_unsafe(parts, batch_size=lead, device=self.device)
+            observation = unchecked(parts, batch_size=lead, device=self.device)
         entries = {"observation": observation, "episode": episode}
-        return TensorDict._new_unsafe(entries, batch_size=lead, device=self.device)
+        return unchecked(entries, batch_size=lead, device=self.device)
 
     @property
     def worlds(self) -> ArenaState:

@@ -13,6 +13,8 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import Categorical, Unbounded
 
+from envs.tensordicts import unchecked
+
 from ..world import MOST_STEPS, World, check_within
 
 GRAVITY, CART_MASS, POLE_MASS, HALF_POLE = 9.8, 1.0, 0.1, 0.5  # m/s^2, kg, kg, m
@@ -85,7 +87,7 @@ class CartPole(World):
 
     def _tensordict(self, entries: dict[str, Any]) -> TensorDict:
         # The public constructor checks every entry, which takes as long as the simulation.
-        return TensorDict._new_unsafe(entries, batch_size=self.batch_size, device=self.device)
+        return unchecked(entries, batch_size=self.batch_size, device=self.device)
 
     def _state_to_save(self) -> dict[str, Any]:
         return {"state": self.state, "length": self.length}

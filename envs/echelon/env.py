@@ -11,6 +11,8 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import TensorSpec, Unbounded
 
+from envs.tensordicts import unchecked
+
 from ..keys import GROUP
 from ..pool import StartPool
 from ..waiting import looks_are_free, put_where
@@ -235,12 +237,12 @@ class Echelon(World):
     def _current(self) -> TensorDict:
         worlds, lead = self.batch_size, torch.Size([self.num_worlds, self._teams * self.tables.mechs])
         columns = {name: row[:, None] for name, row in zip(STATISTICS, self._episode.unbind(0))}
-        episode = TensorDict._new_unsafe(columns, batch_size=worlds, device=self.device)
+        episode = unchecked(columns, batch_size=worlds, device=self.device)
         seen = {"observation": self._shown.observation, "active": self._active}
         if self._shown.mask is not None:
             seen["action_mask"] = self._shown.mask
-        agents = TensorDict._new_unsafe(seen, batch_size=lead, device=self.device)
-        return TensorDict._new_unsafe({GROUP: agents, "episode": episode}, batch_size=worlds, device=self.device)
+        agents = unchecked(seen, batch_size=lead, device=self.device)
+        return unchecked({GROUP: agents, "episode": episode}, batch_size=worlds, device=self.device)
 
     @property
     def worlds(self) -> Match:

@@ -10,6 +10,8 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
+from envs.tensordicts import unchecked
+
 from ..spaces import Array, Observations
 from ..world import Act
 from .simulators import SimulatorArrays
@@ -102,7 +104,7 @@ class Batch:
 
     def _tensordict(self, entries: dict[str, Any]) -> TensorDict:
         # The public constructor checks every entry, which would take a third of a step of a small batch.
-        return TensorDict._new_unsafe(entries, batch_size=self._size, device=self._device)
+        return unchecked(entries, batch_size=self._size, device=self._device)
 
 
 # -- many steps, written side by side as they happen -----------------------------------------------------------------
@@ -185,4 +187,4 @@ def collect(
 
 
 def _made(entries: dict[str, Any], size: tuple[int, ...]) -> TensorDict:
-    return TensorDict._new_unsafe(entries, batch_size=torch.Size(size), device=torch.device("cpu"))
+    return unchecked(entries, batch_size=torch.Size(size), device=torch.device("cpu"))

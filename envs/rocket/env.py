@@ -12,6 +12,8 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import Unbounded
 
+from envs.tensordicts import unchecked
+
 from ..keys import GROUP
 from ..pool import StartPool
 from ..waiting import chosen, looks_are_free, put_where
@@ -232,10 +234,10 @@ class Rocket(World):
     def _current(self) -> TensorDict:
         worlds, lead = self.batch_size, torch.Size([self.num_worlds, self.starts.cars])
         columns = {name: row[:, None] for name, row in zip(STATISTICS, self._episode.unbind(0))}
-        episode = TensorDict._new_unsafe(columns, batch_size=worlds, device=self.device)
+        episode = unchecked(columns, batch_size=worlds, device=self.device)
         seen = {"observation": self._observation, "active": self._active}
-        agents = TensorDict._new_unsafe(seen, batch_size=lead, device=self.device)
-        return TensorDict._new_unsafe({GROUP: agents, "episode": episode}, batch_size=worlds, device=self.device)
+        agents = unchecked(seen, batch_size=lead, device=self.device)
+        return unchecked({GROUP: agents, "episode": episode}, batch_size=worlds, device=self.device)
 
     @property
     def worlds(self) -> Match:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from hydra import compose, initialize_config_dir
-from torchrl._utils import logger as torchrl_logger
+from torchrl import logger as torchrl_logger
 
 from rlstack.config import ConfigError, conf_dir, to_plain
 from rlstack.config.exits import exit_in_one_line

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torchrl.data import Binary, Bounded, Categorical, Composite, MultiCategorical, TensorSpec
 from torchrl.envs import EnvBase
 
+from envs.tensordicts import unchecked
 from envs.world import GROUP, hooks_of
 from rlstack.config import ConfigError
 from rlstack.networks.distributions import legal
@@ -226,7 +227,7 @@ class HybridAction:
         for key, part in self.selections.items():
             chosen = next(columns).long()
             entries[key] = part.to_env(chosen.squeeze(-1) if len(part.choices or ()) == 1 else chosen)
-        return TensorDict._new_unsafe(entries, batch_size=action.shape[:-1], device=action.device)
+        return unchecked(entries, batch_size=action.shape[:-1], device=action.device)
 
     def from_env(self, action: TensorDictBase) -> Tensor:
         """The inverse of :meth:`to_env`."""

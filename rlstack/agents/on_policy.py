@@ -13,6 +13,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
+from envs.tensordicts import unchecked
 from envs.waiting import looks_are_free
 from rlstack.config import ConfigError
 from rlstack.losses.a2c import PolicyGradientLoss
@@ -260,7 +261,7 @@ class OnPolicy(Agent):
         if len(batch) < 2:
             return batch
         entries = {**dict(batch.items()), "advantage": normalized(batch.get("advantage"))}
-        return TensorDict._new_unsafe(entries, batch_size=batch.batch_size, device=batch.device)
+        return unchecked(entries, batch_size=batch.batch_size, device=batch.device)
 
     @property
     def normalizes_steps(self) -> bool:

@@ -17,6 +17,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
+from envs.tensordicts import unchecked
 from envs.world import MEMORY
 from rlstack.config import ConfigError
 from rlstack.data import Windows, cut, episode_starts
@@ -265,7 +266,7 @@ class RecurrentOnPolicy(Recurrent, OnPolicy):
         if self.mates is not None:
             entries["others"] = self._unrolled_others(self.mates, batch.get("place")[:, 0])[active]
         flat = remembered(features)
-        return TensorDict._new_unsafe({"observation": flat, **entries}, batch_size=flat.batch_size)
+        return unchecked({"observation": flat, **entries}, batch_size=flat.batch_size)
 
     def _unrolled_others(self, mates: Mates, first: Tensor) -> Tensor:
         """What a central critic sees of the others in sequences that begin at some places ``[N]``, ``[N, L, V]``.

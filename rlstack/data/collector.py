@@ -12,6 +12,7 @@ from torchrl.collectors import Collector
 from torchrl.envs import EnvBase
 from torchrl.envs.utils import set_exploration_type
 
+from envs.tensordicts import unchecked
 from envs.world import World
 
 LEAN: dict[str, Any] = {
@@ -81,9 +82,7 @@ def stack_steps(steps: list[TensorDictBase], dim: int) -> TensorDict:
         values = [column[key] for column in columns]
         stacked[key] = stack_steps(values, dim) if isinstance(first, TensorDictBase) else torch.stack(values, dim)
     size = steps[0].batch_size
-    return TensorDict._new_unsafe(
-        stacked, batch_size=torch.Size((*size[:dim], len(steps), *size[dim:])), device=steps[0].device
-    )
+    return unchecked(stacked, batch_size=torch.Size((*size[:dim], len(steps), *size[dim:])), device=steps[0].device)
 
 
 def make_collector(

@@ -9,6 +9,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from envs.keys import GROUP
+from envs.tensordicts import unchecked
 
 _ROOT = ("observation", "action", "action_mask", "raw_action", "log_prob", "memory")
 _NEXT = ("observation", "reward", "terminated", "done", "action_mask", "memory")
@@ -158,7 +159,7 @@ def _flat(sequences: TensorDictBase, without: tuple[str, ...] = ()) -> TensorDic
         for key, value in sequences.items()
         if key not in without
     }
-    return TensorDict._new_unsafe(entries, batch_size=torch.Size([sequences.numel()]), device=sequences.device)
+    return unchecked(entries, batch_size=torch.Size([sequences.numel()]), device=sequences.device)
 
 
 def _selected(part: TensorDictBase, keys: tuple[str, ...]) -> dict[str, Any]:
@@ -167,4 +168,4 @@ def _selected(part: TensorDictBase, keys: tuple[str, ...]) -> dict[str, Any]:
 
 def _made(entries: dict[str, Any], like: TensorDictBase, device: torch.device) -> TensorDict:
     # The public constructor checks every entry, which small batches feel.
-    return TensorDict._new_unsafe(entries, batch_size=like.batch_size, device=device)
+    return unchecked(entries, batch_size=like.batch_size, device=device)

@@ -20,6 +20,7 @@ from torch import Tensor
 from torchrl.data import LazyMemmapStorage, LazyTensorStorage, RoundRobinWriter, TensorDictReplayBuffer
 from torchrl.data.replay_buffers import RandomSampler
 
+from envs.tensordicts import unchecked
 from rlstack.config import ConfigError
 from rlstack.data.devices import indexed
 
@@ -76,7 +77,7 @@ class Rows(LazyTensorStorage):
             found = self._sent(leaves, index)
             besides = {key: value.to(self.sample_device) for key, value in besides.items()}
         # The public constructor validates every entry, which costs as much as gathering them.
-        return TensorDict._new_unsafe(found | besides, batch_size=index.shape, device=self.sample_device)
+        return unchecked(found | besides, batch_size=index.shape, device=self.sample_device)
 
     def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> None:
         """Writes rows ``[N]`` from any device.

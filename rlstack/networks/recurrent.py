@@ -14,6 +14,8 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from envs.tensordicts import unchecked
+
 from .cells import GRUSequence, LSTMSequence
 from .encoders import Observation
 from .segments import Segments
@@ -156,5 +158,5 @@ class Remembering(nn.Module):
 def remembered(features: dict[str, Tensor], **besides: Any) -> TensorDict:
     """Features ``[..., H]`` by the name of their core, in place of an observation."""
     lead = next(iter(features.values())).shape[:-1]
-    inner = TensorDict._new_unsafe(dict(features), batch_size=lead)
-    return TensorDict._new_unsafe({REMEMBERED: inner, **besides}, batch_size=lead)
+    inner = unchecked(dict(features), batch_size=lead)
+    return unchecked({REMEMBERED: inner, **besides}, batch_size=lead)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TextIO
 
 import torch
 from tensordict import TensorDictBase
-from torchrl._utils import logger as torchrl_logger
+from torchrl import logger as torchrl_logger
 from torchrl.envs import EnvBase
 from torchrl.envs.utils import check_env_specs
 
