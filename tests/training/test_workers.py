@@ -43,6 +43,8 @@ class Here:
     def __iter__(self) -> Iterator[TensorDictBase]:
         while True:
             self._trouble()
+            if not self.open:  # ended while it hung: it must not go on with the random numbers of this process
+                raise EOFError
             yield torch.cat([next(batches).clone() for batches in self._batches])
 
     def reset(self) -> None:
