@@ -25,6 +25,8 @@ class Adam(torch.optim.Adam):
     """Torch's fused Adam (Kingma & Ba 2015) on the parameters of one device and type."""
 
     _columns: tuple[list[Tensor], ...] | None = None
+    _counts: list[Tensor]
+    """The counts of steps: one tensor for all parameters that have made as many."""
 
     @torch.no_grad()
     def quick_step(self, refused: Tensor | None = None) -> None:
@@ -38,13 +40,18 @@ class Adam(torch.optim.Adam):
         gradients = [parameter.grad for parameter in parameters]
         if self._columns is None or any(gradient is None for gradient in gradients):
             self.found_inf = refused  # where torch's own step looks for it
+            self.count_apart()
             self.step()
             if len(self.state) == len(parameters):
                 states = [self.state[parameter] for parameter in parameters]
+                if len({float(state["step"]) for state in states}) == 1:
+                    for state in states:
+                        state["step"] = states[0]["step"]
                 self._columns = tuple([state[name] for state in states] for name in ("exp_avg", "exp_avg_sq", "step"))
+                self._counts = list({id(step): step for step in self._columns[2]}.values())
             return
         means, squares, steps = self._columns
-        torch._foreach_add_(steps, 1)
+        torch._foreach_add_(self._counts, 1)
         torch._fused_adam_(
             *(parameters, gradients, means, squares, [], steps),
             lr=group["lr"],
@@ -57,7 +64,19 @@ class Adam(torch.optim.Adam):
             found_inf=refused,
         )
         if refused is not None:
-            torch._foreach_sub_(steps, [refused] * len(steps))
+            torch._foreach_sub_(self._counts, [refused] * len(self._counts))
+
+    def count_apart(self) -> None:
+        """Gives every parameter a count of steps of its own, as torch has them, until the next :meth:`quick_step`."""
+        if self._columns is not None:
+            self._columns = None
+            for state in self.state.values():
+                state["step"] = state["step"].clone()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Moments, as torch's."""
+        self.count_apart()
+        return super().state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restores moments; they are new tensors."""

@@ -10,6 +10,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
@@ -100,10 +101,10 @@ class OffPolicy(Agent):
             return best()
         drawn = torch.rand(lead, device=self.device)
         if looks_are_free(self.device) and not torch.compiler.is_compiling():
-            chosen = drawn.numpy() < epsilon
-            if not chosen.any():
+            random = np.count_nonzero(drawn.numpy() < epsilon)
+            if not random:
                 return best()
-            if chosen.all():
+            if random == drawn.numel():
                 return self.interface.random_action(lead, self.device, mask)
         return torch.where(drawn < epsilon, self.interface.random_action(lead, self.device, mask), best())
 

@@ -42,11 +42,11 @@ class StateNetwork(nn.Module):
 
     def forward(self, observation: Observation) -> Tensor:
         """``[..., N]``."""
-        return self.head(self.encoder(observation))
+        # Module calls around each part would cost as much as a small network itself.
+        return self.head(self.encoder.forward(observation))
 
     def head(self, features: Tensor) -> Tensor:
         """``[..., N]`` for an observation that is encoded already."""
-        # Module calls around each part would cost as much as a small network itself.
         output = self.output
         return functional.linear(self.trunk.forward(features), output.weight, output.bias)
 

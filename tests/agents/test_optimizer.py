@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
+from rlstack.agents.descent import Adam
 from rlstack.agents.optimizer import Optimizer
 
 
@@ -92,3 +94,22 @@ def test_unequal_parts_count_by_their_size() -> None:
         value, norm, info = optimizer.minimize(loss, batch)
         found.append([value, norm, info["mean"], info["each"], *(p.grad for p in network.parameters())])
     torch.testing.assert_close(found[1], found[0])
+
+
+def test_counting_steps_together_changes_nothing() -> None:
+    found = []
+    for quick in (False, True):
+        torch.manual_seed(0)
+        parameters = [nn.Parameter(torch.randn(3)), nn.Parameter(torch.randn(2, 3))]
+        adam = Adam(parameters, lr=0.1, fused=True)
+        for k in range(6):
+            for index, parameter in enumerate(parameters):
+                parameter.grad = None if (k, index) == (4, 0) else torch.full_like(parameter, k - 2.0)
+            adam.quick_step() if quick else adam.step()
+            if k == 2:  # what is saved has a count for each parameter, and other optimisers can go on from it
+                adam.load_state_dict(copy.deepcopy(adam.state_dict()))
+        found.append([*parameters, *(adam.state[parameter]["step"] for parameter in parameters)])
+    torch.testing.assert_close(*found, rtol=0, atol=0)
+    assert [count.item() for count in found[1][2:]] == [5, 6]
+    steps = [state["step"] for state in adam.state_dict()["state"].values()]
+    assert steps[0] is not steps[1]
