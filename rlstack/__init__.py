@@ -72,4 +72,5 @@ def __getattr__(name: str) -> Any:
     """Imports torch and TorchRL only when something is used, so that ``--help`` and errors come at once."""
     if name not in _HOMES:
         raise AttributeError(f"module 'rlstack' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    found = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
+    return found

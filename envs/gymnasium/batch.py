@@ -126,13 +126,23 @@ class Columns:
         self._mask_tensor = None if self.mask is None else torch.from_numpy(self.mask)
 
     def write(self, t: int) -> None:
-        """Takes in the batch as it stands."""
+        """Takes in the batch as it stands at a step."""
         arrays: Any = self._batch.arrays
         for column, leaf in zip(self.leaves, arrays.observations):
             column[:, t] = leaf
         self.numbers[:, :, t], self.flags[:, :, t] = self._batch.numbers, arrays.flags
         if self.mask is not None:
             self.mask[:, t] = arrays.mask
+
+    def follow(self, other: Columns, begun: list[int]) -> None:
+        """Takes in every step but those in ``begun``, which it has: each shows what ``other`` showed one before it."""
+        for first, end in zip(begun, [*begun[1:], self._size[1]]):
+            here, before = slice(first + 1, end), slice(first, end - 1)
+            for column, source in zip(self.leaves, other.leaves):
+                column[:, here] = source[:, before]
+            self.numbers[:, :, here], self.flags[:, :, here] = other.numbers[:, :, before], other.flags[:, :, before]
+            if self.mask is not None and other.mask is not None:
+                self.mask[:, here] = other.mask[:, before]
 
     def seen(self, t: int) -> tuple[Any, Tensor | None]:
         """Observation and mask of a step, ``[W, ...]``."""
@@ -161,7 +171,7 @@ def collect(
     act: Act,
     steps: int,
     advance: Callable[[Array], None],
-    restart: Callable[[], None],
+    restart: Callable[[], bool],
 ) -> TensorDict:
     """``[W, steps]`` as a collector makes it, without a tensordict for every step.
 
@@ -169,16 +179,21 @@ def collect(
         batch: at its current step.
         act: the policy.
         advance: takes actions ``[W, ...]`` and steps.
-        restart: begins new episodes where they have ended.
+        restart: begins new episodes where they have ended, and tells whether there were any.
     """
     here, following = Columns(batch, observations, steps), Columns(batch, observations, steps)
     acted: list[dict[str, Tensor]] = []
+    begun: list[int] = []  # steps that do not show what followed the one before
+    restarted = True
     for t in range(steps):
-        here.write(t)
-        acted.append(act(*here.seen(t)))
+        if restarted:
+            here.write(t)
+            begun.append(t)
+        acted.append(act(*(here.seen(t) if restarted else following.seen(t - 1))))
         advance(acted[-1]["action"].numpy())
         following.write(t)
-        restart()
+        restarted = restart()
+    here.follow(following, begun)
     size = (len(batch.done), steps)
     entries = here.entries(rewards=False)
     entries |= {name: torch.stack([entry[name] for entry in acted], 1) for name in acted[0]}

@@ -188,9 +188,11 @@ class Gymnasium(World):
         simulators.step()
         batch.account(running)
 
-    def _restart_ended(self) -> None:
-        if self._batch.done.any():
+    def _restart_ended(self) -> bool:
+        ended = bool(self._batch.done.any())
+        if ended:
             self._restart_rows(np.flatnonzero(self._batch.done).tolist())
+        return ended
 
     def collect(self, act: Act, steps: int) -> tuple[TensorDict, TensorDict]:
         """``steps`` steps under a policy from where the environments stand, on the CPU.

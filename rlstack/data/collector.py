@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -62,7 +63,7 @@ class LeanCollector(Collector):
         self._carrier = carrier
         return stack_steps(steps, len(env.batch_size))
 
-    @property
+    @cached_property
     def _in_one_go(self) -> bool:
         """The env can step many times under a policy that acts on tensors (not one that a wrapper merely passes on)."""
         return (
