@@ -15,19 +15,6 @@ from .report import number
 SCHEMA = "rlstack.diagnosis/1"
 NOISE = 1.1
 """Ratios nearer to 1 than this are not called a change."""
-_HIGHER = {
-    "env": ("steps_per_second", "decisions_per_second", "ticks_per_second", "real_time_factor"),
-    "inference": ("decisions_per_second",),
-    "learn": ("updates_per_second", "samples_per_second"),
-    "collect": ("frames_per_second",),
-    "gpu": ("frames_per_second", "gpu_percent"),
-}
-_LOWER = {
-    "env": ("ms_per_step",),
-    "inference": ("mean_ms", "p95_ms", "p99_ms"),
-    "learn": ("ms_per_update",),
-    "gpu": ("gpu_peak_memory_mb",),
-}
 _PARTS = {"learn": "parts_ms", "collect": "parts_seconds"}
 
 
@@ -59,14 +46,18 @@ def measures(diagnosis: Mapping[str, Any]) -> dict[str, tuple[float, bool]]:
     """The numbers that can be compared, by name, and whether more is better."""
     found: dict[str, tuple[float, bool]] = {}
     for test, values in diagnosis["tests"].items():
-        for names, better in ((_HIGHER, True), (_LOWER, False)):
-            found |= {f"{test}.{name}": (values[name], better) for name in names.get(test, ()) if name in values}
-        parts = values.get(_PARTS.get(test, ""), {})
+        for name, value in values.items():
+            if name.endswith(("per_second", "real_time_factor", "gpu_percent")):
+                found[f"{test}.{name}"] = value, True
+            elif name.startswith("ms_per_") or (name.endswith("_ms") and not isinstance(value, Mapping)):
+                found[f"{test}.{name}"] = value, False
         # A run of longer iterations is not a slower one: parts are compared by the frame.
-        frames = values.get("frames_per_iteration", 1.0)
-        unit = " s per million frames" if "frames_per_iteration" in values else " ms"
-        scale = 1e6 / frames if "frames_per_iteration" in values else 1.0
+        frames = values.get("frames_per_iteration")
+        unit, scale = (" ms", 1.0) if frames is None else (" s per million frames", 1e6 / frames)
+        parts = values.get(_PARTS.get(test, ""), {})
         found |= {f"{test}.{name}{unit}": (scale * took, False) for name, took in parts.items()}
+        if "gpu_peak_memory_mb" in values:
+            found[f"{test}.gpu_peak_memory_mb"] = values["gpu_peak_memory_mb"], False
     return found
 
 

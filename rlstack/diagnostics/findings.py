@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 WORTH = 1.15
@@ -43,7 +44,7 @@ class Advice:
 def verdict(diagnosis: Mapping[str, Any]) -> list[Advice]:
     """The bottleneck, then changes: those that help most first, those that alter what is learned last."""
     rules = VerdictRules(diagnosis)
-    proposals = [advice for rule in _RULES for advice in rule(rules) if (advice.gain or _LEAST_GAIN) >= _LEAST_GAIN]
+    proposals = [advice for advice in rules.proposals() if (advice.gain or _LEAST_GAIN) >= _LEAST_GAIN]
     proposals.sort(key=lambda advice: (advice.learns_otherwise, -(advice.gain or 1.0)))
     return [*rules.bottleneck(), *proposals]
 
@@ -102,6 +103,12 @@ class VerdictRules:
                 yield Advice(f"no single bottleneck: {text}, {_NAMES[others[0][0]]} {others[0][1]:.0%}")
             else:
                 yield Advice(f"bottleneck: {text}")
+
+    def proposals(self) -> Iterator[Advice]:
+        """The advice of all rules below."""
+        yield from chain(self.worlds(), self.observations(), self.larger_batches(), self.fewer_updates())
+        yield from chain(self.matrix_products(), self.threads(), self.devices(), self.storing_and_logging())
+        yield from chain(self.acting(), self.busy_machine())
 
     def worlds(self) -> Iterator[Advice]:
         """More or fewer worlds, compiled ones, or ones in other processes."""
@@ -234,21 +241,3 @@ class VerdictRules:
         if used is not None and used <= 0.7 and self.subject["clock"] != "cpu":
             text = f"this process had only {used:.0%} of a core: other programs make all times too long"
             yield Advice(f"{text}, clock=cpu leaves them out")
-
-
-_RULES = (
-    *(
-        VerdictRules.worlds,
-        VerdictRules.observations,
-        VerdictRules.larger_batches,
-        VerdictRules.fewer_updates,
-        VerdictRules.matrix_products,
-    ),
-    *(
-        VerdictRules.threads,
-        VerdictRules.devices,
-        VerdictRules.storing_and_logging,
-        VerdictRules.acting,
-        VerdictRules.busy_machine,
-    ),
-)
