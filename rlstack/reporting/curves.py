@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from markupsafe import Markup
 
 from .blocks import Block, DataTable, Panels, Section
 from .charts import Line, chart, line_of
-from .differences import RunGroup
+from .differences import GroupComparison
 from .runs import StoredRun
 
 SHARES = ("success", "collision", "win_rate")
@@ -21,32 +21,31 @@ _SHOWN = 6
 FIRST = ("success", "return", "length", "time", "energy", "collision")
 """Of an evaluation's statistics, those that are shown first."""
 _LAST = ("episodes", "updates")
-_ENDS = ("_low", "_high")
 _APART = ("eval", "train", "curriculum", "play", "time", "system", "imitation", "schedule")
-Colours = Mapping[str, int | None]
 
 
-def panel(
-    metric: str, colours: Colours, groups: Sequence[RunGroup], title: str | None = None, **options: Any
-) -> tuple[str, Markup] | None:
-    """A chart of a metric, a line for each group; None where no run has logged it."""
-    lines = [line_of(group.runs, metric, group.label, colours[group.label], len(groups) <= SINGLE) for group in groups]
-    drawn = sorted((line for line in lines if line is not None), key=lambda line: line.colour is not None)
-    share = metric.rpartition("/")[2].partition("_level")[0] in SHARES
-    limits = (0.0, 1.0) if share else None
-    return (title or metric, chart(metric, drawn, limits, **options)) if drawn else None
+def panels(comparison: GroupComparison, metrics: Iterable[str], **options: Any) -> list[tuple[str, Markup]]:
+    """A chart of each metric that a run has logged, a line for each group."""
+    drawn, single = [], len(comparison.groups) <= SINGLE
+    for metric in metrics:
+        found = (line_of(g.runs, metric, g.label, comparison.colours[g.label], single) for g in comparison.groups)
+        lines = sorted((line for line in found if line is not None), key=lambda line: line.colour is not None)
+        share = metric.rpartition("/")[2].partition("_level")[0] in SHARES
+        if lines:
+            drawn.append((metric, chart(metric, lines, (0.0, 1.0) if share else None, **options)))
+    return drawn
 
 
-def _panels(metrics: Sequence[str], colours: Colours, groups: Sequence[RunGroup]) -> list[tuple[str, Markup]]:
-    return [drawn for metric in metrics if (drawn := panel(metric, colours, groups)) is not None]
+def sections(comparison: GroupComparison) -> list[Section]:
+    """All that was logged but is not among the results: evaluations, training, reward, learner, curriculum, opponents.
 
-
-def sections(
-    groups: Sequence[RunGroup], colours: Colours, legend: Sequence[tuple[str, str]], but: Sequence[str] = ()
-) -> list[Section]:
-    """All that was logged, but some: evaluations, training, terms of the reward, the learner, curriculum, opponents."""
-    names = list(dict.fromkeys(name for group in groups for run in group.runs for name in run.curves))
-    metrics = [name for name in names if not name.endswith(_ENDS) and name not in but and _is_curve(name, groups)]
+    A metric is shown if it has more than one point in some run.
+    """
+    points: dict[str, int] = {}
+    for run in comparison.runs:
+        points |= {name: max(len(curve.values), points.get(name, 0)) for name, curve in run.curves.items()}
+    shown = [name for name in points if not name.endswith(("_low", "_high")) and name not in comparison.first]
+    metrics = [name for name in shown if points[name] > 1]
 
     def of(prefix: str) -> list[str]:
         return sorted((name for name in metrics if name.startswith(prefix)), key=_place)
@@ -67,17 +66,12 @@ def sections(
     }
     found = []
     for title, wanted in chosen.items():
-        panels = _panels(wanted, colours, groups)
-        blocks: list[Block] = [Panels(panels[:_SHOWN], panels[_SHOWN:], legend)] if panels else []
+        drawn = panels(comparison, wanted)
+        blocks: list[Block] = [Panels(drawn[:_SHOWN], drawn[_SHOWN:], comparison.legend)] if drawn else []
         if wanted is evaluated and levels:
-            blocks.append(_by_level(levels, colours, groups))
+            blocks.append(_by_level(comparison, levels))
         found += [Section(title, blocks)] if blocks else []
-    return found + _curriculum(groups, colours, legend, of("curriculum/"))
-
-
-def _is_curve(metric: str, groups: Sequence[RunGroup]) -> bool:
-    """Somewhere it has more than one point."""
-    return any(len(run.curves[metric].values) > 1 for group in groups for run in group.runs if metric in run.curves)
+    return found + _curriculum(comparison, of("curriculum/"))
 
 
 def _place(metric: str) -> int:
@@ -86,30 +80,27 @@ def _place(metric: str) -> int:
     return FIRST.index(name) if name in FIRST else len(FIRST) + (name in _LAST)
 
 
-def _by_level(levels: Sequence[str], colours: Colours, groups: Sequence[RunGroup]) -> Panels:
+def _by_level(comparison: GroupComparison, levels: Sequence[str]) -> Panels:
     """Success at every level: of one group in one chart."""
-    if len(groups) > 1:
-        return Panels([], _panels(levels, colours, groups))
-    names = [level.rpartition("_level")[2] for level in levels]
-    lines = [
-        line_of(groups[0].runs, level, f"level {name}", index % 8)
-        for index, (level, name) in enumerate(zip(levels, names))
-    ]
+    if len(comparison.groups) > 1:
+        return Panels([], panels(comparison, levels))
+    names = [f"level {level.rpartition('_level')[2]}" for level in levels]
+    lines = [line_of(comparison.runs, *entry, index % 8) for index, entry in enumerate(zip(levels, names))]
     drawn = [Line(line.label, line.colour, line.x, line.y) for line in lines if line is not None]
     legend = [(line.label, f"c{line.colour}") for line in drawn]
     return Panels([("eval/success by level", chart("success by level", drawn, (0.0, 1.0)))], legend=legend)
 
 
-def _curriculum(
-    groups: Sequence[RunGroup], colours: Colours, legend: Sequence[tuple[str, str]], metrics: Sequence[str]
-) -> list[Section]:
+def _curriculum(comparison: GroupComparison, metrics: Sequence[str]) -> list[Section]:
     if not metrics:
         return []
-    names = _stage_names(groups[0].runs[0])
-    stages = panel(_STAGE, colours, groups, step=True, names=names or None)
-    panels = ([stages] if stages else []) + _panels([name for name in metrics if name != _STAGE], colours, groups)
-    blocks: list[Block] = [Panels(panels[:_SHOWN], panels[_SHOWN:], legend)]
-    runs = [run for group in groups for run in group.runs if _STAGE in run.curves]
+    stages = comparison.runs[0].part("curriculum").get("stages")
+    stages = stages if isinstance(stages, list) else []
+    names = {float(k): str(stage.get("name", k)) for k, stage in enumerate(stages) if isinstance(stage, dict)}
+    drawn = panels(comparison, [_STAGE], step=True, names=names or None)
+    drawn += panels(comparison, [name for name in metrics if name != _STAGE])
+    blocks: list[Block] = [Panels(drawn[:_SHOWN], drawn[_SHOWN:], comparison.legend)]
+    runs = [run for run in comparison.runs if _STAGE in run.curves]
     if runs and len(runs) <= 12:
         rows = []
         for stage in range(int(max(run.curves[_STAGE].values.max() for run in runs)) + 1):
@@ -117,13 +108,6 @@ def _curriculum(
         head = ["stage", *(run.name for run in runs)]
         blocks.append(DataTable(head, rows, caption="Frames after which a run was first seen in a stage."))
     return [Section("Curriculum", blocks)]
-
-
-def _stage_names(run: StoredRun) -> dict[float, str]:
-    stages = run.part("curriculum").get("stages")
-    if not isinstance(stages, list):
-        return {}
-    return {float(k): str(stage.get("name", k)) for k, stage in enumerate(stages) if isinstance(stage, dict)}
 
 
 def _entered(run: StoredRun, stage: int) -> str:

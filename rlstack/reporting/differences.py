@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ class AbsentKey:
 
 
 ABSENT = AbsentKey()
+COLOURS = 8
 Row = tuple[Any, ...]
 
 
@@ -193,6 +195,67 @@ def compared_by(runs: Sequence[StoredRun]) -> str | None:
             if having and metric.startswith(prefix) and all(metric in run.curves for run in having):
                 return metric
     return None
+
+
+@dataclass(frozen=True)
+class GroupComparison:
+    """The groups of a report and what they are compared by.
+
+    Attributes:
+        groups: in the order in which their runs came.
+        metric: of the score, None where no run has one.
+    """
+
+    groups: list[RunGroup]
+    metric: str | None
+
+    @classmethod
+    def of(cls, groups: list[RunGroup], metric: str | None = None) -> GroupComparison:
+        """By a metric, or by what the runs have."""
+        return cls(groups, metric or compared_by([run for group in groups for run in group.runs]))
+
+    @property
+    def runs(self) -> list[StoredRun]:
+        """All of them."""
+        return [run for group in self.groups for run in group.runs]
+
+    @cached_property
+    def scores(self) -> dict[str, GroupScore | None]:
+        """Of the groups by label."""
+        metric = self.metric
+        return {group.label: None if metric is None else GroupScore.of(group.runs, metric) for group in self.groups}
+
+    @cached_property
+    def ranked(self) -> list[RunGroup]:
+        """The best first, those without a score last."""
+
+        def key(group: RunGroup) -> tuple[bool, float]:
+            score = self.scores[group.label]
+            return score is None, 0.0 if score is None else -score.mean
+
+        return sorted(self.groups, key=key)
+
+    @cached_property
+    def colours(self) -> dict[str, int | None]:
+        """Of the groups by label: of more than there are colours, the best have one."""
+        chosen = self.groups if len(self.groups) <= COLOURS else self.ranked[:COLOURS]
+        return {group.label: chosen.index(group) if group in chosen else None for group in self.groups}
+
+    @cached_property
+    def first(self) -> list[str]:
+        """The two metrics that matter most."""
+        points: dict[str, int] = {}
+        for name in (self.metric, *CANDIDATES):
+            found = [len(run.curves[name].values) for run in self.runs if name in run.curves]
+            points |= {name: max(found)} if name is not None and found else {}
+        return sorted(points, key=lambda name: points[name] < 2)[:2]  # a single point is no curve
+
+    @property
+    def legend(self) -> list[tuple[str, str]]:
+        """Labels and classes of colours; none for a single group."""
+        coloured = [(label, f"c{colour}") for label, colour in self.colours.items() if colour is not None]
+        rest = len(self.groups) - len(coloured)
+        return [] if len(self.groups) < 2 else coloured + ([(f"{rest} others", "grey")] if rest else [])
 
 
 # -- and the shipped defaults ------------------------------------------------------------------------------------

@@ -17,9 +17,9 @@ from rlstack.config.errors import did_you_mean
 
 from . import curves, provenance
 from .blocks import Block, Films, Medium, Paragraphs, Section, duration, interval, number, shorter
-from .differences import RunGroup, grouped
+from .differences import GroupComparison, RunGroup, grouped
 from .leagues import leagues
-from .results import GroupComparison, results
+from .results import results
 from .runs import CPU_SECONDS, SECONDS, StoredRun, find
 
 _PARTS = Path(__file__).with_name("page")
@@ -79,10 +79,10 @@ def report(folder: Path, score: str | None = None, films_mb: float = 20.0) -> Re
         shown, missing = films(_best_and_worst(groups, found.metric), films_mb)
         blocks: list[Block] = [Films(shown)] if shown else []
         sections = [results(found), Section("Episodes", blocks + ([Paragraphs(missing)] if missing else []))]
-        sections += curves.sections(groups, found.colours, found.legend, found.first)
+        sections += curves.sections(found)
     sections += leagues(league_folders, notes)
     if runs:
-        sections.append(provenance.time(groups, found.colours, found.legend))
+        sections.append(provenance.time(found))
         sections += [provenance.configuration(groups), provenance.environment(runs)]
     sections = [entry for entry in sections if entry.blocks]
     return ReportPage(folder.resolve().name, _subtitle(groups), _tiles(found), sections, notes)

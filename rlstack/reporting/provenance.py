@@ -13,8 +13,8 @@ from markupsafe import Markup
 from rlstack.config import ConfigError
 
 from .blocks import Block, Code, DataTable, Panels, Paragraphs, Section, duration, number, shorter
-from .curves import Colours, panel
-from .differences import OF_NO_MATTER, RunGroup, from_default, varied, written
+from .curves import panels
+from .differences import OF_NO_MATTER, GroupComparison, RunGroup, from_default, varied, written
 from .runs import CPU_SECONDS, SECONDS, StoredRun
 
 _MOST = 12
@@ -26,9 +26,9 @@ _WORDS = {
 }
 
 
-def time(groups: Sequence[RunGroup], colours: Colours, legend: Sequence[tuple[str, str]]) -> Section:
-    """Time by what it went to, and readings of the machine."""
-    runs = [run for group in groups for run in group.runs]
+def time(comparison: GroupComparison) -> Section:
+    """Time by its use, and readings of the machine."""
+    runs = comparison.runs
     blocks: list[Block] = []
     parts = {run.name: seconds_of(run) for run in runs}
     names = list(dict.fromkeys(name for part in parts.values() for name in part))
@@ -45,9 +45,8 @@ def time(groups: Sequence[RunGroup], colours: Colours, legend: Sequence[tuple[st
         for name in run.curves
         if name.startswith(("time/", "system/")) and not name.endswith(("seconds", "_low", "_high"))
     )
-    panels = [drawn for name in metrics if (drawn := panel(name, colours, groups)) is not None]
-    if panels:
-        blocks.append(Panels(panels[:3], panels[3:], legend))
+    if drawn := panels(comparison, metrics):
+        blocks.append(Panels(drawn[:3], drawn[3:], comparison.legend))
     return Section("Time", blocks or [Paragraphs(["No times were logged."])])
 
 
