@@ -1,4 +1,4 @@
-"""Recorded decisions to imitate: gathered with a policy, kept in files of plain arrays, and cut into lessons.
+"""Recorded decisions to imitate: gathered with a policy, kept in files of plain arrays, and split for cloning.
 
 A file is an ``.npz`` without pickles: ``observation [N, ...]``, or ``observation/<leaf>`` of a structured one,
 ``action [N, ...]`` as the world takes it, and ``action_mask [N, n]`` where the world has one. Recorded episodes from
@@ -189,10 +189,10 @@ def _check_actions(action: Tensor, interface: Interface) -> None:
         raise ConfigError(f"actions up to {int(parts.max())}, the world has {interface.describe_action()}")
 
 
-# -- lessons -----------------------------------------------------------------------------------------------------
+# -- what is learned, and what is held out -----------------------------------------------------------------------
 
 
-class Lessons:
+class RecordedDecisions:
     """Decisions in a flat batch ``[N]``, a tenth of them held out.
 
     Args:
@@ -249,7 +249,7 @@ class Lessons:
         return interface.from_env(policy(seen).get(interface.key("action"))), batch.get("action")
 
 
-class SequenceLessons(Lessons):
+class RecordedSequences(RecordedDecisions):
     """Decisions in sequences ``[B, T]``, which are cut for an agent with a memory.
 
     Before each pass the state in which a part begins is computed anew: the one that the learner itself would have had.

@@ -32,7 +32,7 @@ from rlstack.runs.seeding import rng_untouched
 from rlstack.runs.worlds import build_world
 
 from .config import TrainConfig
-from .demonstrations import UNORDERED, Lessons, SequenceLessons, decisions, gather, read_demonstrations
+from .demonstrations import UNORDERED, RecordedDecisions, RecordedSequences, decisions, gather, read_demonstrations
 from .hooks import Hook
 
 if TYPE_CHECKING:
@@ -171,41 +171,41 @@ def clone(agent: Agent, data: TensorDictBase, epochs: int, batch_size: int, lr: 
 
     See :func:`imitate`.
     """
-    lessons = SequenceLessons(agent, data) if isinstance(agent, Recurrent) else Lessons(agent, data)
+    recorded = RecordedSequences(agent, data) if isinstance(agent, Recurrent) else RecordedDecisions(agent, data)
     if agent.normalizer is not None:
-        agent.normalizer.update(lessons.observations())
+        agent.normalizer.update(recorded.observations())
     with _as_in_greedy_acting(agent):
-        loss = _fit(agent, lessons, epochs, batch_size, lr)
-        lessons.refresh()
-        held_out = _held_out(agent, lessons)
+        loss = _fit(agent, recorded, epochs, batch_size, lr)
+        recorded.refresh()
+        held_out = _held_out(agent, recorded)
     _copy_to_targets(agent)
     metrics = {"imitation/loss": loss, "imitation/held_out": held_out}
-    return {**metrics, "imitation/frames": float(lessons.size(lessons.data)), **_agreement(agent, lessons)}
+    return {**metrics, "imitation/frames": float(recorded.size(recorded.data)), **_agreement(agent, recorded)}
 
 
 @torch.no_grad()
-def _held_out(agent: Agent, lessons: Lessons) -> float:
+def _held_out(agent: Agent, recorded: RecordedDecisions) -> float:
     """The mean loss of what was not trained on."""
-    parts = counted(lessons.held_out(), "measuring the loss", "parts")
-    losses = [(float(_loss(agent, part)[0]), lessons.size(part)) for part in parts]
+    parts = counted(recorded.held_out(), "measuring the loss", "parts")
+    losses = [(float(_loss(agent, part)[0]), recorded.size(part)) for part in parts]
     return sum(loss * size for loss, size in losses) / sum(size for _, size in losses)
 
 
-def _fit(agent: Agent, lessons: Lessons, epochs: int, batch_size: int, lr: float) -> float:
+def _fit(agent: Agent, recorded: RecordedDecisions, epochs: int, batch_size: int, lr: float) -> float:
     """The epochs; returns the mean loss of the last one."""
-    lessons.refresh()
-    optimizer = Optimizer([_acting_parameters(agent, lessons.train()[:2])], lr, precision=agent.config.precision)
-    size, mean, note = lessons.size(lessons.train()), 0.0, ""
+    recorded.refresh()
+    optimizer = Optimizer([_acting_parameters(agent, recorded.train()[:2])], lr, precision=agent.config.precision)
+    size, mean, note = recorded.size(recorded.train()), 0.0, ""
     with working("imitating", "epochs", epochs) as work:
         for epoch in range(epochs):
             if epoch:
-                lessons.refresh()
+                recorded.refresh()
             total: Tensor | float = 0.0
-            batches = lessons.batches(batch_size)
+            batches = recorded.batches(batch_size)
             for step, batch in enumerate(batches):
                 optimizer.lr = lr * (1 - (epoch + step / len(batches)) / epochs)
                 loss, _, _ = optimizer.minimize(lambda batch: _loss(agent, batch), batch)
-                total = total + loss * lessons.size(batch)
+                total = total + loss * recorded.size(batch)
                 work.reach(epoch, f"batch {step + 1:,} of {len(batches):,}{note}")
             mean = float(total) / size
             note = f", loss {mean:.4g} in the last epoch"
@@ -251,12 +251,12 @@ def _copy_to_targets(agent: Agent) -> None:
 
 
 @torch.no_grad()
-def _agreement(agent: Agent, lessons: Lessons) -> dict[str, float]:
+def _agreement(agent: Agent, recorded: RecordedDecisions) -> dict[str, float]:
     """Measures how well greedy acting agrees with the part that was held out."""
     interface, policy = agent.interface, agent.policy(explore=False)
     total, count = 0.0, 0
-    for part in counted(lessons.held_out(), "measuring how well it acts", "parts"):
-        action, wanted = lessons.greedy(policy, part)
+    for part in counted(recorded.held_out(), "measuring how well it acts", "parts"):
+        action, wanted = recorded.greedy(policy, part)
         count += len(wanted)
         if interface.choices is None:
             total += float((action - wanted).square().sum()) / action.shape[-1]
