@@ -93,7 +93,7 @@ class WorldHooks:
 
     evaluation_options: ClassVar[dict[str, Any]] = {}
     """Constructor options that make the world judge as the published evaluation does. Evaluation and matches."""
-    evaluation_steps: ClassVar[int | None] = None
+    evaluation_steps: int | None = None
     """After how many steps the published evaluation judges an episode as it stands; None lets every episode end."""
     two_sided_options: ClassVar[dict[str, Any]] = {}
     """Constructor options that make both sides of a two-sided world agents, for those that could be bots, too. Play."""

@@ -111,7 +111,7 @@ class MarineNav(World):
         "goal_reward": 10.0,
         "discount": 0.99,
     }
-    evaluation_steps: ClassVar[int | None] = 1000
+    evaluation_steps = 1000
     clamps_actions = False
     observing = ("envs.marinenav.simulation:perceive", "envs.marinenav.simulation:show")
     input_features = EncounterFeatures

@@ -26,6 +26,7 @@ class Wrapper(World):
         self.inner = inner
         self.saves_episodes, self.pictures_per_second = inner.saves_episodes, inner.pictures_per_second
         self.num_stages, self.stage_names = inner.num_stages, inner.stage_names
+        self.evaluation_steps = inner.evaluation_steps
         self.input_features, self.nearest_obstacle = inner.input_features, inner.nearest_obstacle
         self.generator = inner.generator
         self.observation_spec = inner.observation_spec.clone()

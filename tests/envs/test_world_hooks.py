@@ -1,0 +1,124 @@
+"""What a world can be asked: envs of other makes answer with the defaults, wrapped worlds as the worlds within."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDict
+from torchrl.envs import EnvBase, RewardSum, SerialEnv, StepCounter, TransformedEnv
+
+import envs
+from envs.cartpole.env import CartPole
+from envs.recording import EpisodeRecorder
+from envs.world import Sides, WorldHooks, hooks_of
+from envs.wrappers import ActionRepeat, Wrapper
+from tests.agents.small_agents import Detour
+
+ASKED_OF_THE_CLASS = {
+    *("evaluation_options", "two_sided_options", "drawing_options", "tie_breaker", "observing", "replay_ending"),
+    *("evaluation_set", "episode_options", "load_episodes", "load_replay"),
+}
+OF_THE_ENV_ITSELF = {"carries_memory", "collect"}
+"""Each env says for itself whether it hands memories on and makes many steps at once."""
+
+
+class Talkative(CartPole):
+    """Answers everything otherwise than by default."""
+
+    evaluation_steps, num_stages, stage_names, pictures_per_second = 7, 2, ("low", "high"), 3.0
+    saves_episodes = False
+    total_steps, worker_failures = 12, 4  # type: ignore[assignment]
+
+    def __init__(self) -> None:
+        super().__init__(num_worlds=2)
+        self.input_features, self.nearest_obstacle = torch.nn.Identity, torch.norm
+        self.told: list[Any] = []
+
+    def set_noise_source(self, source: Any) -> None:
+        self.told.append(source)
+
+    def count_on_from(self, steps: int) -> None:
+        self.told.append(steps)
+
+    def tell(self, half_worlds: torch.Tensor, exact: torch.Tensor) -> None:
+        self.told.append(exact)
+
+    def sides(self) -> Sides:
+        return Sides(("left", "right"), lambda following: following["reward"])
+
+    def recorder(self, worlds: Sequence[int], titles: Sequence[str] | None = None) -> EpisodeRecorder[Any, Any]:
+        return ("recorder", worlds)  # type: ignore[return-value]
+
+    def render(self) -> Any:
+        return "picture"
+
+    def reset_to(self, configs: Sequence[Any]) -> TensorDict:
+        self.told.append(configs)
+        return TensorDict(self.reset(), [2])
+
+    def _enter_stage(self, stage: int) -> None:
+        self.told.append(f"stage {stage}")
+
+
+def test_a_wrapped_world_answers_as_the_world_within() -> None:
+    world = Talkative()
+    env = ActionRepeat(world, 2)
+    assert env.innermost is world
+    assert not env.saves_episodes and CartPole(num_worlds=1).saves_episodes
+    plain = ("evaluation_steps", "num_stages", "stage_names", "pictures_per_second")
+    for name in (*plain, "total_steps", "worker_failures", "input_features", "nearest_obstacle"):
+        assert getattr(env, name) == getattr(world, name) != getattr(WorldHooks(), name), name
+    sides = env.sides()
+    assert sides is not None and sides.names == ("left", "right")
+    assert env.recorder([1]) == ("recorder", [1]) and env.render() == "picture"
+    exact = torch.ones(1)
+    env.set_noise_source("noise")
+    env.count_on_from(5)
+    env.tell(torch.zeros(1), exact)
+    env.reset_to(["config"])
+    env.set_stage(1)
+    assert world.told == ["noise", 5, exact, ["config"], "stage 1"]
+
+
+def test_no_hook_is_forgotten_by_wrappers() -> None:
+    """A new hook is answered by the wrapper, or is asked of the class, or of each env for itself."""
+    hooks = {name for name in vars(WorldHooks) if not name.startswith("_")}
+    own = set(vars(Wrapper)) | set(vars(ActionRepeat(CartPole(num_worlds=1), 2))) | {"set_stage"}
+    assert hooks - own == ASKED_OF_THE_CLASS | OF_THE_ENV_ITSELF
+
+
+def test_transforms_are_looked_through() -> None:
+    world = Talkative()
+    env = TransformedEnv(TransformedEnv(world, StepCounter()), RewardSum())
+    assert hooks_of(env) is world
+
+
+@pytest.mark.parametrize("make", [lambda: Detour(2, discrete=True), lambda: SerialEnv(1, lambda: Talkative())])
+def test_envs_of_other_makes_have_the_defaults(make: Any) -> None:
+    hooks = hooks_of(make())
+    assert type(hooks) is WorldHooks
+    assert (hooks.num_stages, hooks.saves_episodes, hooks.carries_memory) == (0, False, False)
+    assert hooks.sides() is None and hooks.recorder([0]) is None and hooks.collect is None
+    with pytest.raises(ValueError, match="has no stage 1"):
+        hooks.set_stage(1)
+    for ask in (lambda: hooks.reset_to([]), lambda: hooks.tell(torch.ones(1), torch.ones(1)), hooks.render):
+        with pytest.raises(NotImplementedError):
+            ask()
+
+
+def made_by_a_function(num_worlds: int = 1) -> Talkative:
+    return Talkative()
+
+
+def of_another_make(num_worlds: int = 1) -> EnvBase:
+    return Detour(num_worlds, discrete=True)
+
+
+def test_a_world_is_asked_by_its_name_too() -> None:
+    assert envs.world_hooks("cartpole") is CartPole
+    assert envs.world_hooks(f"{__name__}:made_by_a_function") is Talkative
+    assert envs.world_hooks(f"{__name__}:of_another_make") is WorldHooks
+    assert WorldHooks.evaluation_set(3, 0) is None and WorldHooks.load_episodes("x") is None
