@@ -158,6 +158,7 @@ class Pool:
     Attributes:
         last_snapshot: frames of the newest snapshot.
         recent_wins, recent_games: of the learner since then, a draw counting half.
+        waiting: results that count with the next :meth:`settle`; None: each counts at once.
     """
 
     def __init__(
@@ -176,6 +177,7 @@ class Pool:
         self.entries: list[Opponent] = []
         self._loaded: OrderedDict[str, Player] = OrderedDict()
         self._learner: LearnerPlayer | None = None
+        self.waiting: list[tuple[str, float]] | None = None
         self.last_snapshot, self.recent_wins, self.recent_games = 0, 0.0, 0
         for source in players:
             plain = SELF if read_source(source) == (SELF, {}) else source
@@ -208,6 +210,9 @@ class Pool:
 
         Games against itself say nothing of how good it is: they neither rate it nor count for its promotion.
         """
+        if self.waiting is not None:
+            self.waiting += results
+            return
         entries = {entry.name: entry for entry in self.entries}
         for name, score in results:
             entry = entries.get(name)  # None: pruned while it played
@@ -217,6 +222,17 @@ class Pool:
                 self.recent_wins, self.recent_games = self.recent_wins + score, self.recent_games + 1
                 if entry is not None:
                     self.ratings.record([Scored(LEARNER, name, score)])
+
+    def settle(self, everyone: Callable[[Any], list[Any]]) -> None:
+        """Takes in the results that wait.
+
+        Args:
+            everyone: gives those of all processes that learn together for this one's.
+        """
+        results, self.waiting = everyone(self.waiting), None
+        for part in results:
+            self.record(part)
+        self.waiting = []
 
     # -- players -------------------------------------------------------------------------------------------------
 

@@ -233,8 +233,6 @@ def share_of(config: TrainConfig, ranks: Ranks) -> TrainConfig:
     if int(config.env[key]) % ranks.count:
         total = config.env[key]
         raise ConfigError(f"env.{key}: {total} is no multiple of the {ranks.count} processes that share them")
-    if config.env.get("opponents") is not None:
-        raise ConfigError("env.opponents: cannot be combined with several processes, set it to null")
     if config.collector.backend != "direct":
         name = config.collector.backend
         raise ConfigError(f"collector.backend: {name} cannot be combined with torchrun, set collector=default")
@@ -252,6 +250,8 @@ def share_of(config: TrainConfig, ranks: Ranks) -> TrainConfig:
         torch.cuda.set_device(device)
     if ranks.first:
         return config
+    if isinstance(opponents := config.env.get("opponents"), dict):  # each has snapshots of its own, all the same
+        config = replace(config, env={**config.env, "opponents": {**opponents, "pool": None}})
     return replace(config, logger=replace(config.logger, tensorboard=False, wandb="disabled"))
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -354,6 +356,10 @@ class Training:
             return
         self._check_size(state)
         state = self.ranks.own(state)
+        opponents = self.raw_config["env"].get("opponents") or {}
+        snapshots = Path(opponents.get("pool") or run.path / "opponents")
+        if not self.ranks.first and snapshots.is_dir():
+            shutil.copytree(snapshots, self.run.path / "opponents")
         worlds = [state.get("env"), *state.get("other_ranks_env", [])]
         world = None if remote(self.config) else worlds[0]
         if world is not None and len(worlds) > 1:

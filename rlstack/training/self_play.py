@@ -25,6 +25,8 @@ PROMOTION_GAMES = 100
 class SelfPlay(Hook):
     """Adds snapshots of a learner to the pool of a world with opponents, at intervals and on promotion.
 
+    Every rank has such a pool, with the same snapshots and the results of all ranks.
+
     Args:
         world: where it trains.
         folder: of the snapshots, unless ``opponents.pool`` names one.
@@ -44,7 +46,13 @@ class SelfPlay(Hook):
         env.follow(agent.policy(explore=True))
         return cls(env, folder, config)
 
+    def on_start(self, training: Training) -> None:
+        if training.ranks.count > 1:
+            self._world.pool.waiting = []
+
     def on_batch(self, training: Training, batch: TensorDictBase, metrics: Mapping[str, Any]) -> None:
+        if training.ranks.count > 1:
+            self._world.pool.settle(training.ranks.everyone)
         if joined := self.observe(training.frames, training.agent):
             training.event(joined)
 
