@@ -291,6 +291,17 @@ def test_the_least_recently_used_make_room_but_not_who_plays() -> None:
     assert pool.player("low", env) is kept
 
 
+def test_results_that_wait_count_with_those_of_other_processes() -> None:
+    shared, alone = Pool(["random"]), Pool(["random"])
+    shared.waiting = []
+    shared.record([("random", 1.0)])
+    shared.record([("random", 0.0)])
+    assert not shared.entries[0].games
+    shared.settle(lambda own: [own, [("random", 0.5)]])
+    alone.record([("random", 1.0), ("random", 0.0), ("random", 0.5)])
+    assert shared.state_dict() == alone.state_dict() and shared.waiting == []
+
+
 def test_old_results_fade() -> None:
     pool = Pool(["a/b"], memory=10)
     pool.record([("b", 0.0)] * 50 + [("b", 1.0)] * 10)

@@ -38,6 +38,11 @@ RUNS = {
     "td3": ["agent=td3", *_PENDULUM, *_REPLAY],
     "acqn": ["agent=acqn", *_PENDULUM, *_REPLAY],
     "ppo_memory": ["agent=ppo", *_CARTPOLE, _MEMORY, "agent.steps_per_batch=16", "agent.minibatch_size=24"],
+    "self_play": [
+        *("agent=ppo", "env=rocket", "env.num_worlds=6", "env.max_seconds=2", "total_frames=960", *_COMMON),
+        *("agent.steps_per_batch=8", "agent.epochs=1", "eval.max_steps=30"),
+        "env.opponents={players: [random, rule], snapshot_every: 200, sampler: pfsp, refresh: 4}",
+    ],
     "stages": [
         *("agent=ppo", "env=marinenav", "curriculum=marinenav", "env.num_worlds=4", "total_frames=1000", *_COMMON),
         "curriculum.advance.any=[{stage_frames: {min: 300}}]",

@@ -145,7 +145,6 @@ def test_other_worlds_have_random_numbers_of_their_own() -> None:
         ("env.num_envs=7", "env.num_envs: 7 is no multiple of the 2 processes"),
         ("device=cuda:1", "cuda:1 is one GPU for several processes"),
         ("collector=multiprocess", "multiprocess cannot be combined with torchrun, set collector=default"),
-        ("+env.opponents={players: [random]}", "env.opponents: cannot be combined"),
     ],
 )
 def test_what_cannot_be_shared_is_refused(override: str, needle: str, tmp_path: Path) -> None:
@@ -228,6 +227,18 @@ def test_all_keep_the_same_networks(tmp_path: Path) -> None:
 )
 def test_all_keep_the_same_networks_for_a_hundred_updates(names: list[str], tmp_path: Path) -> None:
     check_ranks(tmp_path, [f"{name}+total_frames=4000" for name in names], 100)
+
+
+@pytest.mark.slow
+def test_in_self_play_all_know_the_games_and_snapshots_of_all(tmp_path: Path) -> None:
+    finished(torchrun("tests.training.shared_runs", str(tmp_path), "self_play"))
+    run = tmp_path / "self_play"
+    state = read_checkpoint(max((run / "checkpoints").glob("checkpoint_*.pt")))
+    first, other = (part["env"]["pool"] for part in (state, *state["other_ranks"]))
+    assert first == other
+    snapshots = [entry for entry in first["entries"] if entry["frames"]]
+    assert len(snapshots) > 2 and all((run / "opponents" / entry["source"]).exists() for entry in snapshots)
+    assert sum(entry["games"] for entry in first["entries"]) > 10
 
 
 @pytest.mark.slow
