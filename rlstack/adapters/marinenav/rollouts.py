@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from tensordict import TensorDict, TensorDictBase
+from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
@@ -64,18 +64,18 @@ def play_episodes(
         seeds = [perception_seeds(config, noise_robots) for config in turn]
         env.set_noise_source(PublishedNoise(seeds, _kappa(turn), torch.float64))
         played = _play(env, policy, turn, dtype, max_steps)
-        episodes += _episodes(turn, *played)
+        episodes += _episodes(turn, played)
         parts.append(played.statistics)
     return episodes, {name: torch.cat([part[name] for part in parts]).cpu() for name in parts[0]}
 
 
 class _Played(NamedTuple):
-    """T steps of W worlds."""
+    """T steps of W worlds: T + 1 frames, T actions, and of each world its length and statistics when it ended."""
 
-    frames: list[Frame]  # T + 1
-    actions: list[Tensor]  # T
-    lengths: Tensor  # [W] steps until the episode ended
-    statistics: dict[str, Tensor]  # [W] at that step
+    frames: list[Frame]
+    actions: list[Tensor]
+    lengths: Tensor
+    statistics: dict[str, Tensor]
 
 
 def _play(
@@ -87,7 +87,9 @@ def _play(
     lengths = torch.zeros(len(configs), dtype=torch.int64, device=env.device)
     with torch.no_grad():
         for _ in range(max_steps):
-            actions.append(_act(policy, shown, dtype))
+            seen = shown.select((GROUP, "observation"))
+            seen = seen.apply(lambda value: value.to(dtype) if value.is_floating_point() else value)
+            actions.append(policy(seen).get((GROUP, "action")))
             following = env.step(shown.set((GROUP, "action"), actions[-1])).get("next")
             frames.append(_frame(env, following))
             lengths += running
@@ -104,13 +106,6 @@ def _kappa(configs: Sequence[Config]) -> list[list[float]]:
     rows = [config["robots"]["perception"]["r_kappa"] for config in configs]
     most = max(map(len, rows))
     return [[*row, *[row[0]] * (most - len(row))] for row in rows]
-
-
-def _act(policy: TensorDictModuleBase, shown: TensorDictBase, dtype: torch.dtype) -> Tensor:
-    observation = shown.get((GROUP, "observation"))
-    seen = observation.apply(lambda value: value.to(dtype) if value.is_floating_point() else value)
-    root = TensorDict({GROUP: TensorDict({"observation": seen}, seen.batch_size)}, shown.batch_size, shown.device)
-    return policy(root).get((GROUP, "action"))
 
 
 def _frame(env: MarineNav, shown: TensorDictBase) -> Frame:
@@ -130,37 +125,27 @@ def _statistics(shown: TensorDictBase) -> dict[str, Tensor]:
     return {key: value[:, 0].double() for key, value in shown.get("episode").items() if key != "level"}
 
 
-def _episodes(
-    configs: Sequence[Config],
-    frames: list[Frame],
-    actions: list[Tensor],
-    lengths: Tensor,
-    statistics: dict[str, Tensor],
-) -> list[Episode]:
-    recorded = {name: torch.stack([frame[name] for frame in frames]).cpu().numpy() for name in frames[0]}
-    recorded["action"] = torch.stack(actions).cpu().numpy() if actions else recorded["thrust"][:0]
+def _episodes(configs: Sequence[Config], played: _Played) -> list[Episode]:
+    recorded = {name: torch.stack([frame[name] for frame in played.frames]).cpu().numpy() for name in played.frames[0]}
+    recorded["action"] = torch.stack(played.actions).cpu().numpy() if played.actions else recorded["thrust"][:0]
     episodes = []
-    for world, (config, length) in enumerate(zip(configs, lengths.tolist())):
+    for world, (config, length) in enumerate(zip(configs, played.lengths.tolist())):
         robots = [
             _history(config, robot, {name: values[: length + 1, world, robot] for name, values in recorded.items()})
             for robot in range(config["env"]["num_robots"])
         ]
-        numbers = {name: float(statistics[key][world]) for name, key in _NUMBERS.items()}
-        episodes.append(Episode(robots, success=statistics["success"][world].item() > 0, **numbers))
+        numbers = {name: float(played.statistics[key][world]) for name, key in _NUMBERS.items()}
+        episodes.append(Episode(robots, success=played.statistics["success"][world].item() > 0, **numbers))
     return episodes
 
 
 def _history(config: Config, robot: int, recorded: dict[str, NDArray[Any]]) -> RobotHistory:
     """One robot's part of the recording, up to the step in which it was deactivated."""
-    length = len(recorded["active"]) - 1
     steps = int(recorded["active"][:-1].sum())
-    motion, thrust = recorded["motion"][: steps + 1], recorded["thrust"][: steps + 1]
-    angles = [config["robots"][name][robot] for name in ("init_left_pos", "init_right_pos")]  # they never change
-    return RobotHistory(
-        own=recorded["own"][: steps + 1].copy(),
-        objects=recorded["objects"][: steps + 1].copy(),
-        mask=recorded["mask"][: steps + 1].copy(),
-        action=recorded["action"][:steps].copy(),
-        trajectory=np.concatenate((motion, np.tile(angles, (steps + 1, 1)), thrust), axis=1),
-        absent=length - steps,
+    own, objects, mask, motion, thrust = (
+        recorded[name][: steps + 1].copy() for name in ("own", "objects", "mask", "motion", "thrust")
     )
+    angles = [config["robots"][name][robot] for name in ("init_left_pos", "init_right_pos")]  # they never change
+    trajectory = np.concatenate((motion, np.tile(angles, (steps + 1, 1)), thrust), axis=1)
+    absent = len(recorded["active"]) - 1 - steps
+    return RobotHistory(own, objects, mask, recorded["action"][:steps].copy(), trajectory, absent)
