@@ -113,6 +113,10 @@ def make_collector(
         ...     frames += int(sequences["active"].sum())
         ...     metrics = agent.learn(sequences, frames)
     """
+    if (
+        policy_device is not None and policy_device.type == "cuda"
+    ):  # with its number: elsewhere TorchRL copies the policy
+        policy_device = torch.empty(0, device=policy_device).device
     if policy_device not in (None, env.device):
         options |= {"env_device": env.device, "policy_device": policy_device, "storing_device": policy_device}
     kind = Collector if options else LeanCollector

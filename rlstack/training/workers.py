@@ -241,8 +241,12 @@ class RemoteCollector:
             yield batch.to(self._agent.device)
 
     def reset(self) -> None:
-        """All worlds begin new episodes."""
-        self._insist(lambda: self._inner.reset())
+        """All worlds begin new episodes; those of workers that do not wait in new processes, as TorchRL would wait in
+        vain for batches that are under way."""
+        if self._waits:
+            self._insist(lambda: self._inner.reset())
+        else:
+            self._insist(lambda: None, anew=True)
 
     def worlds(self) -> list[dict[str, Any]]:
         """What each worker would go on from; nothing where they do not wait."""
@@ -260,14 +264,15 @@ class RemoteCollector:
 
     def _next(self) -> TensorDictBase:
         """The next batch of every worker, so that rows go on from one call to the next."""
+        batches, come = self._batches, self._come  # which are others once workers have been replaced
         self._inner.update_policy_weights_(self._weights())
-        while not all(self._parts):
-            batch = next(self._batches)
+        while not all(come):
+            batch = next(batches)
             if batch.ndim == 3:  # of Ray, [workers, W / workers, T]
                 batch = batch.flatten(0, 1)
             for part in batch.chunk(self._workers if self._waits else 1):
-                self._parts[int(part[_OWNER][0, 0])].append(part.exclude("collector"))
-        return torch.cat([parts.popleft() for parts in self._parts])
+                come[int(part[_OWNER][0, 0])].append(part.exclude("collector"))
+        return torch.cat([parts.popleft() for parts in come])
 
     def _weights(self) -> TensorDict:
         level = self._level()
@@ -295,14 +300,14 @@ class RemoteCollector:
         threads, policy = torch.get_num_threads(), WorkerPolicy(copy_on(self._policy, self._device), self._device)
         self._inner = self._within(self._start(policy, self._seed, self._steps, self._errors.name))
         torch.set_num_threads(threads)  # TorchRL's processes take some away
-        self._parts: list[deque[TensorDictBase]] = [deque() for _ in range(self._workers)]
+        self._come: list[deque[TensorDictBase]] = [deque() for _ in range(self._workers)]
         self._batches = iter(self._inner)
 
-    def _insist(self, task: Callable[[], Any]) -> Any:
-        """An answer; workers that are lost are replaced."""
+    def _insist(self, task: Callable[[], Any], anew: bool = False) -> Any:
+        """An answer, of new workers if it is to be ``anew``; workers that are lost are replaced."""
         for attempt in range(ATTEMPTS + 1):
             try:
-                if attempt:
+                if attempt or anew:
                     self.shutdown()
                     self._agent.begin_episodes()
                     self._seed = (self._seed + self._agent.frames + self.worker_failures) % 2**32

@@ -220,6 +220,14 @@ def test_worlds_begin_anew_when_told_to() -> None:
     assert next(batches)["observation"][:, 0].abs().max() <= 0.05  # where CartPole's episodes begin
 
 
+def test_workers_that_do_not_wait_begin_anew_as_others() -> None:
+    remote, started = collector(learner(), waits=False, kind=Hasty)
+    next(iter(remote))
+    remote.reset()
+    assert [one.open for one in started] == [False, True] and remote.worker_failures == 0
+    assert next(iter(remote))["observation"][:, 0].abs().max() <= 0.05  # where CartPole's episodes begin
+
+
 # -- workers that are lost -----------------------------------------------------------------------------------------
 
 
