@@ -76,6 +76,13 @@ class _Module(_DummyBackendModule):
     def synchronize(self, device: Any = None) -> None:
         pass
 
+    def get_rng_state(self, device: Any = None) -> Tensor:
+        """Of generators on the CPU, which ``torch.random.fork_rng`` saves by themselves."""
+        return torch.empty(0, dtype=torch.uint8)
+
+    def set_rng_state(self, state: Tensor, device: Any = None) -> None:
+        pass
+
 
 class _Made(TorchFunctionMode):
     """Tensors from numbers and arrays, which torch makes without asking a dispatch mode."""
