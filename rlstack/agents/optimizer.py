@@ -135,24 +135,23 @@ class Optimizer:
             return value, self._largest_norm(), info
         for parameter in self.parameters:
             parameter.grad = None
-        if self.accumulate == 1:
-            value, info = self._backward_on(batch, loss)
-        else:
-            parts = batch.chunk(self.accumulate)
-            shares = [len(part) / len(batch) for part in parts]
-            values, infos = zip(*[self._backward_on(part, loss, share) for part, share in zip(parts, shares)])
+        parts = [batch] if self.accumulate == 1 else batch.chunk(self.accumulate)
+        shares = [1.0] if len(parts) == 1 else [len(part) / len(batch) for part in parts]
+        values, infos = [], []
+        for part, share in zip(parts, shares):
+            with self.autocast():
+                value, info = loss(part)
+            value = value if share == 1 else value * share
+            self._scaler.scale(value).backward(inputs=self.parameters)
+            values.append(value.detach())
+            infos.append(info)
+        value, info = values[0], infos[0]
+        if len(parts) > 1:
             value = torch.stack(values).sum()
-            info = {name: _join([told[name] for told in infos], shares) for name in infos[0]}
+            info = {name: _join([told[name] for told in infos], shares) for name in info}
         if self.mean is not None:
             value, info = self._averaged(self.mean, value, info)
         return value, self._step(value, info, batch), info
-
-    def _backward_on(self, part: TensorDictBase, loss: Loss, share: float | None = None) -> tuple[Tensor, Info]:
-        """Adds to the gradients those of a part that has such a share in the batch's mean; its part of the loss."""
-        value, info = self._forward(loss, part)
-        value = value if share is None else value * share
-        self._scaler.scale(value).backward(inputs=self.parameters)
-        return value.detach(), info
 
     def _averaged(
         self, mean: Callable[[Sequence[Tensor]], list[Tensor]], value: Tensor, info: Info
@@ -164,10 +163,6 @@ class Optimizer:
         torch._foreach_copy_(gradients, means[: len(gradients)])
         value, *told = means[len(gradients) :]
         return value, {**info, **dict(zip(scalars, told))}
-
-    def _forward(self, loss: Loss, batch: TensorDictBase) -> tuple[Tensor, Info]:
-        with self.autocast():
-            return loss(batch)
 
     def autocast(self, enabled: bool = True) -> AbstractContextManager[Any]:
         """In it, networks run in the precision of the forward passes."""
