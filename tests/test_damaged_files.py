@@ -20,7 +20,7 @@ import rlstack
 from envs.echelon.replay import load_replay as load_fight
 from envs.echelon.replay import save_replay as save_fight
 from envs.marinenav.episodes import load_episodes
-from envs.rocket.replay import load_replay
+from envs.rocket.recording import load_replay
 from rlstack.adapters.arena import arena_policy
 from rlstack.adapters.marinenav.evaluations import read_evaluations
 from rlstack.adapters.marinenav.files import load_published

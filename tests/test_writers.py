@@ -14,8 +14,7 @@ import torch
 from envs.echelon.replay import load_replay as load_fight
 from envs.echelon.replay import save_replay as save_fight
 from envs.marinenav.episodes import default_robot, load_episodes, make_episode, save_episodes
-from envs.rocket.recording import COLUMNS, Frames, Recording
-from envs.rocket.replay import load_replay, save_replay
+from envs.rocket.recording import COLUMNS, RocketFrames, RocketRecording, load_replay
 from envs.whole_files import replacing
 from rlstack.adapters.arena import load_files, write_files
 from rlstack.adapters.marinenav.files import load_published, write_directory
@@ -38,14 +37,14 @@ ROOT = Path(__file__).parents[1]
 Content = dict[str, bytes]
 
 
-def replay(value: int) -> Recording:
+def replay(value: int) -> RocketRecording:
     sizes = {"C": 2}
     columns = {
         name: np.full((3, *(sizes.get(str(size), size) for size in shape)), value, dtype=kind)
         for name, (kind, shape) in COLUMNS.items()
     }
-    frames = Frames(**{**columns, "clock": np.arange(3, dtype=np.float32), "boosting": columns["boosting"]})
-    return Recording(frames, {}, ("a", "b"), f"number {value}")
+    frames = RocketFrames(**{**columns, "clock": np.arange(3, dtype=np.float32), "boosting": columns["boosting"]})
+    return RocketRecording(frames, {}, ("a", "b"), f"number {value}")
 
 
 def checkpoint(folder: Path, value: int) -> None:
@@ -104,7 +103,7 @@ WRITERS: dict[str, tuple[Callable[[Path, int], Any], Callable[[Path], Any]]] = {
     "picture": (lambda folder, value: save_curves(folder / "c.png", {"a": [value, 2.0]}), lambda folder: None),
     "demonstrations": (demonstrations, lambda folder: np.load(folder / "episodes.npz")["action"]),
     "rocket replay": (
-        lambda folder, value: save_replay(replay(value), folder / "r.npz"),
+        lambda folder, value: replay(value).save_replay(folder / "r.npz"),
         lambda folder: load_replay(folder / "r.npz"),
     ),
     "echelon replay": (
@@ -192,7 +191,7 @@ def test_several_files_change_together(tmp_path: Path) -> None:
 _WRITING = {"write_text", "write_bytes", "savefig", "imwrite", "get_writer", "savez", "savez_compressed", "dump"}
 ELSEWHERE = {
     ("envs/whole_files.py", "replace"): "the helper itself",
-    ("envs/rocket/rocketsim/folders.py", "replace"): "a cache for several processes, of another ending until whole",
+    ("envs/rocket/rocketsim/meshes.py", "replace"): "a cache for several processes, of another ending until whole",
     ("rlstack/adapters/exporting.py", "save"): "into memory",
     ("rlstack/training/loggers.py", "open"): "rows are appended; one that was cut off is dropped on opening",
     ("rlstack/adapters/marinenav/__main__.py", "open"): "what was printed, appended",

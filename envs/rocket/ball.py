@@ -1,4 +1,4 @@
-"""The ball's flight and its bounces off the field."""
+"""The ball: its flight, its bounces off the field, and cars that hit it."""
 
 from __future__ import annotations
 
@@ -8,60 +8,31 @@ import torch
 from torch import Tensor
 
 from . import rules
+from .field import Field
 from .rules import DT
+from .solver import BALL_SCALE, CAR_SCALE, Met, Moved, Plane, Scene, relax, sideways
 from .state import Ball
-from .vectors import cross, dot
+from .vectors import along, constant, cross, dot, to_local, to_world, unit
 
 
-class Moved(NamedTuple):
-    """What contacts made of a body, ``[3, ...]``.
-
-    Attributes:
-        velocity, spin: with everything that acts in this tick.
-        shift, twist: moves out of what it is in, beside its velocity: uu, rad.
-    """
-
-    velocity: Tensor
-    spin: Tensor
-    shift: Tensor
-    twist: Tensor
-
-
-class Plane(NamedTuple):
-    """What of the field is nearest to the ball."""
-
-    gap: Tensor  # [...] between the surfaces
-    normal: Tensor  # [3, ...]
-
-
-def fall(velocity: Tensor) -> Tensor:
-    """The ball's velocity after a tick of air: drag, without gravity."""
-    return velocity * (1 - rules.BALL_DRAG) ** DT
-
-
-def gravity(moves: Tensor) -> Tensor:
-    """What a tick of gravity adds to the ball's velocity, ``[3, ...]``, where it is :func:`awake`."""
-    down = moves * (-rules.GRAVITY * DT)
-    return torch.stack((torch.zeros_like(down), torch.zeros_like(down), down))
-
-
-def awake(ball: Ball) -> Tensor:
-    """1 where the ball moves, 0 where it has not been touched since the kick-off and hangs where it is, ``[...]``."""
+def fly(ball: Ball, field: Field) -> tuple[Tensor, Tensor, Plane, Moved]:
+    """A tick of the balls as if no car touched them: the entries of :class:`~envs.rocket.solver.Scene` about them."""
     moving = dot(ball.velocity, ball.velocity) + dot(ball.spin, ball.spin) > 0
-    return moving.to(ball.velocity.dtype)
+    # A ball that nobody has touched since the kick-off hangs where it is, and does not even touch the floor.
+    moves = moving.to(ball.velocity.dtype)
+    fallen = ball.velocity * (1 - rules.BALL_DRAG) ** DT
+    down = moves * (-rules.GRAVITY * DT)
+    pull = torch.stack((torch.zeros_like(down), torch.zeros_like(down), down))
+    gap, normal = field.inside(ball.position)
+    plane = Plane(gap - rules.BALL_RADIUS + (1 - moves) * rules.HEIGHT, normal)
+    return fallen, pull, plane, _bounced(ball, fallen, pull, plane)
 
 
-def bounce(ball: Ball, velocity: Tensor, pull: Tensor, plane: Plane) -> Moved:
-    """A tick of a ball that no car touches.
-
-    Args:
-        velocity: after :func:`fall`.
-        pull: what gravity adds to it.
-    """
+def _bounced(ball: Ball, fallen: Tensor, pull: Tensor, plane: Plane) -> Moved:
     normal, radius = plane.normal, rules.BALL_RADIUS
-    pulled = velocity + pull
+    pulled = fallen + pull
     touches = plane.gap < rules.CONTACT_GAP
-    approach = -dot(velocity, normal)
+    approach = -dot(fallen, normal)
     back = rules.BALL_RESTITUTION * torch.where(approach > rules.SOFT, approach, 0.0)
     push = (back - dot(pulled, normal)).clamp_min(0.0) * touches
     slip = pulled - normal * dot(pulled, normal) - radius * cross(ball.spin, normal)
@@ -71,3 +42,181 @@ def bounce(ball: Ball, velocity: Tensor, pull: Tensor, plane: Plane) -> Moved:
     spin = ball.spin + cross(normal, along) / (0.4 * radius)
     shift = normal * ((-plane.gap).clamp_min(0.0) * (rules.PUSH * touches.to(push.dtype)))
     return Moved(pulled + normal * push - along, spin, shift, torch.zeros_like(shift))
+
+
+# -- cars against the ball ---------------------------------------------------------------------------------------------
+
+
+_HITTERS = 2  # cars of a world that can hit the ball in the same tick, the nearest ones
+
+
+class Reach(NamedTuple):
+    """Where cars are nearest to the ball."""
+
+    gap: Tensor  # [...]
+    normal: Tensor  # [3, ...] from the car to the ball
+    arm: Tensor  # [3, ...] from the car's origin to the point of contact
+
+
+def reach(position: Tensor, rotation: Tensor, ball: Tensor) -> Reach:
+    """The nearest point of a car's body, a box with round edges, to the ball's centre.
+
+    Args:
+        position, rotation: of cars, ``[3, ...]`` and ``[3, 3, ...]``.
+        ball: position, broadcastable.
+    """
+    like = position[0]
+    half = constant([side / 2 - rules.CORE_MARGIN for side in rules.HITBOX], like)
+    centre = constant(rules.HITBOX_CENTRE, like)
+    away = to_local(rotation, ball - position) - centre
+    core = torch.minimum(torch.maximum(away, -half), half)
+    out = away - core
+    distance = dot(out, out).sqrt()
+    within = distance < 1.0e-6
+    normal = out / distance.clamp_min(1.0e-6)
+    normal = torch.stack((normal[0], normal[1], torch.where(within, 1.0, normal[2])))
+    arm = core + centre + rules.EDGE_RADIUS * normal
+    return Reach(
+        distance - (rules.EDGE_RADIUS + rules.BALL_RADIUS), to_world(rotation, normal), to_world(rotation, arm)
+    )
+
+
+def extra_speed(position: Tensor, forward: Tensor, velocity: Tensor, ball: Tensor, ball_velocity: Tensor) -> Tensor:
+    """What a hit adds to the ball's velocity beside the contact, ``[3, ...]``.
+
+    Args:
+        position, forward: of the cars.
+        velocity: theirs, without what pulls on them in this tick.
+        ball, ball_velocity: position, and velocity after drag, broadcastable.
+    """
+    away = ball - position
+    heading = unit(torch.stack((away[0], away[1], away[2] * rules.HIT_UP)))
+    heading = unit(heading - forward * (dot(heading, forward) * rules.HIT_FORWARD))
+    difference = ball_velocity - velocity
+    speed = dot(difference, difference).sqrt().clamp_max(rules.HIT_SPEED_MOST)
+    return heading * (speed * along(rules.HIT_CURVE, speed))
+
+
+def strike(
+    ball: Ball,
+    ball_velocity: Tensor,
+    pull: Tensor,
+    plane: Plane,
+    rotation: Tensor,
+    moved: Moved,
+    torque: Tensor,
+    touch: Reach,
+) -> tuple[Moved, Moved]:
+    """The ball between ``H`` cars and the field: what contacts make of it and of the cars; trailing dimension ``[n]``.
+
+    Args:
+        ball_velocity: after drag, without gravity.
+        pull: what gravity adds to it.
+        rotation, moved, torque, touch: of the cars, ``[..., H, n]``; no contact where the gap is too wide.
+    """
+    hitters = touch.gap.shape[0]
+    pulled = ball_velocity + pull
+    gaps = torch.cat((touch.gap, plane.gap[None]))
+    active = gaps < rules.CONTACT_GAP
+    normal = torch.cat((touch.normal, plane.normal[:, None]), 1)  # [3, H + 1, n], towards the ball
+    arm = -rules.BALL_RADIUS * normal
+    still = torch.zeros_like(touch.normal[:, :1])
+    # The field is a last car that never moves; friction does not feel the torque that a car's driver applies.
+    car_velocity = torch.cat((moved.velocity + cross(moved.spin, touch.arm), still), 1)
+    untwisted = torch.cat((moved.velocity + cross(moved.spin - torque * DT, touch.arm), still), 1)
+    slip = pulled[:, None] + cross(ball.spin[:, None], arm)
+    direction = sideways(slip - car_velocity, normal)
+    approach = -dot(ball_velocity, plane.normal)
+    bounce = rules.BALL_RESTITUTION * torch.where(approach > rules.SOFT, approach, 0.0)
+    target = torch.cat((torch.zeros_like(touch.gap), bounce[None]))
+    wanted = torch.cat((target - dot(slip - car_velocity, normal), -dot(slip - untwisted, direction)))
+    rows = torch.cat([_rows(rotation, touch.arm, arm, axis) for axis in (normal, direction)])
+
+    friction = [*[rules.HIT_FRICTION] * hitters, rules.BALL_FRICTION]
+    impulse = (rows * relax(rows, wanted, active, friction, rules.SWEEPS)[:, None]).sum(0)
+    deep = (-gaps).clamp_min(0.0) * (rules.PUSH / DT)
+    normals = rows[: hitters + 1]
+    push = (normals * relax(normals, deep, active, (), rules.SWEEPS)[:, None]).sum(0)
+    change, turn, car_change, car_turn = _applied(rotation, impulse)
+    shift, _, car_shift, car_twist = _applied(rotation, push)
+    struck_ball = Moved(pulled + change, ball.spin + turn, shift * DT, torch.zeros_like(shift))
+    struck_cars = Moved(
+        moved.velocity + car_change,
+        moved.spin + car_turn,
+        moved.shift + car_shift * DT,
+        moved.twist + car_twist * (DT * rules.PUSH_TURN),
+    )
+    return struck_ball, struck_cars
+
+
+def _rows(rotation: Tensor, car_arm: Tensor, ball_arm: Tensor, axis: Tensor) -> Tensor:
+    """Rows ``[H + 1, 6 + 6 H, n]``: the ball, then the cars, each in its own axes."""
+    hitters = car_arm.shape[1]
+    own = torch.cat((axis, cross(ball_arm, axis))) * constant(BALL_SCALE, axis[0])  # [6, H + 1, n]
+    against = axis[:, :hitters]
+    lever = to_local(rotation, cross(car_arm, against))
+    car = torch.cat((against, lever)) * constant([-scale for scale in CAR_SCALE], against[0])  # [6, H, n]
+    none = torch.zeros_like(car[:, 0])
+    blocks = []
+    for row in range(hitters + 1):
+        parts = [own[:, row]] + [car[:, row] if hitter == row else none for hitter in range(hitters)]
+        blocks.append(torch.cat(parts))
+    return torch.stack(blocks)
+
+
+def _applied(rotation: Tensor, impulse: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Changes of velocity and spin of ball and cars, world axes, from a scaled impulse ``[6 + 6 H, n]``."""
+    hitters = rotation.shape[2]
+    own = impulse[:6] * constant(BALL_SCALE, impulse[0])
+    car = impulse[6:].view(hitters, 6, -1).transpose(0, 1)
+    car = car * constant(CAR_SCALE, car[0])
+    return own[:3], own[3:], car[:3], to_world(rotation, car[3:])
+
+
+def struck(scene: Scene, met: Met, worlds: Tensor) -> Met:
+    """``met`` with the hits in the worlds of an index tensor ``[n]``."""
+    cars, ball = scene.cars, scene.ball
+
+    def part(value: Tensor) -> Tensor:
+        return value.index_select(-1, worlds)
+
+    spot = part(ball.position)
+    near = reach(part(cars.position), part(cars.rotation), spot[:, None])
+    gap = torch.where(part(cars.gone) > 0, rules.HEIGHT, near.gap)
+    nearest = gap.topk(min(_HITTERS, cars.boost.shape[0]), dim=0, largest=False).indices
+    # In the order of the cars, which decides who is solved first.
+    hitters = nearest.sort(0).values  # [H, n]
+
+    def chosen(value: Tensor) -> Tensor:
+        return value.gather(-2, hitters.expand(*value.shape[:-2], *hitters.shape))
+
+    touch = Reach(chosen(gap), chosen(near.normal), chosen(near.arm))
+    hit = touch.gap < rules.CONTACT_GAP
+    rotation = chosen(part(cars.rotation))
+    sphere = Ball(spot, part(ball.velocity), part(ball.spin))
+    before = Moved(*(chosen(part(value)) for value in met.cars))
+    fallen, pull = part(scene.fallen), part(scene.pull)
+    plane = Plane(*(part(value) for value in scene.plane))
+    torque = chosen(part(scene.motion.torque))
+    struck_ball, struck_cars = strike(sphere, fallen, pull, plane, rotation, before, torque, touch)
+    fresh = hit & (chosen(part(cars.extra_hit)) == 0)
+    velocity = chosen(part(scene.motion.velocity))
+    extra = extra_speed(chosen(part(cars.position)), rotation[0], velocity, spot[:, None], fallen[:, None])
+    where, kind = hit.any(0), gap.dtype
+
+    def of_cars(value: Tensor, new: Tensor) -> Tensor:
+        old = part(value)
+        index = hitters.expand(*value.shape[:-2], *hitters.shape)
+        changed = old.scatter(-2, index, torch.where(where, new, old.gather(-2, index)))
+        return value.index_copy(-1, worlds, changed)
+
+    def of_ball(value: Tensor, new: Tensor) -> Tensor:
+        return value.index_copy(-1, worlds, torch.where(where, new, part(value)))
+
+    return met._replace(
+        ball=Moved(*(of_ball(value, new) for value, new in zip(met.ball, struck_ball))),
+        ball_kick=of_ball(met.ball_kick, (extra * fresh).sum(1)),
+        cars=Moved(*(of_cars(value, new) for value, new in zip(met.cars, struck_cars))),
+        hit=of_cars(met.hit, hit.to(kind)),
+        extra=of_cars(met.extra, fresh.to(kind)),
+    )

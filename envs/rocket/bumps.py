@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from . import rules
-from .ball import Moved
 from .rules import DT
-from .solver import CAR_SCALE, relax, sideways
-from .vectors import along, constant, cross, dot, to_world
+from .solver import CAR_SCALE, Met, Moved, Scene, relax, sideways
+from .state import Cars
+from .vectors import along, constant, cross, dot, taken, to_world
 
 _POINTS = 4
-REACH = 192.0
-"""Cars whose origins are further apart do not touch."""
+_NEAR = 192.0  # uu; cars whose origins are further apart do not touch
 
 
 class Crash(NamedTuple):
@@ -178,3 +178,81 @@ def bump(attacker: Pair, victim: Pair, crash: Crash, free: Tensor, rivals: Tenso
     lift = torch.where(grounded, victim.rotation[2], torch.stack((level[0], level[1], level[2] + 1)))
     kick = heading * strength + lift * along(rules.BUMP_UP, towards)
     return Bump(kick * (bumps & ~demolishes), bumps, demolishes)
+
+
+def near_pairs(cars: Cars) -> tuple[Tensor, Tensor, Tensor]:
+    """First car, second car and world of all pairs that are near each other."""
+    pairs = list(combinations(range(cars.boost.shape[0]), 2))
+    firsts, seconds = ([pair[side] for pair in pairs] for side in (0, 1))
+    apart = cars.position[:, seconds] - cars.position[:, firsts]
+    here = (cars.gone[firsts] == 0) & (cars.gone[seconds] == 0)
+    pair, worlds = ((dot(apart, apart) < _NEAR**2) & here).nonzero().unbind(1)
+    table = torch.tensor(pairs, device=pair.device)
+    return table[pair, 0], table[pair, 1], worlds
+
+
+def touching_pairs(cars: Cars, first: Tensor, second: Tensor, worlds: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Of some pairs, those that touch."""
+    if not len(worlds):
+        return first, second, worlds
+    (one, turned_one), (two, turned_two) = (
+        (cars.position[:, car, worlds], cars.rotation[:, :, car, worlds]) for car in (first, second)
+    )
+    here = overlap(two - one, turned_one, turned_two).touches
+    return first[here], second[here], worlds[here]
+
+
+def with_pairs(scene: Scene, met: Met, first: Tensor, second: Tensor, worlds: Tensor) -> Met:
+    """Contacts of ``n`` pairs of cars ``[n]`` in worlds ``[n]``, added to what there is."""
+    cars = scene.cars
+    width = cars.boost.shape[1]
+    places = (first * width + worlds, second * width + worlds)
+    one, two = (
+        Pair(
+            taken(cars.position, place),
+            taken(cars.rotation, place),
+            taken(scene.motion.velocity, place),
+            (taken(cars.wheels, place).sum(0) >= 3).to(cars.boost.dtype),
+            taken(cars.supersonic, place),
+        )
+        for place in places
+    )
+    apart = two.position - one.position
+    crash = overlap(apart, one.rotation, two.rotation)
+    here = (taken(cars.gone, places[0]) == 0) & (taken(cars.gone, places[1]) == 0)
+    crash = crash._replace(touches=crash.touches & here)
+    before = tuple(Moved(*(taken(value, place) for value in met.cars)) for place in places)
+    after = collide(one.rotation, two.rotation, before[0], before[1], apart, crash)
+    turned = crash._replace(point=crash.point - apart[:, None], normal=-crash.normal)
+    half = width * ((cars.boost.shape[0] + 1) // 2)
+    rivals = (places[0] < half) != (places[1] < half)
+    onto = bump(one, two, crash, _free(cars, places[0], second), rivals)
+    back = bump(two, one, turned, _free(cars, places[1], first), rivals)
+
+    def added(value: Tensor, changes: tuple[Tensor, ...]) -> Tensor:
+        flat = value.flatten(-2)
+        for place, change in zip(places, changes):
+            flat = flat.index_add(-1, place, change)
+        return flat.view(value.shape)
+
+    touches = crash.touches
+    moved = [
+        added(value, tuple(torch.where(touches, new[row] - old[row], 0.0) for new, old in zip(after, before)))
+        for row, value in enumerate(met.cars)
+    ]
+    kind = cars.boost.dtype
+    hurt = (back.demolishes.to(kind), onto.demolishes.to(kind))
+    marks = (onto.bumps.to(kind) * (second + 1), back.bumps.to(kind) * (first + 1))
+    return met._replace(
+        cars=Moved(*moved),
+        kick=added(met.kick, (back.kick, onto.kick)),
+        victim=torch.maximum(met.victim, added(torch.zeros_like(met.victim), marks).clamp_max(99.0) - 1),
+        demolishes=added(met.demolishes, (onto.demolishes.to(kind), back.demolishes.to(kind))).clamp_max(1.0),
+        demolished=added(met.demolished, hurt).clamp_max(1.0),
+    )
+
+
+def _free(cars: Cars, place: Tensor, other: Tensor) -> Tensor:
+    """Whether a car may bump another again."""
+    waiting = taken(cars.bump_wait, place) > 0
+    return ~(waiting & (taken(cars.bumped, place) == other))

@@ -12,23 +12,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from . import body, rules
-from .ball import Moved, Plane
-from .body import deepest_corner, press
-from .crashes import near_pairs, touching_pairs, with_pairs
+from . import rules
+from .ball import reach, struck
+from .bumps import near_pairs, touching_pairs, with_pairs
 from .driving import Motion
 from .field import Field
-from .hits import Reach, extra_speed, reach, strike
-from .scene import Met, Scene, untouched
-from .state import Ball
-from .vectors import dot
+from .rules import DT
+from .solver import Met, Moved, Scene, sideways, untouched
+from .vectors import constant, cross, dot, put, taken, to_local, to_world
 
-_HITTERS = 2
-"""Cars of a world that can hit the ball in the same tick, the nearest ones."""
-_BALL_REACH = body.REACH + rules.BALL_RADIUS + 2.0
-
-
-# -- everywhere --------------------------------------------------------------------------------------------------------
+_CAR_REACH = 96.0  # uu from a car's origin; no part of it is further away
+_BALL_REACH = _CAR_REACH + rules.BALL_RADIUS + 2.0
 
 
 def meet_everywhere(scene: Scene, field: Field) -> Met:
@@ -43,20 +37,11 @@ def meet_everywhere(scene: Scene, field: Field) -> Met:
         touching=touches.to(cars.boost.dtype),
         touch_normal=torch.where(touches, corner.normal, cars.touch_normal),
     )
-    for first, second in combinations(range(cars.boost.shape[0]), 2):
-        met = _add_pair(scene, met, first, second)
     worlds = torch.arange(cars.boost.shape[1], device=cars.boost.device)
-    struck = _hit_ball(scene, met, worlds)
-    return _placed(met, struck, worlds, struck.any_hit)
-
-
-def _add_pair(scene: Scene, met: Met, first: int, second: int) -> Met:
-    worlds = torch.arange(scene.cars.boost.shape[1], device=scene.cars.boost.device)
     ones = torch.ones_like(worlds)
-    return with_pairs(scene, met, ones * first, ones * second, worlds)
-
-
-# -- where needed ------------------------------------------------------------------------------------------------------
+    for first, second in combinations(range(cars.boost.shape[0]), 2):
+        met = with_pairs(scene, met, ones * first, ones * second, worlds)
+    return struck(scene, met, worlds)
 
 
 def meet_where_needed(scene: Scene, near_walls: Tensor, field: Field) -> Met:
@@ -67,7 +52,7 @@ def meet_where_needed(scene: Scene, near_walls: Tensor, field: Field) -> Met:
     """
     met = untouched(scene)
     cars = scene.cars
-    low = body.clearance(cars.rotation, cars.position[2]) < rules.BODY_GAP
+    low = clearance(cars.rotation, cars.position[2]) < rules.BODY_GAP
     met = _with_bodies(scene, met, ((low | near_walls) & (cars.gone == 0)).flatten().nonzero()[:, 0], field)
     if cars.boost.shape[0] > 1:
         first, second, worlds = touching_pairs(cars, *near_pairs(cars))
@@ -76,10 +61,7 @@ def meet_where_needed(scene: Scene, near_walls: Tensor, field: Field) -> Met:
     away = scene.ball.position[:, None] - cars.position
     close = (dot(away, away) < _BALL_REACH**2) & (cars.gone == 0)
     worlds = _touched_balls(scene, close.any(0).nonzero()[:, 0])
-    if len(worlds):
-        struck = _hit_ball(scene, met, worlds)
-        met = _placed(met, struck, worlds, struck.any_hit)
-    return met
+    return struck(scene, met, worlds) if len(worlds) else met
 
 
 def _touched_balls(scene: Scene, worlds: Tensor) -> Tensor:
@@ -93,99 +75,101 @@ def _touched_balls(scene: Scene, worlds: Tensor) -> Tensor:
 
 
 def _with_bodies(scene: Scene, met: Met, index: Tensor, field: Field) -> Met:
+    """Met with the bodies of the cars of an index tensor on the field."""
     if not len(index):
         return met
     cars = scene.cars
-
-    def part(value: Tensor) -> Tensor:
-        return value.flatten(-2).index_select(-1, index)
-
-    rotation = part(cars.rotation)
-    corner = deepest_corner(part(cars.position), rotation, field)
+    rotation = taken(cars.rotation, index)
+    corner = deepest_corner(taken(cars.position, index), rotation, field)
     here = (corner.gap < rules.BODY_GAP).nonzero()[:, 0]
     if not len(here):
         return met
     index, rotation = index[here], rotation.index_select(-1, here)
-    corner = body.Corner(*(value.index_select(-1, here) for value in corner))
-    pressed, _ = press(rotation, Motion(*(part(value) for value in scene.motion)), corner)
-
-    def put(value: Tensor, new: Tensor) -> Tensor:
-        return value.flatten(-2).index_copy(-1, index, new).view(value.shape)
-
+    corner = Corner(*(value.index_select(-1, here) for value in corner))
+    pressed, _ = press(rotation, Motion(*(taken(value, index) for value in scene.motion)), corner)
     return met._replace(
-        cars=Moved(*(put(value, new) for value, new in zip(met.cars, pressed))),
-        touching=put(met.touching, torch.ones_like(corner.gap)),
-        touch_normal=put(met.touch_normal, corner.normal),
+        cars=Moved(*(put(value, index, new) for value, new in zip(met.cars, pressed))),
+        touching=put(met.touching, index, torch.ones_like(corner.gap)),
+        touch_normal=put(met.touch_normal, index, corner.normal),
     )
 
 
-# -- cars and ball -----------------------------------------------------------------------------------------------------
+# -- a body on the field: each tick, the corner that is deepest may touch ----------------------------------------------
 
 
-class _Struck(NamedTuple):
-    """The cars nearest to the ball, and what hits make of them and it, ``[..., H, n]`` and ``[..., n]``."""
+class Corner(NamedTuple):
+    """The deepest corner of a"""
 
-    hitters: Tensor  # [H, n]
-    ball: Moved
-    ball_kick: Tensor
-    cars: Moved
-    hit: Tensor  # [H, n] flag
-    extra: Tensor  # [H, n] flag
-    any_hit: Tensor  # [n] bool
+    arm: Tensor  # [3, ...] from the car's origin
+    gap: Tensor  # [...]
+    normal: Tensor  # [3, ...]
 
 
-def _hit_ball(scene: Scene, met: Met, worlds: Tensor) -> _Struck:
-    """Hits in the worlds of an index tensor."""
-    cars, ball = scene.cars, scene.ball
-    count = min(_HITTERS, cars.boost.shape[0])
-
-    def part(value: Tensor) -> Tensor:
-        return value.index_select(-1, worlds)
-
-    spot = part(ball.position)
-    near = reach(part(cars.position), part(cars.rotation), spot[:, None])
-    gap = torch.where(part(cars.gone) > 0, rules.HEIGHT, near.gap)
-    hitters = gap.topk(count, dim=0, largest=False).indices
-    # In the order of the cars, which decides who is solved first.
-    hitters = hitters.sort(0).values
-
-    def chosen(value: Tensor) -> Tensor:
-        lead = value.shape[:-2]
-        return value.gather(-2, hitters.expand(*lead, *hitters.shape))
-
-    touch = Reach(chosen(gap), chosen(near.normal), chosen(near.arm))
-    hit = touch.gap < rules.CONTACT_GAP
-    rotation = chosen(part(cars.rotation))
-    sphere = Ball(spot, part(ball.velocity), part(ball.spin))
-    before = Moved(*(chosen(part(value)) for value in met.cars))
-    fallen, pull = part(scene.fallen), part(scene.pull)
-    plane = Plane(*(part(value) for value in scene.plane))
-    torque = chosen(part(scene.motion.torque))
-    struck, moved = strike(sphere, fallen, pull, plane, rotation, before, torque, touch)
-    fresh = hit & (chosen(part(cars.extra_hit)) == 0)
-    velocity = chosen(part(scene.motion.velocity))
-    extra = extra_speed(chosen(part(cars.position)), rotation[0], velocity, spot[:, None], fallen[:, None])
-    kind = gap.dtype
-    return _Struck(hitters, struck, (extra * fresh).sum(1), moved, hit.to(kind), fresh.to(kind), hit.any(0))
+def clearance(rotation: Tensor, height: Tensor) -> Tensor:
+    """How far the lowest corner of cars at a height ``[...]`` is above the floor."""
+    forward, right, up = rotation[:, 2].unbind(0)
+    (hx, hy, hz), (ox, _, oz) = rules.BOX_HALF, rules.HITBOX_CENTRE
+    return height + ox * forward + oz * up - hx * forward.abs() - hy * right.abs() - hz * up.abs()
 
 
-def _placed(met: Met, struck: _Struck, worlds: Tensor, where: Tensor) -> Met:
-    """With what hits did, in the worlds where there was one."""
+def deepest_corner(position: Tensor, rotation: Tensor, field: Field) -> Corner:
+    """Of cars at ``[3, ...]``, the first of equally deep ones."""
+    arm = corner_arms(rotation)
+    gap, normal = field.inside(position[:, None] + arm)
+    least, row = gap.min(0)
+    where = row.expand(3, 1, *row.shape)
+    return Corner(arm.gather(1, where)[:, 0], least, normal.gather(1, where)[:, 0])
 
-    def cars_of(value: Tensor, new: Tensor) -> Tensor:
-        old = value.index_select(-1, worlds)
-        lead = value.shape[:-2]
-        index = struck.hitters.expand(*lead, *struck.hitters.shape)
-        changed = old.scatter(-2, index, torch.where(where, new, old.gather(-2, index)))
-        return value.index_copy(-1, worlds, changed)
 
-    def ball_of(value: Tensor, new: Tensor) -> Tensor:
-        return value.index_copy(-1, worlds, torch.where(where, new, value.index_select(-1, worlds)))
+def corner_arms(rotation: Tensor) -> Tensor:
+    """From the origin to the corners, ``[3, 8, ...]``."""
+    signs = [(a, b, c) for a in (1, -1) for b in (1, -1) for c in (1, -1)]
+    (hx, hy, hz), (ox, oy, oz) = rules.BOX_HALF, rules.HITBOX_CENTRE
+    like = rotation[0, 0]
+    x = constant([ox + a * hx for a, _, _ in signs], like)
+    y = constant([oy + b * hy for _, b, _ in signs], like)
+    z = constant([oz + c * hz for _, _, c in signs], like)
+    forward, right, up = rotation.unbind(0)
+    return x * forward[:, None] + y * right[:, None] + z * up[:, None]
 
-    return met._replace(
-        ball=Moved(*(ball_of(value, new) for value, new in zip(met.ball, struck.ball))),
-        ball_kick=ball_of(met.ball_kick, struck.ball_kick),
-        cars=Moved(*(cars_of(value, new) for value, new in zip(met.cars, struck.cars))),
-        hit=cars_of(met.hit, struck.hit),
-        extra=cars_of(met.extra, struck.extra),
+
+def press(rotation: Tensor, motion: Motion, corner: Corner) -> tuple[Moved, Tensor]:
+    """A tick of cars whose deepest corner may touch; also ``[...]`` bool, where it does."""
+    arm, gap, normal = corner
+    touches = gap < rules.BODY_GAP
+    velocity, spin = motion.velocity + motion.force * DT, motion.spin + motion.torque * DT
+    now = velocity + cross(spin, arm)
+    direction = sideways(now, normal)
+    before = dot(motion.velocity + cross(motion.spin, arm), normal)
+    bounce = rules.BODY_RESTITUTION * torch.where(before < -rules.SOFT, -before, 0.0)
+    # Friction does not feel the torque that the driver applies.
+    slip = dot(velocity + cross(motion.spin, arm), direction)
+
+    push_turn, hold_turn = _turn(rotation, arm, normal), _turn(rotation, arm, direction)
+    push_lever, hold_lever = cross(arm, normal), cross(arm, direction)
+    one = 1 / rules.CAR_MASS
+    push_weight = one + dot(push_lever, push_turn)
+    hold_weight, both = one + dot(hold_lever, hold_turn), dot(push_lever, hold_turn)
+    aim, hold_aim = bounce - dot(now, normal), -slip
+    start, hold_start = aim / push_weight, hold_aim / hold_weight
+    less, hold_less = -both / push_weight, -both / hold_weight
+    hold = torch.zeros_like(gap)
+    for _ in range(rules.SWEEPS):
+        push = torch.addcmul(start, less, hold).clamp_min(0.0)
+        most = rules.BODY_FRICTION * push
+        hold = torch.addcmul(hold_start, hold_less, push).clamp(-most, most)
+    push, hold = push * touches, hold * touches
+    out = (-gap).clamp_min(0.0) * (rules.PUSH / push_weight) * touches
+    moved = Moved(
+        velocity + (normal * push + direction * hold) * one,
+        spin + push_turn * push + hold_turn * hold,
+        normal * (out * one),
+        push_turn * (out * rules.PUSH_TURN),
     )
+    return moved, touches
+
+
+def _turn(rotation: Tensor, arm: Tensor, axis: Tensor) -> Tensor:
+    """What an impulse of 1 along ``axis`` at ``arm`` does to the spin."""
+    lever = to_local(rotation, cross(arm, axis))
+    return to_world(rotation, lever / constant(rules.CAR_INERTIA, lever[0]))

@@ -20,18 +20,26 @@ from ..waiting import chosen, looks_are_free, put_where
 from ..world import Sides, World, check_within
 from . import rules
 from .actions import action_spec, controls
-from .compilation import compiled_kernels
 from .features import DriverFeatures
 from .field import Field
-from .match import Match, MatchOptions, Opening, Outcome, conclude, open_match, play, statistics
+from .match import (
+    STATISTICS,
+    RocketMatch,
+    RocketMatchOptions,
+    RocketOpening,
+    RocketOutcome,
+    conclude,
+    open_match,
+    play,
+    statistics,
+)
 from .observation import size
 from .players import SIDES
-from .recording import Recorder, Recording
+from .recording import RocketRecorder, RocketRecording
 from .rewards import make_weights
 from .rocketsim.backend import PATIENCE, Simulators
-from .simulation import PLAIN
-from .specs import STATISTICS
-from .starts import Starts
+from .simulation import PLAIN, compiled_kernels
+from .starts import RocketStarts
 
 BACKENDS = ("torch", "rocketsim")
 
@@ -93,7 +101,7 @@ class Rocket(World):
     replay_ending = ".npz"
     evaluation_options: ClassVar[dict[str, Any]] = {"kick_offs": 1.0, "random_states": 0.0, "aerials": 0.0}
     observing = ("envs.rocket.match:observe",)
-    _pool: StartPool[Opening]
+    _pool: StartPool[RocketOpening]
 
     def __init__(
         self,
@@ -126,10 +134,10 @@ class Rocket(World):
         check_within("tick_skip", tick_skip, 1, 10 * rules.TICKS_PER_SECOND, "ticks of a step")
         for name, seconds in (("max_seconds", max_seconds), ("idle_seconds", idle_seconds)):
             check_within(name, seconds, 1 / rules.TICKS_PER_SECOND, 1e6, "seconds")
-        self._match: Match
+        self._match: RocketMatch
         if team_size is not None:
             blue = orange = team_size
-        self.starts = self._whole = Starts(blue, orange, float(kick_offs), float(random_states), float(aerials))
+        self.starts = self._whole = RocketStarts(blue, orange, float(kick_offs), float(random_states), float(aerials))
         self._stage: int | None = None
         self._sizes = self.starts.ladder()
         self.num_stages = len(self._sizes) if len(self._sizes) > 1 else 0
@@ -143,13 +151,13 @@ class Rocket(World):
             **{"max_seconds": float(max_seconds), "idle_seconds": float(idle_seconds)},
         }
         """What is played, for recordings."""
-        self._options = MatchOptions(
+        self._options = RocketMatchOptions(
             observation, weights, tick_skip, most, idle, field, not looks_are_free(self.device)
         )
         self._kernels = compiled_kernels() if compiled else PLAIN
         self.controls: Tensor | None = None
         """What the cars were told in the last step, ``[8, C, W]``, None before the first."""
-        self._pool = StartPool(self._start, Opening.restored)
+        self._pool = StartPool(self._start, RocketOpening.restored)
         self.input_features = partial(DriverFeatures, observation, self.starts.cars)
         features = size(observation, self.starts.cars)
         self._simulators = self._backend(backend, workers, compiled, ramps)
@@ -193,7 +201,7 @@ class Rocket(World):
         self._count()
         return True
 
-    def _start(self, count: int) -> Opening:
+    def _start(self, count: int) -> RocketOpening:
         return open_match(self.starts.draw(count, self.generator, self.float_dtype), self._options)
 
     def _count(self) -> None:
@@ -218,7 +226,7 @@ class Rocket(World):
         self._count()
         return self._with_ends(self._current(), outcome)
 
-    def _with_ends(self, root: TensorDict, outcome: Outcome) -> TensorDict:
+    def _with_ends(self, root: TensorDict, outcome: RocketOutcome) -> TensorDict:
         terminated, truncated = outcome.terminated[:, None], outcome.truncated[:, None]
         ends = {"terminated": terminated, "truncated": truncated, "done": terminated | truncated}
         for name, value in ends.items():
@@ -240,7 +248,7 @@ class Rocket(World):
         return unchecked({GROUP: agents, "episode": episode}, batch_size=worlds, device=self.device)
 
     @property
-    def worlds(self) -> Match:
+    def worlds(self) -> RocketMatch:
         """The whole simulation state, world-last."""
         return self._match
 
@@ -284,20 +292,20 @@ class Rocket(World):
     def _load_state(self, state: dict[str, Any]) -> None:
         self._enter_stage(state.get("stage"))
         items = {name: value.to(self.device, copy=True) for name, value in state["match"].items()}
-        self._match = Match.from_items(items)
+        self._match = RocketMatch.from_items(items)
         self._observation = state["observation"].to(self.device)
         self._pool.load_state_dict(state["pool"], self.device)
         self._count()
         if self._simulators is not None:  # it cannot go on within a match
             self._restart(None)
 
-    def recorder(self, worlds: Sequence[int], titles: Sequence[str] | None = None) -> Recorder:
+    def recorder(self, worlds: Sequence[int], titles: Sequence[str] | None = None) -> RocketRecorder:
         """See :meth:`~envs.world.WorldHooks.recorder`."""
-        return Recorder(self, worlds, titles)
+        return RocketRecorder(self, worlds, titles)
 
     @staticmethod
-    def load_replay(path: str | Path) -> Recording:
+    def load_replay(path: str | Path) -> RocketRecording:
         """See :mod:`envs.rocket.replay`."""
-        from .replay import load_replay
+        from .recording import load_replay
 
         return load_replay(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,7 +12,15 @@ from torch import Tensor
 from ..waiting import looks_are_free
 from . import rules
 from .vectors import constant
-from .wheels import Ground
+
+
+class WheelGround(NamedTuple):
+    """What the wheels' rays meet."""
+
+    distance: Tensor  # [4, ...] along the ray
+    normal: Tensor  # [3, 4, ...] in the car's axes
+    slope: Tensor  # [4, ...] the normal's z component in the world
+
 
 _ROOT = math.sqrt(0.5)
 _FAR = 1.0e6
@@ -130,7 +139,7 @@ class Field:
             share_flat = torch.where(round_, b * scale, share_flat)
         return gap, torch.stack((share_wall * wall_x, share_wall * wall_y, share_flat * upward))
 
-    def trace(self, position: Tensor, rotation: Tensor, ball: Tensor, steps: int = 6) -> Ground:
+    def trace(self, position: Tensor, rotation: Tensor, ball: Tensor, steps: int = 6) -> WheelGround:
         """Where the rays of the wheels meet the field or the ball, which bears a car as if it could not move.
 
         Args:
@@ -158,7 +167,7 @@ class Field:
         distance = torch.where((gap.abs() < 0.5) & (distance > 0), distance, _FAR)
         distance, normal = _with_ball(start, down, ball[:, None], distance, normal)
         local = (rotation[:, :, None] * normal).sum(1)
-        return Ground(distance, local, normal[2])
+        return WheelGround(distance, local, normal[2])
 
 
 def _with_ball(start: Tensor, down: Tensor, ball: Tensor, distance: Tensor, normal: Tensor) -> tuple[Tensor, Tensor]:
@@ -172,7 +181,7 @@ def _with_ball(start: Tensor, down: Tensor, ball: Tensor, distance: Tensor, norm
     return torch.where(nearer, met, distance), torch.where(nearer, out, normal)
 
 
-def trace_floor(position: Tensor, rotation: Tensor) -> Ground:
+def trace_floor(position: Tensor, rotation: Tensor) -> WheelGround:
     """The rays of the wheels where there is nothing but the floor, see :meth:`Field.trace`."""
     heights = rotation[:, 2]
     like = position[0]
@@ -181,4 +190,4 @@ def trace_floor(position: Tensor, rotation: Tensor) -> Ground:
     start = position[2] + rules.WHEEL_Z * up + x * forward + y * right
     meets = (up > 1.0e-4) & (start >= 0)
     distance = torch.where(meets, start / up.clamp_min(1.0e-4), _FAR)
-    return Ground(distance, heights[:, None], torch.ones_like(distance))
+    return WheelGround(distance, heights[:, None], torch.ones_like(distance))

@@ -13,13 +13,22 @@ from .field import Field
 from .observation import observe
 from .prediction import forecast
 from .rewards import TERMS, Before, begin, judge
-from .simulation import Events, Kernels, advance, advance_densely
+from .simulation import Events, RocketKernels, advance, advance_densely
 from .state import Record, RocketState
 from .vectors import constant
 
+TEAMS = ("blue", "orange")
+COUNTED = ("touches", "demos", "boost_collected")
+STATISTICS = (
+    *("return", "length", "time", "success", "goals_for", "goals_against"),
+    *(f"{name}_{team}" for name in COUNTED for team in TEAMS),
+    *(f"reward_{name}" for name in TERMS),
+)
+"""What is known about an episode, ``[W, 1]`` each."""
+
 
 @dataclass(frozen=True)
-class MatchOptions:
+class RocketMatchOptions:
     """What a step does beyond the physics.
 
     Attributes:
@@ -40,7 +49,7 @@ class MatchOptions:
 
 
 @dataclass
-class Match(Record):
+class RocketMatch(Record):
     """State of a batch of matches, world-last; the sums are over the episode."""
 
     world: RocketState
@@ -61,20 +70,20 @@ class Match(Record):
         """What rewards remember."""
         return Before(self.distance, self.threat, self.opening, self.last_touch)
 
-    def copy_worlds(self, target: Tensor, other: Match, source: Tensor | slice) -> None:
+    def copy_worlds(self, target: Tensor, other: RocketMatch, source: Tensor | slice) -> None:
         """Overwrites the worlds ``target`` (indices) in place with the worlds ``source`` of another match."""
         for (_, value), (_, new) in zip(self.items(), other.items()):
             value[..., target] = new[..., source]
 
     @classmethod
-    def from_items(cls, items: dict[str, Tensor]) -> Match:
+    def from_items(cls, items: dict[str, Tensor]) -> RocketMatch:
         """The inverse of :meth:`items`."""
         inner = {name.removeprefix("world."): value for name, value in items.items() if name.startswith("world.")}
         outer = {name: value for name, value in items.items() if not name.startswith("world.")}
         return cls(world=RocketState.from_items(inner), **outer)
 
 
-class Outcome(NamedTuple):
+class RocketOutcome(NamedTuple):
     """What a step led to."""
 
     observation: Tensor  # [W, C, size]
@@ -84,10 +93,10 @@ class Outcome(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Opening:
+class RocketOpening:
     """Matches at their beginning, and what they show."""
 
-    match: Match
+    match: RocketMatch
     observation: Tensor  # [n, C, size]
 
     def __len__(self) -> int:
@@ -98,28 +107,30 @@ class Opening:
         return {"match": dict(self.match.items()), "shown": self.observation}
 
     @classmethod
-    def restored(cls, saved: dict[str, Any], device: torch.device) -> Opening:
+    def restored(cls, saved: dict[str, Any], device: torch.device) -> RocketOpening:
         """The inverse of :meth:`saved`."""
-        match = Match.from_items({name: value.to(device) for name, value in saved["match"].items()})
+        match = RocketMatch.from_items({name: value.to(device) for name, value in saved["match"].items()})
         return cls(match, saved["shown"].to(device))
 
 
-def open_match(world: RocketState, options: MatchOptions) -> Opening:
+def open_match(world: RocketState, options: RocketMatchOptions) -> RocketOpening:
     """The beginning of episodes."""
     ahead = forecast(world.ball)
     none = torch.zeros_like(world.cars.boost)
     terms = torch.zeros(len(TERMS), *none.shape, dtype=none.dtype, device=none.device)
     clock = world.clock
-    match = Match(
+    match = RocketMatch(
         world, *begin(world, ahead), torch.zeros_like(clock), torch.zeros_like(clock), none, terms, none, none, none
     )
     # No two entries may share memory: restarts write in place.
     layout = torch.contiguous_format  # another one would be compiled anew
     match = match.map(lambda value: value.clone(memory_format=layout))
-    return Opening(match, observe(options.observation, world, ahead))
+    return RocketOpening(match, observe(options.observation, world, ahead))
 
 
-def play(match: Match, controls: Tensor, options: MatchOptions, kernels: Kernels) -> tuple[Match, Outcome]:
+def play(
+    match: RocketMatch, controls: Tensor, options: RocketMatchOptions, kernels: RocketKernels
+) -> tuple[RocketMatch, RocketOutcome]:
     """One step of all matches.
 
     Args:
@@ -137,7 +148,9 @@ def play(match: Match, controls: Tensor, options: MatchOptions, kernels: Kernels
     return conclude(match, world, total, options)
 
 
-def conclude(match: Match, world: RocketState, events: Events, options: MatchOptions) -> tuple[Match, Outcome]:
+def conclude(
+    match: RocketMatch, world: RocketState, events: Events, options: RocketMatchOptions
+) -> tuple[RocketMatch, RocketOutcome]:
     """Rewards, ends, sums and observations after the ticks of a step."""
     ahead = forecast(world.ball)
     terms, before = judge(world, events, match.before, ahead)
@@ -148,7 +161,7 @@ def conclude(match: Match, world: RocketState, events: Events, options: MatchOpt
     quiet = torch.where(touched.amax(0) > 0, 0.0, match.quiet + options.tick_skip)
     terminated = world.goal != 0
     late = (world.clock >= options.most_ticks) | (quiet >= options.idle_ticks)
-    new = Match(
+    new = RocketMatch(
         world,
         *before,
         quiet,
@@ -160,10 +173,10 @@ def conclude(match: Match, world: RocketState, events: Events, options: MatchOpt
         match.collected + events.boost_gained,
     )
     seen = observe(options.observation, world, ahead)
-    return new, Outcome(seen, reward, terminated, late & ~terminated)
+    return new, RocketOutcome(seen, reward, terminated, late & ~terminated)
 
 
-def statistics(match: Match) -> list[Tensor]:
+def statistics(match: RocketMatch) -> list[Tensor]:
     """Rows ``[W]`` in the order of ``STATISTICS``: return and terms are the mean of blue's cars that are there."""
     half = match.returns.shape[0] // 2
     blue = (~match.world.cars.gone[:half].isinf()).sum(0).to(match.returns.dtype)

@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 from . import rules
-from .places import team_signs
 from .prediction import Forecast, intercept
-from .state import Ball, Cars, RocketState
+from .state import Ball, Cars, RocketState, team_signs
 from .vectors import constant, length, unit
 
 KINDS = ("rlbot180", "compact")
@@ -28,7 +27,7 @@ _HALF = 1000.0  # further than this from the middle line a team attacks or defen
 _MATCH = 300.0  # s
 
 
-class View(NamedTuple):
+class RocketView(NamedTuple):
     """The world as every car sees it, ``[3, C, W]`` each, scaled; ``others [13, C, C, W]`` are the cars seen."""
 
     position: Tensor
@@ -65,7 +64,7 @@ def observe(kind: str, state: RocketState, ahead: Forecast) -> Tensor:
     return seen.permute(2, 1, 0).contiguous()
 
 
-def look(cars: Cars, ball: Ball) -> View:
+def look(cars: Cars, ball: Ball) -> RocketView:
     """Everything turned and scaled."""
     turn = _turn(cars)
     position, velocity = cars.position * turn * _PLACE, cars.velocity * turn * _SPEED
@@ -78,7 +77,7 @@ def look(cars: Cars, ball: Ball) -> View:
     others = torch.cat((places, speeds, apart, faster, boost))
     others = torch.where(cars.gone.isinf()[:, None], 0.0, others)
     spin, ball_spin = cars.spin * turn * _SPIN, ball.spin[:, None] * turn * _SPIN
-    return View(position, velocity, spin, rotation, ball_position, ball_velocity, ball_spin, others)
+    return RocketView(position, velocity, spin, rotation, ball_position, ball_velocity, ball_spin, others)
 
 
 def _turn(cars: Cars) -> Tensor:
@@ -96,7 +95,7 @@ def _flags(cars: Cars) -> list[Tensor]:
     return [row[None] for row in (cars.boost / rules.BOOST_MOST, grounded, flip, gone)]
 
 
-def _first_rows(state: RocketState, view: View) -> list[Tensor]:
+def _first_rows(state: RocketState, view: RocketView) -> list[Tensor]:
     """0 to 36: the car, the ball, one from the other."""
     own = [view.position, view.velocity, view.spin, view.rotation, *_flags(state.cars)]
     ball = [view.ball, view.ball_velocity, view.ball_spin]
@@ -113,7 +112,7 @@ def _all_others(cars: int) -> tuple[int, int]:
     return cars // 2 - 1, cars // 2
 
 
-def _others(view: View, cars: int, mates: int, rivals: int) -> list[Tensor]:
+def _others(view: RocketView, cars: int, mates: int, rivals: int) -> list[Tensor]:
     """The 13 numbers of mates, then rivals; zeros for those that there are not."""
     half = cars // 2
     empty = torch.zeros_like(view.others[:, 0, :1])
@@ -159,7 +158,7 @@ def _published(state: RocketState, ahead: Forecast) -> list[Tensor]:
     ]
 
 
-def _nearest_pads(state: RocketState, view: View) -> Tensor:
+def _nearest_pads(state: RocketState, view: RocketView) -> Tensor:
     """``[60, C, W]``: place, there, big, distance of the ten nearest pads."""
     like = view.position[0]
     x, y = (constant([place[axis] * _PLACE for place in rules.PADS], like) for axis in (0, 1))
@@ -177,7 +176,7 @@ def _nearest_pads(state: RocketState, view: View) -> Tensor:
     return torch.stack(columns, 1).flatten(0, 1)
 
 
-def _match(state: RocketState, view: View) -> Tensor:
+def _match(state: RocketState, view: RocketView) -> Tensor:
     """``[7, C, W]``: kick-off, time, score, phase of play."""
     like = view.position[0]
     kick_off = (state.ball.velocity == 0).all(0) & (state.ball.position[:2] == 0).all(0)

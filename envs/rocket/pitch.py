@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 
 from ..rendering.canvas import Canvas, Colour, Picture, PictureLayout, write
 from . import rules
+from .recording import RocketFrames
 
 Array = NDArray[Any]
 
@@ -26,7 +28,7 @@ _CIRCLE = 915.0
 _BOX = (1700.0, 3600.0)  # the areas before the goals: half width, and |y| where they begin
 
 
-class Layout(PictureLayout):
+class RocketPictureLayout(PictureLayout):
     """Places in a picture, in pixels; see :class:`~envs.rendering.canvas.PictureLayout`."""
 
     @property
@@ -57,7 +59,7 @@ class Layout(PictureLayout):
 
 
 @lru_cache(maxsize=4)
-def background(layout: Layout) -> Picture:
+def background(layout: RocketPictureLayout) -> Picture:
     """The empty field; copy it before drawing on it."""
     width, height = layout.size
     light = np.empty((height, width, 3), np.float32)
@@ -139,3 +141,210 @@ def _lay_side(light: Array, y: Array, z: Array, scale: float) -> None:
 
 def _grid(where: Array, period: float) -> Array:
     return np.abs(np.remainder(where + period / 2, period) - period / 2)
+
+
+_WHITE: Colour = (255, 255, 255)
+_BALL: Colour = (238, 240, 244)
+_FLAME: Colour = (255, 190, 70)
+_BIG, _SMALL = (255, 205, 60), (235, 200, 110)
+_BLACK: Colour = (0, 0, 0)
+_LARGER = 2.9  # than life are cars, to be seen from afar
+_BALL_LARGER = 1.8
+_NEARER = 0.55  # what is under the ceiling looks so much larger than on the ground
+_LEAP = 1500.0  # uu between two points of a way: a car has come back elsewhere
+_SHADOW = np.array([0.16, 0.30])  # per uu of height, to the right and down
+_CABIN = ((-38.0, 22.0), (-0.40, 0.40), (0.05, 0.62))  # of the hitbox: from rear to front in uu, shares across and up
+
+
+def above(points: Array) -> Array:
+    """Points ``[..., 3]`` as drawn from above."""
+    return np.stack((points[..., 1], -points[..., 0]), -1)
+
+
+def beside(points: Array) -> Array:
+    """Points ``[..., 3]`` as drawn from the side."""
+    return np.stack((points[..., 1], -points[..., 2]), -1)
+
+
+def nearness(height: float) -> float:
+    """How much larger something looks from above for being this high."""
+    return 1.0 + _NEARER * float(np.clip(height / rules.HEIGHT, 0, 1))
+
+
+def draw_pads(canvas: Canvas, now: RocketFrames) -> None:
+    """Those that are there shine; the others fill up as their time passes."""
+    for place, wait in zip(rules.PADS, now.pads):
+        big = place in rules.BIG_PADS
+        at = above(np.array([*place, 0.0]))
+        radius, colour = (150.0, _BIG) if big else (62.0, _SMALL)
+        if wait <= 0:
+            canvas.disc(at, radius * (0.62 if big else 0.8), colour, 0.95, glow=0.22 if big else 0.08)
+            if big:
+                canvas.ring(at, radius, 26.0, colour, 0.9)
+        else:
+            share = 1.0 - float(wait) / (rules.BIG_TICKS if big else rules.SMALL_TICKS)
+            canvas.ring(at, radius, 22.0, colour, 0.22)
+            canvas.ring(at, radius, 22.0, colour, 0.5, share=share)
+
+
+def draw_shadows(canvas: Canvas, now: RocketFrames) -> None:
+    """Shadows fall the further away, the higher a thing is; fine lines lead to them."""
+    for car in now.there:
+        height = max(float(now.position[car, 2]) - rules.CAR_REST, 0.0)
+        corners = _hull(above(_box(now, car, _LARGER)))
+        canvas.polygon(corners + height * _SHADOW, _BLACK, 0.5 - 0.2 * min(height / 1500, 1.0))
+        if height > 60:
+            at = above(now.position[car])
+            _stem(canvas, at, at + height * _SHADOW, TEAM_COLOURS[_team(now, car)])
+    height = max(float(now.ball_position[2]) - rules.BALL_REST, 0.0)
+    at = above(now.ball_position)
+    canvas.disc(at + height * _SHADOW, rules.BALL_RADIUS * _BALL_LARGER, _BLACK, 0.5 - 0.2 * min(height / 1500, 1.0))
+    if height > 60:
+        _stem(canvas, at, at + height * _SHADOW, _BALL)
+
+
+def _stem(canvas: Canvas, top: Array, foot: Array, colour: Colour) -> None:
+    canvas.streak(foot, foot + 4 * (top - foot), 14.0, colour, 0.35)
+
+
+def draw_cars(canvas: Canvas, now: RocketFrames, from_side: bool = False) -> None:
+    """Oriented boxes with a cabin, the lowest first; a flame behind those that boost."""
+    project, depth = (beside, 0) if from_side else (above, 2)
+    for car in sorted(now.there, key=lambda car: float(now.position[car, depth])):
+        size = _LARGER * (1.0 if from_side else nearness(float(now.position[car, 2])))
+        colour = TEAM_COLOURS[_team(now, car)]
+        if now.boosting[car]:
+            _draw_flame(canvas, now, car, size, project)
+        corners = _hull(project(_box(now, car, size)))
+        canvas.polygon(corners, _mixed(_BLACK, colour, 0.8), glow=0.18, spread=70.0)
+        canvas.polygon(corners, _mixed(colour, _WHITE, 0.25), line=18.0)
+        canvas.polygon(_hull(project(_cabin(now, car, size))), _mixed(colour, _WHITE, 0.72), 0.95)
+
+
+def _draw_flame(canvas: Canvas, now: RocketFrames, car: int, size: float, project: Any) -> None:
+    forward, up = now.rotation[car, 0], now.rotation[car, 2]
+    stern = now.position[car] + up * 20.0 - forward * 42.0 * size
+    flicker = 0.8 + 0.2 * np.sin(1.3 * now.clock + 2.0 * car)
+    head, tail = project(stern), project(stern - forward * 105.0 * size * flicker)
+    canvas.streak(head, tail, 34.0 * size, _FLAME, 0.9, glow=0.5, spread=60.0)
+    canvas.streak(head, (head + tail) / 2, 18.0 * size, _WHITE, 0.9)
+
+
+def draw_ball(
+    canvas: Canvas, now: RocketFrames, trail: Array, from_side: bool = False, ring: Colour | None = None
+) -> None:
+    """The ball and the way it came.
+
+    Args:
+        trail: places ``[n, 3]`` of the latest moments, oldest first.
+        ring: colour of who has just touched it.
+    """
+    project = beside if from_side else above
+    size = rules.BALL_RADIUS * _BALL_LARGER * (1.0 if from_side else nearness(float(now.ball_position[2])))
+    at = project(now.ball_position)
+    points = project(np.concatenate((trail, now.ball_position[None])))
+    for place, (start, end) in enumerate(pairwise(points), 1):
+        share = place / len(points)
+        if np.hypot(*(end - start)) > 1:
+            canvas.streak(end, 2 * start - end, 1.1 * size * share, _BALL, 0.32 * share)
+    if ring is not None:
+        canvas.ring(at, 1.45 * size, 34.0, ring, 0.95)
+    canvas.disc(at, size, _mixed(_BLACK, _BALL, 0.55), glow=0.10)
+    canvas.disc(at - 0.10 * size, 0.86 * size, _mixed(_BLACK, _BALL, 0.82))
+    canvas.disc(at - 0.22 * size, 0.58 * size, _BALL)
+
+
+def draw_flight(canvas: Canvas, path: Array, landing: Array | None, from_side: bool = False) -> None:
+    """Where the ball is about to be, as dots, and a cross-hair where it comes down.
+
+    Args:
+        path: places ``[n, 3]`` up to the landing.
+    """
+    project = beside if from_side else above
+    for place, point in enumerate(path):
+        canvas.disc(project(point), 22.0, _BALL, 0.55 * (1 - 0.6 * place / max(len(path), 1)))
+    if landing is None:
+        return
+    at = project(landing)
+    if from_side:
+        canvas.disc(at, 46.0, _BALL, 0.9)
+        return
+    size = rules.BALL_RADIUS * _BALL_LARGER
+    canvas.ring(at, size, 24.0, _BALL, 0.85)
+    for axis in np.eye(2):
+        for sign in (-1.0, 1.0):
+            head = at + sign * 1.55 * size * axis
+            canvas.streak(head, head - sign * 2.2 * size * axis, 24.0, _BALL, 0.85)
+
+
+def draw_way(canvas: Canvas, places: Array, colour: Colour, from_side: bool = False) -> None:
+    """A way ``[n, 3]`` that brightens with time; leaps are left out."""
+    points = (beside if from_side else above)(places)
+    for place, (start, end) in enumerate(pairwise(points), 1):
+        if np.abs(end - start).max() < _LEAP:
+            canvas.streak(end, 2 * start - end, 34.0, colour, 0.1 + 0.6 * place / len(points))
+
+
+def draw_burst(canvas: Canvas, at: Array, share: float, reach: float, colour: Colour) -> None:
+    """An explosion, ``share`` of which has passed, at a place in the canvas."""
+    out = 1 - (1 - share) ** 2
+    if share < 0.5:
+        canvas.disc(at, 0.3 * reach * (1 - share), _WHITE, 0.0, glow=1 - 2 * share)
+    canvas.ring(at, reach * out, 60.0 * (1 - share) + 12.0, colour, 0.85 * (1 - share))
+    for spark in range(14):
+        angle, speed = 2.4 * spark, 0.55 + 0.45 * np.sin(5.1 * spark) ** 2
+        away = np.array([np.cos(angle), np.sin(angle)]) * reach * speed
+        canvas.streak(at + out * away, at + 0.7 * out * away, 60.0, _mixed(_WHITE, colour, share), 1 - share)
+
+
+def _team(now: RocketFrames, car: int) -> int:
+    return int(car >= len(now.boost) // 2)
+
+
+def _box(now: RocketFrames, car: int, size: float) -> Array:
+    """The hitbox's corners ``[8, 3]``."""
+    half = np.array(rules.HITBOX) / 2
+    signs = np.array([[a, b, c] for a in (-1, 1) for b in (-1, 1) for c in (-1, 1)])
+    return _placed(now, car, (np.array(rules.HITBOX_CENTRE) + signs * half) * size)
+
+
+def _cabin(now: RocketFrames, car: int, size: float) -> Array:
+    """The corners of what the driver sits under, which says which way is forward and up."""
+    (rear, front), across, (low, high) = _CABIN
+    _, width, height = rules.HITBOX
+    middle = rules.HITBOX_CENTRE[2]
+    corners = [
+        [x * (1.0 if z == low else 0.8), y * width, middle + z * height]
+        for x in (rear, front)
+        for y in across
+        for z in (low, high)
+    ]
+    return _placed(now, car, np.array(corners) * size)
+
+
+def _placed(now: RocketFrames, car: int, local: Array) -> Array:
+    return now.position[car] + local @ now.rotation[car]
+
+
+def _hull(points: Array) -> Array:
+    """The convex hull of points ``[n, 2]``, clockwise as seen with y down (Andrew's monotone chain)."""
+    ordered = sorted(map(tuple, points.tolist()))
+
+    def chain(places: list[tuple[float, ...]]) -> list[tuple[float, ...]]:
+        kept: list[tuple[float, ...]] = []
+        for x, y in places:
+            while len(kept) > 1 and _turn(kept[-2], kept[-1], (x, y)) <= 1e-6:
+                kept.pop()
+            kept.append((x, y))
+        return kept[:-1]
+
+    return np.array(chain(ordered) + chain(ordered[::-1]))
+
+
+def _turn(a: tuple[float, ...], b: tuple[float, ...], c: tuple[float, ...]) -> float:
+    return (b[0] - a[0]) * (c[1] - a[1]) - (b[1] - a[1]) * (c[0] - a[0])
+
+
+def _mixed(first: Colour, second: Colour, share: float) -> Colour:
+    red, green, blue = (round(one + share * (other - one)) for one, other in zip(first, second))
+    return red, green, blue

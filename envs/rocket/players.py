@@ -15,10 +15,9 @@ from torch import Tensor
 from ..world import Sides
 from . import rules
 from .actions import chosen_for
-from .places import team_signs
+from .match import COUNTED, TEAMS
 from .prediction import Forecast, forecast, intercept
-from .specs import COUNTED, TEAMS
-from .state import RocketState
+from .state import RocketState, team_signs
 from .vectors import constant, dot, length, to_local, unit
 
 _LOW_TANK, _EMPTY_TANK = 30.0, 12.0
@@ -43,7 +42,7 @@ class _Sight(NamedTuple):
 
 
 def rule_controls(state: RocketState, ahead: Forecast | None = None) -> Tensor:
-    """``[8, C, W]`` of :class:`~envs.rocket.wheels.Control` for every car.
+    """``[8, C, W]`` of :class:`~envs.rocket.driving.Control` for every car.
 
     Args:
         ahead: the balls' flights where they are known.

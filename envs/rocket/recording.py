@@ -1,4 +1,4 @@
-"""What happened in an episode of Rocket: states of single matches, collected while the worlds step."""
+"""Recordings of Rocket's episodes: states of single matches, collected while the worlds step, and their files."""
 
 from __future__ import annotations
 
@@ -14,14 +14,24 @@ from torch import Tensor
 
 from ..recording import EpisodeRecorder, EpisodeRecording
 from . import rules
-from .match import Match
-from .specs import TEAMS
+from .match import TEAMS, RocketMatch
 
 if TYPE_CHECKING:
     from ..rendering.canvas import Picture
     from ..rendering.films import Animation
+import json
+import zipfile
+import zlib
+
+from ..bounded_files import check_archive
+from ..whole_files import replacing
 
 Array = NDArray[Any]
+
+FORMAT, VERSION, WORLD = "rlstack-replay", 1, "rocket"
+_META = "meta"
+_MOST_CARS = 6
+_DAMAGED = (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, zlib.error, NotImplementedError)
 
 ABSENT = -1
 """In ``gone``: there is no such car."""
@@ -43,14 +53,17 @@ COLUMNS: Mapping[str, tuple[str, tuple[int | str, ...]]] = {
     "pads": ("int16", (len(rules.PADS),)),
     "goal": ("int8", ()),
 }
-"""Type of each column of :class:`Frames`, and its shape after T, ``"C"`` for the number of cars."""
+"""Type of each column of :class:`RocketFrames`, and its shape after T, ``"C"`` for the number of cars."""
 
 
 @dataclass(frozen=True, eq=False)
-class Frames:
-    """T states of a match, ``[T, ...]`` each; what is said of a step is of the one that led to the state."""
+class RocketFrames:
+    """T states of a match, ``[T, ...]`` each, or a single one, ``[...]``.
 
-    clock: Array  # ticks since the kick-off
+    Controls and touches are those of the step that led to the state.
+    """
+
+    clock: Any  # ticks since the kick-off
     ball_position: Array  # uu
     ball_velocity: Array  # uu/s
     ball_spin: Array  # rad/s
@@ -65,7 +78,7 @@ class Frames:
     controls: Array  # of the step: throttle, steer, pitch, yaw, roll, jump, boost, brake
     touches: Array  # of the ball in the step
     pads: Array  # ticks until each is back, 0: there
-    goal: Array  # 1: blue has scored, -1: orange has, 0: nobody yet
+    goal: Any  # 1: blue has scored, -1: orange has, 0: nobody yet
 
     def __len__(self) -> int:
         return len(self.clock)
@@ -75,41 +88,19 @@ class Frames:
         """C."""
         return int(self.position.shape[1])
 
-    def part(self, which: slice) -> Frames:
-        """Some of the states."""
-        return Frames(**{name: value[which] for name, value in vars(self).items()})
-
-
-@dataclass(frozen=True, eq=False)
-class Snapshot:
-    """A match at one time: the columns of :class:`Frames`, of one state."""
-
-    clock: float
-    ball_position: Array
-    ball_velocity: Array
-    ball_spin: Array
-    position: Array
-    velocity: Array
-    spin: Array
-    rotation: Array
-    boost: Array
-    boosting: Array
-    wheels: Array
-    gone: Array
-    controls: Array
-    touches: Array
-    pads: Array
-    goal: int
-
     @property
     def there(self) -> list[int]:
-        """The cars that are on the field."""
+        """The cars that are on the field in a single state."""
         return [int(car) for car in np.flatnonzero(self.gone == 0)]
+
+    def part(self, which: slice | None) -> RocketFrames:
+        """Some of the states; None makes a list of a single one."""
+        return RocketFrames(**{name: np.asarray(value)[which] for name, value in vars(self).items()})
 
 
 @dataclass(frozen=True, eq=False)
-class Recording(EpisodeRecording):
-    """One episode.
+class RocketRecording(EpisodeRecording):
+    """An episode: its states, what was played, and who played.
 
     Args:
         frames: its states, at least one.
@@ -121,10 +112,11 @@ class Recording(EpisodeRecording):
         ValueError: there are no frames.
     """
 
-    frames: Frames = field(repr=False)
+    frames: RocketFrames = field(repr=False)
     options: Mapping[str, Any] = field(default_factory=dict)
     players: tuple[str, str] = TEAMS
     title: str = ""
+    overview_columns = 3
 
     def __post_init__(self) -> None:
         """Refuses an empty recording."""
@@ -137,38 +129,39 @@ class Recording(EpisodeRecording):
         last = int(self.frames.goal[-1])
         return int(last > 0), int(last < 0)
 
-    @property
-    def seconds(self) -> float:
-        """How long it lasted."""
-        return float(self.frames.clock[-1] - self.frames.clock[0]) / rules.TICKS_PER_SECOND
-
-    overview_columns = 3
-
-    def named(self, players: tuple[str, str], title: str = "") -> Recording:
+    def named(self, players: tuple[str, str], title: str = "") -> RocketRecording:
         """The same with other names."""
         return replace(self, players=players, title=title)
 
     def animation(self) -> Animation:
-        """Of a picture every tick or more."""
-        from .film import Film
-        from .render import SIZE
+        """By ticks of the match."""
+        from .render import RocketAnimation
 
-        return Film(self, SIZE)
+        return RocketAnimation(self)
 
     def overview(self) -> Picture:
         """The end, with the ways of cars and ball, which brighten with time."""
-        from .film import Film
-        from .render import TILE
+        from .render import overview
 
-        return Film(self, TILE).draw(ways=True)
+        return overview(self)
 
     def save_replay(self, path: str | Path) -> None:
-        """See :mod:`envs.rocket.replay`."""
-        from .replay import save_replay
+        """Writes the recording, wholly or not at all; makes missing folders. See :func:`load_replay`.
 
-        save_replay(self, path)
+        Raises:
+            ValueError: another ending than ``.npz``.
+        """
+        path = Path(path)
+        if path.suffix != ".npz":
+            raise ValueError(f"cannot write {path.name}: the ending of a replay is .npz")
+        meta = {
+            **{"format": FORMAT, "version": VERSION, "world": WORLD, "players": list(self.players)},
+            **{"goals": list(self.goals), "options": dict(self.options), "title": self.title},
+        }
+        with replacing(path) as (partial,), partial.open("wb") as stream:
+            np.savez_compressed(stream, **{_META: np.array(json.dumps(meta)), **vars(self.frames)})
 
-    def at(self, clock: float) -> Snapshot:
+    def at(self, clock: float) -> RocketFrames:
         """The match after so many ticks; between two states, what moves is in between."""
         clocks = self.frames.clock
         t = int(np.clip(np.searchsorted(clocks, clock, side="right") - 1, 0, len(clocks) - 1))
@@ -178,7 +171,7 @@ class Recording(EpisodeRecording):
         if share > 0:
             after = {name: getattr(self.frames, name)[t + 1] for name in _MOVING}
             now |= _between(now, after, min(share, 1.0))
-        return Snapshot(**now | {"clock": float(now["clock"]), "goal": int(now["goal"])})
+        return RocketFrames(**now | {"clock": float(now["clock"]), "goal": int(now["goal"])})
 
 
 def _between(now: Mapping[str, Array], after: Mapping[str, Array], share: float) -> dict[str, Array]:
@@ -197,7 +190,7 @@ def _between(now: Mapping[str, Array], after: Mapping[str, Array], share: float)
     return mixed
 
 
-def snapshot(match: Match, world: int) -> Snapshot:
+def snapshot(match: RocketMatch, world: int) -> RocketFrames:
     """One world of a batch, see ``Rocket.worlds``.
 
     Raises:
@@ -207,14 +200,13 @@ def snapshot(match: Match, world: int) -> Snapshot:
     if not 0 <= world < worlds:
         raise ValueError(f"world: {world} is not among the {worlds} worlds of the match")
     rows = _packed(match, None, torch.tensor([world], device=match.world.clock.device))
-    return Recording(_unpacked(rows, match.touches.shape[0])).at(-1.0)
+    return RocketRecording(_unpacked(rows, match.touches.shape[0])).at(-1.0)
 
 
-def _packed(match: Match, controls: Tensor | None, worlds: Tensor) -> Array:
-    """Every column of :class:`Frames` in one row a world, float32 ``[n, size]``; touches are counted."""
+def _packed(match: RocketMatch, controls: Tensor | None, worlds: Tensor) -> Array:
+    """Every column of :class:`RocketFrames` in one row a world, float32 ``[n, size]``; touches are counted."""
     state = match.world
     cars, ball = state.cars, state.ball
-    gone = torch.where(cars.gone.isinf(), float(ABSENT), cars.gone)
     if controls is None:
         controls = cars.boost.new_zeros(8, *cars.boost.shape)
     values = {
@@ -229,7 +221,7 @@ def _packed(match: Match, controls: Tensor | None, worlds: Tensor) -> Array:
         "boost": cars.boost,
         "boosting": (cars.boosting > 0) & (cars.boost > 0),
         "wheels": cars.wheels.sum(0),
-        "gone": gone,
+        "gone": torch.where(cars.gone.isinf(), float(ABSENT), cars.gone),
         "controls": controls.transpose(0, 1),
         "touches": match.touches,
         "pads": state.pads.clamp_min(0.0),
@@ -240,7 +232,7 @@ def _packed(match: Match, controls: Tensor | None, worlds: Tensor) -> Array:
     return torch.cat(columns).T.contiguous().cpu().numpy()
 
 
-def _unpacked(rows: Array, cars: int) -> Frames:
+def _unpacked(rows: Array, cars: int) -> RocketFrames:
     columns, first = {}, 0
     for name, (kind, shape) in COLUMNS.items():
         sizes = [cars if size == "C" else int(size) for size in shape]
@@ -250,10 +242,10 @@ def _unpacked(rows: Array, cars: int) -> Frames:
             values = np.diff(values, axis=0, prepend=values[:1]) > 0
         columns[name] = values.astype(kind)
         first = last
-    return Frames(**columns)
+    return RocketFrames(**columns)
 
 
-class Recorder(EpisodeRecorder[Array, Recording]):
+class RocketRecorder(EpisodeRecorder[Array, RocketRecording]):
     """Collects recordings of some worlds of an env, one episode of each."""
 
     def _look(self, places: list[int]) -> list[Array]:
@@ -265,7 +257,73 @@ class Recorder(EpisodeRecorder[Array, Recording]):
     def _is_over(self, frame: Array) -> bool:
         return bool(frame[-1] != 0)  # a goal
 
-    def _recording(self, frames: list[Array], title: str) -> Recording:
+    def _recording(self, frames: list[Array], title: str) -> RocketRecording:
         columns = _unpacked(np.stack(frames), self._env.starts.cars)
         columns.controls[0] = 0.0  # those of the episode before
-        return Recording(columns, dict(self._env.options), title=title)
+        return RocketRecording(columns, dict(self._env.options), title=title)
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+def load_replay(path: str | Path) -> RocketRecording:
+    """Reads what :meth:`RocketRecording.save_replay` wrote.
+
+    A file is a ``.npz`` without pickles: every column of :class:`RocketFrames` under its name, ``[T, ...]`` as
+    :data:`COLUMNS` says, and ``meta``, a JSON text: ``format`` (``rlstack-replay``), ``version`` (1), ``world``
+    (``rocket``), ``players`` (who drove blue and orange), ``goals`` (of both), ``options`` (of the world), ``title``.
+
+    Raises:
+        ValueError: one line: the file is missing, damaged, of another version, or its arrays do not fit each other.
+    """
+    try:
+        check_archive(path)
+        with np.load(path, allow_pickle=False) as archive:
+            entries = {name: archive[name] for name in archive.files if name in (_META, *COLUMNS)}
+        if not all(isinstance(entry, np.ndarray) for entry in entries.values()):
+            raise ValueError("an entry is no array")
+    except _DAMAGED as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else "damaged, or no .npz"
+        raise ValueError(f"{path}: cannot be read as a replay ({reason})") from None
+    meta = _read_meta(entries.pop(_META, None), path)
+    missing = [name for name in COLUMNS if name not in entries]
+    if missing:
+        raise ValueError(f"{path}: not a whole replay, {missing[0]!r} is missing")
+    _check_columns(entries, path)
+    players, options = meta.get("players"), meta.get("options")
+    if not isinstance(players, list) or len(players) != 2 or not all(isinstance(name, str) for name in players):
+        raise ValueError(f"{path}: players {players!r} are not two names")
+    frames = RocketFrames(**{name: entries[name] for name in COLUMNS})
+    named = (players[0], players[1])
+    return RocketRecording(frames, options if isinstance(options, dict) else {}, named, str(meta.get("title", "")))
+
+
+def _read_meta(entry: NDArray[Any] | None, path: str | Path) -> Mapping[str, Any]:
+    try:
+        meta = json.loads(str(entry[()])) if entry is not None and entry.dtype.kind == "U" else None
+    except (ValueError, RecursionError):
+        meta = None
+    if not isinstance(meta, dict) or (meta.get("format"), meta.get("world")) != (FORMAT, WORLD):
+        raise ValueError(f"{path}: not a replay of {WORLD} (no such entry {_META!r})")
+    if meta.get("version") != VERSION:
+        raise ValueError(f"{path}: version {meta.get('version')!r}, this program reads version {VERSION}")
+    return meta
+
+
+def _check_columns(entries: Mapping[str, NDArray[Any]], path: str | Path) -> None:
+    clock, boost = entries["clock"], entries["boost"]
+    count, cars = len(clock) if clock.ndim == 1 else 0, boost.shape[1] if boost.ndim == 2 else 0
+    if not count or not 2 <= cars <= _MOST_CARS or cars % 2:
+        shapes = f"clock has shape {clock.shape}, boost {boost.shape}"
+        raise ValueError(f"{path}: {shapes}, expected [T] and [T, C] with C of 2, 4 or 6")
+    for name, (kind, rest) in COLUMNS.items():
+        value, shape = entries[name], (count, *(cars if size == "C" else size for size in rest))
+        if value.shape != shape or value.dtype != np.dtype(kind):
+            got = f"{value.dtype} {list(value.shape)}"
+            raise ValueError(f"{path}: {name} is {got}, expected {kind} {list(shape)}")
+        if value.dtype.kind == "f" and not np.isfinite(value).all():
+            raise ValueError(f"{path}: {name} holds numbers that are not finite")
+    if not (np.diff(clock) > 0).all():
+        raise ValueError(f"{path}: clock does not ascend")
+    if (entries["gone"] < ABSENT).any():
+        raise ValueError(f"{path}: gone holds numbers below {ABSENT}")

@@ -2,27 +2,47 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
-from ..rendering.canvas import Picture
-from ..rendering.films import save_film, save_grid, save_picture
+from ..rendering.canvas import Canvas, Colour, Picture, box, width_of, write
+from ..rendering.films import Animation
 from . import rules
-from .film import Film
-from .match import Match
-from .recording import Frames, Recording, snapshot
+from .match import RocketMatch
+from .pitch import (
+    FAINT,
+    PAPER,
+    TEAM_COLOURS,
+    RocketPictureLayout,
+    above,
+    background,
+    beside,
+    draw_ball,
+    draw_burst,
+    draw_cars,
+    draw_flight,
+    draw_pads,
+    draw_shadows,
+    draw_way,
+)
+from .prediction import forecast
+from .recording import ABSENT, RocketFrames, RocketRecording, snapshot
+from .state import Ball
 
 SIZE = (1280, 720)
 """Width and height of pictures, pixels."""
 
-TILE = (640, 360)
-_HOLD_SECONDS = 2.0
+_TILE = (640, 360)
+
+Array = NDArray[Any]
 
 
-def draw_world(match: Match, world: int, size: tuple[int, int] = SIZE) -> Picture:
+def draw_world(match: RocketMatch, world: int, size: tuple[int, int] = SIZE) -> Picture:
     """One world of a batch as it stands, uint8 ``[H, W, 3]``; without what was before, such as the ball's trail.
 
     Args:
@@ -32,64 +52,300 @@ def draw_world(match: Match, world: int, size: tuple[int, int] = SIZE) -> Pictur
     Raises:
         ValueError: there is no such world, or the size is too small.
     """
-    now = vars(snapshot(match, world))
-    return Film(Recording(Frames(**{name: np.asarray(value)[None] for name, value in now.items()})), size).draw()
+    return RocketAnimation(RocketRecording(snapshot(match, world).part(None)), size).draw()
 
 
-def draw_frame(recording: Recording, t: int, size: tuple[int, int] = SIZE) -> Picture:
-    """One frame of an episode, uint8 ``[H, W, 3]``.
+def overview(recording: RocketRecording) -> Picture:
+    """The end, small, with the ways of cars and ball, which brighten with time."""
+    return RocketAnimation(recording, _TILE).draw(ways=True)
+
+
+_TRAIL_TICKS, _TRAIL_POINTS = 96, 9
+_WAY_POINTS = 400
+_RING_TICKS = 30  # a touch is shown for so long
+_BURST_TICKS = 90
+_LOW = rules.BALL_REST + 70.0  # a ball below this rolls or hops: no landing is shown
+_LOWEST = 400.0  # above this the ball bounces off the ceiling or falls on
+_DRAW: Colour = (225, 230, 240)
+
+
+class RocketAnimation(Animation):
+    """Pictures of a recording.
 
     Args:
-        t: frame index, negative from the end.
+        recording: of one episode.
+        size: width and height of the pictures in pixels, at least 640 by 360.
 
     Raises:
-        IndexError: there is no such frame.
-        ValueError: the size is too small.
+        ValueError: a size that is too small.
+
+    Attributes:
+        per_second: ticks.
     """
-    t = range(len(recording.frames))[t]
-    return Film(recording, size).draw(float(recording.frames.clock[t]))
+
+    per_second = float(rules.TICKS_PER_SECOND)
+
+    def __init__(self, recording: RocketRecording, size: tuple[int, int] = SIZE) -> None:
+        self.recording, self.layout, self.size = recording, RocketPictureLayout(size), size
+        frames = recording.frames
+        self._touches = np.cumsum(frames.touches, 0)
+        hits = [(t, car) for t, car in zip(*np.nonzero(frames.touches))]
+        self._hits = [(float(frames.clock[t]), int(car)) for t, car in hits]
+        self._crashes = self._found_crashes()
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """The first and the last tick."""
+        return float(self.recording.frames.clock[0]), float(self.recording.frames.clock[-1])
+
+    def draw(self, clock: float | None = None, pause: float = 0.0, ways: bool = False) -> Picture:
+        """The picture after so many ticks, uint8 ``[H, W, 3]``.
+
+        Args:
+            clock: ticks since the kick-off; None: the end.
+            pause: ticks for which the end has stood still.
+            ways: show how everything came there from the beginning on.
+        """
+        frames, layout = self.recording.frames, self.layout
+        clock = float(frames.clock[-1]) if clock is None else clock
+        now = self.recording.at(clock)
+        picture = background(layout).copy()
+        top, side = layout.canvases(picture)
+        draw_pads(top, now)
+        if ways:
+            self._draw_ways(top, side, clock)
+        draw_shadows(top, now)
+        path, landing = self._flight(now)
+        trail, ring = self._trail(clock), self._ring(clock)
+        for canvas, from_side in ((top, False), (side, True)):
+            draw_flight(canvas, path, landing, from_side)
+            draw_ball(canvas, now, trail, from_side, ring)
+            draw_cars(canvas, now, from_side)
+        self._write_numbers(picture, now)
+        self._draw_events(top, side, clock + pause)
+        goals = self.recording.goals if clock >= float(frames.clock[-1]) else (0, 0)
+        t = int(np.searchsorted(frames.clock, clock, side="right")) - 1
+        draw_panels(picture, layout, now, self.recording.players, goals, self._touches[max(t, 0)].tolist())
+        draw_clock(picture, layout, now, self.recording.title)
+        if pause > 0.3 * _BURST_TICKS:
+            self._draw_end(picture)
+        return picture
+
+    def _draw_ways(self, top: Canvas, side: Canvas, clock: float) -> None:
+        frames = self.recording.frames
+        until = frames.part(slice(0, int(np.searchsorted(frames.clock, clock, side="right"))))
+        every = max(1, len(until) // _WAY_POINTS)
+        for car in range(frames.cars):
+            if frames.gone[0, car] == 0:
+                colour = TEAM_COLOURS[int(car >= frames.cars // 2)]
+                draw_way(top, until.position[::every, car], colour)
+        for canvas, from_side in ((top, False), (side, True)):
+            draw_way(canvas, until.ball_position[::every], PAPER, from_side)
+
+    def _draw_end(self, picture: Picture) -> None:
+        for goals, colour, name in zip(self.recording.goals, TEAM_COLOURS, ("BLUE", "ORANGE")):
+            if goals:
+                draw_banner(picture, self.layout, f"{name} SCORES", colour)
+                return
+        draw_banner(picture, self.layout, "NO GOAL", _DRAW)
+
+    def _draw_events(self, top: Canvas, side: Canvas, clock: float) -> None:
+        last = self.recording.frames
+        bursts = [*self._crashes]
+        if last.goal[-1]:
+            colour = TEAM_COLOURS[0 if last.goal[-1] > 0 else 1]
+            bursts.append((float(last.clock[-1]), last.ball_position[-1], 1500.0, colour))
+        for begun, at, reach, colour in bursts:
+            share = (clock - begun) / _BURST_TICKS
+            if 0 <= share < 1:
+                draw_burst(top, above(at), share, reach, colour)
+                draw_burst(side, beside(at), share, 0.6 * reach, colour)
+
+    def _found_crashes(self) -> list[tuple[float, Array, float, Colour]]:
+        """When and where cars were demolished."""
+        frames = self.recording.frames
+        begun = (frames.gone[1:] > 0) & (frames.gone[:-1] == 0)
+        half = frames.cars // 2
+        return [
+            (float(frames.clock[t + 1]), frames.position[t, car], 420.0, TEAM_COLOURS[int(car >= half)])
+            for t, car in zip(*np.nonzero(begun))
+        ]
+
+    # -- the ball ------------------------------------------------------------------------------------------------
+
+    def _trail(self, clock: float) -> Array:
+        first = max(float(self.recording.frames.clock[0]), clock - _TRAIL_TICKS)
+        times = np.linspace(first, clock, _TRAIL_POINTS, endpoint=False)
+        return np.stack([self.recording.at(time).ball_position for time in times])
+
+    def _ring(self, clock: float) -> Colour | None:
+        """Whose colour the ball has round it, for a moment after a touch."""
+        for when, car in reversed(self._hits):
+            if when <= clock:
+                team = int(car >= self.recording.frames.cars // 2)
+                return TEAM_COLOURS[team] if clock - when <= _RING_TICKS else None
+        return None
+
+    @cached_property
+    def _paths(self) -> Array:
+        """``[T, 60, 3]``: the forecasts from every state, see :mod:`envs.rocket.prediction`."""
+        frames = self.recording.frames
+        rows = [frames.ball_position, frames.ball_velocity, frames.ball_spin]
+        ball = Ball(*(torch.from_numpy(np.ascontiguousarray(row.T)) for row in rows))
+        paths: Array = forecast(ball).path.permute(2, 1, 0).contiguous().numpy()
+        return paths
+
+    def _flight(self, now: RocketFrames) -> tuple[Array, Array | None]:
+        """The way of a ball in the air up to where it comes down; nothing for one on the ground."""
+        climb = float(now.ball_velocity[2])
+        if (now.ball_position[2] < _LOW and abs(climb) < 300) or now.goal:
+            return np.zeros((0, 3)), None
+        frames = self.recording.frames
+        t = int(np.clip(np.searchsorted(frames.clock, now.clock, side="right") - 1, 0, len(frames) - 1))
+        path = np.concatenate((frames.ball_position[t][None], self._paths[t]))
+        falls = np.diff(path[:, 2]) < 0
+        bounces = np.flatnonzero(falls[:-1] & ~falls[1:] & (path[1:-1, 2] < _LOWEST)) + 1
+        if not len(bounces):
+            return path[2::2], None
+        last = max(int(bounces[0]) - 1, 1)  # the lowest point may already be after the bounce
+        return path[2 : last + 1 : 2], _landing(path, last)
+
+    # -- numbers on cars -----------------------------------------------------------------------------------------
+
+    def _write_numbers(self, picture: Picture, now: RocketFrames) -> None:
+        half, layout = len(now.boost) // 2, self.layout
+        if half == 1:
+            return
+        for car in now.there:
+            x, y = above(now.position[car]) * layout.scale + np.array(layout.above)
+            write(picture, f"{car % half + 1}", x, y - 15 * layout.unit, layout.points(11), PAPER, 0.5, bold=True)
 
 
-def save_png(recording: Recording, path: str | Path, t: int = -1, size: tuple[int, int] = SIZE) -> None:
-    """Writes frame ``t`` (default: the last) as a PNG; see :func:`draw_frame`."""
-    save_picture(path, draw_frame(recording, t, size))
+def _landing(path: Array, last: int) -> Array | None:
+    """Where a ball that falls meets the floor, by its way from the point before ``last`` on; None in a goal."""
+    fall = path[last] - path[last - 1]
+    share = (rules.BALL_REST - path[last, 2]) / min(fall[2], -1.0)
+    place: Array = path[last] + np.clip(share, 0.0, 2.0) * fall
+    place[2] = rules.BALL_REST
+    return place if abs(place[1]) < rules.HALF_LENGTH else None
 
 
-def save_animation(
-    recording: Recording, path: str | Path, fps: float = 30.0, size: tuple[int, int] = SIZE, speed: float = 1.0
+_BOOST: Colour = (255, 190, 70)
+_FAST: Colour = (120, 255, 190)
+_OUT: Colour = (255, 90, 90)
+_PLATE: Colour = (24, 29, 41)
+_ROW = 118  # of a car, in lines of 720
+
+
+def draw_clock(picture: Picture, layout: RocketPictureLayout, now: RocketFrames, title: str) -> None:
+    """Minutes and seconds since the kick-off in the middle, a title at its left."""
+    seconds = now.clock / rules.TICKS_PER_SECOND
+    text = f"{int(seconds // 60)}:{seconds % 60:04.1f}"
+    y = 23 * layout.unit
+    write(picture, text, layout.size[0] / 2, y, layout.points(26), PAPER, 0.5, bold=True)
+    if title:
+        left = layout.above[0] - 5900 * layout.scale
+        write(picture, title, left, y, layout.points(13), FAINT)
+    speed = float(np.linalg.norm(now.ball_velocity))
+    right = layout.above[0] + 5900 * layout.scale
+    write(picture, f"ball {speed:,.0f} uu/s", right, y, layout.points(13), FAINT, 1.0)
+
+
+def draw_panels(
+    picture: Picture,
+    layout: RocketPictureLayout,
+    now: RocketFrames,
+    players: Sequence[str],
+    goals: Sequence[int],
+    touches: Sequence[int],
 ) -> None:
-    """Writes the episode as GIF or MP4, by the suffix of ``path``; the end stands still for a moment.
+    """A column for each team: its player, its goals and its cars.
 
     Args:
-        fps: frames shown per second; between two states, what moves is shown in between.
-        size: width and height in pixels, even numbers.
-        speed: 1 is real time.
-
-    Raises:
-        ValueError: another suffix, or an impossible size.
+        players: names of blue's and orange's.
+        goals: of blue and orange.
+        touches: of the ball so far, a car each.
     """
-    film, advance = Film(recording, size), speed * rules.TICKS_PER_SECOND / fps
-    first, last = float(recording.frames.clock[0]), float(recording.frames.clock[-1])
-    moving, still = math.floor((last - first) / advance) + 1, round(_HOLD_SECONDS * fps)
+    unit, cars = layout.unit, len(now.boost)
+    for team, colour in enumerate(TEAM_COLOURS):
+        width = layout.panel - 24 * unit
+        left = 12 * unit if team == 0 else layout.size[0] - 12 * unit - width
+        box(picture, left, 12 * unit, width, 128 * unit, _PLATE)
+        box(picture, left, 12 * unit, width, 4 * unit, colour)
+        name, size = players[team], layout.points(18)
+        while width_of(name, size, True) > width - 16 * unit and size > layout.points(10):
+            size -= 1
+        write(picture, _cut(name, size, width - 16 * unit), left + width / 2, 36 * unit, size, PAPER, 0.5, bold=True)
+        write(picture, f"{goals[team]}", left + width / 2, 94 * unit, layout.points(70), colour, 0.5, bold=True)
+        half = cars // 2
+        there = [car for car in range(team * half, (team + 1) * half) if now.gone[car] != ABSENT]
+        for row, car in enumerate(there):
+            top = (152 + row * _ROW) * unit
+            number = car % half + 1 if len(there) > 1 else 0
+            _draw_car(picture, layout, now, car, (left, top, width), (number, touches[car]), colour)
 
-    def pictures() -> Iterator[Picture]:
-        for frame in range(moving):
-            yield film.draw(first + frame * advance)
-        for frame in range(still):
-            yield film.draw(last, frame * advance)
 
-    save_film(path, fps, size, pictures(), moving + still)
+def _draw_car(
+    picture: Picture,
+    layout: RocketPictureLayout,
+    now: RocketFrames,
+    car: int,
+    place: tuple[float, float, float],
+    numbers: tuple[int, int],
+    colour: Colour,
+) -> None:
+    """One car's plate; ``numbers`` are which one of the team it is (0: the only one) and its touches."""
+    (left, top, width), unit, size = place, layout.unit, layout.points(13)
+    box(picture, left, top, width, (_ROW - 10) * unit, _PLATE)
+    gone = int(now.gone[car])
+    text, tint = _state(now, car) if gone == 0 else (f"back in {gone / rules.TICKS_PER_SECOND:.1f} s", _OUT)
+    x, right = left + 12 * unit, left + width - 12 * unit
+    head = f"car {numbers[0]}" if numbers[0] else "car"
+    write(picture, head, x, top + 15 * unit, size, colour, bold=True)
+    write(picture, text, right, top + 15 * unit, size, tint, 1.0)
+    speed = float(np.linalg.norm(now.velocity[car])) if gone == 0 else 0.0
+    fast = speed >= rules.SUPERSONIC_KEPT
+    bars = (
+        ("speed", speed, f"{speed:,.0f}", rules.CAR_TOP_SPEED, _FAST if fast else PAPER),
+        ("boost", float(now.boost[car]), f"{now.boost[car]:.0f}", rules.BOOST_MOST, _BOOST),
+    )
+    for row, (name, value, number, most, shade) in enumerate(bars):
+        y = top + (39 + 26 * row) * unit
+        write(picture, name, x, y, size, FAINT)
+        begin, end = x + 48 * unit, right - 44 * unit
+        box(picture, begin, y - 6 * unit, end - begin, 12 * unit, FAINT, 0.22)
+        box(picture, begin, y - 6 * unit, (end - begin) * min(value / most, 1.0), 12 * unit, shade, 0.95)
+        write(picture, number, right, y, size, PAPER, 1.0)
+    write(picture, f"touches {numbers[1]}", x, top + 92 * unit, size, FAINT)
+    height = max(float(now.position[car, 2]) - rules.CAR_REST, 0.0)
+    if gone == 0:
+        write(picture, f"height {height:,.0f}", right, top + 92 * unit, size, FAINT, 1.0)
 
 
-def save_trajectories(recordings: Sequence[Recording], path: str | Path, columns: int = 6) -> None:
-    """Writes a grid of last frames as PNG, each with the ways of cars and ball, which brighten with time.
+def _state(now: RocketFrames, car: int) -> tuple[str, Colour]:
+    fast = float(np.linalg.norm(now.velocity[car])) >= rules.SUPERSONIC
+    if now.wheels[car] >= 3:
+        on_wall = now.position[car, 2] > 60
+        return ("on the wall" if on_wall else "supersonic" if fast else "on the ground"), _FAST if fast else FAINT
+    return "in the air", PAPER
 
-    Args:
-        recordings: at least one episode.
-        path: file to write.
-        columns: pictures per row, at most; never more than three, or nothing could be read.
 
-    Raises:
-        ValueError: there is no recording.
-    """
-    save_grid(path, (Film(recording, TILE).draw(ways=True) for recording in recordings), min(columns, 3))
+def draw_banner(picture: Picture, layout: RocketPictureLayout, text: str, colour: Colour) -> None:
+    """Large letters across the field."""
+    unit = layout.unit
+    middle, width = layout.above[1], 2 * 5120 * layout.scale
+    left = layout.above[0] - width / 2
+    box(picture, left, middle - 46 * unit, width, 92 * unit, (0, 0, 0), 0.55)
+    for edge in (-46, 43):
+        box(picture, left, middle + edge * unit, width, 3 * unit, colour)
+    write(picture, text, layout.above[0], middle, layout.points(52), colour, 0.5, bold=True)
+
+
+def _cut(name: str, size: int, width: float) -> str:
+    """A name that is too long even in small letters loses its middle."""
+    if width_of(name, size, True) <= width:
+        return name
+    kept = len(name)
+    while kept > 4 and width_of(f"{name[: kept // 2]}…{name[-(kept // 2) :]}", size, True) > width:
+        kept -= 1
+    return f"{name[: kept // 2]}…{name[-(kept // 2) :]}"

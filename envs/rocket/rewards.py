@@ -12,10 +12,9 @@ import torch
 from torch import Tensor
 
 from . import rules
-from .places import team_signs
 from .prediction import Forecast
 from .simulation import Events
-from .state import RocketState
+from .state import RocketState, team_signs
 from .vectors import dot, length
 
 MODES: dict[str, dict[str, float]] = {

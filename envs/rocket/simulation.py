@@ -13,17 +13,17 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..compilation import Compiled
 from . import rules
-from .ball import Plane, awake, bounce, fall, gravity
+from .ball import fly
 from .contacts import meet_everywhere, meet_where_needed
 from .driving import drive
-from .field import Field, trace_floor
-from .places import respawned
+from .field import Field, WheelGround, trace_floor
 from .rules import DT
-from .scene import Met, Scene
+from .solver import Met, Scene
+from .starts import respawned
 from .state import Ball, Cars, RocketState
-from .vectors import clipped, constant, dot, turned
-from .wheels import Ground
+from .vectors import clipped, constant, dot, put, taken, turned
 
 _NEAR = 100.0  # a car reaches no further
 
@@ -43,12 +43,12 @@ class Events(NamedTuple):
 
 
 def advance(
-    state: RocketState, controls: Tensor, field: Field, kernels: Kernels | None = None
+    state: RocketState, controls: Tensor, field: Field, kernels: RocketKernels | None = None
 ) -> tuple[RocketState, Events]:
     """One tick of all worlds, contacts only where they may be.
 
     Args:
-        controls: ``[8, C, W]``, see :class:`~envs.rocket.wheels.Control`.
+        controls: ``[8, C, W]``, see :class:`~envs.rocket.driving.Control`.
     """
     kernels = kernels or PLAIN
     cars = state.cars
@@ -96,31 +96,12 @@ def near_walls(position: Tensor, field: Field) -> Tensor:
     return near
 
 
-def _traced(ground: Ground, cars: Cars, ball: Ball, index: Tensor, field: Field) -> Ground:
+def _traced(ground: WheelGround, cars: Cars, ball: Ball, index: Tensor, field: Field) -> WheelGround:
     """The rays of the cars of an index tensor, traced."""
-
-    def part(value: Tensor) -> Tensor:
-        return value.flatten(-2).index_select(-1, index)
-
     shape = cars.boost.shape
     spot = ball.position.index_select(-1, index % shape[1])
-    traced = field.trace(part(cars.position), part(cars.rotation), spot)
-
-    def put(value: Tensor, new: Tensor) -> Tensor:
-        value = value.expand(*value.shape[:-3], 4, *shape).flatten(-2)
-        return value.index_copy(-1, index, new).view(*value.shape[:-1], *shape)
-
-    return Ground(*(put(value, new) for value, new in zip(ground, traced)))
-
-
-def fly(ball: Ball, field: Field) -> tuple[Tensor, Tensor, Plane, Any]:
-    """A tick of the balls as if no car touched them: entries of :class:`~envs.rocket.contacts.Scene`."""
-    moves = awake(ball)
-    fallen, pull = fall(ball.velocity), gravity(moves)
-    gap, normal = field.inside(ball.position)
-    # What sleeps does not even touch the floor.
-    plane = Plane(gap - rules.BALL_RADIUS + (1 - moves) * rules.HEIGHT, normal)
-    return fallen, pull, plane, bounce(ball, fallen, pull, plane)
+    traced = field.trace(taken(cars.position, index), taken(cars.rotation, index), spot)
+    return WheelGround(*(put(old.expand(*old.shape[:-3], 4, *shape), index, new) for old, new in zip(ground, traced)))
 
 
 def finish(state: RocketState, driven: Cars, met: Met) -> tuple[RocketState, Events]:
@@ -185,8 +166,8 @@ def _pick_up(
     takes = within & wants & (pads[:, None] <= 0)
     # Of several cars the first takes it.
     first = takes & (takes.cumsum(1) == 1)
-    taken = first.to(boost.dtype)
-    bigs, all_ = (taken * big).sum(0), taken.sum(0)
+    got = first.to(boost.dtype)
+    bigs, all_ = (got * big).sum(0), got.sum(0)
     smalls = all_ - bigs
     gained = torch.minimum(bigs * rules.BIG_BOOST + smalls * rules.SMALL_BOOST, rules.BOOST_MOST - boost)
     wait = rules.SMALL_TICKS + (rules.BIG_TICKS - rules.SMALL_TICKS) * big[:, 0]
@@ -194,7 +175,7 @@ def _pick_up(
     return (bigs, smalls), gained.clamp_min(0.0), left
 
 
-class Kernels(NamedTuple):
+class RocketKernels(NamedTuple):
     """The functions that run over all worlds in every tick, as they are or compiled."""
 
     drive: Callable[..., Any]
@@ -202,5 +183,18 @@ class Kernels(NamedTuple):
     finish: Callable[..., Any]
 
 
-PLAIN = Kernels(drive, fly, finish)
+PLAIN = RocketKernels(drive, fly, finish)
 """The functions as they are."""
+
+
+def compiled_kernels() -> RocketKernels:
+    """The kernels, compiled for the shapes they are first called with.
+
+    Rewards and observations are left as they are: they run once in a step, and their forecast of sixty moves in a row
+    takes longer to compile than all the rest.
+    """
+    return RocketKernels(_compiled(drive), _compiled(fly), _compiled(finish))
+
+
+def _compiled(function: Callable[..., Any]) -> Compiled:
+    return Compiled(function, f"{function.__name__} of rocket", dynamic=False)

@@ -9,15 +9,14 @@ import torch
 from torch import Tensor
 
 from . import rules
-from .places import replaced, standing, team_signs
-from .state import Ball, Cars, RocketState, new_ball, new_cars, new_state
-from .vectors import from_angles
+from .state import Ball, Cars, RocketState, new_ball, new_cars, new_state, replaced, team_signs
+from .vectors import constant, from_angles
 
 _AIRBORNE = 0.4  # share of cars in the air in random states
 
 
 @dataclass(frozen=True)
-class Starts:
+class RocketStarts:
     """Of what kinds episodes are, as weights.
 
     Attributes:
@@ -59,7 +58,7 @@ class Starts:
         whole = (self.blue, self.orange)
         return [step for step in steps if step[0] <= whole[0] and step[1] <= whole[1] and step != whole] + [whole]
 
-    def of_size(self, blue: int, orange: int) -> Starts:
+    def of_size(self, blue: int, orange: int) -> RocketStarts:
         """The same with fewer cars and as much room."""
         return replace(self, blue=blue, orange=orange, room=self.cars // 2)
 
@@ -159,3 +158,24 @@ def aerial(draws: _Draws) -> RocketState:
     position, rotation = standing(x, y, yaw, rules.CAR_REST, torch.ones_like(x[:, :1]))
     cars = _grounded(new_cars(position, rotation, torch.full_like(x, rules.BOOST_MOST)))
     return new_state(cars, new_ball(ball, velocity))
+
+
+def standing(x: Tensor, y: Tensor, yaw: Tensor, height: float, signs: Tensor) -> tuple[Tensor, Tensor]:
+    """Position and rotation of upright cars ``[C, W]``, given as blue would stand."""
+    position = torch.stack((x * signs, y * signs, torch.full_like(x, height)))
+    level = torch.zeros_like(x)
+    rotation = from_angles(yaw, level, level)
+    return position, torch.cat((rotation[:, :2] * signs, rotation[:, 2:]), 1)
+
+
+def respawned(cars: Cars, clock: Tensor) -> Cars:
+    """Cars with those that wait no longer (``gone`` of 1) at a place that depends on the clock ``[W]``."""
+    like = cars.boost
+    count = len(like)
+    table = torch.stack([constant([place[axis] for place in rules.RESPAWNS], like, dims=0) for axis in (0, 1)], 1)
+    turn = torch.arange(count, device=like.device) % ((count + 1) // 2)
+    x, y = table[(clock.long() + turn[:, None]) % len(table)].unbind(-1)
+    yaw = torch.full_like(like, rules.KICK_OFFS[-1][2])
+    position, rotation = standing(x, y, yaw, rules.RESPAWN_HEIGHT, team_signs(count, like))
+    fresh = new_cars(position, rotation, torch.full_like(like, rules.BOOST_START))
+    return replaced(cars, fresh, cars.gone == 1)

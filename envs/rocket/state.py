@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from . import rules
+from .vectors import constant
 
 Fields = TypeVar("Fields", bound="Record")
 
@@ -153,3 +154,15 @@ def new_ball(position: Tensor, velocity: Tensor | None = None, spin: Tensor | No
     """A ball ``[3, W]``, at rest where nothing else is said."""
     still = torch.zeros_like(position)
     return Ball(position, still if velocity is None else velocity, still if spin is None else spin)
+
+
+def team_signs(cars: int, like: Tensor) -> Tensor:
+    """``[C, 1]``: 1 for blue, the first half of the cars, -1 for orange, whose world is turned by pi."""
+    blue = (cars + 1) // 2
+    signs = [1.0] * blue + [-1.0] * (cars - blue)
+    return constant(signs, like, dims=1)
+
+
+def replaced(cars: Cars, fresh: Cars, where: Tensor) -> Cars:
+    """Cars with those of ``where [C, W]`` bool taken from others."""
+    return cars.replace(**{name: torch.where(where, getattr(fresh, name), old) for name, old in cars.own})

@@ -60,6 +60,16 @@ def constant(values: Sequence[float], like: Tensor, dims: int | None = None) -> 
 _constants: dict[tuple[tuple[float, ...], torch.dtype, torch.device, int], Tensor] = {}
 
 
+def taken(value: Tensor, index: Tensor) -> Tensor:
+    """``[..., n]`` of ``[..., C, W]`` at places of the last two dimensions, flattened."""
+    return value.flatten(-2).index_select(-1, index)
+
+
+def put(value: Tensor, index: Tensor, new: Tensor) -> Tensor:
+    """``[..., C, W]`` with ``new [..., n]`` at the places that :func:`taken` takes."""
+    return value.flatten(-2).index_copy(-1, index, new).view(value.shape)
+
+
 def along(curve: Curve, x: Tensor) -> Tensor:
     """A piecewise linear function."""
     value: Tensor | float = curve[0][1]

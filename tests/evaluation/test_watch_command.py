@@ -169,15 +169,14 @@ def test_agents_from_elsewhere(tmp_path: Path, capsys: Any) -> None:
 @pytest.mark.slow
 def test_a_replay(tmp_path: Path) -> None:
     from envs.rocket.env import Rocket
-    from envs.rocket.recording import Recorder
-    from envs.rocket.replay import save_replay
+    from envs.rocket.recording import RocketRecorder
 
     env = Rocket(num_worlds=1)
-    recorder, _ = Recorder(env, [0]), env.reset()
+    recorder, _ = RocketRecorder(env, [0]), env.reset()
     recorder.add()
     env.step(env.rand_action())
     recorder.add()
-    save_replay(recorder.recordings()[0], tmp_path / "one.npz")
+    recorder.recordings()[0].save_replay(tmp_path / "one.npz")
     command(f"replay={tmp_path / 'one.npz'}", f"record={tmp_path / 'film.mp4'}")
     with imageio.get_reader(tmp_path / "film.mp4") as reader:
         assert reader.count_frames() == 3 + 45  # a step is 8 ticks, a picture 4

@@ -11,7 +11,7 @@ import pytest
 from envs.echelon.match import statistics
 from envs.echelon.replay import load_replay as load_echelon
 from envs.echelon.specs import STATISTICS
-from envs.rocket.replay import load_replay
+from envs.rocket.recording import load_replay
 from envs.world import WorldHooks
 from rlstack.config import ConfigError
 from rlstack.league import play, run_league

@@ -17,9 +17,8 @@ from ...processes import Processes, Shared, WorkerFailed, WorkersFailed
 from .. import rules
 from ..simulation import Events
 from ..state import Ball, RocketState, new_cars
-from .folders import mesh_folder
-from .layout import BALL, CAR, EVENTS, Arrays, parts, sizes
-from .worker import Share, work
+from .meshes import mesh_folder
+from .worker import BALL, CAR, EVENTS, SharedArrays, WorkerShare, parts, sizes, work
 
 PATIENCE = 60.0
 """Seconds in which a worker has to make a step, else it is taken for hung."""
@@ -38,7 +37,7 @@ class Simulators:
         num_worlds, cars: W, C.
         tick_skip: ticks of a step.
         workers: processes, at least one, at most one for each world.
-        ramps: see :func:`~envs.rocket.rocketsim.folders.mesh_folder`.
+        ramps: see :func:`~envs.rocket.rocketsim.meshes.mesh_folder`.
         dtype, device: of states and events.
 
     Attributes:
@@ -65,11 +64,11 @@ class Simulators:
         self._in_vain: Counter[int] = Counter()
         self._cars = cars
         self._kind: dict[str, Any] = {"dtype": dtype, "device": device}
-        shared = tuple(Shared.like(array) for array in Arrays.zeros(num_worlds, cars))
-        self._arrays = Arrays(*(part.array() for part in shared))
+        shared = tuple(Shared.like(array) for array in SharedArrays.zeros(num_worlds, cars))
+        self._arrays = SharedArrays(*(part.array() for part in shared))
         count, meshes = max(1, min(workers, num_worlds)), str(mesh_folder(ramps))
         starts = [num_worlds * worker // count for worker in range(count + 1)]
-        self._shares = [Share(range(*ends), cars, tick_skip, meshes, shared) for ends in pairwise(starts)]
+        self._shares = [WorkerShare(range(*ends), cars, tick_skip, meshes, shared) for ends in pairwise(starts)]
         self._processes: Processes | None = None
         self._closed = False
 

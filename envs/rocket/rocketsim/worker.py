@@ -3,15 +3,368 @@
 from __future__ import annotations
 
 import importlib
+import math
+from itertools import accumulate
 from multiprocessing.connection import Connection
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ...processes import Shared, serve
-from .arena import Arena
-from .layout import Arrays, World, parts
+from .. import rules
+
+CAR = {
+    **{"position": 3, "velocity": 3, "spin": 3, "rotation": 9, "wheels": 4, "flip_axis": 2},
+    **dict.fromkeys(
+        ("boost", "boosting", "handbrake", "held", "touching", "supersonic", "supersonic_ticks", "gone"), 1
+    ),
+    **dict.fromkeys(("jumping", "jumped", "jump_ticks", "double_jumped", "flipped", "flipping", "flip_ticks"), 1),
+    "air_ticks": 1,
+}
+"""Entries of a car and how many numbers each has. What only the torch world's own ticks need is not among them."""
+BALL = ("position", "velocity", "spin")
+EVENTS = (
+    *("touches", "power", "bumps", "demolishes", "demolished"),
+    *("big_pads", "small_pads", "boost_gained", "boost_used"),
+)
+CONTROLS = 8
+"""Throttle, steer, pitch, yaw, roll, jump, boost, handbrake."""
 
 
-class Share(NamedTuple):
+class WorldViews(NamedTuple):
+    """Views into rows ``[..., width]`` of as many worlds.
+
+    Attributes:
+        cars: ``[..., C, numbers of a car]``.
+        ball: ``[..., 9]``.
+        pads: ``[..., 34]``.
+        clock: ``[..., 2]`` clock and goal.
+        events: ``[..., C, 9]``.
+    """
+
+    cars: Any
+    ball: Any
+    pads: Any
+    clock: Any
+    events: Any
+
+
+def sizes(cars: int) -> tuple[int, ...]:
+    """How many numbers each part of :class:`WorldViews` has."""
+    return cars * sum(CAR.values()), 3 * len(BALL), len(rules.PADS), 2, cars * len(EVENTS)
+
+
+def parts(rows: NDArray[np.float32], cars: int) -> WorldViews:
+    """The parts of rows as views."""
+    car, ball, pads, clock, events = np.split(rows, np.cumsum(sizes(cars))[:-1], axis=-1)
+    each = (*rows.shape[:-1], cars, -1)
+    return WorldViews(car.reshape(each), ball, pads, clock, events.reshape(each))
+
+
+class SharedArrays(NamedTuple):
+    """What the processes share.
+
+    Attributes:
+        rows: float32 ``[W, width]``: states, before a step those of worlds that begin anew, after it those of all.
+        controls: float32 ``[W, C, 8]``.
+        fresh: uint8 ``[W]``: 1: begins anew from its row.
+    """
+
+    rows: NDArray[np.float32]
+    controls: NDArray[np.float32]
+    fresh: NDArray[np.uint8]
+
+    @classmethod
+    def zeros(cls, worlds: int, cars: int) -> SharedArrays:
+        """Those of so many worlds."""
+        width = sum(sizes(cars))
+        return cls(
+            np.zeros((worlds, width), np.float32),
+            np.zeros((worlds, cars, CONTROLS), np.float32),
+            np.zeros(worlds, np.uint8),
+        )
+
+
+def is_absent(gone: float) -> bool:
+    """Whether a team lacks this car."""
+    return math.isinf(gone)
+
+
+_SECOND = rules.TICKS_PER_SECOND
+_REACH = 210.0  # a car and a ball further apart than this do not touch
+_BURNT = rules.BOOST_USE * rules.DT  # per tick
+_TOUCHES, _POWER, _BUMPS, _DEMOLISHES, _DEMOLISHED, _BIG, _SMALL, _GAINED, _USED = range(len(EVENTS))
+_ENDS = list(accumulate(CAR.values()))
+_WIDTH = _ENDS[-1]
+_PLACES = {name: slice(end - size, end) for (name, size), end in zip(CAR.items(), _ENDS)}
+_PAD_ROWS = {place: row for row, place in enumerate(rules.PADS)}
+_WHEELS = (1, 0, 3, 2)  # right before left
+_FLAGS = {
+    **{"has_jumped": "jumped", "has_double_jumped": "double_jumped", "has_flipped": "flipped"},
+    **{"is_flipping": "flipping", "is_jumping": "jumping", "is_supersonic": "supersonic"},
+    "has_world_contact": "touching",
+}
+_TIMES = {
+    **{"boosting_time": "boosting", "jump_time": "jump_ticks", "flip_time": "flip_ticks"},
+    **{"air_time_since_jump": "air_ticks", "supersonic_time": "supersonic_ticks"},
+}
+"""What the simulator calls a car's flags and times, and what they are called here."""
+
+
+class StepLog:
+    """What happens during a step, by seat of the car; the simulator's callbacks write it down."""
+
+    def __init__(self, seats: int) -> None:
+        self.seats: dict[int, int] = {}  # by the simulator's own number of the car
+        self.goal = 0.0
+        self.begin([0.0] * seats, [False] * seats, 0)
+
+    def begin(self, boost: list[float], burns: list[bool], tick: int) -> None:
+        """A step begins.
+
+        Args:
+            boost: in the tanks.
+            burns: whether boost is pressed.
+            tick: of the simulator.
+        """
+        self.boost, self._burns, self._tick = boost, burns, tick
+        self.touching: set[int] = set()
+        self.picked: list[tuple[int, int]] = []  # pad, ticks of the step until then
+        self.counts = [[0.0] * len(EVENTS) for _ in boost]
+
+    def touch(self, car: Any, **_: Any) -> None:
+        """A car touches the ball."""
+        self.touching.add(self.seats[car.id])
+
+    def bump(self, bumper: Any, victim: Any, is_demo: bool, **_: Any) -> None:
+        """A car bumps or demolishes another."""
+        attacker = self.counts[self.seats[bumper.id]]
+        attacker[_BUMPS] += 1
+        attacker[_DEMOLISHES] += is_demo
+        self.counts[self.seats[victim.id]][_DEMOLISHED] += is_demo
+
+    def pick_up(self, arena: Any, car: Any, boost_pad: Any, **_: Any) -> None:
+        """The simulator tells when the tank has been filled, not how much went in."""
+        seat, pad = self.seats[car.id], _row_of(boost_pad)
+        ticks, big = arena.tick_count - self._tick + 1, rules.PADS[pad] in rules.BIG_PADS
+        self.picked.append((pad, ticks))
+        counts = self.counts[seat]
+        counts[_BIG if big else _SMALL] += 1
+        gained = rules.BIG_BOOST if big else rules.SMALL_BOOST
+        if car.get_state().boost >= rules.BOOST_MOST:
+            used = ticks * _BURNT if self._burns[seat] else 0.0
+            gained = rules.BOOST_MOST - max(self.boost[seat] + counts[_GAINED] - used, 0.0)
+        counts[_GAINED] += gained
+
+    def score(self, arena: Any, data: Any, **team: int) -> None:
+        """Is called in every tick in which the ball is behind the line; the first one counts."""
+        (side,) = team.values()  # its name is not the same in all versions
+        self.goal = self.goal or (1.0 if side == 0 else -1.0)
+
+
+class RocketSimMatch:
+    """A match of up to ``seats`` cars, the first half of them blue.
+
+    Args:
+        simulator: the module ``RocketSim``, its meshes loaded.
+    """
+
+    def __init__(self, simulator: Any, seats: int) -> None:
+        self._rs, self._seats, self._blue = simulator, seats, (seats + 1) // 2
+        # Hardly slower than the heavy mode, which takes seven times as long to begin and four times the memory.
+        memory = simulator.MemoryWeightMode.LIGHT
+        self._arena = simulator.Arena(simulator.GameMode.SOCCAR, memory_weight_mode=memory)
+        self._pads = {_row_of(pad): pad for pad in self._arena.get_boost_pads()}
+        self._log = StepLog(seats)  # knows no arena, or neither would ever be freed
+        self._arena.set_ball_touch_callback(self._log.touch)
+        self._arena.set_car_bump_callback(self._log.bump)
+        self._arena.set_boost_pickup_callback(self._log.pick_up)
+        self._arena.set_goal_score_callback(self._log.score)
+        self._cars: dict[int, Any] = {}  # by seat
+        self._states: dict[int, Any] = {}
+        self._waiting = np.zeros(len(rules.PADS), np.float32)
+        self._clock = 0.0
+
+    # -- begin ---------------------------------------------------------------------------------------------------
+
+    def place(self, world: WorldViews) -> None:
+        """Begins as the views of a row say."""
+        rs = self._rs
+        # New cars: what an old one's wheels were told last would reach into the new match.
+        for car in self._cars.values():
+            self._arena.remove_car(car)
+        present = [seat for seat in range(self._seats) if not is_absent(_value(world.cars[seat], "gone"))]
+        teams = {seat: rs.Team.BLUE if seat < self._blue else rs.Team.ORANGE for seat in present}
+        self._cars = {seat: self._arena.add_car(team, rs.CarConfig.OCTANE) for seat, team in teams.items()}
+        self._log.seats = {car.id: seat for seat, car in self._cars.items()}
+        for seat, car in self._cars.items():
+            car.set_state(self._car_state(world.cars[seat]))
+        self._put_ball(world.ball)
+        self._waiting[:] = world.pads
+        for row, pad in self._pads.items():
+            self._put_pad(pad, float(world.pads[row]))
+        self._clock, self._log.goal = world.clock.tolist()
+        self._look()
+
+    def _car_state(self, row: NDArray[np.float32]) -> Any:
+        rs = self._rs
+        state, value = rs.CarState(), {name: row[place].tolist() for name, place in _PLACES.items()}
+        state.pos, state.vel, state.ang_vel = (rs.Vec(*value[name]) for name in ("position", "velocity", "spin"))
+        axes = value["rotation"]
+        state.rot_mat = rs.RotMat(*(rs.Vec(*axes[first : first + 3]) for first in (0, 3, 6)))
+        state.boost, state.handbrake_val = value["boost"][0], value["handbrake"][0]
+        for theirs, ours in _FLAGS.items():
+            setattr(state, theirs, bool(value[ours][0]))
+        for theirs, ours in _TIMES.items():
+            setattr(state, theirs, value[ours][0] / _SECOND)
+        state.wheels_with_contact = tuple(bool(value["wheels"][wheel]) for wheel in _WHEELS)
+        state.is_on_ground = sum(value["wheels"]) >= 3
+        state.flip_rel_torque = rs.Vec(*value["flip_axis"], 0.0)
+        state.last_controls = rs.CarControls(jump=bool(value["held"][0]))
+        gone = value["gone"][0]
+        state.is_demoed, state.demo_respawn_timer = gone > 0, max(gone - 1, 0.0) / _SECOND
+        return state
+
+    def _put_ball(self, row: NDArray[np.float32]) -> None:
+        rs, numbers = self._rs, row.tolist()
+        state = rs.BallState()
+        state.pos, state.vel, state.ang_vel = (rs.Vec(*numbers[first : first + 3]) for first in (0, 3, 6))
+        self._arena.ball.set_state(state)
+
+    @staticmethod
+    def _put_pad(pad: Any, ticks: float) -> None:
+        state = pad.get_state()
+        state.is_active, state.cooldown, state.prev_locked_car_id = ticks <= 0, ticks / _SECOND, 0
+        pad.set_state(state)
+
+    # -- step ----------------------------------------------------------------------------------------------------
+
+    def play(self, controls: NDArray[np.float32], ticks: int) -> None:
+        """Some ticks under the same controls ``[C, 8]``."""
+        wanted, boost = controls.tolist(), [0.0] * self._seats
+        for seat, car in self._cars.items():
+            *axes, jump, boosts, handbrake = wanted[seat]
+            pressed = {"jump": jump > 0, "boost": boosts > 0, "handbrake": handbrake > 0}
+            car.set_controls(self._rs.CarControls(*axes, **pressed))
+            boost[seat] = self._states[seat].boost
+        self._log.begin(boost, [chosen[6] > 0 for chosen in wanted], self._arena.tick_count)
+        stretch = ticks if self._nothing_will_happen(ticks) else 1
+        for _ in range(ticks // stretch):
+            self._advance(stretch)
+        np.maximum(self._waiting - ticks, 0.0, out=self._waiting)
+        for pad, before in self._log.picked:
+            whole = rules.BIG_TICKS if rules.PADS[pad] in rules.BIG_PADS else rules.SMALL_TICKS
+            self._waiting[pad] = max(whole - (ticks - before), 0)
+        self._look()
+
+    def _nothing_will_happen(self, ticks: int) -> bool:
+        """Whether no car can reach the ball, and none is away that may come back: all ticks can be made at once."""
+        x, y, z = self._ball.pos.as_tuple()
+        speed = sum(map(abs, self._ball.vel.as_tuple())) + rules.CAR_TOP_SPEED
+        reach = (_REACH + speed * ticks * rules.DT) ** 2
+        for state in self._states.values():
+            east, north, up = state.pos.as_tuple()
+            if (x - east) ** 2 + (y - north) ** 2 + (z - up) ** 2 < reach or state.is_demoed:
+                return False
+        return True
+
+    def _advance(self, ticks: int) -> None:
+        log = self._log
+        before = self._arena.ball.get_state().vel
+        away = [seat for seat, state in self._states.items() if state.is_demoed]
+        self._arena.step(ticks)
+        self._clock += ticks
+        if log.touching:
+            after = self._arena.ball.get_state().vel
+            power = sum((new - old) ** 2 for new, old in zip(after.as_tuple(), before.as_tuple())) ** 0.5
+            for seat in log.touching:
+                log.counts[seat][_TOUCHES] += 1
+                log.counts[seat][_POWER] += power
+            log.touching.clear()
+        for seat in away:
+            self._states[seat] = self._cars[seat].get_state()
+            if not self._states[seat].is_demoed:
+                self._return(seat)
+
+    def _return(self, seat: int) -> None:
+        """A demolished car is back: not where the simulator's own dice say, but where the torch world puts it."""
+        rs, side = self._rs, 1.0 if seat < self._blue else -1.0
+        x, y = rules.RESPAWNS[(int(self._clock) + seat % self._blue) % len(rules.RESPAWNS)]
+        state = self._cars[seat].get_state()
+        state.pos = rs.Vec(side * x, side * y, rules.RESPAWN_HEIGHT)
+        state.rot_mat = rs.Angle(side * rules.KICK_OFFS[-1][2], 0.0, 0.0).as_rot_mat()
+        self._cars[seat].set_state(state)
+        self._log.boost[seat] = state.boost
+
+    def _look(self) -> None:
+        self._states = {seat: car.get_state() for seat, car in self._cars.items()}
+        self._ball = self._arena.ball.get_state()
+
+    # -- results -------------------------------------------------------------------------------------------------
+
+    def write(self, row: NDArray[np.float32]) -> None:
+        """How things stand, and what has happened in the step; absent cars stay as they are."""
+        log, ball = self._log, self._ball
+        numbers: list[float] = []
+        for seat in range(self._seats):
+            state = self._states.get(seat)
+            if state is None:
+                numbers += row[seat * _WIDTH : (seat + 1) * _WIDTH].tolist()
+                continue
+            numbers += _numbers(state)
+            counts = log.counts[seat]
+            counts[_USED] = max(log.boost[seat] + counts[_GAINED] - state.boost, 0.0)
+        numbers += (*ball.pos.as_tuple(), *ball.vel.as_tuple(), *ball.ang_vel.as_tuple())
+        numbers += self._waiting.tolist()
+        numbers += (self._clock, log.goal)
+        row[:] = numbers + [number for counts in log.counts for number in counts]
+
+
+def _numbers(state: Any) -> list[float]:
+    """A car as :data:`~envs.rocket.rocketsim.worker.CAR` lists it."""
+    here = not state.is_demoed  # one that is not stands still
+    forward, right, up = state.rot_mat.as_tuple()
+    wheels = state.wheels_with_contact
+    return [
+        *state.pos.as_tuple(),
+        *(state.vel.as_tuple() if here else (0.0, 0.0, 0.0)),
+        *(state.ang_vel.as_tuple() if here else (0.0, 0.0, 0.0)),
+        *forward,
+        *right,
+        *up,
+        *(wheels[wheel] for wheel in _WHEELS),
+        *state.flip_rel_torque.as_tuple()[:2],
+        state.boost,
+        round(state.boosting_time * _SECOND),
+        state.handbrake_val,
+        state.last_controls.jump,
+        state.has_world_contact,
+        state.is_supersonic,
+        round(state.supersonic_time * _SECOND),
+        0 if here else round(state.demo_respawn_timer * _SECOND) + 1,
+        state.is_jumping,
+        state.has_jumped,
+        round(state.jump_time * _SECOND),
+        state.has_double_jumped,
+        state.has_flipped,
+        state.is_flipping,
+        round(state.flip_time * _SECOND),
+        round(state.air_time_since_jump * _SECOND),
+    ]
+
+
+def _value(row: NDArray[np.float32], name: str) -> float:
+    return float(row[_PLACES[name]][0])
+
+
+def _row_of(pad: Any) -> int:
+    """Which of :data:`envs.rocket.rules.PADS` a pad is."""
+    x, y, _ = pad.get_pos().as_tuple()
+    return _PAD_ROWS[x, y]
+
+
+class WorkerShare(NamedTuple):
     """What one worker is given.
 
     Attributes:
@@ -19,7 +372,7 @@ class Share(NamedTuple):
         cars: of a world.
         ticks: of a step.
         meshes: folder of the field's.
-        arrays: parts of :class:`~envs.rocket.rocketsim.layout.Arrays`.
+        arrays: parts of :class:`~envs.rocket.rocketsim.worker.SharedArrays`.
     """
 
     worlds: range
@@ -29,20 +382,20 @@ class Share(NamedTuple):
     arrays: tuple[Shared, ...]
 
 
-class Arenas:
+class RocketSimMatches:
     """The matches of some rows of the arrays.
 
     Args:
         meshes: folder of the field's; within a process all matches have the same field.
     """
 
-    def __init__(self, worlds: range, cars: int, ticks: int, meshes: str, arrays: Arrays) -> None:
+    def __init__(self, worlds: range, cars: int, ticks: int, meshes: str, arrays: SharedArrays) -> None:
         simulator = importlib.import_module("RocketSim")
         simulator.init(meshes)
         self._arrays, self._ticks = arrays, ticks
         views = parts(arrays.rows, cars)
-        self._worlds = {row: World(*(part[row] for part in views)) for row in worlds}
-        self._arenas = {row: Arena(simulator, cars) for row in worlds}
+        self._worlds = {row: WorldViews(*(part[row] for part in views)) for row in worlds}
+        self._arenas = {row: RocketSimMatch(simulator, cars) for row in worlds}
 
     def step(self) -> None:
         """A step of all; what is marked as fresh begins before it."""
@@ -55,17 +408,17 @@ class Arenas:
             arena.write(self._arrays.rows[row])
 
 
-def work(connection: Connection, share: Share) -> None:
+def work(connection: Connection, share: WorkerShare) -> None:
     """What a worker runs."""
 
-    def build() -> Arenas:
-        arrays = Arrays(*(part.array() for part in share.arrays))
-        return Arenas(share.worlds, share.cars, share.ticks, share.meshes, arrays)
+    def build() -> RocketSimMatches:
+        arrays = SharedArrays(*(part.array() for part in share.arrays))
+        return RocketSimMatches(share.worlds, share.cars, share.ticks, share.meshes, arrays)
 
     serve(connection, build, _obey)
 
 
-def _obey(arenas: Arenas, _: bytes) -> bytes:
+def _obey(arenas: RocketSimMatches, _: bytes) -> bytes:
     """There is but one thing to ask for."""
     arenas.step()
     return b""

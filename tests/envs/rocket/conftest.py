@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from envs.rocket.rocketsim.folders import VARIABLE
-from envs.rocket.rocketsim.meshes import field_mesh
+from envs.rocket.rocketsim.meshes import VARIABLE, field_mesh
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from envs.rocket.field import Field
 from envs.rocket.simulation import advance
-from envs.rocket.starts import Starts
+from envs.rocket.starts import RocketStarts
 from envs.rocket.state import RocketState
 
 RAMPED = Field(True, 256.0, 512.0)
@@ -15,7 +15,7 @@ RAMPED = Field(True, 256.0, 512.0)
 
 def lively(worlds: int, cars: int = 2, seed: int = 0, dtype: torch.dtype = torch.float64) -> RocketState:
     """Cars and balls everywhere, at any speed, half of the cars full of boost."""
-    starts = Starts(cars // 2, cars // 2, kick_offs=0.0, random_states=1.0)
+    starts = RocketStarts(cars // 2, cars // 2, kick_offs=0.0, random_states=1.0)
     state = starts.draw(worlds, torch.Generator().manual_seed(seed), dtype)
     # Half of the balls are near a car, so that something happens.
     near = state.cars.position[:, 0] + torch.tensor([[150.0], [40.0], [120.0]], dtype=dtype)

@@ -8,9 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from envs.rocket.compilation import compiled_kernels
 from envs.rocket.field import Field
-from envs.rocket.simulation import advance
+from envs.rocket.simulation import advance, compiled_kernels
 from envs.rocket.state import RocketState, new_ball, new_cars, new_state
 from envs.rocket.vectors import from_angles
 from tests.envs.rocket.fields import RAMPED, lively, random_controls

@@ -11,9 +11,8 @@ import pytest
 import torch
 
 from envs.rocket.field import Field
-from envs.rocket.rocketsim import folders
-from envs.rocket.rocketsim.folders import VARIABLE, mesh_folder
-from envs.rocket.rocketsim.meshes import Mesh, field_mesh
+from envs.rocket.rocketsim import meshes
+from envs.rocket.rocketsim.meshes import VARIABLE, Mesh, field_mesh, mesh_folder
 
 SHAPES = {"ramps": (256.0, 512.0), "planes": (0.0, 0.0)}
 POST, LINE = 892.755, 5120.0
@@ -97,7 +96,7 @@ def test_goals_are_open() -> None:
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv(VARIABLE, raising=False)
-    monkeypatch.setattr(folders, "_of_rlgym", lambda: None)
+    monkeypatch.setattr(meshes, "_of_rlgym", lambda: None)
     return tmp_path / "cache"
 
 

@@ -14,13 +14,20 @@ import torch
 import envs
 from envs.rocket.actions import controls
 from envs.rocket.env import Rocket
-from envs.rocket.recording import ABSENT, COLUMNS, Frames, Recorder, Recording, snapshot
-from envs.rocket.replay import load_replay, save_replay
+from envs.rocket.recording import (
+    ABSENT,
+    COLUMNS,
+    RocketFrames,
+    RocketRecorder,
+    RocketRecording,
+    load_replay,
+    snapshot,
+)
 
 STEP = 8  # ticks
 
 
-def play(env: Any, recorder: Recorder, steps: int) -> list[torch.Tensor]:
+def play(env: Any, recorder: RocketRecorder, steps: int) -> list[torch.Tensor]:
     """Random actions; ended worlds start anew. Returns the actions."""
     torch.manual_seed(0)
     root, taken = env.reset(), []
@@ -34,24 +41,23 @@ def play(env: Any, recorder: Recorder, steps: int) -> list[torch.Tensor]:
 
 
 @pytest.fixture(scope="module")
-def recorded() -> Recording:
+def recorded() -> RocketRecording:
     env = Rocket(num_worlds=2, blue=1, orange=2, max_seconds=0.5)
-    recorder = Recorder(env, [1], ["a title"])
+    recorder = RocketRecorder(env, [1], ["a title"])
     play(env, recorder, 9)
     return recorder.recordings()[0].named(("ours", "theirs"), "a title")
 
 
-def test_a_recording_ends_with_its_episode(recorded: Recording) -> None:
+def test_a_recording_ends_with_its_episode(recorded: RocketRecording) -> None:
     clock = recorded.frames.clock
     assert clock.tolist() == [STEP * step for step in range(9)]  # 64 ticks: the first multiple above half a second
-    assert recorded.seconds == pytest.approx(64 / 120)
     assert recorded.options["orange"] == 2 and recorded.goals == (0, 0)
     assert (recorded.frames.gone[:, 1] == ABSENT).all() and (recorded.frames.gone[:, [0, 2, 3]] == 0).all()
 
 
 def test_recorded_frames_are_the_states_and_what_was_pressed() -> None:
     env = Rocket(num_worlds=3, seed=4, random_states=1.0, kick_offs=0.0)
-    recorder = Recorder(env, [2])
+    recorder = RocketRecorder(env, [2])
     taken = play(env, recorder, 5)
     frames = recorder.recordings()[0].frames
     cars, ball = env.worlds.world.cars, env.worlds.world.ball
@@ -68,7 +74,7 @@ def test_recorded_frames_are_the_states_and_what_was_pressed() -> None:
 
 def test_one_episode_after_another() -> None:
     env = Rocket(num_worlds=2, max_seconds=0.2)  # 24 ticks
-    recorder = Recorder(env, [0, 1])
+    recorder = RocketRecorder(env, [0, 1])
     root = env.reset()
     recorder.add()
     lengths = []
@@ -87,7 +93,7 @@ def test_one_episode_after_another() -> None:
 
 def test_between_two_states_things_are_in_between() -> None:
     env = Rocket(num_worlds=1, random_states=1.0, kick_offs=0.0, seed=2)
-    recorder = Recorder(env, [0])
+    recorder = RocketRecorder(env, [0])
     play(env, recorder, 2)
     recording = recorder.recordings()[0]
     frames, middle = recording.frames, recording.at(STEP / 2)
@@ -99,18 +105,18 @@ def test_between_two_states_things_are_in_between() -> None:
     far = {name: value.copy() for name, value in vars(frames).items()}
     far["position"][1, 0] = (4000.0, -4000.0, 17.0)  # it came back elsewhere
     far["position"][0, 0] = (-4000.0, 4000.0, 17.0)
-    leapt = Recording(Frames(**far)).at(STEP / 2)
+    leapt = RocketRecording(RocketFrames(**far)).at(STEP / 2)
     assert leapt.position[0].tolist() == [-4000.0, 4000.0, 17.0]
 
 
 def test_recorders_of_nothing_and_nobody_are_errors() -> None:
     env = Rocket(num_worlds=2)
     with pytest.raises(ValueError, match=r"worlds: \[2\] are not among the 2 worlds"):
-        Recorder(env, [2])
+        RocketRecorder(env, [2])
     with pytest.raises(ValueError, match="1 titles for 2 worlds"):
-        Recorder(env, [0, 1], ["one"])
+        RocketRecorder(env, [0, 1], ["one"])
     with pytest.raises(ValueError, match="nothing recorded"):
-        Recorder(env, [0]).recordings()
+        RocketRecorder(env, [0]).recordings()
     env.reset()
     with pytest.raises(ValueError, match="world: 2 is not among the 2 worlds"):
         snapshot(env.worlds, 2)
@@ -118,7 +124,7 @@ def test_recorders_of_nothing_and_nobody_are_errors() -> None:
 
 def test_a_wrapped_world_is_recorded_too() -> None:
     env = envs.make("rocket", num_worlds=2, frame_stack=2, max_seconds=0.2)
-    recorder = Recorder(env, [0])  # type: ignore[arg-type]
+    recorder = RocketRecorder(env, [0])  # type: ignore[arg-type]
     play(env, recorder, 3)
     assert len(recorder.recordings()[0].frames) == 4
 
@@ -126,8 +132,8 @@ def test_a_wrapped_world_is_recorded_too() -> None:
 # -- files ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_replay_is_the_recording(recorded: Recording, tmp_path: Path) -> None:
-    save_replay(recorded, tmp_path / "deep" / "one.npz")
+def test_a_replay_is_the_recording(recorded: RocketRecording, tmp_path: Path) -> None:
+    recorded.save_replay(tmp_path / "deep" / "one.npz")
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["one.npz"]
     read = load_replay(tmp_path / "deep" / "one.npz")
     assert (read.players, read.title, dict(read.options)) == (("ours", "theirs"), "a title", dict(recorded.options))
@@ -135,7 +141,7 @@ def test_a_replay_is_the_recording(recorded: Recording, tmp_path: Path) -> None:
         np.testing.assert_array_equal(getattr(read.frames, name), value, err_msg=name)
         assert getattr(read.frames, name).dtype == value.dtype
     with pytest.raises(ValueError, match=r"the ending of a replay is \.npz"):
-        save_replay(recorded, tmp_path / "one.json")
+        recorded.save_replay(tmp_path / "one.json")
 
 
 def changed(path: Path, **entries: Any) -> None:
@@ -170,17 +176,19 @@ def meta(**changes: Any) -> np.ndarray[Any, Any]:
         ({"boost": np.array([None] * 9, object)}, r"damaged, or no \.npz"),  # would have to be unpickled
     ],
 )
-def test_wrong_files_are_one_line(recorded: Recording, tmp_path: Path, entries: dict[str, Any], message: str) -> None:
-    save_replay(recorded, tmp_path / "one.npz")
+def test_wrong_files_are_one_line(
+    recorded: RocketRecording, tmp_path: Path, entries: dict[str, Any], message: str
+) -> None:
+    recorded.save_replay(tmp_path / "one.npz")
     changed(tmp_path / "one.npz", **entries)
     with pytest.raises(ValueError, match=message) as error:
         load_replay(tmp_path / "one.npz")
     assert "\n" not in str(error.value)
 
 
-def test_truncated_and_missing_files_are_one_line(recorded: Recording, tmp_path: Path) -> None:
+def test_truncated_and_missing_files_are_one_line(recorded: RocketRecording, tmp_path: Path) -> None:
     path = tmp_path / "one.npz"
-    save_replay(recorded, path)
+    recorded.save_replay(path)
     whole = path.read_bytes()
     damaged = bytearray(whole)
     with zipfile.ZipFile(path) as archive:

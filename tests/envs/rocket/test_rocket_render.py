@@ -12,18 +12,18 @@ import torch
 from tensordict import TensorDict
 
 from envs.rendering.canvas import width_of, write
-from envs.rocket import render
+from envs.rendering.films import save_animation
 from envs.rocket.env import Rocket
-from envs.rocket.film import Film
-from envs.rocket.pitch import BLUE, ORANGE, Layout, background
-from envs.rocket.recording import Frames, Recorder, Recording
+from envs.rocket.pitch import BLUE, ORANGE, RocketPictureLayout, background
+from envs.rocket.recording import RocketFrames, RocketRecorder, RocketRecording
+from envs.rocket.render import RocketAnimation, draw_world
 from tests.exhaustive import exhaustive
 
 SIZE = (640, 360)
 Array = np.ndarray[Any, Any]
 
 
-def empty(steps: int = 2, cars: int = 2, **changes: Any) -> Recording:
+def empty(steps: int = 2, cars: int = 2, **changes: Any) -> RocketRecording:
     """Cars and ball on the ground in the middle; changes are of all states or of each."""
     rotation = np.tile(np.eye(3, dtype=np.float32), (steps, cars, 1, 1))
     zeros = np.zeros
@@ -40,12 +40,12 @@ def empty(steps: int = 2, cars: int = 2, **changes: Any) -> Recording:
     columns["position"][..., 2] = 17.0
     for name, value in changes.items():
         columns[name][:] = value
-    return Recording(Frames(**columns))
+    return RocketRecording(RocketFrames(**columns))
 
 
 def at(picture: Array, x: float, y: float, z: float | None = None) -> Array:
     """The colour at a place on the field, or with ``z`` in the strip from the side."""
-    layout = Layout((picture.shape[1], picture.shape[0]))
+    layout = RocketPictureLayout((picture.shape[1], picture.shape[0]))
     centre, up = (layout.above, x) if z is None else (layout.beside, z)
     column, row = centre[0] + y * layout.scale, centre[1] - up * layout.scale
     return picture[int(row), int(column)].astype(int)
@@ -60,7 +60,7 @@ def is_like(colour: Array, wanted: tuple[int, int, int]) -> bool:
 @pytest.mark.slow
 def test_cars_and_ball_are_where_they_are() -> None:
     places = [[1500.0, -2500.0, 17.0], [-1500.0, 2000.0, 17.0]]
-    picture = Film(empty(position=places, ball_position=[-2000.0, -1000.0, 1000.0]), (1280, 720)).draw()
+    picture = RocketAnimation(empty(position=places, ball_position=[-2000.0, -1000.0, 1000.0]), (1280, 720)).draw()
     # A car's bonnet points forward, to +x here, its cabin is behind it.
     assert is_like(at(picture, 1640.0, -2500.0), BLUE) and is_like(at(picture, -1360.0, 2000.0), ORANGE)
     assert at(picture, -2000.0, -1000.0).min() > 180 and at(picture, 0.0, -1000.0, 1000.0).min() > 180
@@ -69,9 +69,9 @@ def test_cars_and_ball_are_where_they_are() -> None:
 
 
 def test_absent_and_demolished_cars_are_not_seen() -> None:
-    one = Film(empty(cars=4, position=[[1500.0, 1000.0, 17.0]] * 4, gone=[0, -1, -1, -1]), SIZE).draw()
-    none = Film(empty(cars=4, position=[[1500.0, 1000.0, 17.0]] * 4, gone=[200, -1, -1, -1]), SIZE).draw()
-    layout = Layout(SIZE)
+    one = RocketAnimation(empty(cars=4, position=[[1500.0, 1000.0, 17.0]] * 4, gone=[0, -1, -1, -1]), SIZE).draw()
+    none = RocketAnimation(empty(cars=4, position=[[1500.0, 1000.0, 17.0]] * 4, gone=[200, -1, -1, -1]), SIZE).draw()
+    layout = RocketPictureLayout(SIZE)
     top, left = int(layout.above[1] - 1900 * layout.scale), int(layout.above[0] + 600 * layout.scale)
     window = (slice(top, top + 25), slice(left, left + 25))
     assert (none[window] == background(layout)[window]).all()
@@ -79,19 +79,19 @@ def test_absent_and_demolished_cars_are_not_seen() -> None:
 
 
 def test_pads_fill_up() -> None:
-    there, gone = (Film(empty(pads=ticks), SIZE).draw() for ticks in (0, 480))
+    there, gone = (RocketAnimation(empty(pads=ticks), SIZE).draw() for ticks in (0, 480))
     assert at(there, 3584.0, 0.0).sum() > at(gone, 3584.0, 0.0).sum() + 200
 
 
 def test_score_clock_and_end() -> None:
     scored = empty(goal=[0, 1], ball_position=[0.0, 5400.0, 93.0])
-    film = Film(scored, SIZE)
-    layout, before, after = Layout(SIZE), film.draw(0.0), film.draw(None)
+    film = RocketAnimation(scored, SIZE)
+    layout, before, after = RocketPictureLayout(SIZE), film.draw(0.0), film.draw(None)
     score = (slice(int(30 * layout.unit), int(120 * layout.unit)), slice(0, int(layout.panel)))
     assert (before[score] != after[score]).any()
     end = film.draw(None, 200.0)
     assert is_like(end[int(layout.above[1] - 45 * layout.unit), SIZE[0] // 2], BLUE)  # the banner's edge
-    nobody = Film(empty(), SIZE).draw(None, 200.0)
+    nobody = RocketAnimation(empty(), SIZE).draw(None, 200.0)
     assert not is_like(nobody[int(layout.above[1] - 45 * layout.unit), SIZE[0] // 2], BLUE)
 
 
@@ -101,7 +101,7 @@ def test_the_landing_is_where_the_ball_comes_down() -> None:
     env.reset()
     ball = env.worlds.world.ball
     ball.position[:, 0], ball.velocity[:, 0] = torch.tensor([-1500.0, -1000, 300]), torch.tensor([500.0, 900, 700])
-    recorder = Recorder(env, [0])
+    recorder = RocketRecorder(env, [0])
     recorder.add()
     nothing = TensorDict({"agents": {"action": torch.tensor([[[2, 2, 2, 2, 2, 0, 0, 0]] * 2])}}, [1])
     for _ in range(170):
@@ -109,54 +109,46 @@ def test_the_landing_is_where_the_ball_comes_down() -> None:
         recorder.add()
     recording = recorder.recordings()[0]
     down = int(recording.frames.ball_position[:, 2].argmin())
-    _, landing = Film(recording, SIZE)._flight(recording.at(0.0))
+    _, landing = RocketAnimation(recording, SIZE)._flight(recording.at(0.0))
     assert landing is not None
     assert np.linalg.norm(landing[:2] - recording.frames.ball_position[down, :2]) < 40.0
-    assert Film(empty(), SIZE)._flight(empty().at(0.0))[1] is None
+    assert RocketAnimation(empty(), SIZE)._flight(empty().at(0.0))[1] is None
 
 
 def test_a_world_as_it_stands_looks_like_its_recording() -> None:
     env = Rocket(num_worlds=2, blue=2, orange=1, seed=1)
     env.reset()
-    recorder = Recorder(env, [1], [""])
+    recorder = RocketRecorder(env, [1], [""])
     recorder.add()
-    picture = render.draw_world(env.worlds, 1, SIZE)
+    picture = draw_world(env.worlds, 1, SIZE)
     assert picture.shape == (360, 640, 3) and picture.dtype == np.uint8
-    np.testing.assert_array_equal(picture, render.draw_frame(recorder.recordings()[0], 0, SIZE))
-    np.testing.assert_array_equal(picture, render.draw_frame(recorder.recordings()[0], -1, SIZE))
-    with pytest.raises(IndexError):
-        render.draw_frame(recorder.recordings()[0], 1, SIZE)
+    np.testing.assert_array_equal(picture, RocketAnimation(recorder.recordings()[0], SIZE).draw())
 
 
 @exhaustive("size", [(640, 360), (1000, 360), (640, 800), (1920, 1080)])
 def test_everything_is_within_any_picture(size: tuple[int, int]) -> None:
-    layout = Layout(size)
+    layout = RocketPictureLayout(size)
     assert layout.above[1] - 4096 * layout.scale > 40 * layout.unit
     assert layout.beside[1] < size[1] - 10 * layout.unit and layout.panel > 200 * layout.unit
-    assert Film(empty(cars=6), size).draw().shape == (size[1], size[0], 3)
+    assert RocketAnimation(empty(cars=6), size).draw().shape == (size[1], size[0], 3)
 
 
 @pytest.mark.slow
 def test_files(tmp_path: Path) -> None:
-    recording = empty(steps=16)
-    render.save_animation(recording, tmp_path / "one.gif", fps=10, size=SIZE)
+    film = RocketAnimation(empty(steps=16), SIZE)
+    save_animation(film, tmp_path / "one.gif", fps=10)
     # 15 steps of 8 ticks are a second: frames at 0, 0.1, ... 1, then two seconds of the end.
     assert len(imageio.mimread(tmp_path / "one.gif")) in (31, 12)  # equal frames may be joined
-    render.save_animation(recording, tmp_path / "one.mp4", fps=10, size=SIZE)
+    save_animation(film, tmp_path / "one.mp4", fps=10)
     assert (tmp_path / "one.mp4").stat().st_size > 1000
-    render.save_png(recording, tmp_path / "one.png", size=SIZE)
-    assert imageio.imread(tmp_path / "one.png").shape == (360, 640, 3)
-    render.save_trajectories([recording] * 4, tmp_path / "grid.png")
-    assert imageio.imread(tmp_path / "grid.png").shape == (720, 1920, 3)
+    assert empty(steps=16).overview().shape == (360, 640, 3)
     for path, size, message in (
         ("one.avi", SIZE, r"the suffix must be one of \.gif, \.mp4"),
         ("one.gif", (641, 360), "must be even"),
         ("one.gif", (320, 200), "320 x 200 is too small"),
     ):
         with pytest.raises(ValueError, match=message):
-            render.save_animation(recording, tmp_path / path, size=size)
-    with pytest.raises(ValueError, match="at least one picture"):
-        render.save_trajectories([], tmp_path / "grid.png")
+            save_animation(RocketAnimation(empty(), size), tmp_path / path)
 
 
 def test_text_at_the_edge_is_cut_off() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from envs.rocket.rocketsim.backend import Simulators
-from envs.rocket.rocketsim.folders import VARIABLE
+from envs.rocket.rocketsim.meshes import VARIABLE
 from envs.rocket.simulation import Events
 from envs.rocket.state import RocketState
 from tests.conftest import REPO
