@@ -1,4 +1,4 @@
-"""What every command line shares: Hydra's composition, and errors a user can act on.
+"""The shared part of every command: Hydra's composition, and errors that a user can act on.
 
 A command's file ends with ``main = hydra_command("train")(run)``. What the user got wrong ends as one line
 ``error: ...`` on stderr and exit status 2; what the code got wrong keeps its traceback. With
@@ -30,12 +30,11 @@ from yaml import MarkedYAMLError, YAMLError
 from envs.working import Work
 from rlstack import sweeps
 from rlstack.config import ConfigError, catalogue, conf_dir
-from rlstack.config.errors import RunError, did_you_mean, missing_option, nearest, unknown_key
-from rlstack.config.exits import exit_in_one_line
+from rlstack.config.errors import RunError, did_you_mean, exit_in_one_line, missing_option, nearest, unknown_key
 from rlstack.config.groups import is_own
 from rlstack.config.named_code import granting
 from rlstack.config.typed import resolve
-from rlstack.help import command_help, tell, user_folders
+from rlstack.help import command_help
 from rlstack.sweeps.folder import in_sweep, note_result, show_results, sweep_folder, take_results
 
 _FLAGS = {
@@ -75,8 +74,8 @@ def hydra_command(
 ) -> Callable[[Task], Main]:
     """Make a task into a command line that composes ``<conf_dir>/<config_name>.yaml``.
 
-    ``arguments`` may rewrite what the user typed into Hydra's overrides. ``makes_runs``: the runs of ``-m`` stay in a
-    folder of their own, see :mod:`rlstack.sweeps.folder`.
+    ``arguments`` may rewrite what the user typed, but for flags, into Hydra's overrides. ``makes_runs``: the runs of
+    ``-m`` stay in a folder of their own, see :mod:`rlstack.sweeps.folder`.
 
     All of Hydra's own flags keep working (``--cfg job``, ``--config-dir``, ``-m``), but ``--help``, which is that of
     :mod:`rlstack.help`. The returned function takes no argument, or an already composed configuration, which goes
@@ -110,13 +109,13 @@ def hydra_command(
         def main(cfg: DictConfig | None = None) -> Any:
             if cfg is not None:
                 return trusted(cfg)
-            if not {"--help", "-h"}.isdisjoint(sys.argv[1:]):
-                with user_errors():
-                    tell(command_help(config_name, sys.argv[1:]))
-                return None
             with user_errors(), _all_errors_reach_us():
-                ordered = _flags_first(sys.argv[1:])
-                typed = own_components(ordered if arguments is None else arguments(ordered))
+                if not {"--help", "-h"}.isdisjoint(sys.argv[1:]):
+                    print(command_help(config_name, sys.argv[1:]))
+                    return None
+                flags, overrides = _parted(sys.argv[1:])
+                # Flags come first, which is the order that Hydra's parser takes.
+                typed = own_components([*flags, *(overrides if arguments is None else arguments(overrides))])
                 groups = catalogue.read_command(config_name).groups if makes_runs else None
                 with sweep_folder(typed, groups) as (sys.argv[1:], sweep):
                     command = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=config_name)
@@ -143,6 +142,11 @@ def open_group(group: str) -> Callable[[list[str]], list[str]]:
     return rewrite
 
 
+def quoted(word: str) -> str:
+    """A word as the value of an override, whatever characters it has."""
+    return "'" + word.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
 def own_components(arguments: list[str]) -> list[str]:
     """The command line of a world or an algorithm that ships no yaml: only its own class knows what may be said of it.
 
@@ -155,36 +159,33 @@ def own_components(arguments: list[str]) -> list[str]:
         name = given.get(f"{group}.{key}")
         if name is None and group in given:
             name = _in_yaml(group, given[group], key, arguments)
-        if name is not None and (is_own(name) if group == "env" else ":" in name):
-            arguments = open_group(group)(arguments)
-            if not {group, "resume", "checkpoint"} & given.keys():
-                arguments = [*arguments, f"{group}=own"]
-                if group == "agent":
-                    _store_own_agent(name)
+        if name is None or not (is_own(name) if group == "env" else ":" in name):
+            continue
+        arguments = open_group(group)(arguments)
+        if {group, "resume", "checkpoint"} & given.keys():
+            continue
+        arguments = [*arguments, f"{group}=own"]
+        if group == "agent":
+            from hydra.core.config_store import ConfigStore
+
+            from rlstack.agents import completed  # and with it the user's class, and torch
+
+            defaults = completed({"name": name.rpartition(":")[2].lower(), "algorithm": name})
+            ConfigStore.instance().store("own", defaults, group="agent")
     return arguments
-
-
-def _store_own_agent(algorithm: str) -> None:
-    """Makes ``agent=own`` the defaults of an algorithm; its class, and torch, are imported for them."""
-    from hydra.core.config_store import ConfigStore
-
-    from rlstack.agents import completed
-
-    name = algorithm.rpartition(":")[2].lower()
-    ConfigStore.instance().store("own", completed({"name": name, "algorithm": algorithm}), group="agent")
 
 
 def _in_yaml(group: str, option: str, key: str, arguments: list[str]) -> str | None:
     """The value of a key in an option of a group, None where that cannot be read."""
     try:
-        options = catalogue.group_options(group, option, catalogue.folders(user_folders(arguments)))
+        options = catalogue.group_options(group, option, catalogue.folders(arguments))
     except (ConfigError, OSError, UnicodeError):  # told in full where it is composed
         return None
     return next((entry.value.strip("'\"") for entry in options if entry.key == key), None)
 
 
-def _flags_first(arguments: list[str]) -> list[str]:
-    """Flags before overrides, which is the order that Hydra's parser takes.
+def _parted(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """Flags with their values, and overrides.
 
     Raises:
         ConfigError: a flag that there is not, or a group of which nothing is chosen.
@@ -203,7 +204,7 @@ def _flags_first(arguments: list[str]) -> list[str]:
         flags.append(entry)
         if _FLAGS[name] and not joined and rest and "=" not in rest[0].removeprefix(os.sep):
             flags.append(rest.pop(0))
-    return flags + overrides
+    return flags, overrides
 
 
 def _refuse_empty(cfg: DictConfig) -> None:
@@ -229,7 +230,7 @@ def given_keys(group: str) -> set[str]:
 
 @contextmanager
 def _work_shown() -> Iterator[None]:
-    """What takes long is shown while it is done, and Ctrl-C ends it between two steps."""
+    """Shows long work while it is done; Ctrl-C ends it between two steps."""
     from rlstack.training.interrupt import stopping_between_steps
 
     shown: list[Callable[[Work], None]] = []
@@ -246,34 +247,31 @@ def _work_shown() -> Iterator[None]:
 
 
 def user_errors() -> AbstractContextManager[None]:
-    """End the process on a user's error, with one line and no traceback; let real bugs pass."""
-
-    def explained(error: BaseException) -> str | None:
-        culprit = _culprit(error)
-        return None if culprit is None else explain(culprit)
-
-    return exit_in_one_line(explained)
+    """Ends the process on a user's error, with one line and no traceback; lets real bugs pass."""
+    return exit_in_one_line(explain)
 
 
 @contextmanager
 def job_errors() -> Iterator[None]:
-    """Around a job of a sweep: what goes wrong is noted for the table at the end, and ends this job alone.
+    """Notes what goes wrong in a job of a sweep for the table at the end; it ends this job alone.
 
     The error goes on to the sweeper as one that any launcher can carry from one process to another.
     """
     try:
         yield
     except Exception as error:
-        culprit = _culprit(error)
-        line = f"{type(error).__name__}: {error}" if culprit is None else explain(culprit)
+        told = explain(error)
+        line = f"{type(error).__name__}: {error}" if told is None else told
         note_result(error=line)
-        if culprit is None or os.environ.get("RLSTACK_FULL_ERROR") == "1":
+        if told is None or os.environ.get("RLSTACK_FULL_ERROR") == "1":
             traceback.print_exc()
-        raise (RuntimeError if culprit is None else ConfigError)(line) from None
+        raise (RuntimeError if told is None else ConfigError)(line) from None
 
 
-def explain(error: BaseException) -> str:
-    """One line that tells the user which key is wrong and what is allowed there."""
+def explain(error: BaseException) -> str | None:
+    """One line that tells the user which key is wrong and what is allowed there; None for a bug of the code."""
+    while isinstance(error, InstantiationException) and error.__cause__ is not None:
+        error = error.__cause__
     match error:
         case MissingConfigException(missing_cfg_file=str(file), options=options) if options is not None:
             path = file.removesuffix(".yaml")
@@ -281,23 +279,22 @@ def explain(error: BaseException) -> str:
         case MissingConfigException():
             text = str(error).partition("\n")[0]
         case OverrideParseException():
-            from rlstack.training.notices import concealed
-
-            text = _unreadable(concealed([str(error.override)])[0], _first_line(error.message, "Error parsing"))
+            text = _unreadable(error)
         case ConfigCompositionException(__cause__=ConfigAttributeError() | ConfigKeyError() as cause):
             text = _unknown(*_key_and_siblings(cause)) if cause.full_key else _first_line(str(error))
         case ConfigCompositionException(__cause__=OmegaConfBaseException() as cause):
-            text = explain(cause)
+            return explain(cause)
         case ConfigAttributeError() | ConfigKeyError() if error.full_key:
             key, siblings = _key_and_siblings(error)
             text = f"{key}: missing from the configuration, which has: {', '.join(siblings)}"
         case OmegaConfBaseException():
-            prefix = f"{error.full_key}: " if error.full_key else ""
-            text = prefix + _first_line(str(error))
+            text = (f"{error.full_key}: " if error.full_key else "") + _first_line(str(error))
         case MarkedYAMLError(problem_mark=mark) if mark is not None:
             text = f"{mark.name}:{mark.line + 1}: {error.problem}"
-        case _:
+        case ConfigError() | HydraException() | YAMLError():
             text = str(error)
+        case _:
+            return None
     return " ".join(text.split())
 
 
@@ -306,16 +303,19 @@ def _missing(path: str, options: Sequence[str]) -> str:
     group, _, name = path.partition("/")
     if group == "env" and ":" in name:
         return f"env: {name!r} is no name of a world; a class of yours is env.name={name}"
-    if found := catalogue.names(group, catalogue.folders(user_folders(sys.argv[1:]))):
+    if found := catalogue.names(group, catalogue.folders(sys.argv[1:])):
         return missing_option(group, name, found)
     group, _, name = path.rpartition("/")
     return missing_option(group, name, options)
 
 
-def _unreadable(override: str, why: str) -> str:
-    """What is wrong with what is no ``key=value``."""
+def _unreadable(error: OverrideParseException) -> str:
+    """The message for an override that is no ``key=value``."""
+    from rlstack.training.notices import concealed
+
+    override = concealed([str(error.override)])[0]
     if "=" in override or override.startswith("~"):
-        return f"{override}: cannot read this override, {why}"
+        return f"{override}: cannot read this override, {_first_line(error.message, 'Error parsing')}"
     options = {path.stem: f"{path.parent.name}={path.stem}" for path in sorted(conf_dir().glob("*/*.yaml"))}
     meant = "".join(f"did you mean {options[name]!r}? " for name in nearest(override, options)[:1])
     return f"{override}: expected key=value, {meant}see --help"
@@ -327,13 +327,6 @@ def _unknown(key: str, siblings: list[str]) -> str:
         return unknown_key(key, siblings)
     names = ", ".join(sorted(path.stem for path in (conf_dir() / key).glob("*.yaml")))
     return f"{key}: none is chosen yet, give {key}=<name> first: {names}"
-
-
-def _culprit(error: BaseException) -> BaseException | None:
-    """The user's error inside ``error``: none when a component built from the configuration has a bug."""
-    while isinstance(error, InstantiationException) and error.__cause__ is not None:
-        error = error.__cause__
-    return error if isinstance(error, USER_ERRORS) else None
 
 
 def _key_and_siblings(error: OmegaConfBaseException) -> tuple[str, list[str]]:
@@ -351,11 +344,11 @@ def _first_line(text: str, skip: str = "\0") -> str:
 @contextmanager
 def _all_errors_reach_us() -> Iterator[None]:
     """Instead of Hydra's own printing."""
-    name, before = "HYDRA_FULL_ERROR", os.environ.get("HYDRA_FULL_ERROR")
-    os.environ[name] = "1"
+    before = os.environ.get("HYDRA_FULL_ERROR")
+    os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
         yield
     finally:
-        os.environ.pop(name)
+        os.environ.pop("HYDRA_FULL_ERROR")
         if before is not None:
-            os.environ[name] = before
+            os.environ["HYDRA_FULL_ERROR"] = before

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 
-from rlstack.command import hydra_command, open_group
+from rlstack.command import hydra_command, open_group, quoted
 from rlstack.config import ConfigError, build, load_group, to_plain
 from rlstack.config.errors import missing_option
 
@@ -43,16 +43,13 @@ class ConvertConfig:
 
 
 def positional(arguments: list[str]) -> list[str]:
-    """The words ``sb3 model.zip`` as ``kind=sb3 path=model.zip``, where they stand first or behind Hydra's options."""
-    known = [index for index, entry in enumerate(arguments) if entry in (*CONVERTED, *_OTHERS)]
-    first = known[0] if known else 0
+    """The words ``sb3 model.zip`` as ``kind=sb3 path=model.zip``."""
+    first = next((index for index, entry in enumerate(arguments) if entry in (*CONVERTED, *_OTHERS)), 0)
     rewritten = list(arguments)
     for name, index in zip(("kind", "path"), range(first, len(arguments))):
-        entry = arguments[index]
-        if entry.startswith("-") or entry.partition("=")[0] in ConvertConfig.__dataclass_fields__:
+        if arguments[index].partition("=")[0] in ConvertConfig.__dataclass_fields__:
             break
-        quoted = entry.replace("\\", "\\\\").replace("'", "\\'")
-        rewritten[index] = f"{name}='{quoted}'"
+        rewritten[index] = f"{name}={quoted(arguments[index])}"
     return open_group("agent")(rewritten)
 
 

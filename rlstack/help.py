@@ -1,4 +1,7 @@
-"""What a command tells about itself, and what agents and worlds there are: ``rlstack agents``, ``rlstack envs ppo``."""
+"""What the command line tells about itself: help, the agents and worlds there are, and tab completion for bash.
+
+``rlstack train --help``, ``rlstack agents``, ``rlstack envs rocket``, ``eval "$(rlstack completion)"``.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,8 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from importlib import metadata
 from itertools import pairwise
 from pathlib import Path
@@ -32,17 +36,14 @@ LISTS = {
     "envs": "lists the worlds; rlstack envs <name>: every option of one",
 }
 
-_LISTED = {"agent": "agents", "env": "envs"}
-
 INSTALLED = "rlstack.envs"
 """Group of entry points by which installed packages bring worlds, see :mod:`envs.registry`."""
 
 _NARROW, _WIDE = 60, 120
-_FOLDER = "--config-dir"
 _FOOT = (
     ("--cfg job", "print the whole configuration instead"),
     ("-m agent=ppo,sac seed=0,1,2", "several runs, one after the other"),
-    (f"{_FOLDER} my_conf", "groups of yours: my_conf/agent/*.yaml, my_conf/env/*.yaml"),
+    ("--config-dir my_conf", "groups of yours: my_conf/agent/*.yaml, my_conf/env/*.yaml"),
 )
 
 
@@ -52,7 +53,7 @@ def command_help(config: str, arguments: Sequence[str] = ()) -> str:
     Args:
         arguments: what else was typed; ``--config-dir`` adds groups.
     """
-    where = catalogue.folders(user_folders(arguments))
+    where = catalogue.folders(arguments)
     command = catalogue.read_command(config)
     name = config.replace("_", " ")
     told = [line for line in command.header if not line.startswith("python -m")]
@@ -64,30 +65,31 @@ def command_help(config: str, arguments: Sequence[str] = ()) -> str:
     for group, default in command.groups.items():
         found = catalogue.names(group, where)
         if len(found) > 1:  # else there is nothing to choose
-            parts.append(_section(_group_title(group, default), _choices(group, default, found, where)))
-    parts.append(_section("options", table([row(option) for option in command.options if option.told])))
+            more = f"; every option of one: rlstack {group}s <name>" if f"{group}s" in LISTS else ""
+            title = f"{group}=<name> (default: {default or 'none'}{more})"
+            parts.append(_section(title, _choices(group, default, found, where)))
+    parts.append(_section("options", _options(command.options)))
     if command.extends:
         parts.append(f"and every option and group of: rlstack {command.extends} --help")
     parts.append(_section("besides", table(_FOOT)))
     return "\n\n".join(part for part in parts if part)
 
 
-def tell(text: str) -> None:
-    """Prints; it is no fault if the reader has left, as ``head`` does."""
-    try:
-        print(text, flush=True)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def list_group(group: str, kind: str, arguments: Sequence[str]) -> str:
+def list_group(kind: str, arguments: Sequence[str]) -> str:
     """All options of a group with a line each; or, where one is named, its keys with defaults and comments.
+
+    Args:
+        kind: one of :data:`LISTS`.
 
     Raises:
         ConfigError: there is no such option, or more than one name.
     """
-    where = catalogue.folders(user_folders(arguments))
-    named = [entry for index, entry in enumerate(arguments) if not _is_flag(arguments, index)]
+    group, where = kind.removesuffix("s"), catalogue.folders(arguments)
+    named = [
+        entry
+        for before, entry in pairwise(["", *arguments])
+        if not entry.startswith("-") and before not in catalogue.FOLDER_FLAGS
+    ]
     if len(named) > 1:
         raise ConfigError(f"{' '.join(named)}: one name at most, such as: rlstack {kind} {named[0]}")
     if named:
@@ -96,16 +98,8 @@ def list_group(group: str, kind: str, arguments: Sequence[str]) -> str:
     if group == "env":
         brought = metadata.entry_points(group=INSTALLED)
         rows += [(entry.name, f"of an installed package: {entry.value}") for entry in brought]
-    example = rows[0][0]
-    return "\n".join(
-        [f"{kind}, for {group}=<name>:", *table(rows), "", f"every option of one: rlstack {kind} {example}"]
-    )
-
-
-def user_folders(arguments: Sequence[str]) -> list[str]:
-    """The folders that ``--config-dir`` adds."""
-    joined = [entry.partition("=")[2] for entry in arguments if entry.startswith(f"{_FOLDER}=")]
-    return joined + [after for flag, after in pairwise(arguments) if flag in (_FOLDER, "-cd")]
+    foot = f"every option of one: rlstack {kind} {rows[0][0]}"
+    return "\n".join([f"{kind}, for {group}=<name>:", *table(rows), "", foot])
 
 
 def table(rows: Sequence[tuple[str, str]]) -> list[str]:
@@ -123,9 +117,10 @@ def table(rows: Sequence[tuple[str, str]]) -> list[str]:
     return lines
 
 
-def row(option: Option, prefix: str = "") -> tuple[str, str]:
-    """An option for :func:`table`."""
-    return f"{prefix}{option.key}{f'={option.value}' if option.value else '.'}", option.comment
+def _options(options: Iterable[Option], prefix: str = "") -> list[str]:
+    """The lines of all options that there is anything to tell about: a key that only holds others may say nothing."""
+    told = [option for option in options if option.value or option.comment]
+    return table([(f"{prefix}{o.key}{f'={o.value}' if o.value else '.'}", o.comment) for o in told])
 
 
 def _described(group: str, name: str, where: Sequence[Path]) -> str:
@@ -133,8 +128,8 @@ def _described(group: str, name: str, where: Sequence[Path]) -> str:
     lines = [_wrapped(f"{group}={name}", *told)]
     found = catalogue.group_options(group, name, where)
     for heading in dict.fromkeys(option.section for option in found):
-        rows = [row(option, f"{group}.") for option in found if option.section == heading and option.told]
-        lines.append(_section(heading or "options", table(rows)))
+        chosen = [option for option in found if option.section == heading]
+        lines.append(_section(heading or "options", _options(chosen, f"{group}.")))
     paired = [_pairs(group, recipe, name, where) for recipe in catalogue.names("recipe", where)]
     if any(paired):
         lines.append(_wrapped(f"other defaults (conf/recipe) with: {', '.join(filter(None, paired))}"))
@@ -142,7 +137,7 @@ def _described(group: str, name: str, where: Sequence[Path]) -> str:
 
 
 def _pairs(group: str, recipe: str, name: str, where: Sequence[Path]) -> str:
-    """What a recipe, ``<env>_<agent>``, puts together with an agent or a world; empty if that is not in it."""
+    """The other part of a recipe, ``<env>_<agent>``, as an override; empty if the agent or world is not in it."""
     other = "env" if group == "agent" else "agent"
     rest = recipe.removesuffix(f"_{name}") if group == "agent" else recipe.removeprefix(f"{name}_")
     return f"{other}={rest}" if rest in catalogue.names(other, where) else ""
@@ -150,7 +145,7 @@ def _pairs(group: str, recipe: str, name: str, where: Sequence[Path]) -> str:
 
 def _choices(group: str, default: str | None, found: Sequence[str], where: Sequence[Path]) -> list[str]:
     """A line for each, or, of what is rarely chosen, the names alone."""
-    if default is not None or (not any("/" in name for name in found) and group not in _LISTED):
+    if default is not None or (not any("/" in name for name in found) and f"{group}s" not in LISTS):
         return table(_titled(group, found, where))
     text = textwrap.fill(", ".join(found), _width() - 2, break_on_hyphens=False, break_long_words=False)
     return textwrap.indent(text, "  ").splitlines()
@@ -158,11 +153,6 @@ def _choices(group: str, default: str | None, found: Sequence[str], where: Seque
 
 def _titled(group: str, found: Sequence[str], where: Sequence[Path]) -> list[tuple[str, str]]:
     return [(name, catalogue.headline(catalogue.find(group, name, where))) for name in found]
-
-
-def _group_title(group: str, default: str | None) -> str:
-    more = f"; every option of one: rlstack {_LISTED[group]} <name>" if group in _LISTED else ""
-    return f"{group}=<name> (default: {default or 'none'}{more})"
 
 
 def _section(title: str, lines: Sequence[str]) -> str:
@@ -173,10 +163,72 @@ def _wrapped(*lines: str) -> str:
     return "\n".join(textwrap.fill(line, _width()) for line in lines)
 
 
-def _is_flag(arguments: Sequence[str], index: int) -> bool:
-    return arguments[index].startswith("-") or (index > 0 and arguments[index - 1] in (_FOLDER, "-cd"))
-
-
 def _width() -> int:
     columns = shutil.get_terminal_size((100, 24)).columns if sys.stdout.isatty() or "COLUMNS" in os.environ else 100
     return min(max(columns - 1, _NARROW), _WIDE)
+
+
+# -- completion --------------------------------------------------------------------------------------------------
+
+_WORDS = {
+    "league": ("run", "rank", "play", "init", "add", "list", "evaluate", "train"),
+    "convert": ("arena", "marinenav", "sb3"),
+}
+"""The words that commands take first."""
+
+BASH = r"""_rlstack() {
+    local IFS=$'\n' line=${COMP_LINE:0:COMP_POINT} word
+    word=${line##*[[:space:]]}
+    COMPREPLY=($(rlstack completion "$line" 2>/dev/null))
+    # bash takes a word to begin behind = and :, so what is before goes from the answers, too.
+    COMPREPLY=("${COMPREPLY[@]#"${word%"$2"}"}")
+}
+complete -o nospace -o default -F _rlstack rlstack"""
+"""The program for bash. Where nothing is known to follow, as after ``checkpoint=``, bash completes names of files."""
+
+
+def candidates(line: str) -> list[str]:
+    """How the last word of a command line could go on; what is complete ends with a space.
+
+    Args:
+        line: up to the cursor, from ``rlstack`` on.
+    """
+    typed = line.split()[1:]
+    word = "" if not typed or line[-1].isspace() else typed.pop()
+    try:
+        return sorted(entry for entry in _possible(typed, word) if entry.startswith(word))
+    except (ConfigError, OSError):  # a broken yaml of the user's: they will be told when the command runs
+        return []
+
+
+def _possible(typed: list[str], word: str) -> list[str]:
+    if not typed:
+        return [f"{name} " for name in (*COMMANDS, *LISTS)]
+    command, *arguments = typed
+    where = catalogue.folders(arguments)
+    if command in LISTS:
+        return [f"{name} " for name in catalogue.names(command.removesuffix("s"), where)]
+    if command not in COMMANDS:
+        return []
+    groups, options = _offered("league_train" if command == "league" and "train" in arguments else command)
+    key, equals, _ = word.partition("=")
+    if equals and key in groups:
+        return [f"{key}={name} " for name in catalogue.names(key, where)]
+    group, dot, _ = word.partition(".")
+    if dot and group in groups:
+        given = [entry.partition("=")[2] for entry in arguments if entry.startswith(f"{group}=")]
+        chosen = given[-1].partition(",")[0] if given else groups[group]
+        found = catalogue.group_options(group, chosen, where) if chosen else []
+        options = [replace(option, key=f"{group}.{option.key}") for option in found]
+        groups = {}
+    if equals:
+        return [f"{key}={value} " for option in options if option.key == key for value in option.choices]
+    first = [] if arguments else [f"{name} " for name in _WORDS.get(command, ())]
+    return [*first, *(f"{name}=" for name in groups), *(f"{option.key}=" for option in options if option.value)]
+
+
+def _offered(config: str) -> tuple[dict[str, str | None], list[Option]]:
+    """Groups and options of a command, those of the one that it extends included."""
+    own = catalogue.read_command(config)
+    groups, options = _offered(own.extends) if own.extends else ({}, [])
+    return {**groups, **own.groups}, [*options, *own.options]

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from omegaconf import DictConfig
 
-from rlstack.command import hydra_command
+from rlstack.command import hydra_command, quoted
 from rlstack.config import ConfigError, Interval, build
 
 
@@ -23,20 +23,13 @@ class ReportConfig:
 
 
 def positional(arguments: list[str]) -> list[str]:
-    """The word ``runs/<run>`` as ``folder=runs/<run>``, where it stands first or behind Hydra's options."""
+    """The word ``runs/<run>`` as ``folder=runs/<run>``; a folder's name may have ``=`` in it."""
     for index, entry in enumerate(arguments):
-        key = entry.partition("=")[0].lstrip("+~")
-        if entry.startswith("-") or (index and arguments[index - 1] in _WITH_VALUE) or key in _KEYS:
-            continue
-        if "=" in entry and not Path(entry).is_dir():  # Hydra tells that there is no such key
-            continue
-        quoted = entry.replace("\\", "\\\\").replace("'", "\\'")
-        return [*arguments[:index], f"folder='{quoted}'", *arguments[index + 1 :]]
+        key, joined, _ = entry.lstrip("+~").partition("=")
+        # Of another word with = in it Hydra tells that there is no such key.
+        if key not in ReportConfig.__dataclass_fields__ and (not joined or Path(entry).is_dir()):
+            return [*arguments[:index], f"folder={quoted(entry)}", *arguments[index + 1 :]]
     return arguments
-
-
-_KEYS = tuple(ReportConfig.__dataclass_fields__)
-_WITH_VALUE = ("--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-cn", "--cfg", "-c", "--package", "-p")
 
 
 def run(cfg: DictConfig) -> None:

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from rlstack import __main__ as console
-from rlstack import completion, help
-from rlstack.completion import candidates
+from rlstack import help
+from rlstack.help import candidates
 
 REPOSITORY = Path(__file__).parents[1]
 THERE = [name for name in help.COMMANDS if find_spec(f"rlstack.{name}")]
@@ -142,8 +142,8 @@ def test_candidates(line: str, expected: list[str]) -> None:
 def test_words_of_commands_are_the_commands_own() -> None:
     from rlstack import convert, league
 
-    assert set(completion._WORDS["league"]) == set(league.COMMANDS)
-    assert set(completion._WORDS["convert"]) == set(convert.CONVERTED)
+    assert set(help._WORDS["league"]) == set(league.COMMANDS)
+    assert set(help._WORDS["convert"]) == set(convert.CONVERTED)
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ from rlstack.config import build
 from rlstack.help import COMMANDS
 from rlstack.training.config import TrainConfig, with_length
 from rlstack.training.run import debugged
+from tests.agents import munchausen
 from tests.conftest import Ended
 
 ROOT = Path(__file__).parents[1]
@@ -83,6 +84,7 @@ def test_a_command_exists_and_knows_its_options(
     plain = [_first_choice(entry) for entry in arguments if entry != "-m" and not entry.startswith("hydra")]
     if any(entry.startswith("--config-dir") for entry in plain):
         return
+    monkeypatch.setitem(sys.modules, "munchausen", munchausen)  # the file that rlstack/agents/README.md shows
     monkeypatch.setenv("RLSTACK_WEBHOOK", "https://localhost/hook")  # which README.md exports
     monkeypatch.setattr(sys, "argv", [name, *plain, "--cfg", "job", "--resolve"])
     importlib.import_module(module).main()

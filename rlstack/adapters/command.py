@@ -11,7 +11,7 @@ from hydra import compose, initialize_config_dir
 from torchrl import logger as torchrl_logger
 
 from rlstack.config import ConfigError, conf_dir, to_plain
-from rlstack.config.exits import exit_in_one_line
+from rlstack.config.errors import exit_in_one_line
 
 
 class Parser(argparse.ArgumentParser):

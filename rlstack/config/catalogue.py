@@ -1,7 +1,7 @@
-"""What the yaml files offer, read with their comments: a group's options, and the keys of each with their defaults.
+"""The yaml files, read with their comments: a group's options, and the keys of each with their defaults.
 
-What an agent's yaml begins with, the defaults of a dataclass, is read with its comments, too. Nothing is composed and
-torch is not imported, so that help and completion come at once.
+The defaults of a dataclass, with which an agent's yaml begins, are read with their comments, too. Nothing is composed
+and torch is not imported, so that help and completion come at once.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, is_dataclass, replace
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -21,9 +22,8 @@ from rlstack.config.agents import OPTIONS, defaults_of
 from rlstack.config.errors import ConfigError, missing_option
 from rlstack.config.groups import conf_dir
 
-_QUIET = "hydra_quiet"
+FOLDER_FLAGS = ("--config-dir", "-cd")
 _SELF = "_self_"
-_PACKAGE = "@package"
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,6 @@ class Option:
     value: str
     comment: str = ""
     section: str = ""
-
-    @property
-    def told(self) -> bool:
-        """Whether there is anything to tell: a key that only holds others may have no comment."""
-        return bool(self.value or self.comment)
 
     @property
     def choices(self) -> list[str]:
@@ -74,9 +69,11 @@ class Command:
     extends: str | None
 
 
-def folders(more: Sequence[str | Path] = ()) -> list[Path]:
-    """Where yaml files are looked for: the user's own folders first, then :func:`conf_dir`."""
-    return [*map(Path, more), conf_dir()]
+def folders(arguments: Sequence[str] = ()) -> list[Path]:
+    """The folders of yaml files: those that ``--config-dir`` adds to a command line first, then :func:`conf_dir`."""
+    joined = [entry.partition("=")[2] for entry in arguments if entry.startswith(f"{FOLDER_FLAGS[0]}=")]
+    following = [after for flag, after in pairwise(arguments) if flag in FOLDER_FLAGS]
+    return [*map(Path, [*joined, *following]), conf_dir()]
 
 
 def names(group: str, where: Sequence[Path]) -> list[str]:
@@ -103,16 +100,12 @@ def find(group: str, name: str, where: Sequence[Path]) -> Path:
 
 def header(path: Path) -> list[str]:
     """The comment lines that a file begins with."""
-    lines: list[str] = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        if not line.startswith("#"):
-            break
-        lines.append(line.lstrip("# ").rstrip())
-    return [line for line in lines if not line.startswith(_PACKAGE)]
+    lines = takewhile(lambda line: line.startswith("#"), path.read_text(encoding="utf-8").splitlines())
+    return [line for line in (line.lstrip("# ").rstrip() for line in lines) if not line.startswith("@package")]
 
 
 def headline(path: Path) -> str:
-    """What a file says it is: the first line of its first comment, without what to type for it."""
+    """The first line of a file's first comment, without the command that it ends with."""
     return re.sub(r": (python -m .*|[\w.]+=\S+)$", "", next(iter(header(path)), ""))
 
 
@@ -128,21 +121,16 @@ def group_options(group: str, name: str, where: Sequence[Path]) -> list[Option]:
         return dataclass_options(OPTIONS[name])
     path = find(group, name, where)
     merged: dict[str, Option] = {}
-    for base in _bases(path):
-        for option in group_options(group, base, where):
-            merged[option.key] = option
+    for base in _defaults(path):
+        if isinstance(base, str) and base != _SELF:
+            merged |= {option.key: option for option in group_options(group, base, where)}
     for option in options(path):
         inherited = merged.get(option.key)
         merged[option.key] = option if option.comment or inherited is None else replace(inherited, value=option.value)
-    told = _told_by_original(group, name, merged, where)
+    original, told = next((merged[key].value for key in ("algorithm", "name") if key in merged), name), {}
+    if original != name and original in names(group, where):
+        told = {option.key: option.comment for option in options(find(group, original, where))}
     return [replace(option, comment=option.comment or told.get(option.key, "")) for option in merged.values()]
-
-
-def _told_by_original(group: str, name: str, merged: dict[str, Option], where: Sequence[Path]) -> dict[str, str]:
-    original = next((merged[key].value for key in ("algorithm", "name") if key in merged), name)
-    if original == name or original not in names(group, where):
-        return {}
-    return {option.key: option.comment for option in options(find(group, original, where))}
 
 
 def dataclass_options(config: type[Any]) -> list[Option]:
@@ -167,12 +155,10 @@ def dataclass_options(config: type[Any]) -> list[Option]:
     told: list[Option] = []
     for key, option in found.items():
         if is_dataclass(hints[key]) and isinstance(hints[key], type):
-            inner = dataclass_options(hints[key])
-            values = {name: _flow(value) for name, value in defaults[key].items()}
-            told += [
-                option,
-                *(replace(o, key=f"{key}.{o.key}", value=values[o.key], section=option.section) for o in inner),
-            ]
+            told.append(option)
+            for inner in dataclass_options(hints[key]):
+                value = _flow(defaults[key][inner.key])
+                told.append(replace(inner, key=f"{key}.{inner.key}", value=value, section=option.section))
         elif key in defaults:
             told.append(replace(option, value=_flow(defaults[key])))
     return told
@@ -197,7 +183,7 @@ def read_command(name: str) -> Command:
             group = group.removeprefix("override ")
             if not group.startswith("optional "):
                 groups[group] = chosen
-        elif entry not in (_SELF, _QUIET):
+        elif entry not in (_SELF, "hydra_quiet"):
             extends = entry
     return Command(header(path), options(path), groups, extends)
 
@@ -208,19 +194,24 @@ def options(path: Path) -> list[Option]:
     Raises:
         ConfigError: it is no yaml mapping.
     """
+    root, text = _composed(path)
+    return [entry for entry in _walk(root, text.splitlines(), "") if entry.key != "defaults"]
+
+
+def _defaults(path: Path) -> list[Any]:
+    root, _ = _composed(path)
+    return yaml.constructor.SafeConstructor().construct_document(root).get("defaults") or []
+
+
+def _composed(path: Path) -> tuple[yaml.MappingNode, str]:
     text = path.read_text(encoding="utf-8")
-    root = _composed(path, text)
-    return [] if root is None else [entry for entry in _walk(root, text.splitlines(), "") if entry.key != "defaults"]
-
-
-def _composed(path: Path, text: str) -> yaml.MappingNode | None:
     try:
         root = yaml.compose(text)
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: {error}") from None
-    if root is not None and not isinstance(root, yaml.MappingNode):
+    if not isinstance(root, yaml.MappingNode | None):
         raise ConfigError(f"{path}: expected keys and values")
-    return root
+    return root or yaml.MappingNode("tag:yaml.org,2002:map", []), text
 
 
 def _walk(node: yaml.MappingNode, lines: list[str], prefix: str) -> Iterator[Option]:
@@ -242,7 +233,7 @@ def _walk(node: yaml.MappingNode, lines: list[str], prefix: str) -> Iterator[Opt
 
 
 def _comment(lines: list[str], last: int, after: int, column: int) -> str:
-    """What stands behind a value, and below that, further to the right than its key or as ``#   ...``."""
+    """The comment behind a value, and below that, further to the right than its key or as ``#   ...``."""
     found = re.search(r"#\s*(.*)", lines[last][after:]) if last < len(lines) else None
     parts = [] if found is None else [found[1]]
     for line in lines[last + 1 :]:
@@ -260,14 +251,3 @@ def _heading(lines: list[str], first: int, column: int) -> str:
     if first < 2 or lines[first - 2].strip() or not above.startswith("#", column) or above[:column].strip():
         return ""
     return above.lstrip("# ").strip()
-
-
-def _defaults(path: Path) -> list[Any]:
-    text = path.read_text(encoding="utf-8")
-    _composed(path, text)
-    content = yaml.safe_load(text) or {}
-    return content.get("defaults", []) or []
-
-
-def _bases(path: Path) -> list[str]:
-    return [entry for entry in _defaults(path) if isinstance(entry, str) and entry != _SELF]

@@ -1,10 +1,22 @@
-"""The one-line errors of a configuration and of a run, and the wording shared by everything that raises it."""
+"""The one-line errors of a configuration and of a run, their wording, and the exit status a command ends with."""
+
+from __future__ import annotations
 
 import difflib
+import os
 import re
-from collections.abc import Iterable, Sequence
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
+
+RUN_ERROR_STATUS = 1
+USER_ERROR_STATUS = 2
+INTERRUPTED_STATUS = 130  # 128 + SIGINT, as shells count
+UNREAD_STATUS = 141  # 128 + SIGPIPE
 
 
 class ConfigError(ValueError):
@@ -67,3 +79,76 @@ def nearest_path(path: str | Path) -> str:
         return ""
     close = nearest(missing.name, [entry.name for entry in missing.parent.iterdir()])
     return f", did you mean {str(missing.with_name(close[0]) / path.relative_to(missing))!r}?" if close else ""
+
+
+# -- how a command ends --------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def exit_in_one_line(
+    explain: Callable[[Exception], str | None] = lambda error: str(error) if isinstance(error, ConfigError) else None,
+) -> Iterator[None]:
+    """Ends the process on a user's error with one line and no traceback; lets real bugs pass.
+
+    With ``RLSTACK_FULL_ERROR=1`` the traceback of a user's error is shown too. The process ends without a word where
+    nobody reads its output any more, as behind ``| head``.
+
+    Args:
+        explain: the line for an error, None for one that is a bug.
+    """
+    try:
+        yield
+        _flush()
+    except KeyboardInterrupt:
+        _exit("interrupted", INTERRUPTED_STATUS)
+    except RunError as error:
+        if error.details:
+            print(error.details, file=sys.stderr)
+        _show_traceback()
+        _exit(f"error: {error}", RUN_ERROR_STATUS)
+    except Exception as error:
+        if isinstance(error, BrokenPipeError) and not _flush():
+            raise SystemExit(UNREAD_STATUS) from None
+        line = explain(error)
+        if line is None:
+            raise
+        _show_traceback()
+        _exit(f"error: {line}", USER_ERROR_STATUS)
+
+
+def _flush() -> bool:
+    """Writes what was printed; False, and it goes nowhere from then on, if its reader has left."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return False
+    return True
+
+
+def _show_traceback() -> None:
+    if os.environ.get("RLSTACK_FULL_ERROR") == "1":
+        traceback.print_exc()
+
+
+def _exit(line: str, status: int) -> NoReturn:
+    _flush()
+    if _speaks():
+        print(line, file=sys.stderr, flush=True)
+    raise SystemExit(status)
+
+
+def _speaks() -> bool:
+    """Of several processes of one run (torchrun) one tells what is wrong: the first rank, if it knows.
+
+    Before they have met, all find the same.
+    """
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return os.environ.get("RANK", "0") == "0"
+    if distributed.get_rank() > 0:
+        time.sleep(1)  # its files are thrown away, those of the first rank are where it says
+    try:
+        return distributed.distributed_c10d._get_default_store().add("rlstack/failed", 1) == 1
+    except RuntimeError:  # nobody is left to ask
+        return True

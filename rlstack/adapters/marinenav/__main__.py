@@ -19,8 +19,7 @@ from pathlib import Path
 
 from rlstack.adapters.command import Parser, command
 from rlstack.config import ConfigError
-from rlstack.config.errors import RunError
-from rlstack.config.exits import INTERRUPTED_STATUS, USER_ERROR_STATUS
+from rlstack.config.errors import INTERRUPTED_STATUS, USER_ERROR_STATUS, RunError
 from rlstack.config.named_code import allowing, code_in, granting
 from rlstack.runs.worlds import choose_device
 from rlstack.training.config import ObjectiveConfig
