@@ -44,7 +44,6 @@ class StepOptions:
 class StepOutputs(NamedTuple):
     """Per robot ``[A, W]``, of the robots active before the step (zeros elsewhere) unless said otherwise."""
 
-    percept: Percept
     reward: Tensor
     info: Tensor  # int64 codes, for every robot
     energy: Tensor
@@ -101,7 +100,7 @@ def judge(
         time=state.time + seconds * active,
         energy=state.energy + energy,
     )
-    return new, StepOutputs(percept, reward, info.to(torch.int64), energy, is_late)
+    return new, StepOutputs(reward, info.to(torch.int64), energy, is_late)
 
 
 # -- what the outside sees -------------------------------------------------------------------------------------------

@@ -42,19 +42,6 @@ _RECORDINGS: dict[str, str] = {"timesteps.npy": "rlstack.adapters.marinenav.eval
 """Recorded episodes from elsewhere: a member that their ``.npz`` files alone have, and the function that reads them."""
 
 
-def register_kind(kind: str, loader: str, options: Collection[str] = ()) -> None:
-    """Lets :func:`load_policy` load a further kind of agent.
-
-    Args:
-        kind: its name, before the colon.
-        loader: ``package.module:function``, which takes a path, an env and the options, and returns a policy.
-        options: the names of the loader's keyword arguments.
-    """
-    if ":" not in loader:
-        raise ValueError(f"loader {loader!r} of kind {kind!r} is not of the form 'package.module:function'")
-    _LOADERS[kind], KINDS[kind] = loader, tuple(options)
-
-
 def load_policy(source: str, env: EnvBase, allow: Collection[str] = (), **options: Any) -> TensorDictModuleBase:
     """An agent from anywhere as a policy of an env.
 

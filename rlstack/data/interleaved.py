@@ -58,11 +58,6 @@ class InterleavedReplay:
         return len(self._records)
 
     @property
-    def total_priority(self) -> Tensor:
-        """Sum of all priorities, 0-d."""
-        return self._tree.total
-
-    @property
     def max_priority(self) -> Tensor:
         """The largest priority so far (0-d, at least 1), the exponent applied; new records get it."""
         return self._max.clone()

@@ -28,7 +28,7 @@ class Segments:
         apart = torch.zeros_like(active[:, :1])
         first = active & (starts | ~torch.cat((apart, active[:, :-1]), 1))
         self.ends = active & ~torch.cat((active[:, 1:] & ~starts[:, 1:], apart), 1)
-        self.active, self.extended = active, extended
+        self.active = active
         time = torch.arange(active.shape[1], device=active.device).expand_as(active)
         self._position = time - torch.where(first, time, 0).cummax(1).values
         lengths = self._position[self.ends] + (2 if extended else 1)  # in the order of the stretches

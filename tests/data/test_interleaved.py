@@ -28,7 +28,7 @@ def check(path: Path) -> None:
         reward = torch.tensor(data["reward"][step], dtype=torch.float64)
         memory.append(TensorDict(seen), torch.tensor(data["action"][step]), reward, bool(data["terminal"][step]))
     index = torch.arange(len(data["loss_given"]))
-    assert (memory._tree.get(index) == 1).all() and memory.total_priority == len(index)
+    assert (memory._tree.get(index) == 1).all() and memory._tree.total == len(index)
     starts = memory.state_dict()["records"]["transitions"]["starts"][:, 0]
     np.testing.assert_array_equal(starts.numpy(), data["record_counter"] == 0)
 
@@ -57,7 +57,7 @@ def check(path: Path) -> None:
 def check_total(memory: InterleavedReplay, recorded: float) -> None:
     """The recorded total is that of a binary tree in float32, which is coarser than ours."""
     sums = memory._tree.values.numpy().astype(np.float32)
-    assert float(memory.total_priority) == pytest.approx(recorded, rel=len(sums).bit_length() * 2.0**-24)
+    assert float(memory._tree.total) == pytest.approx(recorded, rel=len(sums).bit_length() * 2.0**-24)
     while len(sums) > 1:
         sums = sums[::2] + sums[1::2]
     assert sums[0] == pytest.approx(recorded, abs=1e-9)
@@ -171,7 +171,7 @@ def test_priorities_and_weights() -> None:
     memory.update_priority(torch.tensor([5, 6, 6, 7]), torch.tensor([[16.0], [4.0], [9.0], [float("nan")]]))
     memory.append(torch.zeros(1), torch.tensor([64]), 0.0, False)
     assert memory._tree.get(torch.tensor([4, 5, 6, 7, 64])).tolist() == [1, 4, 3, 0, 4]
-    assert memory.max_priority == 4 and memory.total_priority == 64 - 3 + 7 + 4
+    assert memory.max_priority == 4 and memory._tree.total == 64 - 3 + 7 + 4
     for _ in range(20):
         sample = memory.sample()
         weight = torch.ones(65)
