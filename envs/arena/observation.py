@@ -50,7 +50,8 @@ def observe(state: ArenaState, rules: ArenaRules, tables: ArenaTables) -> Tensor
     # Who is not there, with a health of 0, adds nothing.
     left = (health[enemies:] * _SURELY).clamp_max(1).sum(0)
     share = tables.shares.index_select(0, phase_index(state.phase, rules))
-    within = (_above(rules.danger_radius**2, distance2.dtype) - bullet_distance2).mul_(_SURELY).clamp_(0, 1).sum(0)
+    beyond = rules.danger_radius**2 * (1 + torch.finfo(distance2.dtype).eps)  # the next larger number, or the one after
+    within = (beyond - bullet_distance2).mul_(_SURELY).clamp_(0, 1).sum(0)
     (x, y), speed = state.position.unbind(0), state.velocity.unbind(0)
     d, b, t = distance.unbind(0), bearing.unbind(0), there.unbind(0)
     raw = [
@@ -70,8 +71,3 @@ def _bearing(offset: Tensor, rotation: Tensor, rules: ArenaRules) -> Tensor:
     if rules.style == 1:  # with a heading from 0 on nothing is beyond 1
         return turn
     return turn - turn.ceil().sub_(1).clamp_min_(0)
-
-
-def _above(number: float, dtype: torch.dtype) -> float:
-    """The next larger number, or the one after it."""
-    return number * (1 + torch.finfo(dtype).eps)

@@ -136,7 +136,7 @@ class ArenaRenderer:
             title: shown in a corner.
         """
         self._effects.watch(now, pause)
-        ground = background(self._size, self._scale, self._corner, _night(now, self._rules), self._rules)
+        ground = background(self._size, self._scale, self._corner, NIGHTS[min(now.phase, len(NIGHTS) - 1)], self._rules)
         canvas = Canvas(ground.copy(), self._scale, self._corner)
         events, clock = self._effects.events, now.step + pause
         self._draw_spawners(canvas, now, events)
@@ -289,10 +289,6 @@ def _add_stars(light: Array) -> None:
     random = np.random.default_rng(7)
     rows, columns = (random.integers(0, limit, _STARS) for limit in light.shape[:2])
     light[rows, columns] += random.uniform(30, 150, (_STARS, 1))
-
-
-def _night(now: ArenaSnapshot, rules: ArenaRules) -> Colour:
-    return NIGHTS[min(now.phase, len(NIGHTS) - 1)]
 
 
 def _share(events: Sequence[VisualEvent], kind: str, clock: int) -> float:

@@ -148,7 +148,8 @@ class MarineNav(World):
         self.curriculum = LevelSchedule.from_options(
             curriculum, num_robots, num_obstacles, num_cores, min_start_goal_dis
         )
-        self.num_robots, self.num_stages = self.curriculum.most_robots, self.curriculum.num_stages
+        self.num_robots = max(level.num_robots for level in self.curriculum.levels)  # worlds are padded to them
+        self.num_stages = self.curriculum.num_stages
         self.perception_noise = perception_noise
         self.options = StepOptions(continuous_actions, max_steps, discount, timeout_is_terminal, end_on_collision)
         self._total_steps = 0
@@ -229,7 +230,7 @@ class MarineNav(World):
         self._state, self._observation = self._observe(self._state)
         self._episodes = (self._state.map(torch.clone), self._observation)
         self._begun = True
-        return self._current_with_done()
+        return self._current().update(self.full_done_spec.zero())
 
     def set_noise_source(self, source: Callable[[Tensor], NoiseDraws] | None) -> None:
         """Takes perception noise from ``source(candidates [N, A, W] bool) -> NoiseDraws``; None: from the generator."""
@@ -317,9 +318,6 @@ class MarineNav(World):
 
     def _current(self) -> TensorDict:
         return self._observation.copy()
-
-    def _current_with_done(self) -> TensorDict:
-        return self._current().update(self.full_done_spec.zero())
 
     @property
     def state(self) -> RobotStates:

@@ -320,11 +320,6 @@ class LevelSchedule:
         ]
         return cls(levels, None if timesteps is None else [int(step) for step in timesteps])
 
-    @property
-    def most_robots(self) -> int:
-        """A, the robots that worlds are padded to."""
-        return max(level.num_robots for level in self.levels)
-
     def phase(self, total_steps: int) -> int:
         """Changes whenever the distribution of random worlds does."""
         if self.stage is not None:

@@ -45,7 +45,7 @@ class Recorded:
         try:
             return recording(tensors, structure)
         except RuntimeError as error:  # something in it waits for the GPU, or asks for memory in a way of its own
-            if recording.is_recorded:
+            if recording.graph is not None:
                 raise
             self._failed = True
             warnings.warn(f"{self.what} is not recorded as a CUDA graph: {str(error).splitlines()[0]}", stacklevel=2)
@@ -61,22 +61,18 @@ class _Recording:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function, self._calls = function, 0
-        self._graph: torch.cuda.CUDAGraph | None = None
-
-    @property
-    def is_recorded(self) -> bool:
-        return self._graph is not None
+        self.graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self, tensors: list[Tensor], structure: Any) -> Any:
         self._calls += 1
         if self._calls <= _WARM_UP:
             return self._aside(tensors, structure)
-        if self._graph is None:
+        if self.graph is None:
             self._record(tensors, structure)
         else:
             torch._foreach_copy_(self._inputs, tensors)
-        assert self._graph is not None
-        self._graph.replay()
+        assert self.graph is not None
+        self.graph.replay()
         # Copies: the next replay writes into the same memory.
         results = [entry.clone() if isinstance(entry, Tensor) else entry for entry in self._outputs]
         return tree_unflatten(results, self._shape)
@@ -95,4 +91,4 @@ class _Recording:
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             results = self._function(*tree_unflatten(self._inputs, structure))
         self._outputs, self._shape = tree_flatten(results)
-        self._graph = graph
+        self.graph = graph

@@ -186,8 +186,8 @@ class Interface:
             return torch.rand((*lead, *self.action.shape), dtype=self.dtype, device=device) * 2 - 1
         if mask is None and len(choices) == 1:
             return torch.randint(choices[0], tuple(lead), device=device)
-        weights = torch.ones(*lead, sum(choices), device=device) if mask is None else mask.to(torch.float32)
-        parts = [random_choice(part).view(*lead) for part in weights.split(choices, -1)]
+        allowed = torch.ones(*lead, sum(choices), device=device) if mask is None else mask
+        parts = [chosen_by(legal(part > 0).to(torch.float32)).view(*lead) for part in allowed.split(choices, -1)]
         return parts[0] if len(parts) == 1 else torch.stack(parts, -1)
 
 
@@ -236,11 +236,6 @@ class HybridAction:
             chosen = part.from_env(action.get(key)).to(vectors[0].dtype)
             vectors.append(chosen.unsqueeze(-1) if len(part.choices or ()) == 1 else chosen)
         return torch.cat(vectors, -1)
-
-
-def random_choice(mask: Tensor) -> Tensor:
-    """One of the options that ``mask [..., n]`` (bool, or 0 and 1) allows, uniformly, ``[...]``; see :func:`legal`."""
-    return chosen_by(legal(mask > 0).to(torch.float32))
 
 
 def chosen_by(weights: Tensor) -> Tensor:

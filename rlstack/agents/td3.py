@@ -42,13 +42,10 @@ class TD3(DDPG):
             "value/predicted": info["value"],
             "value/target": info["target"],
         }
-        if self._actor_is_due():
+        if self.updates % self.config.actor_every == 0:
             loss, norm, _ = self.actor_optimizer.minimize(self.loss.actor_loss, batch)
             metrics |= {"loss/actor": loss, "grad/actor": norm}
         return metrics
-
-    def _actor_is_due(self) -> bool:
-        return self.updates % self.config.actor_every == 0
 
     def _update_targets(self, frames: int) -> None:
         if (self.updates - 1) % self.config.actor_every == 0:

@@ -60,13 +60,10 @@ def _env(found: Found) -> Iterator[str]:
 def _inference(found: Found) -> Iterator[str]:
     yield "inference: the policy alone"
     titles = {"mean_ms": "mean ms", "p95_ms": "p95 ms", "p99_ms": "p99 ms", "decisions_per_second": "decisions/s"}
-    rows = [[name, *(number(one[key]) for key in titles)] for name, one in _both(found)]
+    policies = {"exploring": found, "greedy": found["greedy"]}
+    rows = [[name, *(number(one[key]) for key in titles)] for name, one in policies.items()]
     yield from aligned([[f"{found['batch']:,} worlds", *titles.values()], *rows], indent=2)
     yield from _sweep(found["sweep"], {"batch": "worlds", **titles}, found["batch"])
-
-
-def _both(found: Found) -> Iterable[tuple[str, Found]]:
-    return ("exploring", found), ("greedy", found["greedy"])
 
 
 def _learn(found: Found) -> Iterator[str]:

@@ -78,7 +78,8 @@ class CheckpointStore:
             raise ValueError(f"frames must not be negative, got {frames}")
         content = to_saveable(state)
         self.directory.mkdir(parents=True, exist_ok=True)
-        self._remove_leftovers()
+        for leftover in self.directory.glob(".*.partial.pt"):
+            leftover.unlink(missing_ok=True)
         path = self.directory / f"checkpoint_{frames:012d}.pt"
         write_checkpoint(path, content, frames)
         if best:
@@ -134,10 +135,6 @@ class CheckpointStore:
         abandoned = [path for path in others if _frames_of(path) > _frames_of(newest)]
         earlier = [path for path in others if path not in abandoned]
         for path in abandoned + earlier[self.keep - 1 :]:
-            path.unlink(missing_ok=True)
-
-    def _remove_leftovers(self) -> None:
-        for path in self.directory.glob(".*.partial.pt"):
             path.unlink(missing_ok=True)
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from tensordict import TensorDictBase
-from torch import Tensor
 from torchrl.envs import EnvBase
 
 from envs.whole_files import replacing
@@ -240,7 +239,8 @@ class LatestEpisodes:
         if not self._columns or not count:  # a world may tell nothing of its episodes
             return {"columns": {}, "count": count}
         entries = [batch.get(("next", "episode", name)) for name in self._columns]
-        rows = torch.stack([_in_time(entry, ended).double() for entry in entries], -1)[ended]
+        as_ended = [entry.movedim(ended.dim() - 1, 0).reshape(ended.shape).double() for entry in entries]  # [T, W]
+        rows = torch.stack(as_ended, -1)[ended]
         return {"columns": dict(zip(self._columns, rows.T.tolist(), strict=True)), "count": count}
 
     def take(self, found: dict[str, Any]) -> None:
@@ -279,11 +279,6 @@ class LatestEpisodes:
         """Restores :meth:`state_dict`."""
         self._count = state["count"]
         self._columns = {name: list(state["columns"][name]) for name in self._columns}
-
-
-def _in_time(entry: Tensor, like: Tensor) -> Tensor:
-    """``[W, T, 1]`` as ``[T, W]``, as the end flags are."""
-    return entry.movedim(like.dim() - 1, 0).reshape(like.shape)
 
 
 # -- picture -----------------------------------------------------------------------------------------------------

@@ -153,16 +153,14 @@ class Evaluations:
         """One after the other, since lists take several times the memory of the numbers in them."""
         yield "timesteps", self.timesteps
         for name in _ORDER:
-            field_of = self._numbers if name in NUMBERS else self._histories
-            yield name, [[field_of(episode, name) for episode in episodes] for episodes in self.episodes]
+            yield name, [[_entry(episode, name) for episode in episodes] for episodes in self.episodes]
 
-    @staticmethod
-    def _numbers(episode: Episode, name: str) -> float:
+
+def _entry(episode: Episode, name: str) -> Any:
+    """A number of the episode, or a history of each of its robots."""
+    if name in NUMBERS:
         return getattr(episode, NUMBERS[name])
-
-    @staticmethod
-    def _histories(episode: Episode, name: str) -> list[Any]:
-        return [getattr(robot, name) for robot in episode.robots]
+    return [getattr(robot, name) for robot in episode.robots]
 
 
 def _summary(episodes: Sequence[Episode]) -> Row:
