@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import select
 import sys
 import time
 import traceback
@@ -120,10 +121,16 @@ def _flush() -> bool:
     """Writes what was printed; False, and it goes nowhere from then on, if its reader has left."""
     try:
         sys.stdout.flush()
+        output = select.poll()
+        output.register(sys.stdout.fileno(), 0)
+        if not any(events & (select.POLLERR | select.POLLHUP) for _, events in output.poll(0)):
+            return True
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return False
-    return True
+        pass
+    except (OSError, ValueError):  # no file of the system, as in tests and notebooks
+        return True
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return False
 
 
 def _show_traceback() -> None:

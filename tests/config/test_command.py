@@ -176,18 +176,21 @@ def test_interrupt(app: Path, cwd: Path) -> None:
     assert (result.returncode, result.stderr) == (130, "interrupted\n")
 
 
-@pytest.mark.parametrize(("arguments", "status"), [(["seed=2"], 0), (["--help"], 0), (["seed=13"], 2)])
+@pytest.mark.parametrize(
+    ("arguments", "unbuffered", "status"),
+    [(["seed=2"], "", 0), (["seed=2"], "1", 141), (["--help"], "", 0), (["seed=13"], "", 2)],
+)
 def test_it_is_no_fault_that_the_reader_of_the_output_has_left(
-    app: Path, cwd: Path, arguments: list[str], status: int
+    app: Path, cwd: Path, arguments: list[str], unbuffered: str, status: int
 ) -> None:
     """As ``head`` does; errors, which go elsewhere, are told all the same."""
     reading, writing = os.pipe()
     os.close(reading)
     command = [sys.executable, str(app / "app.py"), *arguments]
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": unbuffered}
     done = subprocess.run(command, cwd=cwd, env=environment, stdout=writing, stderr=subprocess.PIPE, text=True)
     os.close(writing)
-    assert (done.returncode, done.stderr) == (status, "error: agent.lr: not today\n" if status else "")
+    assert (done.returncode, done.stderr) == (status, "error: agent.lr: not today\n" if status == 2 else "")
 
 
 def test_another_broken_pipe_is_a_bug() -> None:
