@@ -55,8 +55,8 @@ class Echelon(World):
     ECCM, suppressed, AMS, velocity (3), clocks of laser, missile, kinetics and painter, in the zone, way to its centre
     (2), radius, control, own and the enemy's score, time; 36 to 39 noise of enemies ahead, left, behind, right; then
     the other slots of the team and all enemies, 24 numbers each, see :mod:`envs.echelon.observation`; 9 x 9 heights of
-    the ground two voxels apart; direction to the zone (2), distance to its edge, whether it is in sight, the map's middle
-    (2), height, ground, fallen or legged.
+    the ground two voxels apart; direction to the zone (2), distance to its edge, whether it is in sight, the map's
+    middle (2), height, ground, fallen or legged.
 
     ``("agents", "action")``: ``hybrid``, a dict of ``axes [W, A, 4]`` (forward, strafe to the left, jet, yaw),
     ``buttons [W, A, 5]`` (primary, vent, secondary with ECM and ECCM for scouts, tertiary, smoke) and ``target [W, A]``

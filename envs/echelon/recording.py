@@ -40,11 +40,11 @@ COLUMNS: Mapping[str, tuple[str, tuple[int | str, ...]]] = {
     **dict.fromkeys(("ewar", "target", "kills"), ("int16", ("M",))),
     "inside": ("bool", ("M",)),
 }
-"""Type of each column of :class:`MatchFrames`, and its shape after T, ``"M"`` for the number of mechs."""
+"""Type of each column of :class:`EchelonFrames`, and its shape after T, ``"M"`` for the number of mechs."""
 
 
 @dataclass(frozen=True, eq=False)
-class MatchFrames:
+class EchelonFrames:
     """T states of a match, ``[T, ...]`` each; mechs stand in the order of :attr:`MatchRecord.mechs`."""
 
     tick: Array  # sub-steps of 0.05 s since the start
@@ -69,9 +69,9 @@ class MatchFrames:
     def __len__(self) -> int:
         return len(self.tick)
 
-    def part(self, which: slice) -> MatchFrames:
+    def part(self, which: slice) -> EchelonFrames:
         """Some of the states."""
-        return MatchFrames(**{name: value[which] for name, value in vars(self).items()})
+        return EchelonFrames(**{name: value[which] for name, value in vars(self).items()})
 
 
 class Mech(NamedTuple):
@@ -123,7 +123,7 @@ class MatchRecord:
 
     ground: RecordedMap
     mechs: tuple[Mech, ...]
-    frames: MatchFrames
+    frames: EchelonFrames
     smoke: tuple[Array, ...]
     events: tuple[Event, ...]
     flights: tuple[Flight, ...]
@@ -156,7 +156,7 @@ class EchelonRecording(EpisodeRecording):
         return self.source()
 
     @property
-    def frames(self) -> MatchFrames:
+    def frames(self) -> EchelonFrames:
         """The states."""
         return self.record.frames
 
@@ -203,7 +203,7 @@ _MOVING = ("position", "velocity", "heat", "stability", "score", "control")
 
 @dataclass(frozen=True, eq=False)
 class Moment:
-    """A match at a time in sub-steps; mechs ``[M, ...]`` as in :class:`~envs.echelon.recording.MatchFrames`."""
+    """A match at a time in sub-steps; mechs ``[M, ...]`` as in :class:`~envs.echelon.recording.EchelonFrames`."""
 
     record: MatchRecord
     tick: float
@@ -257,7 +257,7 @@ def moment(record: MatchRecord, tick: float) -> Moment:
     return Moment(record, tick, t, **now | {"control": float(now["control"])})
 
 
-def _between(frames: MatchFrames, t: int, share: float) -> dict[str, Array]:
+def _between(frames: EchelonFrames, t: int, share: float) -> dict[str, Array]:
     mixed: dict[str, Array] = {}
     for name in _MOVING:
         rows = getattr(frames, name)
@@ -327,7 +327,7 @@ class _Take:
         winner = int(self.rows[-1][0].winner[self.rows[-1][1]])
         return MatchRecord(ground, mechs, frames, smoke, tuple(events), tuple(flights), winner, self.options.to_win)
 
-    def _frames(self, state: State, mechs: Sequence[Mech]) -> MatchFrames:
+    def _frames(self, state: State, mechs: Sequence[Mech]) -> EchelonFrames:
         held = hold(state, self.tables)
         places = torch.tensor([mech.team * self.tables.mechs + mech.slot for mech in mechs])
 
@@ -353,7 +353,7 @@ class _Take:
                 for name in ("yaw", "hp", "legs", "heat", "stability", "quality", "jam", "ewar")
             },
         }
-        return MatchFrames(**{name: values[name].astype(kind) for name, (kind, _) in COLUMNS.items()})
+        return EchelonFrames(**{name: values[name].astype(kind) for name, (kind, _) in COLUMNS.items()})
 
 
 def _ground(state: State, tables: Tables) -> RecordedMap:

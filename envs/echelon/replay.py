@@ -35,7 +35,7 @@ from ..bounded_files import check_regular
 from ..whole_files import write_text
 from . import rules
 from .events import TYPES, WEAPONS, Event, Flight, mech_id
-from .recording import COLUMNS, EchelonRecording, MatchFrames, MatchRecord, Mech, RecordedMap
+from .recording import COLUMNS, EchelonRecording, EchelonFrames, MatchRecord, Mech, RecordedMap
 from .rules import MOST, SIDES, TEAMS
 
 Array = NDArray[Any]
@@ -110,7 +110,7 @@ def _record(document: Mapping[str, Any], frames: list[Any]) -> MatchRecord:
     return MatchRecord(ground, mechs, read, smoke, events, _flights(frames, names), winner, to_win)
 
 
-def _columns(frames: list[Any], names: list[str]) -> MatchFrames:
+def _columns(frames: list[Any], names: list[str]) -> EchelonFrames:
     places: dict[str | None, int] = {name: place for place, name in enumerate(names)} | {None: -1}
     rows = [[frame["mechs"][name] for name in names] for frame in frames]
     objectives = [frame["objective"] for frame in frames]
@@ -143,7 +143,7 @@ def _columns(frames: list[Any], names: list[str]) -> MatchFrames:
         found[column] = _numbers(values[column], column, shape).astype(kind)
     if not (np.diff(found["tick"]) > 0).all() or found["tick"][0] < 0:
         raise ReplayError("tick does not ascend")
-    return MatchFrames(**found)
+    return EchelonFrames(**found)
 
 
 def _numbers(values: Any, name: str, shape: tuple[int, ...]) -> Array:
