@@ -35,7 +35,7 @@ from ..bounded_files import check_regular
 from ..whole_files import write_text
 from . import rules
 from .events import TYPES, WEAPONS, Event, Flight, mech_id
-from .recording import COLUMNS, EchelonRecording, EchelonFrames, MatchRecord, Mech, RecordedMap
+from .recording import COLUMNS, EchelonFrames, EchelonRecording, MatchRecord, Mech, RecordedMap
 from .rules import MOST, SIDES, TEAMS
 
 Array = NDArray[Any]
