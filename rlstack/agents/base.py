@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
@@ -20,7 +21,7 @@ from rlstack.data.normalizers import ObservationNormalizer, RewardScaler
 from rlstack.networks.encoders import build_encoder
 from rlstack.networks.keyed import keyed_encoder
 
-from .compilation import Compilable
+from .compilation import CannotCompile, Compiler, trace_gradients
 from .interface import MASK, Interface
 from .optimizer import Optimizer
 
@@ -159,7 +160,7 @@ class Target:
             torch._foreach_lerp_(self._target, self._online, self.tau)
 
 
-class Agent(Compilable, ABC):
+class Agent(ABC):
     """A learner and its policies; knows nothing of worlds, files or loggers.
 
     Args:
@@ -181,6 +182,8 @@ class Agent(Compilable, ABC):
 
     Config: ClassVar[type]
     loss: Any
+    compiler: Compiler | None = None
+    _live: Mapping[str, Tensor] = MappingProxyType({})
 
     least: Callable[[int], int] = int
     """The least of a number (how many entries there are to learn from) over all processes that learn together."""
@@ -302,6 +305,47 @@ class Agent(Compilable, ABC):
             mask: legal actions ``[N, n]``, where the env has them.
         """
         raise ConfigError(f"{type(self).__name__} cannot imitate")
+
+    # -- compiled code -------------------------------------------------------------------------------------------
+
+    def now(self, name: str) -> Any:
+        """The value of a schedule for losses and policies: a number, or for compiled code a 0-d tensor."""
+        return self._live.get(name, self.scheduled[name])
+
+    def unused(self, name: str) -> bool:
+        """What a schedule scales is zero and need not be computed; compiled code is for whenever it is not."""
+        return name not in self._live and not self.scheduled[name]
+
+    def compile(self, compiler: Compiler) -> None:
+        """From now on updates, and exploring policies that are made later, run as compiled code.
+
+        Raises:
+            CannotCompile: not this agent, it says why; nothing has changed then.
+        """
+        if compiler.compiles:
+            trace_gradients()
+        try:
+            for optimizer in self.optimizers.values():
+                optimizer.compile(compiler, self.config.name)
+        except CannotCompile:
+            for optimizer in self.optimizers.values():
+                optimizer.run_plainly()
+            raise
+        self.compiler = compiler
+        self._live = {
+            name: torch.tensor(self.scheduled[name], dtype=self.interface.dtype, device=self.device)
+            for name, schedule in self.schedules.items()
+            if not getattr(schedule, "constant", False)
+        }
+
+    def quick(self, choose: Callable[..., Any]) -> Callable[..., Any]:
+        """How an exploring policy acts, compiled where the agent is."""
+        return choose if self.compiler is None else self.compiler(choose, f"the policy of {self.config.name}")
+
+    def refresh(self) -> None:
+        """Tells compiled code what the schedules say now."""
+        for name, value in self._live.items():
+            value.fill_(self.scheduled[name])
 
     # -- schedules and state -------------------------------------------------------------------------------------
 
