@@ -1,4 +1,4 @@
-"""What every agent offers."""
+"""The base class of agents, and of their policies."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Policy(TensorDictModuleBase):
         return acted if isinstance(acted, Tensor) else acted["action"]
 
     def entries(self, observation: Any, mask: Tensor | None = None) -> dict[str, Tensor]:
-        """What it leaves in a tensordict, by name without group: ``action`` and the extras.
+        """The entries that it leaves in a tensordict, by name without group: ``action`` and the extras.
 
         It does not turn gradients off: whoever steps many times does so once.
         """
@@ -131,7 +131,7 @@ def copy_on(policy: Any, device: torch.device) -> Any:
 
 
 def exploring(explore: bool | None) -> bool:
-    """Whether to explore: as told, or where nothing is told, as TorchRL's ``set_exploration_type`` says."""
+    """True to explore: as told, or where nothing is told, as TorchRL's ``set_exploration_type`` says."""
     return exploration_type() is ExplorationType.RANDOM if explore is None else explore
 
 
@@ -250,7 +250,7 @@ class Agent(ABC):
         return observation if self.normalizer is None else self.normalizer(observation)
 
     def _kept(self, entries: Any, sequences: TensorDictBase) -> Any:
-        """What is active of entries ``[B, T, ...]``, ``[N, ...]``; without a group everyone always is."""
+        """The active ones of entries ``[B, T, ...]`` as ``[N, ...]``; without a group all are."""
         if self.interface.group is not None:
             return kept(entries, sequences.get("active"))
         return entries.flatten(0, 1) if isinstance(entries, Tensor) else entries.reshape(-1)
@@ -274,7 +274,7 @@ class Agent(ABC):
         """
 
     def recipe(self) -> tuple[Any, ...]:
-        """What an agent like this one is built from: algorithm, configuration, interface, total frames."""
+        """The arguments to build an agent like this one: algorithm, configuration, interface, total frames."""
         return getattr(self, "ALGORITHM", type(self)), self.config, self.interface, self.total_frames
 
     @abstractmethod
@@ -293,7 +293,7 @@ class Agent(ABC):
         """One update on just this data, outside the run's schedule: what a self-check tries."""
 
     def lesson(self, batch: TensorDictBase) -> tuple[Any, Tensor, Tensor | None]:
-        """What :meth:`imitation_loss` takes, of a batch of decisions to imitate."""
+        """The arguments of :meth:`imitation_loss` for a batch of decisions to imitate."""
         return self.normalized(batch.get("observation")), batch.get("action"), batch.get(MASK, None)
 
     def imitation_loss(self, observation: Any, action: Tensor, mask: Tensor | None) -> Tensor:
@@ -392,7 +392,7 @@ class Agent(ABC):
         self.set_frames(state["frames"])
 
     def begin_episodes(self) -> None:
-        """What follows does not go on from what was learned last: forgets episodes that were under way."""
+        """Forgets episodes that were under way: the next sequences do not continue the last ones."""
         if self.reward_scaler is not None:
             self.reward_scaler.returns.zero_()
 
