@@ -313,7 +313,7 @@ class Agent(ABC):
         return self._live.get(name, self.scheduled[name])
 
     def unused(self, name: str) -> bool:
-        """What a schedule scales is zero and need not be computed; compiled code is for whenever it is not."""
+        """True where a schedule is zero and what it scales need not be computed; compiled code always computes it."""
         return name not in self._live and not self.scheduled[name]
 
     def compile(self, compiler: Compiler) -> None:
@@ -339,7 +339,7 @@ class Agent(ABC):
         }
 
     def quick(self, choose: Callable[..., Any]) -> Callable[..., Any]:
-        """How an exploring policy acts, compiled where the agent is."""
+        """The function by which an exploring policy acts, compiled where the agent is."""
         return choose if self.compiler is None else self.compiler(choose, f"the policy of {self.config.name}")
 
     def refresh(self) -> None:

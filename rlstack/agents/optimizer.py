@@ -235,7 +235,7 @@ class Optimizer:
         return self.norms[0] if len(self.norms) == 1 else torch.stack(self.norms).max()
 
     def moments(self) -> dict[str, list[Tensor]]:
-        """What a step knows of earlier ones, by name, in the order of the parameters; made if there is nothing yet."""
+        """The moments that steps carry on, by name, in the order of the parameters; made if there is nothing yet."""
         adam = isinstance(self._optimizer, Adam)
         if isinstance(self._optimizer, Adam):
             self._optimizer.count_apart()
@@ -249,7 +249,7 @@ class Optimizer:
         return {name: [state[name] for state in states] for name in ("step", *names)}
 
     def _unsound(self, loss: Tensor) -> bool | Tensor:
-        """Whether loss or gradients are not finite; of a GPU, 0 or 1 as a tensor that nobody waits for.
+        """True if loss or gradients are not finite; of a GPU, 0 or 1 as a tensor that nobody waits for.
 
         Of scaled gradients only the loss counts: overflows are how a scale is found.
         """
@@ -308,7 +308,7 @@ def norm_of(gradients: list[Tensor]) -> Tensor:
 
 
 def clip(gradients: list[Tensor], norm: Tensor, max_norm: float) -> None:
-    """What ``clip_grad_norm_`` does, without sorting the tensors by device and type every time."""
+    """Clips as ``clip_grad_norm_`` does, without sorting the tensors by device and type every time."""
     torch._foreach_mul_(gradients, (max_norm / (norm + 1e-6)).clamp(max=1.0))
 
 
@@ -321,7 +321,7 @@ class Adam(torch.optim.Adam):
 
     @torch.no_grad()
     def quick_step(self, refused: Tensor | None = None) -> None:
-        """What ``step`` does without sorting the tensors anew, which takes as long as a small network's step itself.
+        """Does what ``step`` does, without sorting the tensors anew, which takes as long as a small network's step.
 
         Args:
             refused: 1 on the parameters' device if nothing shall change, else 0.
@@ -413,5 +413,5 @@ def descend(
 
 
 def _join(values: list[Tensor], shares: list[float]) -> Tensor:
-    """What parts of a batch report: of each entry, or the mean over all of them."""
+    """Joins the reports of parts of a batch: per entry, or as the mean over all of them."""
     return torch.cat(values) if values[0].dim() else (torch.stack(values) * values[0].new_tensor(shares)).sum()

@@ -48,7 +48,7 @@ class Segments:
         return memory[self._rows] * self._goes_on.to(memory.dtype)[:, None]
 
     def layout(self, padded: bool) -> StepLayout:
-        """How their steps stand one after the other."""
+        """The order of their steps, padded or packed."""
         if padded:
             offsets = torch.arange(self.length, device=self._rank.device) * self.count
             return StepLayout(self, offsets, self.length * self.count, None)
