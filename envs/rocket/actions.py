@@ -1,8 +1,8 @@
-"""What agents choose, as what drivers do: three ways to write an action."""
+"""Three kinds of actions, and the controls of a driver that they stand for."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -25,29 +25,14 @@ def controls(kind: str, action: Tensor) -> Tensor:
             ``[W, C]`` int64, a row of :func:`lookup_table`; ``"box8"``: ``[W, C, 8]`` within [-1, 1], a button is
             pressed above 0.
     """
-    return _READERS[kind](action)
-
-
-def _read_multi(action: Tensor) -> Tensor:
-    chosen = action.permute(2, 1, 0).float()
-    return torch.cat(((chosen[:5] - BINS // 2) / (BINS // 2), chosen[5:]))
-
-
-def _read_lookup(action: Tensor) -> Tensor:
-    table = _table(action.device).T.contiguous()
-    return table.index_select(1, action.T.reshape(-1)).view(len(table), *reversed(action.shape))
-
-
-def _read_box(action: Tensor) -> Tensor:
-    given = action.permute(2, 1, 0)
-    return torch.cat((given[:5].clamp(-1.0, 1.0), (given[5:] > 0).to(given.dtype)))
-
-
-_READERS: dict[str, Callable[[Tensor], Tensor]] = {
-    "multi": _read_multi,
-    "lookup90": _read_lookup,
-    "box8": _read_box,
-}
+    if kind == "lookup90":
+        table = _table(action.device).T.contiguous()
+        return table.index_select(1, action.T.reshape(-1)).view(len(table), *reversed(action.shape))
+    chosen = action.permute(2, 1, 0)
+    if kind == "multi":
+        chosen = chosen.float()
+        return torch.cat(((chosen[:5] - BINS // 2) / (BINS // 2), chosen[5:]))
+    return torch.cat((chosen[:5].clamp(-1.0, 1.0), (chosen[5:] > 0).to(chosen.dtype)))
 
 
 def lookup_table() -> Sequence[tuple[float, ...]]:

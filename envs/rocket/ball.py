@@ -51,7 +51,7 @@ _HITTERS = 2  # cars of a world that can hit the ball in the same tick, the near
 
 
 class Reach(NamedTuple):
-    """Where cars are nearest to the ball."""
+    """The points of cars that are nearest to the ball."""
 
     gap: Tensor  # [...]
     normal: Tensor  # [3, ...] from the car to the ball
@@ -82,11 +82,11 @@ def reach(position: Tensor, rotation: Tensor, ball: Tensor) -> Reach:
 
 
 def extra_speed(position: Tensor, forward: Tensor, velocity: Tensor, ball: Tensor, ball_velocity: Tensor) -> Tensor:
-    """What a hit adds to the ball's velocity beside the contact, ``[3, ...]``.
+    """The velocity that a hit gives to the ball beside the contact, ``[3, ...]``.
 
     Args:
         position, forward: of the cars.
-        velocity: theirs, without what pulls on them in this tick.
+        velocity: of the cars, without the forces of this tick.
         ball, ball_velocity: position, and velocity after drag, broadcastable.
     """
     away = ball - position
@@ -111,7 +111,7 @@ def strike(
 
     Args:
         ball_velocity: after drag, without gravity.
-        pull: what gravity adds to it.
+        pull: change of it by gravity.
         rotation, moved, torque, touch: of the cars, ``[..., H, n]``; no contact where the gap is too wide.
     """
     hitters = touch.gap.shape[0]

@@ -1,4 +1,4 @@
-"""Cars against cars: contacts, bumps and demolitions."""
+"""Cars against cars: which touch, their contacts, bumps and demolitions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NEAR = 192.0  # uu; cars whose origins are further apart do not touch
 
 
 class Crash(NamedTuple):
-    """Where two boxes overlap."""
+    """The overlap of two boxes."""
 
     point: Tensor  # [3, 4, n] world, from the first car's origin
     depth: Tensor  # [4, n]
@@ -32,7 +32,7 @@ class Pair(NamedTuple):
 
     position: Tensor
     rotation: Tensor
-    velocity: Tensor  # without what pulls on it in this tick
+    velocity: Tensor  # without the forces of this tick
     grounded: Tensor
     supersonic: Tensor
 
@@ -102,7 +102,7 @@ def _face_points(between: Tensor, flat: Tensor, other: Tensor, normal: Tensor) -
 
 
 def collide(first: Tensor, second: Tensor, one: Moved, two: Moved, apart: Tensor, crash: Crash) -> tuple[Moved, Moved]:
-    """What a contact makes of two cars.
+    """The motion of two cars after a contact.
 
     Args:
         first, second: rotations.
@@ -148,7 +148,7 @@ def _moved(before: Moved, rotation: Tensor, impulse: Tensor, push: Tensor) -> Mo
 
 
 class Bump(NamedTuple):
-    """What one car's bumper does to another."""
+    """The effect of one car's bumper on another."""
 
     kick: Tensor  # [3, n] change of the other's velocity, after it has moved
     bumps: Tensor  # [n] bool
@@ -156,7 +156,7 @@ class Bump(NamedTuple):
 
 
 def bump(attacker: Pair, victim: Pair, crash: Crash, free: Tensor, rivals: Tensor) -> Bump:
-    """Whether and how hard a car bumps another that it touches.
+    """The bump of a car into another that it touches.
 
     Args:
         crash: with points from the attacker's origin.
@@ -180,30 +180,26 @@ def bump(attacker: Pair, victim: Pair, crash: Crash, free: Tensor, rivals: Tenso
     return Bump(kick * (bumps & ~demolishes), bumps, demolishes)
 
 
-def near_pairs(cars: Cars) -> tuple[Tensor, Tensor, Tensor]:
-    """First car, second car and world of all pairs that are near each other."""
+def touching_pairs(cars: Cars) -> tuple[Tensor, Tensor, Tensor]:
+    """First car, second car and world of all pairs that touch."""
     pairs = list(combinations(range(cars.boost.shape[0]), 2))
     firsts, seconds = ([pair[side] for pair in pairs] for side in (0, 1))
     apart = cars.position[:, seconds] - cars.position[:, firsts]
     here = (cars.gone[firsts] == 0) & (cars.gone[seconds] == 0)
     pair, worlds = ((dot(apart, apart) < _NEAR**2) & here).nonzero().unbind(1)
     table = torch.tensor(pairs, device=pair.device)
-    return table[pair, 0], table[pair, 1], worlds
-
-
-def touching_pairs(cars: Cars, first: Tensor, second: Tensor, worlds: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Of some pairs, those that touch."""
+    first, second = table[pair, 0], table[pair, 1]
     if not len(worlds):
         return first, second, worlds
     (one, turned_one), (two, turned_two) = (
         (cars.position[:, car, worlds], cars.rotation[:, :, car, worlds]) for car in (first, second)
     )
-    here = overlap(two - one, turned_one, turned_two).touches
-    return first[here], second[here], worlds[here]
+    touches = overlap(two - one, turned_one, turned_two).touches
+    return first[touches], second[touches], worlds[touches]
 
 
 def with_pairs(scene: Scene, met: Met, first: Tensor, second: Tensor, worlds: Tensor) -> Met:
-    """Contacts of ``n`` pairs of cars ``[n]`` in worlds ``[n]``, added to what there is."""
+    """``met`` with the contacts of ``n`` pairs of cars ``[n]`` in worlds ``[n]``."""
     cars = scene.cars
     width = cars.boost.shape[1]
     places = (first * width + worlds, second * width + worlds)
@@ -253,6 +249,6 @@ def with_pairs(scene: Scene, met: Met, first: Tensor, second: Tensor, worlds: Te
 
 
 def _free(cars: Cars, place: Tensor, other: Tensor) -> Tensor:
-    """Whether a car may bump another again."""
+    """Cars that may bump another again, bool."""
     waiting = taken(cars.bump_wait, place) > 0
     return ~(waiting & (taken(cars.bumped, place) == other))

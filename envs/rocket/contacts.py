@@ -14,7 +14,7 @@ from torch import Tensor
 
 from . import rules
 from .ball import reach, struck
-from .bumps import near_pairs, touching_pairs, with_pairs
+from .bumps import touching_pairs, with_pairs
 from .driving import Motion
 from .field import Field
 from .rules import DT
@@ -55,27 +55,22 @@ def meet_where_needed(scene: Scene, near_walls: Tensor, field: Field) -> Met:
     low = clearance(cars.rotation, cars.position[2]) < rules.BODY_GAP
     met = _with_bodies(scene, met, ((low | near_walls) & (cars.gone == 0)).flatten().nonzero()[:, 0], field)
     if cars.boost.shape[0] > 1:
-        first, second, worlds = touching_pairs(cars, *near_pairs(cars))
+        first, second, worlds = touching_pairs(cars)
         if len(worlds):
             met = with_pairs(scene, met, first, second, worlds)
     away = scene.ball.position[:, None] - cars.position
     close = (dot(away, away) < _BALL_REACH**2) & (cars.gone == 0)
-    worlds = _touched_balls(scene, close.any(0).nonzero()[:, 0])
+    worlds = close.any(0).nonzero()[:, 0]
+    if not len(worlds):
+        return met
+    position, rotation, gone = (value.index_select(-1, worlds) for value in (cars.position, cars.rotation, cars.gone))
+    near = reach(position, rotation, scene.ball.position.index_select(-1, worlds)[:, None])
+    worlds = worlds[((near.gap < rules.CONTACT_GAP) & (gone == 0)).any(0)]
     return struck(scene, met, worlds) if len(worlds) else met
 
 
-def _touched_balls(scene: Scene, worlds: Tensor) -> Tensor:
-    """Of some worlds, those where a car touches the ball."""
-    if not len(worlds):
-        return worlds
-    cars = scene.cars
-    position, rotation, gone = (value.index_select(-1, worlds) for value in (cars.position, cars.rotation, cars.gone))
-    near = reach(position, rotation, scene.ball.position.index_select(-1, worlds)[:, None])
-    return worlds[((near.gap < rules.CONTACT_GAP) & (gone == 0)).any(0)]
-
-
 def _with_bodies(scene: Scene, met: Met, index: Tensor, field: Field) -> Met:
-    """Met with the bodies of the cars of an index tensor on the field."""
+    """``met`` with the bodies of the cars of an index tensor on the field."""
     if not len(index):
         return met
     cars = scene.cars
@@ -106,14 +101,14 @@ class Corner(NamedTuple):
 
 
 def clearance(rotation: Tensor, height: Tensor) -> Tensor:
-    """How far the lowest corner of cars at a height ``[...]`` is above the floor."""
+    """Height ``[...]`` of the lowest corner of cars at a height above the floor."""
     forward, right, up = rotation[:, 2].unbind(0)
     (hx, hy, hz), (ox, _, oz) = rules.BOX_HALF, rules.HITBOX_CENTRE
     return height + ox * forward + oz * up - hx * forward.abs() - hy * right.abs() - hz * up.abs()
 
 
 def deepest_corner(position: Tensor, rotation: Tensor, field: Field) -> Corner:
-    """Of cars at ``[3, ...]``, the first of equally deep ones."""
+    """The deepest corner of cars at ``[3, ...]``, the first of equally deep ones."""
     arm = corner_arms(rotation)
     gap, normal = field.inside(position[:, None] + arm)
     least, row = gap.min(0)
@@ -170,6 +165,6 @@ def press(rotation: Tensor, motion: Motion, corner: Corner) -> tuple[Moved, Tens
 
 
 def _turn(rotation: Tensor, arm: Tensor, axis: Tensor) -> Tensor:
-    """What an impulse of 1 along ``axis`` at ``arm`` does to the spin."""
+    """The change of spin by an impulse of 1 along ``axis`` at ``arm``."""
     lever = to_local(rotation, cross(arm, axis))
     return to_world(rotation, lever / constant(rules.CAR_INERTIA, lever[0]))

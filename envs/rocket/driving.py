@@ -16,11 +16,11 @@ from .vectors import along, constant, cross, dot, to_local, to_world, unit
 
 
 class Motion(NamedTuple):
-    """What is about to move, ``[3, ...]`` in world axes.
+    """The motion of cars before anything has touched, ``[3, ...]`` in world axes.
 
     Attributes:
-        velocity, spin: without what pulls on it in this tick.
-        force, torque: that, as accelerations.
+        velocity, spin: without the forces of this tick.
+        force, torque: these, as accelerations.
     """
 
     velocity: Tensor
@@ -30,7 +30,7 @@ class Motion(NamedTuple):
 
 
 class Control(NamedTuple):
-    """What a driver does, ``[...]`` each; the last three are flags."""
+    """A driver's controls, ``[...]`` each; the last three are flags."""
 
     throttle: Tensor
     steer: Tensor
@@ -43,7 +43,7 @@ class Control(NamedTuple):
 
 
 class Impulse(NamedTuple):
-    """What wheels do in a tick, in the car's axes."""
+    """The impulse of the wheels in a tick, in the car's axes."""
 
     push: Tensor  # [3, ...] change of velocity
     turn: Tensor  # [3, ...] change of spin
@@ -54,14 +54,14 @@ class Impulse(NamedTuple):
 
 
 def ray_length(like: Tensor) -> Tensor:
-    """How far the wheels' rays reach, ``[4, 1, ...]``."""
+    """Lengths of the wheels' rays, ``[4, 1, ...]``."""
     sizes = zip(rules.SUSPENSION_REST, rules.WHEEL_RADIUS)
     reach = rules.SUSPENSION_TRAVEL - rules.SUSPENSION_SHORTER
     return constant([rest + radius + reach for rest, radius in sizes], like)
 
 
 def roll_on(cars: Cars, ground: WheelGround, velocity: Tensor, spin: Tensor) -> Impulse:
-    """Suspension and tyres, with what the wheels were told in the tick before.
+    """The impulse of suspension and tyres, with the engine, brake and steering of the tick before.
 
     Args:
         velocity, spin: ``[3, ...]`` in the car's axes.
@@ -80,15 +80,22 @@ def roll_on(cars: Cars, ground: WheelGround, velocity: Tensor, spin: Tensor) -> 
 
     front = constant((1.0, 1.0, 0.0, 0.0), like)
     ax, ay = -cars.steering.sin() * front, 1 + (cars.steering.cos() - 1) * front
-    slips = _slip(along_x + wy * rules.WHEEL_Z, along_y - wx * rules.WHEEL_Z, cz, ax, ay, (nx, ny, nz))
+    # Velocities at the hard points along the axles and across.
+    hx, hy = along_x + wy * rules.WHEEL_Z, along_y - wx * rules.WHEEL_Z
+    slips = (hx * ax + hy * ay).abs(), (nz * (hx * ay - hy * ax) + cz * (ax * ny - ay * nx)).abs()
     # The axle within the ground's plane, and the direction that the wheel rolls in.
     lift = ax * nx + ay * ny
     px, py, pz = ax - lift * nx, ay - lift * ny, -lift * nz
     scale = (px * px + py * py + pz * pz).clamp_min(1.0e-12).rsqrt()
     px, py, pz = px * scale, py * scale, pz * scale
     fx, fy, fz = py * nz - pz * ny, pz * nx - px * nz, px * ny - py * nx
-    side = contact * _held_sideways(cars, cx * px + cy * py + cz * pz, (px, py, pz), (x, y, z))
-    forth = contact * _driven(cars, cx * fx + cy * fy + cz * fz)
+    sideways, speed = cx * px + cy * py + cz * pz, cx * fx + cy * fy + cz * fz
+    hold = -0.2 * (rules.CAR_MASS / 3) * DT
+    side = contact * (hold * cars.side_grip * sideways / _resistance((px, py, pz), (x, y, z)))
+    brake = cars.brake * 50.0
+    braking = (rules.BRAKE_GRIP * speed).clamp(-brake, brake) * (rules.CAR_MASS / 3)
+    engine = torch.where(cars.engine != 0, cars.engine * rules.CAR_MASS, -braking)
+    forth = contact * (engine * DT * cars.long_grip)
 
     tx, ty, tz = side * px + forth * fx, side * py + forth * fy, side * pz + forth * fz
     lx, ly, lz = load * nx, load * ny, load * nz
@@ -132,32 +139,8 @@ def _resistance(direction: tuple[Tensor, ...], point: tuple[Tensor, ...]) -> Ten
     return a * a * (1 / ix) + b * b * (1 / iy) + c * c * (1 / iz) + 1 / rules.CAR_MASS
 
 
-def _held_sideways(
-    cars: Cars, slip: Tensor, axle: tuple[Tensor, Tensor, Tensor], point: tuple[Tensor, Tensor, Tensor]
-) -> Tensor:
-    """Impulse ``[4, ...]`` along the axle."""
-    strength = -0.2 * (rules.CAR_MASS / 3) * DT
-    return strength * cars.side_grip * slip / _resistance(axle, point)
-
-
-def _driven(cars: Cars, speed: Tensor) -> Tensor:
-    """Impulse ``[4, ...]`` in the direction of rolling: engine or brake."""
-    brake = cars.brake * 50.0
-    braking = (rules.BRAKE_GRIP * speed).clamp(-brake, brake) * (rules.CAR_MASS / 3)
-    force = torch.where(cars.engine != 0, cars.engine * rules.CAR_MASS, -braking)
-    return force * DT * cars.long_grip
-
-
-def _slip(
-    x: Tensor, y: Tensor, z: Tensor, ax: Tensor, ay: Tensor, normal: tuple[Tensor, Tensor, Tensor]
-) -> tuple[Tensor, Tensor]:
-    """Velocity ``(x, y, z)`` at the hard points along the axles and across."""
-    nx, ny, nz = normal
-    return (x * ax + y * ay).abs(), (nz * (x * ay - y * ax) + z * (ax * ny - ay * nx)).abs()
-
-
 def tell_wheels(cars: Cars, control: Control, wheels: Impulse, slope: Tensor, speed: Tensor) -> dict[str, Tensor]:
-    """What the wheels are told for the next tick: changes of ``cars``.
+    """Changes of ``cars`` that the wheels use in the next tick: engine, brake, steering, grip.
 
     Args:
         slope: ``[4, ...]`` of :class:`WheelGround`.
@@ -202,7 +185,7 @@ def real_throttle(cars: Cars, control: Control) -> Tensor:
 
 
 class Thrust(NamedTuple):
-    """What acts on a car in a tick, in world axes ``[3, ...]``.
+    """The effect of maneuvers in a tick, in world axes ``[3, ...]``.
 
     Attributes:
         kick, twist: changes of velocity and spin at once.
@@ -216,7 +199,7 @@ class Thrust(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """What maneuvers depend on."""
+    """The facts about wheels and motion that maneuvers depend on."""
 
     speed: Tensor  # [...] forward
     wheels: Tensor  # [...] in contact

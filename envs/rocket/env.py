@@ -27,7 +27,6 @@ from .match import (
     RocketMatch,
     RocketMatchOptions,
     RocketOpening,
-    RocketOutcome,
     conclude,
     open_match,
     play,
@@ -150,13 +149,13 @@ class Rocket(World):
             **{"blue": blue, "orange": orange, "tick_skip": tick_skip, "actions": actions, "ramps": ramps},
             **{"max_seconds": float(max_seconds), "idle_seconds": float(idle_seconds)},
         }
-        """What is played, for recordings."""
+        """The options that recordings keep."""
         self._options = RocketMatchOptions(
             observation, weights, tick_skip, most, idle, field, not looks_are_free(self.device)
         )
         self._kernels = compiled_kernels() if compiled else PLAIN
         self.controls: Tensor | None = None
-        """What the cars were told in the last step, ``[8, C, W]``, None before the first."""
+        """The controls of the last step, ``[8, C, W]``, None before the first."""
         self._pool = StartPool(self._start, RocketOpening.restored)
         self.input_features = partial(DriverFeatures, observation, self.starts.cars)
         features = size(observation, self.starts.cars)
@@ -205,8 +204,7 @@ class Rocket(World):
         return open_match(self.starts.draw(count, self.generator, self.float_dtype), self._options)
 
     def _count(self) -> None:
-        rows = torch.stack(statistics(self._match))
-        self._episode = rows
+        self._episode = torch.stack(statistics(self._match))
         # A copy, as a restart of the match writes in place.
         self._active = ~self._match.world.cars.gone.T.isinf()
 
@@ -224,9 +222,7 @@ class Rocket(World):
                 outcome = outcome._replace(truncated=outcome.truncated | (lost & ~outcome.terminated))
         self._observation = outcome.observation
         self._count()
-        return self._with_ends(self._current(), outcome)
-
-    def _with_ends(self, root: TensorDict, outcome: RocketOutcome) -> TensorDict:
+        root = self._current()
         terminated, truncated = outcome.terminated[:, None], outcome.truncated[:, None]
         ends = {"terminated": terminated, "truncated": truncated, "done": terminated | truncated}
         for name, value in ends.items():
@@ -255,7 +251,7 @@ class Rocket(World):
     # -- the simulator's processes -----------------------------------------------------------------------------------
 
     def _backend(self, backend: str, workers: int, compiled: bool, ramps: bool) -> Simulators | None:
-        """What makes the ticks instead of torch."""
+        """The simulators that make the ticks instead of torch, if any."""
         if backend not in BACKENDS:
             raise ValueError(f"backend: {backend!r} is unknown, allowed: {', '.join(BACKENDS)}")
         if workers < 0:
@@ -270,7 +266,7 @@ class Rocket(World):
 
     @property
     def worker_failures(self) -> int:
-        """How many worker processes have died or hung, and been replaced."""
+        """The number of worker processes that have died or hung, and been replaced."""
         return 0 if self._simulators is None else self._simulators.failures
 
     def close(self, *, raise_if_closed: bool = True) -> None:

@@ -15,7 +15,7 @@ from .vectors import constant
 
 
 class WheelGround(NamedTuple):
-    """What the wheels' rays meet."""
+    """The surface that the wheels' rays meet."""
 
     distance: Tensor  # [4, ...] along the ray
     normal: Tensor  # [3, 4, ...] in the car's axes
@@ -72,7 +72,7 @@ class Field:
 
     @staticmethod
     def _is_nowhere(mask: Tensor) -> bool:
-        """Whether a case need not be computed; elsewhere than in eager code on a CPU every case is."""
+        """True for a case that need not be computed; in compiled code and on a GPU every case is."""
         return not torch.compiler.is_compiling() and looks_are_free(mask.device) and not bool(mask.any())
 
     def _with_goal(
@@ -140,7 +140,7 @@ class Field:
         return gap, torch.stack((share_wall * wall_x, share_wall * wall_y, share_flat * upward))
 
     def trace(self, position: Tensor, rotation: Tensor, ball: Tensor, steps: int = 6) -> WheelGround:
-        """Where the rays of the wheels meet the field or the ball, which bears a car as if it could not move.
+        """The points where the rays of the wheels meet field or ball, which bears a car as if it could not move.
 
         Args:
             position: ``[3, ...]`` of cars.

@@ -24,12 +24,12 @@ STATISTICS = (
     *(f"{name}_{team}" for name in COUNTED for team in TEAMS),
     *(f"reward_{name}" for name in TERMS),
 )
-"""What is known about an episode, ``[W, 1]`` each."""
+"""Statistics of an episode, ``[W, 1]`` each."""
 
 
 @dataclass(frozen=True)
 class RocketMatchOptions:
-    """What a step does beyond the physics.
+    """The options of a match beyond the physics.
 
     Attributes:
         observation: kind of observations.
@@ -52,6 +52,7 @@ class RocketMatchOptions:
 class RocketMatch(Record):
     """State of a batch of matches, world-last; the sums are over the episode."""
 
+    records = {"world": RocketState}
     world: RocketState
     distance: Tensor  # [C, W] of Before
     threat: Tensor  # [W]
@@ -67,24 +68,12 @@ class RocketMatch(Record):
 
     @property
     def before(self) -> Before:
-        """What rewards remember."""
+        """The entries that rewards remember."""
         return Before(self.distance, self.threat, self.opening, self.last_touch)
-
-    def copy_worlds(self, target: Tensor, other: RocketMatch, source: Tensor | slice) -> None:
-        """Overwrites the worlds ``target`` (indices) in place with the worlds ``source`` of another match."""
-        for (_, value), (_, new) in zip(self.items(), other.items()):
-            value[..., target] = new[..., source]
-
-    @classmethod
-    def from_items(cls, items: dict[str, Tensor]) -> RocketMatch:
-        """The inverse of :meth:`items`."""
-        inner = {name.removeprefix("world."): value for name, value in items.items() if name.startswith("world.")}
-        outer = {name: value for name, value in items.items() if not name.startswith("world.")}
-        return cls(world=RocketState.from_items(inner), **outer)
 
 
 class RocketOutcome(NamedTuple):
-    """What a step led to."""
+    """The outcome of a step."""
 
     observation: Tensor  # [W, C, size]
     reward: Tensor  # [C, W]

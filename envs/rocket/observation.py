@@ -1,4 +1,4 @@
-"""What cars see: vectors of published layouts, in which every team attacks +y.
+"""Observations of cars: vectors of published layouts, in which every team attacks +y.
 
 Orange sees the world turned by pi about the vertical. Positions are shares of 4096 uu, speeds of 2300 uu/s, spins of
 5.5 rad/s, boost of 100.
@@ -6,7 +6,6 @@ Orange sees the world turned by pi about the vertical. Positions are shares of 4
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from . import rules
 from .prediction import Forecast, intercept
-from .state import Ball, Cars, RocketState, team_signs
+from .state import Ball, Cars, RocketState, team_signs, team_turns
 from .vectors import constant, length, unit
 
 KINDS = ("rlbot180", "compact")
@@ -59,14 +58,14 @@ def observe(kind: str, state: RocketState, ahead: Forecast) -> Tensor:
     Args:
         ahead: the balls' flights.
     """
-    rows = _BUILDERS[kind](state, ahead)
+    rows = _published(state, ahead) if kind == "rlbot180" else _compact(state)
     seen = torch.where(state.cars.gone.isinf(), 0.0, torch.cat(rows))
     return seen.permute(2, 1, 0).contiguous()
 
 
 def look(cars: Cars, ball: Ball) -> RocketView:
     """Everything turned and scaled."""
-    turn = _turn(cars)
+    turn = team_turns(cars.boost.shape[0], cars.boost)
     position, velocity = cars.position * turn * _PLACE, cars.velocity * turn * _SPEED
     ball_position, ball_velocity = ball.position[:, None] * turn * _PLACE, ball.velocity[:, None] * turn * _SPEED
     rotation = (cars.rotation * turn).flatten(0, 1)
@@ -80,39 +79,25 @@ def look(cars: Cars, ball: Ball) -> RocketView:
     return RocketView(position, velocity, spin, rotation, ball_position, ball_velocity, ball_spin, others)
 
 
-def _turn(cars: Cars) -> Tensor:
-    """``[3, C, 1]``: what turns a vector by pi for orange."""
-    signs = team_signs(cars.boost.shape[0], cars.boost)
-    return torch.stack((signs, signs, torch.ones_like(signs)))
-
-
-def _flags(cars: Cars) -> list[Tensor]:
-    """Boost, on the ground, flip left, demolished: ``[1, C, W]`` each."""
-    kind = cars.boost.dtype
+def _first_rows(state: RocketState, view: RocketView) -> list[Tensor]:
+    """0 to 36: the car, the ball, one from the other."""
+    cars, kind = state.cars, state.cars.boost.dtype
     grounded = (cars.wheels.sum(0) >= 3).to(kind)
     flip = (1 - cars.flipped) * (1 - cars.double_jumped) * (cars.air_ticks < rules.SECOND_JUMP_LATEST)
     gone = (cars.gone > 0).to(kind)
-    return [row[None] for row in (cars.boost / rules.BOOST_MOST, grounded, flip, gone)]
-
-
-def _first_rows(state: RocketState, view: RocketView) -> list[Tensor]:
-    """0 to 36: the car, the ball, one from the other."""
-    own = [view.position, view.velocity, view.spin, view.rotation, *_flags(state.cars)]
+    flags = torch.stack((cars.boost / rules.BOOST_MOST, grounded, flip, gone))
+    own = [view.position, view.velocity, view.spin, view.rotation, flags]
     ball = [view.ball, view.ball_velocity, view.ball_spin]
     return [*own, *ball, view.ball - view.position, view.ball_velocity - view.velocity]
 
 
-def _compact(state: RocketState, ahead: Forecast) -> list[Tensor]:
+def _compact(state: RocketState) -> list[Tensor]:
     cars = state.cars.boost.shape[0]
     view = look(state.cars, state.ball)
-    return [*_first_rows(state, view), *_others(view, cars, *_all_others(cars)), _pads_there(state)]
+    return [*_first_rows(state, view), _others(view, cars, cars // 2 - 1, cars // 2), _pads_there(state)]
 
 
-def _all_others(cars: int) -> tuple[int, int]:
-    return cars // 2 - 1, cars // 2
-
-
-def _others(view: RocketView, cars: int, mates: int, rivals: int) -> list[Tensor]:
+def _others(view: RocketView, cars: int, mates: int, rivals: int) -> Tensor:
     """The 13 numbers of mates, then rivals; zeros for those that there are not."""
     half = cars // 2
     empty = torch.zeros_like(view.others[:, 0, :1])
@@ -124,7 +109,7 @@ def _others(view: RocketView, cars: int, mates: int, rivals: int) -> list[Tensor
         seen = [view.others[:, car, seer : seer + 1] for car in ours] + [empty] * (mates - len(ours))
         seen += [view.others[:, car, seer : seer + 1] for car in theirs] + [empty] * (rivals - len(theirs))
         seers.append(torch.cat(seen) if seen else empty[:0])
-    return [torch.cat(seers, 1)]
+    return torch.cat(seers, 1)
 
 
 def _pads_there(state: RocketState) -> Tensor:
@@ -139,7 +124,7 @@ def _published(state: RocketState, ahead: Forecast) -> list[Tensor]:
     count = cars.boost.shape[0]
     view = look(cars, state.ball)
     place, seconds = intercept(cars, ahead.path)
-    meeting = torch.cat((place * _turn(cars) * _PLACE, (seconds / 4)[None]))
+    meeting = torch.cat((place * team_turns(count, cars.boost) * _PLACE, (seconds / 4)[None]))
     height = state.ball.position[2].expand_as(cars.boost)
     low = [torch.zeros_like(height), *[(height >= limit).to(height.dtype) for limit in _HEIGHTS]]
     low[0] = torch.ones_like(height)
@@ -152,7 +137,7 @@ def _published(state: RocketState, ahead: Forecast) -> list[Tensor]:
         *_first_rows(state, view),
         meeting,
         torch.stack([*bands, aerial, facing]),
-        *_others(view, count, _MATES, _RIVALS),
+        _others(view, count, _MATES, _RIVALS),
         _nearest_pads(state, view),
         _match(state, view),
     ]
@@ -187,9 +172,3 @@ def _match(state: RocketState, view: RocketView) -> Tensor:
     attacks, defends = ((side * north > _HALF).to(like.dtype) * (1 - opening) for side in (1, -1))
     rest = 1 - opening - attacks - defends
     return torch.stack((opening, seconds / _MATCH, (score / 5).tanh(), opening, attacks, defends, rest))
-
-
-_BUILDERS: dict[str, Callable[[RocketState, Forecast], list[Tensor]]] = {
-    "rlbot180": _published,
-    "compact": _compact,
-}

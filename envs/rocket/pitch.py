@@ -1,4 +1,4 @@
-"""Where everything is in a picture of Rocket, and what never moves: the field from above and from the side."""
+"""The pitch from above and from the side, and the cars, ball and pads on it, drawn on canvases."""
 
 from __future__ import annotations
 
@@ -26,6 +26,17 @@ _LENGTH, _WIDTH = 2 * rules.GOAL_BACK, 2 * rules.HALF_WIDTH
 _HEIGHTS = (500, 1000, 1500)
 _CIRCLE = 915.0
 _BOX = (1700.0, 3600.0)  # the areas before the goals: half width, and |y| where they begin
+_WHITE: Colour = (255, 255, 255)
+_BALL: Colour = (238, 240, 244)
+_FLAME: Colour = (255, 190, 70)
+_BIG, _SMALL = (255, 205, 60), (235, 200, 110)
+_BLACK: Colour = (0, 0, 0)
+_LARGER = 2.9  # than life are cars, to be seen from afar
+_BALL_LARGER = 1.8
+_NEARER = 0.55  # what is under the ceiling looks so much larger than on the ground
+_LEAP = 1500.0  # uu between two points of a way: a car has come back elsewhere
+_SHADOW = np.array([0.16, 0.30])  # per uu of height, to the right and down
+_CABIN = ((-38.0, 22.0), (-0.40, 0.40), (0.05, 0.62))  # of the hitbox: from rear to front in uu, shares across and up
 
 
 class RocketPictureLayout(PictureLayout):
@@ -83,7 +94,7 @@ def _lay(light: Array, cover: Array, colour: Colour, opacity: float | Array = 1.
 
 
 def _edge(distance: Array, scale: float) -> Array:
-    """How much of a pixel is inside of a shape, by the signed distance of its middle, negative inside."""
+    """The share of a pixel inside of a shape, by the signed distance of its middle, negative inside."""
     return np.clip(0.5 - distance * scale, 0, 1)
 
 
@@ -143,19 +154,6 @@ def _grid(where: Array, period: float) -> Array:
     return np.abs(np.remainder(where + period / 2, period) - period / 2)
 
 
-_WHITE: Colour = (255, 255, 255)
-_BALL: Colour = (238, 240, 244)
-_FLAME: Colour = (255, 190, 70)
-_BIG, _SMALL = (255, 205, 60), (235, 200, 110)
-_BLACK: Colour = (0, 0, 0)
-_LARGER = 2.9  # than life are cars, to be seen from afar
-_BALL_LARGER = 1.8
-_NEARER = 0.55  # what is under the ceiling looks so much larger than on the ground
-_LEAP = 1500.0  # uu between two points of a way: a car has come back elsewhere
-_SHADOW = np.array([0.16, 0.30])  # per uu of height, to the right and down
-_CABIN = ((-38.0, 22.0), (-0.40, 0.40), (0.05, 0.62))  # of the hitbox: from rear to front in uu, shares across and up
-
-
 def above(points: Array) -> Array:
     """Points ``[..., 3]`` as drawn from above."""
     return np.stack((points[..., 1], -points[..., 0]), -1)
@@ -167,7 +165,7 @@ def beside(points: Array) -> Array:
 
 
 def nearness(height: float) -> float:
-    """How much larger something looks from above for being this high."""
+    """The factor by which something looks larger from above for being this high."""
     return 1.0 + _NEARER * float(np.clip(height / rules.HEIGHT, 0, 1))
 
 
@@ -255,7 +253,7 @@ def draw_ball(
 
 
 def draw_flight(canvas: Canvas, path: Array, landing: Array | None, from_side: bool = False) -> None:
-    """Where the ball is about to be, as dots, and a cross-hair where it comes down.
+    """The way that the ball is about to take, as dots, and a cross-hair where it comes down.
 
     Args:
         path: places ``[n, 3]`` up to the landing.

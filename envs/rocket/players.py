@@ -17,7 +17,7 @@ from . import rules
 from .actions import chosen_for
 from .match import COUNTED, TEAMS
 from .prediction import Forecast, forecast, intercept
-from .state import RocketState, team_signs
+from .state import RocketState, team_signs, team_turns
 from .vectors import constant, dot, length, to_local, unit
 
 _LOW_TANK, _EMPTY_TANK = 30.0, 12.0
@@ -64,8 +64,7 @@ def rule_controls(state: RocketState, ahead: Forecast | None = None) -> Tensor:
 
 def _look(state: RocketState, ahead: Forecast) -> _Sight:
     cars = state.cars
-    signs = team_signs(cars.boost.shape[0], cars.boost)
-    turn = torch.stack((signs, signs, torch.ones_like(signs)))
+    turn = team_turns(cars.boost.shape[0], cars.boost)
     position, ball = cars.position * turn, state.ball.position[:, None] * turn
     place, seconds = intercept(cars, ahead.path)
     soon = ahead.path[:, _LEAD, None] * turn
@@ -85,7 +84,7 @@ def _look(state: RocketState, ahead: Forecast) -> _Sight:
 
 
 def _is_nearest(state: RocketState, sight: _Sight) -> Tensor:
-    """Of every team the car that goes for the ball; who is behind it comes first. ``[C, W]`` bool."""
+    """The car of every team that goes for the ball, first one that is behind it, ``[C, W]`` bool."""
     wrong_side = (sight.position[1] - sight.meeting[1]).clamp_min(0.0)
     effort = length(sight.meeting - sight.position) + wrong_side + 1.0e6 * (state.cars.gone > 0)
     half = len(effort) // 2
@@ -104,7 +103,7 @@ def _wants_to_fly(state: RocketState, sight: _Sight, chases: Tensor) -> Tensor:
 
 
 def _target(state: RocketState, sight: _Sight, chases: Tensor) -> Tensor:
-    """Where to drive, ``[3, C, W]``."""
+    """The places to drive to, ``[3, C, W]``."""
     like = sight.apart
     zero = torch.zeros_like(like)
     goal = torch.stack((zero, zero + rules.HALF_LENGTH, zero))

@@ -1,4 +1,4 @@
-"""Where the ball will be if nobody touches it: four seconds in steps of 1/15 s, with simple bounces."""
+"""Forecasts of the ball, if nobody touches it: four seconds in steps of 1/15 s, with simple bounces."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _reflected(place: Tensor, speed: Tensor, most: float) -> tuple[Tensor, Tenso
 
 
 def intercept(cars: Cars, path: Tensor) -> tuple[Tensor, Tensor]:
-    """Where each car can first meet the ball, ``[3, C, W]``, and in how many seconds, ``[C, W]``; zeros where nowhere.
+    """The place where each car can first meet the ball, ``[3, C, W]``, and in how many seconds; zeros where nowhere.
 
     A car is taken to gain 1000 uu/s each second, up to its top speed, in whatever direction.
     """

@@ -125,7 +125,7 @@ class RocketRecording(EpisodeRecording):
 
     @property
     def goals(self) -> tuple[int, int]:
-        """Of blue and of orange."""
+        """The goals of blue and of orange."""
         last = int(self.frames.goal[-1])
         return int(last > 0), int(last < 0)
 

@@ -38,6 +38,18 @@ SIZE = (1280, 720)
 """Width and height of pictures, pixels."""
 
 _TILE = (640, 360)
+_TRAIL_TICKS, _TRAIL_POINTS = 96, 9
+_WAY_POINTS = 400
+_RING_TICKS = 30  # a touch is shown for so long
+_BURST_TICKS = 90
+_LOW = rules.BALL_REST + 70.0  # a ball below this rolls or hops: no landing is shown
+_LOWEST = 400.0  # above this the ball bounces off the ceiling or falls on
+_DRAW: Colour = (225, 230, 240)
+_BOOST: Colour = (255, 190, 70)
+_FAST: Colour = (120, 255, 190)
+_OUT: Colour = (255, 90, 90)
+_PLATE: Colour = (24, 29, 41)
+_ROW = 118  # of a car, in lines of 720
 
 Array = NDArray[Any]
 
@@ -58,15 +70,6 @@ def draw_world(match: RocketMatch, world: int, size: tuple[int, int] = SIZE) -> 
 def overview(recording: RocketRecording) -> Picture:
     """The end, small, with the ways of cars and ball, which brighten with time."""
     return RocketAnimation(recording, _TILE).draw(ways=True)
-
-
-_TRAIL_TICKS, _TRAIL_POINTS = 96, 9
-_WAY_POINTS = 400
-_RING_TICKS = 30  # a touch is shown for so long
-_BURST_TICKS = 90
-_LOW = rules.BALL_REST + 70.0  # a ball below this rolls or hops: no landing is shown
-_LOWEST = 400.0  # above this the ball bounces off the ceiling or falls on
-_DRAW: Colour = (225, 230, 240)
 
 
 class RocketAnimation(Animation):
@@ -222,19 +225,12 @@ class RocketAnimation(Animation):
 
 
 def _landing(path: Array, last: int) -> Array | None:
-    """Where a ball that falls meets the floor, by its way from the point before ``last`` on; None in a goal."""
+    """The place where a falling ball meets the floor, by its way from the point before ``last`` on; None in a goal."""
     fall = path[last] - path[last - 1]
     share = (rules.BALL_REST - path[last, 2]) / min(fall[2], -1.0)
     place: Array = path[last] + np.clip(share, 0.0, 2.0) * fall
     place[2] = rules.BALL_REST
     return place if abs(place[1]) < rules.HALF_LENGTH else None
-
-
-_BOOST: Colour = (255, 190, 70)
-_FAST: Colour = (120, 255, 190)
-_OUT: Colour = (255, 90, 90)
-_PLATE: Colour = (24, 29, 41)
-_ROW = 118  # of a car, in lines of 720
 
 
 def draw_clock(picture: Picture, layout: RocketPictureLayout, now: RocketFrames, title: str) -> None:

@@ -1,4 +1,4 @@
-"""What pays: named terms, each with a weight and a group, groups weighed by mode.
+"""Rewards: named terms, each with a weight and a group, groups weighed by mode.
 
 Everything is ``[C, W]`` unless said otherwise and seen from a car's own team.
 """
@@ -61,7 +61,7 @@ _AERIAL = 300.0
 
 
 class Before(NamedTuple):
-    """What rewards remember of the step before."""
+    """The quantities that rewards remember of the step before."""
 
     distance: Tensor  # [C, W] to the ball
     threat: Tensor  # [W] of Forecast
@@ -89,7 +89,7 @@ def make_weights(mode: str, weights: Mapping[str, float] | None) -> dict[str, fl
 
 
 def begin(state: RocketState, ahead: Forecast) -> Before:
-    """What there is to remember at the start of an episode."""
+    """The quantities to remember at the start of an episode."""
     opening = (state.ball.velocity == 0).all(0).to(state.clock.dtype)
     return Before(distance_to_ball(state), ahead.threat, opening, torch.full_like(state.clock, -1.0))
 
@@ -147,14 +147,14 @@ def judge(state: RocketState, events: Events, before: Before, ahead: Forecast) -
 
 
 def _last_touch(touched: Tensor, before: Tensor) -> Tensor:
-    """Of several cars that touch in the same step, the last one of the list."""
+    """The car that touched last; the last one of the list of several in the same step."""
     places = torch.arange(1, len(touched) + 1, dtype=touched.dtype, device=touched.device)[:, None]
     last = (touched * places).amax(0) - 1
     return torch.where(last >= 0, last, before)
 
 
 def _kick_off(state: RocketState, opening: Tensor) -> tuple[Tensor, Tensor]:
-    """Whether the kick-off is still open, and who won it just now: 1 blue, -1 orange, ``[W]``."""
+    """A flag that the kick-off is still open, and who won it just now: 1 blue, -1 orange, ``[W]``."""
     north = state.ball.position[1]
     won = torch.where(north.abs() > _OPENED, torch.sign(north), 0.0) * opening
     return opening * (won == 0).to(opening.dtype), won

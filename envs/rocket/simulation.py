@@ -29,7 +29,7 @@ _NEAR = 100.0  # a car reaches no further
 
 
 class Events(NamedTuple):
-    """What happened in a tick, or was summed up over several, ``[C, W]``."""
+    """The events of a tick, or their sums over several, ``[C, W]``."""
 
     touches: Tensor  # ticks in which the car touched the ball
     power: Tensor  # change of the ball's velocity by its hits, uu/s
@@ -71,9 +71,8 @@ def advance(
 def advance_densely(state: RocketState, controls: Tensor, field: Field) -> tuple[RocketState, Events]:
     """One tick of all worlds, all contacts of all of them; see :func:`advance`."""
     cars = state.cars
-    driven, motion = drive(
-        cars, controls, field.trace(cars.position, cars.rotation, state.ball.position[:, None].expand_as(cars.position))
-    )
+    ball = state.ball.position[:, None].expand_as(cars.position)
+    driven, motion = drive(cars, controls, field.trace(cars.position, cars.rotation, ball))
     fallen, pull, plane, bounced = fly(state.ball, field)
     met = meet_everywhere(Scene(driven, motion, state.ball, fallen, pull, plane, bounced), field)
     new, events = finish(state, driven, met)
@@ -106,7 +105,12 @@ def _traced(ground: WheelGround, cars: Cars, ball: Ball, index: Tensor, field: F
 
 def finish(state: RocketState, driven: Cars, met: Met) -> tuple[RocketState, Events]:
     """Moves everything, and sees to bumps, pick-ups and goals."""
-    ball = _moved_ball(state.ball, met)
+    struck = met.ball
+    ball = Ball(
+        state.ball.position + struck.velocity * DT + struck.shift,
+        clipped(struck.velocity + met.ball_kick, rules.BALL_TOP_SPEED),
+        clipped(struck.spin, rules.BALL_TOP_SPIN),
+    )
     kind = ball.position.dtype
     here = (driven.gone == 0).to(kind) * (1 - met.demolished)
     moved = met.cars
@@ -142,15 +146,6 @@ def finish(state: RocketState, driven: Cars, met: Met) -> tuple[RocketState, Eve
     power = met.hit * dot(change, change).sqrt()
     used = (state.cars.boost - driven.boost) * here
     return new, Events(met.hit, power, bumps, met.demolishes, met.demolished, *picked, gained, used)
-
-
-def _moved_ball(ball: Ball, met: Met) -> Ball:
-    moved = met.ball
-    return Ball(
-        ball.position + moved.velocity * DT + moved.shift,
-        clipped(moved.velocity + met.ball_kick, rules.BALL_TOP_SPEED),
-        clipped(moved.spin, rules.BALL_TOP_SPIN),
-    )
 
 
 def _pick_up(
@@ -193,8 +188,5 @@ def compiled_kernels() -> RocketKernels:
     Rewards and observations are left as they are: they run once in a step, and their forecast of sixty moves in a row
     takes longer to compile than all the rest.
     """
-    return RocketKernels(_compiled(drive), _compiled(fly), _compiled(finish))
-
-
-def _compiled(function: Callable[..., Any]) -> Compiled:
-    return Compiled(function, f"{function.__name__} of rocket", dynamic=False)
+    compiled = (Compiled(function, f"{function.__name__} of rocket", dynamic=False) for function in PLAIN)
+    return RocketKernels(*compiled)

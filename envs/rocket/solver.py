@@ -13,9 +13,16 @@ from .driving import Motion
 from .rules import DT
 from .state import Ball, Cars
 
+_NEVER = -1.0e30
+
+BALL_SCALE = (*[rules.BALL_MASS**-0.5] * 3, *[rules.BALL_INERTIA**-0.5] * 3)
+"""Square roots of the ball's inverse masses: of velocity and spin."""
+CAR_SCALE = (*[rules.CAR_MASS**-0.5] * 3, *[inertia**-0.5 for inertia in rules.CAR_INERTIA])
+"""The same of a car, in its own axes."""
+
 
 class Moved(NamedTuple):
-    """What contacts made of a body, ``[3, ...]``.
+    """The motion of a body after its contacts, ``[3, ...]``.
 
     Attributes:
         velocity, spin: with everything that acts in this tick.
@@ -29,7 +36,7 @@ class Moved(NamedTuple):
 
 
 class Plane(NamedTuple):
-    """What of the field is nearest to the ball."""
+    """The part of the field that is nearest to the ball."""
 
     gap: Tensor  # [...] between the surfaces
     normal: Tensor  # [3, ...]
@@ -41,7 +48,7 @@ class Scene(NamedTuple):
     Attributes:
         motion: of the cars.
         fallen: the ball's velocity after drag.
-        pull: what gravity adds to it.
+        pull: change of it by gravity.
         plane: of the field below it.
         bounced: the ball if no car touches it.
     """
@@ -56,7 +63,7 @@ class Scene(NamedTuple):
 
 
 class Met(NamedTuple):
-    """What contacts did, ``[..., C, W]`` and for the ball ``[..., W]``."""
+    """The result of all contacts, ``[..., C, W]`` and for the ball ``[..., W]``."""
 
     cars: Moved
     kick: Tensor  # [3, C, W] of bumps, after the move
@@ -82,14 +89,6 @@ def untouched(scene: Scene) -> Met:
     touching, hit, extra, victim, demolishes, demolished = none
     normal = cars.touch_normal
     return Met(moved, still[2], scene.bounced, quiet, touching, normal, hit, extra, victim - 1, demolishes, demolished)
-
-
-_NEVER = -1.0e30
-
-BALL_SCALE = (*[rules.BALL_MASS**-0.5] * 3, *[rules.BALL_INERTIA**-0.5] * 3)
-"""Square roots of the ball's inverse masses: of velocity and spin."""
-CAR_SCALE = (*[rules.CAR_MASS**-0.5] * 3, *[inertia**-0.5 for inertia in rules.CAR_INERTIA])
-"""The same of a car, in its own axes."""
 
 
 def relax(rows: Tensor, wanted: Tensor, active: Tensor, friction: Sequence[float], sweeps: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""How episodes begin: kick-offs, random states, and balls in the air."""
+"""Beginnings of episodes: kick-offs, random states, balls in the air; and places where demolished cars return."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _AIRBORNE = 0.4  # share of cars in the air in random states
 
 @dataclass(frozen=True)
 class RocketStarts:
-    """Of what kinds episodes are, as weights.
+    """The kinds of beginnings, as weights, and the cars of a match.
 
     Attributes:
         blue, orange: cars of each team.
@@ -89,20 +89,19 @@ class RocketStarts:
 
 
 class _Draws:
+    """Uniform random numbers for ``worlds`` worlds of ``cars`` cars."""
+
     def __init__(self, cars: int, worlds: int, generator: torch.Generator, dtype: torch.dtype) -> None:
         self.cars, self.worlds, self.generator, self.dtype = cars, worlds, generator, dtype
 
-    def uniform(self, rows: int, low: float = 0.0, high: float = 1.0) -> Tensor:
-        """``[rows, 1, W]``."""
-        return self._drawn((rows, 1, self.worlds), low, high)
+    def uniform(self, rows: int, low: float = 0.0, high: float = 1.0, cars: int = 1) -> Tensor:
+        """``[rows, cars, W]``."""
+        shape, device = (rows, cars, self.worlds), self.generator.device
+        return torch.rand(shape, generator=self.generator, dtype=self.dtype, device=device) * (high - low) + low
 
     def per_car(self, rows: int, low: float = 0.0, high: float = 1.0) -> Tensor:
         """``[rows, C, W]``."""
-        return self._drawn((rows, self.cars, self.worlds), low, high)
-
-    def _drawn(self, shape: tuple[int, ...], low: float, high: float) -> Tensor:
-        unit = torch.rand(shape, generator=self.generator, dtype=self.dtype, device=self.generator.device)
-        return unit * (high - low) + low
+        return self.uniform(rows, low, high, self.cars)
 
 
 def kick_off(draws: _Draws) -> RocketState:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,7 +17,9 @@ Fields = TypeVar("Fields", bound="Record")
 
 @dataclass
 class Record:
-    """Tensors by name, or further records of them."""
+    """Tensors by name, or further records of them, whose types are ``records``."""
+
+    records: ClassVar[dict[str, type[Record]]] = {}
 
     def map(self: Fields, function: Callable[[Tensor], Tensor]) -> Fields:
         """A new record with ``function`` applied to every tensor."""
@@ -41,6 +43,22 @@ class Record:
             found += value.items(f"{prefix}{name}.") if isinstance(value, Record) else [(prefix + name, value)]
         return found
 
+    @classmethod
+    def from_items(cls: type[Fields], items: Mapping[str, Tensor]) -> Fields:
+        """The inverse of :meth:`items`."""
+        groups: dict[str, dict[str, Tensor]] = {name: {} for name in cls.records}
+        for name, value in items.items():
+            group, _, key = name.partition(".")
+            if key:
+                groups[group][key] = value
+        inner = {name: kind.from_items(groups[name]) for name, kind in cls.records.items()}
+        return cls(**inner, **{name: value for name, value in items.items() if "." not in name})
+
+    def copy_worlds(self, target: Tensor, other: Record, source: Tensor | slice) -> None:
+        """Overwrites the worlds ``target`` (indices) in place with the worlds ``source`` of another record."""
+        for (_, value), (_, new) in zip(self.items(), other.items()):
+            value[..., target] = new[..., source]
+
 
 @dataclass
 class Cars(Record):
@@ -53,7 +71,7 @@ class Cars(Record):
     boost: Tensor  # [C, W] 0 to 100
     boosting: Tensor  # [C, W] ticks that the boost has been on
     handbrake: Tensor  # [C, W] 0 to 1
-    # what the wheels were told in the last tick, and use in this one
+    # of the wheels, set in the last tick and used in this one
     engine: Tensor  # [C, W] uu/s^2 per wheel
     brake: Tensor  # [C, W]
     steering: Tensor  # [C, W] angle of the front wheels, + to the right
@@ -98,25 +116,12 @@ class Ball(Record):
 class RocketState(Record):
     """Everything a tick reads and writes."""
 
+    records = {"cars": Cars, "ball": Ball}
     cars: Cars
     ball: Ball
     pads: Tensor  # [34, W] ticks until a pad is back, 0: there
     clock: Tensor  # [W] ticks since the kick-off
     goal: Tensor  # [W] 1: blue scored, -1: orange did, 0: nobody yet
-
-    def copy_worlds(self, target: Tensor, other: RocketState, source: Tensor | slice) -> None:
-        """Overwrites the worlds ``target`` (indices) in place with the worlds ``source`` of another state."""
-        for (_, value), (_, new) in zip(self.items(), other.items()):
-            value[..., target] = new[..., source]
-
-    @classmethod
-    def from_items(cls, items: dict[str, Tensor]) -> RocketState:
-        """The inverse of :meth:`items`."""
-        nested: dict[str, Any] = {}
-        for name, value in items.items():
-            group, _, key = name.rpartition(".")
-            (nested.setdefault(group, {}) if group else nested)[key] = value
-        return cls(**nested | {"cars": Cars(**nested["cars"]), "ball": Ball(**nested["ball"])})
 
 
 def new_cars(position: Tensor, rotation: Tensor, boost: Tensor) -> Cars:
@@ -161,6 +166,12 @@ def team_signs(cars: int, like: Tensor) -> Tensor:
     blue = (cars + 1) // 2
     signs = [1.0] * blue + [-1.0] * (cars - blue)
     return constant(signs, like, dims=1)
+
+
+def team_turns(cars: int, like: Tensor) -> Tensor:
+    """``[3, C, 1]``: factors that turn a vector by pi about the vertical for orange."""
+    signs = team_signs(cars, like)
+    return torch.stack((signs, signs, torch.ones_like(signs)))
 
 
 def replaced(cars: Cars, fresh: Cars, where: Tensor) -> Cars:

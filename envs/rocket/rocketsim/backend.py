@@ -6,6 +6,7 @@ import importlib.util
 import time
 import warnings
 from collections import Counter
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -125,12 +126,14 @@ class Simulators:
         """A step in all processes; those that have failed and been replaced."""
         processes = self._processes or self._start()
         try:
-            failed = {worker: error for worker in range(len(processes)) if (error := _sent(processes, worker))}
+            workers = range(len(processes))
+            failed = {worker: error for worker in workers if (error := _failure(processes.send, worker, _STEP))}
             end = time.monotonic() + self.patience
-            for worker in range(len(processes)):
-                if worker not in failed and (error := _answer(processes, worker, end)):
+            for worker in workers:
+                left = end - time.monotonic()
+                if worker not in failed and (error := _failure(processes.receive, worker, left)):
                     failed[worker] = error
-            for worker in range(len(processes)):
+            for worker in workers:
                 self._in_vain[worker] = self._in_vain[worker] + 1 if worker in failed else 0
             for worker, error in failed.items():
                 self._replace(processes, worker, error)
@@ -150,7 +153,7 @@ class Simulators:
 
     def _await(self, processes: Processes, worker: int) -> None:
         """Waits until a worker has begun."""
-        if error := _answer(processes, worker, time.monotonic() + _TO_BEGIN):
+        if error := _failure(processes.receive, worker, _TO_BEGIN):
             self.close()
             raise WorkersFailed(f"{self._named(worker)} cannot begin: {error}", error.traceback) from error
 
@@ -185,19 +188,10 @@ class Simulators:
         return state, Events(*events.view(self._cars, len(EVENTS), worlds).unbind(1))
 
 
-def _sent(processes: Processes, worker: int) -> WorkerFailed | None:
-    """Asks for a step; why that was not possible."""
+def _failure(call: Callable[..., Any], *arguments: Any) -> WorkerFailed | None:
+    """Sends to a worker or receives from it; the reason if that fails."""
     try:
-        processes.send(worker, _STEP)
-    except WorkerFailed as error:
-        return error
-    return None
-
-
-def _answer(processes: Processes, worker: int, end: float) -> WorkerFailed | None:
-    """Waits for a worker until a time of the clock; why there is no answer."""
-    try:
-        processes.receive(worker, end - time.monotonic())
+        call(*arguments)
     except WorkerFailed as error:
         return error
     return None

@@ -25,6 +25,10 @@ UNIT = 50.0
 """uu in a unit of the files."""
 FACETS = 16
 """Flat strips that stand for a quarter round: its surface is off by 0.3 uu at the floor, 0.6 uu at the ceiling."""
+VARIABLE = "RS_COLLISION_MESHES"
+"""Environment variable that names a folder of meshes; RocketSim's own programs read it, too."""
+_MODE = "soccar"  # folder of this kind of match within a folder of meshes
+_RLGYM = Path("rocket_league/sim/collision_meshes")
 
 Point = tuple[float, float, float]
 Profile = Sequence[tuple[float, float]]
@@ -59,7 +63,7 @@ class Mesh(NamedTuple):
 
 
 def field_mesh(low_ramp: float = rules.LOW_RAMP, high_ramp: float = rules.HIGH_RAMP, facets: int = FACETS) -> Mesh:
-    """What the simulator lacks of the field.
+    """The part of the field that the simulator lacks.
 
     Args:
         low_ramp, high_ramp: radius of the quarter rounds at floor and ceiling in uu, 0 for none.
@@ -109,7 +113,7 @@ class _Builder:
 
 
 def _edge(side: int, point: tuple[float, float]) -> Point:
-    """Where two neighbouring walls meet, that of ``side`` and the next one, at a point of the profile."""
+    """The point where the wall ``side`` meets the next one, at a point of the profile."""
     distance, height = point
     (ax, ay, a), (bx, by, b) = _SIDES[side % 8], _SIDES[(side + 1) % 8]
     a, b, scale = a - distance, b - distance, 1 / (ax * by - ay * bx)
@@ -167,10 +171,7 @@ def _goal(builder: _Builder, end: float, shape: Profile) -> None:
             builder.add((x, line, 0.0), *outline[::order])
 
 
-VARIABLE = "RS_COLLISION_MESHES"
-"""Environment variable that names a folder of meshes; RocketSim's own programs read it, too."""
-_MODE = "soccar"  # folder of this kind of match within a folder of meshes
-_RLGYM = Path("rocket_league/sim/collision_meshes")
+# -- folders -----------------------------------------------------------------------------------------------------------
 
 
 def mesh_folder(ramps: bool) -> Path:

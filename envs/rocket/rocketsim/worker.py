@@ -1,4 +1,8 @@
-"""What a worker process does: the ticks of its share of the worlds. It needs no torch, and so starts quickly."""
+"""A worker process with RocketSim: it makes the ticks of its share of the worlds, and needs no torch.
+
+A world's state lies in a row of numbers that the processes share; its names and units are those of
+:class:`envs.rocket.state.RocketState` and :class:`envs.rocket.simulation.Events`.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ CAR = {
     **dict.fromkeys(("jumping", "jumped", "jump_ticks", "double_jumped", "flipped", "flipping", "flip_ticks"), 1),
     "air_ticks": 1,
 }
-"""Entries of a car and how many numbers each has. What only the torch world's own ticks need is not among them."""
+"""Entries of a car and how many numbers each has, without those that only the torch world's own ticks need."""
 BALL = ("position", "velocity", "spin")
 EVENTS = (
     *("touches", "power", "bumps", "demolishes", "demolished"),
@@ -51,7 +55,7 @@ class WorldViews(NamedTuple):
 
 
 def sizes(cars: int) -> tuple[int, ...]:
-    """How many numbers each part of :class:`WorldViews` has."""
+    """The number of numbers in each part of :class:`WorldViews`."""
     return cars * sum(CAR.values()), 3 * len(BALL), len(rules.PADS), 2, cars * len(EVENTS)
 
 
@@ -63,7 +67,7 @@ def parts(rows: NDArray[np.float32], cars: int) -> WorldViews:
 
 
 class SharedArrays(NamedTuple):
-    """What the processes share.
+    """The arrays that the processes share.
 
     Attributes:
         rows: float32 ``[W, width]``: states, before a step those of worlds that begin anew, after it those of all.
@@ -86,11 +90,6 @@ class SharedArrays(NamedTuple):
         )
 
 
-def is_absent(gone: float) -> bool:
-    """Whether a team lacks this car."""
-    return math.isinf(gone)
-
-
 _SECOND = rules.TICKS_PER_SECOND
 _REACH = 210.0  # a car and a ball further apart than this do not touch
 _BURNT = rules.BOOST_USE * rules.DT  # per tick
@@ -109,11 +108,11 @@ _TIMES = {
     **{"boosting_time": "boosting", "jump_time": "jump_ticks", "flip_time": "flip_ticks"},
     **{"air_time_since_jump": "air_ticks", "supersonic_time": "supersonic_ticks"},
 }
-"""What the simulator calls a car's flags and times, and what they are called here."""
+"""The simulator's names of a car's flags and times, and ours."""
 
 
 class StepLog:
-    """What happens during a step, by seat of the car; the simulator's callbacks write it down."""
+    """The events of a step, by seat of the car; the simulator's callbacks write them down."""
 
     def __init__(self, seats: int) -> None:
         self.seats: dict[int, int] = {}  # by the simulator's own number of the car
@@ -194,16 +193,20 @@ class RocketSimMatch:
         # New cars: what an old one's wheels were told last would reach into the new match.
         for car in self._cars.values():
             self._arena.remove_car(car)
-        present = [seat for seat in range(self._seats) if not is_absent(_value(world.cars[seat], "gone"))]
+        present = [seat for seat in range(self._seats) if not math.isinf(world.cars[seat][_PLACES["gone"]][0])]
         teams = {seat: rs.Team.BLUE if seat < self._blue else rs.Team.ORANGE for seat in present}
         self._cars = {seat: self._arena.add_car(team, rs.CarConfig.OCTANE) for seat, team in teams.items()}
         self._log.seats = {car.id: seat for seat, car in self._cars.items()}
         for seat, car in self._cars.items():
             car.set_state(self._car_state(world.cars[seat]))
-        self._put_ball(world.ball)
+        ball, numbers = rs.BallState(), world.ball.tolist()
+        ball.pos, ball.vel, ball.ang_vel = (rs.Vec(*numbers[first : first + 3]) for first in (0, 3, 6))
+        self._arena.ball.set_state(ball)
         self._waiting[:] = world.pads
         for row, pad in self._pads.items():
-            self._put_pad(pad, float(world.pads[row]))
+            state, ticks = pad.get_state(), float(world.pads[row])
+            state.is_active, state.cooldown, state.prev_locked_car_id = ticks <= 0, ticks / _SECOND, 0
+            pad.set_state(state)
         self._clock, self._log.goal = world.clock.tolist()
         self._look()
 
@@ -226,18 +229,6 @@ class RocketSimMatch:
         state.is_demoed, state.demo_respawn_timer = gone > 0, max(gone - 1, 0.0) / _SECOND
         return state
 
-    def _put_ball(self, row: NDArray[np.float32]) -> None:
-        rs, numbers = self._rs, row.tolist()
-        state = rs.BallState()
-        state.pos, state.vel, state.ang_vel = (rs.Vec(*numbers[first : first + 3]) for first in (0, 3, 6))
-        self._arena.ball.set_state(state)
-
-    @staticmethod
-    def _put_pad(pad: Any, ticks: float) -> None:
-        state = pad.get_state()
-        state.is_active, state.cooldown, state.prev_locked_car_id = ticks <= 0, ticks / _SECOND, 0
-        pad.set_state(state)
-
     # -- step ----------------------------------------------------------------------------------------------------
 
     def play(self, controls: NDArray[np.float32], ticks: int) -> None:
@@ -259,7 +250,7 @@ class RocketSimMatch:
         self._look()
 
     def _nothing_will_happen(self, ticks: int) -> bool:
-        """Whether no car can reach the ball, and none is away that may come back: all ticks can be made at once."""
+        """True if no car can reach the ball, and none is away that may come back: all ticks can be made at once."""
         x, y, z = self._ball.pos.as_tuple()
         speed = sum(map(abs, self._ball.vel.as_tuple())) + rules.CAR_TOP_SPEED
         reach = (_REACH + speed * ticks * rules.DT) ** 2
@@ -304,7 +295,7 @@ class RocketSimMatch:
     # -- results -------------------------------------------------------------------------------------------------
 
     def write(self, row: NDArray[np.float32]) -> None:
-        """How things stand, and what has happened in the step; absent cars stay as they are."""
+        """Writes the state and the events of the step into a row; absent cars stay as they are."""
         log, ball = self._log, self._ball
         numbers: list[float] = []
         for seat in range(self._seats):
@@ -354,25 +345,21 @@ def _numbers(state: Any) -> list[float]:
     ]
 
 
-def _value(row: NDArray[np.float32], name: str) -> float:
-    return float(row[_PLACES[name]][0])
-
-
 def _row_of(pad: Any) -> int:
-    """Which of :data:`envs.rocket.rules.PADS` a pad is."""
+    """The place of a pad in :data:`envs.rocket.rules.PADS`."""
     x, y, _ = pad.get_pos().as_tuple()
     return _PAD_ROWS[x, y]
 
 
 class WorkerShare(NamedTuple):
-    """What one worker is given.
+    """The share of one worker.
 
     Attributes:
         worlds: rows of the arrays, its own.
         cars: of a world.
         ticks: of a step.
         meshes: folder of the field's.
-        arrays: parts of :class:`~envs.rocket.rocketsim.worker.SharedArrays`.
+        arrays: parts of :class:`SharedArrays`.
     """
 
     worlds: range
@@ -383,22 +370,18 @@ class WorkerShare(NamedTuple):
 
 
 class RocketSimMatches:
-    """The matches of some rows of the arrays.
+    """The matches of a worker's share."""
 
-    Args:
-        meshes: folder of the field's; within a process all matches have the same field.
-    """
-
-    def __init__(self, worlds: range, cars: int, ticks: int, meshes: str, arrays: SharedArrays) -> None:
+    def __init__(self, share: WorkerShare) -> None:
         simulator = importlib.import_module("RocketSim")
-        simulator.init(meshes)
-        self._arrays, self._ticks = arrays, ticks
-        views = parts(arrays.rows, cars)
-        self._worlds = {row: WorldViews(*(part[row] for part in views)) for row in worlds}
-        self._arenas = {row: RocketSimMatch(simulator, cars) for row in worlds}
+        simulator.init(share.meshes)  # within a process all matches have the same field
+        self._arrays, self._ticks = SharedArrays(*(part.array() for part in share.arrays)), share.ticks
+        views = parts(self._arrays.rows, share.cars)
+        self._worlds = {row: WorldViews(*(part[row] for part in views)) for row in share.worlds}
+        self._arenas = {row: RocketSimMatch(simulator, share.cars) for row in share.worlds}
 
-    def step(self) -> None:
-        """A step of all; what is marked as fresh begins before it."""
+    def step(self, _: bytes) -> bytes:
+        """Makes a step of all, the one thing to ask for; matches marked as fresh begin before it."""
         fresh = self._arrays.fresh.tolist()
         for row, arena in self._arenas.items():
             if fresh[row]:
@@ -406,19 +389,9 @@ class RocketSimMatches:
                 self._arrays.fresh[row] = 0
             arena.play(self._arrays.controls[row], self._ticks)
             arena.write(self._arrays.rows[row])
+        return b""
 
 
 def work(connection: Connection, share: WorkerShare) -> None:
-    """What a worker runs."""
-
-    def build() -> RocketSimMatches:
-        arrays = SharedArrays(*(part.array() for part in share.arrays))
-        return RocketSimMatches(share.worlds, share.cars, share.ticks, share.meshes, arrays)
-
-    serve(connection, build, _obey)
-
-
-def _obey(arenas: RocketSimMatches, _: bytes) -> bytes:
-    """There is but one thing to ask for."""
-    arenas.step()
-    return b""
+    """Runs a worker."""
+    serve(connection, lambda: RocketSimMatches(share), RocketSimMatches.step)
