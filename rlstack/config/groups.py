@@ -1,4 +1,4 @@
-"""Where the yaml files are, and reading one option of a Hydra group without a Hydra application."""
+"""Finds the yaml files, and reads one option of a Hydra group without a Hydra application."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rlstack.config.errors import ConfigError, missing_option
-from rlstack.config.typed import resolve, to_plain
+from rlstack.config.typed import resolve
 
 
 def conf_dir() -> Path:
@@ -27,7 +27,7 @@ def conf_dir() -> Path:
 
 
 def is_own(world: str) -> bool:
-    """Whether a world's name is that of a user's, or of an installed package, rather than of one with a yaml here."""
+    """A world's name is that of a user's world, or of an installed package's, rather than of one with a yaml here."""
     named = re.fullmatch(r"[\w.:-]+", world) is not None and world != "null"
     return named and not (conf_dir() / "env" / f"{world}.yaml").is_file()
 
@@ -51,13 +51,12 @@ def load_group(group: str, name: str, overrides: Mapping[str, Any] | None = None
         raise ConfigError(missing_option(group, name, options))
     root = compose_config(f"{group}/{name}")
     OmegaConf.set_struct(root, False)
-    package = group.replace("/", ".")
     # A file with "@package _global_" puts its content at the root instead of under its group.
+    package = group.replace("/", ".")
     node = OmegaConf.select(root, package)
-    if node is None:
-        return to_plain(OmegaConf.merge(root, dict(overrides or {})))
-    OmegaConf.update(root, package, OmegaConf.merge(node, dict(overrides or {})), merge=False)
-    return resolve(OmegaConf.select(root, package), package)
+    node = root if node is None else node
+    node.merge_with(dict(overrides or {}))
+    return resolve(node, package)
 
 
 def check_kinds(group: str, name: str, values: Mapping[str, Any]) -> None:

@@ -78,14 +78,12 @@ def allowing(names: Sequence[str]) -> str:
 
 
 def code_in(content: Any) -> list[str]:
-    """What plain content names of code that is neither a world nor an agent of ours, each once."""
+    """The code that plain content names and that is neither a world nor an agent of ours, each once."""
     return list(dict.fromkeys(name for name in _named(content) if not _is_ours(name)))
 
 
 def _strings(content: Any) -> Iterator[str]:
-    for part in _parts(content):
-        if isinstance(part, str):
-            yield part
+    return (part for part in _parts(content) if isinstance(part, str))
 
 
 def _parts(content: Any) -> Iterator[Any]:
@@ -136,7 +134,7 @@ def _is_dotted(text: str) -> bool:
 
 
 def _importable(module: str) -> bool:
-    """Whether importing it would run anything: of a dotted name the first part is imported first."""
+    """Importing it would run something: of a dotted name the first part is imported first."""
     top = module.partition(".")[0]
     return bool(top) and (top in sys.modules or _found(top, None) is not None)
 
@@ -169,7 +167,7 @@ def _spec(module: str) -> ModuleSpec | None:
 
 
 def _is_ours(name: str) -> bool:
-    """Whether it is a class of a world or of an agent, by what the source says."""
+    """It is a class of a world or of an agent, by the source of its module."""
     module, _, attribute = name.partition(":")
     return attribute.isidentifier() and _leads_to_ours(module, attribute, set())
 
@@ -218,13 +216,10 @@ def _binding(tree: ast.Module, name: str) -> ast.stmt | None:
         elif isinstance(statement, ast.Import):
             names = {alias.asname or alias.name.partition(".")[0] for alias in statement.names}
         else:
-            names = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name) and _is_set(node)}
+            mentioned = (node for node in ast.walk(statement) if isinstance(node, ast.Name))
+            names = {node.id for node in mentioned if not isinstance(node.ctx, ast.Load)}
         found = statement if name in names else found
     return found
-
-
-def _is_set(node: ast.Name) -> bool:
-    return not isinstance(node.ctx, ast.Load)
 
 
 def _place(base: ast.expr, tree: ast.Module, module: str, package: str) -> tuple[str, str] | None:

@@ -48,14 +48,13 @@ class ScheduleConfig:
             raise ValueError(f"kind {self.kind!r} needs an end")
         if self.kind == "exponential" and not (self.start > 0 and self.end is not None and self.end > 0):
             raise ValueError("kind 'exponential' needs start and end above 0")
-        if self.factor is not None:
-            self._check_factor(self.factor)
-
-    def _check_factor(self, factor: float) -> None:
+        if self.factor is None:
+            return
         if self.kind != "exponential":
             raise ValueError(f"kind {self.kind!r} takes no factor, only 'exponential' does")
-        if self.end is not None and (factor - 1) * (self.end - self.start) <= 0:
-            raise ValueError(f"factor {factor:g} does not lead from {self.start:g} towards the end, {self.end:g}")
+        if self.end is not None and (self.factor - 1) * (self.end - self.start) <= 0:
+            factor, start, end = self.factor, self.start, self.end
+            raise ValueError(f"factor {factor:g} does not lead from {start:g} towards the end, {end:g}")
 
 
 def make_schedule(
@@ -95,12 +94,13 @@ def make_schedule(
     for value in (config.start, config.end, config.warmup_start if config.warmup else None):
         if value is not None and bounds is not None and value not in bounds:
             raise ConfigError(bounds.refusal(where, value))
-    warmup = _frames(config.warmup, total_frames)
-    duration = math.inf if config.kind == "constant" else _frames(config.duration or 1.0, total_frames)
+    warmup, duration = (
+        length * total_frames if length <= 1 else float(length) for length in (config.warmup, config.duration or 1.0)
+    )
+    duration = math.inf if config.kind == "constant" else duration
     if warmup >= duration:
         raise ConfigError(f"{where}.warmup: {warmup:g} frames leave nothing of the duration, {duration:g} frames")
-    end = config.start if config.end is None else config.end
-    return _Curve(config.kind, config.start, end, warmup, duration, config.warmup_start, config.factor)
+    return _Curve(config, warmup, duration)
 
 
 def in_words(config: float | Mapping[str, Any]) -> str:
@@ -132,42 +132,33 @@ def make_schedules(config: Any, total_frames: int, where: str) -> dict[str, Sche
     return schedules
 
 
-def _frames(length: int | float, total_frames: int) -> float:
-    return length * total_frames if length <= 1 else float(length)
-
-
 @dataclass(frozen=True)
 class _Curve:
     """A schedule with its lengths in frames; an object rather than a closure so that it can be pickled."""
 
-    kind: str
-    start: float
-    end: float
+    config: ScheduleConfig
     warmup: float
     duration: float
-    warmup_start: float = 0.0
-    factor: float | None = None
 
     @property
     def constant(self) -> bool:
         """It never changes."""
-        return self.kind == "constant" and not self.warmup
+        return self.config.kind == "constant" and not self.warmup
 
     def __call__(self, frames: int) -> float:
+        c = self.config
         if frames < self.warmup:
-            return self.warmup_start + (self.start - self.warmup_start) * max(frames, 0) / self.warmup
-        if self.kind == "constant":
-            return self.start
+            return c.warmup_start + (c.start - c.warmup_start) * max(frames, 0) / self.warmup
         progress = min((frames - self.warmup) / (self.duration - self.warmup), 1.0)
-        if progress <= 0:
-            return self.start
-        if self.factor is not None:
-            value = self.start * self.factor**progress
-            return max(value, self.end) if self.factor < 1 else min(value, self.end)
+        if c.end is None or progress <= 0:
+            return c.start
+        if c.factor is not None:
+            value = c.start * c.factor**progress
+            return max(value, c.end) if c.factor < 1 else min(value, c.end)
         if progress == 1.0:  # exactly, whatever the rounding of the formulas
-            return self.end
-        if self.kind == "linear":
-            return self.start + (self.end - self.start) * progress
-        if self.kind == "cosine":
-            return self.end + (self.start - self.end) * (1 + math.cos(math.pi * progress)) / 2
-        return self.start * (self.end / self.start) ** progress
+            return c.end
+        if c.kind == "linear":
+            return c.start + (c.end - c.start) * progress
+        if c.kind == "cosine":
+            return c.end + (c.start - c.end) * (1 + math.cos(math.pi * progress)) / 2
+        return c.start * (c.end / c.start) ** progress

@@ -1,10 +1,10 @@
-"""From a mapping to a typed dataclass, and back to what yaml can hold."""
+"""Builds typed dataclasses from mappings, and plain values for yaml from these."""
 
 import dataclasses
 import math
 import reprlib
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -16,6 +16,7 @@ from rlstack.config.errors import ConfigError, did_you_mean, unknown_key
 
 T = TypeVar("T")
 
+_UNIONS = (Union, types.UnionType)
 _SCALARS = (bool, int, float, str, types.NoneType)
 
 
@@ -81,25 +82,16 @@ def build(cls: type[T], mapping: Mapping[str, Any] | DictConfig, where: str = ""
     for name, field in fields.items():
         key, value = _join(where, name), mapping.get(name, MISSING)
         if isinstance(value, str) and value == MISSING:
-            if name in mapping or _is_required(field):
+            if name in mapping or field.default is field.default_factory is dataclasses.MISSING:
                 raise ConfigError(f"{key}: missing, expected {_type_name(hints[name])}")
             continue
-        values[name] = _convert(hints[name], value, key)
+        values[name] = convert(hints[name], value, key)
     try:
         return cls(**values)
     except ConfigError:
         raise
     except ValueError as error:
         raise ConfigError(f"{where}: {error}" if where else str(error)) from error
-
-
-def convert(hint: Any, value: Any, key: str) -> Any:
-    """One value as the type ``hint``, by the rules of :func:`build`.
-
-    Raises:
-        ConfigError: naming ``key``.
-    """
-    return _convert(hint, value, key)
 
 
 def to_plain(obj: Any) -> Any:
@@ -132,41 +124,51 @@ def resolve(node: DictConfig | ListConfig, where: str) -> Any:
         raise ConfigError(f"{key}: {str(error).splitlines()[0]}") from error
 
 
-def _convert(hint: Any, value: Any, key: str) -> Any:
-    """Return ``value`` as the type ``hint``, or raise a ConfigError that names ``key``."""
+def convert(hint: Any, value: Any, key: str) -> Any:
+    """One value as the type ``hint``, by the rules of :func:`build`.
+
+    Raises:
+        ConfigError: naming ``key``.
+    """
     if isinstance(value, DictConfig | ListConfig):
         value = resolve(value, key)
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        return _convert_bounded(args[0], args[1:], value, key)
+        return _bounded(convert(args[0], value, key), args[1:], key)
     if hint is Any:
         return value
-    if _is_union(origin):
-        chosen = _choose(args, value)
-        if chosen is None:
+    if origin in _UNIONS:
+        # An exact type first, so that 1.0 stays a float.
+        fitting = sorted((o for o in args if _fits(o, value)), key=lambda option: _base(option) is not type(value))
+        if not fitting:
             raise _wrong_type(hint, value, key)
-        return _convert(chosen, value, key)
+        return convert(fitting[0], value, key)
     if origin is Literal:
-        return _convert_literal(args, value, key)
+        return _one_of(args, value, key)
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return value if isinstance(value, hint) else build(hint, value, key)
     if not _fits(hint, value):
         raise _wrong_type(hint, value, key)
-    if origin in _CONTAINERS:
-        return _CONTAINERS[origin](args, value, key)
+    if origin in (dict, Mapping):
+        return {convert(args[0], k, f"key of {key}"): convert(args[1], v, _join(key, k)) for k, v in value.items()}
+    if origin in (list, Sequence, tuple):
+        hints = list(args) if origin is tuple and args[-1] is not Ellipsis else [args[0]] * len(value)
+        if len(hints) != len(value):
+            raise ConfigError(f"{key}: expected {len(hints)} values, got {len(value)}")
+        items = [convert(h, item, f"{key}[{i}]") for i, (h, item) in enumerate(zip(hints, value, strict=True))]
+        return tuple(items) if origin is tuple else items
     return hint(value) if hint in (int, float) else value
 
 
-def _convert_bounded(hint: Any, metadata: tuple[Any, ...], value: Any, key: str) -> Any:
-    converted = _convert(hint, value, key)
-    if isinstance(converted, int | float) and not isinstance(converted, bool):
+def _bounded(value: Any, metadata: tuple[Any, ...], key: str) -> Any:
+    if isinstance(value, int | float) and not isinstance(value, bool):
         for interval in metadata:
-            if isinstance(interval, Interval) and converted not in interval:
-                raise ConfigError(interval.refusal(key, converted))
-    return converted
+            if isinstance(interval, Interval) and value not in interval:
+                raise ConfigError(interval.refusal(key, value))
+    return value
 
 
-def _convert_literal(choices: tuple[Any, ...], value: Any, key: str) -> Any:
+def _one_of(choices: tuple[Any, ...], value: Any, key: str) -> Any:
     for choice in choices:
         if type(choice) is type(value) and choice == value:  # True == 1, yet it is no 1
             return choice
@@ -175,38 +177,8 @@ def _convert_literal(choices: tuple[Any, ...], value: Any, key: str) -> Any:
     raise ConfigError(f"{key}: {guess}expected one of {allowed}, got {_show(value)}")
 
 
-def _convert_tuple(args: tuple[Any, ...], value: Any, key: str) -> tuple[Any, ...]:
-    hints = [args[0]] * len(value) if args[-1] is Ellipsis else list(args)
-    if len(hints) != len(value):
-        raise ConfigError(f"{key}: expected {len(hints)} values, got {len(value)}")
-    return tuple(_convert(h, item, f"{key}[{i}]") for i, (h, item) in enumerate(zip(hints, value, strict=True)))
-
-
-def _convert_list(args: tuple[Any, ...], value: Any, key: str) -> list[Any]:
-    return [_convert(args[0], item, f"{key}[{i}]") for i, item in enumerate(value)]
-
-
-def _convert_dict(args: tuple[Any, ...], value: Any, key: str) -> dict[Any, Any]:
-    return {_convert(args[0], k, f"key of {key}"): _convert(args[1], v, _join(key, k)) for k, v in value.items()}
-
-
-_CONTAINERS: dict[Any, Callable[[tuple[Any, ...], Any, str], Any]] = {
-    tuple: _convert_tuple,
-    list: _convert_list,
-    Sequence: _convert_list,
-    dict: _convert_dict,
-    Mapping: _convert_dict,
-}
-
-
-def _choose(options: tuple[Any, ...], value: Any) -> Any:
-    """The member of a union that takes ``value``: an exact type first, so that 1.0 stays a float."""
-    exact = (option for option in options if _base(option) is type(value))
-    return next(exact, None) or next((option for option in options if _fits(option, value)), None)
-
-
 def _fits(hint: Any, value: Any) -> bool:
-    """Whether ``value`` has the outer shape of ``hint``; what is inside is checked during conversion."""
+    """``value`` has the outer shape of ``hint``; its inside is checked during conversion."""
     base = _base(hint)
     if base is Literal:
         return any(type(choice) is type(value) for choice in get_args(hint))
@@ -230,14 +202,6 @@ def _base(hint: Any) -> Any:
     return _base(get_args(hint)[0]) if origin is Annotated else origin or hint
 
 
-def _is_union(origin: Any) -> bool:
-    return origin is Union or origin is types.UnionType
-
-
-def _is_required(field: dataclasses.Field[Any]) -> bool:
-    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-
-
 def _wrong_type(hint: Any, value: Any, key: str) -> ConfigError:
     return ConfigError(f"{key}: expected {_type_name(hint)}, got {_show(value)}")
 
@@ -250,7 +214,7 @@ def _type_name(hint: Any) -> str:
         return "null"
     if hint is Ellipsis:
         return "..."
-    if _is_union(origin):
+    if origin in _UNIONS:
         return " or ".join(map(_type_name, args))
     if origin is Literal:
         return "one of " + ", ".join(map(repr, args))
