@@ -1,4 +1,4 @@
-"""Settings of the C library for the memory that this process frees."""
+"""How the C library of this process keeps freed memory."""
 
 from __future__ import annotations
 

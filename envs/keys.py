@@ -1,7 +1,7 @@
 """Keys of a world's tensordicts that stand for themselves."""
 
 GROUP = "agents"
-"""The group of the agents in worlds that have several, ``[W, A, ...]``."""
+"""What belongs to the agents of worlds that have several, ``[W, A, ...]``."""
 MEMORY = "memory"
 """At the root or in the group ``agents``: what a policy remembers of the episode; see :class:`envs.world.World`."""
 ACTION_MASK = "action_mask"

@@ -100,7 +100,7 @@ def test_help_is_short_and_says_what_matters(name: str, monkeypatch: pytest.Monk
     monkeypatch.setenv("COLUMNS", "90")
     shown = help.command_help(name)
     lines = shown.splitlines()
-    assert lines[0].startswith(f"rlstack {name.replace('_', ' ')}") and len(lines) < 155
+    assert lines[0].startswith(f"rlstack {name.replace('_', ' ')}") and len(lines) < 165
     assert "examples:\n  python -m rlstack." in shown and "\noptions:\n" in shown
     assert max(len(line) for line in lines if not line.lstrip().startswith("python -m")) <= 90
 

@@ -279,9 +279,10 @@ def test_classes_are_found_through_the_imports_of_their_modules(tmp_path: Path, 
         "from torchrl import envs as they\nfrom torchrl.envs import GymEnv\nimport subprocess\n"
         "class Bay(they.EnvBase): pass\nclass Theirs(GymEnv): pass\nclass Round(Round): pass\n"
         "class Pipe(subprocess.Popen): pass\nclass Lost(Bay): pass\nLost = subprocess.Popen\n"
+        "from torchrl.objectives.common import LossModule\nclass Depth(LossModule): pass\n"
     )
     name = "harbours_of_mine.inner"
-    assert code_in([f"{name}:Shore", f"{name}.bays:Bay"]) == []
+    assert code_in([f"{name}:Shore", f"{name}.bays:Bay", f"{name}.bays:Depth"]) == []
     refused = [f"{name}.bays:{other}" for other in ("Theirs", "Round", "Pipe", "Lost", "Bay.x", "subprocess")]
     assert sorted(code_in(refused)) == sorted(refused) and "harbours_of_mine" not in sys.modules
 

@@ -1,4 +1,4 @@
-"""The player's observation: 32 numbers."""
+"""What the player sees: 32 numbers."""
 
 from __future__ import annotations
 

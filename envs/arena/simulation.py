@@ -26,7 +26,7 @@ from .tables import ArenaTables
 
 
 class ArenaOutcome(NamedTuple):
-    """The outcome of a step, ``[W]``."""
+    """What a step led to, ``[W]``."""
 
     reward: Tensor  # float64
     terminated: Tensor  # bool

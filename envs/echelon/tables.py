@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from . import rules
-from .maps import DIRECTIONS, Maps
+from .flow import DIRECTIONS
+from .maps import Maps
 from .rules import MAP, MOUNTS, PACK, PACK_CLASSES, SHOT_OWNERS, SHOTS, SLOTS
 
 

@@ -25,7 +25,7 @@ _STEP, _RESET, _RENDER = b"s", b"r", b"p"
 
 
 class EnvironmentShare(NamedTuple):
-    """The share of one worker.
+    """What one worker is given.
 
     Attributes:
         rows: of the arrays, its environments.
@@ -189,7 +189,7 @@ class WorkerSimulators:
 
 
 def _work(connection: Connection, share: EnvironmentShare) -> None:
-    """The main function of a worker."""
+    """What a worker runs."""
 
     def build() -> LocalSimulators:
         arrays = SimulatorArrays.of_parts([part.array() for part in share.parts], share.leaves)

@@ -1,4 +1,4 @@
-"""The base class of worlds around worlds."""
+"""What worlds around worlds share."""
 
 from __future__ import annotations
 

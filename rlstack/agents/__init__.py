@@ -29,6 +29,7 @@ _AGENTS: dict[str, str] = {
     "td3": "rlstack.agents.td3:TD3",
     "sac": "rlstack.agents.sac:SAC",
     "acqn": "rlstack.agents.acqn:ACQN",
+    "torchrl": "rlstack.agents.torchrl:TorchRL",
     "legacy": "rlstack.agents.legacy:Legacy",
 }
 
@@ -79,6 +80,7 @@ def build_agent(
     typed: Any = build(cls.Config, config, "agent")
     if getattr(typed, "precision", None) == "auto":
         typed.precision = decided(config, torch.device(device))
+    cls = cls.of(typed)
     cls.check(interface)
 
     def make() -> Agent:

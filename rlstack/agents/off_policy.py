@@ -59,7 +59,7 @@ class OffPolicy(Agent):
         )
 
     def replay_device(self) -> torch.device | None:
-        """The device of the memory, None for the agent's.
+        """Where the memory lives, None for the agent's device.
 
         Raises:
             ConfigError: not a device, or one that is not there.
@@ -250,7 +250,7 @@ class ValueBased(OffPolicy):
         return self.epsilon_greedy(lambda: greedy(self.action_values(observation), mask), observation, mask)
 
     def objective(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
-        """The loss on a batch ``[N]``, and its metrics."""
+        """What is lowered, on a batch ``[N]``, and what is told of it."""
         told: tuple[Tensor, Info] = self.loss.critic_loss(batch)
         return told
 

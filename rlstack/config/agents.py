@@ -572,6 +572,74 @@ class LegacyConfig:
     normalize_rewards: ClassVar[bool] = False
 
 
+@dataclass(frozen=True)
+class LossNetwork:
+    """A network of a TorchRL loss.
+
+    Attributes:
+        kind: of its output: ``actor`` a distribution of actions, ``deterministic`` an action, ``value`` that of a
+            state, ``action_value`` that of a state and a continuous action, ``action_values`` those of all choices.
+        hidden: widths of the hidden layers, None for the agent's.
+        layer_norm: normalise each hidden layer.
+        batch_norm: normalise before every layer over the batch, by batch renormalisation.
+        copies: of it, each with weights of its own: an ensemble.
+        out_key: where it leaves its values, None for TorchRL's usual place.
+    """
+
+    kind: Literal["actor", "deterministic", "value", "action_value", "action_values"]
+    hidden: list[Count] | None = None
+    layer_norm: bool = False
+    batch_norm: bool = False
+    copies: Annotated[int, Interval(low=1, high=1000)] = 1
+    out_key: str | None = None
+
+
+@dataclass(frozen=True)
+class LossOptimizer:
+    """An optimiser of some parameters of a TorchRL loss.
+
+    Attributes:
+        networks: beginnings of the names of the parameters that it trains.
+        lr: its learning rate.
+        every: updates between two of its steps.
+    """
+
+    networks: list[str]
+    lr: LearningRate
+    every: Count = 1
+
+
+@dataclass(kw_only=True)
+class TorchRLConfig(OffPolicyConfig):
+    """The options of an agent around a TorchRL ``LossModule``."""
+
+    loss: str  # torchrl.objectives.<Loss>, rlstack.losses.<Loss>, or package.module:Class of yours
+    networks: dict[str, LossNetwork]  # by the names of the loss's arguments: {actor_network: {kind: actor}, ...}
+    data: Literal["replay", "rollout"] = "replay"  # replay: from a buffer; rollout: fresh, by the present policy
+
+    # the loss
+    options: dict[str, Any] = field(default_factory=dict)  # further arguments of the loss
+    keys: dict[str, str | list[str]] = field(default_factory=dict)  # of the loss's set_keys, such as {reward: cost}
+    value_estimator: Literal["td0", "td1", "td_lambda", "gae", "vtrace"] = "td0"  # that the loss makes itself
+    estimator_options: dict[str, Any] = field(default_factory=dict)  # of it, such as {lmbda: 0.95}; gamma is above
+
+    # optimisation
+    lr: LearningRate = 3.0e-4
+    optimizers: dict[str, LossOptimizer] = field(default_factory=dict)  # instead of one over everything:
+    #   {actor: {networks: [actor_network], lr: 1.0e-3, every: 2}, ...}, a forward pass for each
+    optimizer_eps: Positive = 1.0e-8
+    max_grad_norm: Positive | None = None  # null: gradients are not clipped
+
+    # exploration
+    epsilon: Probability = 0.0  # probability of a uniform random action
+    noise: NoiseScale = 0.1  # std of the Gaussian noise on the actions of a deterministic actor
+
+    # rollouts
+    epochs: Annotated[int, Interval(low=1, high=10_000, why="passes over the same data")] = 1  # passes over the data
+    minibatch_size: Count = 256  # about: the data are split into nearly equal parts
+    normalize_advantage: bool = False  # over the rollout: zero mean and unit standard deviation
+
+
 CONFIGS: dict[str, type[Any]] = {
     "ppo": PPOConfig,
     "a2c": A2CConfig,
@@ -582,6 +650,7 @@ CONFIGS: dict[str, type[Any]] = {
     "td3": TD3Config,
     "sac": SACConfig,
     "acqn": ACQNConfig,
+    "torchrl": TorchRLConfig,
     "legacy": LegacyConfig,
 }
 """Of the algorithms that are shipped; those of a user's own agents stand in their classes."""

@@ -21,9 +21,9 @@ from typing import Any
 from rlstack.config.errors import ConfigError
 
 _OURS = {("envs.world", "World"), ("envs", "World"), ("rlstack.agents.base", "Agent")}
-_TORCHRL, _THEIR_BASE = "torchrl", "EnvBase"
-"""Our worlds are classes of TorchRL's base; a user's class may be, too, but no other class of TorchRL is named freely:
-some of them start programs."""
+_TORCHRL, _THEIR_BASES = "torchrl", ("EnvBase", "LossModule")
+"""Our worlds and losses are classes of TorchRL's bases; a user's class may be, too, but no other class of TorchRL is
+named freely: some of them start programs."""
 _CALLABLE = "callable"
 _FILES = ("rlstack", "onnx", "sb3", "marinenav", "arena", "torchscript")
 """Kinds of agents (``kind:path``); modules may have these names, too."""
@@ -50,7 +50,8 @@ def check_named(content: Any, file: str | Path) -> None:
     """Refuses plain content of a file that names code, whatever the key.
 
     Free to name are classes whose bases lead to :class:`envs.World`, to :class:`rlstack.agents.Agent`, or directly to
-    TorchRL's ``EnvBase``, found in the source of their modules; and what the user wrote, see :func:`granting`.
+    TorchRL's ``EnvBase`` or ``LossModule``, found in the source of their modules; and what the user wrote, see
+    :func:`granting`.
 
     Args:
         content: nested mappings and sequences; everything in them but strings is passed over.
@@ -176,7 +177,7 @@ def _leads_to_ours(module: str, name: str, seen: set[tuple[str, str]]) -> bool:
     if (module, name) in _OURS:
         return True
     if module.partition(".")[0] == _TORCHRL:
-        return name == _THEIR_BASE
+        return name in _THEIR_BASES
     if (module, name) in seen:
         return False
     seen.add((module, name))

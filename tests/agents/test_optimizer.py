@@ -10,7 +10,8 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
-from rlstack.agents.optimizer import Adam, Optimizer
+from rlstack.agents.descent import Adam
+from rlstack.agents.optimizer import Optimizer
 
 
 def small_network(outputs: int = 2) -> nn.Sequential:

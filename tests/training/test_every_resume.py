@@ -36,6 +36,8 @@ ARENA = ["env=arena", "env.num_worlds=4", "env.max_steps=40"]
 ROCKET = ["env=rocket", "env.num_worlds=4", "env.max_seconds=1"]
 ECHELON = ["env=echelon", "env.num_worlds=2", "env.blue=2", "env.red=2", "env.max_steps=20"]
 
+ALONE = ["~agent.networks.qvalue_network", "~agent.options.loss_function", "++agent.options.scale=2.0"]
+
 AGENTS: dict[str, list[str]] = {
     "ppo": ["agent=ppo", *MARINENAV, *NORMALIZED, "agent.normalize_rewards=true"],
     "ppo discrete": ["agent=ppo", *DISCRETE],
@@ -51,6 +53,10 @@ AGENTS: dict[str, list[str]] = {
     "sac": ["agent=sac", *MARINENAV, *NORMALIZED],
     "sac discrete": ["agent=sac", *DISCRETE],
     "acqn": ["agent=acqn", *MARINENAV],
+    "torchrl_sac": ["agent=torchrl_sac", *MARINENAV, *NORMALIZED],
+    "torchrl_ppo": ["agent=torchrl_ppo", *DISCRETE],
+    "crossq": ["agent=crossq", *MARINENAV],
+    "own loss": ["agent=torchrl_sac", *DISCRETE, "agent.loss=tests.agents.own_loss:RewardWeightedLoss", *ALONE],
     "ppo_published": ["agent=ppo_published", *ARENA, "agent.hidden=[16, 16, 8]"],
     "ppo split": ["agent=ppo", *ROCKET, "agent.parameters=split"],
     "acqn_published": ["agent=acqn_published", *MARINENAV, "agent.hidden=[16, 16]"],

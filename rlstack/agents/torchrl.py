@@ -1,0 +1,460 @@
+"""Any TorchRL ``LossModule`` as an agent: ``algorithm: torchrl``.
+
+A yaml names the loss, its networks by the arguments of its constructor, and how data reach it: from a replay buffer
+(``data: replay``) or as fresh rollouts (``data: rollout``); ``conf/agent/torchrl_sac.yaml`` and ``torchrl_ppo.yaml``
+are the patterns. Acting, replay, schedules, checkpoints and refusals are those of every agent.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from tensordict.nn import NormalParamExtractor, TensorDictModule
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, mse_loss
+from torchrl.data import Bounded, Categorical
+from torchrl.envs.utils import ExplorationType, set_exploration_type
+from torchrl.modules import BatchRenorm1d, MaskedCategorical, ProbabilisticActor, QValueActor, TanhNormal, ValueOperator
+from torchrl.objectives import SoftUpdate
+from torchrl.objectives.common import LossModule
+
+from rlstack.config import ConfigError
+from rlstack.config.agents import LossNetwork, TorchRLConfig
+from rlstack.config.errors import did_you_mean, unknown_key
+from rlstack.config.schedules import make_schedule
+from rlstack.losses.advantage import normalized
+from rlstack.networks.values import ActionValue, StateNetwork
+
+from .base import Agent, Policy, exploring
+from .compilation import CannotCompile, Compiler
+from .interface import MASK, Interface
+from .off_policy import OffPolicy, greedy
+from .optimizer import Info
+
+_OPEN = ("torchrl.objectives.", "rlstack.losses.")
+"""Where a loss may be named by its path alone; any other is the user's own, ``package.module:Class``."""
+_ACTING = ("actor", "deterministic", "action_values")
+_EDGE = 1 - 1e-6
+"""Of actions in (-1, 1): the density of a squashed one is infinite at the edges themselves."""
+
+
+def loss_class(name: str) -> type[LossModule]:
+    """The class that ``agent.loss`` names.
+
+    Raises:
+        ConfigError: there is none, or it is no ``LossModule``.
+    """
+    module, _, attribute = name.partition(":") if ":" in name else name.rpartition(".")
+    if ":" not in name and not name.startswith(_OPEN):
+        raise ConfigError(f"agent.loss: {name!r} is neither {_OPEN[0]}<Loss> nor package.module:Class")
+    try:
+        home = importlib.import_module(module)
+    except (ImportError, ValueError) as error:
+        raise ConfigError(f"agent.loss: {name!r} cannot be imported: {error}") from error
+    found = getattr(home, attribute, None)
+    if not (isinstance(found, type) and issubclass(found, LossModule)):
+        meant = did_you_mean(attribute, [entry for entry in vars(home) if entry.endswith("Loss")])
+        raise ConfigError(f"agent.loss: {name!r} is no torchrl.objectives.LossModule, {meant}see {module}")
+    return found
+
+
+class TorchRL(OffPolicy):
+    """An agent around a ``LossModule`` that learns from a replay buffer."""
+
+    config: TorchRLConfig
+    Config = TorchRLConfig
+
+    def build(self) -> None:
+        self.parts = LossParts(self)
+        self.loss, self.actor = self.parts.loss, self.parts.actor
+
+    @classmethod
+    def of(cls, config: TorchRLConfig) -> type[Agent]:
+        """The class for the data that a configuration asks for."""
+        return cls if config.data == "replay" else OnPolicyTorchRL
+
+    @classmethod
+    def check(cls, interface: Interface) -> None:
+        _check(interface)
+
+    def exploit(self, observation: Any, mask: Tensor | None = None) -> Tensor:
+        return self.parts.best(self.normalized(observation), mask)
+
+    def explore(self, observation: Any, mask: Tensor | None = None) -> Tensor:
+        action: Tensor = self.parts.act(self.normalized(observation), mask, ExplorationType.RANDOM)["action"]
+        if self.parts.kind == "deterministic":
+            noise = torch.randn_like(action) * self.now("noise")
+            action = (action + noise).clamp(-1, 1)
+        if self.unused("epsilon"):
+            return action
+        return self.epsilon_greedy(lambda: action, observation, mask)
+
+    def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
+        metrics, info = self.parts.step(self.parts.inputs(batch), self.updates)
+        self.reprioritize(batch, info)
+        return metrics
+
+    def _update_targets(self, frames: int) -> None:
+        self.parts.move_targets(self.updates)
+
+    def compile(self, compiler: Compiler) -> None:
+        raise CannotCompile("a loss of TorchRL swaps parameters in and out of its networks")
+
+    def imitation_loss(self, observation: Any, action: Tensor, mask: Tensor | None) -> Tensor:
+        return self.parts.imitation_loss(observation, action, mask)
+
+
+class OnPolicyTorchRL(Agent):
+    """An agent around a ``LossModule`` that learns from what its present policy has gathered."""
+
+    config: TorchRLConfig
+    Config = TorchRLConfig
+
+    def __init__(self, config: TorchRLConfig, interface: Interface, total_frames: int, device: torch.device) -> None:
+        super().__init__(config, interface, total_frames, device)
+        self.parts = LossParts(self)
+        self.loss, self.actor = self.parts.loss, self.parts.actor
+        if self.parts.kind != "actor":
+            raise ConfigError(f"agent.networks: data=rollout needs a network of kind actor, not {self.parts.kind}")
+
+    @classmethod
+    def check(cls, interface: Interface) -> None:
+        _check(interface)
+
+    def policy(self, explore: bool | None = None) -> Policy:
+        extras = () if explore is False else ("log_prob", "raw_action")
+
+        def act(observation: Any, mask: Tensor | None = None) -> dict[str, Tensor]:
+            seen = self.normalized(observation)
+            if not extras:
+                return {"action": self.interface.to_env(self.parts.best(seen, mask))}
+            how = ExplorationType.RANDOM if exploring(explore) else ExplorationType.DETERMINISTIC
+            acted = self.parts.act(seen, mask, how)
+            beside = {"log_prob": acted["log_prob"], "raw_action": acted["action"]}
+            return {"action": self.interface.to_env(acted["action"]), **beside}
+
+        return Policy(self.interface, act, extras, self, explore)
+
+    def learn(self, sequences: TensorDictBase, frames: int) -> dict[str, Tensor | float]:
+        self.set_frames(frames)
+        metrics = self.update_once(sequences)
+        if self.normalizer is not None:  # only now: the data's log probabilities belong to the old statistics
+            self.normalizer.update(self._kept(sequences.get("observation"), sequences))
+        return metrics
+
+    def update_once(self, sequences: TensorDictBase) -> dict[str, Tensor | float]:
+        c, batch = self.config, self.rollout(sequences)
+        metrics: dict[str, Tensor | float] = {}
+        least = self.least(len(batch))
+        for _ in range(c.epochs if least else 0):
+            order = torch.randperm(len(batch), device=self.device)
+            for rows in order.tensor_split(max(round(least / c.minibatch_size), 1)):
+                self.updates += 1
+                metrics, _ = self.parts.step(batch[rows], self.updates)
+                self.parts.move_targets(self.updates)
+        return metrics
+
+    @torch.no_grad()
+    def rollout(self, sequences: TensorDictBase) -> TensorDictBase:
+        """Active decisions as a flat batch ``[N]``, with the advantages of the loss's own value estimator."""
+        following = sequences.get("next")
+        reward = following.get("reward")
+        if self.reward_scaler is not None:
+            self.reward_scaler.update(sequences, everyone=self.interface.group is None)
+            reward = self.reward_scaler(reward)
+        after = following.select("terminated", "done", "action_mask", strict=False).set("reward", reward)
+        after.set("observation", self.normalized(following.get("observation")))
+        entries = sequences.select("log_prob", "action_mask", strict=False).set("next", after)
+        entries.set("observation", self.normalized(sequences.get("observation")))
+        entries.set("action", sequences.get("raw_action"))
+        return self._kept(self.parts.with_advantage(entries), sequences)
+
+    def expected_updates(self) -> float:
+        return self.total_frames * self.config.epochs / self.config.minibatch_size
+
+    def compile(self, compiler: Compiler) -> None:
+        raise CannotCompile("a loss of TorchRL swaps parameters in and out of its networks")
+
+    def imitation_loss(self, observation: Any, action: Tensor, mask: Tensor | None) -> Tensor:
+        return self.parts.imitation_loss(observation, action, mask)
+
+
+def renormalized(network: Any, wanted: bool = True) -> nn.Module:
+    """A network whose trunk is normalised over the batch before every linear layer (Ioffe 2017), as CrossQ's is."""
+    layers: list[nn.Module] = []
+    for layer in network.trunk if wanted else ():
+        layers += [BatchRenorm1d(layer.in_features), layer] if isinstance(layer, nn.Linear) else [layer]
+    if layers:
+        network.trunk = nn.Sequential(*layers, BatchRenorm1d(network.output.in_features))
+    return network
+
+
+def _check(interface: Interface) -> None:
+    if not interface.continuous and (interface.choices is None or len(interface.choices) != 1):
+        raise ConfigError(
+            "agent.algorithm=torchrl takes continuous actions or one discrete action, the env has "
+            f"{interface.describe_action()}"
+        )
+
+
+class LossParts:
+    """A loss that a yaml describes, with its networks, optimisers and targets, and how it acts.
+
+    Args:
+        agent: that holds them.
+
+    Raises:
+        ConfigError: something does not fit the loss, found by trying it out on a made-up batch.
+
+    Attributes:
+        loss: the ``LossModule``.
+        actor: the network that acts.
+        kind: of that network.
+    """
+
+    def __init__(self, agent: Agent) -> None:
+        self.agent, self.interface, self.config = agent, agent.interface, agent.config
+        networks = self.config.networks
+        acting = [name for kind in _ACTING for name, network in networks.items() if network.kind == kind]
+        if not acting:
+            raise ConfigError(f"agent.networks: none of them can act, one must be of kind {', '.join(_ACTING)}")
+        built = {name: [self._network(network) for _ in range(network.copies)] for name, network in networks.items()}
+        self.kind, self.actor = networks[acting[0]].kind, built[acting[0]][0]
+        self.loss = self._loss({name: parts[0] if len(parts) == 1 else parts for name, parts in built.items()})
+        agent.add_network("loss", self.loss)
+        self._targets = self._updater()
+        self._add_optimizers()
+        self._try_out()
+
+    # -- building ------------------------------------------------------------------------------------------------
+
+    def _network(self, c: LossNetwork) -> TensorDictModule:
+        """A network of its kind, on the observation, and, where it judges actions, on these."""
+        hidden, choices = c.hidden or self.config.hidden, self.interface.choices
+        outputs = choices[0] if choices else self.interface.action.shape[-1]
+        options = {"activation": self.config.activation, "layer_norm": c.layer_norm}
+        if c.kind == "action_value":
+            if choices:
+                raise ConfigError("agent.networks: kind action_value judges continuous actions, action_values choices")
+            judge = renormalized(ActionValue(self.agent.encoder(), outputs, hidden, **options), c.batch_norm)
+            return ValueOperator(judge, ["observation", "action"], [c.out_key or "state_action_value"])
+        size = {"value": 1, "actor": outputs if choices else 2 * outputs}.get(c.kind, outputs)
+        network = renormalized(StateNetwork(self.agent.encoder(), size, hidden, **options), c.batch_norm)
+        if c.kind == "value":
+            return ValueOperator(network, ["observation"], [c.out_key or "state_value"])
+        if c.kind == "action_values":
+            spec, keys = self.action_spec, {"in_keys": ["observation"], "action_mask_key": self._mask_key}
+            return QValueActor(network, spec=spec, action_space="categorical", **keys)
+        if c.kind == "deterministic":
+            return TensorDictModule(nn.Sequential(network, nn.Tanh()), ["observation"], ["action"])
+        return self._stochastic(network)
+
+    def _stochastic(self, network: nn.Module) -> TensorDictModule:
+        if self.interface.choices is None:
+            numbers = TensorDictModule(
+                nn.Sequential(network, NormalParamExtractor()), ["observation"], ["loc", "scale"]
+            )
+            keys: Any = ["loc", "scale"]
+            kind: Any = TanhNormal
+        else:
+            numbers = TensorDictModule(network, ["observation"], ["logits"])
+            keys, kind = ["logits"], torch.distributions.Categorical
+            if self.interface.masked:
+                keys, kind = {"logits": "logits", "mask": MASK}, MaskedCategorical
+        return ProbabilisticActor(
+            numbers, keys, ["action"], distribution_class=kind, return_log_prob=True, log_prob_key="log_prob"
+        )
+
+    @property
+    def _mask_key(self) -> str | None:
+        return MASK if self.interface.masked else None
+
+    @property
+    def action_spec(self) -> Any:
+        """Of the agent's own actions: choices, or numbers in [-1, 1]."""
+        if self.interface.choices is not None:
+            return Categorical(self.interface.choices[0])
+        return Bounded(-1, 1, self.interface.action.shape, dtype=self.interface.dtype)
+
+    def _loss(self, networks: dict[str, Any]) -> LossModule:
+        c, cls = self.config, loss_class(self.config.loss)
+        known = inspect.signature(cls.__init__).parameters
+        given = {
+            "action_spec": self.action_spec,
+            "action_space": "categorical",
+            "num_actions": self.interface.choices and self.interface.choices[0],
+        }
+        offered = {name: value for name, value in given.items() if name in known and value is not None}
+        if self.interface.choices is None:
+            offered.pop("action_space", None)
+        for where, names in (("networks", networks), ("options", c.options)):
+            for name in names:
+                if name not in known and not any(p.kind is p.VAR_KEYWORD for p in known.values()):
+                    raise ConfigError(unknown_key(f"agent.{where}.{name}", [key for key in known if key != "self"]))
+        try:
+            loss = cls(**networks, **{**offered, **c.options})
+            if c.keys:
+                loss.set_keys(**{name: tuple(key) if isinstance(key, list) else key for name, key in c.keys.items()})
+            loss.make_value_estimator(c.value_estimator, gamma=c.gamma, **c.estimator_options)
+        except NotImplementedError:  # a loss that bootstraps by itself, or does not bootstrap
+            pass
+        except (TypeError, ValueError, KeyError, RuntimeError, AttributeError) as error:
+            raise ConfigError(f"agent.loss: {c.loss} refuses its options: {_brief(error)}") from error
+        return loss
+
+    def _updater(self) -> SoftUpdate | None:
+        held = [*(name for name, _ in self.loss.named_buffers()), *(name for name, _ in self.loss.named_children())]
+        delayed = any(name.startswith("target_") for name in held)
+        return SoftUpdate(self.loss, tau=self.config.target_tau) if delayed else None
+
+    def _add_optimizers(self) -> None:
+        """One over everything, or one for each that the configuration names."""
+        agent, c = self.agent, self.config
+        trained = dict(self.loss.named_parameters())
+        heads = _heads(trained)
+        self._every: dict[str, int] = {}
+        if not c.optimizers:
+            agent.add_optimizer("lr", list(trained.values()), max_grad_norm=c.max_grad_norm, eps=c.optimizer_eps)
+            self._every["lr"] = 1
+        for name, options in c.optimizers.items():
+            found = [trained.pop(key) for key in list(trained) if key.startswith(tuple(options.networks))]
+            if not found:
+                where = f"agent.optimizers.{name}.networks"
+                raise ConfigError(
+                    f"{where}: none left of {', '.join(options.networks)}; the loss has {', '.join(heads)}"
+                )
+            where = f"lr_{name}"
+            agent.schedules[where] = make_schedule(options.lr, agent.total_frames, f"agent.optimizers.{name}.lr")
+            agent.scheduled[where] = agent.schedules[where](0)
+            agent.add_optimizer(where, found, max_grad_norm=c.max_grad_norm, eps=c.optimizer_eps)
+            self._every[where] = options.every
+        if c.optimizers and trained:
+            raise ConfigError(f"agent.optimizers: none trains {', '.join(_heads(trained))}")
+
+    def _try_out(self) -> None:
+        """Raises a one-line :class:`ConfigError` where the loss cannot take the data that the run will have."""
+        interface, device, size = self.interface, self.agent.device, (4, 2)
+        gpus = [device] if device.type == "cuda" else []
+        with torch.random.fork_rng(gpus), torch.no_grad():
+            state = TensorDict(observation=interface.observation.rand(size), batch_size=size).to(device)
+            if interface.masked:
+                state.set(MASK, torch.ones(*size, (interface.choices or (0,))[0], dtype=torch.bool, device=device))
+            after = state.clone().set("reward", torch.zeros(*size, 1, dtype=interface.dtype, device=device))
+            for name in ("terminated", "done"):
+                after.set(name, torch.zeros(*size, 1, dtype=torch.bool, device=device))
+            state.update(self.act(state.get("observation"), state.get(MASK, None), ExplorationType.RANDOM))
+            batch = state.set("next", after)
+            try:
+                batch = self.with_advantage(batch) if self.config.data == "rollout" else batch
+                told = self._told(batch.reshape(-1))[0]
+            except (KeyError, RuntimeError, TypeError, ValueError, AttributeError, NotImplementedError) as error:
+                raise ConfigError(f"agent.loss: {self.config.loss} does not take such data: {_brief(error)}") from error
+        if told.dim() or not torch.isfinite(told):
+            raise ConfigError(f"agent.loss: {self.config.loss} gives {told} for a made-up batch, not one finite number")
+
+    # -- acting --------------------------------------------------------------------------------------------------
+
+    def act(self, observation: Any, mask: Tensor | None, how: ExplorationType) -> dict[str, Tensor]:
+        """The agent's action in a normalised observation ``[...]``, with its log probability where there is one."""
+        state = self._state(observation, mask)
+        self.actor.eval()  # layers that normalise over a batch use what they have seen, and know one dimension of it
+        with set_exploration_type(how):
+            acted = self.actor(state.reshape(-1)).select("action", "log_prob", strict=False).reshape(state.shape)
+        self.actor.train()
+        return {**dict(acted.items()), "action": self._inside(acted.get("action"))}
+
+    def best(self, observation: Any, mask: Tensor | None) -> Tensor:
+        """The most probable action (of a squashed Gaussian that of its mean), by tensors alone, as exports need it."""
+        if self.kind != "actor":
+            return self.act(observation, mask, ExplorationType.DETERMINISTIC)["action"]
+        lead = self.interface.lead(observation)
+        flat = observation.reshape(-1, *observation.shape[len(lead) :])
+        self.actor.eval()
+        out = self.actor[0].module(flat)
+        self.actor.train()
+        if self.interface.choices is None:
+            return self._inside(out[0].tanh().reshape(*lead, -1))
+        return greedy(out.reshape(*lead, -1), mask)
+
+    def _inside(self, action: Tensor) -> Tensor:
+        if self.kind == "actor" and self.interface.choices is None:
+            return action.clamp(-_EDGE, _EDGE)
+        return action
+
+    def _state(self, observation: Any, mask: Tensor | None) -> TensorDict:
+        state = TensorDict({"observation": observation}, self.interface.lead(observation))
+        return state if mask is None else state.set(MASK, mask)
+
+    def imitation_loss(self, observation: Any, action: Tensor, mask: Tensor | None) -> Tensor:
+        """Negative log likelihood; the squared difference of actions that have none."""
+        state = self._state(observation, mask)
+        if self.kind == "actor":
+            taken = action if self.interface.choices else action.clamp(-_EDGE, _EDGE)
+            return -self.actor.get_dist(state).log_prob(taken).mean()
+        if self.kind == "deterministic":
+            return mse_loss(self.actor(state).get("action"), action)
+        return cross_entropy(self.actor(state).get("action_value"), action)
+
+    # -- learning ------------------------------------------------------------------------------------------------
+
+    def with_advantage(self, sequences: TensorDictBase) -> TensorDictBase:
+        """Sequences ``[B, T]`` with what the loss's value estimator adds: advantages and value targets."""
+        estimator, keys = self.loss.value_estimator, self.loss.tensor_keys
+        if estimator is None or not hasattr(keys, "advantage"):
+            return sequences
+        parameters = {
+            "params": self.loss.critic_network_params,
+            "target_params": self.loss.target_critic_network_params,
+        }
+        estimator(sequences, **parameters)
+        if self.config.normalize_advantage:
+            sequences.set(keys.advantage, normalized(sequences.get(keys.advantage)))
+        return sequences
+
+    def inputs(self, batch: TensorDictBase) -> TensorDictBase:
+        """Transitions of our replay as TorchRL's losses read them: n-step discounts as a number of steps."""
+        gamma = batch.get("gamma", None)
+        if gamma is None:
+            return batch
+        steps = (gamma.log() / math.log(self.config.gamma)).round() if self.config.gamma < 1 else torch.ones_like(gamma)
+        return batch.copy().set("steps_to_next_obs", steps)
+
+    def step(self, batch: TensorDictBase, update: int) -> tuple[dict[str, Tensor | float], Info]:
+        """One step of every optimiser that is due at an update, on a batch ``[N]``."""
+        norms: list[Tensor] = []
+        info: Info = {}
+        for name, every in self._every.items():
+            if update % every == 0:
+                _, norm, info = self.agent.optimizers[name].minimize(self._told, batch)
+                norms.append(norm)
+        metrics = {f"loss/{name.removeprefix('loss_')}": value for name, value in info.items() if not value.dim()}
+        return {**metrics, "grad/all": torch.stack(norms).max()}, info
+
+    def _told(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
+        """The sum of the losses of a batch, and all that the loss tells of it."""
+        batch = batch.copy()  # losses write into what they are given
+        out = self.loss(batch)
+        names = [name for name in out.keys() if name == "loss" or name.startswith("loss_")]  # noqa: SIM118
+        info = {name: value.detach() for name, value in out.items() if isinstance(value, Tensor) and value.numel() == 1}
+        if (error := batch.get("td_error", None)) is not None:
+            info["td_error"] = error.detach().reshape(len(batch), -1).mean(-1)
+        return torch.stack([out.get(name) for name in names]).sum(), info
+
+    def move_targets(self, update: int) -> None:
+        """One step of every target towards its network, each ``target_every`` updates."""
+        if self._targets is not None and update % (self.config.target_every or 1) == 0:
+            self._targets.step()
+
+
+def _heads(names: Iterable[str]) -> list[str]:
+    return sorted({name.partition(".")[0] for name in names})
+
+
+def _brief(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"

@@ -1,0 +1,225 @@
+"""Losses of TorchRL, and of a user's own, as agents: ``algorithm: torchrl``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torchrl.data import Bounded, Categorical, Unbounded
+from torchrl.objectives import SACLoss
+
+import rlstack
+from rlstack.agents import build_agent, completed, make_agent
+from rlstack.config import ConfigError
+from tests.agents.small_agents import Decisions
+from tests.conftest import Ended
+
+TINY: dict[str, Any] = {"hidden": [8], "precision": "float32"}
+REPLAY: dict[str, Any] = {**TINY, "batch_size": 16, "learning_starts": 0, "random_frames": 0, "buffer_size": 500}
+ACTOR, JUDGES = {"kind": "actor"}, {"kind": "action_value", "copies": 2}
+
+
+def numbers() -> Decisions:
+    return Decisions(Unbounded(3), Bounded(-2.0, 2.0, shape=(2,)))
+
+
+def choices(masked: bool = False) -> Decisions:
+    return Decisions(Unbounded(3), Categorical(3, shape=()), masked)
+
+
+def agent(env: Any = None, **options: Any) -> Any:
+    """SAC of TorchRL, but for what is given."""
+    torch.manual_seed(0)
+    return make_agent("torchrl_sac", env or numbers(), 1000, **{**REPLAY, **options})
+
+
+def own(loss: str, networks: dict[str, Any], env: Any, **options: Any) -> Any:
+    config = {"name": "x", "algorithm": "torchrl", "loss": loss, "networks": networks, **REPLAY, **options}
+    return build_agent(completed(config), env, 1000)
+
+
+def test_the_agents_loss_is_that_of_torchrl_and_what_acts_is_in_it() -> None:
+    made = agent()
+    assert type(made.loss) is SACLoss
+    trained = {id(parameter) for parameter in made.loss.parameters()}
+    assert {id(parameter) for parameter in made.actor.parameters()} <= trained
+    assert {id(parameter) for parameter in made.parameters()} == trained
+
+
+def test_critics_of_an_ensemble_begin_with_weights_of_their_own() -> None:
+    first, second = agent().loss.qvalue_network_params.flatten_keys(".").values().__iter__().__next__()
+    assert not torch.equal(first, second)
+
+
+CASES: dict[str, tuple[str, dict[str, Any], Callable[[], Decisions], dict[str, Any]]] = {
+    "sac": ("SACLoss", {"actor_network": ACTOR, "qvalue_network": JUDGES}, numbers, {}),
+    "crossq": (
+        "CrossQLoss",
+        {"actor_network": {**ACTOR, "batch_norm": True}, "qvalue_network": {**JUDGES, "batch_norm": True}},
+        numbers,
+        {},
+    ),
+    "redq": (
+        "REDQLoss",
+        {"actor_network": ACTOR, "qvalue_network": {**JUDGES, "copies": 3}},
+        numbers,
+        {"options": {"num_qvalue_nets": 3}},
+    ),
+    "td3": ("TD3Loss", {"actor_network": {"kind": "deterministic"}, "qvalue_network": JUDGES}, numbers, {}),
+    "ddpg": (
+        "DDPGLoss",
+        {"actor_network": {"kind": "deterministic"}, "value_network": {"kind": "action_value"}},
+        numbers,
+        {},
+    ),
+    "cql": ("CQLLoss", {"actor_network": ACTOR, "qvalue_network": {**JUDGES}}, numbers, {}),
+    "iql": (
+        "IQLLoss",
+        {"actor_network": ACTOR, "qvalue_network": JUDGES, "value_network": {"kind": "value"}},
+        numbers,
+        {},
+    ),
+    "td3_bc": ("TD3BCLoss", {"actor_network": {"kind": "deterministic"}, "qvalue_network": JUDGES}, numbers, {}),
+    "dqn": ("DQNLoss", {"value_network": {"kind": "action_values"}}, choices, {"epsilon": 0.5}),
+    "dqn masked": ("DQNLoss", {"value_network": {"kind": "action_values"}}, lambda: choices(True), {"epsilon": 0.5}),
+    "discrete sac": (
+        "DiscreteSACLoss",
+        {"actor_network": ACTOR, "qvalue_network": {"kind": "action_values"}},
+        choices,
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_loss_of_torchrl_learns_from_replay(name: str) -> None:
+    """Each network moves, and the next action is legal."""
+    loss, networks, world, options = CASES[name]
+    env = world()
+    made = own(f"torchrl.objectives.{loss}", networks, env, **options)
+    before = [parameter.detach().clone() for parameter in made.parameters()]
+    metrics: dict[str, Any] = {}
+    for step in range(1, 5):
+        metrics = made.learn(env.experience(made, 4, 8), step * 32)
+    assert all(torch.isfinite(torch.as_tensor(value)).all() for value in metrics.values())
+    moved = [not torch.equal(old, new) for old, new in zip(before, made.parameters(), strict=True)]
+    assert sum(moved) / len(moved) > 0.8
+    acted = made.policy(explore=False)(env.draw(5))
+    if env.masked:
+        assert env.allowed.expand(5, -1).gather(-1, acted["action"].unsqueeze(-1)).all()
+
+
+def test_a_loss_of_the_users_own_learns_which_action_pays() -> None:
+    networks, env = {"actor_network": ACTOR}, choices()
+    made = own("tests.agents.own_loss:RewardWeightedLoss", networks, env, lr=0.03, options={"scale": 2.0})
+    for step in range(1, 200):
+        experience = env.experience(made, 4, 4)
+        experience["next", "reward"] = (experience["action"] == 2).float().unsqueeze(-1)
+        made.learn(experience, 16 * step)
+    assert (made.policy(explore=False)(env.draw(50))["action"] == 2).all()
+
+
+def test_fresh_rollouts_teach_torchrls_ppo_which_action_pays() -> None:
+    env = choices()
+    torch.manual_seed(0)
+    made = make_agent("torchrl_ppo", env, 10_000, **TINY, lr=0.01, minibatch_size=32)
+    for step in range(1, 30):
+        experience = env.experience(made, 4, 16)
+        experience["next", "reward"] = (experience["action"] == 1).float().unsqueeze(-1)
+        made.learn(experience, 64 * step)
+    assert (made.policy(explore=False)(env.draw(50))["action"] == 1).all()
+
+
+def test_n_step_returns_are_discounted_by_their_number_of_steps() -> None:
+    """The target of an entry with discount gamma^3 is r + gamma^3 v: what TorchRL reads is the number 3."""
+    made = agent(gamma=0.9, n_step=3)
+    batch = numbers().experience(made, 4, 4).reshape(-1)
+    batch["gamma"] = torch.full((16, 1), 0.9**3)
+    assert (made.parts.inputs(batch)["steps_to_next_obs"] == 3).all()
+
+
+def test_optimisers_may_have_rates_and_rhythms_of_their_own() -> None:
+    optimizers = {
+        "critic": {"networks": ["qvalue_network"], "lr": 0.01},
+        "actor": {"networks": ["actor_network", "log_alpha"], "lr": 0.02, "every": 2},
+    }
+    env = numbers()
+    made = agent(env, optimizers=optimizers, frames_per_update=32)
+    assert {name: optimizer.lr for name, optimizer in made.optimizers.items()} == {"lr_critic": 0.01, "lr_actor": 0.02}
+    actor = [parameter.detach().clone() for parameter in made.actor.parameters()]
+    moved = []
+    for step in range(1, 5):
+        made.learn(env.experience(made, 4, 8), 32 * step)
+        moved.append(not torch.equal(actor[0], next(made.actor.parameters())))
+        actor = [parameter.detach().clone() for parameter in made.actor.parameters()]
+    assert moved in ([True, False, True, False], [False, True, False, True])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"loss": "torchrl.objectives.SACLos"}, "did you mean 'SACLoss'"),
+        ({"loss": "torch.nn:Linear"}, "no torchrl.objectives.LossModule"),
+        ({"loss": "os.system"}, "neither torchrl.objectives.<Loss> nor package.module:Class"),
+        ({"loss": "nowhere.losses:Mine"}, "cannot be imported"),
+        ({"networks": {"actor": ACTOR, "qvalue_network": JUDGES}}, r"agent.networks.actor: unknown key, did you mean"),
+        ({"networks": {"actor_network": ACTOR}}, "refuses its options: .*qvalue_network"),
+        ({"networks": {"qvalue_network": JUDGES}}, "none of them can act"),
+        ({"options": {"num_nets": 2}}, r"agent.options.num_nets: unknown key, did you mean"),
+        ({"keys": {"rewards": "cost"}}, "refuses its options"),
+        ({"keys": {"reward": "cost"}}, "does not take such data"),
+        ({"optimizers": {"q": {"networks": ["qvalue_network"], "lr": 0.1}}}, "none trains actor_network_params"),
+    ],
+)
+def test_what_does_not_fit_is_told_in_one_line_before_the_run(options: dict[str, Any], message: str) -> None:
+    networks = {"actor_network": ACTOR, "qvalue_network": JUDGES}
+    given: dict[str, Any] = {"loss": "torchrl.objectives.SACLoss", "networks": networks, **options}
+    with pytest.raises(ConfigError, match=message) as caught:
+        own(given.pop("loss"), given.pop("networks"), numbers(), **given)
+    assert "\n" not in str(caught.value)
+
+
+def test_trying_it_out_draws_no_random_numbers() -> None:
+    def drawn() -> torch.Tensor:
+        torch.manual_seed(1)
+        agent_again = make_agent("torchrl_sac", numbers(), 1000, **REPLAY)
+        assert agent_again.updates == 0
+        return torch.rand(3)
+
+    assert torch.equal(drawn(), drawn())
+
+
+@pytest.mark.parametrize("name", ["torchrl_ppo", "torchrl_sac"])
+def test_a_run_is_evaluated_exported_and_loaded_like_any_other(
+    name: str, rlstack_command: Callable[..., Ended], tmp_path: Path
+) -> None:
+    run, exported = tmp_path / "run", tmp_path / "policy.pt"
+    world = ["env=gymnasium", "env.id=Pendulum-v1", "env.num_envs=2", "env.workers=0"]
+    short = ["total_frames=64", "threads=1", "eval.episodes=1", "eval.max_steps=5", "logger=csv"]
+    steps = ["agent.steps_per_batch=16", "agent.hidden=[8]", "agent.learning_starts=16", "agent.batch_size=8"]
+    assert rlstack_command("train", f"agent={name}", *world, *short, *steps, f"run_dir={run}").status == 0
+    assert rlstack_command("export", f"checkpoint={run}", f"out={exported}").status == 0
+    loaded = rlstack.load(run)
+    observation = torch.randn(5, 3)
+    expected = loaded.agent.policy(explore=False).action(observation)
+    torch.testing.assert_close(torch.jit.load(exported)(observation), expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("overrides", "least"),
+    [
+        (["agent=torchrl_ppo", "env=cartpole", "total_frames=200000"], 475),
+        (["agent=torchrl_sac", "env=gymnasium", "env.id=Pendulum-v1", "total_frames=10000", "agent.lr=1e-3"], -250),
+    ],
+)
+def test_it_learns(overrides: list[str], least: float, rlstack_command: Callable[..., Ended], tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    short = ["threads=1", "eval.episodes=10", "agent.hidden=[64,64]", "seed=0", f"run_dir={run}"]
+    assert rlstack_command("train", *overrides, *short).status == 0
+    found = sorted((run / "evaluations").glob("*.json"))
+    assert json.loads(found[-1].read_text())["summary"]["eval/return"] > least
