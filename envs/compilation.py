@@ -15,7 +15,7 @@ _listeners: list[Callable[[str], None]] = []
 
 @contextmanager
 def telling(listener: Callable[[str], None]) -> Iterator[None]:
-    """In it, what is compiled is told to ``listener``, a line at a time; else only failures are, as warnings."""
+    """A context that tells ``listener`` what is compiled, a line at a time; else only failures are, as warnings."""
     _listeners.append(listener)
     try:
         yield

@@ -3,6 +3,6 @@
 GROUP = "agents"
 """What belongs to the agents of worlds that have several, ``[W, A, ...]``."""
 MEMORY = "memory"
-"""At the root or in the group ``agents``: what a policy remembers of the episode; see :class:`envs.world.World`."""
+"""A policy's memory of the episode, at the root or in the group ``agents``; see :class:`envs.world.World`."""
 ACTION_MASK = "action_mask"
 """Beside the observation: which choices are allowed, bool."""

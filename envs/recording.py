@@ -102,7 +102,7 @@ class EpisodeRecorder(ABC, Generic[Frame, Recorded]):
 
     @abstractmethod
     def _recording(self, frames: list[Frame], title: str) -> Recorded:
-        """Of the frames of an episode, one at least."""
+        """The recording of an episode's frames, one at least."""
 
     # -- what it does --------------------------------------------------------------------------------------------
 

@@ -37,7 +37,7 @@ class Turns:
         return not self._size or self._calls >= self.EVERY
 
     def places(self, ended: Tensor) -> Tensor:
-        """For worlds ``[W]`` bool that end, which beginning comes next, ``[W]``; for the others any."""
+        """The index ``[W]`` of the next beginning for worlds ``[W]`` bool that end; for the others any."""
         self._calls += 1
         rank = ended.cumsum(0)
         places = (self._next + rank - 1) % self._size

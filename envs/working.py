@@ -27,7 +27,7 @@ class Work:
         self.done, self.note, self.over = 0, "", False
 
     def reach(self, done: int, note: str = "") -> None:
-        """So much is done now.
+        """Tells that so much is done now.
 
         Raises:
             KeyboardInterrupt: whoever follows wants it to end.
@@ -55,7 +55,7 @@ _current: ContextVar[Work | None] = ContextVar("current", default=None)
 
 @contextmanager
 def following(follower: Follower) -> Iterator[None]:
-    """In it, ``follower`` is called as work begins, after each of its steps and at its end, instead of an outer one."""
+    """Calls ``follower``, and no outer one, as work in the context begins, after each of its steps and at its end."""
     outer = _follower.get()
     _follower.set(follower)
     try:

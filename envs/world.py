@@ -27,7 +27,7 @@ from .recording import EpisodeRecorder, EpisodeRecording
 from .waiting import looks_are_free
 
 MOST_STEPS = 1_000_000_000
-"""Of an episode at most; counters of steps are whole numbers in floating-point statistics."""
+"""The most steps of an episode; counters of steps are whole numbers in floating-point statistics."""
 
 Act = Callable[[Any, Tensor | None], dict[str, Tensor]]
 """A policy on plain tensors: of an observation and an action mask (None without one) ``action`` and further entries."""
@@ -100,7 +100,7 @@ class WorldHooks:
     drawing_options: ClassVar[dict[str, dict[str, Any]]] = {}
     """Constructor options, mappings all, without which the world draws nothing. ``rlstack watch``."""
     tie_breaker: ClassVar[str] = "return"
-    """Of two evaluations with the same success, the better one has more of this statistic. For ``best.pt``."""
+    """The statistic that decides between two evaluations with the same success: more is better. For ``best.pt``."""
     observing: ClassVar[tuple[str, ...]] = ()
     """Functions (``package.module:function`` or ``...:Class.method``) that make what is seen of the worlds' state.
     ``rlstack diagnose`` tells their time from the rest of a step."""
@@ -146,7 +146,7 @@ class WorldHooks:
     """Makes a module without parameters that turns an observation ``[..., F]`` (or a dict of such) into the numbers a
     network should get; None: the observation itself. Agents with ``inputs: features``."""
     nearest_obstacle: Callable[[Any], Tensor] | None = None
-    """Of an observation, how far the nearest obstacle is, ``[...]`` in m. Agents whose risk level follows it."""
+    """The distance ``[...]`` in m of the nearest obstacle in an observation. Agents whose risk level follows it."""
     carries_memory: bool = False
     """What a policy leaves under :data:`MEMORY` it finds there at the next step, zeros where an episode has ended.
     Recurrent policies, which keep it themselves where this is False."""
@@ -157,7 +157,7 @@ class WorldHooks:
     stage_names: tuple[str, ...] = ()
     """What these are called, where a curriculum may name them."""
     pictures_per_second: float = 20.0
-    """At how many steps a second a world is meant to be watched that shows itself by :meth:`render` alone."""
+    """The steps a second at which to watch a world that shows itself by :meth:`render` alone."""
 
     @property
     def innermost(self) -> Any:
@@ -212,7 +212,7 @@ class WorldHooks:
         raise NotImplementedError(f"{type(self).__name__} takes actions alone")
 
     collect: Callable[[Act, int], tuple[TensorDict, TensorDict]] | None = None
-    """Of a policy and a number of steps T, a batch ``[W, T]`` and the next root, where the world can make many steps
+    """Takes T steps with a policy: a batch ``[W, T]`` and the next root; None unless the world makes many steps
     faster than one after another. The collector, on the CPU."""
 
     def recorder(self, worlds: Sequence[int], titles: Sequence[str] | None = None) -> EpisodeRecorder[Any, Any] | None:

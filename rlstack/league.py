@@ -267,7 +267,7 @@ def _env_of(players: dict[str, Source]) -> dict[str, Any]:
 
 
 def train_arguments(given: list[str]) -> list[str]:
-    """Without the word ``train``, and with the league's world in its place, so that recipes for it are found."""
+    """Replaces the word ``train`` by the league's world, so that recipes for it are found."""
     opened = [f"++{entry}" if entry.startswith(("agent.", "env.")) else entry for entry in given]
     world = [] if any(entry.startswith("env=") for entry in given) else _group_of(given)
     result: list[str] = []

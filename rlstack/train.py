@@ -41,7 +41,7 @@ def _named(plain: dict[str, Any]) -> dict[str, str]:
 
 
 def _placed(plain: dict[str, Any]) -> dict[str, Any]:
-    """In a sweep, the run's folder is in that of the sweep unless it was given."""
+    """Puts the run's folder into that of a sweep unless it was given."""
     from rlstack.sweeps.folder import in_sweep, run_of_job
 
     named = isinstance(plain["agent"], dict) and isinstance(plain["env"], dict)  # if not, that is told later
@@ -51,7 +51,7 @@ def _placed(plain: dict[str, Any]) -> dict[str, Any]:
 
 
 def _completed(plain: dict[str, Any]) -> dict[str, Any]:
-    """With all options of a world or an algorithm without a yaml of ours, which its class alone knows."""
+    """Adds all options of a world or an algorithm without a yaml of ours, which its class alone knows."""
     world, algorithm = (_named_in(plain, *place) for place in (("env", "name"), ("agent", "algorithm")))
     own_world, own_algorithm = is_own(world), ":" in algorithm
     if not own_world and not own_algorithm:

@@ -139,7 +139,7 @@ class ArenaRecording(EpisodeRecording):
             raise ValueError("frames: a recording needs at least one")
 
     def animation(self) -> Animation:
-        """By steps of the game."""
+        """The episode as a film, by steps of the game."""
         from .render import ArenaAnimation
 
         return ArenaAnimation(self)

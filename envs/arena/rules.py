@@ -156,7 +156,7 @@ class ArenaRules:
 
     @property
     def new_spawner_health(self) -> float:
-        """Of a spawner at the beginning of a phase."""
+        """The health of a spawner at the beginning of a phase."""
         return float(int(self.spawner_health * self.stage.spawner_health))
 
     def period(self, phase: int) -> int:

@@ -87,7 +87,7 @@ class MarineNavRecording(EpisodeRecording):
             self.perceived_mask = mask.astype(bool)
 
     def animation(self) -> Animation:
-        """By frames, ten times faster than it was."""
+        """The episode as a film, ten times faster than it was."""
         from .render import MarineNavAnimation
 
         return MarineNavAnimation(self)

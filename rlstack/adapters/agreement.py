@@ -14,7 +14,7 @@ from torchrl.data import Composite, TensorSpec
 from rlstack.agents.interface import Interface
 
 Act = Callable[[Any, Tensor | None], Tensor]
-"""From an observation ``[N]`` and, where the env has one, an action mask ``[N, n]`` to the env's actions."""
+"""A function of an observation ``[N]`` and, where the env has one, an action mask ``[N, n]``: the env's actions."""
 
 TOLERANCE = 1e-5
 """The largest difference of equal continuous actions, in the env's units, or of half their range if that is larger."""

@@ -26,7 +26,7 @@ from rlstack.config import ConfigError
 from rlstack.files.safe_load import first_line, forward_arguments
 
 Graph = Callable[[list[Tensor]], Any]
-"""From the leaves of an observation ``[N, *shape]``, in order (the action mask last, where the env has one), to the
+"""Maps the leaves of an observation ``[N, *shape]``, in order (the action mask last, where there is one), to the
 output."""
 
 

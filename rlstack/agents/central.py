@@ -115,7 +115,7 @@ class Mates:
         return place // time, place % time
 
     def values(self, features: Tensor | None = None) -> Tensor:
-        """Of all decisions, ``[B, T, 1]``; their own encodings ``[B, T, F]`` may be known already."""
+        """The values of all decisions, ``[B, T, 1]``; their own encodings ``[B, T, F]`` may be known already."""
         if features is None:
             features = self.critic.encoder(self._observation)
         return self.critic.head(torch.cat((features, self._all(features)), -1))
@@ -149,7 +149,7 @@ class Mates:
     def values_after(
         self, sequences: TensorDictBase, ends: Tensor, encoded: Callable[[tuple[Tensor, Tensor]], Tensor]
     ) -> Tensor:
-        """Of the states that follow some decisions, by what everyone sees then.
+        """The values of the states that follow some decisions, by what everyone sees then.
 
         Others are there who go on, or who are cut off at the same step. Those who died with it, or before, are not;
         nor are newcomers.

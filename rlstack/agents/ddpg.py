@@ -46,7 +46,7 @@ class DDPG(OffPolicy):
         self.critic_optimizer = self.add_optimizer("lr_critic", *self.critics, max_grad_norm=c.max_grad_norm)
 
     def make_loss(self) -> DDPGLoss:
-        """Of the networks that the agent has now."""
+        """The loss of the networks that the agent has now."""
         c = self.config
         return DDPGLoss(self.actor, self.critics, c.gamma, c.critic_loss, c.raw_penalty)
 

@@ -177,7 +177,7 @@ class OffPolicy(Agent):
         return transitions(sequences, everyone=self.interface.group is None)
 
     def _own(self, sequences: TensorDictBase) -> TensorDictBase:
-        """With actions as the agent has them, and nothing that it does not learn from."""
+        """The sequences with actions in the agent's form, without entries that it does not learn from."""
         if self.interface.group is not None:
             sequences = sequences.exclude(STAYS)
         if self.interface.as_is:
@@ -236,7 +236,7 @@ class ValueBased(OffPolicy):
 
     @abstractmethod
     def action_values(self, observation: Any) -> Tensor:
-        """By which it chooses in an observation ``[...]``, ``[..., n]``."""
+        """The values ``[..., n]`` by which it chooses in an observation ``[...]``."""
 
     def values_as_logits(self, observation: Any) -> Tensor:
         """Values for imitation, of a normalised batch ``[N]``, ``[N, n]``."""

@@ -29,7 +29,7 @@ from .interface import Interface
 from .optimizer import Info
 
 LOG_STD_RANGE = (-20.0, 5.0)
-"""Of actions in [-1, 1], and wide enough for those without bounds."""
+"""The range of log standard deviations: for actions in [-1, 1], and wide enough for those without bounds."""
 
 
 class OnPolicy(Agent):
@@ -88,7 +88,7 @@ class OnPolicy(Agent):
     # -- acting --------------------------------------------------------------------------------------------------
 
     def distribution(self, observation: Any, mask: Tensor | None = None) -> Distribution:
-        """Of actions, for a normalised observation."""
+        """The distribution of actions for a normalised observation."""
         return self._distribution(self.actor(observation), mask)
 
     def _distribution(self, out: Tensor, mask: Tensor | None) -> Distribution:
@@ -98,7 +98,7 @@ class OnPolicy(Agent):
         return Hybrid(numbers, Choices(out[..., self.numbers :], self.choices, mask)) if self.choices else numbers
 
     def policy_and_value(self, batch: TensorDictBase) -> tuple[Distribution, Tensor]:
-        """Of a batch ``[N]`` of normalised observations, values ``[N]``; layers that both share run once."""
+        """Distribution and values ``[N]`` of normalised observations ``[N]``; layers that both share run once."""
         observation, mask = batch.get("observation"), batch.get("action_mask", None)
         if not self.config.shared_layers:
             return self.distribution(observation, mask), self._value(self.critic.encoder(observation), batch)
@@ -187,14 +187,14 @@ class OnPolicy(Agent):
         return self._kept(entries, sequences)
 
     def _values(self, observation: Any, sequences: TensorDictBase) -> tuple[Tensor, Tensor]:
-        """Of all (scaled) observations ``[B, T]`` and of those that follow them, ``[B, T, 1]``."""
+        """The values of all (scaled) observations ``[B, T]`` and of those that follow them, ``[B, T, 1]``."""
         value = self.critic(observation) if self.mates is None else self.mates.values()
         return value, self._next_values(value, sequences)
 
     def _next_values(
         self, value: Tensor, sequences: TensorDictBase, encoded: Callable[[Any], Tensor] | None = None
     ) -> Tensor:
-        """Of the true next states: the following entry's value, computed anew where a sequence or an episode ends.
+        """The values of the true next states: the following entry's, computed anew where a sequence or an episode ends.
 
         Args:
             encoded: encodings of what follows the decisions of an index, for a central critic that knows them already.
@@ -233,7 +233,7 @@ class OnPolicy(Agent):
         return told
 
     def plain_objective(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
-        """Without the report, which nobody reads of most minibatches."""
+        """The objective without its report, which nobody reads for most minibatches."""
         return self.objective(batch, report=False)
 
     def refresh(self) -> None:

@@ -20,13 +20,13 @@ from .descent import Adam, clip, norm_of
 
 Info: TypeAlias = dict[str, Tensor]
 Loss: TypeAlias = Callable[[TensorDictBase], tuple[Tensor, Info]]
-"""Of a batch: a scalar that is a mean over it, and what is to be reported of it."""
+"""A function of a batch: returns a scalar that is a mean over it, and its metrics."""
 
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 class Refusal(NamedTuple):
-    """Why a step was not taken.
+    """The reason why a step was not taken.
 
     Attributes:
         terms: what of the loss's report is not finite.
@@ -93,7 +93,7 @@ class Optimizer:
         self.norms: list[Tensor] = []
 
     def compile(self, compiler: Compiler, what: str) -> None:
-        """From now on a step is one graph; same results but for rounding.
+        """Makes a step one graph; same results but for rounding.
 
         Raises:
             CannotCompile: not such steps, it says why.
@@ -165,7 +165,7 @@ class Optimizer:
         return value, {**info, **dict(zip(scalars, told))}
 
     def autocast(self, enabled: bool = True) -> AbstractContextManager[Any]:
-        """In it, networks run in the precision of the forward passes."""
+        """A context in which networks run in the precision of the forward passes."""
         return nullcontext() if self._dtype is None or not enabled else torch.autocast(self._device, self._dtype)
 
     def _step(self, loss: Tensor, info: Info, batch: TensorDictBase) -> Tensor:

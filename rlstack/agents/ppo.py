@@ -82,7 +82,7 @@ class PPO(OnPolicy):
         return super().normalizes_steps and self.config.normalize_over == "minibatch"
 
     def objective(self, batch: TensorDictBase, report: bool = True) -> tuple[Tensor, Info]:
-        """At first that of the value function alone, where so wanted (``value_first``)."""
+        """The loss; with ``value_first`` at first that of the value function alone."""
         if self.config.value_first and self.frames < self.config.value_first:
             told: tuple[Tensor, Info] = self.loss.critic_loss(batch)
             return told

@@ -98,7 +98,7 @@ class Recurrent(Agent):
         return sum(self.memories[name].core.memory_size for name in names)
 
     def part(self, memory: Tensor, name: str) -> Tensor:
-        """That of one network, of the memory ``[..., M]`` of all."""
+        """One network's part of the memory ``[..., M]`` of all."""
         sizes = [network.core.memory_size for network in self.memories.values()]
         return memory.split(sizes, -1)[list(self.memories).index(name)]
 
@@ -162,7 +162,7 @@ class Recurrent(Agent):
         return value if share is None else value * share.mean(), info
 
     def shared_out(self, batch: TensorDictBase, active: Tensor) -> TensorDictBase:
-        """With what each row has a share of in the mean over the batch, where the batch is going to be split.
+        """Adds the share of each row in the mean over the batch, where the batch is going to be split.
 
         Args:
             active: ``[N, L]``, decisions that are learned from.
@@ -335,7 +335,7 @@ class RecurrentOffPolicy(Recurrent, OffPolicy):
         super().remember(sequences if MEMORY in sequences.keys() else self._followed(sequences))  # noqa: SIM118
 
     def _followed(self, sequences: TensorDictBase) -> TensorDict:
-        """With the memory that this agent would have had where another one acted."""
+        """Adds the memory that this agent would have had where another one acted."""
         core, windows, active = self.memories[self.ACTING], self.n_step, sequences.get("active")
         begun = windows.following
         if begun is None or len(begun) != len(active):
@@ -367,7 +367,7 @@ class RecurrentOffPolicy(Recurrent, OffPolicy):
     # -- learning ------------------------------------------------------------------------------------------------
 
     def objective(self, batch: TensorDictBase, *args: Any, **options: Any) -> tuple[Tensor, Info]:
-        """Of windows ``[N]``; the error of a window is a mixture of its steps' largest and mean (R2D2)."""
+        """The loss of windows ``[N]``; the error of a window is a mixture of its steps' largest and mean (R2D2)."""
         value, info = super().objective(batch, *args, **options)
         if "td_error" in info:
             active, burn_in = batch.get("active"), self._burn_in(batch)

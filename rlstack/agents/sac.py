@@ -27,7 +27,7 @@ from .optimizer import Info
 
 CRITICS = ("critic_1", "critic_2")
 LOG_ALPHA_RANGE = (-20.0, 10.0)
-"""Of the learned temperature: an entropy that cannot reach its target would move it without end."""
+"""The range of the learned temperature: an entropy that cannot reach its target would move it without end."""
 
 
 class SAC(OffPolicy):
@@ -129,7 +129,7 @@ class SAC(OffPolicy):
         }
 
     def _alpha_loss(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
-        """Of the entropy's distance from its target, the same in every row."""
+        """The temperature's loss; the entropy's distance from its target is the same in every row."""
         return self.loss.alpha_loss(batch.get("gap")[0]), {}
 
     def imitation_loss(self, observation: Any, action: Tensor, mask: Tensor | None) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor
 from envs.keys import GROUP
 
 LEARNED_FROM = frozenset({"observation", "action", "reward", "raw_action", "log_prob", "memory"})
-"""Of a batch, what an agent sees; what else a world tells is its own business."""
+"""The entries of a batch that an agent learns from; others are the world's own business."""
 _HALF = (torch.float16, torch.bfloat16)
 
 
@@ -69,7 +69,7 @@ def leaves(
 
 
 class Sum:
-    """Of all numbers of some tensors: finite only if all of them are. A GPU's is fetched without waiting for it."""
+    """The sum of all numbers of some tensors, finite only if all of them are; a GPU's is fetched without waiting."""
 
     def __init__(self, values: list[Tensor]) -> None:
         sums = [value.sum(dtype=torch.float32 if value.dtype in _HALF else None) for value in values]

@@ -1,4 +1,4 @@
-"""From the env's layout to the learner's: agents folded into the batch, n-step returns, transitions."""
+"""The way from the env's layout to the learner's: agents folded into the batch, n-step returns, transitions."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def transitions(sequences: TensorDictBase, everyone: bool = False) -> TensorDict
 
 
 def kept(entries: Any, active: Tensor) -> Any:
-    """Of a tensor or tensordict ``[B, T, ...]`` the entries that are ``active [B, T]``, ``[N, ...]``.
+    """The entries ``[N, ...]`` of a tensor or tensordict ``[B, T, ...]`` that are ``active [B, T]``.
 
     What indexing by ``active`` gives; but that asks a GPU how many there are once for every tensor, this once for all.
     """

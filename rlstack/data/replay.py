@@ -150,7 +150,7 @@ class MemmapRows(Rows, LazyMemmapStorage):
         self.sample_device = self.device if sample_device is None else indexed(sample_device)
 
     def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> None:
-        """As that of :class:`Rows`.
+        """Writes as :class:`Rows` does.
 
         Raises:
             ConfigError: the disk has no room for all rows; a write to a full one would end the process.

@@ -88,11 +88,11 @@ class VerdictRules:
         self.by_share = shares(self.parts) if self.parts else {}
 
     def share(self, *names: str) -> float | None:
-        """Of an iteration; None where iterations have not been measured."""
+        """The share of an iteration that these parts take; None where iterations have not been measured."""
         return sum(self.by_share.get(name, 0.0) for name in names) if self.by_share else None
 
     def gain(self, share: float | None, factor: float) -> float | None:
-        """Of an iteration whose share becomes ``factor`` times as quick; None where that is not known."""
+        """The gain of an iteration whose share becomes ``factor`` times as quick; None where that is not known."""
         return None if share is None else whole_gain(share, factor)
 
     def bottleneck(self) -> Iterator[Advice]:

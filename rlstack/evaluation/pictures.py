@@ -134,7 +134,7 @@ class LiveEpisode:
 
     @property
     def caption(self) -> str:
-        """Such as ``episode 1, step 20: return 3.5, success 0``."""
+        """The line below a picture, such as ``episode 1, step 20: return 3.5, success 0``."""
         values = self._statistics.values
         told = ", ".join(f"{name} {float(values[name]):.4g}" for name in _SHOWN if name in values)
         return f"episode {self.number}, step {self.steps}" + (f": {told}" if told else "")

@@ -33,7 +33,7 @@ DEFINITIONS = {
     "collision": "share of episodes with a collision",
     "length": "mean number of steps over all episodes",
 }
-"""Of the numbers in a summary; any other statistic of a world is its mean over all episodes."""
+"""Meanings of the numbers in a summary; any other statistic of a world is its mean over all episodes."""
 
 _OF_SUCCESSES = ("time", "energy")
 Row = dict[str, Any]

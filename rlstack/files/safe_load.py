@@ -110,5 +110,5 @@ def reason(error: Exception) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Of an error's text; its type where there is none."""
+    """The first line of an error's text; its type where there is none."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]

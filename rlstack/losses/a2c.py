@@ -146,7 +146,7 @@ class A2CLoss(PolicyGradientLoss):
 
 
 def entropy_of(distribution: Any) -> Tensor:
-    """Of a distribution ``[...]``; of one without a formula, an estimate by one sample with gradients."""
+    """The entropy of a distribution ``[...]``; of one without a formula, an estimate by one sample with gradients."""
     try:
         entropy: Tensor = distribution.entropy()
     except NotImplementedError:

@@ -39,7 +39,7 @@ class C51Loss(Loss):
         self.double_targets = double
 
     def logits(self, tensordict: TensorDictBase, target: bool = False) -> Tensor:
-        """Of the return of every action, ``[..., n, K]``."""
+        """The logits of every action's return, ``[..., n, K]``."""
         network = self.target_network if target else self.network
         out: Tensor = self.output(network, tensordict, self.tensor_keys.action_value)
         return out.transpose(-2, -1) if isinstance(network, TensorDictModuleBase) else out
@@ -96,6 +96,6 @@ def project_distribution(probabilities: Tensor, target_atoms: Tensor, atoms: Ten
 
 
 def _of_action(values: Tensor, action: Tensor) -> Tensor:
-    """Of ``[..., n, K]`` those of the actions ``[..., 1]``, ``[..., K]``."""
+    """Picks from ``[..., n, K]`` the values of the actions ``[..., 1]``: ``[..., K]``."""
     index = action.unsqueeze(-1).expand(*action.shape, values.shape[-1])
     return values.gather(-2, index).squeeze(-2)

@@ -94,6 +94,6 @@ class QuantileLoss(Loss):
 
 
 def _of_action(quantiles: Tensor, action: Tensor) -> Tensor:
-    """Of ``[..., n, actions]`` those of the actions ``[..., 1]``, ``[..., n]``."""
+    """Picks from ``[..., n, actions]`` the quantiles of the actions ``[..., 1]``: ``[..., n]``."""
     index = action.unsqueeze(-2).expand(*quantiles.shape[:-1], 1)
     return quantiles.gather(-1, index).squeeze(-1)

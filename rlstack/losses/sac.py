@@ -19,7 +19,7 @@ from rlstack.networks.distributions import legal, masked_logits
 from .base import Loss, Metrics, frozen
 
 ENTROPY_SHARE = 0.89
-"""Of the entropy of uniform choices: what discrete policies aim at unless ``target_entropy`` is given."""
+"""The share of the entropy of uniform choices that discrete policies aim at unless ``target_entropy`` is given."""
 
 
 class Temperature(nn.Module):
@@ -210,7 +210,7 @@ class DiscreteSACLoss(SACLoss):
         return ENTROPY_SHARE * math.log(action_size)
 
     def log_probabilities(self, tensordict: TensorDictBase, target: bool = False) -> Tensor:
-        """Of all choices in a state, ``[..., n]``."""
+        """The log-probabilities of all choices in a state, ``[..., n]``."""
         logits = self.output(self.target_actor if target else self.actor, tensordict, "logits")
         return masked_logits(logits, tensordict.get(self.tensor_keys.action_mask, None)).log_softmax(-1)
 

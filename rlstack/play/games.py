@@ -34,7 +34,7 @@ class GameResult(NamedTuple):
 
     @property
     def score(self) -> float:
-        """Of the first: 1 won, 0.5 drawn, 0 lost."""
+        """The score of the first: 1 won, 0.5 drawn, 0 lost."""
         return 0.5 + 0.5 * ((self.points_first > self.points_second) - (self.points_first < self.points_second))
 
     @property
@@ -63,7 +63,7 @@ class WinLossRecord:
 
     @classmethod
     def of(cls, name: str, games: Iterable[GameResult], opponent: str | None = None) -> WinLossRecord:
-        """Of a player's games, or of those against one opponent."""
+        """The record of a player's games, or of those against one opponent."""
         seen = [
             game.seen_by(name) for game in games if name in game[:2] and opponent in (None, game.first, game.second)
         ]
@@ -106,7 +106,7 @@ def _rate(name: str, wins: int, games: int) -> dict[str, float | None]:
 
 
 def pairing(first: str, second: str, games: int, played: int = 0) -> Schedule:
-    """So many games of two players who have played some, sides swapped in every other one."""
+    """A schedule of further games between two players, sides swapped in every other one."""
     return [(first, second) if game % 2 == 0 else (second, first) for game in range(played, played + games)]
 
 

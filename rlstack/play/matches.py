@@ -63,7 +63,7 @@ class GameRunner:
         self.players: dict[str, Player] = {}
 
     def build(self, num_worlds: int, seed: int) -> EnvBase:
-        """So many worlds."""
+        """Builds so many worlds."""
         try:
             options = {**self.options, **envs.world_hooks(self.world).two_sided_options}
             return evaluation_world(self.world, options, num_worlds, self.device, seed)

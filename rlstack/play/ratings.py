@@ -348,7 +348,7 @@ class Glicko2(Ratings):
         return known._replace(deviation=self.anchor_deviation) if name in self.anchors else known
 
     def expected(self, first: str, second: str) -> float:
-        """With both deviations in one, as the paper's E takes one alone."""
+        """The expected score, with both deviations in one, as the paper's E takes one alone."""
         ours, theirs = self.whole(first), self.whole(second)
         both = math.hypot(ours.deviation, theirs.deviation) / GLICKO_SCALE
         return expectation((ours.rating - CENTRE) / GLICKO_SCALE, (theirs.rating - CENTRE) / GLICKO_SCALE, both)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .players import Player
 
 EMPTY = -1
-"""In an assignment: nobody drives this side, its action comes from elsewhere."""
+"""The entry of an assignment for a side that nobody drives: its action comes from elsewhere."""
 
 
 def sides_of(env: EnvBase) -> Sides:

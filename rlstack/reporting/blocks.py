@@ -93,7 +93,7 @@ class Section:
 
     @property
     def id(self) -> str:
-        """For links within the page."""
+        """The anchor of links within the page."""
         return self.title.lower().replace(" ", "-")
 
 

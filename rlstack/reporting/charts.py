@@ -88,7 +88,7 @@ def aligned(curves: Sequence[Curve]) -> tuple[Series, Series]:
 
 
 def thinned(curve: Curve) -> Curve:
-    """At most :data:`MOST` points, each the mean of neighbours."""
+    """Reduces a curve to at most :data:`MOST` points, each the mean of neighbours."""
     count = len(curve.frames)
     if count <= MOST:
         return curve
@@ -258,7 +258,7 @@ class ParallelAxis:
         self._names = list(dict.fromkeys(map(written, values)))
 
     def place(self, value: Any) -> float:
-        """Of a value."""
+        """The position of a value on the axis."""
         if self.scale == "names":
             return (self._names.index(written(value)) + 0.5) / len(self._names)
         if self.scale == "log":

@@ -16,10 +16,10 @@ SHARES = ("success", "collision", "win_rate")
 """Statistics between 0 and 1."""
 _STAGE = "curriculum/stage"
 SINGLE = 3
-"""Of no more groups than these, the single runs are drawn, too."""
+"""The largest number of groups whose single runs are drawn, too."""
 _SHOWN = 6
 FIRST = ("success", "return", "length", "time", "energy", "collision")
-"""Of an evaluation's statistics, those that are shown first."""
+"""The statistics of an evaluation that are shown first."""
 _LAST = ("episodes", "updates")
 _APART = ("eval", "train", "curriculum", "play", "time", "system", "imitation", "schedule")
 
@@ -75,7 +75,7 @@ def sections(comparison: GroupComparison) -> list[Section]:
 
 
 def _place(metric: str) -> int:
-    """Of a metric among those of its section: first what is asked for first, last what only grows."""
+    """The place of a metric among those of its section: first what is asked for first, last what only grows."""
     name = metric.rpartition("/")[2]
     return FIRST.index(name) if name in FIRST else len(FIRST) + (name in _LAST)
 

@@ -53,7 +53,7 @@ class RunGroup:
 
     @property
     def seeds(self) -> str:
-        """Such as ``3 seeds``."""
+        """The number of seeds in words, such as ``3 seeds``."""
         return f"{len(self.runs)} seeds" if len(self.runs) > 1 else "1 seed"
 
 
@@ -185,7 +185,7 @@ def returns_of(evaluation: StoredEvaluation) -> list[tuple[str, float]]:
 
 
 def compared_by(runs: Sequence[StoredRun]) -> str | None:
-    """Of evaluations if there are any: success where all that were evaluated have it, else return.
+    """The metric to compare by, of evaluations if there are any: success where all evaluated runs have it, else return.
 
     The same of episodes while training where no run was evaluated; None where no run has anything.
     """
@@ -211,7 +211,7 @@ class GroupComparison:
 
     @classmethod
     def of(cls, groups: list[RunGroup], metric: str | None = None) -> GroupComparison:
-        """By a metric, or by what the runs have."""
+        """Compares groups by a metric; None: by :func:`compared_by`."""
         return cls(groups, metric or compared_by([run for group in groups for run in group.runs]))
 
     @property
@@ -221,7 +221,7 @@ class GroupComparison:
 
     @cached_property
     def scores(self) -> dict[str, GroupScore | None]:
-        """Of the groups by label."""
+        """The scores of the groups by label."""
         metric = self.metric
         return {group.label: None if metric is None else GroupScore.of(group.runs, metric) for group in self.groups}
 
@@ -237,7 +237,7 @@ class GroupComparison:
 
     @cached_property
     def colours(self) -> dict[str, int | None]:
-        """Of the groups by label: of more than there are colours, the best have one."""
+        """The groups' colours by label; if there are more groups than colours, the best have one."""
         chosen = self.groups if len(self.groups) <= COLOURS else self.ranked[:COLOURS]
         return {group.label: chosen.index(group) if group in chosen else None for group in self.groups}
 

@@ -203,7 +203,7 @@ def _environments(run: StoredRun) -> Iterator[dict[str, str]]:
 
 
 def status(run: StoredRun) -> str:
-    """Such as ``complete``, or ``50% of 1,000`` frames."""
+    """The state of a run in words, such as ``complete``, or ``50% of 1,000`` frames."""
     if run.total_frames is None:
         return "of unknown length"
     return "complete" if run.complete else f"{run.frames / run.total_frames:.0%} of {number(run.total_frames)}"

@@ -90,7 +90,7 @@ class StoredRun:
 
     @cached_property
     def frames(self) -> int:
-        """Of the last row that was logged."""
+        """The frames of the last row that was logged."""
         return int(max((curve.frames[-1] for curve in self.curves.values()), default=0))
 
     @property

@@ -120,7 +120,7 @@ def _shape(key: str, value: Any) -> Any:
 
 
 def _filled_up(config: Mapping[str, Any], kind: type) -> Mapping[str, Any]:
-    """With what a stored configuration leaves to be understood; as it is if it is one of another version."""
+    """Adds the defaults that a stored configuration leaves out; one of another version stays as it is."""
     try:
         return to_plain(build(kind, config))
     except ConfigError:

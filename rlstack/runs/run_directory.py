@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 CONFIG = "config.yaml"
 LATEST = "latest"
-"""In place of a run's name: the newest run; a folder of that name is ``./latest``."""
+"""The word for the newest run, in place of a run's name; a folder of that name is ``./latest``."""
 OF_THE_DISK = {
     getattr(errno, name)
     for name in ("ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EIO", "EACCES", "EPERM", "ESTALE", "ENXIO", "ENODEV")

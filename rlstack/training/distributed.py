@@ -134,7 +134,7 @@ class Ranks:
         return seed if self.first else int(np.random.SeedSequence((seed, self.index)).generate_state(1)[0])
 
     def attach(self, agent: Agent, seed: int | None) -> None:
-        """From here on the agents of all ranks learn together.
+        """Lets the agents of all ranks learn together from here on.
 
         Args:
             seed: of a run that begins: all take the first rank's networks, and each its own random numbers. None of a

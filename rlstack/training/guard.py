@@ -196,7 +196,7 @@ class Guard(Hook):
         return f"; see {self._file}" if self._written else ""
 
     def _told(self, found: Finding, batch: TensorDictBase, before: int) -> str:
-        """With the frame of the run, of a batch that begins after so many."""
+        """The finding in words, with its frame in the run, for a batch that begins after ``before`` frames."""
         if found.step:
             earlier = batch[..., : found.step]
             before += count_frames(earlier, flatten_agents(earlier, self._agent.interface.group), self._unit)

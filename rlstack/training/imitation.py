@@ -226,7 +226,7 @@ def _acting_parameters(agent: Agent, batch: TensorDictBase) -> list[Tensor]:
 
 @contextmanager
 def _as_in_greedy_acting(agent: Agent) -> Iterator[None]:
-    """Without the noise of noisy layers, which greedy acting leaves out as well."""
+    """A context without the noise of noisy layers, which greedy acting leaves out as well."""
     modules = [module for network in agent.networks.values() for module in network.modules()]
     modes = [module.training for module in modules]
     for network in agent.networks.values():

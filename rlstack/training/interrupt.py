@@ -71,9 +71,9 @@ class Interrupts(Hook):
 
 @contextmanager
 def stopping_between_steps(show: Callable[[Work], None]) -> Iterator[None]:
-    """In it, the first SIGINT lets a step of work (:mod:`envs.working`) end, the second one interrupts at once.
+    """Lets the first SIGINT in the context end a step of work (:mod:`envs.working`); the second interrupts at once.
 
-    So does one where there is no work.
+    Where there is no work, the first one does, too.
 
     Args:
         show: is told of all work.

@@ -19,7 +19,7 @@ from rlstack.runs.worlds import world_options
 from .config import RESUMABLE
 
 FOLDER = "runs"
-"""Of a league's runs, in its folder."""
+"""The name of the folder of a league's runs."""
 USUAL = {"refresh": 20, "loaded": 20}
 """Options of ``env.opponents`` that differ in a league from their defaults."""
 

@@ -241,7 +241,7 @@ class Training:
         self.last_frame = self.frames
 
     def following_work(self) -> AbstractContextManager[None]:
-        """In it, work (:mod:`envs.working`) is shown, and told to all hooks."""
+        """A context in which work (:mod:`envs.working`) is shown, and told to all hooks."""
 
         def follow(work: Work) -> None:
             self.progress.work(work)

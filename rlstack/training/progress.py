@@ -248,7 +248,7 @@ class _WorkStatus:
 
     @property
     def text(self) -> str:
-        """Such as ``evaluating: 30 of 120 episodes, step 512, left 0:00:21``."""
+        """The line to show, such as ``evaluating: 30 of 120 episodes, step 512, left 0:00:21``."""
         work, of = self._work, ""
         left = ""
         if work.total is not None:

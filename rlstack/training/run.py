@@ -136,7 +136,7 @@ def run_name(agent: dict[str, Any], env: dict[str, Any], seed: int) -> str:
 
 
 def debugged(plain: dict[str, Any]) -> dict[str, Any]:
-    """With ``debug`` few frames in a few small worlds, every part of a run exercised.
+    """Shortens a run with ``debug`` to few frames in a few small worlds, every part of it exercised.
 
     ``debug=true`` makes :data:`DEBUG_FRAMES`, a number makes so many. Rollouts are so short that at least four of them
     are in these, however many agents act.

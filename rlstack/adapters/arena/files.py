@@ -24,7 +24,7 @@ from rlstack.config import ConfigError
 from rlstack.files.safe_load import load_json, load_tensors, reason
 
 NONE = "none"
-"""In place of a file of statistics: the agent was trained without."""
+"""The word in place of a file of statistics for an agent that was trained without."""
 
 _STEPS = re.compile(r"(?P<run>.+)_(?P<steps>\d+)_steps")
 _FINAL = "_final"

@@ -76,7 +76,7 @@ class RobotHistory:
 
     @classmethod
     def from_lists(cls, observations: Any, actions: Any, trajectories: Any, relations: Any) -> RobotHistory:
-        """From the four lists of one robot in the file.
+        """Reads the four lists of one robot in the file.
 
         Raises:
             ValueError: they do not fit together.

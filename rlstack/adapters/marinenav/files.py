@@ -252,7 +252,7 @@ def constructor_arguments(arrays: Arrays) -> dict[str, Any]:
 
 
 def _check_constructor(file: Path, arrays: Arrays) -> None:
-    """If it is there: a JSON object that does not contradict the weights."""
+    """Raises unless the file is absent, or a JSON object that does not contradict the weights."""
     if not file.is_file():
         return
     try:

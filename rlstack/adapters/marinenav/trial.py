@@ -21,7 +21,7 @@ from .agents import CONFIGURATIONS
 from .weights import CONTINUOUS
 
 EVALUATION_SEED = 253
-"""Of the evaluation episodes, whatever the seed of the trial."""
+"""The seed of the evaluation episodes, whatever the seed of the trial."""
 _UPDATE_EVERY, _LOG_EVERY = 4, 10_000
 _EVALUATIONS_PER_CHECKPOINT = 10
 # The networks see raw numbers and the published actors steer in jerks: with a third of the decisions and half the
