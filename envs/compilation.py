@@ -87,7 +87,7 @@ class Compiled:
 
 
 def _all_but(constants: Sequence[int]) -> Callable[[Sequence[Any]], list[bool]]:
-    """Which comparisons are made before every call: none with constants, nor with globals of modules."""
+    """A filter of the comparisons before every call: it drops those with constants and with globals of modules."""
     known = ("G[", *(f"arguments[{position}]" for position in constants))
     return lambda guards: [not any(name in guard.name for name in known) for guard in guards]
 
@@ -99,7 +99,7 @@ def _tell(line: str) -> bool:
 
 
 def _failures() -> tuple[type[BaseException], ...]:
-    """What compiling raises, before anything of the function has run."""
+    """The errors that compiling raises before anything of the function has run."""
     from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException
     from torch._inductor.exc import CppCompileError, InvalidCxxCompiler
 

@@ -75,7 +75,7 @@ class SingleWorld(gymnasium.Env[Any, Any]):
         self._is_seeded = False
 
     def _part(self, entries: Any, name: str) -> Any:
-        """What a tensordict or a composite spec holds for the agent, without batch dimensions."""
+        """The agent's entry of a tensordict or a composite spec, without batch dimensions."""
         if self._group:
             return entries.get((self._group, name))[0, 0] if _is_data(entries) else entries[self._group, name][0, 0]
         return entries.get(name)[0] if _is_data(entries) else entries[name][0]

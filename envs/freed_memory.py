@@ -1,4 +1,4 @@
-"""How the C library of this process keeps freed memory."""
+"""Settings of the C library for the memory that this process frees."""
 
 from __future__ import annotations
 

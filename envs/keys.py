@@ -1,7 +1,7 @@
 """Keys of a world's tensordicts that stand for themselves."""
 
 GROUP = "agents"
-"""What belongs to the agents of worlds that have several, ``[W, A, ...]``."""
+"""The group of the agents in worlds that have several, ``[W, A, ...]``."""
 MEMORY = "memory"
 """A policy's memory of the episode, at the root or in the group ``agents``; see :class:`envs.world.World`."""
 ACTION_MASK = "action_mask"

@@ -13,7 +13,7 @@ _OURS = ("envs", "rlstack")
 
 
 def found(target: str) -> Any:
-    """What ``package.module:attribute`` names.
+    """The object that ``package.module:attribute`` names.
 
     Raises:
         ValueError: it cannot be imported, in one line; of a module that has the name of one of ours, the way out.

@@ -16,7 +16,7 @@ class EpisodeStart(Protocol):
     """Worlds at their beginning, and what they show."""
 
     def __len__(self) -> int:
-        """How many worlds."""
+        """The number of worlds."""
 
     def saved(self) -> dict[str, Any]:
         """A nested dict of tensors and numbers."""

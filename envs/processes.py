@@ -85,7 +85,7 @@ class Processes:
             self._processes.append(process)
 
     def __len__(self) -> int:
-        """How many there are, 0 once they are closed."""
+        """Their number, 0 once they are closed."""
         return len(self._connections)
 
     def _start(self, worker: int) -> tuple[Connection, Any]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class EpisodeRecording(ABC):
-    """What happened in an episode of one world. It draws itself, and writes itself where its world has replays.
+    """The recording of an episode of one world. It draws itself, and writes itself where its world has replays.
 
     Attributes:
         overview_columns: pictures in a row of a grid of overviews at most.
@@ -123,7 +123,7 @@ class EpisodeRecorder(ABC, Generic[Frame, Recorded]):
             self._frames[place].append(frame)
 
     def finish(self, place: int) -> Recorded:
-        """What has been recorded of the world at a place in the list; :meth:`begin` begins another recording.
+        """The recording of the world at a place in the list; :meth:`begin` begins another recording.
 
         Raises:
             ValueError: nothing has been added yet.
@@ -133,7 +133,7 @@ class EpisodeRecorder(ABC, Generic[Frame, Recorded]):
         return recording
 
     def recordings(self) -> list[Recorded]:
-        """What has been recorded so far, in the order of the worlds.
+        """The recordings so far, in the order of the worlds.
 
         Raises:
             ValueError: nothing has been added yet.

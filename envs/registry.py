@@ -128,13 +128,13 @@ def world_class(name: str) -> Callable[..., EnvBase]:
 
 
 def world_hooks(name: str) -> type[WorldHooks]:
-    """What a world can be asked before it is built: its class, or the defaults for an env of another make."""
+    """The hooks of a world before it is built: its class, or the defaults for an env of another make."""
     made = made_by(world_class(name))
     return made if issubclass(made, WorldHooks) else WorldHooks
 
 
 def constructor(name: str) -> Callable[..., Any]:
-    """What carries a world's signature: TorchRL's metaclass hides that of a class behind ``(*args, **kwargs)``."""
+    """The callable with a world's signature: TorchRL's metaclass hides that of a class behind ``(*args, **kwargs)``."""
     factory = world_class(name)
     return factory.__init__ if inspect.isclass(factory) else factory
 

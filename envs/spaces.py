@@ -136,7 +136,7 @@ if TYPE_CHECKING:
 
 
 class Observations:
-    """How observations of a space are encoded.
+    """Encodes observations of a space.
 
     Box becomes floating point of its own shape (a scalar ``[1]``); unsigned bytes of two or more dimensions, images,
     stay bytes. Discrete and MultiDiscrete become one-hot vectors, MultiBinary 0-1 vectors. Dict and Tuple nest; entries
@@ -188,7 +188,7 @@ class Observations:
 
 
 class Actions:
-    """How a policy's actions become those of a space.
+    """Turns a policy's actions into those of a space.
 
     Discrete(n) takes an index ``[]`` from 0 to n - 1 whatever its start, MultiDiscrete(nvec) and MultiBinary (choices
     of two) a vector of indices ``[k]``, Box a vector ``[D]`` within its bounds; what is beyond them is clipped.

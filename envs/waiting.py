@@ -1,4 +1,4 @@
-"""Whether asking for a number of a tensor makes the program wait, and how to restart worlds without asking."""
+"""Devices on which reading a number of a tensor makes the program wait, and restarts of worlds without reading."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FREE = {"cpu"}
 
 
 def looks_are_free(device: torch.device | None) -> bool:
-    """Whether branching on data costs nothing there. Elsewhere everything is computed for all, under masks."""
+    """True where branching on data costs nothing. Elsewhere everything is computed for all, under masks."""
     return device is None or device.type in FREE
 
 

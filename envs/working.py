@@ -1,4 +1,4 @@
-"""How far long work has come, told step by step to whoever follows it: to show it, or to end it between two steps."""
+"""Progress of long work, told step by step to whoever follows it: to show it, or to end it between two steps."""
 
 from __future__ import annotations
 

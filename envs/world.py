@@ -129,7 +129,7 @@ class WorldHooks:
         return None
 
     replay_ending: ClassVar[str | None] = None
-    """How the names of replays end, such as ``.npz``; None for a world that has none. Leagues, ``rlstack watch``."""
+    """The ending of replays' names, such as ``.npz``; None for a world that has none. Leagues, ``rlstack watch``."""
 
     @staticmethod
     def load_replay(path: str | Path) -> EpisodeRecording:
@@ -148,14 +148,14 @@ class WorldHooks:
     nearest_obstacle: Callable[[Any], Tensor] | None = None
     """The distance ``[...]`` in m of the nearest obstacle in an observation. Agents whose risk level follows it."""
     carries_memory: bool = False
-    """What a policy leaves under :data:`MEMORY` it finds there at the next step, zeros where an episode has ended.
+    """A policy finds at the next step what it left under :data:`MEMORY`, zeros where an episode has ended.
     Recurrent policies, which keep it themselves where this is False."""
     saves_episodes: bool = False
     """A loaded state goes on within its episodes; False where simulators cannot be saved. Resumed training."""
     num_stages: int = 0
-    """How many stages of difficulty :meth:`set_stage` knows, 0 for none. Curricula."""
+    """The number of stages of difficulty that :meth:`set_stage` knows, 0 for none. Curricula."""
     stage_names: tuple[str, ...] = ()
-    """What these are called, where a curriculum may name them."""
+    """The names of these, where a curriculum may use them."""
     pictures_per_second: float = 20.0
     """The steps a second at which to watch a world that shows itself by :meth:`render` alone."""
 
@@ -166,7 +166,7 @@ class WorldHooks:
 
     @property
     def total_steps(self) -> int:
-        """How many steps all worlds have taken together, where a schedule needs the number. Collector workers."""
+        """The steps that all worlds have taken together, where a schedule needs the number. Collector workers."""
         return 0
 
     def count_on_from(self, steps: int) -> None:
@@ -174,7 +174,7 @@ class WorldHooks:
 
     @property
     def worker_failures(self) -> int:
-        """How many processes that step simulators have been replaced. The log of a training."""
+        """The number of processes that stepped simulators and have been replaced. The log of a training."""
         return 0
 
     # -- asked of an env: what it does ---------------------------------------------------------------------------
@@ -231,7 +231,7 @@ class WorldHooks:
 
 
 def hooks_of(env: Any) -> WorldHooks:
-    """What an env can be asked: the world that it is, or that TorchRL's transforms are around.
+    """The hooks of an env: those of the world that it is, or that TorchRL's transforms are around.
 
     Envs of other makes have the defaults. So have worlds behind ``ParallelEnv`` and ``SerialEnv``, which run in other
     processes, or not yet.
@@ -269,9 +269,9 @@ class World(WorldHooks, EnvBase):
     batch_locked = True
     carries_memory = saves_episodes = True
     clamps_actions: bool = True
-    """Whether continuous actions beyond the spec's bounds become the bound; False where the rules know larger ones."""
+    """Continuous actions beyond the spec's bounds become the bound; False where the rules know larger ones."""
     choices: Sequence[int] | None = None
-    """How many choices each part of an action has, where :meth:`rand_action` should draw allowed ones."""
+    """The number of choices of each part of an action, where :meth:`rand_action` should draw allowed ones."""
     _pool: StartPool[Any] | None = None
     """Beginnings made in advance, which another seed makes worthless."""
     _begun = False
@@ -378,7 +378,7 @@ class World(WorldHooks, EnvBase):
     def _reset(
         self, tensordict: TensorDictBase | None = None, *, seed: int | Sequence[int] | None = None, **_: Any
     ) -> TensorDict:
-        """What ``reset`` does.
+        """Resets as ``reset`` does.
 
         Args:
             tensordict: with a mask ``_reset [W, 1]``, only its worlds begin anew.
@@ -455,7 +455,7 @@ class World(WorldHooks, EnvBase):
         return len(worlds) > 0
 
     def _restart_where(self, ended: Tensor) -> bool:
-        """What :meth:`_restart` does, of worlds ``[W]`` bool and without a look at which; False if it knows no way."""
+        """Restarts worlds ``[W]`` bool as :meth:`_restart` does, without a look at which; False if it knows no way."""
         return False
 
     def maybe_reset(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -503,7 +503,7 @@ class World(WorldHooks, EnvBase):
         self._enter_stage(stage)
 
     def _enter_stage(self, stage: int) -> None:
-        """What :meth:`set_stage` does, for a world that has stages."""
+        """Does the work of :meth:`set_stage`, in a world that has stages."""
         raise NotImplementedError
 
     def _set_seed(self, seed: int | None) -> None:

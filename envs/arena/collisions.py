@@ -1,4 +1,4 @@
-"""What happens when things touch: shots hit enemies and spawners, enemy shots and enemies hit the player."""
+"""Collisions: shots hit enemies and spawners, enemy shots and enemies hit the player."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SURELY = 1.0e30  # makes a number beyond 1 of any positive one
 
 
 class ShotHits(NamedTuple):
-    """What the player's shots did."""
+    """The effect of the player's shots."""
 
     health: Tensor  # [T, n] of the targets
     shot_ends: Tensor  # [N, n]
@@ -30,7 +30,7 @@ class ShotHits(NamedTuple):
 
 
 class Impact(NamedTuple):
-    """What the collisions of a step did."""
+    """The effect of the collisions of a step."""
 
     changes: dict[str, Tensor]
     reward: Tensor  # [n] float64
@@ -38,7 +38,7 @@ class Impact(NamedTuple):
 
 
 def touching(state: ArenaState, rules: ArenaRules) -> tuple[Tensor, Tensor]:
-    """Which targets the player's shots touch, ``[T, N, n]``, and how far they are from them, ``[2, T, N, n]``."""
+    """True where the player's shots touch targets, ``[T, N, n]``, and the offsets between them, ``[2, T, N, n]``."""
     away = state.targets[:, :, None] - state.shots[:, None]
     away = away + (~flying(state, rules)).to(away.dtype) * FAR
     radii = per_target(away, rules, rules.enemy_radius, rules.spawner_radius)
@@ -123,7 +123,7 @@ def collide(state: ArenaState, touch: Tensor, rounds: int, rules: ArenaRules, ta
 
 
 def _blows(health: Tensor, damage: float) -> Tensor:
-    """How many blows it takes to kill the player."""
+    """The number of blows that kill the player."""
     return (health / damage).ceil()
 
 

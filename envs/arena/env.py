@@ -29,7 +29,7 @@ STATISTICS = (
     *("return", "length", "success", "time", "phase", "spawners", "enemies", "health"),
     *("damage_dealt", "damage_taken"),
 )
-"""What is known about an episode."""
+"""The statistics of an episode."""
 
 _SIGNED = ("player_state", "combat_targets")
 _TRIM_EVERY = 128

@@ -79,7 +79,7 @@ def flight_time(position: Tensor, velocity: Tensor, rules: ArenaRules, slack: fl
 
 
 def outside(position: Tensor, rules: ArenaRules) -> Tensor:
-    """Whether centres ``[2, ...]`` are outside of the arena, bool."""
+    """True where centres ``[2, ...]`` are outside of the arena."""
     x, y = position
     return (x < 0) | (x > rules.width) | (y < 0) | (y > rules.height)
 
@@ -90,7 +90,7 @@ def flying(state: ArenaState, rules: ArenaRules) -> Tensor:
 
 
 def quiet_steps(away: Tensor, velocity: Tensor, rules: ArenaRules) -> Tensor:
-    """How many steps pass ``[..., n]`` until a shot may touch a target, 0 if it may now.
+    """The number of steps ``[..., n]`` until a shot may touch a target, 0 if it may now.
 
     A shot with velocity ``v`` and a target at the offset ``d`` that moves by at most ``s`` in any direction can touch
     at the distance ``r`` after ``k`` steps where ``|d - k v| < r + k s``: from the smaller root on of
@@ -235,7 +235,7 @@ def spawn(
 
 
 def _places(centre: Tensor, units: tuple[Tensor, Tensor], rules: ArenaRules) -> Tensor:
-    """Where the attempts would put an enemy: at the rim plus a gap, the last one at a fixed small gap."""
+    """The positions that attempts would give an enemy: at the rim plus a gap, the last one at a fixed small gap."""
     low, high = rules.spawn_gap
     rims = rules.spawner_radius + rules.enemy_radius
     angle, gap = units

@@ -1,4 +1,4 @@
-"""What moves in every step of every world: player, enemies, projectiles."""
+"""The movement of a step in every world: player, enemies, projectiles."""
 
 from __future__ import annotations
 

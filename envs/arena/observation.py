@@ -1,4 +1,4 @@
-"""What the player sees: 32 numbers."""
+"""The player's observation: 32 numbers."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def play(
 
 
 def settings(arguments: Sequence[str]) -> dict[str, Any]:
-    """What the command line asks for, as arguments of :class:`Game`.
+    """Reads the command line into arguments of :class:`Game`.
 
     Raises:
         ValueError: an unknown name, or a value that cannot be read.

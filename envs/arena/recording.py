@@ -1,4 +1,4 @@
-"""What happened in an episode of Arena: snapshots of single worlds, collected while the worlds step."""
+"""Recordings of episodes of Arena: snapshots of single worlds, collected while the worlds step."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ class ArenaSnapshot:
     spawner_kills: int
 
     def won(self, rules: ArenaRules) -> bool:
-        """Whether all phases are cleared, even if the player died in that very step."""
+        """True if all phases are cleared, even if the player died in that very step."""
         return self.phase >= len(rules.phases)
 
     def over(self, rules: ArenaRules) -> bool:
-        """Whether the episode has ended."""
+        """True if the episode has ended."""
         return self.won(rules) or self.health <= 0 or self.step >= rules.max_steps
 
 

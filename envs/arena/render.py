@@ -280,7 +280,7 @@ def background(
 
 
 def _line(where: Array, period: float, scale: float) -> Array:
-    """How much of a pixel-wide line every ``period`` px covers a pixel."""
+    """The share of a pixel that pixel-wide lines, one every ``period`` px, cover."""
     away = np.abs(np.remainder(where + period / 2, period) - period / 2)
     return np.clip(1 - away * scale, 0, 1)
 
@@ -292,7 +292,7 @@ def _add_stars(light: Array) -> None:
 
 
 def _share(events: Sequence[VisualEvent], kind: str, clock: int) -> float:
-    """How much of the latest event of a kind is still to come, 0 to 1."""
+    """The part of the latest event of a kind that is still to come, 0 to 1."""
     return max((1 - (clock - event.step) / DURATION[event.kind] for event in events if event.kind == kind), default=0.0)
 
 
@@ -487,7 +487,7 @@ def _changed(before: ArenaSnapshot, now: ArenaSnapshot) -> tuple[list[int], list
 
 
 def _pushed(before: ArenaSnapshot, now: ArenaSnapshot, rules: ArenaRules) -> bool:
-    """Whether the ship is faster along its nose than friction alone would have left it."""
+    """True if the ship is faster along its nose than friction alone would have left it."""
     if rules.style != 1:
         return False
     coasting = before.velocity * rules.friction ** (now.step - before.step)

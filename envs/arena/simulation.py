@@ -26,7 +26,7 @@ from .tables import ArenaTables
 
 
 class ArenaOutcome(NamedTuple):
-    """What a step led to, ``[W]``."""
+    """The outcome of a step, ``[W]``."""
 
     reward: Tensor  # float64
     terminated: Tensor  # bool

@@ -17,7 +17,7 @@ Changes = Mapping[str, "Tensor | Sequence[At]"]
 """New values of fields, or of single places in them."""
 
 _BULLETS = {"bullets": FAR, "bullet_velocity": 0.0, "bullet_born": 0.0, "bullet_ends": NEVER}
-"""What is in an empty slot for enemy shots."""
+"""The values of an empty slot for enemy shots."""
 
 
 @dataclass

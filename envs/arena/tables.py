@@ -1,4 +1,4 @@
-"""What the rules say, as tensors: rows to look up by phase and by action, factors of observations and rewards."""
+"""The rules as tensors: rows to look up by phase and by action, factors of observations and rewards."""
 
 from __future__ import annotations
 

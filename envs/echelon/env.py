@@ -18,19 +18,27 @@ from ..pool import StartPool
 from ..waiting import looks_are_free, put_where
 from ..world import MOST_STEPS, Sides, World, check_within, flag_spec
 from .actions import action_spec, mask_spec, orders_of
-from .compilation import compiled as compiled_kernels
-from .flight import Which
 from .maps import make_maps
-from .match import PLAIN, Match, MatchOptions, Opening, Outcome, Shown, open_match, play, statistics
+from .match import (
+    PLAIN,
+    STATISTICS,
+    EchelonMatch,
+    EchelonOpening,
+    EchelonOptions,
+    EchelonOutcome,
+    Shown,
+    open_match,
+    play,
+    statistics,
+)
+from .match import compiled as compiled_kernels
 from .observation import size as observation_size
-from .options import bot_weights, fire_range, stages_of
-from .players import SIDES
-from .recording import Recorder
+from .players import SIDES, bot_weights, fire_range, stages_of
+from .projectiles import Which
+from .recording import EchelonRecorder, EchelonRecording
 from .rewards import make_weights
 from .rules import MAP
-from .specs import STATISTICS
-from .starts import Starts
-from .story import Recording
+from .state import EchelonStarts
 from .tables import make_tables
 
 
@@ -46,9 +54,9 @@ class Echelon(World):
     85 %, hp, heat, lack of stability, where the last damage came from (2), missile coming, sensor quality, jammed, ECM,
     ECCM, suppressed, AMS, velocity (3), clocks of laser, missile, kinetics and painter, in the zone, way to its centre
     (2), radius, control, own and the enemy's score, time; 36 to 39 noise of enemies ahead, left, behind, right; then
-    the other slots of the team and all enemies, 24 numbers each, see :mod:`envs.echelon.contacts`; 9 x 9 heights of the
-    ground two voxels apart; direction to the zone (2), distance to its edge, whether it is in sight, the map's middle
-    (2), height, ground, fallen or legged.
+    the other slots of the team and all enemies, 24 numbers each, see :mod:`envs.echelon.observation`; 9 x 9 heights of
+    the ground two voxels apart; direction to the zone (2), distance to its edge, whether it is in sight, the map's
+    middle (2), height, ground, fallen or legged.
 
     ``("agents", "action")``: ``hybrid``, a dict of ``axes [W, A, 4]`` (forward, strafe to the left, jet, yaw),
     ``buttons [W, A, 5]`` (primary, vent, secondary with ECM and ECCM for scouts, tertiary, smoke) and ``target [W, A]``
@@ -84,7 +92,7 @@ class Echelon(World):
     """
 
     observing = ("envs.echelon.match:observe",)
-    _pool: StartPool[Opening]
+    _pool: StartPool[EchelonOpening]
     replay_ending = ".json"
     evaluation_options: ClassVar[dict[str, Any]] = {"fire_probability": 1.0, "fire_stages": None, "map_seed": 1_000_003}
     tie_breaker: ClassVar[str] = "hp_margin"
@@ -119,7 +127,7 @@ class Echelon(World):
         check_within("reward_scale", reward_scale, 1e-6, 1e6, "(0 would leave nothing to learn)")
         if visibility not in ("full", "partial"):
             raise ValueError(f"visibility: {visibility!r} is unknown, allowed: full, partial")
-        self._match: Match
+        self._match: EchelonMatch
         self._teams = 2 if opponent == "policy" else 1
         self._actions = actions
         bots, fire = bot_weights(opponent, opponent_mix), fire_range(fire_probability)
@@ -138,11 +146,11 @@ class Echelon(World):
             shown["action_mask"] = mask
         self.declare_specs(shown, action, STATISTICS, lead[1])
         partial = visibility == "partial"
-        self.starts = Starts(self.tables, partial, bots, fire)
+        self.starts = EchelonStarts(self.tables, partial, bots, fire)
         scale = torch.tensor(weights, dtype=dtype, device=self.device).view(-1, 1, 1, 1)
         which: Which = "all" if not looks_are_free(self.device) else "padded" if compiled else "flying"
         kinds = tuple(kind for kind, weight in enumerate(bots) if weight > 0)
-        self._options = MatchOptions(scale, actions, self._teams, partial, vent_blocks_fire, kinds, max_steps, which)
+        self._options = EchelonOptions(scale, actions, self._teams, partial, vent_blocks_fire, kinds, max_steps, which)
         self.options = {
             **{"blue": blue, "red": red, "opponent": opponent, "visibility": visibility, "max_steps": max_steps},
             **{"vent_blocks_fire": vent_blocks_fire, "size": size, "maps": maps, "map_seed": map_seed},
@@ -153,13 +161,13 @@ class Echelon(World):
         """What agents ordered in the last decision, ``[teams, 10, n, W]``, None before the first."""
         self._told: list[tuple[Tensor, Tensor]] = []
         self._kernels = compiled_kernels(PLAIN) if compiled else PLAIN
-        self._pool = StartPool(self._start, Opening.restored)
+        self._pool = StartPool(self._start, EchelonOpening.restored)
         if self._stages:
             self._enter_stage(0)
 
     def _enter_stage(self, stage: int) -> None:
         probability = self._stages[stage]
-        self.starts = Starts(self.tables, self.starts.partial, self.starts.bots, (probability, probability))
+        self.starts = EchelonStarts(self.tables, self.starts.partial, self.starts.bots, (probability, probability))
         if hasattr(self, "_match"):
             self._match.state.fire_prob.fill_(probability)
         if self._pool.opening is not None:
@@ -189,7 +197,7 @@ class Echelon(World):
         self._count()
         return True
 
-    def _start(self, count: int) -> Opening:
+    def _start(self, count: int) -> EchelonOpening:
         return open_match(self.starts.draw(count, self.generator, self.float_dtype), self.tables, self._options)
 
     def _count(self) -> None:
@@ -221,7 +229,7 @@ class Echelon(World):
         """
         self._told.append((halves, orders))
 
-    def _with_ends(self, root: TensorDict, outcome: Outcome) -> TensorDict:
+    def _with_ends(self, root: TensorDict, outcome: EchelonOutcome) -> TensorDict:
         terminated, truncated = outcome.terminated[:, None], outcome.truncated[:, None]
         ends = {"terminated": terminated, "truncated": truncated, "done": terminated | truncated}
         for name, value in ends.items():
@@ -245,12 +253,12 @@ class Echelon(World):
         return unchecked({GROUP: agents, "episode": episode}, batch_size=worlds, device=self.device)
 
     @property
-    def worlds(self) -> Match:
+    def worlds(self) -> EchelonMatch:
         """The whole state, world-last."""
         return self._match
 
     @property
-    def match_options(self) -> MatchOptions:
+    def match_options(self) -> EchelonOptions:
         """What a decision does, for recordings."""
         return self._options
 
@@ -263,17 +271,17 @@ class Echelon(World):
 
     def _load_state(self, state: dict[str, Any]) -> None:
         items = {name: value.to(self.device, copy=True) for name, value in state["match"].items()}
-        self._match = Match.from_items(items)
+        self._match = EchelonMatch.from_items(items)
         self._shown = Shown.restored(state["shown"], self.device)
         self._pool.load_state_dict(state["pool"], self.device)
         self._count()
 
-    def recorder(self, worlds: Sequence[int], titles: Sequence[str] | None = None) -> Recorder:
+    def recorder(self, worlds: Sequence[int], titles: Sequence[str] | None = None) -> EchelonRecorder:
         """See :meth:`~envs.world.WorldHooks.recorder`."""
-        return Recorder(self, worlds, titles)
+        return EchelonRecorder(self, worlds, titles)
 
     @staticmethod
-    def load_replay(path: str | Path) -> Recording:
+    def load_replay(path: str | Path) -> EchelonRecording:
         """See :mod:`envs.echelon.replay`."""
         from .replay import load_replay
 

@@ -2,18 +2,175 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from . import rules
-from .rules import SLOTS
-from .story import Event, Flight, mech_id
-from .unfolding import Steps
+from .match import EchelonMatch, EchelonOptions, conclude
+from .players import bot_luck, bot_orders
+from .rewards import TERMS
+from .rules import SLOTS, SUB_STEPS, TARGET, TEAMS
+from .sensors import look
+from .simulation import EVENTS, PLAIN, Tally, advance, lucky_numbers
+from .state import State, draws
+from .tables import Tables
 
 Array = NDArray[Any]
+
+
+WEAPONS = ("missile", "gauss", "autocannon", "smoke")
+"""What flies."""
+TYPES = (
+    *("laser_hit", "flamer_hit", "missile_launch", "kinetic_fire", "projectile_hit", "explosion", "smoke_launch"),
+    *("smoke_cloud", "paint", "assist", "ams_intercept", "kill", "knock_down", "legged", "shutdown"),
+)
+"""Types of events."""
+
+
+def mech_id(team: int, slot: int) -> str:
+    """Such as ``red_3``."""
+    return f"{TEAMS[team]}_{slot}"
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened.
+
+    Attributes:
+        tick: sub-steps of 0.05 s since the start.
+        type: one of :data:`TYPES`.
+        details: who (ids such as ``blue_0``), where (x, y, z), how much; see :mod:`envs.echelon.replay`.
+    """
+
+    tick: int
+    type: str
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Flight:
+    """The way of something that flew, from its launch to its end.
+
+    Attributes:
+        weapon: one of :data:`WEAPONS`.
+        owner, target: ids; the target of what was aimed at nobody is None.
+        ticks: ``[k]`` sub-steps since the start, ascending.
+        places: ``[k, 3]``.
+    """
+
+    number: int
+    weapon: str
+    owner: str
+    target: str | None
+    ticks: Array
+    places: Array
+
+
+# -- the sub-steps again -------------------------------------------------------------------------------------------
+
+
+class SubSteps(NamedTuple):
+    """N sub-steps of one match in their order; ``was_`` is before the sub-step, the rest after it or of it."""
+
+    tick: Array  # [N] sub-steps since the start, 1 for the first
+    was_position: Array  # [N, 3, 2, n]
+    was_hp: Array  # [N, 2, n]
+    was_shots: Array  # [N, 8, 2, S]
+    hp: Array  # [N, 2, n]
+    shots: Array  # [N, 8, 2, S]
+    clocks: Array  # [N, 2, CLOCKS, n]
+    painter: Array  # [N, 2, n]
+    shells: Array  # [N, 7, 2, n]
+    was_shells: Array
+    credited: Array  # [N, 2, n, n], see Tally
+    counted: Array  # [N, 8, 2, n]
+    fired: Array  # [N, 2, P, 13]
+
+
+def unfold(states: State, orders: Tensor, tables: Tables, options: EchelonOptions) -> SubSteps:
+    """All sub-steps between the states of a match.
+
+    Decisions do not depend on each other once the states before them are known: they run side by side, as worlds.
+
+    Args:
+        states: of one match at T times, as a batch of T worlds.
+        orders: ``[teams, 10, n, T]``, those of column t led to state t.
+    """
+    steps = states.steps.round().long()
+    length = steps.diff()  # decisions between two states, more than one where actions are repeated
+    found: list[tuple[Array, SubSteps]] = []
+    here, given = states.map(lambda value: value[..., :-1]), orders[..., 1:]
+    for done in range(int(length.max()) if len(length) else 0):
+        left = (length > done).nonzero()[:, 0]
+        now = here.map(lambda value, left=left: value.index_select(-1, left))  # type: ignore[misc]
+        told = given.index_select(-1, left)
+        total: Tally | None = None
+        started = now
+        for sub, (before, now, tally) in enumerate(_sub_steps(started, told, tables, options), 1):
+            ticks = started.steps.round().long() * SUB_STEPS + sub
+            found.append((ticks.cpu().numpy(), _arrays(ticks, before, now, tally)))
+            total = tally if total is None else total.plus(tally)
+        if total is not None and int(length.max()) > done + 1:
+            after = _concluded(started, now, total, tables, options)
+            here = State(**{name: value.index_copy(-1, left, new)
+                            for (name, value), (_, new) in zip(here.items(), after.items())})  # fmt: skip
+    return _in_order(found, states, tables)
+
+
+def _sub_steps(
+    state: State, orders: Tensor, tables: Tables, options: EchelonOptions
+) -> Iterator[tuple[State, State, Tally]]:
+    """As :func:`envs.echelon.match.play` takes them."""
+    if options.teams == 1:
+        chance = bot_luck(state, tables, 1)
+        rival = bot_orders(state, tables, 1, state.rival, options.vent_blocks_fire, options.bots, chance)
+        orders = torch.cat((orders, rival[None].to(orders.dtype)))
+    count = lucky_numbers(tables.packs)
+    luck = draws(state.key, state.steps, SUB_STEPS * count, 0).to(state.hp.dtype)
+    state = state.replace(focus=orders[:, TARGET].contiguous())
+    sub = PLAIN._replace(vent_blocks_fire=options.vent_blocks_fire)
+    for part in luck.split(count):
+        before = state
+        state, tally = advance(state, orders, tables, part, sub)
+        yield before, state, tally
+
+
+def _concluded(started: State, state: State, total: Tally, tables: Tables, options: EchelonOptions) -> State:
+    """The state from which the next decision begins."""
+    none = torch.zeros_like(state.hp)
+    terms, events = (none.new_zeros(len(names), *none.shape) for names in (TERMS, EVENTS))
+    match = EchelonMatch(started, terms, events, none, torch.zeros_like(state.steps))
+    seen = look(state, tables, False)
+    return conclude(match, started, seen, total, tables, replace(options, partial=False, actions="box"))[0].state
+
+
+def _arrays(ticks: Tensor, before: State, after: State, tally: Tally) -> SubSteps:
+    rows = (
+        *(ticks, before.position, before.hp, before.shots, after.hp, after.shots, after.clocks, after.painter),
+        *(after.shells, before.shells, tally.credited, tally.counted, tally.fired),
+    )
+    return SubSteps(*(row.movedim(-1, 0).cpu().numpy() for row in rows))
+
+
+def _in_order(found: list[tuple[Array, SubSteps]], states: State, tables: Tables) -> SubSteps:
+    if not found:
+        shapes = (states.position, states.hp, states.shots, states.hp, states.shots, states.clocks, states.painter)
+        inner = [value.shape[:-1] for value in (*shapes, states.shells, states.shells)]
+        mechs = tables.mechs
+        inner += [torch.Size([2, mechs, mechs]), torch.Size([8, 2, mechs]), torch.Size([2, tables.packs, 13])]
+        return SubSteps(np.zeros(0, np.int64), *(np.zeros((0, *shape), np.float32) for shape in inner))
+    order = np.argsort(np.concatenate([ticks for ticks, _ in found]), kind="stable")
+    return SubSteps(*(np.concatenate(rows)[order] for rows in zip(*(steps for _, steps in found))))
+
+
+# -- events and flights --------------------------------------------------------------------------------------------
+
 
 _LAUNCHERS = (0, 0, 1, 2, 2, 2, 3, 3, 3)  # of a pack's shots: missile, gauss, two autocannons
 _FIRST = (True, False, True, True, False, False, True, False, False)
@@ -22,7 +179,7 @@ _NEAR = 1.0e-3
 
 
 @dataclass
-class _Open:
+class _OpenFlight:
     """A flight that has not ended."""
 
     number: int
@@ -38,7 +195,7 @@ class _Open:
         return Flight(self.number, self.weapon, self.owner, self.target, ticks, places)
 
 
-class Reporter:
+class EventFinder:
     """Goes through the sub-steps of a match.
 
     Args:
@@ -50,18 +207,18 @@ class Reporter:
         flights: all that began, in the order of their launch.
     """
 
-    def __init__(self, steps: Steps, ground: Array) -> None:
+    def __init__(self, steps: SubSteps, ground: Array) -> None:
         self._all, self._ground = steps, ground
         self.events: list[Event] = []
         self._mechs = steps.hp.shape[2]
         slots = np.arange(self._mechs) % SLOTS
         self._lift = np.array([rules.PACK[slot].height for slot in slots]) / 2
         self._reach = np.array([max(rules.PACK[slot].width, rules.PACK[slot].height) for slot in slots]) / 2
-        self._shots: dict[tuple[int, int], _Open] = {}
-        self._shells: dict[tuple[int, int], _Open] = {}
-        self._every: list[_Open] = []
+        self._shots: dict[tuple[int, int], _OpenFlight] = {}
+        self._shells: dict[tuple[int, int], _OpenFlight] = {}
+        self._every: list[_OpenFlight] = []
         for step in range(len(steps.tick)):
-            self._now = Steps(*(rows[step] for rows in steps))
+            self._now = SubSteps(*(rows[step] for rows in steps))
             self._tick = int(steps.tick[step])
             self._step()
         self.flights = [flight.closed() for flight in self._every]
@@ -89,7 +246,7 @@ class Reporter:
 
     def _fly(self) -> None:
         now = self._now
-        moved: dict[tuple[int, int], _Open] = {}
+        moved: dict[tuple[int, int], _OpenFlight] = {}
         for team, place in np.argwhere(now.was_shots[6] > 0).tolist():
             flight = self._shots.pop((team, place), None)
             if flight is None:  # launched before the recording began
@@ -108,7 +265,7 @@ class Reporter:
                 self._end(flight, team, start, end, pack * SLOTS + rules.SHOT_OWNERS[local])
         self._shots.update(moved)
 
-    def _end(self, flight: _Open, team: int, start: Array, end: Array, owner: int) -> None:
+    def _end(self, flight: _OpenFlight, team: int, start: Array, end: Array, owner: int) -> None:
         """Caught by an enemy heavy, in an enemy, in the ground, or at the end of its range."""
         catcher = self._catcher(team, start) if flight.weapon == "missile" else None
         if catcher is not None:
@@ -241,8 +398,8 @@ class Reporter:
                 flight = self._shells[team, slot] = self._begin("smoke", owner, None, place)
                 self._tell("smoke_launch", shooter=owner, projectile=flight.number, pos=_place(place))
 
-    def _begin(self, weapon: str, owner: str, target: str | None, place: Array) -> _Open:
-        flight = _Open(len(self._every), weapon, owner, target, [self._tick], [place[:3]])
+    def _begin(self, weapon: str, owner: str, target: str | None, place: Array) -> _OpenFlight:
+        flight = _OpenFlight(len(self._every), weapon, owner, target, [self._tick], [place[:3]])
         self._every.append(flight)
         return flight
 

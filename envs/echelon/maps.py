@@ -1,17 +1,206 @@
-"""A bank of maps, made once from a seed, that worlds play on."""
+"""The bank of maps that worlds play on, made once from a seed: landscapes, starts, zones, and the way to the zone."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import max_pool2d
+from torch.nn.functional import max_pool2d, pad
 
-from .flow import DIRECTIONS, flow_field
-from .landscapes import FOLIAGE, LAVA, LOW_WALL, Ground, landscapes
 from .rules import MAP, SIDES, SPAWN_SQUARE
+
+PLAIN, FOLIAGE, LOW_WALL, WATER, LAVA = range(5)
+
+
+class Landscape(NamedTuple):
+    """What the cells of maps hold, ``[M, side, side]``, row y and column x."""
+
+    height: Tensor  # 0 to 8
+    kind: Tensor  # PLAIN to LAVA
+
+
+# -- the ground of four quarters -----------------------------------------------------------------------------------
+
+
+class _Tiles:
+    """A grid of square tiles with random numbers of their own.
+
+    Args:
+        side: of the maps.
+        pitch: width of a tile.
+    """
+
+    def __init__(self, count: int, side: int, pitch: int, generator: torch.Generator) -> None:
+        self._count, self._generator = count, generator
+        self._across = -(-side // pitch)
+        cells = torch.arange(side)
+        self._tile = cells // pitch
+        self.x, self.y = (cells % pitch)[None, None, :].float(), (cells % pitch)[None, :, None].float()
+
+    def chance(self) -> Tensor:
+        """A number in [0, 1) for every tile, as its cells see it."""
+        table = torch.rand(self._count, self._across, self._across, generator=self._generator)
+        return table[:, self._tile][:, :, self._tile]
+
+    def whole(self, low: int, high: int) -> Tensor:
+        """A whole number from low to high for every tile."""
+        return (low + self.chance() * (high - low + 1)).floor()
+
+
+def _boxes(tiles: _Tiles, chance: float, least: int, most: int) -> Tensor:
+    wide, deep = tiles.whole(least, most), tiles.whole(least, most)
+    west, south = tiles.whole(0, 2), tiles.whole(0, 2)
+    inside = (tiles.x >= west) & (tiles.x < west + wide) & (tiles.y >= south) & (tiles.y < south + deep)
+    return inside & (tiles.chance() < chance)
+
+
+def _discs(tiles: _Tiles, chance: float, centre: float, least: float, most: float) -> Tensor:
+    radius = least + tiles.chance() * (most - least)
+    shift = [(tiles.chance() - 0.5) * centre for _ in range(2)]
+    away = (tiles.x - centre - shift[0]) ** 2 + (tiles.y - centre - shift[1]) ** 2
+    return (away < radius * radius) & (tiles.chance() < chance)
+
+
+def _buildings(count: int, side: int, generator: torch.Generator) -> Landscape:
+    tiles = _Tiles(count, side, 10, generator)
+    there = _boxes(tiles, 0.7, 4, 7)
+    return Landscape(there * tiles.whole(4, 8), torch.zeros_like(there, dtype=torch.float32))
+
+
+def _pillars(count: int, side: int, generator: torch.Generator, chance: float = 0.6) -> Landscape:
+    tiles = _Tiles(count, side, 7, generator)
+    there = _boxes(tiles, chance, 1, 2)
+    return Landscape(there * tiles.whole(3, 6), torch.zeros_like(there, dtype=torch.float32))
+
+
+def _forest(count: int, side: int, generator: torch.Generator) -> Landscape:
+    trees = torch.rand(count, side, side, generator=generator) < 0.25
+    return Landscape(torch.zeros(count, side, side), trees * float(FOLIAGE))
+
+
+def _low_walls(count: int, side: int, generator: torch.Generator) -> Landscape:
+    tiles = _Tiles(count, side, 9, generator)
+    lengthwise, row = tiles.chance() < 0.5, tiles.whole(1, 7)
+    along, across = torch.where(lengthwise, tiles.x, tiles.y), torch.where(lengthwise, tiles.y, tiles.x)
+    wall = (across == row) & (along >= 1) & (along < 8) & (tiles.chance() < 0.7)
+    return Landscape(torch.zeros(count, side, side), wall * float(LOW_WALL))
+
+
+def _craters(count: int, side: int, generator: torch.Generator) -> Landscape:
+    tiles = _Tiles(count, side, 14, generator)
+    water = _discs(tiles, 0.8, 6.5, 3.0, 6.0)
+    return Landscape(torch.zeros(count, side, side), water * float(WATER))
+
+
+def _lava_ridge(count: int, side: int, generator: torch.Generator) -> Landscape:
+    tiles = _Tiles(count, side, 12, generator)
+    ridge = _boxes(tiles, 0.6, 3, 8)
+    lava = _discs(_Tiles(count, side, 12, generator), 0.7, 5.5, 2.0, 3.5) & ~ridge
+    return Landscape(ridge * tiles.whole(1, 3), lava * float(LAVA))
+
+
+def _open(count: int, side: int, generator: torch.Generator) -> Landscape:
+    return _pillars(count, side, generator, 0.1)
+
+
+STYLES: tuple[Callable[[int, int, torch.Generator], Landscape], ...] = (
+    _buildings,
+    _pillars,
+    _forest,
+    _low_walls,
+    _craters,
+    _lava_ridge,
+    _open,
+)
+
+
+def landscapes(count: int, side: int, generator: torch.Generator) -> Landscape:
+    """Maps of four quarters of random styles, which meet near the middle."""
+    chosen = torch.randint(len(STYLES), (count, 4), generator=generator)
+    split = side // 2 + torch.randint(-6, 7, (2, count, 1), generator=generator)
+    cells = torch.arange(side)[None]
+    east, north = (cells >= split[0]).long(), (cells >= split[1]).long()
+    quarter = (east[:, None, :] + 2 * north[:, :, None]).view(count, -1)
+    style = chosen.gather(1, quarter).view(count, side, side)
+    height, kind = (torch.zeros(count, side, side) for _ in range(2))
+    for index, make in enumerate(STYLES):
+        ground = make(count, side, generator)
+        height = torch.where(style == index, ground.height, height)
+        kind = torch.where(style == index, ground.kind, kind)
+    return Landscape(height, kind)
+
+
+# -- the way to the zone -------------------------------------------------------------------------------------------
+
+
+# x and y of the directions 1 to 8; 0 stands still.
+DIRECTIONS = ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (1, -1), (-1, 1), (-1, -1))
+_STRAIGHT, _DIAGONAL = 2, 3
+_FAR = 20000
+_LONGEST = 1200
+_FRINGE = 12  # cells from the nearest free one
+
+
+def flow_field(free: Tensor, goal: Tensor) -> tuple[Tensor, Tensor]:
+    """Directions along shortest ways: a wave that needs two beats for a straight step and three for a diagonal one.
+
+    A diagonal step needs both cells beside it free. Cells that are not free point to the nearest that is.
+
+    Args:
+        free, goal: ``[M, rows, columns]`` bool, row y and column x.
+
+    Returns the index into :data:`DIRECTIONS` plus 1 (0: at the goal, or no way), uint8, and the beats, int16.
+    """
+    free = free | goal
+    corners = {way: free & _from(free, (way[0], 0)) & _from(free, (0, way[1])) for way in DIRECTIONS[4:]}
+    beats = _wave(free, goal, corners)
+    outside = beats.clone()
+    for _ in range(_FRINGE):
+        nearest = torch.stack([_from(outside, way, _FAR) + _cost(way) for way in DIRECTIONS]).amin(0)
+        outside = torch.where(free, beats, torch.minimum(outside, nearest))
+    score = torch.stack([_from(outside, way, _FAR) + _cost(way) for way in DIRECTIONS])
+    for row, way in enumerate(DIRECTIONS):
+        open_ = _from(free, way) & corners.get(way, free)
+        score[row] = torch.where(free & ~open_, _FAR, score[row])
+    best, index = score.min(0)
+    return torch.where(goal | (best >= _FAR), 0, index + 1).to(torch.uint8), outside
+
+
+def _cost(way: tuple[int, int]) -> int:
+    return _DIAGONAL if way[0] and way[1] else _STRAIGHT
+
+
+def _wave(free: Tensor, goal: Tensor, corners: dict[tuple[int, int], Tensor]) -> Tensor:
+    """Beats until the wave reaches a cell, ``_FAR`` where it never does."""
+    empty = torch.zeros_like(goal)
+    before = [goal, empty, empty]  # reached up to one, two and three beats ago
+    beats = torch.zeros(goal.shape, dtype=torch.int16)
+    for beat in range(1, _LONGEST):
+        reached = before[0].clone()
+        for way in DIRECTIONS[:4]:
+            reached |= _from(before[1], way)
+        for way, corner in corners.items():
+            reached |= _from(before[2], way) & corner
+        reached &= free
+        if beat % 16 == 0 and torch.equal(reached, before[2]):
+            break
+        beats += ~before[0]
+        before = [reached, *before[:2]]
+    return torch.where(before[0], beats, _FAR).to(torch.int16)
+
+
+def _from(field: Tensor, way: tuple[int, int], outside: int = 0) -> Tensor:
+    """The field's value one step in a direction from every cell."""
+    x, y = way
+    rows, columns = field.shape[1:]
+    return pad(field, (1, 1, 1, 1), value=outside)[:, 1 + y : 1 + y + rows, 1 + x : 1 + x + columns]
+
+
+# -- the bank ------------------------------------------------------------------------------------------------------
+
 
 _LANE = 4.0  # half the width of a lane
 _FLANK = 9.0  # how far a flank's corner is from the map's
@@ -27,8 +216,8 @@ class Maps(NamedTuple):
         sight: of what hides, foliage among it.
         walk: of what blocks the way, low walls among it.
         floors: ``[2 * M * side * side]``, the highest ``walk`` within 3 x 3, then within 5 x 5 cells.
-        kind: of the ground, see :mod:`envs.echelon.landscapes`.
-        flow: way to the zone, 0 none, else a row of :data:`envs.echelon.flow.DIRECTIONS` plus 1.
+        kind: of the ground, :data:`PLAIN` to :data:`LAVA`.
+        flow: way to the zone, 0 none, else a row of :data:`DIRECTIONS` plus 1.
         zone: ``[3, M]`` centre x, y and radius.
         corner: ``[M]`` 0: teams start at the south-west and the north-east, 1: at the north-west and the south-east.
         beats: ``[M, side, side]`` int16, length of that way in halves of a cell.
@@ -81,7 +270,7 @@ def make_maps(count: int, seed: int, symmetric: bool, side: int = MAP) -> Maps:
     corner = torch.randint(2, (count,), generator=generator)
     zone = _zones(symmetric, corner, side, generator)
     if symmetric:
-        ground = Ground(*(_turned(layer, 1) for layer in ground))
+        ground = Landscape(*(_turned(layer, 1) for layer in ground))
     cleared = _kept_clear(zone, corner, side)
     height, kind = (torch.where(cleared, 0.0, layer) for layer in ground)
     return _with_derived(height, kind, zone, corner, symmetric)
@@ -171,3 +360,26 @@ def _turned_flow(flow: Tensor) -> Tensor:
     half = flat.shape[1] // 2
     back = torch.tensor(opposite, dtype=torch.uint8)[flat[:, :half].flip(1).long()]
     return torch.cat((flat[:, :half], back), 1).view_as(flow)
+
+
+# -- looking up the ground -----------------------------------------------------------------------------------------
+
+
+_WITHIN = 1.0e-3  # of a place at the edge, from it
+
+
+def cell(x: Tensor, y: Tensor, base: Tensor, side: int) -> Tensor:
+    """Index of a place in a layer of the bank, int32; places outside count as those at the edge.
+
+    Args:
+        base: first cell of the world's map, ``[W]``; all shapes broadcast.
+        side: of a map.
+    """
+    edge = side - _WITHIN
+    column, row = x.clamp(0.0, edge).floor(), y.clamp(0.0, edge).floor()
+    return (torch.add(column, row, alpha=side) + base).int()
+
+
+def look_up(layer: Tensor, index: Tensor, like: Tensor) -> Tensor:
+    """The layer's values there, in the type of ``like``."""
+    return layer.index_select(0, index.flatten()).view(index.shape).to(like.dtype)

@@ -2,32 +2,52 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from ..compilation import Compiled
 from ..waiting import chosen
 from . import rules
 from .actions import possible
-from .compilation import Kernels
-from .contacts import visible_enemies
-from .flight import Which
-from .luck import draws
-from .observation import observe
+from .observation import observe, visible_enemies
 from .players import bot_luck, bot_orders, watch
-from .rewards import TERMS, judge
-from .rules import DECISION, SUB_STEPS
+from .projectiles import Which
+from .rewards import TERMS, Hold, hold, judge
+from .rules import DECISION, SUB_STEPS, TEAMS
 from .sensors import look
-from .simulation import EVENTS, Sub, Tally, advance, lucky_numbers, step
-from .state import State
+from .simulation import EVENTS, SubStepOptions, Tally, advance, lucky_numbers, step
+from .state import State, draws
 from .tables import Tables
-from .zone import Hold, hold
+
+
+class EchelonKernels(NamedTuple):
+    """The functions that take the time, as they are or compiled."""
+
+    bot_orders: Callable[..., Any]
+    step: Callable[..., Any]
+    look: Callable[..., Any]
+    conclude: Callable[..., Any]
+
+
+_CONSTANTS = {"bot_orders": (1,), "step": (2,), "look": (1,), "conclude": (4, 5)}
+"""Positions of the tables and options of a world."""
+
+
+def compiled(plain: EchelonKernels) -> EchelonKernels:
+    """The kernels, compiled for the shapes they are called with, for one world: its tables and options are constant."""
+    return EchelonKernels(*(_compiled(function, _CONSTANTS[name]) for name, function in plain._asdict().items()))
+
+
+def _compiled(function: Callable[..., Any], constants: tuple[int, ...]) -> Compiled:
+    return Compiled(function, f"{function.__name__} of echelon", constants=constants, dynamic=False)
 
 
 @dataclass(frozen=True)
-class MatchOptions:
+class EchelonOptions:
     """What a decision does beyond the simulation.
 
     Attributes:
@@ -55,7 +75,7 @@ class MatchOptions:
 
 
 @dataclass
-class Match:
+class EchelonMatch:
     """State of a batch of matches, world-last; the sums are over the episode."""
 
     state: State
@@ -70,13 +90,13 @@ class Match:
         return inner + [(entry.name, getattr(self, entry.name)) for entry in fields(self) if entry.name != "state"]
 
     @classmethod
-    def from_items(cls, items: dict[str, Tensor]) -> Match:
+    def from_items(cls, items: dict[str, Tensor]) -> EchelonMatch:
         """The inverse of :meth:`items`."""
         inner = {name.removeprefix("state."): value for name, value in items.items() if name.startswith("state.")}
         outer: dict[str, Any] = {name: value for name, value in items.items() if not name.startswith("state.")}
         return cls(state=State(**inner), **outer)
 
-    def copy_worlds(self, target: Tensor, other: Match, source: slice) -> None:
+    def copy_worlds(self, target: Tensor, other: EchelonMatch, source: slice) -> None:
         """Overwrites the worlds ``target`` (indices) in place with the worlds ``source`` of another match."""
         for (_, value), (_, new) in zip(self.items(), other.items()):
             value[..., target] = new[..., source]
@@ -113,7 +133,7 @@ class Shown(NamedTuple):
         return cls(here["observation"], here.get("mask"))
 
 
-class Outcome(NamedTuple):
+class EchelonOutcome(NamedTuple):
     """What a decision led to."""
 
     shown: Shown
@@ -123,10 +143,10 @@ class Outcome(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Opening:
+class EchelonOpening:
     """Matches at their beginning, and what they show."""
 
-    match: Match
+    match: EchelonMatch
     shown: Shown
 
     def __len__(self) -> int:
@@ -137,25 +157,25 @@ class Opening:
         return {"match": dict(self.match.items()), "shown": self.shown.saved()}
 
     @classmethod
-    def restored(cls, saved: dict[str, Any], device: torch.device) -> Opening:
+    def restored(cls, saved: dict[str, Any], device: torch.device) -> EchelonOpening:
         """The inverse of :meth:`saved`."""
-        match = Match.from_items({name: value.to(device) for name, value in saved["match"].items()})
+        match = EchelonMatch.from_items({name: value.to(device) for name, value in saved["match"].items()})
         return cls(match, Shown.restored(saved["shown"], device))
 
 
-def open_match(state: State, tables: Tables, options: MatchOptions) -> Opening:
+def open_match(state: State, tables: Tables, options: EchelonOptions) -> EchelonOpening:
     """The beginning of episodes."""
     state = look(state, tables, options.partial, False)
     state = state.map(lambda value: value.clone(memory_format=torch.contiguous_format))
     none = torch.zeros_like(state.hp)
     terms, events = (none.new_zeros(len(names), *none.shape) for names in (TERMS, EVENTS))
-    match = Match(state, terms, events, none, torch.zeros_like(state.steps))
-    return Opening(match, _shown(state, tables, hold(state, tables), options))
+    match = EchelonMatch(state, terms, events, none, torch.zeros_like(state.steps))
+    return EchelonOpening(match, _shown(state, tables, hold(state, tables), options))
 
 
 def play(
-    match: Match, orders: Tensor, tables: Tables, options: MatchOptions, kernels: Kernels
-) -> tuple[Match, Outcome]:
+    match: EchelonMatch, orders: Tensor, tables: Tables, options: EchelonOptions, kernels: EchelonKernels
+) -> tuple[EchelonMatch, EchelonOutcome]:
     """One decision of all matches.
 
     Args:
@@ -171,7 +191,7 @@ def play(
     luck = draws(state.key, state.steps, SUB_STEPS * count, 0).to(state.hp.dtype)
     state = state.replace(focus=orders[:, rules.TARGET].contiguous())
     smoke = options.which != "flying" or bool(((orders[:, rules.SPECIAL] > 0) & state.alive).any()) or _smoky(state)
-    sub = Sub(kernels.step, options.vent_blocks_fire, smoke, options.which)
+    sub = SubStepOptions(kernels.step, options.vent_blocks_fire, smoke, options.which)
     total: Tally | None = None
     for part in luck.split(count):
         state, tally = advance(state, orders, tables, part, sub)
@@ -186,8 +206,8 @@ def _smoky(state: State) -> bool:
 
 
 def conclude(
-    match: Match, started: State, state: State, tally: Tally, tables: Tables, options: MatchOptions
-) -> tuple[Match, Outcome]:
+    match: EchelonMatch, started: State, state: State, tally: Tally, tables: Tables, options: EchelonOptions
+) -> tuple[EchelonMatch, EchelonOutcome]:
     """Score, ends, rewards, sums and observations after the sub-steps of a decision that ``started`` there."""
     before, now = hold(started, tables), hold(state, tables)
     moved = (state.position - started.position).square().sum(0).sqrt()
@@ -197,9 +217,9 @@ def conclude(
     terminated, truncated, winner = ends(state, options)
     terms = judge(tally, before, now, winner, started.alive) * options.weights
     damage = match.damage + tally.credited.sum(2)
-    new = Match(state, match.terms + terms, match.events + tally.events, damage, winner)
+    new = EchelonMatch(state, match.terms + terms, match.events + tally.events, damage, winner)
     shown = _shown(state, tables, now, options)
-    return new, Outcome(shown, terms.sum(0)[: options.teams], terminated, truncated)
+    return new, EchelonOutcome(shown, terms.sum(0)[: options.teams], terminated, truncated)
 
 
 def _hurt(state: State, started: State, tally: Tally) -> State:
@@ -211,7 +231,7 @@ def _hurt(state: State, started: State, tally: Tally) -> State:
     return state.replace(hit_from=direction, under_fire=(state.hp < started.hp).to(state.hp.dtype))
 
 
-def ends(state: State, options: MatchOptions) -> tuple[Tensor, Tensor, Tensor]:
+def ends(state: State, options: EchelonOptions) -> tuple[Tensor, Tensor, Tensor]:
     """Whether matches are over, cut off by time, and who wins, 1 blue, -1 red, 0 nobody; ``[W]``.
 
     The score decides; of elimination the survivors win. At time-out the greater score, then what hp are left.
@@ -231,14 +251,14 @@ def ends(state: State, options: MatchOptions) -> tuple[Tensor, Tensor, Tensor]:
     return terminated, late & ~terminated, winner
 
 
-def _shown(state: State, tables: Tables, now: Hold, options: MatchOptions) -> Shown:
+def _shown(state: State, tables: Tables, now: Hold, options: EchelonOptions) -> Shown:
     visible = visible_enemies(state, tables, options.partial)
     limits = (float(options.most_steps), options.to_win)
     observation = observe(state, tables, now, visible, options.teams, limits)
     return Shown(observation, possible(options.actions, state, tables, visible, options.teams))
 
 
-def statistics(match: Match, tables: Tables) -> list[Tensor]:
+def statistics(match: EchelonMatch, tables: Tables) -> list[Tensor]:
     """Rows ``[W]`` in the order of ``STATISTICS``: return and terms are the mean of blue's mechs."""
     state = match.state
     size = tables.present[0].sum()
@@ -250,5 +270,14 @@ def statistics(match: Match, tables: Tables) -> list[Tensor]:
     return [*rows, *state.score, *counted.flatten(0, 1), *terms]
 
 
-PLAIN = Kernels(bot_orders, step, look, conclude)
+PLAIN = EchelonKernels(bot_orders, step, look, conclude)
 """The functions as they are."""
+
+
+STATISTICS = (
+    *("return", "length", "time", "success", "lost", "draw", "hp_margin"),
+    *(f"score_{team}" for team in TEAMS),
+    *(f"{name}_{team}" for name in (*EVENTS, "damage") for team in TEAMS),
+    *(f"reward_{name}" for name in TERMS),
+)
+"""What is known about an episode, ``[W, 1]`` each."""

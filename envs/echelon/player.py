@@ -13,14 +13,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..whole_files import write_text
+from .recording import EchelonRecording
 from .replay import as_json, load_replay
-from .story import Recording
 
 _PARTS = Path(__file__).with_name("page")
 _SCRIPTS = ("data.js", "board.js", "page.js")
 
 
-def page(recording: Recording) -> str:
+def page(recording: EchelonRecording) -> str:
     """The page's text."""
     title = f"Echelon: {' against '.join(recording.players)}"
     # Within a page nothing may look like the end of a script.
@@ -34,7 +34,7 @@ def _part(name: str) -> str:
     return (_PARTS / name).read_text(encoding="utf-8").strip()
 
 
-def save_page(recording: Recording, path: str | Path) -> None:
+def save_page(recording: EchelonRecording, path: str | Path) -> None:
     """Writes the page, wholly or not at all; makes missing folders.
 
     Raises:

@@ -6,7 +6,7 @@ Bots drive one team of all worlds at once, by selection. They read the true stat
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -16,14 +16,12 @@ from torch import Tensor
 from ..world import Scripted, Sides, Told
 from . import rules
 from .actions import chosen_for
-from .luck import draws
-from .rules import SLOTS
+from .maps import cell, look_up
+from .rules import SLOTS, TEAMS
 from .sensors import painted_by_own
 from .simulation import EVENTS
-from .specs import TEAMS
-from .state import State
+from .state import State, draws
 from .tables import Tables
-from .terrain import cell, look_up
 
 BOTS = ("heuristic", "veteran", "rush", "random")
 HEURISTIC, VETERAN, RUSH, RANDOM = range(len(BOTS))
@@ -37,7 +35,7 @@ _SALT = 7
 _BLIND = 1.0e6
 
 
-class View(NamedTuple):
+class BotView(NamedTuple):
     """The view of the bots of one team, ``[n, W]``."""
 
     bearing: Tensor  # rad, of the nearest living enemy relative to the facing, -pi to pi
@@ -90,7 +88,7 @@ def bot_luck(state: State, tables: Tables, team: int) -> Tensor:
     return numbers.view(rules.ORDERS + 2, tables.mechs, -1).to(state.hp.dtype)
 
 
-def _view(state: State, tables: Tables, team: int) -> View:
+def _view(state: State, tables: Tables, team: int) -> BotView:
     other = 1 - team
     own, foe = state.position[:, team], state.position[:, other]
     away = foe[:, None] - own[:, :, None]
@@ -105,7 +103,7 @@ def _view(state: State, tables: Tables, team: int) -> View:
     marked = painted_by_own(state, tables)[team].to(apart.dtype)
     zone = state.zone[:2, None] - own[:2]
     reach = zone.square().sum(0).sqrt()
-    return View(
+    return BotView(
         torch.remainder(error + math.pi, 2 * math.pi) - math.pi,
         distance,
         target.to(apart.dtype),
@@ -121,7 +119,7 @@ def _view(state: State, tables: Tables, team: int) -> View:
     )
 
 
-def _way(state: State, tables: Tables, team: int, view: View, goal: Tensor, straight: Tensor) -> Tensor:
+def _way(state: State, tables: Tables, team: int, view: BotView, goal: Tensor, straight: Tensor) -> Tensor:
     """Unit vector to where the bot wants to be: along the flow, or ``straight`` to its goal, ``[2, n, W]``."""
     own = state.position[:, team]
     flow = look_up(tables.maps.flow, cell(own[0], own[1], state.base, tables.side), own).long()
@@ -135,7 +133,7 @@ def _steering(state: State, team: int, way: Tensor) -> tuple[Tensor, Tensor]:
     return way[0] * cos + way[1] * sin, way[1] * cos - way[0] * sin
 
 
-def _heuristic(state: State, tables: Tables, team: int, view: View, luck: Tensor) -> Tensor:
+def _heuristic(state: State, tables: Tables, team: int, view: BotView, luck: Tensor) -> Tensor:
     """To the zone, towards the team when alone near it; turns to the nearest enemy and fires when it may hit."""
     forward, strafe = _heuristic_steps(state, tables, team, view)
     turn = torch.where(view.there, (view.bearing / (math.pi / 3)).clamp(-1.0, 1.0), 0.0)
@@ -153,7 +151,7 @@ def _heuristic(state: State, tables: Tables, team: int, view: View, luck: Tensor
     return torch.stack([*rows, torch.where(view.there, view.target, -1.0)])
 
 
-def _heuristic_steps(state: State, tables: Tables, team: int, view: View) -> tuple[Tensor, Tensor]:
+def _heuristic_steps(state: State, tables: Tables, team: int, view: BotView) -> tuple[Tensor, Tensor]:
     own = state.position[:2, team]
     count = view.alive.sum(0).clamp_min(1)
     home = (own * view.alive).sum(1) / count
@@ -169,7 +167,7 @@ def _heuristic_steps(state: State, tables: Tables, team: int, view: View) -> tup
     return forward * slow, strafe * slow
 
 
-def _fire(state: State, tables: Tables, team: int, view: View) -> tuple[Tensor, Tensor, Tensor]:
+def _fire(state: State, tables: Tables, team: int, view: BotView) -> tuple[Tensor, Tensor, Tensor]:
     """Primary, secondary and tertiary where a shot may hit, 0 or 1."""
     off, far = view.bearing.abs(), view.distance
     laser = (far <= rules.LASER_RANGE) & (off <= math.pi / 3) & view.sight
@@ -187,12 +185,12 @@ def _fire(state: State, tables: Tables, team: int, view: View) -> tuple[Tensor, 
     return primary.to(kind), secondary.to(kind), tertiary.to(kind)
 
 
-def _electronics(state: State, team: int, view: View) -> Tensor:
+def _electronics(state: State, team: int, view: BotView) -> Tensor:
     clear = state.quality[team] >= rules.GUIDED_QUALITY
     return torch.where((view.hot < _ECM_BELOW) & clear, 1.0, 2.0)
 
 
-def _veteran(orders: Tensor, tables: Tables, view: View, vent_blocks_fire: bool) -> Tensor:
+def _veteran(orders: Tensor, tables: Tables, view: BotView, vent_blocks_fire: bool) -> Tensor:
     """Waits for its heavy before it goes into the zone."""
     heavies = slice(0, None, SLOTS)
     lives = view.alive[heavies].repeat_interleave(SLOTS, 0)
@@ -204,7 +202,7 @@ def _veteran(orders: Tensor, tables: Tables, view: View, vent_blocks_fire: bool)
     return torch.cat((steps, before, vent[None], after))
 
 
-def _rush(orders: Tensor, state: State, tables: Tables, team: int, view: View) -> Tensor:
+def _rush(orders: Tensor, state: State, tables: Tables, team: int, view: BotView) -> Tensor:
     """Runs at the nearest enemy once it sees one, at the zone until then, and never backs away."""
     charge = view.sight & view.there
     way = _way(state, tables, team, view, view.to_zone, view.zone < _STRAIGHT)
@@ -285,3 +283,51 @@ SIDES = Sides(
     ),
     one_sided=("reward_", "hp_margin"),
 )
+
+
+def bot_weights(opponent: str, mix: Mapping[str, float] | None) -> tuple[float, ...]:
+    """How often each of the bots plays red, as weights.
+
+    Raises:
+        ValueError: an unknown bot, or weights that are not possible.
+    """
+    if opponent not in (*BOTS, "policy"):
+        raise ValueError(f"opponent: {opponent!r} is unknown, allowed: {', '.join((*BOTS, 'policy'))}")
+    weights = {opponent: 1.0} if not mix else dict(mix)
+    if mix and opponent == "policy":
+        raise ValueError("opponent_mix: bots play red only where opponent is one of them, not 'policy'")
+    for name, weight in weights.items():
+        if name not in BOTS and (mix or name != "policy"):
+            raise ValueError(f"opponent_mix: {name!r} is unknown, allowed: {', '.join(BOTS)}")
+        if weight < 0:
+            raise ValueError(f"opponent_mix: the weight of {name}, {weight}, is negative")
+    if sum(weights.values()) <= 0:
+        raise ValueError("opponent_mix: all weights are 0")
+    # Where agents play both sides the bots' kind has no effect.
+    found = tuple(float(weights.get(name, 0.0)) for name in BOTS)
+    return found if any(found) else (1.0, *[0.0] * (len(BOTS) - 1))
+
+
+def fire_range(given: float | Sequence[float]) -> tuple[float, float]:
+    """Least and greatest probability of firing.
+
+    Raises:
+        ValueError: not one or two numbers within [0, 1] in order.
+    """
+    values = [float(given)] if isinstance(given, int | float) else [float(value) for value in given]
+    if len(values) not in (1, 2) or not 0 <= values[0] <= values[-1] <= 1:
+        raise ValueError(f"fire_probability: {given} is neither a number within [0, 1] nor two of them in order")
+    return values[0], values[-1]
+
+
+def stages_of(given: Sequence[float] | None) -> tuple[float, ...]:
+    """Probabilities of firing of the stages of a curriculum.
+
+    Raises:
+        ValueError: one is not within [0, 1].
+    """
+    stages = tuple(float(value) for value in given or ())
+    wrong = [value for value in stages if not 0 <= value <= 1]
+    if wrong:
+        raise ValueError(f"fire_stages: {wrong[0]} is not within [0, 1]")
+    return stages

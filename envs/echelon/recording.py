@@ -1,28 +1,279 @@
-"""What happened in an episode of Echelon: states of single matches, collected while the worlds step."""
+"""Recordings of episodes of Echelon: the map, the mechs, their states, and what happened."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..recording import EpisodeRecorder
-from .events import Reporter
-from .match import MatchOptions, ends
-from .rules import SUB_STEPS
+from ..recording import EpisodeRecorder, EpisodeRecording
+from . import rules
+from .events import Event, EventFinder, Flight, mech_id, unfold
+from .match import EchelonOptions, ends
+from .rewards import hold
+from .rules import SLOTS, SUB_STEPS, TEAMS, Chassis
 from .state import State
-from .story import COLUMNS, Event, Flight, Frames, Ground, Mech, Recording, Story
 from .tables import Tables
-from .unfolding import unfold
-from .zone import hold
+
+if TYPE_CHECKING:
+    from ..rendering.canvas import Picture
+    from ..rendering.films import Animation
 
 Array = NDArray[Any]
+
+
+COLUMNS: Mapping[str, tuple[str, tuple[int | str, ...]]] = {
+    "tick": ("int32", ()),
+    "score": ("float32", (2,)),
+    "control": ("float32", ()),
+    **dict.fromkeys(("position", "velocity"), ("float32", ("M", 3))),
+    **dict.fromkeys(("yaw", "hp", "legs", "heat", "stability"), ("float32", ("M",))),
+    **dict.fromkeys(("quality", "jam", "damage"), ("float32", ("M",))),
+    "clocks": ("int16", ("M", rules.CLOCKS)),
+    **dict.fromkeys(("ewar", "target", "kills"), ("int16", ("M",))),
+    "inside": ("bool", ("M",)),
+}
+"""Type of each column of :class:`EchelonFrames`, and its shape after T, ``"M"`` for the number of mechs."""
+
+
+@dataclass(frozen=True, eq=False)
+class EchelonFrames:
+    """T states of a match, ``[T, ...]`` each; mechs stand in the order of :attr:`MatchRecord.mechs`."""
+
+    tick: Array  # sub-steps of 0.05 s since the start
+    score: Array  # of blue and red, s
+    control: Array  # of the zone, 1: blue's, -1: red's
+    position: Array  # of the feet, voxels
+    velocity: Array  # voxels/s
+    yaw: Array  # rad, 0 along x, counter-clockwise
+    hp: Array  # 0 or less: dead
+    legs: Array
+    heat: Array
+    stability: Array
+    quality: Array  # of sensors
+    jam: Array  # 0 to 1
+    damage: Array  # hp taken from enemies so far
+    clocks: Array  # sub-steps left, in the order of rules.LASER to rules.FALLEN
+    ewar: Array  # 0 off, 1 ECM, 2 ECCM
+    target: Array  # place of the chosen target among the mechs, -1: none
+    kills: Array  # so far
+    inside: Array  # the zone
+
+    def __len__(self) -> int:
+        return len(self.tick)
+
+    def part(self, which: slice) -> EchelonFrames:
+        """Some of the states."""
+        return EchelonFrames(**{name: value[which] for name, value in vars(self).items()})
+
+
+class Mech(NamedTuple):
+    """Who takes part."""
+
+    team: int  # 0 blue, 1 red
+    slot: int
+
+    @property
+    def name(self) -> str:
+        """Its id, such as ``red_3``."""
+        return mech_id(self.team, self.slot)
+
+    @property
+    def kind(self) -> str:
+        """Its class."""
+        return rules.CLASSES[rules.PACK_CLASSES[self.slot % SLOTS]]
+
+    @property
+    def chassis(self) -> Chassis:
+        """Its class's numbers."""
+        return rules.PACK[self.slot % SLOTS]
+
+
+@dataclass(frozen=True, eq=False)
+class RecordedMap:
+    """A map: heights and kinds of its cells, ``[side, side]`` uint8, row y; the zone's centre and radius."""
+
+    height: Array
+    kind: Array
+    zone: tuple[float, float, float]
+    number: int = 0  # in its bank
+
+    @property
+    def side(self) -> int:
+        """Voxels along its side."""
+        return len(self.height)
+
+
+@dataclass(frozen=True, eq=False)
+class MatchRecord:
+    """All of an episode.
+
+    Attributes:
+        smoke: clouds at each of the T times, ``[k, 4]``: centre, sub-steps left.
+        winner: 1 blue, -1 red, 0 nobody, or nobody yet.
+        to_win: score that wins, s.
+    """
+
+    ground: RecordedMap
+    mechs: tuple[Mech, ...]
+    frames: EchelonFrames
+    smoke: tuple[Array, ...]
+    events: tuple[Event, ...]
+    flights: tuple[Flight, ...]
+    winner: int
+    to_win: float
+
+
+@dataclass(frozen=True, eq=False)
+class EchelonRecording(EpisodeRecording):
+    """One episode.
+
+    Args:
+        source: tells what happened; asked once, when somebody wants to know.
+        options: of the world.
+        players: who drove blue and red.
+        title: for pictures.
+    """
+
+    overview_columns = 2
+    has_page = True
+
+    source: Callable[[], MatchRecord] = field(repr=False)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    players: tuple[str, str] = TEAMS
+    title: str = ""
+
+    @cached_property
+    def record(self) -> MatchRecord:
+        """What happened."""
+        return self.source()
+
+    @property
+    def frames(self) -> EchelonFrames:
+        """The states."""
+        return self.record.frames
+
+    @property
+    def seconds(self) -> float:
+        """How long it lasted."""
+        tick = self.frames.tick
+        return float(tick[-1] - tick[0]) * rules.DT
+
+    def named(self, players: tuple[str, str], title: str = "") -> EchelonRecording:
+        """The same with other names."""
+        return replace(self, players=players, title=title)
+
+    def animation(self) -> Animation:
+        """Of a picture every sub-step or more."""
+        from .render import EchelonAnimation
+
+        return EchelonAnimation(self)
+
+    def overview(self) -> Picture:
+        """The end, with the ways of all mechs, which brighten with time."""
+        from .render import TILE, EchelonAnimation
+
+        return EchelonAnimation(self, TILE).draw(ways=True)
+
+    def save_replay(self, path: str | Path) -> None:
+        """See :mod:`envs.echelon.replay`."""
+        from .replay import save_replay
+
+        save_replay(self, path)
+
+    def save_page(self, path: str | Path) -> None:
+        """See :mod:`envs.echelon.player`."""
+        from .player import save_page
+
+        save_page(self, path)
+
+
+# -- a match at any time -------------------------------------------------------------------------------------------
+
+
+_MOVING = ("position", "velocity", "heat", "stability", "score", "control")
+
+
+@dataclass(frozen=True, eq=False)
+class Moment:
+    """A match at a time in sub-steps; mechs ``[M, ...]`` as in :class:`~envs.echelon.recording.EchelonFrames`."""
+
+    record: MatchRecord
+    tick: float
+    frame: int  # the latest state
+    position: Array
+    velocity: Array
+    yaw: Array
+    hp: Array
+    legs: Array
+    heat: Array
+    stability: Array
+    score: Array
+    control: float
+    clocks: Array
+    ewar: Array
+    target: Array
+    kills: Array
+    damage: Array
+    inside: Array
+
+    @property
+    def zone(self) -> tuple[float, float, float]:
+        """Its centre and radius."""
+        return self.record.ground.zone
+
+    @property
+    def held(self) -> tuple[bool, bool]:
+        """Whether blue, and red, are in the zone."""
+        teams = np.array([mech.team for mech in self.record.mechs])
+        return bool(self.inside[teams == 0].any()), bool(self.inside[teams == 1].any())
+
+    def alive(self, place: int) -> bool:
+        """Whether a mech lives."""
+        return bool(self.hp[place] > 0)
+
+    def ground_at(self, x: float, y: float) -> float:
+        """Height of the ground."""
+        column, row = (int(np.clip(value, 0, self.record.ground.side - 1)) for value in (x, y))
+        return float(self.record.ground.height[row, column])
+
+
+def moment(record: MatchRecord, tick: float) -> Moment:
+    """The match after so many sub-steps; before its first and after its last state it stands still."""
+    frames = record.frames
+    t = int(np.clip(np.searchsorted(frames.tick, tick, side="right") - 1, 0, len(frames) - 1))
+    span = float(frames.tick[t + 1] - frames.tick[t]) if t + 1 < len(frames) else 0.0
+    share = float(np.clip((tick - float(frames.tick[t])) / span, 0, 1)) if span > 0 else 0.0
+    now = {name: value[t] for name, value in vars(frames).items() if name not in ("tick", "quality", "jam")}
+    if share > 0:
+        now |= _between(frames, t, share)
+    return Moment(record, tick, t, **now | {"control": float(now["control"])})
+
+
+def _between(frames: EchelonFrames, t: int, share: float) -> dict[str, Array]:
+    mixed: dict[str, Array] = {}
+    for name in _MOVING:
+        rows = getattr(frames, name)
+        mixed[name] = rows[t] + np.float32(share) * (rows[t + 1] - rows[t])
+    turn = np.remainder(frames.yaw[t + 1] - frames.yaw[t] + np.pi, 2 * np.pi) - np.pi
+    mixed["yaw"] = frames.yaw[t] + share * turn
+    return mixed
+
+
+def deaths(record: MatchRecord) -> dict[int, int]:
+    """The sub-step in which each mech that died did so, by its place."""
+    places = {mech.name: place for place, mech in enumerate(record.mechs)}
+    return {places[e.details["target"]]: e.tick for e in record.events if e.type == "kill"}
+
+
+# -- the recorder --------------------------------------------------------------------------------------------------
 
 
 class _Snapshot(NamedTuple):
@@ -45,18 +296,18 @@ class _Take:
     """The frames of one world."""
 
     tables: Tables
-    options: MatchOptions
+    options: EchelonOptions
     rows: list[_Frame]
 
     @cached_property
-    def story(self) -> Story:
+    def record(self) -> MatchRecord:
         with torch.no_grad():
             return self._told()
 
     def _column(self, pick: Callable[[_Snapshot], Tensor]) -> Tensor:
         return torch.stack([pick(row)[..., place] for row, place in self.rows], -1)
 
-    def _told(self) -> Story:
+    def _told(self) -> MatchRecord:
         tables = self.tables
         names = [name for name, _ in self.rows[0][0].state.items()]
         state = State(**{name: self._column(lambda row, name=name: getattr(row.state, name)) for name in names})  # type: ignore[misc]
@@ -69,14 +320,14 @@ class _Take:
         if first is not None:
             none = torch.zeros_like(first)
             orders = self._column(lambda row: none if row.orders is None else row.orders)
-            report = Reporter(unfold(state, orders, tables, self.options), ground.height)
+            report = EventFinder(unfold(state, orders, tables, self.options), ground.height)
             events, flights = report.events, report.flights
         frames = self._frames(state, mechs)
         smoke = tuple(_clouds(state.clouds[..., t]) for t in range(len(frames)))
         winner = int(self.rows[-1][0].winner[self.rows[-1][1]])
-        return Story(ground, mechs, frames, smoke, tuple(events), tuple(flights), winner, self.options.to_win)
+        return MatchRecord(ground, mechs, frames, smoke, tuple(events), tuple(flights), winner, self.options.to_win)
 
-    def _frames(self, state: State, mechs: Sequence[Mech]) -> Frames:
+    def _frames(self, state: State, mechs: Sequence[Mech]) -> EchelonFrames:
         held = hold(state, self.tables)
         places = torch.tensor([mech.team * self.tables.mechs + mech.slot for mech in mechs])
 
@@ -102,16 +353,16 @@ class _Take:
                 for name in ("yaw", "hp", "legs", "heat", "stability", "quality", "jam", "ewar")
             },
         }
-        return Frames(**{name: values[name].astype(kind) for name, (kind, _) in COLUMNS.items()})
+        return EchelonFrames(**{name: values[name].astype(kind) for name, (kind, _) in COLUMNS.items()})
 
 
-def _ground(state: State, tables: Tables) -> Ground:
+def _ground(state: State, tables: Tables) -> RecordedMap:
     first = int(state.base[0])
     side = tables.side
     layers = (tables.maps.height, tables.maps.kind)
     height, kind = (layer[first : first + side**2].view(side, side).cpu().numpy().copy() for layer in layers)
     x, y, radius = (float(value) for value in state.zone[:, 0].float())
-    return Ground(height, kind, (x, y, radius), first // side**2)
+    return RecordedMap(height, kind, (x, y, radius), first // side**2)
 
 
 def _targets(slots: Array, mechs: Sequence[Mech]) -> Array:
@@ -130,7 +381,7 @@ def _clouds(clouds: Tensor) -> Array:
     return found
 
 
-class Recorder(EpisodeRecorder[_Frame, Recording]):
+class EchelonRecorder(EpisodeRecorder[_Frame, EchelonRecording]):
     """Collects recordings of some worlds of an env, one episode of each."""
 
     def _look(self, places: list[int]) -> list[_Frame]:
@@ -157,6 +408,6 @@ class Recorder(EpisodeRecorder[_Frame, Recording]):
         now, row = frame
         return bool(now.over[row])
 
-    def _recording(self, frames: list[_Frame], title: str) -> Recording:
+    def _recording(self, frames: list[_Frame], title: str) -> EchelonRecording:
         take = _Take(self._env.tables, self._env.match_options, frames)
-        return Recording(lambda: take.story, dict(self._env.options), title=title)
+        return EchelonRecording(lambda: take.record, dict(self._env.options), title=title)

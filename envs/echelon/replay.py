@@ -24,17 +24,186 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..bounded_files import check_regular
 from ..whole_files import write_text
 from . import rules
-from .replay_content import COOLDOWNS, FORMAT, KIND, NUMBERS, TERRAIN, TIMES, VERSION, Wrong, recording_of
-from .specs import TEAMS
-from .story import Flight, Recording, Story
+from .events import TYPES, WEAPONS, Event, Flight, mech_id
+from .recording import COLUMNS, EchelonFrames, EchelonRecording, MatchRecord, Mech, RecordedMap
+from .rules import MOST, SIDES, TEAMS
+
+Array = NDArray[Any]
+
+
+FORMAT, VERSION, KIND = "rlstack-replay", 1, "echelon"
+TERRAIN = ("plain", "foliage", "low_wall", "water", "lava")
+COOLDOWNS = ("laser", "missile", "kinetic", "painter")
+TIMES = {
+    **{"painted_time": rules.PAINTED, "suppressed_time": rules.SUPPRESSED},
+    **{"ams_cooldown": rules.AMS, "fallen_time": rules.FALLEN},
+}
+NUMBERS = {
+    **{"yaw": "yaw", "hp": "hp", "legs": "leg_hp", "heat": "heat", "stability": "stability"},
+    **{"quality": "sensor_quality", "jam": "jammed", "damage": "damage", "kills": "kills"},
+}
+
+
+class ReplayError(ValueError):
+    """What is wrong with a file, without its name."""
+
+
+def recording_of(document: Any) -> EchelonRecording:
+    """A recording of what was in a file.
+
+    Raises:
+        Wrong: another version, or parts that do not fit each other.
+        KeyError: something is missing.
+        TypeError, ValueError, IndexError, AttributeError: something has another shape.
+    """
+    if not isinstance(document, Mapping) or (document.get("format"), document.get("kind")) != (FORMAT, KIND):
+        raise ReplayError(f"not a replay of {KIND} (format and kind must be {FORMAT!r} and {KIND!r})")
+    if document.get("schema_version") != VERSION:
+        raise ReplayError(f"schema_version {document.get('schema_version')!r}, this program reads version {VERSION}")
+    players, options = document["players"], document["options"]
+    if not isinstance(players, list) or len(players) != 2 or not all(isinstance(name, str) for name in players):
+        raise ReplayError(f"players {players!r} are not two names")
+    if not isinstance(options, dict):
+        raise ReplayError("options are not an object")
+    frames = document["frames"]
+    if not isinstance(frames, list) or not frames:
+        raise ReplayError("frames: a replay needs at least one")
+    record = _record(document, frames)
+    return EchelonRecording(lambda: record, options, (players[0], players[1]), str(document["title"]))
+
+
+def _record(document: Mapping[str, Any], frames: list[Any]) -> MatchRecord:
+    names = list(frames[0]["mechs"])
+    known = {mech_id(team, slot): Mech(team, slot) for team in range(2) for slot in range(MOST)}
+    if unknown := [name for name in names if name not in known]:
+        raise ReplayError(f"mechs: {unknown[0]!r} is no id of a mech, such as blue_0")
+    if {known[name].team for name in names} != {0, 1}:
+        raise ReplayError("mechs: both teams need one at least")
+    mechs = tuple(known[name] for name in names)
+    for t, frame in enumerate(frames):
+        if list(frame["mechs"]) != names:
+            raise ReplayError(f"frame {t} has other mechs than the first")
+    read = _columns(frames, names)
+    zone = _numbers([*frames[0]["objective"]["center"], frames[0]["objective"]["radius"]], "objective", (3,))
+    world = document["world"]
+    number = int(world["meta"]["map"])
+    side = int(world["size"][0])
+    if not SIDES[0] <= side <= SIDES[1]:
+        raise ReplayError(f"world.size {side}: a map's side is within {SIDES[0]} to {SIDES[1]}")
+    layers = ("heights", 255), ("terrain", len(TERRAIN) - 1)
+    height, kind = (_layer(world[name], name, most, side) for name, most in layers)
+    ground = RecordedMap(height, kind, (float(zone[0]), float(zone[1]), float(zone[2])), number)
+    winner = {TEAMS[0]: 1, TEAMS[1]: -1, None: 0}[document["winner"]]
+    to_win = float(frames[0]["objective"]["to_win"])
+    events = tuple(_event(entry, names) for frame in frames for entry in frame["events"])
+    smoke = tuple(_smoke(frame["smoke_clouds"]) for frame in frames)
+    return MatchRecord(ground, mechs, read, smoke, events, _flights(frames, names), winner, to_win)
+
+
+def _columns(frames: list[Any], names: list[str]) -> EchelonFrames:
+    places: dict[str | None, int] = {name: place for place, name in enumerate(names)} | {None: -1}
+    rows = [[frame["mechs"][name] for name in names] for frame in frames]
+    objectives = [frame["objective"] for frame in frames]
+
+    def of_mechs(name: str) -> list[list[Any]]:
+        return [[mech[name] for mech in row] for row in rows]
+
+    clocks = np.zeros((len(frames), len(names), rules.CLOCKS))
+    for name, clock in TIMES.items():
+        clocks[..., clock] = of_mechs(name)
+    for clock, name in enumerate(COOLDOWNS):
+        clocks[..., clock] = [[mech["cooldowns"][name] for mech in row] for row in rows]
+    if wrong := [mech["target"] for row in rows for mech in row if mech["target"] not in places]:
+        raise ReplayError(f"target {wrong[0]!r} is no mech of this match")
+    values = {
+        "tick": [frame["tick"] for frame in frames],
+        "score": [objective["score"] for objective in objectives],
+        "control": [objective["control"] for objective in objectives],
+        "position": of_mechs("pos"),
+        "velocity": of_mechs("vel"),
+        "clocks": np.rint(clocks / rules.DT),
+        "ewar": [[int(mech["ecm_on"]) + 2 * int(mech["eccm_on"]) for mech in row] for row in rows],
+        "target": [[places[mech["target"]] for mech in row] for row in rows],
+        "inside": of_mechs("in_zone"),
+        **{column: of_mechs(name) for column, name in NUMBERS.items()},
+    }
+    found = {}
+    for column, (kind, rest) in COLUMNS.items():
+        shape = (len(frames), *(len(names) if size == "M" else int(size) for size in rest))
+        found[column] = _numbers(values[column], column, shape).astype(kind)
+    if not (np.diff(found["tick"]) > 0).all() or found["tick"][0] < 0:
+        raise ReplayError("tick does not ascend")
+    return EchelonFrames(**found)
+
+
+def _numbers(values: Any, name: str, shape: tuple[int, ...]) -> Array:
+    try:
+        read = np.array(values, np.float64)
+    except (TypeError, ValueError):
+        raise ReplayError(f"{name} holds something else than numbers, or rows of different lengths") from None
+    if read.shape != shape:
+        raise ReplayError(f"{name} has the shape {list(read.shape)}, expected {list(shape)}")
+    if not np.isfinite(read).all():
+        raise ReplayError(f"{name} holds numbers that are not finite")
+    return read
+
+
+def _layer(rows: Any, name: str, most: int, side: int) -> Array:
+    read = _numbers(rows, f"world.{name}", (side, side))
+    if (read < 0).any() or (read > most).any():
+        raise ReplayError(f"world.{name} holds numbers that are not within 0 to {most}")
+    return read.astype(np.uint8)
+
+
+def _event(entry: Mapping[str, Any], names: list[str]) -> Event:
+    if entry["type"] not in TYPES:
+        raise ReplayError(f"event of the unknown type {entry['type']!r}")
+    for role in ("shooter", "target", "mech"):
+        if entry.get(role) is not None and entry[role] not in names:
+            raise ReplayError(f"event: {role} {entry[role]!r} is no mech of this match")
+    details = {name: value for name, value in entry.items() if name not in ("t", "tick", "type")}
+    for name in ("pos", "start"):
+        if name in details:
+            details[name] = tuple(_numbers(details[name], f"event: {name}", (3,)).tolist())
+    return Event(int(entry["tick"]), entry["type"], details)
+
+
+def _smoke(clouds: list[Any]) -> Array:
+    rows = [[*cloud["pos"], cloud["time_left"] / rules.DT] for cloud in clouds]
+    read = _numbers(rows, "smoke_clouds", (len(rows), 4)) if rows else np.zeros((0, 4))
+    read[:, 3] = np.rint(read[:, 3])
+    return read.astype(np.float32)
+
+
+def _flights(frames: list[Any], names: list[str]) -> tuple[Flight, ...]:
+    paths: dict[int, list[Any]] = {}
+    heads: dict[int, tuple[str, str, str | None]] = {}
+    for frame in frames:
+        for entry in frame["projectiles"]:
+            number, head = int(entry["id"]), (entry["weapon"], entry["owner"], entry["target"])
+            fits = head[0] in WEAPONS and head[1] in names and (head[2] is None or head[2] in names)
+            if not fits or heads.setdefault(number, head) != head:
+                raise ReplayError(f"projectile {number} has no known weapon, owner or target, or changes them")
+            paths.setdefault(number, []).extend(entry["path"])
+    found = []
+    for number in sorted(paths):
+        path = _numbers(paths[number], f"the path of projectile {number}", (len(paths[number]), 4))
+        if not (np.diff(path[:, 0]) >= 0).all():
+            raise ReplayError(f"the path of projectile {number} goes back in time")
+        ticks, places = path[:, 0].astype(np.int32), path[:, 1:].astype(np.float32)
+        found.append(Flight(number, *heads[number], ticks, places))
+    return tuple(found)
+
 
 ENDING = ".json"
 _DIGITS = 4
@@ -43,7 +212,7 @@ _DIGITS = 4
 # -- writing -----------------------------------------------------------------------------------------------------
 
 
-def save_replay(recording: Recording, path: str | Path) -> None:
+def save_replay(recording: EchelonRecording, path: str | Path) -> None:
     """Writes a recording, wholly or not at all; makes missing folders.
 
     Raises:
@@ -55,57 +224,57 @@ def save_replay(recording: Recording, path: str | Path) -> None:
     write_text(path, as_json(recording))
 
 
-def as_json(recording: Recording) -> str:
+def as_json(recording: EchelonRecording) -> str:
     """A recording as the text of a file."""
     return json.dumps(_document(recording), separators=(",", ":"), allow_nan=False)
 
 
-def _document(recording: Recording) -> dict[str, Any]:
-    story, options = recording.story, dict(recording.options)
-    winner = {1: TEAMS[0], -1: TEAMS[1]}.get(story.winner)
+def _document(recording: EchelonRecording) -> dict[str, Any]:
+    record, options = recording.record, dict(recording.options)
+    winner = {1: TEAMS[0], -1: TEAMS[1]}.get(record.winner)
     world = {
-        "size": [story.ground.side, story.ground.side, int(rules.CEILING)],
+        "size": [record.ground.side, record.ground.side, int(rules.CEILING)],
         "voxel_size_m": 1.0,
         "seed": options.get("map_seed", 0),
         "spawn_clear": rules.SPAWN_SQUARE,
         "meta": {
-            **{"map": story.ground.number, "decision_s": rules.DECISION, "tick_s": rules.DT},
+            **{"map": record.ground.number, "decision_s": rules.DECISION, "tick_s": rules.DT},
             "terrain_names": list(TERRAIN),
         },
-        "heights": story.ground.height.tolist(),
-        "terrain": story.ground.kind.tolist(),
+        "heights": record.ground.height.tolist(),
+        "terrain": record.ground.kind.tolist(),
     }
     return {
         **{"format": FORMAT, "schema_version": VERSION, "kind": KIND, "players": list(recording.players)},
         **{"title": recording.title, "options": options, "winner": winner, "world": world},
-        "frames": [_frame(story, t) for t in range(len(story.frames))],
+        "frames": [_frame(record, t) for t in range(len(record.frames))],
     }
 
 
-def _frame(story: Story, t: int) -> dict[str, Any]:
-    frames = story.frames
-    tick, x, y, radius = int(frames.tick[t]), *story.ground.zone
+def _frame(record: MatchRecord, t: int) -> dict[str, Any]:
+    frames = record.frames
+    tick, x, y, radius = int(frames.tick[t]), *record.ground.zone
     before = int(frames.tick[t - 1]) if t else -1
-    events = [event for event in story.events if before < event.tick <= tick]
-    flights = [_path(flight, before, tick) for flight in story.flights]
+    events = [event for event in record.events if before < event.tick <= tick]
+    flights = [_path(flight, before, tick) for flight in record.flights]
     return {
         **{"t": _seconds(tick), "tick": tick},
         "objective": {
-            **{"center": [x, y], "radius": radius, "to_win": story.to_win},
+            **{"center": [x, y], "radius": radius, "to_win": record.to_win},
             **{"score": _exact(frames.score[t]), "control": _exact(frames.control[t])},
         },
-        "mechs": {mech.name: _mech(story, t, place) for place, mech in enumerate(story.mechs)},
+        "mechs": {mech.name: _mech(record, t, place) for place, mech in enumerate(record.mechs)},
         "projectiles": [flight for flight in flights if flight is not None],
         "smoke_clouds": [
             {"pos": _exact(row[:3]), "radius": rules.SMOKE_RADIUS, "time_left": _seconds(float(row[3]))}
-            for row in story.smoke[t]
+            for row in record.smoke[t]
         ],
         "events": [{"t": _seconds(e.tick), "tick": e.tick, "type": e.type, **e.details} for e in events],
     }
 
 
-def _mech(story: Story, t: int, place: int) -> dict[str, Any]:
-    frames, mech = story.frames, story.mechs[place]
+def _mech(record: MatchRecord, t: int, place: int) -> dict[str, Any]:
+    frames, mech = record.frames, record.mechs[place]
     row = {name: _exact(getattr(frames, column)[t, place]) for column, name in NUMBERS.items()}
     clocks, ewar, target = frames.clocks[t, place], int(frames.ewar[t, place]), int(frames.target[t, place])
     chassis, legged = mech.chassis, bool(frames.legs[t, place] <= 0)
@@ -119,7 +288,7 @@ def _mech(story: Story, t: int, place: int) -> dict[str, Any]:
         **{name: _seconds(int(clocks[clock])) for name, clock in TIMES.items()},
         "cooldowns": {name: _seconds(int(clocks[clock])) for clock, name in enumerate(COOLDOWNS)},
         **{"ecm_on": ewar == 1, "eccm_on": ewar == 2, "in_zone": bool(frames.inside[t, place])},
-        "target": story.mechs[target].name if target >= 0 else None,
+        "target": record.mechs[target].name if target >= 0 else None,
     }
 
 
@@ -146,7 +315,7 @@ def _seconds(ticks: float) -> float:
 # -- reading -----------------------------------------------------------------------------------------------------
 
 
-def load_replay(path: str | Path) -> Recording:
+def load_replay(path: str | Path) -> EchelonRecording:
     """Reads what :func:`save_replay` wrote.
 
     Raises:
@@ -161,7 +330,7 @@ def load_replay(path: str | Path) -> Recording:
         raise ValueError(f"{path}: cannot be read as a replay ({reason})") from None
     try:
         return recording_of(document)
-    except Wrong as error:
+    except ReplayError as error:
         raise ValueError(f"{path}: {error}") from None
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError) as error:
         what = f"{error} is missing" if isinstance(error, KeyError) else "a part has another shape than it should"

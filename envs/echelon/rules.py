@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+TEAMS = ("blue", "red")
 DT = 0.05
 SUB_STEPS = 5
 DECISION = DT * SUB_STEPS

@@ -8,14 +8,43 @@ import torch
 from torch import Tensor
 
 from . import rules
+from .maps import cell, look_up
+from .rules import SMOKE_RADIUS
 from .state import State
 from .tables import Tables
-from .terrain import clear_between, clear_of_smoke
+
+
+def clear_between(one: Tensor, two: Tensor, base: Tensor, tables: Tables) -> Tensor:
+    """Whether ground and foliage leave the line free, bool; the same from both ends.
+
+    24 points are looked at, at most two voxels apart within 48 voxels; more in maps larger than usual.
+
+    Args:
+        one, two: ``[3, a, b, W]``, broadcast.
+    """
+    # About the middle, so that the ends can change places without a rounding that differs.
+    middle, half = (one + two) / 2, (two - one) / 2
+    x, y, z = (torch.addcmul(middle[k], tables.samples, half[k]) for k in range(3))
+    return (look_up(tables.maps.sight, cell(x, y, base, tables.side), z) <= z).all(0)
+
+
+def clear_of_smoke(one: Tensor, two: Tensor, clouds: Tensor) -> Tensor:
+    """Whether no cloud touches the line, ``[a, b, W]`` bool.
+
+    Args:
+        one, two: ``[3, a, b, W]``, broadcast.
+        clouds: ``[4, k, W]``.
+    """
+    way = (two - one)[:, :, :, None]
+    reach = (way * way).sum(0).clamp_min(1.0e-6)
+    to = clouds[:3, None, None] - one[:, :, :, None]
+    share = ((to * way).sum(0) / reach).clamp(0.0, 1.0)
+    apart = (to - share * way).square().sum(0)
+    return ~((apart < SMOKE_RADIUS**2) & (clouds[3] > 0)).any(2)
+
 
 SEEN_NEAR = 14.0
 HOT = 0.8
-RECALLED = 12
-"""Of a lost enemy: position, velocity, yaw, hp, heat, stability, fallen, legged; all as the observation needs them."""
 
 
 class Pairs(NamedTuple):

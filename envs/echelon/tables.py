@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from . import rules
-from .flow import DIRECTIONS
-from .maps import Maps
+from .maps import DIRECTIONS, Maps
 from .rules import MAP, MOUNTS, PACK, PACK_CLASSES, SHOT_OWNERS, SHOTS, SLOTS
 
 

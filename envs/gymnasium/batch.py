@@ -66,7 +66,7 @@ class Batch:
         return self._tensordict(self._shown()[0] | self._flags())
 
     def following(self) -> TensorDict:
-        """What goes under ``"next"``."""
+        """The entries under ``"next"``."""
         entries, reward = self._shown()
         entries["reward"] = reward
         return self._tensordict(entries | self._flags())

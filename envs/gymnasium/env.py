@@ -170,7 +170,7 @@ class Gymnasium(World):
 
     @property
     def worker_failures(self) -> int:
-        """How many workers have been replaced."""
+        """The number of workers that have been replaced."""
         return 0 if self._simulators is None else self._simulators.failures
 
     def _advance(self, tensordict: TensorDictBase) -> TensorDict:

@@ -29,7 +29,7 @@ _EXTRAS = {
 
 @dataclass(frozen=True)
 class Recipe:
-    """How to make one environment.
+    """Makes one environment.
 
     Attributes:
         id: ``Name-v0``, ``package.module:Name-v0`` (the module registers it) or ``package.module:Class``, a class of
@@ -43,7 +43,7 @@ class Recipe:
     max_steps: int | None = None
 
     def begin(self, environment: Environment, seed: int | None) -> tuple[Any, dict[str, Any]]:
-        """What an environment of this kind shows and tells at the beginning of an episode.
+        """Resets an environment of this kind; returns its first observation and its info.
 
         Raises:
             EnvironmentFailed: its ``reset`` is none of Gymnasium's.
@@ -90,7 +90,7 @@ class Recipe:
         )
 
     def _own_class(self, id: str) -> Callable[[], Environment] | None:
-        """What makes an environment of ``package.module:Class``; None for the other forms."""
+        """The function that makes an environment of ``package.module:Class``; None for the other forms."""
         name, _, attribute = id.partition(":")
         if not attribute.isidentifier():
             return None

@@ -14,7 +14,7 @@ from .making import Environment, Recipe
 
 
 class Codec(NamedTuple):
-    """What stands between an environment's values and arrays.
+    """Converts between an environment's values and arrays.
 
     Attributes:
         mask: where action masks come from, None without one.

@@ -25,7 +25,7 @@ _STEP, _RESET, _RENDER = b"s", b"r", b"p"
 
 
 class EnvironmentShare(NamedTuple):
-    """What one worker is given.
+    """The share of one worker.
 
     Attributes:
         rows: of the arrays, its environments.
@@ -189,7 +189,7 @@ class WorkerSimulators:
 
 
 def _work(connection: Connection, share: EnvironmentShare) -> None:
-    """What a worker runs."""
+    """The main function of a worker."""
 
     def build() -> LocalSimulators:
         arrays = SimulatorArrays.of_parts([part.array() for part in share.parts], share.leaves)

@@ -93,7 +93,7 @@ def thruster_force(left: Tensor, right: Tensor, rules: MarineNavRules) -> tuple[
 
 
 class ThrusterImpulse(NamedTuple):
-    """What the thrusters add to the body-frame velocity in one ``dt``: the same in every substep of an action."""
+    """The change of the body-frame velocity by the thrusters in one ``dt``: the same in every substep of an action."""
 
     surge: Tensor
     sway: Tensor | None  # None: nothing

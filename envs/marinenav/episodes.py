@@ -115,7 +115,7 @@ def _stack(robots: Sequence[Config]) -> Config:
 
 
 def _unpacked(path: Path) -> bytes:
-    """What is in a gzip file.
+    """The content of a gzip file.
 
     Raises:
         ValueError: more than any archive may hold.
@@ -239,7 +239,7 @@ _ROBOT_SCALARS = (
     *HYDRODYNAMICS,
 )
 _FAR = 1.0e6
-"""Where absent vortex cores are put, so that no robot ever stands on one."""
+"""The coordinate of absent vortex cores, so that no robot ever stands on one."""
 
 
 def load_worlds(

@@ -135,7 +135,7 @@ def _place_cores(rng: RandomState, count: int, keep_clear: NDArray[np.float64]) 
 
 
 def _compatible(core: list[float], other: list[float]) -> bool:
-    """Whether two vortices disturb each other little enough; opposite ones within 2a pass, as published."""
+    """True if two vortices disturb each other little enough; opposite ones within 2a pass, as published."""
     distance = float(_distance(core[:2], other[:2]))
     if core[2] == other[2]:
         return distance >= (core[3] + other[3]) / (2 * math.pi * rules.MAX_RELATIVE_SPEED)

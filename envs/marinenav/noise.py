@@ -1,4 +1,4 @@
-"""Where perception noise comes from: a generator in training, recorded draws in parity tests."""
+"""Sources of perception noise: a generator in training, recorded draws in parity tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a robot sees, which rule of the road applies to it, and what it has hit or reached: pure functions.
+"""Perception of a robot, the rule of the road that applies to it, its collisions and its goal: pure functions.
 
 All tensors are world-last: ``A`` robots, ``M`` candidates (obstacles, then the other robots), ``W`` worlds.
 Source of the rules: the public MarineNav environment of arXiv 2412.09466.
@@ -18,7 +18,7 @@ from .dynamics import add_scaled, rotate, rotate_back
 from .rules import OBSERVED_OBJECTS, MarineNavRules, Number
 
 _FAR = 1.0e6
-"""Where absent obstacles and inactive robots are put, m."""
+"""The coordinate of absent obstacles and inactive robots, m."""
 
 
 class NoiseDraws(NamedTuple):
@@ -46,7 +46,7 @@ class PerceivedScene(NamedTuple):
 
 
 class Percept(NamedTuple):
-    """What one perception call yields; values of inactive robots are meaningless."""
+    """The result of one perception; values of inactive robots are meaningless."""
 
     self_state: Tensor  # [A, 7, W] goal (2), velocity (2), yaw rate, thrusts (2), body frame; zeros if inactive
     objects: Tensor  # [A, K, 5, W] px, py, vx, vy, r of the K nearest, nearest first, zero-padded

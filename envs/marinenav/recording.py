@@ -1,4 +1,4 @@
-"""What happened in an episode of MarineNav: one recording per world, collected while the worlds step."""
+"""Recordings of episodes of MarineNav, one per world, collected while the worlds step."""
 
 from __future__ import annotations
 
@@ -105,13 +105,13 @@ class MarineNavRecording(EpisodeRecording):
 
     @property
     def success(self) -> bool:
-        """Whether every robot has reached its goal, as published: whatever else happened in that step."""
+        """True if every robot has reached its goal, as published: whatever else happened in that step."""
         assert self.reached is not None
         return bool(self.reached[-1, self.robots].all())
 
     @property
     def collision(self) -> bool:
-        """Whether any robot has collided."""
+        """True if any robot has collided."""
         return bool(np.isin(self.status[:, self.robots], COLLIDED).any())
 
 

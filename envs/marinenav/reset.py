@@ -27,7 +27,7 @@ _FAR = 1.0e6
 
 @dataclass(frozen=True)
 class Level:
-    """How hard a random world is."""
+    """The difficulty of a random world."""
 
     num_robots: int = 5
     num_obstacles: int = 4
@@ -215,7 +215,7 @@ def _squared(x: Tensor, y: Tensor) -> Tensor:
 
 
 def _room(disc: Tensor, size: Tensor | float) -> Tensor:
-    """How far discs ``[>=2, K, P]`` are from the nearest edge of the map, negative outside."""
+    """The distance of discs ``[>=2, K, P]`` from the nearest edge of the map, negative outside."""
     return torch.minimum(disc[:2], rules.MAP_SIZE - disc[:2]).amin(0) - size
 
 

@@ -26,7 +26,7 @@ ABSENT = -1
 
 @dataclass(frozen=True)
 class StepOptions:
-    """What a step does beyond the physics."""
+    """The options of a step beyond the physics."""
 
     continuous: bool = True
     max_steps: int = 1000
@@ -124,7 +124,7 @@ def look_around(state: WorldState, rules: MarineNavRules, noise: NoiseDraws | No
 def conclude(
     state: WorldState, progress: Tensor, rules: MarineNavRules, options: StepOptions, noise: NoiseDraws | None
 ) -> tuple[WorldState, Report, Report]:
-    """What follows the physics of a step; returns the state, the root entries, and reward and end flags."""
+    """Perceives and judges after the physics of a step; returns state, root entries, and reward with end flags."""
     percept = perceive(state.scene, rules, noise)
     after, out = judge(state, percept, progress, rules, options)
     return after, show(after, percept, out.info, out.energy), ends(after, state.active, out, options)

@@ -26,7 +26,7 @@ _ENDS = ("done", "terminated", "truncated")
 
 @dataclass
 class _Batch:
-    """What ``W`` worlds of ``A`` agents show and how they stand; tensors share this memory, so it is only replaced.
+    """Observations and states of ``W`` worlds of ``A`` agents; tensors share this memory, so it is only replaced.
 
     Attributes:
         observations: one array ``[W, A, ...]`` per leaf of the observation.
@@ -269,7 +269,7 @@ _METHODS = ("observation_space", "action_space", "reset", "step")
 
 
 def parallel_factory(id: str) -> Callable[..., Any]:
-    """What builds the parallel environment of an id, see :class:`envs.pettingzoo.PettingZoo`.
+    """The function that builds the parallel environment of an id, see :class:`envs.pettingzoo.PettingZoo`.
 
     Anything but a module's ``parallel_env`` must be a class of environments, or a function annotated to return one.
 

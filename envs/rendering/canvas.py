@@ -189,7 +189,7 @@ def _font(size: int, bold: bool) -> ImageFont.FreeTypeFont:
 
 @lru_cache(maxsize=1024)
 def _letters(text: str, size: int, bold: bool) -> NDArray[np.float32]:
-    """How much of each pixel the letters cover, ``[height, width]``; the height depends on the size alone."""
+    """The share of each pixel that the letters cover, ``[height, width]``; the height depends on the size alone."""
     font = _font(size, bold)
     width = max(1, int(np.ceil(font.getlength(text))))
     sheet = Image.new("L", (width, sum(font.getmetrics())))

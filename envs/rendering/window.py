@@ -19,7 +19,7 @@ class Window(Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether the user wants to go on."""
+        """False once the user has closed it."""
 
     def show(self, picture: Picture) -> None:
         """Shows a picture, and takes in what the user did meanwhile."""

@@ -1,4 +1,4 @@
-"""How TorchRL environments' observations are shown, and how a policy's actions become theirs, by their specs."""
+"""Encodes the observations of TorchRL environments, and turns a policy's actions into theirs, by their specs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _INFINITE = 1e30
 
 
 class Form(NamedTuple):
-    """What stands for a value of an environment outside.
+    """The outer form of a value of an environment.
 
     Attributes:
         spec: of a batch of it.
@@ -141,7 +141,7 @@ _FORMS = "package.module:Class, or package.module:function with the annotation '
 
 
 def maker(id: str | None, kwargs: Mapping[str, Any], device: torch.device) -> Callable[[], EnvBase]:
-    """What makes one environment. One that takes ``device`` gets the world's, unless ``kwargs`` names another.
+    """The maker of one environment. One that takes ``device`` gets the world's, unless ``kwargs`` names another.
 
     Raises:
         ValueError: neither a class of ``EnvBase`` nor a function annotated to return one.

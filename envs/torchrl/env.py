@@ -23,7 +23,7 @@ _ENDS = ("done", "terminated", "truncated")
 _COPIES = 8
 _RETURN = "episode_reward"
 _NOT_SHOWN = (ACTION_MASK, _RETURN, "step_count", "is_init", "episode", "active")
-"""What environments and TorchRL's transforms tell besides observations."""
+"""Entries of environments and TorchRL's transforms that are no observations."""
 
 
 class TorchRL(World):
@@ -283,7 +283,7 @@ class TorchRL(World):
             self._restart(torch.tensor([row], device=self.device))
 
     def _reset_rows(self, env: EnvBase, root: TensorDictBase, mask: Tensor) -> TensorDictBase:
-        """What :meth:`torchrl.envs.EnvBase.maybe_reset` does, for rows that need not have ended."""
+        """Resets rows as :meth:`torchrl.envs.EnvBase.maybe_reset` does, but they need not have ended."""
         mask = mask.to(env.device or mask.device).reshape(env.batch_size)
         for key in env.reset_keys:
             done = unravel_key((*(key[:-1] if isinstance(key, tuple) else ()), "done"))

@@ -1,4 +1,4 @@
-"""What worlds around worlds share."""
+"""The base class of worlds around worlds."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""What every agent offers."""
+"""The base class of agents, and of their policies."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
@@ -20,7 +21,7 @@ from rlstack.data.normalizers import ObservationNormalizer, RewardScaler
 from rlstack.networks.encoders import build_encoder
 from rlstack.networks.keyed import keyed_encoder
 
-from .compilation import Compilable
+from .compilation import CannotCompile, Compiler, trace_gradients
 from .interface import MASK, Interface
 from .optimizer import Optimizer
 
@@ -66,7 +67,7 @@ class Policy(TensorDictModuleBase):
         return acted if isinstance(acted, Tensor) else acted["action"]
 
     def entries(self, observation: Any, mask: Tensor | None = None) -> dict[str, Tensor]:
-        """What it leaves in a tensordict, by name without group: ``action`` and the extras.
+        """The entries that it leaves in a tensordict, by name without group: ``action`` and the extras.
 
         It does not turn gradients off: whoever steps many times does so once.
         """
@@ -130,7 +131,7 @@ def copy_on(policy: Any, device: torch.device) -> Any:
 
 
 def exploring(explore: bool | None) -> bool:
-    """Whether to explore: as told, or where nothing is told, as TorchRL's ``set_exploration_type`` says."""
+    """True to explore: as told, or where nothing is told, as TorchRL's ``set_exploration_type`` says."""
     return exploration_type() is ExplorationType.RANDOM if explore is None else explore
 
 
@@ -159,7 +160,7 @@ class Target:
             torch._foreach_lerp_(self._target, self._online, self.tau)
 
 
-class Agent(Compilable, ABC):
+class Agent(ABC):
     """A learner and its policies; knows nothing of worlds, files or loggers.
 
     Args:
@@ -181,6 +182,8 @@ class Agent(Compilable, ABC):
 
     Config: ClassVar[type]
     loss: Any
+    compiler: Compiler | None = None
+    _live: Mapping[str, Tensor] = MappingProxyType({})
 
     least: Callable[[int], int] = int
     """The least of a number (how many entries there are to learn from) over all processes that learn together."""
@@ -247,7 +250,7 @@ class Agent(Compilable, ABC):
         return observation if self.normalizer is None else self.normalizer(observation)
 
     def _kept(self, entries: Any, sequences: TensorDictBase) -> Any:
-        """What is active of entries ``[B, T, ...]``, ``[N, ...]``; without a group everyone always is."""
+        """The active ones of entries ``[B, T, ...]`` as ``[N, ...]``; without a group all are."""
         if self.interface.group is not None:
             return kept(entries, sequences.get("active"))
         return entries.flatten(0, 1) if isinstance(entries, Tensor) else entries.reshape(-1)
@@ -276,7 +279,7 @@ class Agent(Compilable, ABC):
         """
 
     def recipe(self) -> tuple[Any, ...]:
-        """What an agent like this one is built from: algorithm, configuration, interface, total frames."""
+        """The arguments to build an agent like this one: algorithm, configuration, interface, total frames."""
         return getattr(self, "ALGORITHM", type(self)), self.config, self.interface, self.total_frames
 
     @abstractmethod
@@ -295,7 +298,7 @@ class Agent(Compilable, ABC):
         """One update on just this data, outside the run's schedule: what a self-check tries."""
 
     def lesson(self, batch: TensorDictBase) -> tuple[Any, Tensor, Tensor | None]:
-        """What :meth:`imitation_loss` takes, of a batch of decisions to imitate."""
+        """The arguments of :meth:`imitation_loss` for a batch of decisions to imitate."""
         return self.normalized(batch.get("observation")), batch.get("action"), batch.get(MASK, None)
 
     def imitation_loss(self, observation: Any, action: Tensor, mask: Tensor | None) -> Tensor:
@@ -307,6 +310,47 @@ class Agent(Compilable, ABC):
             mask: legal actions ``[N, n]``, where the env has them.
         """
         raise ConfigError(f"{type(self).__name__} cannot imitate")
+
+    # -- compiled code -------------------------------------------------------------------------------------------
+
+    def now(self, name: str) -> Any:
+        """The value of a schedule for losses and policies: a number, or for compiled code a 0-d tensor."""
+        return self._live.get(name, self.scheduled[name])
+
+    def unused(self, name: str) -> bool:
+        """True where a schedule is zero and what it scales need not be computed; compiled code always computes it."""
+        return name not in self._live and not self.scheduled[name]
+
+    def compile(self, compiler: Compiler) -> None:
+        """From now on updates, and exploring policies that are made later, run as compiled code.
+
+        Raises:
+            CannotCompile: not this agent, it says why; nothing has changed then.
+        """
+        if compiler.compiles:
+            trace_gradients()
+        try:
+            for optimizer in self.optimizers.values():
+                optimizer.compile(compiler, self.config.name)
+        except CannotCompile:
+            for optimizer in self.optimizers.values():
+                optimizer.run_plainly()
+            raise
+        self.compiler = compiler
+        self._live = {
+            name: torch.tensor(self.scheduled[name], dtype=self.interface.dtype, device=self.device)
+            for name, schedule in self.schedules.items()
+            if not getattr(schedule, "constant", False)
+        }
+
+    def quick(self, choose: Callable[..., Any]) -> Callable[..., Any]:
+        """The function by which an exploring policy acts, compiled where the agent is."""
+        return choose if self.compiler is None else self.compiler(choose, f"the policy of {self.config.name}")
+
+    def refresh(self) -> None:
+        """Tells compiled code what the schedules say now."""
+        for name, value in self._live.items():
+            value.fill_(self.scheduled[name])
 
     # -- schedules and state -------------------------------------------------------------------------------------
 
@@ -353,7 +397,7 @@ class Agent(Compilable, ABC):
         self.set_frames(state["frames"])
 
     def begin_episodes(self) -> None:
-        """What follows does not go on from what was learned last: forgets episodes that were under way."""
+        """Forgets episodes that were under way: the next sequences do not continue the last ones."""
         if self.reward_scaler is not None:
             self.reward_scaler.returns.zero_()
 

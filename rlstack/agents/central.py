@@ -51,7 +51,7 @@ class CentralNetwork(StateNetwork):
         return self.head(torch.cat((features, self.pooled(features, apart(there))), -1))
 
     def pooled(self, features: Tensor, there: Tensor) -> Tensor:
-        """What joins the own encodings of Q agents, ``[..., Q, V]``.
+        """The pooled encodings of the others, which join those of Q agents, ``[..., Q, V]``.
 
         Args:
             features: encodings of M others, ``[..., M, F]``.
@@ -110,7 +110,7 @@ class Mates:
         return len(self._active)
 
     def row_and_step(self, place: Tensor) -> tuple[Tensor, Tensor]:
-        """Where some places are in ``[B, T]``."""
+        """Row and step of some places in ``[B, T]``."""
         time = self._active.shape[1]
         return place // time, place % time
 
@@ -121,7 +121,7 @@ class Mates:
         return self.critic.head(torch.cat((features, self._all(features)), -1))
 
     def seen(self, place: Tensor) -> Tensor:
-        """What joins the own encodings of the decisions at some places ``[N]``, ``[N, V]``."""
+        """The pooled encodings of the others at some places ``[N]``, ``[N, V]``."""
         if len(place) * (self.agents - 1) >= self._active.numel():  # everyone once is less
             return self._all(self.critic.encoder(self._observation)).flatten(0, 1)[place]
         row, step = self.row_and_step(place)
@@ -133,7 +133,7 @@ class Mates:
         return self.critic.pooled(features, self._active[chosen].unsqueeze(1)).squeeze(1)
 
     def among(self, features: Tensor, active: Tensor) -> Tensor:
-        """What joins the own encodings ``[G, A, T, F]`` of all agents of some worlds, ``[G, A, T, V]``.
+        """The pooled encodings of the others for all agents of some worlds, ``[G, A, T, F]`` to ``[G, A, T, V]``.
 
         Args:
             active: ``[G, A, T]`` bool.

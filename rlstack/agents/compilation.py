@@ -1,36 +1,29 @@
-"""An agent's updates and its policy as compiled code, and as recorded CUDA graphs.
-
-An optimiser step is one graph: loss, gradients, clipping, moments and parameters. Between two steps nothing waits.
-"""
+"""Compiled functions, and functions recorded as CUDA graphs: one launch in place of hundreds, without a wait."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from tensordict import TensorDictBase
 from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from envs.compilation import Compiled
 
-from .cuda_graphs import Recorded
-from .descent import adam_step, clip, norm_of, rmsprop_step
-
-if TYPE_CHECKING:
-    from .interface import Interface
-    from .optimizer import Info, Loss, Optimizer
+_WARM_UP = 3  # calls on a stream of their own before recording, as libraries choose their algorithms then
+_LAYOUTS = 4  # recordings kept; each takes memory
 
 
 class CannotCompile(Exception):
-    """Says why an agent runs as it is."""
+    """An agent cannot run as compiled code; the message says why."""
 
 
 @dataclass(frozen=True)
 class Compiler:
-    """How functions of an agent are made quick.
+    """Compiles functions of an agent, or records them as CUDA graphs.
 
     Attributes:
         backend: of ``torch.compile``.
@@ -65,119 +58,81 @@ def trace_gradients() -> None:
     torch._dynamo.config.trace_autograd_ops = True
 
 
-class Compilable:
-    """What of an agent can run as compiled code."""
+class Recorded:
+    """A function of tensors on a GPU, recorded once for each layout of its arguments, replayed ever after.
 
-    config: Any
-    interface: Interface
-    device: torch.device
-    optimizers: dict[str, Optimizer]
-    schedules: dict[str, Callable[[int], float]]
-    scheduled: dict[str, float]
-    compiler: Compiler | None = None
-    _live: Mapping[str, Tensor] = MappingProxyType({})
-
-    def now(self, name: str) -> Any:
-        """The value of a schedule for losses and policies: a number, or for compiled code a 0-d tensor."""
-        return self._live.get(name, self.scheduled[name])
-
-    def unused(self, name: str) -> bool:
-        """What a schedule scales is zero and need not be computed; compiled code is for whenever it is not."""
-        return name not in self._live and not self.scheduled[name]
-
-    def compile(self, compiler: Compiler) -> None:
-        """From now on updates, and exploring policies that are made later, run as compiled code.
-
-        Raises:
-            CannotCompile: not this agent, it says why; nothing has changed then.
-        """
-        if compiler.compiles:
-            trace_gradients()
-        try:
-            for optimizer in self.optimizers.values():
-                optimizer.compile(compiler, self.config.name)
-        except CannotCompile:
-            for optimizer in self.optimizers.values():
-                optimizer.run_plainly()
-            raise
-        self.compiler = compiler
-        self._live = {
-            name: torch.tensor(self.scheduled[name], dtype=self.interface.dtype, device=self.device)
-            for name, schedule in self.schedules.items()
-            if not getattr(schedule, "constant", False)
-        }
-
-    def quick(self, choose: Callable[..., Any]) -> Callable[..., Any]:
-        """How an exploring policy acts, compiled where the agent is."""
-        return choose if self.compiler is None else self.compiler(choose, f"the policy of {self.config.name}")
-
-    def refresh(self) -> None:
-        """Tells compiled code what the schedules say now."""
-        for name, value in self._live.items():
-            value.fill_(self.scheduled[name])
-
-
-class CompiledSteps:
-    """The steps of an optimiser, each loss in one graph.
+    Tensors that the function reaches by itself (parameters, moments) must stay the same objects. Random numbers go on
+    from replay to replay: torch tells graphs of its default generator. Arguments of more layouts than are kept, or on
+    a CPU, are computed without a recording.
 
     Args:
-        optimizer: whose parameters they change; all of them have gradients.
-        compiler: how.
-        what: of the agent it trains, for messages.
-
-    Raises:
-        CannotCompile: the steps take a way that has no compiled form.
+        function: arguments and results are tensors, or nested dicts, tensordicts and lists of them; no gradient
+            leads from or to them.
+        what: it is, for messages.
     """
 
-    def __init__(self, optimizer: Optimizer, compiler: Compiler, what: str) -> None:
-        if optimizer.scales:
-            raise CannotCompile("agent.precision=float16 leaves out steps that overflow")
-        if optimizer.accumulate > 1:
-            raise CannotCompile("agent.accumulate sums gradients over several passes")
-        self._optimizer, self._compiler, self._what = optimizer, compiler, what
-        self._steps: dict[Any, Callable[..., Any]] = {}
-        self._lr = torch.tensor(optimizer.lr, dtype=torch.float64, device=optimizer.parameters[0].device)
-        if len({float(step) for step in optimizer.moments()["step"]}) > 1:
-            raise CannotCompile("some of its parameters have been trained for longer than others")
+    def __init__(self, function: Callable[..., Any], what: str) -> None:
+        self.function, self.what = function, what
+        self._recordings: dict[Any, _Recording] = {}
+        self._failed = False
 
-    def set_lr(self, value: float) -> None:
-        """The learning rate of the steps to come."""
-        self._lr.fill_(value)
+    def __call__(self, *arguments: Any) -> Any:
+        tensors, structure = tree_flatten(arguments)
+        if self._failed or not all(map(_is_on_gpu, tensors)):
+            return self.function(*arguments)
+        layout = (str(structure), tuple((entry.shape, entry.dtype) for entry in tensors))
+        recording = self._recordings.get(layout)
+        if recording is None:
+            if len(self._recordings) == _LAYOUTS:
+                return self.function(*arguments)
+            recording = self._recordings[layout] = _Recording(self.function)
+        try:
+            return recording(tensors, structure)
+        except RuntimeError as error:  # something in it waits for the GPU, or asks for memory in a way of its own
+            if recording.graph is not None:
+                raise
+            self._failed = True
+            warnings.warn(f"{self.what} is not recorded as a CUDA graph: {str(error).splitlines()[0]}", stacklevel=2)
+            return self.function(*arguments)
 
-    def forget(self) -> None:
-        """The moments are other tensors now."""
-        self._steps.clear()
 
-    def __call__(self, loss: Loss, batch: TensorDictBase) -> tuple[Tensor, list[Tensor], Info]:
-        """One step, as :meth:`Optimizer.minimize` takes it: loss, norms of the groups and report."""
-        step = self._steps.get(loss)
-        if step is None:
-            name = getattr(loss, "__name__", "loss").strip("_").replace("_", " ")
-            step = self._steps[loss] = self._compiler(self._made(loss), f"the update of {self._what} ({name})")
-        return step(batch, self._lr)
+def _is_on_gpu(entry: Any) -> bool:
+    return isinstance(entry, Tensor) and entry.is_cuda
 
-    def _made(self, loss: Loss) -> Callable[..., Any]:
-        optimizer = self._optimizer
-        parameters, groups, most = optimizer.parameters, optimizer.groups, optimizer.max_grad_norm
-        moments, constants = optimizer.moments(), optimizer.constants
-        descend = adam_step if "exp_avg" in moments else rmsprop_step
-        refused = optimizer.refused
 
-        def step(batch: TensorDictBase, lr: Tensor) -> tuple[Tensor, list[Tensor], Info]:
-            with optimizer.autocast():
-                value, info = loss(batch)
-            gradients = list(torch.autograd.grad(value, parameters))
-            norms: list[Tensor] = []
-            with torch.no_grad():
-                first = 0
-                if most is not None:
-                    for group in groups:
-                        part, first = gradients[first : first + len(group)], first + len(group)
-                        norms.append(norm_of(part))
-                        clip(part, norms[-1], most)
-                sound = torch.stack([torch.isfinite(number).all() for number in (value, *(norms or gradients))]).all()
-                refused.add_((~sound).to(refused.dtype))
-                descend(parameters, gradients, moments, lr, constants, sound)
-            return value.detach(), norms, dict(info)
+class _Recording:
+    """For arguments of one layout."""
 
-        return step
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function, self._calls = function, 0
+        self.graph: torch.cuda.CUDAGraph | None = None
+
+    def __call__(self, tensors: list[Tensor], structure: Any) -> Any:
+        self._calls += 1
+        if self._calls <= _WARM_UP:
+            return self._aside(tensors, structure)
+        if self.graph is None:
+            self._record(tensors, structure)
+        else:
+            torch._foreach_copy_(self._inputs, tensors)
+        assert self.graph is not None
+        self.graph.replay()
+        # Copies: the next replay writes into the same memory.
+        results = [entry.clone() if isinstance(entry, Tensor) else entry for entry in self._outputs]
+        return tree_unflatten(results, self._shape)
+
+    def _aside(self, tensors: list[Tensor], structure: Any) -> Any:
+        stream, here = torch.cuda.Stream(), torch.cuda.current_stream()
+        stream.wait_stream(here)
+        with torch.cuda.stream(stream):
+            results = self._function(*tree_unflatten(tensors, structure))
+        here.wait_stream(stream)
+        return results
+
+    def _record(self, tensors: list[Tensor], structure: Any) -> None:
+        self._inputs = [entry.clone() for entry in tensors]
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            results = self._function(*tree_unflatten(self._inputs, structure))
+        self._outputs, self._shape = tree_flatten(results)
+        self.graph = graph

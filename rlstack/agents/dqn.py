@@ -32,7 +32,7 @@ class DQN(ValueBased):
         self.optimizer = self.add_optimizer("lr", self.network, max_grad_norm=c.max_grad_norm)
 
     def make_loss(self) -> DQNLoss:
-        """What is lowered; variants of DQN differ in little else."""
+        """The loss, in which variants of DQN differ and in little else."""
         return DQNLoss(self.network, self.config.gamma, self.config.double)
 
     def action_values(self, observation: Any) -> Tensor:

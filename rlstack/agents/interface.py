@@ -1,4 +1,4 @@
-"""What an env looks like to an agent: its specs, how its actions are scaled, and which of them are legal."""
+"""An env as an agent sees it: its specs, how its actions are scaled, and which of them are legal."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class Interface:
 
     @cached_property
     def hybrid(self) -> HybridAction | None:
-        """How a dict of bounded vectors and choices is written as one vector; None for other actions."""
+        """The form in which a dict of bounded vectors and choices is one vector; None for other actions."""
         if not isinstance(self.action, Composite):
             return None
         return HybridAction.of({key: replace(self, action=part) for key, part in self.action.items()})
@@ -192,7 +192,7 @@ class Interface:
 
 
 class HybridAction:
-    """How a dict of bounded vectors and of choices is written as a vector ``[..., D + K]``.
+    """Writes a dict of bounded vectors and of choices as a vector ``[..., D + K]``.
 
     First all D numbers, in [-1, 1], then the K choices as whole numbers; both in the order of the dict.
 
@@ -279,7 +279,7 @@ def _fitting(interface: Interface) -> str | None:
 
 
 def difference(known: Interface, offered: Interface) -> str | None:
-    """What an env shows or takes otherwise than an agent knows it, in words; None if they agree."""
+    """The first difference between the env that an agent knows and another, in words; None if they agree."""
     ours, theirs = _described(known), _described(offered)
     for key in sorted(ours.keys() | theirs.keys()):
         if ours.get(key) != theirs.get(key):

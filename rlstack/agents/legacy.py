@@ -40,7 +40,7 @@ class Legacy(Agent):
 
     @classmethod
     def check(cls, interface: Interface) -> None:
-        """Which env it can act in is known once it is loaded."""
+        """Accepts every env: only the loaded agent knows which ones it can act in."""
 
     def policy(self, explore: bool | None = None) -> TensorDictModuleBase:
         """The policy as loaded, whether exploring or not; one with a memory begins anew."""
@@ -67,7 +67,7 @@ class Legacy(Agent):
 
 
 class SpecsOnly(WorldHooks):
-    """What can be told of an env from an agent's interface: one world with its agents, to load a policy for.
+    """A stand-in for an env, made from an agent's interface: one world with its agents, to load a policy for.
 
     Args:
         interface: what the agent acts on.
@@ -92,6 +92,6 @@ class SpecsOnly(WorldHooks):
 
 
 def _options(config: LegacyConfig) -> dict[str, Any]:
-    """What is given beside kind and path."""
+    """The options given beside kind and path."""
     names = [name for options in KINDS.values() for name in options if name != "explore"]
     return {name: getattr(config, name) for name in names if getattr(config, name) is not None}

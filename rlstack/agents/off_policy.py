@@ -59,7 +59,7 @@ class OffPolicy(Agent):
         )
 
     def replay_device(self) -> torch.device | None:
-        """Where the memory lives, None for the agent's device.
+        """The device of the memory, None for the agent's.
 
         Raises:
             ConfigError: not a device, or one that is not there.
@@ -250,7 +250,7 @@ class ValueBased(OffPolicy):
         return self.epsilon_greedy(lambda: greedy(self.action_values(observation), mask), observation, mask)
 
     def objective(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
-        """What is lowered, on a batch ``[N]``, and what is told of it."""
+        """The loss on a batch ``[N]``, and its metrics."""
         told: tuple[Tensor, Info] = self.loss.critic_loss(batch)
         return told
 

@@ -1,4 +1,4 @@
-"""What PPO and A2C share: a stochastic policy, a value function, and advantages of fresh sequences."""
+"""The common part of PPO and A2C: a stochastic policy, a value function, and advantages of fresh sequences."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class OnPolicy(Agent):
         return self.critic.head(features).squeeze(-1)
 
     def _others(self, mates: Mates, batch: TensorDictBase) -> Tensor:
-        """What a central critic sees of the others."""
+        """The pooled encodings of the others, for a central critic."""
         return mates.seen(batch.get("place"))
 
     def compile(self, compiler: Compiler) -> None:
@@ -183,7 +183,7 @@ class OnPolicy(Agent):
         return self._batch(TensorDict(entries, sequences.batch_size), sequences)
 
     def _batch(self, entries: TensorDict, sequences: TensorDictBase) -> TensorDictBase:
-        """What is learned of entries ``[B, T]``."""
+        """The batch to learn from, out of entries ``[B, T]``."""
         return self._kept(entries, sequences)
 
     def _values(self, observation: Any, sequences: TensorDictBase) -> tuple[Tensor, Tensor]:

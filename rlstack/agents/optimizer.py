@@ -1,4 +1,4 @@
-"""One optimiser step: mixed precision, gradient accumulation, clipping."""
+"""One optimiser step: mixed precision, gradient accumulation, clipping, Adam and RMSprop, compiled where wanted."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from torch import Tensor
 from envs.waiting import looks_are_free
 from rlstack.config.agents import Precision
 
-from .compilation import CompiledSteps, Compiler
-from .descent import Adam, clip, norm_of
+from .compilation import CannotCompile, Compiler
 
 Info: TypeAlias = dict[str, Tensor]
 Loss: TypeAlias = Callable[[TensorDictBase], tuple[Tensor, Info]]
@@ -89,25 +88,34 @@ class Optimizer:
             self._optimizer = torch.optim.RMSprop(self.parameters, lr=lr, alpha=0.99, eps=eps, foreach=True)
         self._dtype = _DTYPES.get(precision)
         self._scaler = torch.amp.GradScaler(self._device, enabled=precision == "float16")
-        self._compiled: CompiledSteps | None = None
+        self._compiler: Compiler | None = None
+        self._steps: dict[Loss, Callable[..., tuple[Tensor, list[Tensor], Info]]] = {}
         self.norms: list[Tensor] = []
 
     def compile(self, compiler: Compiler, what: str) -> None:
         """Makes a step one graph; same results but for rounding.
 
+        Args:
+            compiler: how.
+            what: of the agent it trains, for messages.
+
         Raises:
-            CannotCompile: not such steps, it says why.
+            CannotCompile: the steps take a way that has no compiled form.
         """
-        self._compiled = CompiledSteps(self, compiler, what)
+        if self._scaler.is_enabled():
+            raise CannotCompile("agent.precision=float16 leaves out steps that overflow")
+        if self.accumulate > 1:
+            raise CannotCompile("agent.accumulate sums gradients over several passes")
+        if len({float(step) for step in self.moments()["step"]}) > 1:
+            raise CannotCompile("some of its parameters have been trained for longer than others")
+        self._steps.clear()
+        self._compiler, self._what = compiler, what
+        self._live_lr = torch.tensor(self.lr, dtype=torch.float64, device=self.parameters[0].device)
 
     def run_plainly(self) -> None:
         """Undoes :meth:`compile`."""
-        self._compiled = None
-
-    @property
-    def scales(self) -> bool:
-        """Losses are scaled, and steps may be left out."""
-        return self._scaler.is_enabled()
+        self._compiler = None
+        self._steps.clear()
 
     @property
     def lr(self) -> float:
@@ -118,8 +126,8 @@ class Optimizer:
     def lr(self, value: float) -> None:
         for group in self._optimizer.param_groups:
             group["lr"] = value
-        if self._compiled is not None:
-            self._compiled.set_lr(value)
+        if self._compiler is not None:
+            self._live_lr.fill_(value)
 
     def minimize(self, loss: Loss, batch: TensorDictBase) -> tuple[Tensor, Tensor, Info]:
         """One step on a batch.
@@ -130,8 +138,12 @@ class Optimizer:
         Returns the loss, the largest norm of a group's gradient before clipping (0 where nothing is clipped, and for a
         step that is left out) and the report.
         """
-        if self._compiled is not None:
-            value, self.norms, info = self._compiled(loss, batch)
+        if self._compiler is not None:
+            if loss not in self._steps:
+                name = getattr(loss, "__name__", "loss").strip("_").replace("_", " ")
+                what = f"the update of {self._what} ({name})"
+                self._steps[loss] = self._compiler(self._compilable_step(loss), what)
+            value, self.norms, info = self._steps[loss](batch, self._live_lr)
             return value, self._largest_norm(), info
         for parameter in self.parameters:
             parameter.grad = None
@@ -190,13 +202,40 @@ class Optimizer:
         largest = self._largest_norm()
         return torch.nan_to_num(largest, nan=0.0, posinf=0.0) if scaled else largest
 
+    def _compilable_step(self, loss: Loss) -> Callable[..., tuple[Tensor, list[Tensor], Info]]:
+        """A step of batch and learning rate that waits for nothing; all parameters have gradients.
+
+        It returns the loss, the norms of the groups and the report.
+        """
+        parameters, groups, most, refused = self.parameters, self.groups, self.max_grad_norm, self.refused
+        moments, constants = self.moments(), self._optimizer.param_groups[0]
+
+        def step(batch: TensorDictBase, lr: Tensor) -> tuple[Tensor, list[Tensor], Info]:
+            with self.autocast():
+                value, info = loss(batch)
+            gradients = list(torch.autograd.grad(value, parameters))
+            norms: list[Tensor] = []
+            with torch.no_grad():
+                first = 0
+                if most is not None:
+                    for group in groups:
+                        part, first = gradients[first : first + len(group)], first + len(group)
+                        norms.append(norm_of(part))
+                        clip(part, norms[-1], most)
+                sound = torch.stack([torch.isfinite(number).all() for number in (value, *(norms or gradients))]).all()
+                refused.add_((~sound).to(refused.dtype))
+                descend(parameters, gradients, moments, lr, constants, sound)
+            return value.detach(), norms, dict(info)
+
+        return step
+
     def _largest_norm(self) -> Tensor:
         if not self.norms:
             return torch.zeros(())
         return self.norms[0] if len(self.norms) == 1 else torch.stack(self.norms).max()
 
     def moments(self) -> dict[str, list[Tensor]]:
-        """What a step knows of earlier ones, by name, in the order of the parameters; made if there is nothing yet."""
+        """The moments that steps carry on, by name, in the order of the parameters; made if there is nothing yet."""
         adam = isinstance(self._optimizer, Adam)
         if isinstance(self._optimizer, Adam):
             self._optimizer.count_apart()
@@ -209,13 +248,8 @@ class Optimizer:
         states = [self._optimizer.state[parameter] for parameter in self.parameters]
         return {name: [state[name] for state in states] for name in ("step", *names)}
 
-    @property
-    def constants(self) -> dict[str, Any]:
-        """What a step is made with, such as ``eps``."""
-        return self._optimizer.param_groups[0]
-
     def _unsound(self, loss: Tensor) -> bool | Tensor:
-        """Whether loss or gradients are not finite; of a GPU, 0 or 1 as a tensor that nobody waits for.
+        """True if loss or gradients are not finite; of a GPU, 0 or 1 as a tensor that nobody waits for.
 
         Of scaled gradients only the loss counts: overflows are how a scale is found.
         """
@@ -264,10 +298,120 @@ class Optimizer:
         self._optimizer.load_state_dict(deepcopy(state["optimizer"]))  # which would share the moments
         if state["scaler"]:  # empty in a run of another precision
             self._scaler.load_state_dict(state["scaler"])
-        if self._compiled is not None:
-            self._compiled.forget()
+        self._steps.clear()  # which hold the moments of before
+
+
+def norm_of(gradients: list[Tensor]) -> Tensor:
+    """Of all of them together, 0-d."""
+    # Copied side by side first: a norm of each by itself costs a small network as much as its loss.
+    return torch.linalg.vector_norm(torch.cat([gradient.flatten() for gradient in gradients]))
+
+
+def clip(gradients: list[Tensor], norm: Tensor, max_norm: float) -> None:
+    """Clips as ``clip_grad_norm_`` does, without sorting the tensors by device and type every time."""
+    torch._foreach_mul_(gradients, (max_norm / (norm + 1e-6)).clamp(max=1.0))
+
+
+class Adam(torch.optim.Adam):
+    """Torch's fused Adam (Kingma & Ba 2015) on the parameters of one device and type."""
+
+    _columns: tuple[list[Tensor], ...] | None = None
+    _counts: list[Tensor]
+    """The counts of steps: one tensor for all parameters that have made as many."""
+
+    @torch.no_grad()
+    def quick_step(self, refused: Tensor | None = None) -> None:
+        """Does what ``step`` does, without sorting the tensors anew, which takes as long as a small network's step.
+
+        Args:
+            refused: 1 on the parameters' device if nothing shall change, else 0.
+        """
+        group = self.param_groups[0]
+        parameters = group["params"]
+        gradients = [parameter.grad for parameter in parameters]
+        if self._columns is None or any(gradient is None for gradient in gradients):
+            self.found_inf = refused  # where torch's own step looks for it
+            self.count_apart()
+            self.step()
+            if len(self.state) == len(parameters):
+                states = [self.state[parameter] for parameter in parameters]
+                if len({float(state["step"]) for state in states}) == 1:
+                    for state in states:
+                        state["step"] = states[0]["step"]
+                self._columns = tuple([state[name] for state in states] for name in ("exp_avg", "exp_avg_sq", "step"))
+                self._counts = list({id(step): step for step in self._columns[2]}.values())
+            return
+        means, squares, steps = self._columns
+        torch._foreach_add_(self._counts, 1)
+        torch._fused_adam_(
+            *(parameters, gradients, means, squares, [], steps),
+            lr=group["lr"],
+            beta1=group["betas"][0],
+            beta2=group["betas"][1],
+            weight_decay=0.0,
+            eps=group["eps"],
+            amsgrad=False,
+            maximize=False,
+            found_inf=refused,
+        )
+        if refused is not None:
+            torch._foreach_sub_(self._counts, [refused] * len(self._counts))
+
+    def count_apart(self) -> None:
+        """Gives every parameter a count of steps of its own, as torch has them, until the next :meth:`quick_step`."""
+        if self._columns is not None:
+            self._columns = None
+            for state in self.state.values():
+                state["step"] = state["step"].clone()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Moments, as torch's."""
+        self.count_apart()
+        return super().state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restores moments; they are new tensors."""
+        super().load_state_dict(state_dict)
+        self._columns = None
+
+
+def descend(
+    parameters: list[Tensor],
+    gradients: list[Tensor],
+    moments: dict[str, list[Tensor]],
+    lr: Tensor,
+    constants: dict[str, Any],
+    sound: Tensor,
+) -> None:
+    """One step in operations that a compiler merges: Adam, or RMSprop (Tieleman & Hinton 2012) where moments say so.
+
+    Args:
+        moments: see :meth:`Optimizer.moments`.
+        lr: 0-d.
+        constants: such as ``eps``.
+        sound: 0-d bool; False leaves everything as it is.
+    """
+
+    def put(old: Tensor, new: Tensor) -> None:
+        old.copy_(torch.where(sound, new, old))
+
+    if "square_avg" in moments:
+        alpha = constants["alpha"]
+        for parameter, gradient, square in zip(parameters, gradients, moments["square_avg"]):
+            put(square, (square * alpha).addcmul(gradient, gradient, value=1 - alpha))
+            put(parameter, parameter - lr.to(square.dtype) * gradient / (square.sqrt() + constants["eps"]))
+        return
+    low, high = constants["betas"]
+    torch._foreach_add_(moments["step"], sound.to(moments["step"][0].dtype))
+    done = moments["step"][0].to(lr.dtype)  # all have made as many
+    rate, root = lr / (1 - low**done), (1 - high**done).sqrt()
+    for parameter, gradient, mean, square in zip(parameters, gradients, moments["exp_avg"], moments["exp_avg_sq"]):
+        put(mean, mean.lerp(gradient, 1 - low))
+        put(square, (square * high).addcmul(gradient, gradient, value=1 - high))
+        size = square.sqrt() / root.to(square.dtype) + constants["eps"]
+        put(parameter, parameter - rate.to(mean.dtype) * mean / size)
 
 
 def _join(values: list[Tensor], shares: list[float]) -> Tensor:
-    """What parts of a batch report: of each entry, or the mean over all of them."""
+    """Joins the reports of parts of a batch: per entry, or as the mean over all of them."""
     return torch.cat(values) if values[0].dim() else (torch.stack(values) * values[0].new_tensor(shares)).sum()

@@ -17,7 +17,7 @@ SLOWDOWN = 16
 
 
 def has_bfloat16(device: torch.device) -> bool:
-    """Whether a device multiplies matrices of bfloat16 by units of its own, rather than converting them."""
+    """True if a device has units that multiply matrices of bfloat16, rather than converting them."""
     if device.type == "cuda":
         return torch.cuda.get_device_capability(device) >= (8, 0)
     return device.type == "cpu" and _cpu_has_bfloat16()

@@ -152,7 +152,7 @@ class Recurrent(Agent):
     # -- learning ------------------------------------------------------------------------------------------------
 
     def unrolled(self, batch: TensorDictBase) -> TensorDictBase:
-        """What a batch of sequences ``[N]`` holds to learn from, as the algorithm's own flat batch."""
+        """A batch of sequences ``[N]`` as the flat batch that the algorithm learns from."""
         raise NotImplementedError
 
     def objective(self, batch: TensorDictBase, *args: Any, **options: Any) -> tuple[Tensor, Info]:
@@ -269,7 +269,7 @@ class RecurrentOnPolicy(Recurrent, OnPolicy):
         return unchecked({"observation": flat, **entries}, batch_size=flat.batch_size)
 
     def _unrolled_others(self, mates: Mates, first: Tensor) -> Tensor:
-        """What a central critic sees of the others in sequences that begin at some places ``[N]``, ``[N, L, V]``.
+        """The pooled encodings of the others, ``[N, L, V]``, for sequences that begin at some places ``[N]``.
 
         Every agent of a world is unrolled once, however many of them are in the batch.
         """

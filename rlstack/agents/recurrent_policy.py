@@ -61,7 +61,7 @@ class RecurrentPolicy(TensorDictModuleBase):
 
     @torch.no_grad()
     def step(self, observation: Any, memory: Tensor, mask: Tensor | None = None) -> tuple[dict[str, Tensor], Tensor]:
-        """What it leaves in a tensordict, by name without group, and the memory ``[..., M]`` after the step."""
+        """The entries for a tensordict, by name without group, and the memory ``[..., M]`` after the step."""
         seen, following = self._recall(observation, memory)
         return self.inner.entries(seen, mask), following
 

@@ -93,7 +93,7 @@ class Split(Agent):
 
     @classmethod
     def check(cls, interface: Interface) -> None:
-        """What the algorithm says itself."""
+        """Accepts every env: the algorithm of each part checks its own."""
 
     def compile(self, compiler: Compiler) -> None:
         for part in self.parts:

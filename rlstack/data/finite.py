@@ -33,7 +33,7 @@ class Finding(NamedTuple):
 
 
 def find(batch: TensorDictBase, only: frozenset[str] = LEARNED_FROM) -> Finding | None:
-    """Where a batch ``[W, T]`` is not finite: the earliest step; within it observation, action, then what follows.
+    """Finds where a batch ``[W, T]`` is not finite: the earliest step, within it observation, action, then the rest.
 
     Args:
         only: entries to look at; nothing in it means all.

@@ -34,7 +34,7 @@ _INVOLVED = ("prefetch", "pin_memory", "sample_unit", "collate_fn")
 
 
 class Rows(LazyTensorStorage):
-    """What :class:`TensorRows` and :class:`MemmapRows` share: rows are read and written tensor by tensor.
+    """The common part of :class:`TensorRows` and :class:`MemmapRows`: rows are read and written tensor by tensor.
 
     The tensors are those of TorchRL's storage, and so are its books (its length, its last position): the only places
     where names stand that TorchRL keeps to its own classes are :meth:`leaves` and :meth:`set`.

@@ -21,7 +21,7 @@ from .base import Loss, Metrics
 
 
 class PolicyGradientLoss(Loss):
-    """What A2C and PPO share: the objective of a policy, squared error of the value function, an entropy bonus."""
+    """The common part of A2C and PPO: a policy's objective, squared error of the value function, an entropy bonus."""
 
     @dataclass
     class _AcceptedKeys(Loss._AcceptedKeys):
@@ -85,7 +85,7 @@ class PolicyGradientLoss(Loss):
         return normalized(advantage) if self.normalize_advantage else advantage
 
     def objective(self, tensordict: TensorDictBase, distribution: Any, report: bool) -> tuple[Tensor, Metrics]:
-        """What the policy is to lower, a scalar, and what is to be reported of it."""
+        """The policy's objective, a scalar to be lowered, and its metrics."""
         raise NotImplementedError
 
     def value_loss(self, tensordict: TensorDictBase, value: Tensor) -> Tensor:

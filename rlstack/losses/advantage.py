@@ -1,4 +1,4 @@
-"""How much better than expected actions turned out: generalised advantages (Schulman et al. 2016)."""
+"""Generalised advantage estimation (Schulman et al. 2016)."""
 
 from __future__ import annotations
 

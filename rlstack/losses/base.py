@@ -95,7 +95,7 @@ class Loss(LossModule):
         return self
 
     def named_parameters(self, *args: Any, **options: Any) -> Iterator[tuple[str, nn.Parameter]]:
-        """What is trained: without the targets."""
+        """The trained parameters: without those of the targets."""
         for name, parameter in super().named_parameters(*args, **options):
             if not name.rpartition("_params")[0].rpartition(".")[2].startswith("target_"):
                 yield name, parameter
@@ -114,7 +114,7 @@ class Loss(LossModule):
     # -- calls ---------------------------------------------------------------------------------------------------
 
     def output(self, network: Any, tensordict: TensorDictBase, key: NestedKey, **given: Tensor) -> Any:
-        """What a network computes from a tensordict's entries.
+        """The output of a network for a tensordict's entries.
 
         Args:
             network: a plain one is called with the observation and the tensors in ``given``, in their order.

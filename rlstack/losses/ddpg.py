@@ -68,7 +68,7 @@ class DDPGLoss(Loss):
 
     @torch.no_grad()
     def target_value(self, tensordict: TensorDictBase) -> Tensor:
-        """What ``Q(s, a)`` should be, ``[..., 1]``."""
+        """The target of ``Q(s, a)``, ``[..., 1]``."""
         following = tensordict.get("next")
         action = self.target_action(following)
         values = [self.value(critic, following, action) for critic in self.target_critics]

@@ -39,7 +39,7 @@ class DQNLoss(Loss):
 
     @torch.no_grad()
     def target_value(self, tensordict: TensorDictBase) -> Tensor:
-        """What ``Q(s, a)`` should be, ``[..., 1]``."""
+        """The target of ``Q(s, a)``, ``[..., 1]``."""
         following = tensordict.get("next")
         values = self.values(following, target=True)
         chooser = self.values(following) if self.double_targets else values

@@ -31,7 +31,7 @@ def quantile_huber_loss(prediction: Tensor, target: Tensor, tau: Tensor, kappa: 
 
 
 class QuantileLoss(Loss):
-    """What QR-DQN and IQN share: the quantile Huber loss of ``Z_tau(s, a)`` to ``r + gamma Zbar_tau'(s', a')``."""
+    """The base of QR-DQN and IQN: the quantile Huber loss of ``Z_tau(s, a)`` to ``r + gamma Zbar_tau'(s', a')``."""
 
     network_params: TensorDictParams
     target_network_params: TensorDictParams

@@ -155,7 +155,7 @@ class SACLoss(Loss):
 
     @torch.no_grad()
     def target_value(self, tensordict: TensorDictBase) -> Tensor:
-        """What ``Q(s, a)`` should be, ``[..., 1]``."""
+        """The target of ``Q(s, a)``, ``[..., 1]``."""
         return self.bootstrapped(tensordict, self.soft_value(tensordict.get("next")))
 
     def critic_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, Metrics]:

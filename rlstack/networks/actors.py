@@ -50,7 +50,7 @@ class DeterministicActor(nn.Module):
         self.squash: Squash = squash
 
     def raw(self, observation: Observation) -> Tensor:
-        """What is squashed, ``[..., D]``, unbounded."""
+        """The outputs ``[..., D]`` before squashing, unbounded."""
         return self.output(self.trunk(self.encoder(observation)))
 
     def squashed(self, raw: Tensor) -> Tensor:

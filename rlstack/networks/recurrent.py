@@ -89,7 +89,7 @@ class Core(nn.Module):
         return x
 
     def pads(self, segments: Segments) -> bool:
-        """Whether it is quicker to pad all segments to the same length, for a fused kernel.
+        """True where it is quicker to pad all segments to the same length, for a fused kernel.
 
         There is one for the LSTM on the CPU, and for both on a GPU, where a loop of small kernels waits for each start.
         """

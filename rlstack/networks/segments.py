@@ -47,14 +47,14 @@ class Segments:
         """States ``[S, M]`` in which they begin, of those ``[N, M]`` of the sequences; zero for new episodes."""
         return memory[self._rows] * self._goes_on.to(memory.dtype)[:, None]
 
-    def layout(self, padded: bool) -> Layout:
-        """How their steps stand one after the other."""
+    def layout(self, padded: bool) -> StepLayout:
+        """The order of their steps, padded or packed."""
         if padded:
             offsets = torch.arange(self.length, device=self._rank.device) * self.count
-            return Layout(self, offsets, self.length * self.count, None)
+            return StepLayout(self, offsets, self.length * self.count, None)
         sizes = self.count - torch.bincount(self._lengths, minlength=self.length + 1).cumsum(0)[: self.length]
         offsets = sizes.cumsum(0) - sizes
-        return Layout(self, offsets, self.steps, sizes.tolist())
+        return StepLayout(self, offsets, self.steps, sizes.tolist())
 
     def places(self, offsets: Tensor, later: int = 0) -> Tensor:
         """``[N, L]``: where the steps stand whose first ones of each number begin at ``offsets [T]``."""
@@ -62,7 +62,7 @@ class Segments:
         return (offsets[reached.clamp(max=self.length - 1)] + self._rank).masked_fill(~self.active, 0)
 
 
-class Layout:
+class StepLayout:
     """The steps of segments in a row: all first ones, then all second ones, and so on.
 
     Args:

@@ -20,7 +20,7 @@ from .blocks import shorter
 from .runs import StoredEvaluation, StoredRun
 
 NAMES = ("agent.name", "env.name", "env.id")
-"""Which agent in which world: other options follow from it, and are compared only where it is the same."""
+"""The names of agent and world: other options follow from it, and are compared only where it is the same."""
 OF_NO_MATTER = ("seed", "run_dir", "resume", "device", "threads", "logger", "checkpoint", "log_every")
 """Keys that do not make runs another experiment."""
 

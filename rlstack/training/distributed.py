@@ -41,7 +41,7 @@ _SHARED = ("batch_size", "minibatch_size", "buffer_size")
 """Options of an agent that all ranks together have."""
 _OWN = ("agent", "env", "monitor", "rng", "replay")
 _EQUAL = ("networks", "targets", "optimizers")
-"""What of a checkpoint each rank has by itself, and what of its agent is usually that of the first."""
+"""The parts of a checkpoint that each rank has by itself, and those of its agent that are usually the first's."""
 
 
 class Ranks:
@@ -75,7 +75,7 @@ class Ranks:
         return int(self.sum(number, kind="MIN")[0])
 
     def any(self, flag: bool) -> bool:
-        """Whether it is true on one of them."""
+        """True if it is true on one of them."""
         return self.sum(flag)[0] > 0
 
     def of_first(self, *numbers: float) -> list[float]:

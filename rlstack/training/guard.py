@@ -150,7 +150,7 @@ class Guard(Hook):
         return self._config.non_finite == "skip"
 
     def _refusals(self) -> str:
-        """Which loss terms and gradients of which optimiser it was, as far as is known."""
+        """Names the loss terms and the gradients, with their optimiser, as far as they are known."""
         names = {
             id(parameter): f"{network}.{name}"
             for network, module in self._agent.networks.items()

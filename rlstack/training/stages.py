@@ -23,7 +23,7 @@ Mean: TypeAlias = Callable[[str], float]
 
 @dataclass(frozen=True)
 class Rule:
-    """When a stage is passed.
+    """The condition for passing a stage.
 
     Attributes:
         metrics: what it asks for, in the order of the configuration.
@@ -147,7 +147,7 @@ class CurriculumConfig:
         self.rules()
 
     def rules(self) -> list[Rule]:
-        """When the stages are passed, of all but the last.
+        """The conditions for passing the stages, of all but the last.
 
         Raises:
             ConfigError: one is missing, or of no known form.
@@ -180,5 +180,5 @@ class CurriculumConfig:
 
     @property
     def levels(self) -> list[int]:
-        """Which of the world's stages each one is."""
+        """The index of each one among the world's own stages."""
         return [index if stage.level is None else stage.level for index, stage in enumerate(self.stages)]

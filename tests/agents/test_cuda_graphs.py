@@ -12,8 +12,8 @@ from tensordict import TensorDict
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rlstack.agents import cuda_graphs
-from rlstack.agents.cuda_graphs import Recorded
+from rlstack.agents import compilation
+from rlstack.agents.compilation import Recorded
 
 
 class _Tape(TorchDispatchMode):
@@ -57,7 +57,7 @@ _untouched: list[Tensor] = []
 
 @pytest.fixture(autouse=True)
 def _stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(cuda_graphs, "_is_on_gpu", lambda entry: isinstance(entry, Tensor))
+    monkeypatch.setattr(compilation, "_is_on_gpu", lambda entry: isinstance(entry, Tensor))
     monkeypatch.setattr(torch.cuda, "Stream", _Stream)
     monkeypatch.setattr(torch.cuda, "current_stream", _Stream)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())

@@ -10,8 +10,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
-from rlstack.agents.descent import Adam
-from rlstack.agents.optimizer import Optimizer
+from rlstack.agents.optimizer import Adam, Optimizer
 
 
 def small_network(outputs: int = 2) -> nn.Sequential:

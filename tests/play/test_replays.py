@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from envs.echelon.match import statistics
+from envs.echelon.match import STATISTICS, statistics
 from envs.echelon.replay import load_replay as load_echelon
-from envs.echelon.specs import STATISTICS
 from envs.rocket.recording import load_replay
 from envs.world import WorldHooks
 from rlstack.config import ConfigError

@@ -11,7 +11,7 @@ import torch
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 
-from rlstack.agents import build_agent, compilation
+from rlstack.agents import base, build_agent
 from rlstack.agents.compilation import CannotCompile
 from rlstack.config import ConfigError, build, conf_dir, to_plain
 from rlstack.runs.worlds import build_world
@@ -118,7 +118,7 @@ def test_a_torch_that_compiles_no_gradients_still_records_updates(monkeypatch: p
         raise CannotCompile("torch 2.11 cannot compile gradients, 2.13 can")
 
     monkeypatch.setattr(acceleration, "trace_gradients", too_old)
-    monkeypatch.setattr(compilation, "trace_gradients", too_old)
+    monkeypatch.setattr(base, "trace_gradients", too_old)
     c = config()
     found = Acceleration(c, GPU)
     agent = build_agent(c.agent, build_world(c.env), c.total_frames, CPU)

@@ -10,8 +10,7 @@ import torch
 from envs.echelon.actions import chosen_for
 from envs.echelon.env import Echelon
 from envs.echelon.players import HEURISTIC, bot_orders
-from envs.echelon.recording import Recorder
-from envs.echelon.story import Recording
+from envs.echelon.recording import EchelonRecorder, EchelonRecording
 
 DECISIONS = 32
 
@@ -23,7 +22,7 @@ def closer(env: Any) -> None:
     state.heat[:, 0] = 120.0
 
 
-def fought(env: Any, recorder: Recorder, decisions: int, seed: int = 0) -> Any:
+def fought(env: Any, recorder: EchelonRecorder, decisions: int, seed: int = 0) -> Any:
     """Bots on both sides that also fire smoke now and then."""
     torch.manual_seed(seed)
     root = env.reset()
@@ -41,10 +40,10 @@ def fought(env: Any, recorder: Recorder, decisions: int, seed: int = 0) -> Any:
 
 
 @lru_cache(maxsize=1)
-def fight() -> tuple[Echelon, Recording]:
+def fight() -> tuple[Echelon, EchelonRecording]:
     """The world after the fight and what was recorded of it; it has not ended."""
     env = Echelon(num_worlds=2, opponent="policy", seed=1, maps=2)
-    recorder = Recorder(env, [1], ["a title"])
+    recorder = EchelonRecorder(env, [1], ["a title"])
     fought(env, recorder, DECISIONS)
     recording = recorder.recordings()[0].named(("ours", "theirs"), "a title")
     return env, recording

@@ -8,14 +8,12 @@ import torch
 from torch import Tensor
 
 from envs.echelon import rules
-from envs.echelon.flight import Which
-from envs.echelon.maps import Maps, make_maps
+from envs.echelon.maps import Maps, cell, look_up, make_maps
+from envs.echelon.projectiles import Which
 from envs.echelon.sensors import look
 from envs.echelon.simulation import PLAIN, Tally, advance, lucky_numbers
-from envs.echelon.starts import Starts
-from envs.echelon.state import State
+from envs.echelon.state import EchelonStarts, State
 from envs.echelon.tables import Tables, make_tables
-from envs.echelon.terrain import cell, look_up
 
 HEAVY, MEDIUM, LIGHT, SCOUT = 0, 1, 3, 4
 BLUE, RED = 0, 1
@@ -83,7 +81,7 @@ class Field:
 
 def start(tables: Tables, worlds: int, seed: int = 0, partial: bool = False) -> State:
     """States at the beginning of episodes."""
-    starts = Starts(tables, partial, (1.0, 0.0, 0.0, 0.0), (1.0, 1.0))
+    starts = EchelonStarts(tables, partial, (1.0, 0.0, 0.0, 0.0), (1.0, 1.0))
     return starts.draw(worlds, torch.Generator().manual_seed(seed), torch.float64)
 
 

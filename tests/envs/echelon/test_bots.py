@@ -12,7 +12,7 @@ import envs
 from envs.echelon import rules
 from envs.echelon.actions import chosen_for
 from envs.echelon.players import BOTS, HEURISTIC, RANDOM, VETERAN, bot_orders, watch
-from envs.echelon.zone import hold
+from envs.echelon.rewards import hold
 from tests.envs.echelon.scenes import BLUE, HEAVY, LIGHT, MEDIUM, RED, SCOUT, Field, hilly, lively
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from envs.echelon.moment import moment
 from envs.echelon.player import main, page, save_page
+from envs.echelon.recording import moment
 from envs.echelon.replay import as_json, save_replay
 from tests.conftest import REPO
 from tests.envs.echelon.episodes import fight
@@ -75,10 +75,10 @@ def asked(tmp_path: Path, question: str) -> Any:
 @pytest.mark.slow
 @pytest.mark.skipif(NODE is None, reason="needs node")
 def test_the_script_knows_every_moment(tmp_path: Path) -> None:
-    story = fight()[1].story
+    record = fight()[1].record
     for tick in (0.0, 7.5, 63.2, 160.0):
-        state, now = asked(tmp_path, f"d.stateAt(replay, {tick})"), moment(story, tick)
-        dead = {event.details["target"] for event in story.events if event.type == "kill" and event.tick <= tick}
+        state, now = asked(tmp_path, f"d.stateAt(replay, {tick})"), moment(record, tick)
+        dead = {event.details["target"] for event in record.events if event.type == "kill" and event.tick <= tick}
         for place, mech in enumerate(state["mechs"]):
             np.testing.assert_allclose(mech["pos"], now.position[place], atol=1e-4)
             np.testing.assert_allclose(mech["heat"], now.heat[place], atol=1e-3)
@@ -90,21 +90,21 @@ def test_the_script_knows_every_moment(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(NODE is None, reason="needs node")
 def test_the_script_knows_shots_targets_and_events(tmp_path: Path) -> None:
-    story = fight()[1].story
-    flight = next(flight for flight in story.flights if flight.weapon == "autocannon" and len(flight.ticks) > 2)
-    number, tick = story.flights.index(flight), int(flight.ticks[1])
+    record = fight()[1].record
+    flight = next(flight for flight in record.flights if flight.weapon == "autocannon" and len(flight.ticks) > 2)
+    number, tick = record.flights.index(flight), int(flight.ticks[1])
     where = asked(tmp_path, f"d.flightAt(replay.flights[{number}], {tick}, 1)")
     np.testing.assert_allclose(where["head"], flight.places[1], atol=1e-4)
     np.testing.assert_allclose(where["tail"], flight.places[0], atol=1e-4)
     assert asked(tmp_path, f"d.flightAt(replay.flights[{number}], {int(flight.ticks[-1]) + 1}, 1)") is None
     spans = asked(tmp_path, "d.targetsOf(replay, 'blue_1')")
-    names = [mech.name for mech in story.mechs]
+    names = [mech.name for mech in record.mechs]
     for start, _, target in spans:
-        place = int(story.frames.target[np.searchsorted(story.frames.tick, start), 1])
-        alive = story.frames.hp[np.searchsorted(story.frames.tick, start), 1] > 0
+        place = int(record.frames.target[np.searchsorted(record.frames.tick, start), 1])
+        alive = record.frames.hp[np.searchsorted(record.frames.tick, start), 1] > 0
         assert target == (names[place] if place >= 0 and alive else None)
-    kills = [event for event in story.events if event.type == "kill"]
+    kills = [event for event in record.events if event.type == "kill"]
     told = asked(tmp_path, "d.eventsFor(replay, 'main').filter((e) => e.type === 'kill').map(d.sentence)")
     assert told == [[{"id": e.details["shooter"]}, " destroys ", {"id": e.details["target"]}] for e in kills]
     sentences = asked(tmp_path, "replay.events.map(d.sentence)")
-    assert len(sentences) == len(story.events) and all(len(sentence) > 1 for sentence in sentences)
+    assert len(sentences) == len(record.events) and all(len(sentence) > 1 for sentence in sentences)

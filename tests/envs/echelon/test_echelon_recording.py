@@ -12,10 +12,8 @@ import torch
 import envs
 from envs.echelon import rules
 from envs.echelon.env import Echelon
-from envs.echelon.moment import moment
-from envs.echelon.recording import Recorder
+from envs.echelon.recording import COLUMNS, EchelonRecorder, moment
 from envs.echelon.simulation import EVENTS
-from envs.echelon.story import COLUMNS
 from tests.envs.echelon.episodes import DECISIONS, fight, fought
 
 
@@ -28,7 +26,7 @@ def test_frames_are_the_states() -> None:
     env, recording = fight()
     frames, state = recording.frames, env.worlds.state
     assert frames.tick.tolist() == [5 * t for t in range(DECISIONS + 1)]
-    assert [mech.name for mech in recording.story.mechs] == [f"{t}_{s}" for t in ("blue", "red") for s in range(5)]
+    assert [mech.name for mech in recording.record.mechs] == [f"{t}_{s}" for t in ("blue", "red") for s in range(5)]
     for name in ("yaw", "hp", "heat", "stability"):
         np.testing.assert_array_equal(getattr(frames, name)[-1], getattr(state, name)[..., 1].flatten().numpy())
     np.testing.assert_array_equal(frames.position[-1, 7], state.position[:, 1, 2, 1].numpy())
@@ -37,7 +35,7 @@ def test_frames_are_the_states() -> None:
     assert {name: str(value.dtype) for name, value in vars(frames).items()} == {
         name: kind for name, (kind, _) in COLUMNS.items()
     }
-    ground, base = recording.story.ground, int(state.base[1])
+    ground, base = recording.record.ground, int(state.base[1])
     assert int(ground.height[20, 41]) == int(env.tables.maps.height[base + 20 * 64 + 41])
     assert ground.zone == tuple(state.zone[:, 1].tolist()) and recording.options["opponent"] == "policy"
 
@@ -45,23 +43,23 @@ def test_frames_are_the_states() -> None:
 def test_events_are_all_that_the_simulation_counted() -> None:
     """The sub-steps are played again from the states; the world's own counters say what must be found."""
     env, recording = fight()
-    found = Counter(event.type for event in recording.story.events)
+    found = Counter(event.type for event in recording.record.events)
     pairs = {"laser_hit": "lasers", "flamer_hit": "flamers", "missile_launch": "missiles", "kinetic_fire": "kinetics"}
     pairs |= {"paint": "paints", "kill": "deaths", "assist": "assists", "ams_intercept": "intercepts"}
     pairs |= {"legged": "legged", "knock_down": "falls", "shutdown": "shutdowns"}
     assert {kind: found[kind] for kind in pairs} == {kind: counted(env, name) for kind, name in pairs.items()}
     assert min(found[kind] for kind in ("laser_hit", "kinetic_fire", "projectile_hit", "kill", "smoke_launch")) > 0
-    kills = Counter(e.details["shooter"] for e in recording.story.events if e.type == "kill")
-    names = [mech.name for mech in recording.story.mechs]
+    kills = Counter(e.details["shooter"] for e in recording.record.events if e.type == "kill")
+    names = [mech.name for mech in recording.record.mechs]
     assert {name: kills[name] for name in names} == dict(zip(names, recording.frames.kills[-1].tolist()))
 
 
 def test_damage_and_deaths_are_those_of_the_frames() -> None:
     _, recording = fight()
-    story, frames = recording.story, recording.frames
-    for event in story.events:
+    record, frames = recording.record, recording.frames
+    for event in record.events:
         if event.type == "kill":
-            place = [mech.name for mech in story.mechs].index(event.details["target"])
+            place = [mech.name for mech in record.mechs].index(event.details["target"])
             after = int(np.searchsorted(frames.tick, event.tick))
             assert frames.hp[after, place] <= 0 < frames.hp[after - 1, place]
         if event.type in ("laser_hit", "projectile_hit"):
@@ -72,46 +70,46 @@ def test_damage_and_deaths_are_those_of_the_frames() -> None:
 def test_shots_fly_from_their_owner_at_their_speed() -> None:
     _, recording = fight()
     speeds = {"missile": 12.0, "autocannon": 25.0, "smoke": 15.0}
-    seen = Counter(flight.weapon for flight in recording.story.flights)
+    seen = Counter(flight.weapon for flight in recording.record.flights)
     assert seen["autocannon"] > 3 and seen["smoke"] > 0
-    for flight in recording.story.flights:
+    for flight in recording.record.flights:
         assert (np.diff(flight.ticks) == 1).all()
         way = np.linalg.norm(np.diff(flight.places, axis=0), axis=1) / rules.DT
         if flight.weapon in speeds and len(way) > 1:
             np.testing.assert_allclose(way[:-1], speeds[flight.weapon], rtol=1e-3)
-        place = [mech.name for mech in recording.story.mechs].index(flight.owner)
-        near = moment(recording.story, float(flight.ticks[0])).position[place]
+        place = [mech.name for mech in recording.record.mechs].index(flight.owner)
+        near = moment(recording.record, float(flight.ticks[0])).position[place]
         assert np.linalg.norm(near[:2] - flight.places[0, :2]) < 1.0
 
 
 def test_smoke_spreads_where_its_shell_ends() -> None:
     _, recording = fight()
-    story, frames = recording.story, recording.frames
-    spread = [event for event in story.events if event.type == "smoke_cloud"]
+    record, frames = recording.record, recording.frames
+    spread = [event for event in record.events if event.type == "smoke_cloud"]
     assert spread
     for event in spread:
         after = int(np.searchsorted(frames.tick, event.tick))
-        away = np.linalg.norm(story.smoke[after][:, :3] - np.array(event.details["pos"]), axis=1)
-        left = story.smoke[after][away.argmin(), 3]
+        away = np.linalg.norm(record.smoke[after][:, :3] - np.array(event.details["pos"]), axis=1)
+        left = record.smoke[after][away.argmin(), 3]
         assert away.min() < 1e-2 and left == 200 - (frames.tick[after] - event.tick)
-        assert any(flight.weapon == "smoke" and flight.ticks[-1] == event.tick for flight in story.flights)
+        assert any(flight.weapon == "smoke" and flight.ticks[-1] == event.tick for flight in record.flights)
 
 
 def test_repeated_actions_are_told_in_full() -> None:
     env: Any = envs.make(
         "echelon", num_worlds=2, opponent="heuristic", action_repeat=3, seed=2, maps=2, visibility="partial"
     )
-    recorder = Recorder(env, [1])
+    recorder = EchelonRecorder(env, [1])
     fought(env, recorder, 8)
     recording = recorder.recordings()[0]
     assert recording.frames.tick.tolist() == [15 * t for t in range(9)]
-    found = Counter(event.type for event in recording.story.events)
+    found = Counter(event.type for event in recording.record.events)
     assert found["laser_hit"] == counted(env, "lasers") and found["kinetic_fire"] == counted(env, "kinetics") > 0
 
 
 def test_one_episode_after_another() -> None:
     env = Echelon(num_worlds=2, blue=1, red=2, maps=2, max_steps=3)
-    recorder = Recorder(env, [0, 1])
+    recorder = EchelonRecorder(env, [0, 1])
     root = env.reset()
     recorder.add()
     lengths = []
@@ -127,29 +125,29 @@ def test_one_episode_after_another() -> None:
     assert lengths == [4, 4]
     last = recorder.finish(1)
     assert last.frames.tick.tolist() == [0, 5, 10] and last.seconds == pytest.approx(0.5)
-    assert [mech.name for mech in last.story.mechs] == ["blue_1", "red_0", "red_1"]
+    assert [mech.name for mech in last.record.mechs] == ["blue_1", "red_0", "red_1"]
     kept = recorder.finish(0)
-    assert len(kept.frames) == 4 and kept.story.winner in (1, 0, -1)
+    assert len(kept.frames) == 4 and kept.record.winner in (1, 0, -1)
 
 
 def test_between_two_states_things_are_in_between() -> None:
     _, recording = fight()
     frames = recording.frames
-    now = moment(recording.story, 2.5)
+    now = moment(recording.record, 2.5)
     np.testing.assert_allclose(now.position, (frames.position[0] + frames.position[1]) / 2, rtol=1e-5)
-    np.testing.assert_array_equal(moment(recording.story, 5.0).hp, frames.hp[1])
-    np.testing.assert_array_equal(moment(recording.story, 1e6).heat, frames.heat[-1])
+    np.testing.assert_array_equal(moment(recording.record, 5.0).hp, frames.hp[1])
+    np.testing.assert_array_equal(moment(recording.record, 1e6).heat, frames.heat[-1])
 
 
 def test_recorders_of_nothing_and_nobody_are_errors() -> None:
     env = Echelon(num_worlds=2, blue=1, red=1, maps=1)
     with pytest.raises(ValueError, match=r"worlds: \[2\] are not among the 2 worlds"):
-        Recorder(env, [2])
+        EchelonRecorder(env, [2])
     with pytest.raises(ValueError, match="1 titles for 2 worlds"):
-        Recorder(env, [0, 1], ["one"])
+        EchelonRecorder(env, [0, 1], ["one"])
     with pytest.raises(ValueError, match="nothing recorded"):
-        Recorder(env, [0]).recordings()
+        EchelonRecorder(env, [0]).recordings()
     env.reset()
-    recorder = Recorder(env, [1])
+    recorder = EchelonRecorder(env, [1])
     recorder.add()
-    assert recorder.recordings()[0].story.events == () and torch.is_grad_enabled()
+    assert recorder.recordings()[0].record.events == () and torch.is_grad_enabled()

@@ -10,11 +10,11 @@ import imageio.v2 as imageio
 import numpy as np
 import pytest
 
-from envs.echelon import render
-from envs.echelon.board import BLUE, RED, Layout, background
-from envs.echelon.film import Film
-from envs.echelon.landscapes import FOLIAGE, LAVA, LOW_WALL, WATER
-from envs.echelon.story import Ground, Recording
+from envs.echelon.drawing import BLUE, RED, EchelonLayout, background
+from envs.echelon.maps import FOLIAGE, LAVA, LOW_WALL, WATER
+from envs.echelon.recording import EchelonRecording, RecordedMap
+from envs.echelon.render import EchelonAnimation
+from envs.rendering.films import save_animation, save_grid, save_picture
 from rlstack.evaluation.evaluator import evaluate
 from rlstack.evaluation.pictures import save_pictures
 from tests.envs.echelon.episodes import fight
@@ -26,7 +26,7 @@ Array = np.ndarray[Any, Any]
 
 def at(picture: Array, x: float, y: float) -> Array:
     """The colour at a place on the map."""
-    layout = Layout((picture.shape[1], picture.shape[0]))
+    layout = EchelonLayout((picture.shape[1], picture.shape[0]))
     column, row = layout.corner[0] + x * layout.scale, layout.corner[1] - y * layout.scale
     return picture[int(row), int(column)].astype(int)
 
@@ -37,15 +37,15 @@ def is_like(colour: Array, wanted: Any) -> bool:
     return bool(one @ other > 0.95 * np.linalg.norm(one) * np.linalg.norm(other))
 
 
-def changed(**frames: Any) -> Recording:
+def changed(**frames: Any) -> EchelonRecording:
     """The fight with other columns and nothing but mechs."""
-    story = fight()[1].story
+    record = fight()[1].record
     new = dataclasses.replace(
-        story,
-        frames=dataclasses.replace(story.frames, **frames),
-        **{"events": (), "flights": (), "smoke": tuple(np.zeros((0, 4)) for _ in story.smoke)},
+        record,
+        frames=dataclasses.replace(record.frames, **frames),
+        **{"events": (), "flights": (), "smoke": tuple(np.zeros((0, 4)) for _ in record.smoke)},
     )
-    return Recording(lambda: new)
+    return EchelonRecording(lambda: new)
 
 
 def test_the_ground_is_where_it_is() -> None:
@@ -54,7 +54,7 @@ def test_the_ground_is_where_it_is() -> None:
     height[30:34, 40:44] = 8
     for place, name in enumerate((FOLIAGE, LOW_WALL, WATER, LAVA)):
         kind[50:54, 10 * place : 10 * place + 4] = name
-    picture = background(Layout((1280, 720)), Ground(height, kind, (32.0, 32.0, 6.0)))
+    picture = background(EchelonLayout((1280, 720)), RecordedMap(height, kind, (32.0, 32.0, 6.0)))
     low, high, floor = (at(picture, *place).sum() for place in ((42.0, 12.0), (42.0, 32.0), (12.0, 42.0)))
     assert floor < low < high
     assert at(picture, 2.5, 52.5).argmax() == 1  # leaves are green,
@@ -68,14 +68,16 @@ def test_mechs_are_where_they_are() -> None:
     position[:, 0], position[:, 5] = (20.0, 50.0, 0.0), (44.0, 50.0, 0.0)  # the heavies
     yaw = np.full_like(frames.yaw, np.pi / 2)
     hp = np.abs(frames.hp) + 1
-    film = Film(changed(position=position, yaw=yaw, hp=hp, target=np.full_like(frames.target, -1)), (1280, 720))
+    film = EchelonAnimation(
+        changed(position=position, yaw=yaw, hp=hp, target=np.full_like(frames.target, -1)), (1280, 720)
+    )
     picture = film.draw(0.0)
     assert is_like(at(picture, 19.2, 49.0), BLUE) and is_like(at(picture, 43.2, 49.0), RED)
     assert at(picture, 20.0, 51.2).min() > 200  # the nose, ahead is up
     empty = film._empty
     assert (at(picture, 20.0, 40.0) == at(empty, 20.0, 40.0)).all()
     hp[:, 0] = 0
-    gone = Film(changed(position=position, yaw=yaw, hp=hp), (1280, 720)).draw(0.0)
+    gone = EchelonAnimation(changed(position=position, yaw=yaw, hp=hp), (1280, 720)).draw(0.0)
     assert at(gone, 20.0, 51.2).max() < 150
 
 
@@ -87,7 +89,9 @@ def test_hit_points_and_heat_are_bars() -> None:
     pictures = []
     for health, warmth in ((200.0, 0.0), (60.0, 0.0), (200.0, 130.0)):
         hp[:, 0], heat[:, 0] = health, warmth
-        pictures.append(Film(changed(hp=hp.copy(), heat=heat.copy()), (1280, 720)).draw(0.0)[panel].astype(int))
+        pictures.append(
+            EchelonAnimation(changed(hp=hp.copy(), heat=heat.copy()), (1280, 720)).draw(0.0)[panel].astype(int)
+        )
     full, hurt, hot = pictures
     green = [int(((part[..., 1] > 200) & (part[..., 0] < 150)).sum()) for part in (full, hurt)]
     orange = [int(((part[..., 0] > 230) & (part[..., 2] < 80)).sum()) for part in (full, hot)]
@@ -96,43 +100,37 @@ def test_hit_points_and_heat_are_bars() -> None:
 
 def test_what_happens_is_seen_while_it_lasts() -> None:
     recording = fight()[1]
-    film = Film(recording, SIZE)
+    film = EchelonAnimation(recording, SIZE)
     for kind in ("laser_hit", "kill"):
-        event = next(event for event in recording.story.events if event.type == kind)
-        quiet = Film(Recording(lambda: dataclasses.replace(recording.story, events=())), SIZE)
+        event = next(event for event in recording.record.events if event.type == kind)
+        quiet = EchelonAnimation(EchelonRecording(lambda: dataclasses.replace(recording.record, events=())), SIZE)
         quiet._deaths = film._deaths
         assert (film.draw(float(event.tick)) != quiet.draw(float(event.tick))).any()
 
 
 @exhaustive("size", [(640, 360), (1000, 400), (640, 800), (1920, 1080)])
 def test_everything_is_within_any_picture(size: tuple[int, int]) -> None:
-    layout = Layout(size)
+    layout = EchelonLayout(size)
     assert layout.corner[1] - 64 * layout.scale > 50 * layout.unit and layout.corner[1] < size[1]
     assert layout.panel >= 290 * layout.unit
-    assert Film(fight()[1], size).draw(ways=True).shape == (size[1], size[0], 3)
+    assert EchelonAnimation(fight()[1], size).draw(ways=True).shape == (size[1], size[0], 3)
 
 
 @pytest.mark.slow
 def test_files(tmp_path: Path) -> None:
     recording = fight()[1]
-    short = Recording(lambda: dataclasses.replace(recording.story, frames=recording.frames.part(slice(0, 5))))
-    render.save_animation(short, tmp_path / "one.mp4", fps=10, size=SIZE)
+    short = EchelonRecording(lambda: dataclasses.replace(recording.record, frames=recording.frames.part(slice(0, 5))))
+    film = EchelonAnimation(short, SIZE)
+    save_animation(film, tmp_path / "one.mp4", fps=10)
     assert (tmp_path / "one.mp4").stat().st_size > 1000
-    render.save_png(short, tmp_path / "one.png", size=SIZE)
+    save_picture(tmp_path / "one.png", film.draw())
     assert imageio.imread(tmp_path / "one.png").shape == (360, 640, 3)
-    render.save_trajectories([short] * 3, tmp_path / "grid.png")
+    save_grid(tmp_path / "grid.png", [short.overview()] * 3, short.overview_columns)
     assert imageio.imread(tmp_path / "grid.png").shape == (1080, 1920, 3)
-    for path, size, message in (
-        ("one.avi", SIZE, r"the suffix must be one of \.gif, \.mp4"),
-        ("one.gif", (641, 360), "must be even"),
-        ("one.gif", (320, 200), "320 x 200 is too small"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            render.save_animation(short, tmp_path / path, size=size)
-    with pytest.raises(ValueError, match="at least one picture"):
-        render.save_trajectories([], tmp_path / "grid.png")
-    with pytest.raises(IndexError):
-        render.draw_frame(short, 5)
+    with pytest.raises(ValueError, match="must be even"):
+        save_animation(EchelonAnimation(short, (641, 360)), tmp_path / "one.gif")
+    with pytest.raises(ValueError, match="320 x 200 is too small"):
+        EchelonAnimation(short, (320, 200))
 
 
 @pytest.mark.slow

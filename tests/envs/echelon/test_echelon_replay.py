@@ -9,25 +9,25 @@ from typing import Any
 import numpy as np
 import pytest
 
+from envs.echelon.recording import EchelonRecording
 from envs.echelon.replay import load_replay, save_replay
-from envs.echelon.story import Recording
 from tests.envs.echelon.episodes import DECISIONS, fight
 from tests.exhaustive import exhaustive
 
 
 @pytest.fixture(scope="module")
-def recorded() -> Recording:
+def recorded() -> EchelonRecording:
     return fight()[1]
 
 
 @pytest.fixture
-def document(recorded: Recording, tmp_path: Path) -> dict[str, Any]:
+def document(recorded: EchelonRecording, tmp_path: Path) -> dict[str, Any]:
     save_replay(recorded, tmp_path / "one.json")
     content: dict[str, Any] = json.loads((tmp_path / "one.json").read_text())
     return content
 
 
-def test_a_replay_is_the_recording(recorded: Recording, tmp_path: Path) -> None:
+def test_a_replay_is_the_recording(recorded: EchelonRecording, tmp_path: Path) -> None:
     save_replay(recorded, tmp_path / "deep" / "one.json")
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["one.json"]
     read = load_replay(tmp_path / "deep" / "one.json")
@@ -35,7 +35,7 @@ def test_a_replay_is_the_recording(recorded: Recording, tmp_path: Path) -> None:
     for name, value in vars(recorded.frames).items():
         np.testing.assert_array_equal(getattr(read.frames, name), value, err_msg=name)
         assert getattr(read.frames, name).dtype == value.dtype
-    one, other = read.story, recorded.story
+    one, other = read.record, recorded.record
     assert (one.mechs, one.events, one.winner, one.to_win) == (other.mechs, other.events, other.winner, other.to_win)
     np.testing.assert_array_equal(one.ground.height, other.ground.height)
     np.testing.assert_array_equal(one.ground.kind, other.ground.kind)
@@ -131,7 +131,7 @@ def test_wrong_files_are_one_line(document: dict[str, Any], tmp_path: Path, chan
     assert "\n" not in str(error.value) and "wrong.json: " in str(error.value)
 
 
-def test_truncated_and_missing_files_are_one_line(recorded: Recording, tmp_path: Path) -> None:
+def test_truncated_and_missing_files_are_one_line(recorded: EchelonRecording, tmp_path: Path) -> None:
     path = tmp_path / "one.json"
     save_replay(recorded, path)
     whole = path.read_bytes()

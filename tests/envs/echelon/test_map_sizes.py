@@ -9,12 +9,12 @@ import pytest
 import torch
 
 import envs
-from envs.echelon.maps import make_maps
-from envs.echelon.recording import Recorder
-from envs.echelon.render import draw_frame
+from envs.echelon.maps import cell, look_up, make_maps
+from envs.echelon.recording import EchelonRecorder
+from envs.echelon.render import EchelonAnimation
 from envs.echelon.replay import load_replay, save_replay
 from envs.echelon.rules import SPAWN_SQUARE
-from envs.echelon.terrain import cell, clear_between, look_up
+from envs.echelon.sensors import clear_between
 
 SMALL = (640, 360)
 CORNERS = SPAWN_SQUARE / 2 + 1.5 * 3.5  # a team's middle, and half of its widest row
@@ -75,15 +75,15 @@ def test_a_wall_of_one_voxel_hides_however_far_it_is() -> None:
 def test_replays_and_films_show_maps_of_any_size(tmp_path: Path) -> None:
     env = build(100)
     root = env.reset()
-    recorder = Recorder(env, [1])
+    recorder = EchelonRecorder(env, [1])
     recorder.add()
     env.step(env.rand_action(root))
     recorder.add()
     [recorded] = recorder.recordings()
     save_replay(recorded, tmp_path / "one.json")
     read = load_replay(tmp_path / "one.json")
-    assert read.options["size"] == read.story.ground.side == 100
-    assert (draw_frame(read, 1, SMALL) == draw_frame(recorded, 1, SMALL)).all()
+    assert read.options["size"] == read.record.ground.side == 100
+    assert (EchelonAnimation(read, SMALL).draw(5.0) == EchelonAnimation(recorded, SMALL).draw(5.0)).all()
     text = (tmp_path / "one.json").read_text()
     faults = {
         64: r"world.heights has the shape \[100, 100\], expected \[64, 64\]",

@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from envs.echelon.flow import DIRECTIONS, flow_field
-from envs.echelon.landscapes import STYLES
-from envs.echelon.maps import Maps, make_maps
+from envs.echelon.maps import DIRECTIONS, STYLES, Maps, flow_field, make_maps
 
 MAP = 64
 

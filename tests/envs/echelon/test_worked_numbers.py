@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from envs.echelon import rules
-from envs.echelon.landscapes import LAVA, WATER
+from envs.echelon.maps import LAVA, WATER
 from envs.echelon.sensors import look
 from envs.echelon.simulation import EVENTS, Tally
 from tests.envs.echelon.scenes import BLUE, HEAVY, LIGHT, MEDIUM, RED, SCOUT, Field, flat_maps

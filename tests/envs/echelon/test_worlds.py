@@ -6,12 +6,10 @@ import pytest
 import torch
 
 from envs.echelon import rules
-from envs.echelon.luck import draws
 from envs.echelon.players import bot_orders
-from envs.echelon.sensors import centres
-from envs.echelon.state import State
+from envs.echelon.sensors import centres, clear_between
+from envs.echelon.state import State, draws
 from envs.echelon.tables import Tables
-from envs.echelon.terrain import clear_between
 from tests.envs.echelon.scenes import hilly, lively, luck, random_orders, run, turned
 from tests.exhaustive import exhaustive
 

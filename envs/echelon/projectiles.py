@@ -13,19 +13,52 @@ import torch
 from torch import Tensor
 
 from . import rules
-from .damage import Hits
-from .rules import DT, SLOTS
+from .maps import cell, look_up
+from .rules import DT, LAUNCHERS, SHOTS, SLOTS
 from .sensors import Pairs, centres
 from .state import State
 from .tables import Tables
-from .terrain import cell, look_up
-from .weapons import bonuses
+from .weapons import Hits, Volley, bonuses
+
+# -- launch --------------------------------------------------------------------------------------------------------
+
+
+def launch(state: State, volley: Volley, tables: Tables, pairs: Pairs) -> State:
+    """Puts new shots in the air; the oldest of a launcher makes room."""
+    packs = tables.packs
+    fired, chosen = volley.fired[:, :, LAUNCHERS], volley.chosen[:, :, LAUNCHERS]
+
+    def of_launchers(values: Tensor, dim: int) -> Tensor:
+        return values.unflatten(dim, (packs, SLOTS)).index_select(dim + 1, tables.launcher_slot)
+
+    way = (chosen * of_launchers(pairs.away, 2)).sum(4)
+    found = chosen.amax(3) > 0
+    way = torch.stack((way[0], way[1], way[2] + tables.launcher_drop * way.square().sum(0)))
+    yaw = of_launchers(state.yaw, 1)
+    way = torch.where(found, way, torch.stack((yaw.cos(), yaw.sin(), torch.zeros_like(yaw))))
+    velocity = way * (tables.launcher_speed / way.square().sum(0).sqrt().clamp_min(1.0e-6))
+    place = of_launchers(centres(state, tables), 2)
+    rest = torch.stack((tables.launcher_life.expand_as(yaw), (chosen * tables.slots).sum(3)))
+    new = torch.cat((place, velocity, rest))
+    old = state.shots.unflatten(2, (packs, SHOTS))
+    missile, gauss, first, second = new.split(1, 3)
+    kept = [old[:, :, :, a : a + k] for a, k in ((0, 1), (3, 2), (6, 2))]
+    shifted = torch.cat((missile, kept[0], gauss, first, kept[1], second, kept[2]), 3)
+    shots = torch.where(fired.index_select(2, tables.shot_launcher) > 0, shifted, old).flatten(2, 3)
+    screens = state.screened.unflatten(1, (packs, 2))
+    fresh = torch.cat((torch.zeros_like(screens[:, :, :1]), screens[:, :, :1]), 2)
+    screened = torch.where(fired[:, :, :1, None] > 0, fresh, screens).flatten(1, 2)
+    return state.replace(shots=shots, screened=screened)
+
+
+# -- flight --------------------------------------------------------------------------------------------------------
+
 
 Which = Literal["flying", "padded", "all"]
 
 _LENGTHS = (128, 512, 2048)
-_NEVER = 9.0
-_TIE = 1.0e-4
+_NO_HIT = 9.0
+_EARLIER = 1.0e-4
 
 
 class Places(NamedTuple):
@@ -97,7 +130,7 @@ def fly(state: State, tables: Tables, pairs: Pairs, luck: Tensor, places: Tensor
     shots = shots._replace(live=live)
     blocked = _blocked(state, shots, tables, at)
     direct, when = _direct(shots, rel, rel2, foes, blocked, tables)
-    found = when < _NEVER / 2
+    found = when < _NO_HIT / 2
     struck = live & (found | (blocked <= 1))
     # On the ground it bursts where it was last free.
     moment = torch.where(found, when, (blocked - 0.5).clamp(0.0, 1.0))
@@ -202,9 +235,9 @@ def _direct(
     when = (along / length2).clamp(0.0, 1.0)
     apart2 = rel2 - when * (2 * along - when * length2)
     hit = (apart2 <= tables.reach * tables.reach) & (when <= blocked) & shots.live & (foes.alive > 0)
-    score = torch.where(hit, when + tables.slots * _TIE, _NEVER)
+    score = torch.where(hit, when + tables.slots * _EARLIER, _NO_HIT)
     first = score.amin(0)
-    return (score == first) & hit, torch.where(first < _NEVER / 2, first.clamp_max(1.0), _NEVER)
+    return (score == first) & hit, torch.where(first < _NO_HIT / 2, first.clamp_max(1.0), _NO_HIT)
 
 
 def _hits(
@@ -259,3 +292,37 @@ def _splash(shots: Shots, both: Mechs, near: Tensor, struck: Tensor, tables: Tab
     free = look_up(tables.maps.height, cell(x, y, base, tables.side), z) <= z
     amount = shots.kind[5] * (1 - apart / shots.kind[4]).clamp_min(0.0) * both.alive
     return amount * (free & struck)
+
+
+# -- smoke ---------------------------------------------------------------------------------------------------------
+
+
+_SHELL_LIFE = 27.0  # range over speed, in sub-steps
+
+
+def drift(state: State, tables: Tables) -> State:
+    """Moves shells; where one meets the ground or has flown its range, a cloud begins."""
+    place = state.shells[:3] + state.shells[3:6] * DT
+    x, y, z = place.unbind(0)
+    left = state.shells[6]
+    outside = (x < 0) | (x > tables.side) | (y < 0) | (y > tables.side)
+    stopped = (look_up(tables.maps.height, cell(x, y, state.base, tables.side), z) > z) | outside | (left <= 1)
+    bursts = (left > 0) & stopped
+    clouds = torch.cat((state.clouds[:3], (state.clouds[3:] - 1).clamp_min(0.0)))
+    fresh = torch.cat((state.shells[:3], torch.full_like(left, rules.CLOUD_TICKS)[None]))
+    clouds = torch.where(bursts, torch.stack((fresh, clouds[:, 0]), 1), clouds)
+    left = torch.where(bursts, 0.0, (left - 1).clamp_min(0.0))
+    return state.replace(shells=torch.cat((place, state.shells[3:6], left[None])), clouds=clouds)
+
+
+def launch_smoke(state: State, orders: Tensor, tables: Tables, able: Tensor) -> State:
+    """Fires shells straight ahead; smoke and missiles share a clock."""
+    clock = state.clocks[:, rules.MISSILE]
+    fires = (orders[:, rules.SPECIAL] > 0) & able & (clock == 0)
+    yaw = state.yaw
+    velocity = torch.stack((yaw.cos(), yaw.sin(), torch.zeros_like(yaw))) * rules.SMOKE_SPEED
+    fresh = torch.cat((centres(state, tables), velocity, torch.full_like(yaw, _SHELL_LIFE)[None]))
+    row = torch.where(fires, rules.SMOKE_TICKS, clock)
+    clocks = state.clocks.select_scatter(row, 1, rules.MISSILE)
+    heat = state.heat + torch.where(fires, rules.SMOKE_HEAT, 0.0)
+    return state.replace(shells=torch.where(fires, fresh, state.shells), clocks=clocks, heat=heat)
