@@ -45,6 +45,7 @@ PARTS = {
 }
 """The parts of an iteration in their order, and what belongs to them."""
 _UPDATE_PARTS = ("sample", "forward, loss", "backward", "clip", "optimiser", "targets", OTHER)
+_LOSSES = ("critic_loss", "actor_loss", "alpha_loss")  # of agents without an objective of their own
 _BESIDE = ("advantages", "memory")  # once for a batch of data
 _WORLD = {
     **{"_advance": "simulate", "_step": "simulate", "_take": "simulate"},
@@ -280,7 +281,11 @@ def measure_learning(measured: MeasuredTraining) -> dict[str, Any]:
 def _watch_updates(sections: Sections, training: Training) -> None:
     agent = training.agent
     sections.watch(agent, "learn", "learn")
-    sections.watch(Optimizer, "_forward", "forward, loss", whole=True)
+    for part in [] if agent.compiler else getattr(agent, "parts", [agent]):
+        owner, losses = (part, ("objective",)) if hasattr(part, "objective") else (part.loss, _LOSSES)
+        for name in losses:
+            if hasattr(owner, name):
+                sections.watch(owner, name, "forward, loss", whole=True)
     sections.watch(torch.Tensor, "backward", "backward", whole=True)
     sections.watch_named("rlstack.agents.optimizer:clip", "clip")
     sections.watch(Optimizer, "_step", "optimiser")
