@@ -10,9 +10,7 @@ import math
 from typing import Any
 
 import torch
-from tensordict import TensorDictBase
 from torch import Tensor, nn
-from torch.nn.functional import mse_loss
 
 from rlstack.config.agents import ACQNConfig
 from rlstack.losses import ACIQNLoss
@@ -20,12 +18,11 @@ from rlstack.networks.actors import DeterministicActor
 from rlstack.networks.quantile import LateQuantileCritic, QuantileCritic
 
 from .base import Target
-from .interface import Interface, require_continuous
 from .iqn import check_level, levels
-from .off_policy import OffPolicy
+from .off_policy import ActorCritic
 
 
-class ACQN(OffPolicy):
+class ACQN(ActorCritic):
     """Actor-critic implicit quantile network."""
 
     Config = ACQNConfig
@@ -57,10 +54,6 @@ class ACQN(OffPolicy):
         self.actor_optimizer = self.add_optimizer("lr_actor", actor_params, max_grad_norm=c.max_grad_norm_actor)
         self.critic_optimizer = self.add_optimizer("lr_critic", critic_params, max_grad_norm=c.max_grad_norm_critic)
         self._offsets = _candidate_offsets(c.candidates, size, c.candidate_spread).to(self.device, interface.dtype)
-
-    @classmethod
-    def check(cls, interface: Interface) -> None:
-        require_continuous("acqn", interface)
 
     # -- acting --------------------------------------------------------------------------------------------------
 
@@ -106,28 +99,9 @@ class ACQN(OffPolicy):
 
     # -- learning ------------------------------------------------------------------------------------------------
 
-    def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
-        """One critic step, then one actor step against the new critic."""
-        critic_loss, critic_norm, values = self.critic_optimizer.minimize(self.loss.critic_loss, batch)
-        self.reprioritize(batch, values)
-        actor_loss, actor_norm, acted = self.actor_optimizer.minimize(self.loss.actor_loss, batch)
-        return {
-            "loss/critic": critic_loss,
-            "loss/actor": actor_loss,
-            "grad/critic": critic_norm,
-            "grad/actor": actor_norm,
-            "value/predicted": values["value"],
-            "value/target": values["target"],
-            "policy/saturation": acted["saturation"],
-        }
-
     def move_targets(self) -> None:
         for target in self._followers:
             target.update()
-
-    def imitation_loss(self, observation: Any, action: Tensor, mask: Tensor | None) -> Tensor:
-        """Mean squared difference of the actions."""
-        return mse_loss(self.actor(observation), action)
 
 
 def _candidate_offsets(count: int, size: int, spread: float) -> Tensor:

@@ -9,20 +9,17 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import torch
-from tensordict import TensorDictBase
 from torch import Tensor
-from torch.nn.functional import mse_loss
 
 from rlstack.config.agents import DDPGConfig
 from rlstack.losses import DDPGLoss
 from rlstack.networks.actors import DeterministicActor
 from rlstack.networks.values import ActionValue
 
-from .interface import Interface, require_continuous
-from .off_policy import OffPolicy
+from .off_policy import ActorCritic
 
 
-class DDPG(OffPolicy):
+class DDPG(ActorCritic):
     """Deep deterministic policy gradient."""
 
     Config: ClassVar[type] = DDPGConfig
@@ -39,20 +36,12 @@ class DDPG(OffPolicy):
             for name in self.CRITICS
         ]
         self.loss = self.make_loss()
-        self.add_target("actor", self.loss.target_actor, c.target_tau)
-        for name, target in zip(self.CRITICS, self.loss.target_critics):
-            self.add_target(name, target, c.target_tau)
-        self.actor_optimizer = self.add_optimizer("lr_actor", self.actor, max_grad_norm=c.max_grad_norm)
-        self.critic_optimizer = self.add_optimizer("lr_critic", *self.critics, max_grad_norm=c.max_grad_norm)
+        self.follow_and_optimize()
 
     def make_loss(self) -> DDPGLoss:
         """The loss of the networks that the agent has now."""
         c = self.config
         return DDPGLoss(self.actor, self.critics, c.gamma, c.critic_loss, c.raw_penalty)
-
-    @classmethod
-    def check(cls, interface: Interface) -> None:
-        require_continuous(cls.__name__.lower(), interface)
 
     # -- acting --------------------------------------------------------------------------------------------------
 
@@ -68,23 +57,3 @@ class DDPG(OffPolicy):
             return action
         random = torch.rand_like(action) * 2 - 1
         return torch.where(torch.rand_like(action[..., :1]) < self.now("epsilon"), random, action)
-
-    # -- learning ------------------------------------------------------------------------------------------------
-
-    def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
-        """One critic step, then one actor step against the new critic."""
-        critic_loss, critic_norm, info = self.critic_optimizer.minimize(self.loss.critic_loss, batch)
-        self.reprioritize(batch, info)
-        actor_loss, actor_norm, _ = self.actor_optimizer.minimize(self.loss.actor_loss, batch)
-        return {
-            "loss/critic": critic_loss,
-            "loss/actor": actor_loss,
-            "grad/critic": critic_norm,
-            "grad/actor": actor_norm,
-            "value/predicted": info["value"],
-            "value/target": info["target"],
-        }
-
-    def imitation_loss(self, observation: Any, action: Tensor, mask: Tensor | None) -> Tensor:
-        """Mean squared difference of the actions."""
-        return mse_loss(self.actor(observation), action)

@@ -1,20 +1,20 @@
 """Agents with a replay memory: they act at random at first, remember, update, and move their targets.
 
-A new algorithm subclasses :class:`OffPolicy`, or :class:`ValueBased` for values of choices; see the README of this
-folder.
+A new algorithm subclasses :class:`OffPolicy`, :class:`ActorCritic` for an actor and critics, or :class:`ValueBased`
+for values of choices; see the README of this folder.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, mse_loss
 
 from envs.waiting import looks_are_free
 from rlstack.data import make_replay
@@ -23,8 +23,8 @@ from rlstack.data.flatten import STAYS, NStep, transitions
 from rlstack.networks.distributions import masked_logits
 
 from .base import Agent, Policy, exploring
-from .interface import Interface, require_choices
-from .optimizer import Info, Optimizer
+from .interface import Interface, require_choices, require_continuous
+from .optimizer import Info, Loss, Optimizer
 
 
 class OffPolicy(Agent):
@@ -155,6 +155,13 @@ class OffPolicy(Agent):
         if self.prioritized and "index" in batch.keys():  # noqa: SIM118
             self.replay.update_priority(batch.get("index"), info["td_error"])
 
+    def critic_step(self, optimizer: Optimizer, objective: Loss, batch: TensorDictBase) -> dict[str, Tensor | float]:
+        """One step of values, whose errors become the priorities of the batch; its metrics."""
+        loss, norm, info = optimizer.minimize(objective, batch)
+        self.reprioritize(batch, info)
+        told: dict[str, Tensor | float] = {"loss/critic": loss, "grad/critic": norm, "value/predicted": info["value"]}
+        return {**told, "value/target": info["target"]} if "target" in info else told
+
     def prepared(self, batch: TensorDictBase) -> TensorDictBase:
         """Transitions as the losses take them: observations and rewards scaled."""
         if self.normalizer is None and self.reward_scaler is None:
@@ -220,6 +227,47 @@ class OffPolicy(Agent):
         self.replay.load_state_dict(state)
 
 
+class ActorCritic(OffPolicy):
+    """An agent with an actor of continuous actions and critics that teach it.
+
+    A subclass writes :meth:`build`, with ``self.actor``, ``self.loss`` (that has ``critic_loss`` and ``actor_loss``)
+    and both optimisers, :meth:`exploit` and :meth:`explore`.
+    """
+
+    CRITICS: ClassVar[tuple[str, ...]] = ("critic_1", "critic_2")
+    actor: Any
+    actor_optimizer: Optimizer
+    critic_optimizer: Optimizer
+
+    @classmethod
+    def check(cls, interface: Interface) -> None:
+        require_continuous(cls.__name__.lower(), interface)
+
+    def follow_and_optimize(self, target_actor: bool = True) -> None:
+        """Makes targets and optimisers of the networks ``actor`` and :attr:`CRITICS`."""
+        c = self.config
+        if target_actor:
+            self.add_target("actor", self.loss.target_actor, c.target_tau)
+        for name, target in zip(self.CRITICS, self.loss.target_critics):
+            self.add_target(name, target, c.target_tau)
+        critics = [self.networks[name] for name in self.CRITICS]
+        self.actor_optimizer = self.add_optimizer("lr_actor", self.actor, max_grad_norm=c.max_grad_norm)
+        self.critic_optimizer = self.add_optimizer("lr_critic", *critics, max_grad_norm=c.max_grad_norm)
+
+    def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
+        """One critic step, then one actor step against the new critic."""
+        return self.critic_step(self.critic_optimizer, self.loss.critic_loss, batch) | self.actor_step(batch)
+
+    def actor_step(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
+        """One step of the actor; its metrics, among them as ``policy/...`` what the loss reports."""
+        loss, norm, info = self.actor_optimizer.minimize(self.loss.actor_loss, batch)
+        return {"loss/actor": loss, "grad/actor": norm, **{f"policy/{name}": value for name, value in info.items()}}
+
+    def imitation_loss(self, observation: Any, action: Tensor, mask: Tensor | None) -> Tensor:
+        """Mean squared difference of the actions."""
+        return mse_loss(self.actor(observation), action)
+
+
 class ValueBased(OffPolicy):
     """An agent that chooses by the value of each choice, and explores by random ones.
 
@@ -255,15 +303,7 @@ class ValueBased(OffPolicy):
         return told
 
     def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
-        loss, norm, info = self.optimizer.minimize(self.objective, batch)
-        self.reprioritize(batch, info)
-        told = {
-            "loss/critic": loss,
-            "grad/critic": norm,
-            "value/predicted": info["value"],
-            "value/target": info.get("target"),
-        }
-        return {name: value for name, value in told.items() if value is not None}
+        return self.critic_step(self.optimizer, self.objective, batch)
 
     def imitation_loss(self, observation: Any, action: Tensor, mask: Tensor | None) -> Tensor:
         """Cross entropy of the choice, values taken as logits."""

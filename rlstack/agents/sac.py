@@ -22,15 +22,14 @@ from rlstack.networks.distributions import masked_logits
 from rlstack.networks.values import ActionValue, StateNetwork
 
 from .interface import Interface, chosen_by
-from .off_policy import OffPolicy, greedy
+from .off_policy import ActorCritic, greedy
 from .optimizer import Info
 
-CRITICS = ("critic_1", "critic_2")
 LOG_ALPHA_RANGE = (-20.0, 10.0)
 """The range of the learned temperature: an entropy that cannot reach its target would move it without end."""
 
 
-class SAC(OffPolicy):
+class SAC(ActorCritic):
     """Soft actor-critic."""
 
     Config = SACConfig
@@ -40,7 +39,7 @@ class SAC(OffPolicy):
         c, interface = self.config, self.interface
         self.choices = interface.choices[0] if interface.choices else None
         self.actor = self.add_network("actor", self._new_actor())
-        self.critics = [self.add_network(name, self._new_critic()) for name in CRITICS]
+        self.critics = [self.add_network(name, self._new_critic()) for name in self.CRITICS]
         kind, size = (SACLoss, interface.action.shape[-1]) if self.choices is None else (DiscreteSACLoss, self.choices)
         self.loss = kind(
             self.actor,
@@ -54,12 +53,7 @@ class SAC(OffPolicy):
             target_actor=c.target_actor,
         )
         self.temperature = self.add_network("temperature", self.loss.temperature)
-        if c.target_actor:
-            self.add_target("actor", self.loss.target_actor, c.target_tau)
-        for name, target in zip(CRITICS, self.loss.target_critics):
-            self.add_target(name, target, c.target_tau)
-        self.actor_optimizer = self.add_optimizer("lr_actor", self.actor, max_grad_norm=c.max_grad_norm)
-        self.critic_optimizer = self.add_optimizer("lr_critic", *self.critics, max_grad_norm=c.max_grad_norm)
+        self.follow_and_optimize(c.target_actor)
         self.alpha_optimizer = self.add_optimizer("lr_alpha", self.temperature, max_grad_norm=None)
 
     @classmethod
@@ -107,26 +101,15 @@ class SAC(OffPolicy):
 
     # -- learning ------------------------------------------------------------------------------------------------
 
-    def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
-        """One step of the critics, one of the actor against the new critics, one of the temperature."""
-        critic_loss, critic_norm, info = self.critic_optimizer.minimize(self.loss.critic_loss, batch)
-        self.reprioritize(batch, info)
-        actor_loss, actor_norm, acted = self.actor_optimizer.minimize(self.loss.actor_loss, batch)
+    def actor_step(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
+        """One step of the actor against the new critics, one of the temperature."""
+        told = super().actor_step(batch)
+        wanted = told.pop("policy/target_entropy", self.loss.target_entropy)
         if self.config.learn_alpha:
-            wanted = acted.get("target_entropy", self.loss.target_entropy)
-            gap = (acted["entropy"] - wanted).expand(len(batch))
+            gap = (told["policy/entropy"] - wanted).expand(len(batch))
             self.alpha_optimizer.minimize(self._alpha_loss, batch.empty().set("gap", gap))
             self.temperature.log_alpha.data.clamp_(*LOG_ALPHA_RANGE)
-        return {
-            "loss/critic": critic_loss,
-            "loss/actor": actor_loss,
-            "grad/critic": critic_norm,
-            "grad/actor": actor_norm,
-            "value/predicted": info["value"],
-            "value/target": info["target"],
-            "policy/entropy": acted["entropy"],
-            "policy/alpha": self.temperature().detach(),
-        }
+        return {**told, "policy/alpha": self.temperature().detach()}
 
     def _alpha_loss(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
         """The temperature's loss; the entropy's distance from its target is the same in every row."""

@@ -32,20 +32,9 @@ class TD3(DDPG):
             target_noise_clip=c.target_noise_clip,
         )
 
-    def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
-        """One step of both critics; the actor's, and that of the targets, comes with every ``actor_every``-th."""
-        critic_loss, critic_norm, info = self.critic_optimizer.minimize(self.loss.critic_loss, batch)
-        self.reprioritize(batch, info)
-        metrics: dict[str, Tensor | float] = {
-            "loss/critic": critic_loss,
-            "grad/critic": critic_norm,
-            "value/predicted": info["value"],
-            "value/target": info["target"],
-        }
-        if self.updates % self.config.actor_every == 0:
-            loss, norm, _ = self.actor_optimizer.minimize(self.loss.actor_loss, batch)
-            metrics |= {"loss/actor": loss, "grad/actor": norm}
-        return metrics
+    def actor_step(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
+        """The actor's step, like that of the targets, comes with every ``actor_every``-th of the critics."""
+        return {} if self.updates % self.config.actor_every else super().actor_step(batch)
 
     def _update_targets(self, frames: int) -> None:
         if (self.updates - 1) % self.config.actor_every == 0:
