@@ -209,12 +209,16 @@ def test_a_run_is_evaluated_exported_and_loaded_like_any_other(
     torch.testing.assert_close(torch.jit.load(exported)(observation), expected)
 
 
+QUICK = ["agent.lr=1e-3", "agent.batch_size=128", "eval.every=8000"]
+
+
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
     ("overrides", "least"),
     [
         (["agent=torchrl_ppo", "env=cartpole", "total_frames=200000"], 475),
-        (["agent=torchrl_sac", "env=gymnasium", "env.id=Pendulum-v1", "total_frames=10000", "agent.lr=1e-3"], -250),
+        (["agent=torchrl_sac", "env=gymnasium", "env.id=Pendulum-v1", "total_frames=8000", *QUICK], -250),
     ],
 )
 def test_it_learns(overrides: list[str], least: float, rlstack_command: Callable[..., Ended], tmp_path: Path) -> None:
