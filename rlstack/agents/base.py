@@ -322,7 +322,7 @@ class Agent(ABC):
         return name not in self._live and not self.scheduled[name]
 
     def compile(self, compiler: Compiler) -> None:
-        """From now on updates, and exploring policies that are made later, run as compiled code.
+        """Compiles updates, and exploring policies that are made later.
 
         Raises:
             CannotCompile: not this agent, it says why; nothing has changed then.

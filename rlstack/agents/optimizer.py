@@ -302,7 +302,7 @@ class Optimizer:
 
 
 def norm_of(gradients: list[Tensor]) -> Tensor:
-    """Of all of them together, 0-d."""
+    """The norm of all of them together, 0-d."""
     # Copied side by side first: a norm of each by itself costs a small network as much as its loss.
     return torch.linalg.vector_norm(torch.cat([gradient.flatten() for gradient in gradients]))
 

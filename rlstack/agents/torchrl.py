@@ -38,10 +38,10 @@ from .off_policy import OffPolicy, greedy
 from .optimizer import Info
 
 _OPEN = ("torchrl.objectives.", "rlstack.losses.")
-"""Where a loss may be named by its path alone; any other is the user's own, ``package.module:Class``."""
+"""The module in which a loss may be named by its path alone; any other is the user's own, ``package.module:Class``."""
 _ACTING = ("actor", "deterministic", "action_values")
 _EDGE = 1 - 1e-6
-"""Of actions in (-1, 1): the density of a squashed one is infinite at the edges themselves."""
+"""The margin of actions in (-1, 1): the density of a squashed one is infinite at the edges themselves."""
 
 
 def loss_class(name: str) -> type[LossModule]:
@@ -277,7 +277,7 @@ class LossParts:
 
     @property
     def action_spec(self) -> Any:
-        """Of the agent's own actions: choices, or numbers in [-1, 1]."""
+        """The spec of the agent's own actions: choices, or numbers in [-1, 1]."""
         if self.interface.choices is not None:
             return Categorical(self.interface.choices[0])
         return Bounded(-1, 1, self.interface.action.shape, dtype=self.interface.dtype)

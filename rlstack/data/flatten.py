@@ -89,32 +89,10 @@ def n_step_returns(sequences: TensorDictBase, n: int, gamma: float) -> TensorDic
     return result
 
 
-class NStep:
-    """n-step transitions of a stream of sequences ``[B, T]`` whose rows go on from one call to the next.
+class WaitingSteps:
+    """The last steps of a stream of sequences ``[B, T]``, which wait for those of the next call."""
 
-    The last n - 1 steps of a call wait for the next one, so that no return is shorter than n unless its episode is.
-
-    Args:
-        n: rewards summed before bootstrapping.
-        gamma: discount.
-        carry: False takes every call by itself; returns at the end of a sequence are then shorter.
-    """
-
-    def __init__(self, n: int, gamma: float, carry: bool = True) -> None:
-        self.n, self.gamma, self.carry = n, gamma, carry
-        self._waiting: TensorDict | None = None
-
-    def __call__(self, sequences: TensorDictBase) -> TensorDictBase:
-        """``[B, T']`` as :func:`n_step_returns` gives; with n = 1 the sequences themselves, without ``gamma``."""
-        if self.n == 1:
-            return sequences
-        if not self.carry:
-            return n_step_returns(sequences, self.n, self.gamma)
-        if self._waiting is not None:
-            sequences = torch.cat((self._waiting, sequences), 1)
-        ready = max(sequences.shape[1] - self.n + 1, 0)
-        self._waiting = sequences[:, ready:].clone()
-        return n_step_returns(sequences, self.n, self.gamma)[:, :ready]
+    _waiting: TensorDictBase | None = None
 
     def clear(self) -> None:
         """Forgets what waits: the next sequences start new episodes."""
@@ -128,6 +106,33 @@ class NStep:
         """Restores :meth:`state_dict`, on the device of the sequences to come."""
         waiting = state.get("waiting")
         self._waiting = None if waiting is None else TensorDict(waiting, device=device).auto_batch_size_(2)
+
+
+class NStep(WaitingSteps):
+    """n-step transitions of a stream of sequences ``[B, T]`` whose rows go on from one call to the next.
+
+    The last n - 1 steps of a call wait for the next one, so that no return is shorter than n unless its episode is.
+
+    Args:
+        n: rewards summed before bootstrapping.
+        gamma: discount.
+        carry: False takes every call by itself; returns at the end of a sequence are then shorter.
+    """
+
+    def __init__(self, n: int, gamma: float, carry: bool = True) -> None:
+        self.n, self.gamma, self.carry = n, gamma, carry
+
+    def __call__(self, sequences: TensorDictBase) -> TensorDictBase:
+        """``[B, T']`` as :func:`n_step_returns` gives; with n = 1 the sequences themselves, without ``gamma``."""
+        if self.n == 1:
+            return sequences
+        if not self.carry:
+            return n_step_returns(sequences, self.n, self.gamma)
+        if self._waiting is not None:
+            sequences = torch.cat((self._waiting, sequences), 1)
+        ready = max(sequences.shape[1] - self.n + 1, 0)
+        self._waiting = sequences[:, ready:].clone()
+        return n_step_returns(sequences, self.n, self.gamma)[:, :ready]
 
 
 def transitions(sequences: TensorDictBase, everyone: bool = False) -> TensorDict:

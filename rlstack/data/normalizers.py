@@ -46,6 +46,11 @@ class RunningMoments(nn.Module):
         self.register_buffer("var", torch.ones(shape, dtype=torch.float64))
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
 
+    def set(self, mean: Tensor, var: Tensor, count: Tensor) -> None:
+        """Overwrites the moments, in place."""
+        for buffer, value in ((self.mean, mean), (self.var, var), (self.count, count)):
+            buffer.copy_(value.reshape(buffer.shape))
+
     @torch.no_grad()
     def update(self, values: Tensor) -> None:
         """Takes in ``[N, *shape]``; an empty batch changes nothing."""
@@ -213,9 +218,9 @@ def load_statistics(
     returns = None if rewards is None else _read(entries, "ret", 1)
     if seen is not None:
         for part, mean, var in zip(parts, seen[0].split(sizes), seen[1].split(sizes)):
-            _set(part, mean, var, seen[2])
+            part.set(mean, var, seen[2])
     if rewards is not None and returns is not None:
-        _set(rewards.moments, *returns)
+        rewards.moments.set(*returns)
 
 
 def _counted_together(observations: ObservationNormalizer) -> list[Any]:
@@ -248,8 +253,3 @@ def _numbers(entries: Mapping[str, Any], key: str, size: int | None) -> Tensor:
 
 def _is_finite(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and -math.inf < value < math.inf
-
-
-def _set(moments: Any, mean: Tensor, var: Tensor, count: Tensor) -> None:
-    for buffer, value in ((moments.mean, mean), (moments.var, var), (moments.count, count)):
-        buffer.copy_(value.reshape(buffer.shape))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
+
+from .flatten import WaitingSteps
 
 
 def episode_starts(sequences: TensorDictBase) -> Tensor:
@@ -30,7 +30,7 @@ def cut(entries: TensorDictBase, length: int) -> TensorDictBase:
     return entries.reshape(rows * parts, length)
 
 
-class Windows:
+class Windows(WaitingSteps):
     """Overlapping windows of a stream of sequences ``[B, T]`` whose rows go on from one call to the next.
 
     A window is what an agent with a memory learns from at once (Kapturowski et al. 2019): steps that only bring its
@@ -50,7 +50,6 @@ class Windows:
     def __init__(self, burn_in: int, length: int, after: int, carry: bool = True) -> None:
         self.burn_in, self.length, self.carry = burn_in, length, carry
         self.total = burn_in + length + after
-        self._waiting: TensorDictBase | None = None
         self.following: Tensor | None = None
 
     def __call__(self, sequences: TensorDictBase) -> TensorDict:
@@ -80,14 +79,5 @@ class Windows:
         return windows[learned.any(1)]
 
     def clear(self) -> None:
-        """Forgets what waits: the next sequences start new episodes."""
-        self._waiting = self.following = None
-
-    def state_dict(self) -> dict[str, Any]:
-        """The steps that wait."""
-        return {} if self._waiting is None else {"waiting": self._waiting.to_dict()}
-
-    def load_state_dict(self, state: dict[str, Any], device: torch.device | str | None = None) -> None:
-        """Restores :meth:`state_dict`, on the device of the sequences to come."""
-        waiting = state.get("waiting")
-        self._waiting = None if waiting is None else TensorDict(waiting, device=device).auto_batch_size_(2)
+        super().clear()
+        self.following = None

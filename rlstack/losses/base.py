@@ -129,6 +129,11 @@ class Loss(LossModule):
             inputs.set(getattr(self.tensor_keys, name), tensor)
         return network(inputs).get(key)
 
+    def value(self, critic: nn.Module, tensordict: TensorDictBase, action: Tensor) -> Tensor:
+        """``Q(s, a) [..., 1]``."""
+        value: Tensor = self.output(critic, tensordict, self.tensor_keys.state_action_value, action=action)
+        return value
+
     def greedy(self, values: Tensor, tensordict: TensorDictBase) -> Tensor:
         """Index of the best legal action ``[..., 1]`` of values ``[..., n]`` in the state of a tensordict."""
         mask = tensordict.get(self.tensor_keys.action_mask, None)
@@ -166,6 +171,15 @@ class Loss(LossModule):
     def weight(self, tensordict: TensorDictBase) -> Tensor | None:
         """Importance of each entry, of data that were sampled by priority."""
         return tensordict.get(self.tensor_keys.priority_weight, None)
+
+    def critic_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, Metrics]:
+        """The loss of the critic, a scalar, and its metrics, among them ``td_error`` of each entry if there is one."""
+        raise NotImplementedError
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDict:
+        """The loss of a batch, of a critic alone."""
+        loss, metrics = self.critic_loss(tensordict)
+        return self.told(tensordict, {"loss_critic": loss}, metrics)
 
     def told(self, tensordict: TensorDictBase, losses: Metrics, metrics: Metrics) -> TensorDict:
         """The result of :meth:`forward`; the errors go into the input, where a prioritised buffer looks for them."""

@@ -57,11 +57,6 @@ class DDPGLoss(Loss):
         action: Tensor = self.output(self.target_actor if target else self.actor, tensordict, self.tensor_keys.action)
         return action
 
-    def value(self, critic: nn.Module, tensordict: TensorDictBase, action: Tensor) -> Tensor:
-        """``Q(s, a) [..., 1]``."""
-        value: Tensor = self.output(critic, tensordict, self.tensor_keys.state_action_value, action=action)
-        return value
-
     def target_action(self, following: TensorDictBase) -> Tensor:
         """The action that the target value is of, ``[..., D]``."""
         return self.act(following, target=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from tensordict import TensorDict, TensorDictBase, TensorDictParams
+from tensordict import TensorDictBase, TensorDictParams
 from torch import Tensor, nn
 from torch.nn.functional import smooth_l1_loss
 
@@ -56,8 +56,3 @@ class DQNLoss(Loss):
         error = (target - value.detach()).abs().squeeze(-1)
         loss = self.mean(smooth_l1_loss(value, target, reduction="none"), tensordict)
         return loss, {**metrics, "td_error": error}
-
-    def forward(self, tensordict: TensorDictBase) -> TensorDict:
-        """The loss of a batch."""
-        loss, metrics = self.critic_loss(tensordict)
-        return self.told(tensordict, {"loss_critic": loss}, metrics)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
-from tensordict import TensorDict, TensorDictBase, TensorDictParams
+from tensordict import TensorDictBase, TensorDictParams
 from torch import Tensor, nn
 
 from rlstack.networks.distributions import legal
@@ -86,11 +86,6 @@ class QuantileLoss(Loss):
         if self.weight(tensordict) is not None:
             metrics["td_error"] = errors.detach()
         return self.mean(errors, tensordict), metrics
-
-    def forward(self, tensordict: TensorDictBase) -> TensorDict:
-        """The loss of a batch."""
-        loss, metrics = self.critic_loss(tensordict)
-        return self.told(tensordict, {"loss_critic": loss}, metrics)
 
 
 def _of_action(quantiles: Tensor, action: Tensor) -> Tensor:

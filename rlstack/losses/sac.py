@@ -135,11 +135,6 @@ class SACLoss(Loss):
         """Standard normal numbers."""
         return torch.randn_like(like)
 
-    def value(self, critic: nn.Module, tensordict: TensorDictBase, action: Tensor) -> Tensor:
-        """``Q(s, a) [..., 1]``."""
-        value: Tensor = self.output(critic, tensordict, self.tensor_keys.state_action_value, action=action)
-        return value
-
     def taken_values(self, tensordict: TensorDictBase) -> list[Tensor]:
         """``Q(s, a) [..., 1]`` of both critics for the action that was taken."""
         action = tensordict.get(self.tensor_keys.action)

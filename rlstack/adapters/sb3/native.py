@@ -14,7 +14,7 @@ from torchrl.envs import EnvBase
 
 from rlstack.agents import Agent, Interface, make_agent
 from rlstack.config import ConfigError
-from rlstack.data.normalizers import ObservationNormalizer, RunningMoments
+from rlstack.data.normalizers import ObservationNormalizer
 from rlstack.files.safe_load import load_tensors
 from rlstack.networks.encoders import DictEncoder, FlatEncoder
 
@@ -308,7 +308,7 @@ def _fill_statistics(agent: Agent, model: SB3Model) -> None:
         _fill_normalizer(agent.normalizer, statistics, model, agent.interface)
     if agent.reward_scaler is not None and statistics.norm_reward:
         own = torch.tensor([*statistics.ret_mean, *statistics.ret_var, statistics.ret_count], dtype=torch.float64)
-        _set(agent.reward_scaler.moments, own[0], own[1], own[2])
+        agent.reward_scaler.moments.set(own[0], own[1], own[2])
 
 
 def _fill_normalizer(
@@ -329,9 +329,4 @@ def _fill_normalizer(
     count = torch.tensor(statistics.obs_count, dtype=torch.float64)
     for key, moments in normalizer.moments_by_leaf().items():
         if key in means:
-            _set(moments, means[key], variances[key], count)
-
-
-def _set(moments: RunningMoments, mean: Tensor, var: Tensor, count: Tensor) -> None:
-    for buffer, value in ((moments.mean, mean), (moments.var, var), (moments.count, count)):
-        buffer.copy_(value.reshape(buffer.shape))
+            moments.set(means[key], variances[key], count)
