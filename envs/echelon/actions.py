@@ -1,4 +1,4 @@
-"""What agents choose, as orders: three ways to write an action, and which choices are possible."""
+"""Actions of agents as orders: three ways to write an action, and the mask of possible choices."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torchrl.data import Binary, Bounded, Categorical, Composite, MultiCategorical, TensorSpec
 
 from .state import State
 from .tables import Tables
@@ -17,47 +16,17 @@ AXES, BUTTONS = 4, 5
 _BINS = 5
 TURNS = (-1.0, -0.4, -0.12, 0.0, 0.12, 0.4, 1.0)
 """Bins of turning: fine ones in the middle, as a gauss rifle aims within 0.1 rad."""
-_BUTTON_CHOICES = (2, 2, 3, 2, 2)
+BUTTON_CHOICES = (2, 2, 3, 2, 2)
 
 
 def counts(mechs: int) -> list[int]:
     """Choices of each part of a ``multi`` action: forward, strafe, jet, yaw, five buttons, target."""
-    return [_BINS, _BINS, 2, len(TURNS), *_BUTTON_CHOICES, mechs + 1]
-
-
-def action_spec(
-    kind: str, lead: tuple[int, int], mechs: int, dtype: torch.dtype, device: torch.device | None
-) -> TensorSpec:
-    """The spec of one action for every agent, ``lead`` is ``(W, A)``.
-
-    Raises:
-        ValueError: an unknown kind.
-    """
-    here: dict[str, Any] = {"device": device}
-    if kind == "multi":
-        choices = counts(mechs)
-        return MultiCategorical(choices, shape=(*lead, len(choices)), dtype=torch.int64, **here)
-    if kind == "box":
-        return Bounded(-1.0, 1.0, shape=(*lead, AXES + BUTTONS + mechs), dtype=dtype, **here)
-    if kind == "hybrid":
-        parts = {
-            "axes": Bounded(-1.0, 1.0, shape=(*lead, AXES), dtype=dtype, **here),
-            "buttons": MultiCategorical(list(_BUTTON_CHOICES), shape=(*lead, BUTTONS), dtype=torch.int64, **here),
-            "target": Categorical(mechs + 1, shape=lead, dtype=torch.int64, **here),
-        }
-        return Composite(parts, shape=lead, **here)
-    raise ValueError(f"actions: {kind!r} is unknown, allowed: {', '.join(KINDS)}")
-
-
-def mask_spec(kind: str, lead: tuple[int, int], mechs: int, device: torch.device | None) -> TensorSpec | None:
-    """The spec of the mask of possible choices; None where there are no choices."""
-    size = mask_size(kind, mechs)
-    return Binary(size, shape=(*lead, size), dtype=torch.bool, device=device) if size else None
+    return [_BINS, _BINS, 2, len(TURNS), *BUTTON_CHOICES, mechs + 1]
 
 
 def mask_size(kind: str, mechs: int) -> int:
     """Entries of a mask: all choices of ``multi``, buttons and target of ``hybrid``, none of ``box``."""
-    return {"multi": sum(counts(mechs)), "hybrid": sum(_BUTTON_CHOICES) + mechs + 1, "box": 0}[kind]
+    return {"multi": sum(counts(mechs)), "hybrid": sum(BUTTON_CHOICES) + mechs + 1, "box": 0}[kind]
 
 
 def orders_of(kind: str, action: Any, teams: int, mechs: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Where everything is in a picture of Echelon, and what never moves: the map from above, y up."""
+"""Drawings of Echelon: the map from above, y up, with its zone, mechs, shots, beams and smoke."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class EchelonLayout(PictureLayout):
         return self.corner[0]
 
     def canvas(self, picture: Picture) -> Canvas:
-        """To draw in (x, -y), in voxels."""
+        """A canvas to draw on in (x, -y), in voxels."""
         return Canvas(picture, self.scale, self.corner)
 
 
@@ -113,7 +113,7 @@ def _lit(ground: RecordedMap, x: Array, y: Array, scale: float) -> Array:
 
 
 def _with_edges(light: Array, ground: RecordedMap, x: Array, y: Array, scale: float) -> Array:
-    """What is higher throws a shadow to the lower right and has bright upper left edges."""
+    """Lays the shadows that higher ground throws to the lower right, and its bright upper left edges."""
     column, row = x.astype(int) + 0 * y.astype(int), y.astype(int) + 0 * x.astype(int)
     tall = ground.height[row, column].astype(np.float32)
     for reach in (0.25, 0.5, 0.75, 1.0):
@@ -143,23 +143,18 @@ def _lay(light: Array, cover: Array, colour: Any, opacity: float = 1.0) -> None:
 
 _WHITE: Colour = (255, 255, 255)
 _BLACK: Colour = (0, 0, 0)
+BAD: Colour = (255, 90, 80)
 HEAT: Colour = (255, 168, 58)
 PAINT: Colour = (255, 226, 90)
 CONTESTED: Colour = (214, 140, 255)
 _SMOKE: Colour = (176, 182, 190)
 _FLAME: Colour = (255, 140, 40)
 _SHELL: Colour = (255, 226, 150)
-_LARGER, _MORE = 1.0, 0.6  # than life are mechs, to be seen from afar: so many times, and voxels
+_MORE = 0.6  # voxels by which mechs are drawn larger than they are, to be seen from afar
 _SHAPES: dict[str, tuple[tuple[float, float], ...]] = {  # counter-clockwise with y up; x is ahead
     "heavy": (
-        (0.5, -0.28),
-        (0.5, 0.28),
-        (0.28, 0.5),
-        (-0.42, 0.5),
-        (-0.5, 0.4),
-        (-0.5, -0.4),
-        (-0.42, -0.5),
-        (0.28, -0.5),
+        *((0.5, -0.28), (0.5, 0.28), (0.28, 0.5), (-0.42, 0.5)),
+        *((-0.5, 0.4), (-0.5, -0.4), (-0.42, -0.5), (0.28, -0.5)),
     ),
     "medium": ((0.55, 0.0), (0.12, 0.5), (-0.48, 0.42), (-0.48, -0.42), (0.12, -0.5)),
     "light": ((0.62, 0.0), (-0.15, 0.52), (-0.5, 0.3), (-0.5, -0.3), (-0.15, -0.52)),
@@ -174,17 +169,26 @@ def flat(place: Any) -> Array:
 
 
 def drawn_width(mech: Mech) -> float:
-    """How large a mech is drawn, voxels."""
-    return _LARGER * mech.chassis.width + _MORE
+    """Width at which a mech is drawn, voxels."""
+    return mech.chassis.width + _MORE
+
+
+def zone_colour(now: Moment, empty: Colour) -> Colour:
+    """The colour of who holds the zone."""
+    blue, red = now.held
+    return CONTESTED if blue and red else BLUE if blue else RED if red else empty
+
+
+def health_colour(share: float) -> Colour:
+    """Green above half of the hit points, yellow above a quarter, else red."""
+    return (110, 230, 120) if share > 0.5 else (255, 210, 80) if share > 0.25 else BAD
 
 
 def draw_zone(canvas: Canvas, now: Moment) -> None:
     """A ring in the colour of who holds it."""
     x, y, radius = now.zone
-    blue, red = now.held
-    colour = CONTESTED if blue and red else TEAM_COLOURS[0] if blue else TEAM_COLOURS[1] if red else PAPER
-    at = flat((x, y))
-    canvas.disc(at, radius, colour, 0.10 if blue or red else 0.05)
+    colour, at = zone_colour(now, PAPER), flat((x, y))
+    canvas.disc(at, radius, colour, 0.10 if any(now.held) else 0.05)
     canvas.ring(at, radius, 0.28, colour, 0.9)
     for mark in range(4):
         way = np.array([np.cos(mark * np.pi / 2), np.sin(mark * np.pi / 2)])
@@ -200,15 +204,13 @@ def draw_wreck(canvas: Canvas, mech: Mech, place: Array) -> None:
 
 
 def draw_mech(canvas: Canvas, mech: Mech, now: Moment, place: int) -> None:
-    """Its body with the nose ahead, and what is wrong with it."""
+    """A mech's body with the nose ahead, and marks of what is wrong with it."""
     x, y, z = now.position[place]
     yaw, size, colour = now.yaw[place], drawn_width(mech), TEAM_COLOURS[mech.team]
     lift = max(float(z - now.ground_at(x, y)), 0.0)
     at, clocks = flat((x, y)), now.clocks[place]
-    hot = now.heat[place] > mech.chassis.heat_cap
     body = _mixed(_BLACK, colour, 0.30 if clocks[rules.FALLEN] > 0 else 0.62)
-    shadow = np.array([0.25 + 0.3 * lift, 0.25 + 0.3 * lift])
-    canvas.polygon(_body(mech, x, y, yaw, size) + shadow, _BLACK, 0.45)
+    canvas.polygon(_body(mech, x, y, yaw, size) + 0.25 + 0.3 * lift, _BLACK, 0.45)
     if now.ewar[place] > 0:
         ecm = now.ewar[place] == 1
         canvas.ring(at, 0.95 * size + 0.5, 0.12, CONTESTED if ecm else (120, 255, 200), 0.8)
@@ -220,7 +222,7 @@ def draw_mech(canvas: Canvas, mech: Mech, now: Moment, place: int) -> None:
         line(canvas, at - 0.4 * size * ahead[::-1], at + 0.4 * size * ahead[::-1], 0.22, PAPER, 0.8)
     else:
         line(canvas, at, at + 0.72 * size * ahead, 0.22, PAPER, 0.95)
-    if hot:
+    if now.heat[place] > mech.chassis.heat_cap:
         canvas.ring(at, 0.62 * size, 0.2, HEAT, 0.9)
     if clocks[rules.PAINTED] > 0:
         _draw_paint(canvas, at, 0.75 * size + 0.3)
@@ -239,8 +241,7 @@ def draw_bars(canvas: Canvas, mech: Mech, now: Moment, place: int) -> None:
     health = float(np.clip(now.hp[place] / mech.chassis.hp, 0, 1))
     heat = float(np.clip(now.heat[place] / mech.chassis.heat_cap, 0, 1))
     half = 1.25
-    tone = (110, 230, 120) if health > 0.5 else (255, 210, 80) if health > 0.25 else (255, 90, 80)
-    for row, (share, colour) in enumerate(((health, tone), (heat, HEAT))):
+    for row, (share, colour) in enumerate(((health, health_colour(health)), (heat, HEAT))):
         left = at + np.array([-half, -0.28 + 0.42 * row])
         _bar(canvas, left, 2 * half, 0.34, _BLACK, 0.7)
         if share > 0:

@@ -9,15 +9,15 @@ from typing import Any, ClassVar, Literal
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
-from torchrl.data import TensorSpec, Unbounded
+from torchrl.data import Binary, Bounded, Categorical, Composite, MultiCategorical, TensorSpec, Unbounded
 
 from envs.tensordicts import unchecked
 
 from ..keys import GROUP
 from ..pool import StartPool
-from ..waiting import looks_are_free, put_where
+from ..waiting import chosen, looks_are_free, put_where
 from ..world import MOST_STEPS, Sides, World, check_within, flag_spec
-from .actions import action_spec, mask_spec, orders_of
+from .actions import AXES, BUTTON_CHOICES, BUTTONS, KINDS, counts, mask_size, orders_of
 from .maps import make_maps
 from .match import (
     PLAIN,
@@ -26,7 +26,6 @@ from .match import (
     EchelonOpening,
     EchelonOptions,
     EchelonOutcome,
-    Shown,
     open_match,
     play,
     statistics,
@@ -156,9 +155,9 @@ class Echelon(World):
             **{"vent_blocks_fire": vent_blocks_fire, "size": size, "maps": maps, "map_seed": map_seed},
             **{"symmetric_maps": symmetric_maps},
         }
-        """What is played, for recordings."""
+        """The options of the game, for recordings."""
         self.orders: Tensor | None = None
-        """What agents ordered in the last decision, ``[teams, 10, n, W]``, None before the first."""
+        """Orders of the agents in the last decision, ``[teams, 10, n, W]``, None before the first."""
         self._told: list[tuple[Tensor, Tensor]] = []
         self._kernels = compiled_kernels(PLAIN) if compiled else PLAIN
         self._pool = StartPool(self._start, EchelonOpening.restored)
@@ -186,14 +185,16 @@ class Echelon(World):
             fresh, places = self._pool.take(len(worlds))
             self._match.copy_worlds(worlds, fresh.match, places)
             # Never in place: batches hold these tensors.
-            self._shown = self._shown.replaced(worlds, fresh.shown, places)
+            self._shown = {
+                name: value.index_copy(0, worlds, fresh.shown[name][places]) for name, value in self._shown.items()
+            }
         self._count()
 
     def _restart_where(self, ended: Tensor) -> bool:
         fresh, places = self._pool.take_where(ended)
         put_where(ended, self._match.items(), fresh.match.items(), places)
         # Never in place: batches hold these tensors.
-        self._shown = self._shown.replaced_where(ended, fresh.shown, places)
+        self._shown = {name: chosen(ended, fresh.shown[name], places, value) for name, value in self._shown.items()}
         self._count()
         return True
 
@@ -207,9 +208,9 @@ class Echelon(World):
     # -- step ----------------------------------------------------------------------------------------------------
 
     def _advance(self, tensordict: TensorDictBase) -> TensorDict:
-        chosen = self._chosen(tensordict)
+        actions = self._chosen(tensordict)
         with torch.no_grad():
-            orders = orders_of(self._actions, chosen, self._teams, self.tables.mechs).to(self.float_dtype)
+            orders = orders_of(self._actions, actions, self._teams, self.tables.mechs).to(self.float_dtype)
             for halves, exact in self._told:
                 flat = orders.permute(3, 0, 1, 2).flatten(0, 1).index_copy(0, halves, exact.to(orders))
                 orders = flat.unflatten(0, (self.num_worlds, self._teams)).permute(1, 2, 3, 0).contiguous()
@@ -246,9 +247,9 @@ class Echelon(World):
         worlds, lead = self.batch_size, torch.Size([self.num_worlds, self._teams * self.tables.mechs])
         columns = {name: row[:, None] for name, row in zip(STATISTICS, self._episode.unbind(0))}
         episode = unchecked(columns, batch_size=worlds, device=self.device)
-        seen = {"observation": self._shown.observation, "active": self._active}
-        if self._shown.mask is not None:
-            seen["action_mask"] = self._shown.mask
+        seen = {"observation": self._shown["observation"], "active": self._active}
+        if "mask" in self._shown:
+            seen["action_mask"] = self._shown["mask"]
         agents = unchecked(seen, batch_size=lead, device=self.device)
         return unchecked({GROUP: agents, "episode": episode}, batch_size=worlds, device=self.device)
 
@@ -259,7 +260,7 @@ class Echelon(World):
 
     @property
     def match_options(self) -> EchelonOptions:
-        """What a decision does, for recordings."""
+        """Options of a decision, for recordings."""
         return self._options
 
     # -- checkpoint ----------------------------------------------------------------------------------------------
@@ -267,12 +268,12 @@ class Echelon(World):
     def _state_to_save(self) -> dict[str, Any]:
         # Restarts write into the state in place.
         match = {name: value.clone() for name, value in self._match.items()}
-        return {"match": match, "shown": self._shown.saved(), "pool": self._pool.state_dict()}
+        return {"match": match, "shown": self._shown, "pool": self._pool.state_dict()}
 
     def _load_state(self, state: dict[str, Any]) -> None:
         items = {name: value.to(self.device, copy=True) for name, value in state["match"].items()}
         self._match = EchelonMatch.from_items(items)
-        self._shown = Shown.restored(state["shown"], self.device)
+        self._shown = {name: value.to(self.device) for name, value in state["shown"].items()}
         self._pool.load_state_dict(state["pool"], self.device)
         self._count()
 
@@ -286,3 +287,33 @@ class Echelon(World):
         from .replay import load_replay
 
         return load_replay(path)
+
+
+def action_spec(
+    kind: str, lead: tuple[int, int], mechs: int, dtype: torch.dtype, device: torch.device | None
+) -> TensorSpec:
+    """The spec of one action for every agent, ``lead`` is ``(W, A)``.
+
+    Raises:
+        ValueError: an unknown kind.
+    """
+    here: dict[str, Any] = {"device": device}
+    if kind == "multi":
+        choices = counts(mechs)
+        return MultiCategorical(choices, shape=(*lead, len(choices)), dtype=torch.int64, **here)
+    if kind == "box":
+        return Bounded(-1.0, 1.0, shape=(*lead, AXES + BUTTONS + mechs), dtype=dtype, **here)
+    if kind == "hybrid":
+        parts = {
+            "axes": Bounded(-1.0, 1.0, shape=(*lead, AXES), dtype=dtype, **here),
+            "buttons": MultiCategorical(list(BUTTON_CHOICES), shape=(*lead, BUTTONS), dtype=torch.int64, **here),
+            "target": Categorical(mechs + 1, shape=lead, dtype=torch.int64, **here),
+        }
+        return Composite(parts, shape=lead, **here)
+    raise ValueError(f"actions: {kind!r} is unknown, allowed: {', '.join(KINDS)}")
+
+
+def mask_spec(kind: str, lead: tuple[int, int], mechs: int, device: torch.device | None) -> TensorSpec | None:
+    """The spec of the mask of possible choices; None where there are no choices."""
+    size = mask_size(kind, mechs)
+    return Binary(size, shape=(*lead, size), dtype=torch.bool, device=device) if size else None

@@ -1,8 +1,7 @@
-"""Who did what to whom, and the ways of everything that flew, found in the sub-steps of a match."""
+"""Events of a match, and the ways of everything that flew, found by playing its sub-steps again."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -12,20 +11,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from . import rules
-from .match import EchelonMatch, EchelonOptions, conclude
-from .players import bot_luck, bot_orders
+from .match import PLAIN as KERNELS
+from .match import EchelonMatch, EchelonOptions, conclude, sub_steps, with_rival
 from .rewards import TERMS
-from .rules import SLOTS, SUB_STEPS, TARGET, TEAMS
+from .rules import SLOTS, SUB_STEPS, TEAMS
 from .sensors import look
-from .simulation import EVENTS, PLAIN, Tally, advance, lucky_numbers
-from .state import State, draws
+from .simulation import EVENTS, PLAIN, Tally
+from .state import State
 from .tables import Tables
 
 Array = NDArray[Any]
 
 
 WEAPONS = ("missile", "gauss", "autocannon", "smoke")
-"""What flies."""
+"""Weapons whose shots fly."""
 TYPES = (
     *("laser_hit", "flamer_hit", "missile_launch", "kinetic_fire", "projectile_hit", "explosion", "smoke_launch"),
     *("smoke_cloud", "paint", "assist", "ams_intercept", "kill", "knock_down", "legged", "shutdown"),
@@ -34,7 +33,7 @@ TYPES = (
 
 
 def mech_id(team: int, slot: int) -> str:
-    """Such as ``red_3``."""
+    """The id of a mech, such as ``red_3``."""
     return f"{TEAMS[team]}_{slot}"
 
 
@@ -94,25 +93,27 @@ class SubSteps(NamedTuple):
 
 
 def unfold(states: State, orders: Tensor, tables: Tables, options: EchelonOptions) -> SubSteps:
-    """All sub-steps between the states of a match.
+    """Plays all sub-steps between the states of a match again.
 
     Decisions do not depend on each other once the states before them are known: they run side by side, as worlds.
 
     Args:
-        states: of one match at T times, as a batch of T worlds.
+        states: of one match at T times, two at least, as a batch of T worlds.
         orders: ``[teams, 10, n, T]``, those of column t led to state t.
     """
     steps = states.steps.round().long()
     length = steps.diff()  # decisions between two states, more than one where actions are repeated
     found: list[tuple[Array, SubSteps]] = []
+    plain = PLAIN._replace(vent_blocks_fire=options.vent_blocks_fire)
     here, given = states.map(lambda value: value[..., :-1]), orders[..., 1:]
-    for done in range(int(length.max()) if len(length) else 0):
+    for done in range(int(length.max())):
         left = (length > done).nonzero()[:, 0]
         now = here.map(lambda value, left=left: value.index_select(-1, left))  # type: ignore[misc]
         told = given.index_select(-1, left)
         total: Tally | None = None
         started = now
-        for sub, (before, now, tally) in enumerate(_sub_steps(started, told, tables, options), 1):
+        told = with_rival(started, told, tables, options, KERNELS)
+        for sub, (before, now, tally) in enumerate(sub_steps(started, told, tables, plain), 1):
             ticks = started.steps.round().long() * SUB_STEPS + sub
             found.append((ticks.cpu().numpy(), _arrays(ticks, before, now, tally)))
             total = tally if total is None else total.plus(tally)
@@ -120,25 +121,8 @@ def unfold(states: State, orders: Tensor, tables: Tables, options: EchelonOption
             after = _concluded(started, now, total, tables, options)
             here = State(**{name: value.index_copy(-1, left, new)
                             for (name, value), (_, new) in zip(here.items(), after.items())})  # fmt: skip
-    return _in_order(found, states, tables)
-
-
-def _sub_steps(
-    state: State, orders: Tensor, tables: Tables, options: EchelonOptions
-) -> Iterator[tuple[State, State, Tally]]:
-    """As :func:`envs.echelon.match.play` takes them."""
-    if options.teams == 1:
-        chance = bot_luck(state, tables, 1)
-        rival = bot_orders(state, tables, 1, state.rival, options.vent_blocks_fire, options.bots, chance)
-        orders = torch.cat((orders, rival[None].to(orders.dtype)))
-    count = lucky_numbers(tables.packs)
-    luck = draws(state.key, state.steps, SUB_STEPS * count, 0).to(state.hp.dtype)
-    state = state.replace(focus=orders[:, TARGET].contiguous())
-    sub = PLAIN._replace(vent_blocks_fire=options.vent_blocks_fire)
-    for part in luck.split(count):
-        before = state
-        state, tally = advance(state, orders, tables, part, sub)
-        yield before, state, tally
+    order = np.argsort(np.concatenate([ticks for ticks, _ in found]), kind="stable")
+    return SubSteps(*(np.concatenate(rows)[order] for rows in zip(*(steps for _, steps in found))))
 
 
 def _concluded(started: State, state: State, total: Tally, tables: Tables, options: EchelonOptions) -> State:
@@ -158,23 +142,11 @@ def _arrays(ticks: Tensor, before: State, after: State, tally: Tally) -> SubStep
     return SubSteps(*(row.movedim(-1, 0).cpu().numpy() for row in rows))
 
 
-def _in_order(found: list[tuple[Array, SubSteps]], states: State, tables: Tables) -> SubSteps:
-    if not found:
-        shapes = (states.position, states.hp, states.shots, states.hp, states.shots, states.clocks, states.painter)
-        inner = [value.shape[:-1] for value in (*shapes, states.shells, states.shells)]
-        mechs = tables.mechs
-        inner += [torch.Size([2, mechs, mechs]), torch.Size([8, 2, mechs]), torch.Size([2, tables.packs, 13])]
-        return SubSteps(np.zeros(0, np.int64), *(np.zeros((0, *shape), np.float32) for shape in inner))
-    order = np.argsort(np.concatenate([ticks for ticks, _ in found]), kind="stable")
-    return SubSteps(*(np.concatenate(rows)[order] for rows in zip(*(steps for _, steps in found))))
-
-
 # -- events and flights --------------------------------------------------------------------------------------------
 
 
 _LAUNCHERS = (0, 0, 1, 2, 2, 2, 3, 3, 3)  # of a pack's shots: missile, gauss, two autocannons
 _FIRST = (True, False, True, True, False, False, True, False, False)
-_SHELL_LIFE = 27
 _NEAR = 1.0e-3
 
 
@@ -189,6 +161,10 @@ class _OpenFlight:
     ticks: list[int]
     places: list[Array]
 
+    def move(self, tick: int, place: Array) -> None:
+        self.ticks.append(tick)
+        self.places.append(place)
+
     def closed(self) -> Flight:
         ticks = np.array(self.ticks, np.int32)
         places = np.array(self.places, np.float32).reshape(-1, 3)
@@ -196,7 +172,7 @@ class _OpenFlight:
 
 
 class EventFinder:
-    """Goes through the sub-steps of a match.
+    """Finds events and flights in the sub-steps of a match.
 
     Args:
         steps: all of them.
@@ -208,7 +184,7 @@ class EventFinder:
     """
 
     def __init__(self, steps: SubSteps, ground: Array) -> None:
-        self._all, self._ground = steps, ground
+        self._ground = ground
         self.events: list[Event] = []
         self._mechs = steps.hp.shape[2]
         slots = np.arange(self._mechs) % SLOTS
@@ -242,6 +218,10 @@ class EventFinder:
         place[2] += self._lift[slot]
         return place
 
+    def _nearest(self, team: int, slot: int, foes: list[int]) -> int:
+        own = self._centre(team, slot)
+        return min(foes, key=lambda foe: float(np.linalg.norm(self._centre(1 - team, foe) - own)))
+
     # -- shots in the air ----------------------------------------------------------------------------------------
 
     def _fly(self) -> None:
@@ -258,8 +238,7 @@ class EventFinder:
             start = now.was_shots[:3, team, place].astype(float)
             end = after[:3].astype(float)
             if goes_on and after[6] > 0:
-                flight.ticks.append(self._tick)
-                flight.places.append(end)
+                flight.move(self._tick, end)
                 moved[team, place + int(shifted)] = flight
             else:
                 self._end(flight, team, start, end, pack * SLOTS + rules.SHOT_OWNERS[local])
@@ -269,22 +248,19 @@ class EventFinder:
         """Caught by an enemy heavy, in an enemy, in the ground, or at the end of its range."""
         catcher = self._catcher(team, start) if flight.weapon == "missile" else None
         if catcher is not None:
-            flight.ticks.append(self._tick)
-            flight.places.append(start)
+            flight.move(self._tick, start)
             self._tell("ams_intercept", mech=mech_id(1 - team, catcher), projectile=flight.number, pos=_place(start))
             return
         blocked = self._blocked(start, end)
         victim, share = self._struck(team, start, end, blocked)
         in_ground = victim is None and blocked <= 1
         at = start + (share if victim is not None else blocked - 0.5 if in_ground else 1.0) * (end - start)
-        flight.ticks.append(self._tick)
-        flight.places.append(at)
+        flight.move(self._tick, at)
         named = {"projectile": flight.number, "weapon": flight.weapon, "shooter": flight.owner}
         if victim is not None:
             taken = float(self._now.credited[team, owner, victim])
-            self._tell(
-                "projectile_hit", **named, target=mech_id(1 - team, victim), damage=_number(taken), pos=_place(at)
-            )
+            target = mech_id(1 - team, victim)
+            self._tell("projectile_hit", **named, target=target, damage=_number(taken), pos=_place(at))
         radius = {"missile": rules.MISSILE_SPLASH, "gauss": rules.GAUSS_SPLASH}.get(flight.weapon)
         if radius is not None and (victim is not None or in_ground):
             self._tell("explosion", **named, radius=radius, pos=_place(at))
@@ -340,7 +316,7 @@ class EventFinder:
         hurt = np.flatnonzero(now.credited[team, slot] > 0).tolist()
         if not hurt:
             return
-        target = min(hurt, key=lambda foe: float(np.linalg.norm(self._centre(1 - team, foe) - own)))
+        target = self._nearest(team, slot, hurt)
         names = {"shooter": mech_id(team, slot), "target": mech_id(1 - team, target)}
         damage = _number(float(now.credited[team, slot, target]))
         kind = "flamer_hit" if mount == rules.HITSCAN.stop - 1 else "laser_hit"
@@ -373,10 +349,7 @@ class EventFinder:
         painted = np.flatnonzero(fresh & (now.painter[1 - team] >= slot)).tolist()
         own = [foe for foe in painted if int(now.painter[1 - team, foe]) == slot] or painted
         if own:
-            target = min(
-                own, key=lambda foe: float(np.linalg.norm(self._centre(1 - team, foe) - self._centre(team, slot)))
-            )
-            self._tell("paint", shooter=mech_id(team, slot), target=mech_id(1 - team, target))
+            self._tell("paint", shooter=mech_id(team, slot), target=mech_id(1 - team, self._nearest(team, slot, own)))
 
     def _smoke(self) -> None:
         now = self._now
@@ -385,15 +358,13 @@ class EventFinder:
             left, place = float(now.shells[6, team, slot]), now.shells[:3, team, slot]
             ended = now.was_shells[6, team, slot] > 0 and (left <= 0 or left != now.was_shells[6, team, slot] - 1)
             if ended and flight is not None:
-                flight.ticks.append(self._tick)
-                flight.places.append(now.was_shells[:3, team, slot])
+                flight.move(self._tick, now.was_shells[:3, team, slot])
                 self._shells.pop((team, slot))
                 at = _place(now.was_shells[:3, team, slot])
                 self._tell("smoke_cloud", shooter=flight.owner, radius=rules.SMOKE_RADIUS, pos=at)
             elif left > 0 and flight is not None:
-                flight.ticks.append(self._tick)
-                flight.places.append(place)
-            if left == _SHELL_LIFE:
+                flight.move(self._tick, place)
+            if left == rules.SHELL_TICKS:
                 owner = mech_id(team, slot)
                 flight = self._shells[team, slot] = self._begin("smoke", owner, None, place)
                 self._tell("smoke_launch", shooter=owner, projectile=flight.number, pos=_place(place))
@@ -427,5 +398,5 @@ def _place(values: Array) -> tuple[float, float, float]:
 
 
 def _number(value: float) -> float:
-    """To a thousandth: what nothing is computed from."""
+    """Rounds to a thousandth, for numbers that nothing is computed from."""
     return round(value, 3)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import torch
@@ -16,7 +16,7 @@ PLAIN, FOLIAGE, LOW_WALL, WATER, LAVA = range(5)
 
 
 class Landscape(NamedTuple):
-    """What the cells of maps hold, ``[M, side, side]``, row y and column x."""
+    """Contents of the cells of maps, ``[M, side, side]``, row y and column x."""
 
     height: Tensor  # 0 to 8
     kind: Tensor  # PLAIN to LAVA
@@ -102,10 +102,6 @@ def _lava_ridge(count: int, side: int, generator: torch.Generator) -> Landscape:
     return Landscape(ridge * tiles.whole(1, 3), lava * float(LAVA))
 
 
-def _open(count: int, side: int, generator: torch.Generator) -> Landscape:
-    return _pillars(count, side, generator, 0.1)
-
-
 STYLES: tuple[Callable[[int, int, torch.Generator], Landscape], ...] = (
     _buildings,
     _pillars,
@@ -113,8 +109,9 @@ STYLES: tuple[Callable[[int, int, torch.Generator], Landscape], ...] = (
     _low_walls,
     _craters,
     _lava_ridge,
-    _open,
+    partial(_pillars, chance=0.1),
 )
+"""Makers of a landscape: of the number of maps, their side and a generator."""
 
 
 def landscapes(count: int, side: int, generator: torch.Generator) -> Landscape:

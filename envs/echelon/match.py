@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from ..compilation import Compiled
-from ..waiting import chosen
 from . import rules
 from .actions import possible
 from .observation import observe, visible_enemies
@@ -39,16 +38,16 @@ _CONSTANTS = {"bot_orders": (1,), "step": (2,), "look": (1,), "conclude": (4, 5)
 
 def compiled(plain: EchelonKernels) -> EchelonKernels:
     """The kernels, compiled for the shapes they are called with, for one world: its tables and options are constant."""
-    return EchelonKernels(*(_compiled(function, _CONSTANTS[name]) for name, function in plain._asdict().items()))
 
+    def fast(name: str, function: Callable[..., Any]) -> Compiled:
+        return Compiled(function, f"{function.__name__} of echelon", constants=_CONSTANTS[name], dynamic=False)
 
-def _compiled(function: Callable[..., Any], constants: tuple[int, ...]) -> Compiled:
-    return Compiled(function, f"{function.__name__} of echelon", constants=constants, dynamic=False)
+    return EchelonKernels(*(fast(name, function) for name, function in plain._asdict().items()))
 
 
 @dataclass(frozen=True)
 class EchelonOptions:
-    """What a decision does beyond the simulation.
+    """Options of a decision beyond the simulation.
 
     Attributes:
         weights: of the reward's terms, in their order, scale included.
@@ -102,39 +101,12 @@ class EchelonMatch:
             value[..., target] = new[..., source]
 
 
-class Shown(NamedTuple):
-    """What agents are shown."""
-
-    observation: Tensor  # [W, A, size]
-    mask: Tensor | None  # [W, A, choices] bool
-
-    def replaced(self, worlds: Tensor, other: Shown, places: slice) -> Shown:
-        """The same but for the worlds of an index tensor, which show what ``places`` of another show."""
-        observation = self.observation.index_copy(0, worlds, other.observation[places])
-        if self.mask is None or other.mask is None:
-            return Shown(observation, None)
-        return Shown(observation, self.mask.index_copy(0, worlds, other.mask[places]))
-
-    def replaced_where(self, ended: Tensor, other: Shown, places: Tensor) -> Shown:
-        """The same but for worlds ``[W]`` bool, which show what another shows at some places ``[W]``."""
-        observation = chosen(ended, other.observation, places, self.observation)
-        if self.mask is None or other.mask is None:
-            return Shown(observation, None)
-        return Shown(observation, chosen(ended, other.mask, places, self.mask))
-
-    def saved(self) -> dict[str, Tensor]:
-        """What there is, by name."""
-        return {name: value for name, value in self._asdict().items() if value is not None}
-
-    @classmethod
-    def restored(cls, saved: dict[str, Tensor], device: torch.device | None) -> Shown:
-        """The inverse of :meth:`saved`."""
-        here = {name: value.to(device) for name, value in saved.items()}
-        return cls(here["observation"], here.get("mask"))
+Shown = dict[str, Tensor]
+"""``observation [W, A, size]`` of all agents and, where their actions are choices, ``mask [W, A, choices]`` bool."""
 
 
 class EchelonOutcome(NamedTuple):
-    """What a decision led to."""
+    """Outcome of a decision."""
 
     shown: Shown
     reward: Tensor  # [teams, n, W]
@@ -144,23 +116,23 @@ class EchelonOutcome(NamedTuple):
 
 @dataclass(frozen=True)
 class EchelonOpening:
-    """Matches at their beginning, and what they show."""
+    """Matches at their beginning, and what agents are shown of them."""
 
     match: EchelonMatch
     shown: Shown
 
     def __len__(self) -> int:
-        return len(self.shown.observation)
+        return len(self.shown["observation"])
 
     def saved(self) -> dict[str, Any]:
         """Nested dict of tensors."""
-        return {"match": dict(self.match.items()), "shown": self.shown.saved()}
+        return {"match": dict(self.match.items()), "shown": self.shown}
 
     @classmethod
     def restored(cls, saved: dict[str, Any], device: torch.device) -> EchelonOpening:
         """The inverse of :meth:`saved`."""
         match = EchelonMatch.from_items({name: value.to(device) for name, value in saved["match"].items()})
-        return cls(match, Shown.restored(saved["shown"], device))
+        return cls(match, {name: value.to(device) for name, value in saved["shown"].items()})
 
 
 def open_match(state: State, tables: Tables, options: EchelonOptions) -> EchelonOpening:
@@ -181,28 +153,46 @@ def play(
     Args:
         orders: ``[teams, 10, n, W]``.
     """
-    state: State = match.state
-    if options.teams == 1:
-        chance = bot_luck(state, tables, 1)  # the compiler cannot take integers of this size
-        rival = kernels.bot_orders(state, tables, 1, state.rival, options.vent_blocks_fire, options.bots, chance)
-        orders = torch.cat((orders, rival[None].to(orders.dtype)))
-    started = state
-    count = lucky_numbers(tables.packs)
-    luck = draws(state.key, state.steps, SUB_STEPS * count, 0).to(state.hp.dtype)
-    state = state.replace(focus=orders[:, rules.TARGET].contiguous())
-    smoke = options.which != "flying" or bool(((orders[:, rules.SPECIAL] > 0) & state.alive).any()) or _smoky(state)
-    sub = SubStepOptions(kernels.step, options.vent_blocks_fire, smoke, options.which)
+    started = state = match.state
+    orders = with_rival(state, orders, tables, options, kernels)
+    smoke = (
+        options.which != "flying"
+        or bool(((orders[:, rules.SPECIAL] > 0) & state.alive).any())
+        or bool((state.shells[6] > 0).any())
+        or bool((state.clouds[3] > 0).any())
+    )
     total: Tally | None = None
-    for part in luck.split(count):
-        state, tally = advance(state, orders, tables, part, sub)
+    sub = SubStepOptions(kernels.step, options.vent_blocks_fire, smoke, options.which)
+    for _, after, tally in sub_steps(started, orders, tables, sub):
+        state = after
         total = tally if total is None else total.plus(tally)
     assert total is not None
     state = kernels.look(state, tables, options.partial, smoke)
     return kernels.conclude(match, started, state, total, tables, options)
 
 
-def _smoky(state: State) -> bool:
-    return bool((state.shells[6] > 0).any()) or bool((state.clouds[3] > 0).any())
+def with_rival(
+    state: State, orders: Tensor, tables: Tables, options: EchelonOptions, kernels: EchelonKernels
+) -> Tensor:
+    """The orders ``[2, 10, n, W]`` of both teams: those of the bots are added where red is not an agent."""
+    if options.teams == 2:
+        return orders
+    chance = bot_luck(state, tables, 1)  # the compiler cannot take integers of this size
+    rival = kernels.bot_orders(state, tables, 1, state.rival, options.vent_blocks_fire, options.bots, chance)
+    return torch.cat((orders, rival[None].to(orders.dtype)))
+
+
+def sub_steps(
+    state: State, orders: Tensor, tables: Tables, sub: SubStepOptions
+) -> Iterator[tuple[State, State, Tally]]:
+    """The sub-steps of a decision: the state before each, the state after it, and what happened."""
+    count = lucky_numbers(tables.packs)
+    luck = draws(state.key, state.steps, SUB_STEPS * count, 0).to(state.hp.dtype)
+    state = state.replace(focus=orders[:, rules.TARGET].contiguous())
+    for part in luck.split(count):
+        before = state
+        state, tally = advance(state, orders, tables, part, sub)
+        yield before, state, tally
 
 
 def conclude(
@@ -223,7 +213,7 @@ def conclude(
 
 
 def _hurt(state: State, started: State, tally: Tally) -> State:
-    """Where the damage of the decision came from, and that there was any."""
+    """Notes where the damage of the decision came from, and that there was any."""
     away = started.position[:2].flip(1)[:, :, None] - started.position[:2, :, :, None]
     pull = -(away * tally.credited).sum(2).flip(1)
     size = pull.square().sum(0).sqrt()
@@ -232,7 +222,7 @@ def _hurt(state: State, started: State, tally: Tally) -> State:
 
 
 def ends(state: State, options: EchelonOptions) -> tuple[Tensor, Tensor, Tensor]:
-    """Whether matches are over, cut off by time, and who wins, 1 blue, -1 red, 0 nobody; ``[W]``.
+    """Ends of matches, ``[W]``: terminated, truncated, and the winner, 1 blue, -1 red, 0 nobody.
 
     The score decides; of elimination the survivors win. At time-out the greater score, then what hp are left.
     """
@@ -255,7 +245,17 @@ def _shown(state: State, tables: Tables, now: Hold, options: EchelonOptions) -> 
     visible = visible_enemies(state, tables, options.partial)
     limits = (float(options.most_steps), options.to_win)
     observation = observe(state, tables, now, visible, options.teams, limits)
-    return Shown(observation, possible(options.actions, state, tables, visible, options.teams))
+    mask = possible(options.actions, state, tables, visible, options.teams)
+    return {"observation": observation} if mask is None else {"observation": observation, "mask": mask}
+
+
+STATISTICS = (
+    *("return", "length", "time", "success", "lost", "draw", "hp_margin"),
+    *(f"score_{team}" for team in TEAMS),
+    *(f"{name}_{team}" for name in (*EVENTS, "damage") for team in TEAMS),
+    *(f"reward_{name}" for name in TERMS),
+)
+"""Statistics of an episode, ``[W, 1]`` each."""
 
 
 def statistics(match: EchelonMatch, tables: Tables) -> list[Tensor]:
@@ -272,12 +272,3 @@ def statistics(match: EchelonMatch, tables: Tables) -> list[Tensor]:
 
 PLAIN = EchelonKernels(bot_orders, step, look, conclude)
 """The functions as they are."""
-
-
-STATISTICS = (
-    *("return", "length", "time", "success", "lost", "draw", "hp_margin"),
-    *(f"score_{team}" for team in TEAMS),
-    *(f"{name}_{team}" for name in (*EVENTS, "damage") for team in TEAMS),
-    *(f"reward_{name}" for name in TERMS),
-)
-"""What is known about an episode, ``[W, 1]`` each."""

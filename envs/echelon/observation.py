@@ -245,7 +245,7 @@ def _sounds(state: State, tables: Tables, pairs: Pairs, teams: int, cos: Tensor,
 
 
 def _grid(state: State, tables: Tables, teams: int, cos: Tensor, sin: Tensor) -> Tensor:
-    """How high the ground is around, nine by nine points two voxels apart, ``[81, teams, n, W]``; row by row ahead."""
+    """Heights of the ground around, nine by nine points two voxels apart, ``[81, teams, n, W]``; row by row ahead."""
     steps = (torch.arange(GRID, dtype=cos.dtype, device=cos.device) - GRID // 2) * _SPACING
     ahead, left = steps.repeat_interleave(GRID).view(-1, 1, 1, 1), steps.repeat(GRID).view(-1, 1, 1, 1)
     x = state.position[0, :teams] + ahead * cos - left * sin

@@ -134,7 +134,7 @@ def _steering(state: State, team: int, way: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _heuristic(state: State, tables: Tables, team: int, view: BotView, luck: Tensor) -> Tensor:
-    """To the zone, towards the team when alone near it; turns to the nearest enemy and fires when it may hit."""
+    """Goes to the zone, towards the team when alone near it; turns to the nearest enemy, fires when it may hit."""
     forward, strafe = _heuristic_steps(state, tables, team, view)
     turn = torch.where(view.there, (view.bearing / (math.pi / 3)).clamp(-1.0, 1.0), 0.0)
     vents = view.hot > _VENT_AT
@@ -247,46 +247,11 @@ def watch(state: State, moved: Tensor, inside: Tensor, tables: Tables) -> State:
     return state.replace(still=torch.where(begins, 0.0, still), escape=escape)
 
 
-# -- the two sides -------------------------------------------------------------------------------------------------
-
-
-def _wins(following: TensorDictBase) -> Tensor:
-    """1 for who has won by the world's rules; a draw is 0 to 0."""
-    episode = following.get("episode")
-    return torch.cat((episode.get("success"), episode.get("lost")), -1)
-
-
-def _bot(kind: int) -> Scripted:
-    def choose(env: Any, worlds: Tensor) -> Told:
-        state, options = env.worlds.state, env.match_options
-        if len(worlds) < state.steps.shape[-1]:
-            state = state.map(lambda value: value.index_select(-1, worlds))
-        kinds = torch.full_like(state.rival, kind)
-        teams = [bot_orders(state, env.tables, team, kinds, options.vent_blocks_fire, (kind,)) for team in range(2)]
-        orders = torch.stack(teams)  # [2, 10, n, W]
-        action = chosen_for(options.actions, orders)
-        if not isinstance(action, Tensor):
-            raise ValueError(f"actions {options.actions!r} cannot be written as one tensor, use multi")
-        return Told(action, orders.permute(3, 0, 1, 2).flatten(0, 1))
-
-    return choose
-
-
-SIDES = Sides(
-    names=TEAMS,
-    score=_wins,
-    scripted={BOTS[kind]: _bot(kind) for kind in (HEURISTIC, VETERAN, RUSH)},
-    anchors={"random": 800.0, "heuristic": 1200.0},
-    mirrored=(
-        ("success", "lost"),
-        *((f"{name}_{TEAMS[0]}", f"{name}_{TEAMS[1]}") for name in ("score", *EVENTS, "damage")),
-    ),
-    one_sided=("reward_", "hp_margin"),
-)
+# -- options of the bots ----------------------------------------------------------------------------------------------
 
 
 def bot_weights(opponent: str, mix: Mapping[str, float] | None) -> tuple[float, ...]:
-    """How often each of the bots plays red, as weights.
+    """Weights with which each of the bots plays red.
 
     Raises:
         ValueError: an unknown bot, or weights that are not possible.
@@ -331,3 +296,41 @@ def stages_of(given: Sequence[float] | None) -> tuple[float, ...]:
     if wrong:
         raise ValueError(f"fire_stages: {wrong[0]} is not within [0, 1]")
     return stages
+
+
+# -- the two sides -------------------------------------------------------------------------------------------------
+
+
+def _wins(following: TensorDictBase) -> Tensor:
+    """1 for who has won by the world's rules; a draw is 0 to 0."""
+    episode = following.get("episode")
+    return torch.cat((episode.get("success"), episode.get("lost")), -1)
+
+
+def _bot(kind: int) -> Scripted:
+    def choose(env: Any, worlds: Tensor) -> Told:
+        state, options = env.worlds.state, env.match_options
+        if len(worlds) < state.steps.shape[-1]:
+            state = state.map(lambda value: value.index_select(-1, worlds))
+        kinds = torch.full_like(state.rival, kind)
+        teams = [bot_orders(state, env.tables, team, kinds, options.vent_blocks_fire, (kind,)) for team in range(2)]
+        orders = torch.stack(teams)  # [2, 10, n, W]
+        action = chosen_for(options.actions, orders)
+        if not isinstance(action, Tensor):
+            raise ValueError(f"actions {options.actions!r} cannot be written as one tensor, use multi")
+        return Told(action, orders.permute(3, 0, 1, 2).flatten(0, 1))
+
+    return choose
+
+
+SIDES = Sides(
+    names=TEAMS,
+    score=_wins,
+    scripted={BOTS[kind]: _bot(kind) for kind in (HEURISTIC, VETERAN, RUSH)},
+    anchors={"random": 800.0, "heuristic": 1200.0},
+    mirrored=(
+        ("success", "lost"),
+        *((f"{name}_{TEAMS[0]}", f"{name}_{TEAMS[1]}") for name in ("score", *EVENTS, "damage")),
+    ),
+    one_sided=("reward_", "hp_margin"),
+)

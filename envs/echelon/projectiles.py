@@ -62,7 +62,7 @@ _EARLIER = 1.0e-4
 
 
 class Places(NamedTuple):
-    """Where entries stand, ``[E]`` whole numbers."""
+    """Places of entries, ``[E]`` whole numbers."""
 
     place: Tensor  # among [2, S, W]
     slot: Tensor  # of the pack's nine, all packs: 0 to S - 1
@@ -160,14 +160,8 @@ def _places(state: State, tables: Tables, index: Tensor) -> Places:
 
 
 def _table(state: State, tables: Tables, pairs: Pairs) -> Tensor:
-    """What entries need of mechs, ``[7, n, 2 * W]``."""
-    rows = (
-        *centres(state, tables),
-        state.position[2],
-        pairs.cos,
-        pairs.sin,
-        state.alive.to(state.hp.dtype),
-    )
+    """Rows of mechs that entries need, ``[7, n, 2 * W]``."""
+    rows = (*centres(state, tables), state.position[2], pairs.cos, pairs.sin, state.alive.to(state.hp.dtype))
     return torch.stack(rows).transpose(1, 2).flatten(2)
 
 
@@ -252,7 +246,7 @@ def _hits(
     tables: Tables,
     at: Places,
 ) -> Hits:
-    """Everything that shots do, put together by who fired and who is hit.
+    """Hits of all shots, summed by shooter and by target.
 
     Args:
         both: enemies and the own team, ``[n, 2, E]``.
@@ -297,9 +291,6 @@ def _splash(shots: Shots, both: Mechs, near: Tensor, struck: Tensor, tables: Tab
 # -- smoke ---------------------------------------------------------------------------------------------------------
 
 
-_SHELL_LIFE = 27.0  # range over speed, in sub-steps
-
-
 def drift(state: State, tables: Tables) -> State:
     """Moves shells; where one meets the ground or has flown its range, a cloud begins."""
     place = state.shells[:3] + state.shells[3:6] * DT
@@ -321,7 +312,7 @@ def launch_smoke(state: State, orders: Tensor, tables: Tables, able: Tensor) -> 
     fires = (orders[:, rules.SPECIAL] > 0) & able & (clock == 0)
     yaw = state.yaw
     velocity = torch.stack((yaw.cos(), yaw.sin(), torch.zeros_like(yaw))) * rules.SMOKE_SPEED
-    fresh = torch.cat((centres(state, tables), velocity, torch.full_like(yaw, _SHELL_LIFE)[None]))
+    fresh = torch.cat((centres(state, tables), velocity, torch.full_like(yaw, rules.SHELL_TICKS)[None]))
     row = torch.where(fires, rules.SMOKE_TICKS, clock)
     clocks = state.clocks.select_scatter(row, 1, rules.MISSILE)
     heat = state.heat + torch.where(fires, rules.SMOKE_HEAT, 0.0)

@@ -70,29 +70,29 @@ class EchelonFrames:
         return len(self.tick)
 
     def part(self, which: slice) -> EchelonFrames:
-        """Some of the states."""
+        """A part of the states."""
         return EchelonFrames(**{name: value[which] for name, value in vars(self).items()})
 
 
 class Mech(NamedTuple):
-    """Who takes part."""
+    """A mech that takes part."""
 
     team: int  # 0 blue, 1 red
     slot: int
 
     @property
     def name(self) -> str:
-        """Its id, such as ``red_3``."""
+        """The id, such as ``red_3``."""
         return mech_id(self.team, self.slot)
 
     @property
     def kind(self) -> str:
-        """Its class."""
+        """The name of the class."""
         return rules.CLASSES[rules.PACK_CLASSES[self.slot % SLOTS]]
 
     @property
     def chassis(self) -> Chassis:
-        """Its class's numbers."""
+        """The numbers of the class."""
         return rules.PACK[self.slot % SLOTS]
 
 
@@ -113,7 +113,7 @@ class RecordedMap:
 
 @dataclass(frozen=True, eq=False)
 class MatchRecord:
-    """All of an episode.
+    """A whole episode.
 
     Attributes:
         smoke: clouds at each of the T times, ``[k, 4]``: centre, sub-steps left.
@@ -136,7 +136,7 @@ class EchelonRecording(EpisodeRecording):
     """One episode.
 
     Args:
-        source: tells what happened; asked once, when somebody wants to know.
+        source: makes the record; called once, when it is first needed.
         options: of the world.
         players: who drove blue and red.
         title: for pictures.
@@ -152,7 +152,7 @@ class EchelonRecording(EpisodeRecording):
 
     @cached_property
     def record(self) -> MatchRecord:
-        """What happened."""
+        """The episode, found out when first asked for."""
         return self.source()
 
     @property
@@ -162,7 +162,7 @@ class EchelonRecording(EpisodeRecording):
 
     @property
     def seconds(self) -> float:
-        """How long it lasted."""
+        """Duration, s."""
         tick = self.frames.tick
         return float(tick[-1] - tick[0]) * rules.DT
 
@@ -171,7 +171,7 @@ class EchelonRecording(EpisodeRecording):
         return replace(self, players=players, title=title)
 
     def animation(self) -> Animation:
-        """Of a picture every sub-step or more."""
+        """An animation whose time is sub-steps."""
         from .render import EchelonAnimation
 
         return EchelonAnimation(self)
@@ -226,17 +226,17 @@ class Moment:
 
     @property
     def zone(self) -> tuple[float, float, float]:
-        """Its centre and radius."""
+        """Centre and radius of the zone."""
         return self.record.ground.zone
 
     @property
     def held(self) -> tuple[bool, bool]:
-        """Whether blue, and red, are in the zone."""
+        """Flags: blue, and red, have a mech in the zone."""
         teams = np.array([mech.team for mech in self.record.mechs])
         return bool(self.inside[teams == 0].any()), bool(self.inside[teams == 1].any())
 
     def alive(self, place: int) -> bool:
-        """Whether a mech lives."""
+        """True while a mech lives."""
         return bool(self.hp[place] > 0)
 
     def ground_at(self, x: float, y: float) -> float:
@@ -277,7 +277,7 @@ def deaths(record: MatchRecord) -> dict[int, int]:
 
 
 class _Snapshot(NamedTuple):
-    """Some worlds at one time."""
+    """Recorded worlds at one time."""
 
     state: State
     orders: Tensor | None  # [teams, 10, n, k] that led here
@@ -293,7 +293,7 @@ _Frame = tuple[_Snapshot, int]
 
 @dataclass(eq=False)
 class _Take:
-    """The frames of one world."""
+    """The snapshots of one world, of which the record is made."""
 
     tables: Tables
     options: EchelonOptions

@@ -1,4 +1,4 @@
-"""Pictures of Echelon: frames of recorded episodes, animations, grids."""
+"""Animations of Echelon: the map with everything on it, between panels of all mechs."""
 
 from __future__ import annotations
 
@@ -8,39 +8,14 @@ import numpy as np
 
 from ..rendering.canvas import Canvas, Colour, Picture, box, width_of, write
 from ..rendering.films import Animation
-from . import rules
-from .drawing import (
-    CONTESTED,
-    FAINT,
-    HEAT,
-    PAINT,
-    PAPER,
-    PLATE,
-    TEAM_COLOURS,
-    TEAM_LIGHT,
-    EchelonLayout,
-    background,
-    draw_aim,
-    draw_bars,
-    draw_beam,
-    draw_burst,
-    draw_cloud,
-    draw_flight,
-    draw_mech,
-    draw_way,
-    draw_wreck,
-    draw_zone,
-    drawn_width,
-    line,
-)
-from .drawing import flat as flat
+from . import drawing, rules
+from .drawing import BAD, FAINT, HEAT, PAPER, PLATE, TEAM_COLOURS, EchelonLayout
 from .events import Event, Flight
 from .recording import EchelonRecording, Moment, deaths, moment
 from .rules import TEAMS
 
 SIZE, TILE = (1280, 720), (960, 540)
 """Width and height of pictures, and of overviews, pixels."""
-_GOOD, _FAIR, _BAD = (110, 230, 120), (255, 210, 80), (255, 90, 80)
 _BALANCE: Colour = (150, 170, 255)
 _TALL, _LOW = 116.0, 60.0  # of a mech's plate, in lines of 720, in teams of five and of ten
 
@@ -54,7 +29,7 @@ def draw_head(picture: Picture, layout: EchelonLayout, now: Moment, players: Seq
     seconds = now.tick * rules.DT
     clock = f"{int(seconds // 60)}:{seconds % 60:04.1f}"
     write(picture, clock, middle, 22 * unit, layout.points(24), PAPER, 0.5, bold=True)
-    write(picture, _holder(now), middle, 48 * unit, layout.points(12), _holder_colour(now), 0.5, bold=True)
+    write(picture, _holder(now), middle, 48 * unit, layout.points(12), drawing.zone_colour(now, FAINT), 0.5, bold=True)
     reach = 0.5 * layout.side * layout.scale - 78 * unit
     for team, colour in enumerate(TEAM_COLOURS):
         sign = -1 if team == 0 else 1
@@ -73,11 +48,6 @@ def draw_head(picture: Picture, layout: EchelonLayout, now: Moment, players: Seq
 def _holder(now: Moment) -> str:
     blue, red = now.held
     return "CONTESTED" if blue and red else "BLUE HOLDS" if blue else "RED HOLDS" if red else "ZONE EMPTY"
-
-
-def _holder_colour(now: Moment) -> Colour:
-    blue, red = now.held
-    return CONTESTED if blue and red else TEAM_COLOURS[0] if blue else TEAM_COLOURS[1] if red else FAINT
 
 
 def draw_panels(picture: Picture, layout: EchelonLayout, now: Moment, players: Sequence[str]) -> None:
@@ -110,10 +80,10 @@ def _draw_mech(
     size = layout.points(13)
     write(picture, f"{mech.kind.upper()} {mech.slot}", x, top + 14 * unit, size, colour, bold=True)
     text, tint = state_of(now, place)
-    write(picture, text, right, top + 14 * unit, layout.points(12), tint, 1.0, bold=tint == _BAD)
+    write(picture, text, right, top + 14 * unit, layout.points(12), tint, 1.0, bold=tint == BAD)
     health, heat = max(float(now.hp[place]), 0.0), float(now.heat[place]) if alive else 0.0
     chassis = mech.chassis
-    tone = _GOOD if health > 0.5 * chassis.hp else _FAIR if health > 0.25 * chassis.hp else _BAD
+    tone = drawing.health_colour(health / chassis.hp)
     stability = float(now.stability[place]) if alive else 0.0
     rows = [("hp", health, chassis.hp, tone, f"{health:.0f}"), ("heat", heat, chassis.heat_cap, HEAT, f"{heat:.0f}")]
     rows.append(("bal", stability, rules.STABILITY, _BALANCE, f"{stability:.0f}"))
@@ -136,24 +106,24 @@ def _draw_mech(
 
 
 def state_of(now: Moment, place: int) -> tuple[str, Colour]:
-    """What is most remarkable about a mech, in a word or two."""
+    """The most remarkable states of a mech, in a word or two."""
     mech, clocks = now.record.mechs[place], now.clocks[place]
     if not now.alive(place):
         return "destroyed", FAINT
     if now.heat[place] > mech.chassis.heat_cap:
-        return "SHUT DOWN", _BAD
+        return "SHUT DOWN", BAD
     if clocks[rules.FALLEN] > 0:
-        return f"DOWN {clocks[rules.FALLEN] * rules.DT:.1f} s", _BAD
+        return f"DOWN {clocks[rules.FALLEN] * rules.DT:.1f} s", BAD
     found = ["painted"] if clocks[rules.PAINTED] > 0 else []
     found += ["legged"] if now.legs[place] <= 0 else []
     found += ["suppressed"] if clocks[rules.SUPPRESSED] > 0 else []
     found += [("ECM", "ECCM")[int(now.ewar[place]) - 1]] if now.ewar[place] > 0 else []
     found += ["in zone"] if now.inside[place] else []
-    return ", ".join(found[:2]) or "ok", PAINT if clocks[rules.PAINTED] > 0 else PAPER if found else FAINT
+    return ", ".join(found[:2]) or "ok", drawing.PAINT if clocks[rules.PAINTED] > 0 else PAPER if found else FAINT
 
 
 def draw_end(picture: Picture, layout: EchelonLayout, now: Moment) -> None:
-    """Who has won, in large letters across the map."""
+    """Writes who has won, in large letters across the map."""
     unit, winner = layout.unit, now.record.winner
     text, colour = (f"{TEAMS[0 if winner > 0 else 1].upper()} WINS", TEAM_COLOURS[0 if winner > 0 else 1]) if winner \
         else ("DRAW", PAPER)  # fmt: skip
@@ -176,20 +146,23 @@ def _cut(name: str, size: int, width: float) -> str:
 # -- the animation -------------------------------------------------------------------------------------------------
 
 
-_BEAM_TICKS, _FLAME_TICKS, _PAINT_TICKS = 4.0, 3.0, 6.0
-_BURST_TICKS, _KILL_TICKS = 9.0, 18.0
+_LASTS = {
+    **{"laser_hit": 4.0, "flamer_hit": 3.0, "paint": 6.0, "ams_intercept": 6.0},
+    **{"explosion": 9.0, "projectile_hit": 0.6 * 9.0, "kill": 18.0},
+}
+"""Sub-steps for which an event is shown; others are not."""
 _TRAILS = {"missile": 9.0, "gauss": 2.5, "autocannon": 1.5, "smoke": 1.0}  # ticks of its way that a shot shows
 _WAY_POINTS = 120
 _END_TICKS = 10.0
 
 
 class EchelonAnimation(Animation):
-    """Pictures of a recording.
+    """Animation of a recording.
 
     Args:
         recording: of one episode.
         size: width and height of the pictures in pixels, at least 640 by 360.
-        earlier: a film of less of the same episode, which has the map ready.
+        earlier: an animation of less of the same episode, which has the map ready.
 
     Raises:
         ValueError: a size that is too small.
@@ -205,10 +178,10 @@ class EchelonAnimation(Animation):
     ) -> None:
         self.recording, self.record, self.size = recording, recording.record, size
         self.layout = EchelonLayout(size, self.record.ground.side)
-        self._empty: Picture = background(self.layout, self.record.ground) if earlier is None else earlier._empty
+        self._empty: Picture = earlier._empty if earlier else drawing.background(self.layout, self.record.ground)
         self._places = {mech.name: place for place, mech in enumerate(self.record.mechs)}
         self._deaths = deaths(self.record)
-        self._lasting = [(event, ticks) for event in self.record.events if (ticks := _lasts(event))]
+        self._lasting = [(event, _LASTS[event.type]) for event in self.record.events if event.type in _LASTS]
 
     @property
     def span(self) -> tuple[float, float]:
@@ -216,7 +189,7 @@ class EchelonAnimation(Animation):
         return float(self.record.frames.tick[0]), float(self.record.frames.tick[-1])
 
     def longer(self, recording: EchelonRecording) -> EchelonAnimation:
-        """Of more of the same episode."""
+        """The animation of more of the same episode."""
         return EchelonAnimation(recording, self.layout.size, self)
 
     def draw(self, tick: float | None = None, pause: float = 0.0, ways: bool = False) -> Picture:
@@ -231,14 +204,14 @@ class EchelonAnimation(Animation):
         now = moment(self.record, tick)
         picture: Picture = self._empty.copy()
         canvas = self.layout.canvas(picture)
-        draw_zone(canvas, now)
+        drawing.draw_zone(canvas, now)
         if ways:
             self._draw_ways(canvas, tick)
         self._draw_mechs(canvas, now, tick)
         self._draw_flights(canvas, tick)
         self._draw_events(canvas, tick + pause)
         for cloud in self.record.smoke[now.frame]:
-            draw_cloud(canvas, cloud, float(cloud[3]) - (tick - float(self.record.frames.tick[now.frame])))
+            drawing.draw_cloud(canvas, cloud, float(cloud[3]) - (tick - float(self.record.frames.tick[now.frame])))
         self._write_names(picture, now)
         self._clear_margins(picture)
         draw_panels(picture, self.layout, now, self.recording.players)
@@ -248,7 +221,7 @@ class EchelonAnimation(Animation):
         return picture
 
     def _clear_margins(self, picture: Picture) -> None:
-        """What glows or flies over the edge of the map is cut off there."""
+        """Cuts off at the edge of the map what glows or flies over it."""
         (left, bottom), side = self.layout.corner, self.layout.side * self.layout.scale
         inside = np.zeros(picture.shape[:2], bool)
         rows = slice(max(round(bottom - side) - 2, 0), round(bottom) + 2)
@@ -262,7 +235,7 @@ class EchelonAnimation(Animation):
         for place, mech in enumerate(self.record.mechs):
             gone = self._deaths.get(place)
             last = until if gone is None else min(until, int(np.searchsorted(frames.tick, gone)) + 1)
-            draw_way(canvas, frames.position[:last:every, place], mech.team)
+            drawing.draw_way(canvas, frames.position[:last:every, place], mech.team)
 
     def _draw_mechs(self, canvas: Canvas, now: Moment, tick: float) -> None:
         living = []
@@ -270,15 +243,15 @@ class EchelonAnimation(Animation):
             if self._lives(now, place, tick):
                 living.append(place)
             else:
-                draw_wreck(canvas, mech, now.position[place])
+                drawing.draw_wreck(canvas, mech, now.position[place])
         for place in living:
             target = int(now.target[place])
             if target >= 0 and self._lives(now, target, tick):
-                draw_aim(canvas, self.record.mechs[place], now.position[place], now.position[target])
+                drawing.draw_aim(canvas, self.record.mechs[place], now.position[place], now.position[target])
         for place in sorted(living, key=lambda place: float(now.position[place, 2])):
-            draw_mech(canvas, self.record.mechs[place], now, place)
+            drawing.draw_mech(canvas, self.record.mechs[place], now, place)
         for place in living:
-            draw_bars(canvas, self.record.mechs[place], now, place)
+            drawing.draw_bars(canvas, self.record.mechs[place], now, place)
 
     def _lives(self, now: Moment, place: int, tick: float) -> bool:
         return now.alive(place) and tick < self._deaths.get(place, np.inf)
@@ -288,7 +261,7 @@ class EchelonAnimation(Animation):
             if flight.ticks[0] <= tick <= flight.ticks[-1] and len(flight.ticks) > 1:
                 first = max(tick - _TRAILS[flight.weapon], float(flight.ticks[0]))
                 times = np.linspace(first, tick, 6 if flight.weapon == "missile" else 2)
-                draw_flight(canvas, flight.weapon, _way(flight, times), _team(flight.owner))
+                drawing.draw_flight(canvas, flight.weapon, _way(flight, times), _team(flight.owner))
 
     def _draw_events(self, canvas: Canvas, tick: float) -> None:
         for event, ticks in self._lasting:
@@ -300,39 +273,30 @@ class EchelonAnimation(Animation):
     def _draw_event(self, canvas: Canvas, event: Event, age: float, tick: float) -> None:
         told, kind = event.details, event.type
         if kind in ("laser_hit", "flamer_hit"):
-            draw_beam(canvas, told["start"], told["pos"], _team(told["shooter"]), age, kind == "flamer_hit")
+            drawing.draw_beam(canvas, told["start"], told["pos"], _team(told["shooter"]), age, kind == "flamer_hit")
         elif kind == "explosion":
-            draw_burst(canvas, told["pos"], 1.2 * told["radius"], age, (255, 176, 90))
+            drawing.draw_burst(canvas, told["pos"], 1.2 * told["radius"], age, (255, 176, 90))
         elif kind == "projectile_hit":
-            draw_burst(canvas, told["pos"], 0.9, age, (255, 240, 190))
+            drawing.draw_burst(canvas, told["pos"], 0.9, age, (255, 240, 190))
         elif kind == "kill":
-            draw_burst(canvas, told["pos"], 4.2, age, TEAM_COLOURS[_team(told["target"])])
+            drawing.draw_burst(canvas, told["pos"], 4.2, age, TEAM_COLOURS[_team(told["target"])])
         else:
             now = moment(self.record, tick)
             start = now.position[self._places[told["mech" if kind == "ams_intercept" else "shooter"]]]
             end = told["pos"] if kind == "ams_intercept" else now.position[self._places[told["target"]]]
-            colour = (130, 240, 255) if kind == "ams_intercept" else PAINT
-            line(canvas, flat(start), flat(end), 0.2, colour, 0.8 * (1 - age))
+            colour = (130, 240, 255) if kind == "ams_intercept" else drawing.PAINT
+            drawing.line(canvas, drawing.flat(start), drawing.flat(end), 0.2, colour, 0.8 * (1 - age))
             if kind == "ams_intercept":
-                draw_burst(canvas, told["pos"], 0.8, age, colour)
+                drawing.draw_burst(canvas, told["pos"], 0.8, age, colour)
 
     def _write_names(self, picture: Picture, now: Moment) -> None:
         for place, mech in enumerate(self.record.mechs):
             if self._lives(now, place, now.tick):
-                x, y = flat(now.position[place]) * self.layout.scale + np.array(self.layout.corner)
-                y += (0.5 * drawn_width(mech) + 0.7) * self.layout.scale
+                x, y = drawing.flat(now.position[place]) * self.layout.scale + np.array(self.layout.corner)
+                y += (0.5 * drawing.drawn_width(mech) + 0.7) * self.layout.scale
                 text, size = f"{mech.kind[0].upper()}{mech.slot}", self.layout.points(10)
                 write(picture, text, x + 1, y + 1, size, (0, 0, 0), 0.5, bold=True)
-                write(picture, text, x, y, size, TEAM_LIGHT[mech.team], 0.5, bold=True)
-
-
-def _lasts(event: Event) -> float:
-    """For how many sub-steps an event is shown."""
-    ticks = {
-        **{"laser_hit": _BEAM_TICKS, "flamer_hit": _FLAME_TICKS, "paint": _PAINT_TICKS, "ams_intercept": _PAINT_TICKS},
-        **{"explosion": _BURST_TICKS, "projectile_hit": 0.6 * _BURST_TICKS, "kill": _KILL_TICKS},
-    }
-    return ticks.get(event.type, 0.0)
+                write(picture, text, x, y, size, drawing.TEAM_LIGHT[mech.team], 0.5, bold=True)
 
 
 def _team(name: str) -> int:

@@ -55,7 +55,7 @@ NUMBERS = {
 
 
 class ReplayError(ValueError):
-    """What is wrong with a file, without its name."""
+    """An error in the content of a file; its message does not name the file."""
 
 
 def recording_of(document: Any) -> EchelonRecording:

@@ -18,7 +18,7 @@ from .tables import Tables
 
 
 class Hold(NamedTuple):
-    """How the zone is held."""
+    """Control of the zone."""
 
     away: Tensor  # [2, 2, n, W] from mechs to its centre, x and y
     distance: Tensor  # [2, n, W]
@@ -29,7 +29,7 @@ class Hold(NamedTuple):
 
 
 def hold(state: State, tables: Tables) -> Hold:
-    """Who is inside and what that is worth: all of it alone; else a quarter, and the rest by the margin of tonnage."""
+    """Measures who is inside and what that is worth: all of it alone, else a quarter, the rest by margin of tonnage."""
     away = state.zone[:2, None, None] - state.position[:2]
     distance = away.square().sum(0).sqrt()
     inside = state.alive & (distance <= state.zone[2]) & (state.position[2] <= rules.ZONE_HEIGHT)

@@ -1,4 +1,4 @@
-"""What mechs see: lines of sight, jamming, contacts, and what they remember of those they have lost."""
+"""Sensors of mechs: lines of sight, jamming, contacts, and the memory of enemies they have lost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .tables import Tables
 
 
 def clear_between(one: Tensor, two: Tensor, base: Tensor, tables: Tables) -> Tensor:
-    """Whether ground and foliage leave the line free, bool; the same from both ends.
+    """Lines that ground and foliage leave free, bool; the same from both ends.
 
     24 points are looked at, at most two voxels apart within 48 voxels; more in maps larger than usual.
 
@@ -29,7 +29,7 @@ def clear_between(one: Tensor, two: Tensor, base: Tensor, tables: Tables) -> Ten
 
 
 def clear_of_smoke(one: Tensor, two: Tensor, clouds: Tensor) -> Tensor:
-    """Whether no cloud touches the line, ``[a, b, W]`` bool.
+    """Lines that no cloud touches, ``[a, b, W]`` bool.
 
     Args:
         one, two: ``[3, a, b, W]``, broadcast.
@@ -70,7 +70,7 @@ def of_enemies(values: Tensor) -> Tensor:
 
 
 def measure(state: State, tables: Tables) -> Pairs:
-    """How all enemies stand to each other."""
+    """Measures how all enemies stand to each other."""
     places, cos, sin = centres(state, tables), state.yaw.cos(), state.yaw.sin()
     away = places.flip(1)[:, :, None] - places[:, :, :, None]
     planar2 = away[0] * away[0] + away[1] * away[1]
@@ -87,7 +87,7 @@ def painted_by_own(state: State, tables: Tables) -> Tensor:
 
 
 def look(state: State, tables: Tables, partial: bool, smoke: bool = True) -> State:
-    """Everything sensors tell after a decision.
+    """Updates what sensors tell after a decision.
 
     Args:
         partial: enemies are seen only where sensors reach; else all are.
@@ -113,13 +113,13 @@ def _both_ways(blue_to_red: Tensor) -> Tensor:
 
 
 def recallable(state: State, tables: Tables) -> Tensor:
-    """What a memory holds of every mech's enemies, ``[12, 2, n, W]``."""
+    """Rows of every mech's enemies that a memory holds, ``[12, 2, n, W]``."""
     own = torch.stack((state.yaw, state.hp, state.heat, state.stability, state.fallen.to(state.hp.dtype), state.legs))
     return torch.cat((state.position, state.velocity, own)).flip(1)
 
 
 def sensor_quality(state: State, tables: Tables) -> tuple[Tensor, Tensor]:
-    """How much enemies' ECM jams a mech, 0 to 1, and the quality of its sensors, 0.25 to 1.5; ``[2, n, W]``."""
+    """Jamming of mechs by enemies' ECM, 0 to 1, and the quality of their sensors, 0.25 to 1.5; ``[2, n, W]``."""
     places = centres(state, tables)
     scouts = slice(rules.SLOTS - 1, None, rules.SLOTS)
     mode = torch.where(state.alive, state.ewar, 0.0)[:, scouts]
@@ -135,7 +135,7 @@ def sensor_quality(state: State, tables: Tables) -> tuple[Tensor, Tensor]:
 
 
 def contacts(state: State, tables: Tables, unclouded: Tensor) -> Tensor:
-    """Which enemies each mech sees, ``[2, n, n, W]`` bool.
+    """Enemies that each mech sees, ``[2, n, n, W]`` bool.
 
     Args:
         unclouded: ``[2, n, n, W]`` bool: no smoke between.

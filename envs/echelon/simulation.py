@@ -12,10 +12,10 @@ from . import rules
 from .maps import LAVA, WATER, cell, look_up
 from .projectiles import Which, airborne, drift, fly, launch, launch_smoke
 from .rules import DT, FORWARD, JET, STRAFE, YAW
-from .sensors import Pairs, measure
+from .sensors import measure
 from .state import State
 from .tables import Tables
-from .weapons import Harm, Hits, Volley, beams, choose, paint, pay, strike
+from .weapons import beams, choose, paint, pay, strike
 
 # -- motion --------------------------------------------------------------------------------------------------------
 
@@ -97,20 +97,20 @@ def _walk(state: State, tables: Tables, shift: Tensor, planar: Tensor, climb: Te
 EVENTS = ("kills", "assists", "deaths", "legged", "friendly", "falls", "shutdowns", "intercepts") + (
     *("lasers", "flamers", "missiles", "kinetics", "paints"),
 )
-"""What is counted for every mech, rows of :attr:`Tally.events`."""
+"""Events counted for every mech, rows of :attr:`Tally.events`."""
 LUCK = 5
 """Beams of a pack, each of which draws a number in every sub-step."""
 
 
 class Tally(NamedTuple):
-    """What happened, summed up."""
+    """Sums of what happened in sub-steps."""
 
     credited: Tensor  # [2, n, n, W] hp that mechs took from enemies
     counted: Tensor  # [8, 2, n, W] the events before "lasers"
     fired: Tensor  # [2, P, 13, W] how often each weapon of a pack fired
 
     def plus(self, other: Tally) -> Tally:
-        """Both."""
+        """The sum of both."""
         return Tally(*(one + two for one, two in zip(self, other)))
 
     @property
@@ -132,20 +132,8 @@ def lucky_numbers(packs: int) -> int:
     return 2 * packs * LUCK + 2 * (2 * packs) * packs
 
 
-class Ready(NamedTuple):
-    """Worlds in a sub-step just before anything is fired."""
-
-    state: State
-    pairs: Pairs
-    able: Tensor  # [2, n, W] bool: may fire
-    wet: Tensor  # bool: wades through water
-    falls: Tensor  # bool: loses its balance
-    was_alive: Tensor  # bool, before the sub-step
-    was_hot: Tensor  # bool: shut down
-
-
 class SubStepOptions(NamedTuple):
-    """How sub-steps are computed.
+    """Options of sub-steps.
 
     Attributes:
         step: :func:`step`, as it is or compiled.
@@ -177,46 +165,36 @@ def advance(
 def step(
     state: State, orders: Tensor, tables: Tables, luck: Tensor, places: Tensor, vent_blocks_fire: bool, smoke: bool
 ) -> tuple[State, Tally]:
-    """What :func:`advance` does, for given ``places`` of shots; without a branch on data."""
+    """A sub-step as :func:`advance` takes it, for given ``places`` of shots; without a branch on data."""
     packs = tables.packs
     beam_luck = luck[: 2 * packs * LUCK].view(2, packs, LUCK, -1)
     missile_luck = luck[2 * packs * LUCK :].view(2, 2 * packs, packs, -1)
-    ready = _prepare(state, orders, tables, vent_blocks_fire)
-    flown, hits, intercepts = fly(ready.state, tables, ready.pairs, missile_luck, places)
-    return _finish(ready._replace(state=flown), orders, tables, hits, intercepts, beam_luck, smoke)
-
-
-def _prepare(state: State, orders: Tensor, tables: Tables, vent_blocks_fire: bool) -> Ready:
-    """Clocks, hazards, balance and heat."""
     was_alive, was_hot = state.alive, state.heat > tables.heat_cap
     x, y, z = state.position.unbind(0)
-    kind = look_up(tables.maps.kind, cell(x, y, state.base, tables.side), z)
+    ground = look_up(tables.maps.kind, cell(x, y, state.base, tables.side), z)
     low = (z <= rules.HAZARD_HEIGHT) & was_alive
-    wet, burning = (kind == WATER) & low, (kind == LAVA) & low
+    wet, burning = (ground == WATER) & low, (ground == LAVA) & low
     state, falls = _balanced(_in_hazards(state, wet, burning), tables)
     state, venting = _cooled(state, orders, tables)
     able = state.alive & (state.heat <= tables.heat_cap)
     if vent_blocks_fire:
         able = able & ~venting
-    return Ready(state, measure(state, tables), able, wet, falls, was_alive, was_hot)
-
-
-def _finish(
-    ready: Ready, orders: Tensor, tables: Tables, hits: Hits, intercepts: Tensor, beam_luck: Tensor, smoke: bool
-) -> tuple[State, Tally]:
-    """Fire, damage and motion."""
-    state, pairs, able = ready.state, ready.pairs, ready.able
+    pairs = measure(state, tables)
+    state, hits, intercepts = fly(state, tables, pairs, missile_luck, places)
     volley = choose(state, orders, tables, pairs, able)
     state, harm = strike(state, hits.plus(beams(state, volley, tables, pairs, beam_luck)), tables)
     state = paint(launch(pay(state, volley, tables), volley, tables, pairs), volley, tables)
     if smoke:
         state = launch_smoke(drift(state, tables), orders, tables, able)
-    state = move(state, orders, tables, ready.wet)
-    return state, _tally(state, volley, harm, ready, intercepts, tables)
+    state = move(state, orders, tables, wet)
+    overheats = state.alive & (state.heat > tables.heat_cap) & ~was_hot
+    deaths = was_alive & ~state.alive
+    counted = (harm.kills, harm.assists, deaths, harm.legged, harm.friendly, falls, overheats, intercepts)
+    return state, Tally(harm.credited, torch.stack([row.to(state.hp.dtype) for row in counted]), volley.fired)
 
 
 PLAIN = SubStepOptions(step, True, True, "flying")
-"""As they are, for worlds that may have smoke."""
+"""Sub-steps without a compiler, for worlds that may have smoke."""
 
 
 def _in_hazards(state: State, wet: Tensor, burning: Tensor) -> State:
@@ -258,20 +236,3 @@ def _cooled(state: State, orders: Tensor, tables: Tables) -> tuple[State, Tensor
     cost = torch.where(mode == 1, rules.ECM_HEAT * DT, torch.where(mode == 2, rules.ECCM_HEAT * DT, 0.0))
     heat = (state.heat - off).clamp_min(0.0) + cost
     return state.replace(heat=heat.to(state.hp.dtype), ewar=mode), venting
-
-
-def _tally(state: State, volley: Volley, harm: Harm, ready: Ready, intercepts: Tensor, tables: Tables) -> Tally:
-    kind = state.hp.dtype
-    hot = state.alive & (state.heat > tables.heat_cap) & ~ready.was_hot
-    deaths = (ready.was_alive & ~state.alive).to(kind)
-    rows = [
-        harm.kills,
-        harm.assists,
-        deaths,
-        harm.legged,
-        harm.friendly,
-        ready.falls.to(kind),
-        hot.to(kind),
-        intercepts,
-    ]
-    return Tally(harm.credited, torch.stack(rows), volley.fired)

@@ -18,12 +18,12 @@ from .rules import SHOTS, SLOTS, SPAWN_SQUARE
 from .tables import Tables
 
 RECALLED = 12
-"""Of a lost enemy: position, velocity, yaw, hp, heat, stability, fallen, legged; all as the observation needs them."""
+"""Numbers remembered of a lost enemy: position, velocity, yaw, hp, heat, stability, fallen, legs."""
 
 
 @dataclass
 class State:
-    """Everything a decision reads and writes. Flags are 0 or 1; clocks count sub-steps down, whole numbers."""
+    """The state of worlds. Flags are 0 or 1; clocks count sub-steps down, whole numbers."""
 
     position: Tensor  # [3, 2, n, W] of the feet
     velocity: Tensor  # [3, 2, n, W]
@@ -184,26 +184,18 @@ class EchelonStarts:
             yaw=yaw,
             hp=hp,
             legs=tables.leg_hp + none,
-            heat=none,
             stability=none + rules.STABILITY,
-            ground=none,
             clocks=zeros(2, rules.CLOCKS, mechs),
-            painter=none,
             focus=none - 1,
-            ewar=none,
             hit_from=zeros(2, 2, mechs),
-            under_fire=none,
             shots=zeros(8, 2, packs * SHOTS),
             screened=zeros(2, 2 * packs, packs),
             shells=zeros(7, 2, mechs),
             clouds=zeros(4, 2, 2, mechs),
             sight=zeros(2, mechs, mechs),
             quality=none + 1,
-            jam=none,
             memory=zeros(RECALLED if self.partial else 0, 2, mechs, mechs),
             ago=zeros(2, mechs, mechs) + (_NEVER_SEEN if self.partial else 0.0),
-            still=none,
-            escape=none,
             zone=zone,
             score=zeros(2),
             base=base,
@@ -211,6 +203,7 @@ class EchelonStarts:
             fire_prob=torch.ones_like(base),
             key=base.long(),
             steps=zeros(),
+            **dict.fromkeys(("heat", "ground", "painter", "ewar", "under_fire", "jam", "still", "escape"), none),
         )
         # No two entries may share memory: restarts write in place.
         return state.map(lambda value: value.clone(memory_format=torch.contiguous_format))

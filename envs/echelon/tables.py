@@ -1,4 +1,4 @@
-"""What the simulation looks up: the classes' and weapons' numbers by slot, and the bank of maps."""
+"""Tables that the simulation looks up: the numbers of classes and weapons by slot, and the bank of maps."""
 
 from __future__ import annotations
 
@@ -202,6 +202,3 @@ def _shot_tables(packs: int, real: Callable[..., Tensor], index: Callable[[list[
         "shot_missile": index([place + 2 * pack for pack in range(packs) for place in (0, 1, *[0] * (SHOTS - 2))]),
         "shot_numbers": real([missile, missile, gauss, *[shell] * 6] * packs, SHOTS * packs, -1).T.contiguous(),
     }
-
-
-assert len(SHOT_OWNERS) == SHOTS

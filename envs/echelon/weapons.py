@@ -20,7 +20,7 @@ _TIE = 1.0e-6
 
 
 class Hits(NamedTuple):
-    """What shots do in a sub-step; None: nothing. Matrices are by shooter (team and slot) and target (slot)."""
+    """Hits of a sub-step; None: nothing. Matrices are by shooter (team and slot) and target (slot)."""
 
     body: Tensor  # [2, n, n, W] hp of enemies
     own: Tensor | None  # [2, n, n, W] hp of the shooter's own team
@@ -31,7 +31,7 @@ class Hits(NamedTuple):
     suppressed: Tensor | None  # sub-steps
 
     def plus(self, other: Hits) -> Hits:
-        """Both."""
+        """The sum of both."""
         body, legs = self.body + other.body, self.legs + other.legs
         rest = (_sum(one, two) for one, two in zip(self[3:], other[3:]))
         return Hits(body, _sum(self.own, other.own), legs, *rest)
@@ -44,14 +44,13 @@ def _sum(one: Tensor | None, two: Tensor | None) -> Tensor | None:
 
 
 class Harm(NamedTuple):
-    """What hits led to: by the shooter ``[2, n, W]`` but for the first."""
+    """Consequences of hits: by the shooter ``[2, n, W]`` but for the first."""
 
     credited: Tensor  # [2, n, n, W] hp really taken from enemies
     friendly: Tensor  # hp taken from the own team
     kills: Tensor
     assists: Tensor
-    deaths: Tensor  # of the mech itself, as the next ones
-    legged: Tensor
+    legged: Tensor  # of the mech itself
 
 
 def strike(state: State, hits: Hits, tables: Tables) -> tuple[State, Harm]:
@@ -73,7 +72,7 @@ def strike(state: State, hits: Hits, tables: Tables) -> tuple[State, Harm]:
     legged = (state.legs > 0) & (legs <= 0) & state.alive
     kind = state.hp.dtype
     state = state.replace(hp=hp, legs=legs)
-    counted = (kill.sum(2), assists.sum(2), dies, legged)
+    counted = (kill.sum(2), assists.sum(2), legged)
     return _shaken(state, hits), Harm(credited, friendly, *(value.to(kind) for value in counted))
 
 
@@ -166,7 +165,7 @@ def pay(state: State, volley: Volley, tables: Tables) -> State:
 
 
 def beams(state: State, volley: Volley, tables: Tables, pairs: Pairs, luck: Tensor) -> Hits:
-    """What lasers and flamers do.
+    """Hits of lasers and flamers.
 
     Args:
         luck: ``[2, P, 5, W]`` uniform: a leg is hit below 0.1.
