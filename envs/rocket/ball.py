@@ -107,7 +107,7 @@ def strike(
     torque: Tensor,
     touch: Reach,
 ) -> tuple[Moved, Moved]:
-    """The ball between ``H`` cars and the field: what contacts make of it and of the cars; trailing dimension ``[n]``.
+    """The ball between ``H`` cars and the field: the motion of both after their contacts; trailing dimension ``[n]``.
 
     Args:
         ball_velocity: after drag, without gravity.

@@ -1,6 +1,6 @@
 """Everything that touches in a tick: bodies and field, cars and cars, cars and ball.
 
-:func:`meet_where_needed` looks only at what is near something else, which on a CPU saves most of the work;
+:func:`meet_where_needed` looks only at bodies that are near others, which on a CPU saves most of the work;
 :func:`meet_everywhere` computes all contacts of all worlds under masks, without a branch on data. Both agree.
 """
 

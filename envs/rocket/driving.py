@@ -249,7 +249,7 @@ def maneuver(cars: Cars, control: Control, facts: Facts) -> tuple[dict[str, Tens
 
 
 def _gravity_and_grip(facts: Facts) -> Tensor:
-    """Gravity, and what presses a car to what its wheels stand on."""
+    """Gravity, and the force that presses a car to the surface under its wheels."""
     stuck = (facts.throttle != 0) | (facts.speed.abs() > rules.STOPPING_SPEED)
     grip = 0.5 + torch.where(stuck, 1 - facts.up[2].abs(), 0.0)
     pressed = facts.up * torch.where(facts.wheels > 0, -rules.GRAVITY * grip, 0.0)

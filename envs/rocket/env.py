@@ -34,7 +34,7 @@ from .match import (
 )
 from .observation import size
 from .players import SIDES
-from .recording import RocketRecorder, RocketRecording
+from .recording import RocketRecorder, RocketRecording, load_replay
 from .rewards import make_weights
 from .rocketsim.backend import PATIENCE, Simulators
 from .simulation import PLAIN, compiled_kernels
@@ -89,7 +89,7 @@ class Rocket(World):
         idle_seconds: without a touch of the ball, after which it is truncated, too.
         ramps: round the edges between walls, floor and ceiling; else walls are bumpers.
         compiled: compile what runs in every tick with ``torch.compile`` (a minute once; same results to rounding).
-        backend: what makes the ticks: ``"torch"``, here, or ``"rocketsim"``, the original simulator.
+        backend: maker of the ticks: ``"torch"``, here, or ``"rocketsim"``, the original simulator.
         workers: processes of that, at least one.
         worker_timeout: seconds in which one has to make a step, else it is taken for hung.
 
@@ -159,9 +159,7 @@ class Rocket(World):
         self._pool = StartPool(self._start, RocketOpening.restored)
         self.input_features = partial(DriverFeatures, observation, self.starts.cars)
         features = size(observation, self.starts.cars)
-        self._simulators = self._backend(backend, workers, compiled, ramps)
-        if self._simulators is not None:
-            self._simulators.patience = worker_timeout
+        self._simulators = self._backend(backend, workers, worker_timeout, compiled, ramps)
         lead, real = (num_worlds, self.starts.cars), {"dtype": dtype, "device": self.device}
         shown = {"observation": Unbounded(shape=(*lead, features), **real)}
         self.declare_specs(shown, action_spec(actions, lead, dtype, self.device), STATISTICS, self.starts.cars)
@@ -250,7 +248,7 @@ class Rocket(World):
 
     # -- the simulator's processes -----------------------------------------------------------------------------------
 
-    def _backend(self, backend: str, workers: int, compiled: bool, ramps: bool) -> Simulators | None:
+    def _backend(self, backend: str, workers: int, patience: float, compiled: bool, ramps: bool) -> Simulators | None:
         """The simulators that make the ticks instead of torch, if any."""
         if backend not in BACKENDS:
             raise ValueError(f"backend: {backend!r} is unknown, allowed: {', '.join(BACKENDS)}")
@@ -262,7 +260,7 @@ class Rocket(World):
             raise ValueError("compiled: only the torch backend has anything to compile")
         self.saves_episodes = False
         cars, ticks = self.starts.cars, self._options.tick_skip
-        return Simulators(self.num_worlds, cars, ticks, workers, ramps, self.float_dtype, self.device)
+        return Simulators(self.num_worlds, cars, ticks, workers, ramps, self.float_dtype, self.device, patience)
 
     @property
     def worker_failures(self) -> int:
@@ -301,7 +299,5 @@ class Rocket(World):
 
     @staticmethod
     def load_replay(path: str | Path) -> RocketRecording:
-        """See :mod:`envs.rocket.replay`."""
-        from .recording import load_replay
-
+        """See :func:`envs.rocket.recording.load_replay`."""
         return load_replay(path)

@@ -13,7 +13,7 @@ from . import rules
 _PLACE = 4096.0
 _GOAL_Y, _GOAL_Z = rules.HALF_LENGTH / _PLACE, rules.GOAL_HEIGHT / 2 / _PLACE
 _OTHER, _PAD = 13, 6
-_NEAR, _SMALL = 0.12, 1e-6  # 500 uu, and what keeps lengths from zero
+_NEAR, _SMALL = 0.12, 1e-6  # 500 uu, and an addend that keeps lengths from zero
 _SPEEDS, _SPINS = 1.5, 1.5
 
 
@@ -27,7 +27,7 @@ class DriverFeatures(nn.Module):
     to the car's, both in the car's axes, its spin, the direction from it to the rivals' goal in the car's axes, the
     cosine between this and the direction to the ball, the same of one's own goal, the ball's place and velocity on the
     pitch. Every other car: whether it is there, direction, nearness, relative velocity, boost, distance from the ball.
-    Then what the observation tells besides; of pads their place in the car's axes where they are listed by place.
+    Then the rest of the observation; of pads their place in the car's axes where they are listed by place.
 
     Args:
         kind: ``"rlbot180"`` or ``"compact"``.

@@ -24,7 +24,8 @@ class WheelGround(NamedTuple):
 
 _ROOT = math.sqrt(0.5)
 _FAR = 1.0e6
-_GOAL_REACH = 300.0  # from a goal within which its frame may be what is nearest
+_GOAL_REACH = 300.0  # uu from a goal within which its frame may be the nearest surface
+_STEPS = 6  # of the search for a curved surface
 _CLOSE = 0.01  # gap at which a ray has arrived
 
 
@@ -139,14 +140,13 @@ class Field:
             share_flat = torch.where(round_, b * scale, share_flat)
         return gap, torch.stack((share_wall * wall_x, share_wall * wall_y, share_flat * upward))
 
-    def trace(self, position: Tensor, rotation: Tensor, ball: Tensor, steps: int = 6) -> WheelGround:
+    def trace(self, position: Tensor, rotation: Tensor, ball: Tensor) -> WheelGround:
         """The points where the rays of the wheels meet field or ball, which bears a car as if it could not move.
 
         Args:
             position: ``[3, ...]`` of cars.
             rotation: ``[3, 3, ...]``.
             ball: ``[3, ...]`` its position.
-            steps: of the search for a curved surface.
         """
         forward, right, up = rotation.unbind(0)
         like = position[0]
@@ -154,7 +154,7 @@ class Field:
         start = position[:, None] + x * forward[:, None] + y * right[:, None] + rules.WHEEL_Z * up[:, None]
         down = -up[:, None]
         distance = torch.zeros_like(start[0])
-        for _ in range(steps):
+        for _ in range(_STEPS):
             gap, normal = self.inside(start + down * distance)
             arrived = gap.abs() < _CLOSE
             if self._is_nowhere(~arrived):

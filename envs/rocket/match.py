@@ -1,4 +1,4 @@
-"""A match around the simulation: steps of several ticks, their rewards, how episodes end, what is counted."""
+"""A match around the simulation: steps of several ticks, rewards, ends of episodes and statistics."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class RocketOutcome(NamedTuple):
 
 @dataclass(frozen=True)
 class RocketOpening:
-    """Matches at their beginning, and what they show."""
+    """Matches at their beginning, and their observations."""
 
     match: RocketMatch
     observation: Tensor  # [n, C, size]

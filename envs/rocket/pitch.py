@@ -154,6 +154,11 @@ def _grid(where: Array, period: float) -> Array:
     return np.abs(np.remainder(where + period / 2, period) - period / 2)
 
 
+def team_colour(car: int, cars: int) -> Colour:
+    """The colour of a car's team; the first half of the cars is blue."""
+    return TEAM_COLOURS[int(car >= cars // 2)]
+
+
 def above(points: Array) -> Array:
     """Points ``[..., 3]`` as drawn from above."""
     return np.stack((points[..., 1], -points[..., 0]), -1)
@@ -193,7 +198,7 @@ def draw_shadows(canvas: Canvas, now: RocketFrames) -> None:
         canvas.polygon(corners + height * _SHADOW, _BLACK, 0.5 - 0.2 * min(height / 1500, 1.0))
         if height > 60:
             at = above(now.position[car])
-            _stem(canvas, at, at + height * _SHADOW, TEAM_COLOURS[_team(now, car)])
+            _stem(canvas, at, at + height * _SHADOW, team_colour(car, len(now.boost)))
     height = max(float(now.ball_position[2]) - rules.BALL_REST, 0.0)
     at = above(now.ball_position)
     canvas.disc(at + height * _SHADOW, rules.BALL_RADIUS * _BALL_LARGER, _BLACK, 0.5 - 0.2 * min(height / 1500, 1.0))
@@ -210,7 +215,7 @@ def draw_cars(canvas: Canvas, now: RocketFrames, from_side: bool = False) -> Non
     project, depth = (beside, 0) if from_side else (above, 2)
     for car in sorted(now.there, key=lambda car: float(now.position[car, depth])):
         size = _LARGER * (1.0 if from_side else nearness(float(now.position[car, 2])))
-        colour = TEAM_COLOURS[_team(now, car)]
+        colour = team_colour(car, len(now.boost))
         if now.boosting[car]:
             _draw_flame(canvas, now, car, size, project)
         corners = _hull(project(_box(now, car, size)))
@@ -295,10 +300,6 @@ def draw_burst(canvas: Canvas, at: Array, share: float, reach: float, colour: Co
         canvas.streak(at + out * away, at + 0.7 * out * away, 60.0, _mixed(_WHITE, colour, share), 1 - share)
 
 
-def _team(now: RocketFrames, car: int) -> int:
-    return int(car >= len(now.boost) // 2)
-
-
 def _box(now: RocketFrames, car: int, size: float) -> Array:
     """The hitbox's corners ``[8, 3]``."""
     half = np.array(rules.HITBOX) / 2
@@ -307,7 +308,7 @@ def _box(now: RocketFrames, car: int, size: float) -> Array:
 
 
 def _cabin(now: RocketFrames, car: int, size: float) -> Array:
-    """The corners of what the driver sits under, which says which way is forward and up."""
+    """The corners of the cabin, which shows which way is forward and up."""
     (rear, front), across, (low, high) = _CABIN
     _, width, height = rules.HITBOX
     middle = rules.HITBOX_CENTRE[2]

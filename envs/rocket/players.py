@@ -41,13 +41,9 @@ class _Sight(NamedTuple):
     grounded: Tensor  # bool
 
 
-def rule_controls(state: RocketState, ahead: Forecast | None = None) -> Tensor:
-    """``[8, C, W]`` of :class:`~envs.rocket.driving.Control` for every car.
-
-    Args:
-        ahead: the balls' flights where they are known.
-    """
-    sight = _look(state, forecast(state.ball) if ahead is None else ahead)
+def rule_controls(state: RocketState) -> Tensor:
+    """``[8, C, W]`` of :class:`~envs.rocket.driving.Control` for every car."""
+    sight = _look(state, forecast(state.ball))
     chases = _is_nearest(state, sight)
     flies = _wants_to_fly(state, sight, chases)
     target = _target(state, sight, chases)

@@ -93,9 +93,9 @@ class RocketFrames:
         """The cars that are on the field in a single state."""
         return [int(car) for car in np.flatnonzero(self.gone == 0)]
 
-    def part(self, which: slice | None) -> RocketFrames:
-        """Some of the states; None makes a list of a single one."""
-        return RocketFrames(**{name: np.asarray(value)[which] for name, value in vars(self).items()})
+    def part(self, which: slice) -> RocketFrames:
+        """Some of the states."""
+        return RocketFrames(**{name: value[which] for name, value in vars(self).items()})
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,7 +162,7 @@ class RocketRecording(EpisodeRecording):
             np.savez_compressed(stream, **{_META: np.array(json.dumps(meta)), **vars(self.frames)})
 
     def at(self, clock: float) -> RocketFrames:
-        """The match after so many ticks; between two states, what moves is in between."""
+        """The match after so many ticks; between two states, moving things are in between."""
         clocks = self.frames.clock
         t = int(np.clip(np.searchsorted(clocks, clock, side="right") - 1, 0, len(clocks) - 1))
         now = {name: value[t] for name, value in vars(self.frames).items()}
@@ -188,19 +188,6 @@ def _between(now: Mapping[str, Array], after: Mapping[str, Array], share: float)
     up = up / np.maximum(np.linalg.norm(up, axis=-1, keepdims=True), 1e-6)
     mixed["rotation"] = np.stack((forward, np.cross(up, forward), up), 1)
     return mixed
-
-
-def snapshot(match: RocketMatch, world: int) -> RocketFrames:
-    """One world of a batch, see ``Rocket.worlds``.
-
-    Raises:
-        ValueError: there is no such world.
-    """
-    worlds = match.world.clock.shape[-1]
-    if not 0 <= world < worlds:
-        raise ValueError(f"world: {world} is not among the {worlds} worlds of the match")
-    rows = _packed(match, None, torch.tensor([world], device=match.world.clock.device))
-    return RocketRecording(_unpacked(rows, match.touches.shape[0])).at(-1.0)
 
 
 def _packed(match: RocketMatch, controls: Tensor | None, worlds: Tensor) -> Array:

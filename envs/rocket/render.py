@@ -1,4 +1,4 @@
-"""Pictures of Rocket: single worlds, frames of recorded episodes, animations."""
+"""Pictures of Rocket's episodes: the field from above, a strip from the side, and the numbers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from ..rendering.canvas import Canvas, Colour, Picture, box, width_of, write
 from ..rendering.films import Animation
 from . import rules
-from .match import RocketMatch
 from .pitch import (
     FAINT,
     PAPER,
@@ -29,9 +28,10 @@ from .pitch import (
     draw_pads,
     draw_shadows,
     draw_way,
+    team_colour,
 )
 from .prediction import forecast
-from .recording import ABSENT, RocketFrames, RocketRecording, snapshot
+from .recording import ABSENT, RocketFrames, RocketRecording
 from .state import Ball
 
 SIZE = (1280, 720)
@@ -52,19 +52,6 @@ _PLATE: Colour = (24, 29, 41)
 _ROW = 118  # of a car, in lines of 720
 
 Array = NDArray[Any]
-
-
-def draw_world(match: RocketMatch, world: int, size: tuple[int, int] = SIZE) -> Picture:
-    """One world of a batch as it stands, uint8 ``[H, W, 3]``; without what was before, such as the ball's trail.
-
-    Args:
-        match: see ``Rocket.worlds``.
-        size: width and height in pixels.
-
-    Raises:
-        ValueError: there is no such world, or the size is too small.
-    """
-    return RocketAnimation(RocketRecording(snapshot(match, world).part(None)), size).draw()
 
 
 def overview(recording: RocketRecording) -> Picture:
@@ -92,9 +79,7 @@ class RocketAnimation(Animation):
         self.recording, self.layout, self.size = recording, RocketPictureLayout(size), size
         frames = recording.frames
         self._touches = np.cumsum(frames.touches, 0)
-        hits = [(t, car) for t, car in zip(*np.nonzero(frames.touches))]
-        self._hits = [(float(frames.clock[t]), int(car)) for t, car in hits]
-        self._crashes = self._found_crashes()
+        self._hits = [(float(frames.clock[t]), int(car)) for t, car in zip(*np.nonzero(frames.touches))]
 
     @property
     def span(self) -> tuple[float, float]:
@@ -124,14 +109,19 @@ class RocketAnimation(Animation):
             draw_flight(canvas, path, landing, from_side)
             draw_ball(canvas, now, trail, from_side, ring)
             draw_cars(canvas, now, from_side)
-        self._write_numbers(picture, now)
-        self._draw_events(top, side, clock + pause)
+        half = len(now.boost) // 2
+        for car in now.there if half > 1 else ():
+            x, y = above(now.position[car]) * layout.scale + np.array(layout.above)
+            write(picture, f"{car % half + 1}", x, y - 15 * layout.unit, layout.points(11), PAPER, 0.5, bold=True)
+        self._draw_bursts(top, side, clock + pause)
         goals = self.recording.goals if clock >= float(frames.clock[-1]) else (0, 0)
         t = int(np.searchsorted(frames.clock, clock, side="right")) - 1
         draw_panels(picture, layout, now, self.recording.players, goals, self._touches[max(t, 0)].tolist())
         draw_clock(picture, layout, now, self.recording.title)
         if pause > 0.3 * _BURST_TICKS:
-            self._draw_end(picture)
+            ends = zip(goals, ("BLUE SCORES", "ORANGE SCORES"), TEAM_COLOURS)
+            text, colour = next(((text, colour) for goal, text, colour in ends if goal), ("NO GOAL", _DRAW))
+            draw_banner(picture, layout, text, colour)
         return picture
 
     def _draw_ways(self, top: Canvas, side: Canvas, clock: float) -> None:
@@ -140,41 +130,28 @@ class RocketAnimation(Animation):
         every = max(1, len(until) // _WAY_POINTS)
         for car in range(frames.cars):
             if frames.gone[0, car] == 0:
-                colour = TEAM_COLOURS[int(car >= frames.cars // 2)]
-                draw_way(top, until.position[::every, car], colour)
+                draw_way(top, until.position[::every, car], team_colour(car, frames.cars))
         for canvas, from_side in ((top, False), (side, True)):
             draw_way(canvas, until.ball_position[::every], PAPER, from_side)
 
-    def _draw_end(self, picture: Picture) -> None:
-        for goals, colour, name in zip(self.recording.goals, TEAM_COLOURS, ("BLUE", "ORANGE")):
-            if goals:
-                draw_banner(picture, self.layout, f"{name} SCORES", colour)
-                return
-        draw_banner(picture, self.layout, "NO GOAL", _DRAW)
-
-    def _draw_events(self, top: Canvas, side: Canvas, clock: float) -> None:
-        last = self.recording.frames
-        bursts = [*self._crashes]
-        if last.goal[-1]:
-            colour = TEAM_COLOURS[0 if last.goal[-1] > 0 else 1]
-            bursts.append((float(last.clock[-1]), last.ball_position[-1], 1500.0, colour))
-        for begun, at, reach, colour in bursts:
+    def _draw_bursts(self, top: Canvas, side: Canvas, clock: float) -> None:
+        for begun, at, reach, colour in self._bursts:
             share = (clock - begun) / _BURST_TICKS
             if 0 <= share < 1:
                 draw_burst(top, above(at), share, reach, colour)
                 draw_burst(side, beside(at), share, 0.6 * reach, colour)
 
-    def _found_crashes(self) -> list[tuple[float, Array, float, Colour]]:
-        """When and where cars were demolished."""
-        frames = self.recording.frames
+    @cached_property
+    def _bursts(self) -> list[tuple[float, Array, float, Colour]]:
+        """Explosions, demolished cars and the goal: time, place, reach in uu and colour."""
+        frames, goals = self.recording.frames, self.recording.goals
         begun = (frames.gone[1:] > 0) & (frames.gone[:-1] == 0)
-        half = frames.cars // 2
-        return [
-            (float(frames.clock[t + 1]), frames.position[t, car], 420.0, TEAM_COLOURS[int(car >= half)])
+        bursts = [
+            (float(frames.clock[t + 1]), frames.position[t, car], 420.0, team_colour(car, frames.cars))
             for t, car in zip(*np.nonzero(begun))
         ]
-
-    # -- the ball ------------------------------------------------------------------------------------------------
+        last = (float(frames.clock[-1]), frames.ball_position[-1], 1500.0)
+        return bursts + [(*last, colour) for goal, colour in zip(goals, TEAM_COLOURS) if goal]
 
     def _trail(self, clock: float) -> Array:
         first = max(float(self.recording.frames.clock[0]), clock - _TRAIL_TICKS)
@@ -182,11 +159,11 @@ class RocketAnimation(Animation):
         return np.stack([self.recording.at(time).ball_position for time in times])
 
     def _ring(self, clock: float) -> Colour | None:
-        """Whose colour the ball has round it, for a moment after a touch."""
+        """The colour of the ring round the ball for a moment after a touch: that of the car's team."""
         for when, car in reversed(self._hits):
             if when <= clock:
-                team = int(car >= self.recording.frames.cars // 2)
-                return TEAM_COLOURS[team] if clock - when <= _RING_TICKS else None
+                recent = clock - when <= _RING_TICKS
+                return team_colour(car, self.recording.frames.cars) if recent else None
         return None
 
     @cached_property
@@ -212,16 +189,6 @@ class RocketAnimation(Animation):
             return path[2::2], None
         last = max(int(bounces[0]) - 1, 1)  # the lowest point may already be after the bounce
         return path[2 : last + 1 : 2], _landing(path, last)
-
-    # -- numbers on cars -----------------------------------------------------------------------------------------
-
-    def _write_numbers(self, picture: Picture, now: RocketFrames) -> None:
-        half, layout = len(now.boost) // 2, self.layout
-        if half == 1:
-            return
-        for car in now.there:
-            x, y = above(now.position[car]) * layout.scale + np.array(layout.above)
-            write(picture, f"{car % half + 1}", x, y - 15 * layout.unit, layout.points(11), PAPER, 0.5, bold=True)
 
 
 def _landing(path: Array, last: int) -> Array | None:

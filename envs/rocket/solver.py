@@ -26,7 +26,7 @@ class Moved(NamedTuple):
 
     Attributes:
         velocity, spin: with everything that acts in this tick.
-        shift, twist: moves out of what it is in, beside its velocity: uu, rad.
+        shift, twist: moves out of a penetration, beside its velocity: uu, rad.
     """
 
     velocity: Tensor
@@ -103,10 +103,10 @@ def relax(rows: Tensor, wanted: Tensor, active: Tensor, friction: Sequence[float
         friction: coefficients of the ``K`` contacts; empty where there are normals only.
         sweeps: over all rows.
     """
-    if not torch.compiler.is_compiling():
-        return _relax_in_place(rows, wanted, active, friction, sweeps)
     count = len(active)
     matrix = (rows[:, None] * rows).sum(2)
+    if not torch.compiler.is_compiling():
+        return _relaxed_in_place(matrix, wanted, active, friction, sweeps)
     inverse = 1 / matrix.diagonal(dim1=0, dim2=1).transpose(0, 1).clamp_min(1.0e-12)
     off = (matrix * inverse[:, None]) * (1 - torch.eye(len(rows), dtype=rows.dtype, device=rows.device))[..., None]
     aims = wanted * inverse
@@ -124,10 +124,9 @@ def relax(rows: Tensor, wanted: Tensor, active: Tensor, friction: Sequence[float
     return torch.stack(impulses)
 
 
-def _relax_in_place(rows: Tensor, wanted: Tensor, active: Tensor, friction: Sequence[float], sweeps: int) -> Tensor:
-    """:func:`relax` with fewer and larger operations, for eager code."""
+def _relaxed_in_place(matrix: Tensor, wanted: Tensor, active: Tensor, friction: Sequence[float], sweeps: int) -> Tensor:
+    """:func:`relax` with fewer and larger operations, for eager code; overwrites ``matrix``."""
     count = len(active)
-    matrix = (rows[:, None] * rows).sum(2)
     diagonal = matrix.diagonal(dim1=0, dim2=1)
     inverse = (1 / diagonal.clamp_min(1.0e-12)).T.contiguous()
     matrix.mul_(inverse[:, None])

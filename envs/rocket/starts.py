@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from . import rules
-from .state import Ball, Cars, RocketState, new_ball, new_cars, new_state, replaced, team_signs
+from .state import Cars, RocketState, new_ball, new_cars, new_state, replaced, team_signs
 from .vectors import constant, from_angles
 
 _AIRBORNE = 0.4  # share of cars in the air in random states
@@ -71,9 +71,7 @@ class RocketStarts:
         flying = share >= self.kick_offs + self.random_states
         state = states[0]
         for where, other in zip((anywhere, flying), states[1:]):
-            cars = replaced(state.cars, other.cars, where)
-            pairs = zip(state.ball.own, other.ball.own)
-            ball = Ball(**{name: torch.where(where, new, old) for (name, old), (_, new) in pairs})
+            cars, ball = replaced(state.cars, other.cars, where), replaced(state.ball, other.ball, where)
             state = state.replace(cars=cars, ball=ball)
         return state.replace(cars=self._without_absent(state.cars))
 

@@ -174,6 +174,6 @@ def team_turns(cars: int, like: Tensor) -> Tensor:
     return torch.stack((signs, signs, torch.ones_like(signs)))
 
 
-def replaced(cars: Cars, fresh: Cars, where: Tensor) -> Cars:
-    """Cars with those of ``where [C, W]`` bool taken from others."""
-    return cars.replace(**{name: torch.where(where, getattr(fresh, name), old) for name, old in cars.own})
+def replaced(record: Fields, fresh: Fields, where: Tensor) -> Fields:
+    """A record with the tensors of another ``where`` (bool, broadcastable against the last dimensions)."""
+    return record.replace(**{name: torch.where(where, getattr(fresh, name), old) for name, old in record.own})

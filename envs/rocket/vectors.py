@@ -29,9 +29,9 @@ def length(vector: Tensor) -> Tensor:
     return dot(vector, vector).sqrt()
 
 
-def unit(vector: Tensor, tiny: float = 1.0e-9) -> Tensor:
+def unit(vector: Tensor) -> Tensor:
     """The vector with length 1; zeros stay zeros."""
-    return vector / length(vector).clamp_min(tiny)
+    return vector / length(vector).clamp_min(1.0e-9)
 
 
 def to_local(rotation: Tensor, vector: Tensor) -> Tensor:

@@ -21,8 +21,7 @@ from ..state import Ball, RocketState, new_cars
 from .meshes import mesh_folder
 from .worker import BALL, CAR, EVENTS, SharedArrays, WorkerShare, parts, sizes, work
 
-PATIENCE = 60.0
-"""Seconds in which a worker has to make a step, else it is taken for hung."""
+PATIENCE = 60.0  # s for a step
 _TO_BEGIN = 300.0  # s, as thousands of matches take a while
 _STEP = b"s"
 _IN_VAIN = 3  # steps in a row in which a worker may fail
@@ -31,8 +30,8 @@ _IN_VAIN = 3  # steps in a row in which a worker may fail
 class Simulators:
     """W matches in the original simulator, shared out among worker processes.
 
-    A worker that dies, or does not answer within :data:`PATIENCE`, is replaced: its worlds stay as they were before the
-    step, are reported as lost, and should begin anew. The first time there is a warning.
+    A worker that dies, or does not answer in time, is replaced: its worlds stay as they were before the step, are
+    reported as lost, and should begin anew. The first time there is a warning.
 
     Args:
         num_worlds, cars: W, C.
@@ -40,10 +39,10 @@ class Simulators:
         workers: processes, at least one, at most one for each world.
         ramps: see :func:`~envs.rocket.rocketsim.meshes.mesh_folder`.
         dtype, device: of states and events.
+        patience: seconds in which a worker has to make a step, else it is taken for hung.
 
     Attributes:
         failures: how many workers have been replaced.
-        patience: instead of :data:`PATIENCE`.
 
     Raises:
         ValueError: the simulator is not installed, or there are no meshes where they should be.
@@ -58,10 +57,11 @@ class Simulators:
         ramps: bool,
         dtype: torch.dtype,
         device: torch.device,
+        patience: float = PATIENCE,
     ) -> None:
         if importlib.util.find_spec("RocketSim") is None:
             raise ValueError("backend: rocketsim needs the extra 'rocketsim': pip install 'rlstack[rocketsim]'")
-        self.failures, self.patience = 0, PATIENCE
+        self.failures, self.patience = 0, patience
         self._in_vain: Counter[int] = Counter()
         self._cars = cars
         self._kind: dict[str, Any] = {"dtype": dtype, "device": device}
@@ -106,10 +106,10 @@ class Simulators:
         """A step of all worlds.
 
         Args:
-            state: what they are like, for those that get lost.
+            state: of all worlds before the step, for those that get lost.
             controls: ``[8, C, W]``.
 
-        Returns the state after it, what happened in it, and which worlds were lost ``[W]`` bool.
+        Returns the state after it, its events, and which worlds were lost ``[W]`` bool.
 
         Raises:
             WorkersFailed: a worker fails again and again.

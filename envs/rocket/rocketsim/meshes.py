@@ -149,7 +149,7 @@ def _post(side: int, end: float, point: tuple[float, float], which: int) -> Poin
 
 
 def _goal(builder: _Builder, end: float, shape: Profile) -> None:
-    """A box without a front, and what closes the round at the floor beside the posts."""
+    """A box without a front, and the surfaces that close the round at the floor beside the posts."""
     wide, line, back, top = (
         rules.GOAL_HALF_WIDTH * end,
         end * rules.HALF_LENGTH,

@@ -190,7 +190,7 @@ class RocketSimMatch:
     def place(self, world: WorldViews) -> None:
         """Begins as the views of a row say."""
         rs = self._rs
-        # New cars: what an old one's wheels were told last would reach into the new match.
+        # New cars: the controls of an old one's wheels would reach into the new match.
         for car in self._cars.values():
             self._arena.remove_car(car)
         present = [seat for seat in range(self._seats) if not math.isinf(world.cars[seat][_PLACES["gone"]][0])]

@@ -21,7 +21,6 @@ from envs.rocket.recording import (
     RocketRecorder,
     RocketRecording,
     load_replay,
-    snapshot,
 )
 
 STEP = 8  # ticks
@@ -117,9 +116,6 @@ def test_recorders_of_nothing_and_nobody_are_errors() -> None:
         RocketRecorder(env, [0, 1], ["one"])
     with pytest.raises(ValueError, match="nothing recorded"):
         RocketRecorder(env, [0]).recordings()
-    env.reset()
-    with pytest.raises(ValueError, match="world: 2 is not among the 2 worlds"):
-        snapshot(env.worlds, 2)
 
 
 def test_a_wrapped_world_is_recorded_too() -> None:

@@ -16,7 +16,7 @@ from envs.rendering.films import save_animation
 from envs.rocket.env import Rocket
 from envs.rocket.pitch import BLUE, ORANGE, RocketPictureLayout, background
 from envs.rocket.recording import RocketFrames, RocketRecorder, RocketRecording
-from envs.rocket.render import RocketAnimation, draw_world
+from envs.rocket.render import RocketAnimation
 from tests.exhaustive import exhaustive
 
 SIZE = (640, 360)
@@ -113,16 +113,6 @@ def test_the_landing_is_where_the_ball_comes_down() -> None:
     assert landing is not None
     assert np.linalg.norm(landing[:2] - recording.frames.ball_position[down, :2]) < 40.0
     assert RocketAnimation(empty(), SIZE)._flight(empty().at(0.0))[1] is None
-
-
-def test_a_world_as_it_stands_looks_like_its_recording() -> None:
-    env = Rocket(num_worlds=2, blue=2, orange=1, seed=1)
-    env.reset()
-    recorder = RocketRecorder(env, [1], [""])
-    recorder.add()
-    picture = draw_world(env.worlds, 1, SIZE)
-    assert picture.shape == (360, 640, 3) and picture.dtype == np.uint8
-    np.testing.assert_array_equal(picture, RocketAnimation(recorder.recordings()[0], SIZE).draw())
 
 
 @exhaustive("size", [(640, 360), (1000, 360), (640, 800), (1920, 1080)])
