@@ -130,16 +130,13 @@ def hydra_command(
     return decorate
 
 
-def open_group(group: str) -> Callable[[list[str]], list[str]]:
+def open_group(*groups: str) -> Callable[[list[str]], list[str]]:
     """For :func:`hydra_command`: ``group.key=value`` is taken although the configuration has no such key.
 
     A key that is unknown is then known only where the component is built.
     """
-
-    def rewrite(arguments: list[str]) -> list[str]:
-        return [f"++{entry}" if entry.startswith(f"{group}.") else entry for entry in arguments]
-
-    return rewrite
+    starts = tuple(f"{group}." for group in groups)
+    return lambda arguments: [f"++{entry}" if entry.startswith(starts) else entry for entry in arguments]
 
 
 def quoted(word: str) -> str:

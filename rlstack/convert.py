@@ -68,23 +68,26 @@ def run(cfg: DictConfig) -> None:
         warnings.simplefilter("always", UserWarning)
         agent, original, frames = _converted(config, env)
     compared = _compare(agent, original, str(config.path))
-    agent_config, total, state = to_plain(agent.config), agent.total_frames, agent.state_dict()
-    out = Path(str(config.out))
-    source = {"kind": config.kind, "path": str(config.path)}
-    content = {"agent": agent_config, "env": env_config, "total_frames": total, "converted_from": source}
+    out, total, name = Path(str(config.out)), agent.total_frames, agent.config.name
+    content = {
+        **{"agent": to_plain(agent.config), "env": env_config, "total_frames": total},
+        "converted_from": {"kind": config.kind, "path": str(config.path)},
+    }
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        write_checkpoint(out, {"frames": frames, "agent": state, "config": content}, frames)
+        write_checkpoint(out, {"frames": frames, "agent": agent.state_dict(), "config": content}, frames)
     except (OSError, RuntimeError) as error:  # the latter of torch's writer
         raise ConfigError(f"out: {out} cannot be written ({reason(error)})") from None
     for note in notes:
         if "start fresh" in str(note.message):
             print(f"note: {note.message}")
-    print(f"{agent_config['name']} of {sum(p.numel() for p in agent.parameters()):,} parameters; {compared}")
+    print(f"{name} of {sum(p.numel() for p in agent.parameters()):,} parameters; {compared}")
     print(f"wrote {out}")
     print(f"evaluate it:  python -m rlstack.evaluate checkpoint={out}")
-    given = overrides(_changed(agent))
-    shown = " ".join(("agent=" + agent_config["name"], *([given] if given else []), _world_given(config, env_config)))
+    # The options that differ from the yaml of the same name.
+    usual = to_plain(build(type(agent).Config, load_group("agent", name), "agent"))
+    changed = overrides({key: value for key, value in content["agent"].items() if value != usual[key]})
+    shown = " ".join(filter(None, (f"agent={name}", changed, _world_given(config, env_config))))
     print(f"train it on:  python -m rlstack.train init={out} {shown} total_frames={total}")
 
 
@@ -177,12 +180,6 @@ def _compare(agent: Agent, original: Any, path: str) -> str:
     if found.wrong:
         raise ConfigError(f"{path}: converted, it acts otherwise on {found.wrong} of {_INPUTS} random observations")
     return f"{found} on {_INPUTS} random observations"
-
-
-def _changed(agent: Agent) -> dict[str, Any]:
-    """The options that differ from the yaml of the same name."""
-    ours = to_plain(build(type(agent).Config, load_group("agent", agent.config.name), "agent"))
-    return {key: value for key, value in to_plain(agent.config).items() if value != ours[key]}
 
 
 def _world_given(config: ConvertConfig, env: dict[str, Any]) -> str:

@@ -39,22 +39,26 @@ def run(cfg: DictConfig) -> None:
 
     from rlstack.diagnostics import comparison, report
     from rlstack.diagnostics.diagnosis import described, diagnose
-    from rlstack.runs.run_directory import removed_if_empty
+    from rlstack.runs.run_directory import make_first_free, make_folder, removed_if_empty
+    from rlstack.training.run import run_name
 
     before = None if config.compare is None else comparison.read(config.compare)
     measured = prepare(config, plain)
-    folder = output_folder(config, measured)
+    name = run_name(measured.config.agent, measured.config.env, measured.config.seed)
+    if config.output is None:
+        folder = make_first_free(Path("runs") / f"diagnosis_{name}_{time.strftime('%Y%m%d-%H%M%S')}", "output")
+    else:
+        folder = make_folder(Path(config.output), "output")
     print(report.heading(described(measured)), flush=True)
     with removed_if_empty(folder):
         diagnosis = diagnose(
             measured, config.test, lambda name, found: print("\n".join(report.section(name, found)), flush=True)
         )
-    file = folder / "diagnosis.json"
-    write_json(file, diagnosis)
-    written = [file]
-    if config.plots:
-        picture = folder / "diagnosis.png"
-        written += [picture] if report.save_picture(picture, diagnosis) else []
+    written = [folder / "diagnosis.json"]
+    write_json(written[0], diagnosis)
+    picture = folder / "diagnosis.png"
+    if config.plots and report.save_picture(picture, diagnosis):
+        written.append(picture)
     print("\n".join(report.verdict_lines(diagnosis["verdict"])))
     if before is not None:
         print("\n" + "\n".join(comparison.lines(diagnosis, before, str(config.compare))))
@@ -90,22 +94,6 @@ def prepare(config: DiagnoseConfig, plain: dict[str, Any]) -> MeasuredTraining:
         torch.set_num_threads(training.threads)
     check_buildable(training)
     return measured
-
-
-def output_folder(config: DiagnoseConfig, measured: MeasuredTraining) -> Path:
-    """The folder of the results.
-
-    Raises:
-        ConfigError: the folder cannot be made.
-    """
-    from rlstack.runs.run_directory import make_first_free, make_folder
-    from rlstack.training.run import run_name
-
-    c = measured.config
-    name = f"diagnosis_{run_name(c.agent, c.env, c.seed)}_{time.strftime('%Y%m%d-%H%M%S')}"
-    if config.output is None:
-        return make_first_free(Path("runs") / name, "output")
-    return make_folder(Path(config.output), "output")
 
 
 main = hydra_command("diagnose", open_group("agent"))(run)

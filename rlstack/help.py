@@ -1,4 +1,4 @@
-"""What the command line tells about itself: help, the agents and worlds there are, and tab completion for bash.
+"""The command line's account of itself: help, the agents and worlds there are, and tab completion for bash.
 
 ``rlstack train --help``, ``rlstack agents``, ``rlstack envs rocket``, ``eval "$(rlstack completion)"``.
 """
@@ -188,7 +188,7 @@ complete -o nospace -o default -F _rlstack rlstack"""
 
 
 def candidates(line: str) -> list[str]:
-    """How the last word of a command line could go on; what is complete ends with a space.
+    """The words that the last one of a command line could become; what is complete ends with a space.
 
     Args:
         line: up to the cursor, from ``rlstack`` on.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from omegaconf import DictConfig
 
 from envs.working import working
-from rlstack.command import given_keys, hydra_command
+from rlstack.command import given_keys, hydra_command, open_group
 from rlstack.config import ConfigError, Interval, build, catalogue, conf_dir, to_plain
 from rlstack.config.errors import missing_option
 
@@ -268,10 +268,9 @@ def _env_of(players: dict[str, Source]) -> dict[str, Any]:
 
 def train_arguments(given: list[str]) -> list[str]:
     """Replaces the word ``train`` by the league's world, so that recipes for it are found."""
-    opened = [f"++{entry}" if entry.startswith(("agent.", "env.")) else entry for entry in given]
     world = [] if any(entry.startswith("env=") for entry in given) else _group_of(given)
     result: list[str] = []
-    for entry in opened:
+    for entry in open_group("agent", "env")(given):
         result += world if entry in (TRAIN, f"command={TRAIN}") else [entry]
     return result
 

@@ -282,11 +282,7 @@ def _own_player(env: EnvBase, world: str, name: str) -> ActingPolicy:
     return ScriptedPolicy(env, chosen)
 
 
-def _arguments(arguments: list[str]) -> list[str]:
-    return open_group("env")(open_group("agent")(arguments))
-
-
-main = hydra_command("watch", _arguments)(run)
+main = hydra_command("watch", open_group("env", "agent"))(run)
 
 if __name__ == "__main__":
     main()

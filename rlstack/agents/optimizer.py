@@ -151,8 +151,7 @@ class Optimizer:
         shares = [1.0] if len(parts) == 1 else [len(part) / len(batch) for part in parts]
         values, infos = [], []
         for part, share in zip(parts, shares):
-            with self.autocast():
-                value, info = loss(part)
+            value, info = self._forward(loss, part)
             value = value if share == 1 else value * share
             self._scaler.scale(value).backward(inputs=self.parameters)
             values.append(value.detach())
@@ -175,6 +174,11 @@ class Optimizer:
         torch._foreach_copy_(gradients, means[: len(gradients)])
         value, *told = means[len(gradients) :]
         return value, {**info, **dict(zip(scalars, told))}
+
+    def _forward(self, loss: Loss, part: TensorDictBase) -> tuple[Tensor, Info]:
+        """A function of its own, whose time :mod:`rlstack.diagnostics` takes."""
+        with self.autocast():
+            return loss(part)
 
     def autocast(self, enabled: bool = True) -> AbstractContextManager[Any]:
         """A context in which networks run in the precision of the forward passes."""

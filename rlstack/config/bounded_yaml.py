@@ -29,7 +29,7 @@ def read_text(path: Path) -> str:
 
 
 def _expanded(node: yaml.Node, known: dict[int, int | None]) -> int:
-    """How many entries a node stands for, those of its aliases included."""
+    """The number of entries that a node stands for, those of its aliases included."""
     if id(node) in known:
         count = known[id(node)]
         if count is None:

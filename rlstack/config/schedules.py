@@ -18,7 +18,7 @@ FractionOrFrames = Annotated[int | float, Interval(low=0)]
 
 @dataclass(frozen=True)
 class ScheduleConfig:
-    """How a value moves from ``start`` to ``end``; see :func:`make_schedule` for the formulas.
+    """The way of a value from ``start`` to ``end``; see :func:`make_schedule` for the formulas.
 
     Attributes:
         kind: the shape of the curve.
@@ -139,11 +139,6 @@ class _Curve:
     config: ScheduleConfig
     warmup: float
     duration: float
-
-    @property
-    def constant(self) -> bool:
-        """It never changes."""
-        return self.config.kind == "constant" and not self.warmup
 
     def __call__(self, frames: int) -> float:
         c = self.config
