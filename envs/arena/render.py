@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from ..rendering.canvas import Canvas, Colour, Picture, box, write
 from ..rendering.films import Animation
-from .recording import ArenaRecording, ArenaSnapshot, snapshot
+from .recording import ArenaRecording, ArenaSnapshot
 from .rules import ArenaRules
-from .state import ArenaState
 
 Array = NDArray[Any]
 
@@ -89,19 +88,6 @@ def overview(recording: ArenaRecording) -> Picture:
     tile = renderer.draw(recording.frames[-1], title=recording.title)
     renderer.draw_way(tile, [frame.position for frame in recording.frames])
     return tile
-
-
-def draw_world(state: ArenaState, world: int, rules: ArenaRules, size: tuple[int, int] = SIZE) -> Picture:
-    """One world of a batch as it stands, uint8 ``[H, W, 3]``; without explosions, which need what was before.
-
-    Args:
-        state: see ``Arena.worlds``.
-        rules: see ``Arena.rules``.
-
-    Raises:
-        ValueError: there is no such world, or the size is too small.
-    """
-    return ArenaRenderer(rules, size).draw(snapshot(state, world, rules))
 
 
 class ArenaRenderer:

@@ -105,15 +105,13 @@ class MeasuredTraining:
         return () if compiled else world_hooks(self.config.env["name"]).observing
 
 
-def repeat(
-    function: Callable[[], Any], seconds: float, clock: Callable[[], float], least: int = 3, warm_up: int = 1
-) -> list[float]:
-    """Calls a function for so many seconds; returns the seconds of every call but the first ones."""
+def repeat(function: Callable[[], Any], seconds: float, clock: Callable[[], float], warm_up: int = 1) -> list[float]:
+    """Calls a function for so many seconds, three times at least; returns the seconds of each after the warm-up."""
     for _ in range(warm_up):
         function()
     durations: list[float] = []
     begin = now = clock()
-    while len(durations) < least or now - begin < seconds:
+    while len(durations) < 3 or now - begin < seconds:
         before = clock()
         function()
         now = clock()

@@ -48,14 +48,13 @@ def play_episode(
     world: str,
     options: Mapping[str, Any],
     seed: int = 0,
-    device: torch.device | str = "cpu",
 ) -> RewardBreakdown:
     """Plays one episode in the world as evaluations build it.
 
     Raises:
         ConfigError: the world does not report the terms of its reward.
     """
-    env: Any = evaluation_world(world, options, 1, device, seed)
+    env: Any = evaluation_world(world, options, 1, "cpu", seed)
     env.set_seed(seed)
     root = env.reset()
     names = [name for name in root.get("episode", TensorDict()).keys() if name.startswith(PREFIX)]  # noqa: SIM118

@@ -136,14 +136,14 @@ def run_policy(path: str, env: EnvBase, which: str = "latest", explore: bool = F
     return agent.policy(explore=explore)
 
 
-def initialise(agent: Agent, path: str | Path, which: str = "latest") -> None:
+def initialise(agent: Agent, path: str | Path) -> None:
     """Gives an agent the networks and targets of a checkpoint; its optimisers, counters and schedules stay new.
 
     Raises:
         ConfigError: no sound checkpoint, or networks that do not fit; it says what to give for them to fit.
     """
     try:
-        file = checkpoint_file(Path(path), which)
+        file = checkpoint_file(Path(path), "latest")
         state = read_agent(file)
     except (CheckpointError, ConfigError) as error:
         raise ConfigError(f"init: {str(error).removeprefix('checkpoint: ')}") from None

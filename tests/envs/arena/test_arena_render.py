@@ -13,7 +13,7 @@ import torch
 
 from envs.arena import render
 from envs.arena.env import Arena
-from envs.arena.recording import ArenaRecorder, ArenaRecording
+from envs.arena.recording import ArenaRecorder, ArenaRecording, snapshot
 from envs.arena.render import (
     BULLET,
     ENEMY,
@@ -26,8 +26,9 @@ from envs.arena.render import (
     WHITE,
     ArenaAnimation,
     ArenaRenderer,
-    draw_world,
 )
+from envs.arena.rules import ArenaRules
+from envs.arena.state import ArenaState
 from envs.rendering.canvas import Picture
 from envs.rendering.films import save_animation
 from tests.envs.arena.pictured import (
@@ -45,6 +46,10 @@ from tests.envs.arena.pictured import (
 
 SMALL = (320, 256)
 PLACES = [(SHIP_AT, WHITE), (ENEMY_AT, ENEMY), (SPAWNER_AT, SPAWNER), (SHOT_AT, WHITE), (BULLET_AT, BULLET)]
+
+
+def draw_world(state: ArenaState, world: int, rules: ArenaRules, size: tuple[int, int] = SIZE) -> Picture:
+    return ArenaRenderer(rules, size).draw(snapshot(state, world, rules))
 
 
 def draw_frame(episode: ArenaRecording, step: float | None, size: tuple[int, int] = SIZE) -> Picture:
