@@ -64,7 +64,7 @@ def loss_class(name: str) -> type[LossModule]:
     return found
 
 
-class TorchRL(OffPolicy):
+class OffPolicyTorchRL(OffPolicy):
     """An agent around a ``LossModule`` that learns from a replay buffer."""
 
     config: TorchRLConfig

@@ -23,6 +23,7 @@ from rlstack.agents import Agent
 from rlstack.agents.off_policy import OffPolicy
 from rlstack.agents.on_policy import OnPolicy
 from rlstack.agents.optimizer import Optimizer
+from rlstack.agents.split import Split
 from rlstack.runs.run_directory import RunDirectory
 from rlstack.training.hooks import Hook
 from rlstack.training.loggers import MetricLogger
@@ -45,7 +46,7 @@ PARTS = {
 }
 """The parts of an iteration in their order, and what belongs to them."""
 _UPDATE_PARTS = ("sample", "forward, loss", "backward", "clip", "optimiser", "targets", OTHER)
-_LOSSES = ("critic_loss", "actor_loss", "alpha_loss")  # of agents without an objective of their own
+_LOSSES = ("critic_loss", "actor_loss", "alpha_loss", "forward")  # of agents without an objective of their own
 _BESIDE = ("advantages", "memory")  # once for a batch of data
 _WORLD = {
     **{"_advance": "simulate", "_step": "simulate", "_take": "simulate"},
@@ -281,7 +282,7 @@ def measure_learning(measured: MeasuredTraining) -> dict[str, Any]:
 def _watch_updates(sections: Sections, training: Training) -> None:
     agent = training.agent
     sections.watch(agent, "learn", "learn")
-    for part in [] if agent.compiler else getattr(agent, "parts", [agent]):
+    for part in [] if agent.compiler else agent.parts if isinstance(agent, Split) else [agent]:
         owner, losses = (part, ("objective",)) if hasattr(part, "objective") else (part.loss, _LOSSES)
         for name in losses:
             if hasattr(owner, name):

@@ -6,6 +6,7 @@ A world's recordings draw themselves (:class:`envs.recording.EpisodeRecording`).
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -140,7 +141,29 @@ class LiveEpisode:
         return f"episode {self.number}, step {self.steps}" + (f": {told}" if told else "")
 
 
-class RecordedAnimation:
+class LiveAnimation(ABC):
+    """An episode in play, each step of which it takes down."""
+
+    _episode: LiveEpisode
+
+    @property
+    def over(self) -> bool:
+        return self._episode.over
+
+    @property
+    def caption(self) -> str:
+        return self._episode.caption
+
+    def grow(self) -> None:
+        self._episode.step()
+        self._take()
+
+    @abstractmethod
+    def _take(self) -> None:
+        """Takes down the present state."""
+
+
+class RecordedAnimation(LiveAnimation):
     """An episode in play, drawn from the recording that the world's recorder makes of it.
 
     Args:
@@ -158,16 +181,7 @@ class RecordedAnimation:
     def per_second(self) -> float:
         return self._animation.per_second
 
-    @property
-    def over(self) -> bool:
-        return self._episode.over
-
-    @property
-    def caption(self) -> str:
-        return self._episode.caption
-
-    def grow(self) -> None:
-        self._episode.step()
+    def _take(self) -> None:
         self._recorder.add()
 
     def _latest(self) -> Animation:
@@ -184,7 +198,7 @@ class RecordedAnimation:
         return self._latest().draw(time, pause)
 
 
-class RenderedAnimation:
+class RenderedAnimation(LiveAnimation):
     """An episode in play whose env draws its present state (``render``): the latest pictures are kept.
 
     Raises:
@@ -196,22 +210,10 @@ class RenderedAnimation:
         self.per_second = hooks_of(episode.env).pictures_per_second
         self._take()
 
-    @property
-    def over(self) -> bool:
-        return self._episode.over
-
-    @property
-    def caption(self) -> str:
-        return self._episode.caption
-
     def _take(self) -> None:
         picture = np.asarray(self._episode.env.render())[..., :3]
         height, width = (length - length % 2 for length in picture.shape[:2])  # as films need it
         self._pictures.append(picture[:height, :width].copy())
-
-    def grow(self) -> None:
-        self._episode.step()
-        self._take()
 
     @property
     def span(self) -> tuple[float, float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
@@ -180,6 +180,16 @@ class Loss(LossModule):
         """The loss of a batch, of a critic alone."""
         loss, metrics = self.critic_loss(tensordict)
         return self.told(tensordict, {"loss_critic": loss}, metrics)
+
+    def regression(
+        self, error: Callable[..., Tensor], values: Sequence[Tensor], target: Tensor, tensordict: TensorDictBase
+    ) -> tuple[list[Tensor], Metrics]:
+        """The mean error of each critic's values ``[..., 1]`` to one target, and what is to be reported of it."""
+        metrics = {"value": values[0].detach().mean(), "target": target.mean()}
+        if self.weight(tensordict) is None:
+            return [error(value, target) for value in values], metrics
+        metrics["td_error"] = (target - torch.stack(tuple(values)).detach()).abs().mean(0).squeeze(-1)
+        return [self.mean(error(value, target, reduction="none"), tensordict) for value in values], metrics
 
     def told(self, tensordict: TensorDictBase, losses: Metrics, metrics: Metrics) -> TensorDict:
         """The result of :meth:`forward`; the errors go into the input, where a prioritised buffer looks for them."""

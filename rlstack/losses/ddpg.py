@@ -73,11 +73,7 @@ class DDPGLoss(Loss):
         """The sum over the critics, and what is to be reported of it."""
         target, action = self.target_value(tensordict), tensordict.get(self.tensor_keys.action)
         values = [self.value(critic, tensordict, action) for critic in self.critics]
-        metrics = {"value": values[0].detach().mean(), "target": target.mean()}
-        if self.weight(tensordict) is None:
-            return torch.stack([self.error(value, target) for value in values]).sum(), metrics
-        errors = [self.mean(self.error(value, target, reduction="none"), tensordict) for value in values]
-        metrics["td_error"] = (target - torch.stack(values).detach()).abs().mean(0).squeeze(-1)
+        errors, metrics = self.regression(self.error, values, target, tensordict)
         return torch.stack(errors).sum(), metrics
 
     def actor_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, Metrics]:

@@ -156,14 +156,8 @@ class SACLoss(Loss):
     def critic_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, Metrics]:
         """The sum over both critics, and what is to be reported of it."""
         target, values = self.target_value(tensordict), self.taken_values(tensordict)
-        if self.weight(tensordict) is None:
-            losses = [mse_loss(value, target) for value in values]
-        else:
-            losses = [self.mean(mse_loss(value, target, reduction="none"), tensordict) for value in values]
-        metrics = {"value": values[0].detach().mean(), "target": target.mean()}
+        losses, metrics = self.regression(mse_loss, values, target, tensordict)
         metrics |= {"critic_1": losses[0].detach(), "critic_2": losses[1].detach()}
-        if self.weight(tensordict) is not None:
-            metrics["td_error"] = (target - torch.stack(values).detach()).abs().mean(0).squeeze(-1)
         return losses[0] + losses[1], metrics
 
     def actor_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, Metrics]:

@@ -44,6 +44,20 @@ def everything(agent: Any) -> dict[str, Any]:
     return {"agent": agent.state_dict(), "replay": agent.replay_state()}
 
 
+def both_go_on(agent: Any, other: Any, parts: list[Any], frames: list[int]) -> list[list[Tensor]]:
+    """What an agent, and another that is restored from it, hold once both have learned the same parts."""
+    saved, random = through_a_file(everything(agent)), torch.get_rng_state()
+    other.load_state_dict(saved["agent"])
+    other.load_replay_state(saved["replay"])
+    outcomes = []
+    for each in (agent, other):
+        torch.set_rng_state(random)
+        for part, count in zip(parts, frames, strict=True):
+            each.learn(part, count)
+        outcomes.append(leaves(everything(each)))
+    return outcomes
+
+
 @exhaustive(("name", "discrete"), CASES)
 def test_a_restored_agent_goes_on_exactly(name: str, discrete: bool) -> None:
     env = plain(discrete)
@@ -89,15 +103,7 @@ def test_the_published_memory_goes_on_too() -> None:
     parts = [env.experience(agent, 3, 1) for _ in range(40)]
     for k, part in enumerate(parts[:30]):
         agent.learn(part, 3 * (k + 1))
-    saved, random = through_a_file(everything(agent)), torch.get_rng_state()
-    other.load_state_dict(saved["agent"])
-    other.load_replay_state(saved["replay"])
-    outcomes = []
-    for each in (agent, other):
-        torch.set_rng_state(random)
-        for k, part in enumerate(parts[30:]):
-            each.learn(part, 93 + 3 * k)
-        outcomes.append(leaves(everything(each)))
+    outcomes = both_go_on(agent, other, parts[30:], list(range(93, 123, 3)))
     assert agent.updates > 0 and equal(*outcomes)
 
 

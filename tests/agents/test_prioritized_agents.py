@@ -13,7 +13,7 @@ from rlstack.agents import make_agent
 from rlstack.config import ConfigError
 from tests.agents.recall import Recall
 from tests.agents.small_agents import CASES, ON_POLICY, equal, plain, small
-from tests.agents.test_agents_going_on import everything, leaves, through_a_file
+from tests.agents.test_agents_going_on import both_go_on
 
 OFF_POLICY = [(name, discrete) for name, discrete in CASES if name not in ON_POLICY]
 PRIORITIZED: dict[str, Any] = {
@@ -133,15 +133,7 @@ def test_a_restored_agent_goes_on_exactly(name: str, discrete: bool) -> None:
     parts = [env.experience(agent, 3, 10) for _ in range(4)]
     for k, part in enumerate(parts[:2]):
         agent.learn(part, 30 * (k + 1))
-    saved, random = through_a_file(everything(agent)), torch.get_rng_state()
-    other.load_state_dict(saved["agent"])
-    other.load_replay_state(saved["replay"])
-    outcomes = []
-    for each in (agent, other):
-        torch.set_rng_state(random)
-        for k, part in enumerate(parts[2:]):
-            each.learn(part, 90 + 30 * k)
-        outcomes.append(leaves(everything(each)))
+    outcomes = both_go_on(agent, other, parts[2:], [90, 120])
     assert agent.updates > 2 and equal(*outcomes)
 
 

@@ -28,7 +28,7 @@ def reach(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     (tmp_path / "reach.py").write_text(source, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
-    yield importlib.import_module("reach").Reach
+    yield importlib.import_module("reach").PointMass
     del sys.modules["reach"]
 
 
@@ -67,7 +67,7 @@ def test_it_trains_by_its_path(reach: Any, tmp_path: Path) -> None:
     words = [
         "agent=ppo",
         "env=own",
-        "env.name=reach:Reach",
+        "env.name=reach:PointMass",
         "++env.num_worlds=4",
         "total_frames=64",
         "agent.hidden=[8]",

@@ -24,6 +24,7 @@ from rlstack.training.loop import Training
 from rlstack.training.self_check import self_check
 from tests.agents.recall import Recall
 from tests.exhaustive import exhaustive
+from tests.training.test_loop import assert_same
 
 MEMORY = {"kind": "lstm", "size": 8, "sequence_length": 4}
 AGENTS: dict[str, dict[str, Any]] = {
@@ -67,20 +68,6 @@ def start(folder: Path, plain: dict[str, Any]) -> Training:
 def state_of(path: Path) -> dict[str, Any]:
     state = read_checkpoint(path)
     return {key: value for key, value in state.items() if key not in ("time", "config")}
-
-
-def assert_same(one: Any, other: Any, where: str = "state") -> None:
-    if isinstance(one, dict):
-        assert one.keys() == other.keys(), where
-        for key in one:
-            assert_same(one[key], other[key], f"{where}[{key!r}]")
-    elif isinstance(one, list | tuple):
-        for index, (left, right) in enumerate(zip(one, other, strict=True)):
-            assert_same(left, right, f"{where}[{index}]")
-    elif isinstance(one, torch.Tensor):
-        assert torch.equal(one, other), where
-    else:
-        assert one == other, where
 
 
 @exhaustive("name", list(AGENTS))

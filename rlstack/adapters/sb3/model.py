@@ -25,7 +25,7 @@ from rlstack.files.safe_load import first_line, load_json, load_tensors
 
 from .networks import (
     ACTIVATIONS,
-    ActorCritic,
+    ActorCriticNetwork,
     Layers,
     QNetwork,
     RecurrentActorCritic,
@@ -203,7 +203,7 @@ def _network(algorithm: str, weights: Weights, activation: str, discrete: bool) 
     if algorithm in ("DQN", "SAC"):
         network = (QNetwork if algorithm == "DQN" else SquashedGaussian)(weights, activation)
     else:
-        kind = RecurrentActorCritic if algorithm == "RecurrentPPO" else ActorCritic
+        kind = RecurrentActorCritic if algorithm == "RecurrentPPO" else ActorCriticNetwork
         network = kind(weights, activation, discrete)
     if weights.left:
         raise ConfigError(f"the network has layers of an unknown kind: {', '.join(sorted(weights.left)[:3])}")

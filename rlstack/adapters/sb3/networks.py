@@ -158,7 +158,7 @@ class _Heads(SB3Network):
         return out.argmax(-1) if deterministic else torch.distributions.Categorical(logits=out).sample()
 
 
-class ActorCritic(_Heads, FeedForward):
+class ActorCriticNetwork(_Heads, FeedForward):
     """PPO and A2C. Outputs: ``value [N, 1]``, and ``logits [N, n]`` or ``mean`` and ``log_std [N, n]``."""
 
     def outputs(self, features: Tensor) -> dict[str, Tensor]:
@@ -193,7 +193,7 @@ class RecurrentActorCritic(_Heads):
         return tuple(states)
 
     def outputs(self, features: Tensor, state: State, starts: Tensor) -> tuple[dict[str, Tensor], State]:
-        """One step: outputs as of :class:`ActorCritic`, and the state after it.
+        """One step: outputs as of :class:`ActorCriticNetwork`, and the state after it.
 
         Args:
             features: ``[N, F]``.
