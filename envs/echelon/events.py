@@ -113,14 +113,15 @@ def unfold(states: State, orders: Tensor, tables: Tables, options: EchelonOption
         total: Tally | None = None
         started = now
         told = with_rival(started, told, tables, options, KERNELS)
-        for sub, (before, now, tally) in enumerate(sub_steps(started, told, tables, plain), 1):
+        for sub, (after, tally) in enumerate(sub_steps(started, told, tables, plain), 1):
             ticks = started.steps.round().long() * SUB_STEPS + sub
-            found.append((ticks.cpu().numpy(), _arrays(ticks, before, now, tally)))
+            found.append((ticks.cpu().numpy(), _arrays(ticks, now, after, tally)))
+            now = after
             total = tally if total is None else total.plus(tally)
         if total is not None and int(length.max()) > done + 1:
-            after = _concluded(started, now, total, tables, options)
+            concluded = _concluded(started, now, total, tables, options)
             here = State(**{name: value.index_copy(-1, left, new)
-                            for (name, value), (_, new) in zip(here.items(), after.items())})  # fmt: skip
+                            for (name, value), (_, new) in zip(here.items(), concluded.items())})  # fmt: skip
     order = np.argsort(np.concatenate([ticks for ticks, _ in found]), kind="stable")
     return SubSteps(*(np.concatenate(rows)[order] for rows in zip(*(steps for _, steps in found))))
 

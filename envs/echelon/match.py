@@ -163,7 +163,7 @@ def play(
     )
     total: Tally | None = None
     sub = SubStepOptions(kernels.step, options.vent_blocks_fire, smoke, options.which)
-    for _, after, tally in sub_steps(started, orders, tables, sub):
+    for after, tally in sub_steps(started, orders, tables, sub):
         state = after
         total = tally if total is None else total.plus(tally)
     assert total is not None
@@ -182,17 +182,14 @@ def with_rival(
     return torch.cat((orders, rival[None].to(orders.dtype)))
 
 
-def sub_steps(
-    state: State, orders: Tensor, tables: Tables, sub: SubStepOptions
-) -> Iterator[tuple[State, State, Tally]]:
-    """The sub-steps of a decision: the state before each, the state after it, and what happened."""
+def sub_steps(state: State, orders: Tensor, tables: Tables, sub: SubStepOptions) -> Iterator[tuple[State, Tally]]:
+    """Takes the sub-steps of a decision: the state after each, and what happened."""
     count = lucky_numbers(tables.packs)
     luck = draws(state.key, state.steps, SUB_STEPS * count, 0).to(state.hp.dtype)
     state = state.replace(focus=orders[:, rules.TARGET].contiguous())
     for part in luck.split(count):
-        before = state
         state, tally = advance(state, orders, tables, part, sub)
-        yield before, state, tally
+        yield state, tally
 
 
 def conclude(
