@@ -11,6 +11,7 @@ import ast
 import re
 import shlex
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -31,6 +32,9 @@ _SUFFIXES = (".zip", ".npz", ".pt", ".pth", ".onnx", ".json")
 _HARMLESS = re.compile(r"https?://.*|(cpu|cuda|mps|xpu):\d+")
 """Addresses and devices, whose first words may be modules."""
 _LOCAL = ("auto", "local")
+
+_PARSING = threading.Lock()
+"""Python before 3.13 counts the depth of what several threads parse together, and fails (CPython issue 106905)."""
 
 _granted: ContextVar[frozenset[str]] = ContextVar("granted", default=frozenset())
 
@@ -201,7 +205,8 @@ def _source(module: str) -> tuple[ast.Module | None, str]:
         return None, ""
     package = module if spec.submodule_search_locations is not None else module.rpartition(".")[0]
     try:
-        return ast.parse(Path(spec.origin).read_bytes()), package
+        with _PARSING:
+            return ast.parse(Path(spec.origin).read_bytes()), package
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return None, ""
 

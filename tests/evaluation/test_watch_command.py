@@ -15,6 +15,7 @@ from omegaconf import open_dict
 
 import envs
 from rlstack import make_agent, watch
+from rlstack.command import open_group
 from rlstack.config import ConfigError, conf_dir, load_group, to_plain
 from rlstack.evaluation.pictures import LiveEpisode, animate, numbers
 from rlstack.runs.checkpoint import write_checkpoint
@@ -43,7 +44,7 @@ def config(**changes: Any) -> watch.WatchConfig:
 
 def command(*overrides: str) -> None:
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        cfg = compose("watch", watch._arguments(list(overrides)), return_hydra_config=True)
+        cfg = compose("watch", open_group("env", "agent")(list(overrides)), return_hydra_config=True)
     HydraConfig.instance().set_config(cfg)  # as hydra.main does
     with open_dict(cfg):
         del cfg["hydra"]
