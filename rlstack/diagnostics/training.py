@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDictBase, TensorDictParams
 from tensordict.nn import TensorDictModuleBase
 from torch.utils.benchmark import Timer
 from torch.utils.flop_counter import FlopCounterMode
@@ -264,6 +264,9 @@ def measure_learning(measured: MeasuredTraining) -> dict[str, Any]:
     parts[OTHER] = 1e3 * seconds["learn"] / updates
     took = sum(parts.values())
     usual = run.update_of(1)
+    # torch's counter of operations cannot follow the functional networks of TorchRL's losses.
+    modules = (part for network in getattr(run.agent, "networks", {}).values() for part in network.modules())
+    countable = usual is not None and not any(isinstance(part, TensorDictParams) for part in modules)
     batch = usual[0] if usual else run.sequences.numel()
     return {
         "updates": updates,
@@ -273,7 +276,7 @@ def measure_learning(measured: MeasuredTraining) -> dict[str, Any]:
         "parts_ms": parts,
         "beside_ms": {name: 1e3 * seconds[name] / calls[name] for name in _BESIDE if calls[name]},
         "samples_per_second": 1e3 * batch / took,
-        "matrix_products": None if usual is None else _matrix_products(measured, usual[1], took),
+        "matrix_products": _matrix_products(measured, usual[1], took) if usual and countable else None,
         "threads": [] if usual is None else over_threads(measured, usual[1]),
         "sweep": _sweep(measured, run),
     }

@@ -120,6 +120,14 @@ def test_a_policy_from_elsewhere_acts_but_does_not_learn(tmp_path: Path, capsys:
         diagnose(*options, "test=learn")
 
 
+def test_a_loss_of_torchrl_is_measured_but_for_its_matrix_products(tmp_path: Path) -> None:
+    """Torch's counter of operations cannot follow functional networks."""
+    options = ["agent=torchrl_ppo", *ON_POLICY[1:]]
+    diagnose(*options, "test=learn", f"output={tmp_path / 'out'}")
+    learn = result(tmp_path / "out")["tests"]["learn"]
+    assert learn["matrix_products"] is None and learn["ms_per_update"] > 0
+
+
 def prepared(*overrides: str) -> MeasuredTraining:
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         plain = to_plain(compose("train", ["agent=ppo", "device=cpu", *overrides]))
