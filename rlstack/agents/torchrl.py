@@ -224,7 +224,9 @@ class LossParts:
         acting = [name for kind in _ACTING for name, network in networks.items() if network.kind == kind]
         if not acting:
             raise ConfigError(f"agent.networks: none of them can act, one must be of kind {', '.join(_ACTING)}")
-        built = {name: [self._network(network) for _ in range(network.copies)] for name, network in networks.items()}
+        # On the device before the loss takes them: moved later, their buffers would no longer be those of the loss.
+        dtype, device = self.interface.dtype, agent.device
+        built = {name: [self._network(c).to(dtype).to(device) for _ in range(c.copies)] for name, c in networks.items()}
         self.kind, self.actor = networks[acting[0]].kind, built[acting[0]][0]
         self.loss = self._loss({name: parts[0] if len(parts) == 1 else parts for name, parts in built.items()})
         agent.add_network("loss", self.loss)
