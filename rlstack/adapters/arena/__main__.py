@@ -107,7 +107,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     plain["env"] |= {"style": style, "num_worlds": os.cpu_count() or 1}
     plain["agent"] |= options
     plain["checkpoint"]["every"] = _CHECKPOINT_EVERY
-    plain |= {"total_frames": done + given.steps, "run_dir": str(Path("runs") / "ppo" / f"style{style}" / name)}
+    folder = Path("runs") / "ppo" / f"style{style}"
+    taken = len(list(folder.glob(f"{name}*")))  # by runs that began in the same second
+    plain |= {"total_frames": done + given.steps, "run_dir": str(folder / (f"{name}_{taken}" if taken else name))}
     train(plain, [StackFiles(style, loaded, given.reset_timesteps)])
 
 
