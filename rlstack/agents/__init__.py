@@ -29,7 +29,7 @@ _AGENTS: dict[str, str] = {
     "td3": "rlstack.agents.td3:TD3",
     "sac": "rlstack.agents.sac:SAC",
     "acqn": "rlstack.agents.acqn:ACQN",
-    "torchrl": "rlstack.agents.torchrl:OffPolicyTorchRL",
+    "torchrl": "rlstack.agents.torchrl:AroundLoss",
     "legacy": "rlstack.agents.legacy:Legacy",
 }
 

@@ -64,24 +64,40 @@ def loss_class(name: str) -> type[LossModule]:
     return found
 
 
-class OffPolicyTorchRL(OffPolicy):
-    """An agent around a ``LossModule`` that learns from a replay buffer."""
+class AroundLoss(Agent):
+    """The part of an agent around a ``LossModule`` that does not depend on how data reach it."""
 
-    config: TorchRLConfig
     Config = TorchRLConfig
+    config: TorchRLConfig
+    parts: LossParts
 
     def build(self) -> None:
+        """Makes the loss with its networks, optimisers and targets."""
         self.parts = LossParts(self)
         self.loss, self.actor = self.parts.loss, self.parts.actor
 
     @classmethod
     def of(cls, config: TorchRLConfig) -> type[Agent]:
         """The class for the data that a configuration asks for."""
-        return cls if config.data == "replay" else OnPolicyTorchRL
+        return OffPolicyTorchRL if config.data == "replay" else OnPolicyTorchRL
 
     @classmethod
     def check(cls, interface: Interface) -> None:
-        _check(interface)
+        if not interface.continuous and (interface.choices is None or len(interface.choices) != 1):
+            raise ConfigError(
+                "agent.algorithm=torchrl takes continuous actions or one discrete action, the env has "
+                f"{interface.describe_action()}"
+            )
+
+    def compile(self, compiler: Compiler) -> None:
+        raise CannotCompile("a loss of TorchRL swaps parameters in and out of its networks")
+
+    def imitation_loss(self, observation: Any, action: Tensor, mask: Tensor | None) -> Tensor:
+        return self.parts.imitation_loss(observation, action, mask)
+
+
+class OffPolicyTorchRL(AroundLoss, OffPolicy):
+    """An agent around a ``LossModule`` that learns from a replay buffer."""
 
     def exploit(self, observation: Any, mask: Tensor | None = None) -> Tensor:
         return self.parts.best(self.normalized(observation), mask)
@@ -100,32 +116,18 @@ class OffPolicyTorchRL(OffPolicy):
         self.reprioritize(batch, info)
         return metrics
 
-    def _update_targets(self, frames: int) -> None:
-        self.parts.move_targets(self.updates)
-
-    def compile(self, compiler: Compiler) -> None:
-        raise CannotCompile("a loss of TorchRL swaps parameters in and out of its networks")
-
-    def imitation_loss(self, observation: Any, action: Tensor, mask: Tensor | None) -> Tensor:
-        return self.parts.imitation_loss(observation, action, mask)
+    def move_targets(self) -> None:
+        self.parts.move_targets()
 
 
-class OnPolicyTorchRL(Agent):
+class OnPolicyTorchRL(AroundLoss):
     """An agent around a ``LossModule`` that learns from what its present policy has gathered."""
-
-    config: TorchRLConfig
-    Config = TorchRLConfig
 
     def __init__(self, config: TorchRLConfig, interface: Interface, total_frames: int, device: torch.device) -> None:
         super().__init__(config, interface, total_frames, device)
-        self.parts = LossParts(self)
-        self.loss, self.actor = self.parts.loss, self.parts.actor
+        self.build()
         if self.parts.kind != "actor":
             raise ConfigError(f"agent.networks: data=rollout needs a network of kind actor, not {self.parts.kind}")
-
-    @classmethod
-    def check(cls, interface: Interface) -> None:
-        _check(interface)
 
     def policy(self, explore: bool | None = None) -> Policy:
         extras = () if explore is False else ("log_prob", "raw_action")
@@ -155,9 +157,9 @@ class OnPolicyTorchRL(Agent):
         for _ in range(c.epochs if least else 0):
             order = torch.randperm(len(batch), device=self.device)
             for rows in order.tensor_split(max(round(least / c.minibatch_size), 1)):
-                self.updates += 1
                 metrics, _ = self.parts.step(batch[rows], self.updates)
-                self.parts.move_targets(self.updates)
+                self.updates += 1
+                self.parts.move_targets()
         return metrics
 
     @torch.no_grad()
@@ -173,16 +175,14 @@ class OnPolicyTorchRL(Agent):
         entries = sequences.select("log_prob", "action_mask", strict=False).set("next", after)
         entries.set("observation", self.normalized(sequences.get("observation")))
         entries.set("action", sequences.get("raw_action"))
-        return self._kept(self.parts.with_advantage(entries), sequences)
+        batch = self._kept(self.parts.with_advantage(entries), sequences)
+        advantage = getattr(self.loss.tensor_keys, "advantage", None)
+        if self.config.normalize_advantage and advantage is not None:  # over those who were there to decide
+            batch.set(advantage, normalized(batch.get(advantage)))
+        return batch
 
     def expected_updates(self) -> float:
         return self.total_frames * self.config.epochs / self.config.minibatch_size
-
-    def compile(self, compiler: Compiler) -> None:
-        raise CannotCompile("a loss of TorchRL swaps parameters in and out of its networks")
-
-    def imitation_loss(self, observation: Any, action: Tensor, mask: Tensor | None) -> Tensor:
-        return self.parts.imitation_loss(observation, action, mask)
 
 
 def renormalized(network: Any, wanted: bool = True) -> nn.Module:
@@ -193,14 +193,6 @@ def renormalized(network: Any, wanted: bool = True) -> nn.Module:
     if layers:
         network.trunk = nn.Sequential(*layers, BatchRenorm1d(network.output.in_features))
     return network
-
-
-def _check(interface: Interface) -> None:
-    if not interface.continuous and (interface.choices is None or len(interface.choices) != 1):
-        raise ConfigError(
-            "agent.algorithm=torchrl takes continuous actions or one discrete action, the env has "
-            f"{interface.describe_action()}"
-        )
 
 
 class LossParts:
@@ -408,15 +400,9 @@ class LossParts:
     def with_advantage(self, sequences: TensorDictBase) -> TensorDictBase:
         """Sequences ``[B, T]`` with what the loss's value estimator adds: advantages and value targets."""
         estimator, keys = self.loss.value_estimator, self.loss.tensor_keys
-        if estimator is None or not hasattr(keys, "advantage"):
-            return sequences
-        parameters = {
-            "params": self.loss.critic_network_params,
-            "target_params": self.loss.target_critic_network_params,
-        }
-        estimator(sequences, **parameters)
-        if self.config.normalize_advantage:
-            sequences.set(keys.advantage, normalized(sequences.get(keys.advantage)))
+        if estimator is not None and hasattr(keys, "advantage"):
+            loss = self.loss
+            estimator(sequences, params=loss.critic_network_params, target_params=loss.target_critic_network_params)
         return sequences
 
     def inputs(self, batch: TensorDictBase) -> TensorDictBase:
@@ -436,7 +422,7 @@ class LossParts:
                 _, norm, info = self.agent.optimizers[name].minimize(self._told, batch)
                 norms.append(norm)
         metrics = {f"loss/{name.removeprefix('loss_')}": value for name, value in info.items() if not value.dim()}
-        return {**metrics, "grad/all": torch.stack(norms).max()}, info
+        return {**metrics, "grad/all": torch.stack(norms).max() if norms else 0.0}, info
 
     def _told(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
         """The sum of the losses of a batch, and all that the loss tells of it."""
@@ -448,9 +434,9 @@ class LossParts:
             info["td_error"] = error.detach().reshape(len(batch), -1).mean(-1)
         return torch.stack([out.get(name) for name in names]).sum(), info
 
-    def move_targets(self, update: int) -> None:
-        """One step of every target towards its network, each ``target_every`` updates."""
-        if self._targets is not None and update % (self.config.target_every or 1) == 0:
+    def move_targets(self) -> None:
+        """Moves every target one step towards its network."""
+        if self._targets is not None:
             self._targets.step()
 
 

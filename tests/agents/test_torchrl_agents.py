@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +158,41 @@ def test_optimisers_may_have_rates_and_rhythms_of_their_own() -> None:
         moved.append(not torch.equal(actor[0], next(made.actor.parameters())))
         actor = [parameter.detach().clone() for parameter in made.actor.parameters()]
     assert moved in ([True, False, True, False], [False, True, False, True])
+
+
+def test_an_update_at_which_no_optimiser_is_due_changes_nothing() -> None:
+    env, optimizers = numbers(), {"all": {"networks": ["actor", "qvalue", "log_alpha"], "lr": 0.01, "every": 2}}
+    made = agent(env, optimizers=optimizers, frames_per_update=32)
+    moved = []
+    for step in range(1, 5):
+        before = [parameter.detach().clone() for parameter in made.parameters()]
+        made.learn(env.experience(made, 4, 8), 32 * step)
+        moved.append(not all(torch.equal(old, new) for old, new in zip(before, made.parameters(), strict=True)))
+    assert moved == [True, False, True, False]
+
+
+def test_targets_move_every_so_many_frames() -> None:
+    env, moves = numbers(), []
+    made = agent(env, target_every=64, frames_per_update=32)
+    for step in range(1, 5):
+        before = made.loss.target_qvalue_network_params.clone()
+        made.learn(env.experience(made, 4, 8), 32 * step)
+        moves.append(not (made.loss.target_qvalue_network_params == before).all())
+    assert moves == [False, True, False, True]
+
+
+def test_advantages_are_normalised_over_those_who_are_there() -> None:
+    env = choices()
+    made = make_agent("torchrl_ppo", env, 10_000, **TINY)
+    experience = env.experience(made, 4, 16)
+    made.interface = replace(made.interface, group="agents")  # whose members come and go
+    experience["active"][:, 8:] = False
+    experience["next", "reward"][:, 8:] = 1e3
+    advantage = made.rollout(experience)["advantage"]
+    assert advantage.shape == (32, 1)
+    assert float(advantage.mean()) == pytest.approx(0, abs=1e-5) and float(advantage.std()) == pytest.approx(
+        1, abs=1e-3
+    )
 
 
 @pytest.mark.parametrize(
