@@ -37,7 +37,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 $(EXTRAS_STAMP): $(STAMP)
-	@$(PIP_INSTALL) --quiet -e '.[dev,box2d,classic,export,mujoco,pettingzoo,rocketsim,sb3,sweep]'
+	@$(PIP_INSTALL) --quiet -e '.[dev,box2d,classic,export,mujoco,offline,pettingzoo,rocketsim,sb3,sweep]'
 	@touch $@
 
 train: $(STAMP) ## train with the shipped defaults; ARGS="seed=1 ..." overrides
@@ -90,7 +90,7 @@ wheel: $(STAMP) ## build the wheel into dist/
 	$(PY) -m build --no-isolation --wheel --outdir dist .
 
 pins: $(STAMP) ## rewrite constraints.txt from what .venv holds
-	@{ grep '^#' constraints.txt; $(PY) -m pip freeze --all --exclude-editable --exclude pip --exclude rlstack \
+	@{ grep '^#' constraints.txt; $(PY) -m pip freeze --all --exclude-editable --exclude pip --exclude rlstack-torchrl \
 		| sed -E 's/^(torch==[^+]+)\+.*/\1/; /^(torch|torchrl|tensordict)==/!s/$$/ ; python_version >= "3.11"/'; } > constraints.tmp
 	@mv constraints.tmp constraints.txt
 	@touch $(STAMP)

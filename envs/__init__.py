@@ -1,6 +1,6 @@
 """Batched worlds for TorchRL. ``envs.make(name, **options)`` builds one.
 
-Importing the package makes ``rlstack/Arena-v0`` and ``rlstack/MarineNav-v0`` known to Gymnasium, see ``envs.faces``.
+Importing the package makes ``rlstack/Arena-v0`` and others known to Gymnasium, see ``envs.faces``.
 """
 
 from __future__ import annotations
@@ -22,6 +22,18 @@ def __getattr__(name: str) -> Any:
     from . import registry
 
     return getattr(registry, name)
+
+
+def parallel_env(world: str, **options: Any) -> Any:
+    """A world of several agents as a PettingZoo ``ParallelEnv`` (extra ``pettingzoo``).
+
+    Args:
+        world: a name or path for :func:`make`, such as ``rocket``.
+        options: of the world.
+    """
+    from .faces.parallel import ParallelWorld
+
+    return ParallelWorld(world, **options)
 
 
 register_faces()

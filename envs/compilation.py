@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 _listeners: list[Callable[[str], None]] = []
+_under_way: list[tuple[str, float]] = []
 
 
 @contextmanager
@@ -21,6 +22,11 @@ def telling(listener: Callable[[str], None]) -> Iterator[None]:
         yield
     finally:
         _listeners.remove(listener)
+
+
+def under_way() -> str:
+    """What is being compiled at this moment, and for how long, such as ``worlds, 12 s``; empty where nothing is."""
+    return ", ".join(f"{what}, {time.monotonic() - begun:.0f} s" for what, begun in _under_way)
 
 
 class Compiled:
@@ -70,6 +76,8 @@ class Compiled:
         if not self._begun:
             _tell(f"compiling {self.what}, which takes about a minute, less if it has been compiled before ...")
         begin = time.monotonic()
+        if not self._begun:
+            _under_way.append((self.what, begin))
         try:
             result = self._fast(*arguments)
         except Exception as error:
@@ -80,6 +88,9 @@ class Compiled:
             if not _tell(line):
                 warnings.warn(line, stacklevel=2)
             return self.function(*arguments)
+        finally:
+            if not self._begun:
+                _under_way.pop()
         if not self._begun:
             self._begun = True
             _tell(f"compiled {self.what}, {time.monotonic() - begin:.0f} s")

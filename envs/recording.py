@@ -11,7 +11,7 @@ import torch
 from typing_extensions import Self
 
 if TYPE_CHECKING:
-    from .rendering.canvas import Picture
+    from .rendering.canvas import Legend, Picture
     from .rendering.films import Animation
 
 
@@ -33,6 +33,10 @@ class EpisodeRecording(ABC):
     @abstractmethod
     def overview(self) -> Picture:
         """The whole episode in a small picture, uint8 ``[H, W, 3]``. ``trajectories.png`` of evaluations."""
+
+    def legend(self) -> Legend:
+        """What is to be seen in its pictures. ``trajectories.png``, ``rlstack watch`` in a terminal."""
+        return ()
 
     def named(self, players: tuple[str, str], title: str = "") -> Self:
         """The same game with the names of its players. Leagues."""

@@ -198,6 +198,12 @@ class WorldHooks:
         """Takes the noise of what agents perceive from elsewhere, None for the world's own. Evaluation."""
         raise NotImplementedError(f"{type(self).__name__} has no noise that could come from elsewhere")
 
+    def players(self) -> Mapping[str, Callable[[Any], Tensor]]:
+        """Players that come with a world without sides, by name: functions of an observation ``[...]`` that return
+        actions ``[...]``. ``rlstack evaluate`` and ``rlstack watch`` with ``policy=<name>``.
+        """
+        return {}
+
     def sides(self) -> Sides | None:
         """The two sides that its agents are; None for a world in which nobody plays against anybody. Play."""
         return None
@@ -225,7 +231,7 @@ class WorldHooks:
     def render(self) -> Any:
         """A picture of the first world as it stands, uint8 ``[height, width, 3]``.
 
-        ``rlstack watch``, for a world without recordings.
+        Films of ``rlstack watch`` and of evaluations, for a world without recordings.
         """
         raise NotImplementedError(f"{type(self).__name__} draws no pictures")
 

@@ -1,7 +1,10 @@
 """rlstack: a modular training stack on TorchRL.
 
-Programmatic face: :func:`make_collector`, :func:`make_agent`, :func:`flatten_agents`, :func:`load`,
-:func:`imitate`; worlds come from ``envs.make``.
+Commands as functions: :func:`train`, :func:`evaluate`, :func:`watch`, :func:`report`, :func:`compare`,
+:func:`list_runs`, :func:`list_zoo`, :func:`export`, :func:`convert`, :func:`league`, :func:`diagnose`,
+:func:`rewards`, :func:`demo`.
+Parts: :func:`make_collector`, :func:`make_agent`, :func:`flatten_agents`, :func:`load`, :func:`imitate`; worlds come
+from ``envs.make``.
 """
 
 from __future__ import annotations
@@ -12,16 +15,53 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["export_policy", "flatten_agents", "imitate", "load", "load_policy", "make_agent", "make_collector"]
+__all__ = [
+    "ConfigError",
+    "RunError",
+    "compare",
+    "convert",
+    "demo",
+    "diagnose",
+    "evaluate",
+    "export",
+    "export_policy",
+    "flatten_agents",
+    "imitate",
+    "league",
+    "list_runs",
+    "list_zoo",
+    "load",
+    "load_policy",
+    "make_agent",
+    "make_collector",
+    "report",
+    "rewards",
+    "train",
+    "watch",
+]
 
 if TYPE_CHECKING:
     from .adapters.exporting import export_policy
     from .agents import make_agent
     from .agents.foreign import load_policy
+    from .compare import compare
+    from .config.errors import ConfigError, RunError
+    from .convert import convert
     from .data.collector import make_collector
     from .data.flatten import flatten_agents
+    from .demo import demo
+    from .diagnose import diagnose
+    from .evaluate import evaluate
+    from .export import export
+    from .league import league
+    from .list_runs import list_runs
+    from .list_zoo import list_zoo
+    from .report import report
+    from .rewards import rewards
     from .runs.loading import load
+    from .train import train
     from .training.imitation import imitate
+    from .watch import watch
 
 
 def place_working_folder() -> None:
@@ -57,7 +97,14 @@ if sys.argv[:1] == ["-m"]:  # a command is about to start
     place_working_folder()
 _check_neighbour()
 
+_COMMANDS = {
+    *("compare", "convert", "demo", "diagnose", "evaluate", "export", "league", "list_runs", "list_zoo", "report"),
+    *("rewards", "train", "watch"),
+}
+"""Modules that are functions, too, see :func:`rlstack.command.as_module`."""
 _HOMES = {
+    "ConfigError": "rlstack.config.errors",
+    "RunError": "rlstack.config.errors",
     "make_agent": "rlstack.agents",
     "make_collector": "rlstack.data.collector",
     "flatten_agents": "rlstack.data.flatten",
@@ -70,6 +117,8 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     """Imports torch and TorchRL only when something is used, so that ``--help`` and errors come at once."""
+    if name in _COMMANDS:
+        return importlib.import_module(f"rlstack.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'rlstack' has no attribute {name!r}")
     found = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)

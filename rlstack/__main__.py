@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from rlstack import __version__, place_working_folder
 from rlstack.config.errors import ConfigError, did_you_mean, exit_in_one_line
-from rlstack.help import BASH, COMMANDS, LISTS, candidates, list_group, table
+from rlstack.help import BASH, COMMANDS, LISTS, candidates, list_group, module_of, table
 
 _HELP = {"help", "--help", "-h"}
 _FURTHER = {"completion": 'tab completion for bash: eval "$(rlstack completion)"'}
@@ -23,7 +23,7 @@ def main() -> None:
     command, arguments = (sys.argv[1], sys.argv[2:]) if len(sys.argv) > 1 else ("help", [])
     if command in COMMANDS:
         sys.argv = [f"{sys.argv[0]} {command}", *arguments]
-        importlib.import_module(f"rlstack.{command}").main()
+        importlib.import_module(module_of(command)).main()
         return
     with exit_in_one_line():
         print(_answer(command, arguments))

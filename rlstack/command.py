@@ -1,20 +1,23 @@
 """The shared part of every command: Hydra's composition, and errors that a user can act on.
 
-A command's file ends with ``main = hydra_command("train")(run)``. What the user got wrong ends as one line
-``error: ...`` on stderr and exit status 2; what the code got wrong keeps its traceback. With
+A command's file ends with ``command = HydraCommand("train")`` and ``main = command.line(run)``. What the user got
+wrong ends as one line ``error: ...`` on stderr and exit status 2; what the code got wrong keeps its traceback. With
 ``RLSTACK_FULL_ERROR=1`` the traceback of a user's error is shown too.
 """
 
 import functools
+import inspect
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, redirect_stdout
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, TypeVar
 
 import hydra
+from hydra import compose
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import (
     ConfigCompositionException,
@@ -23,16 +26,25 @@ from hydra.errors import (
     MissingConfigException,
     OverrideParseException,
 )
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 from yaml import MarkedYAMLError, YAMLError
 
 from envs.working import Work
 from rlstack import sweeps
 from rlstack.config import ConfigError, catalogue, conf_dir
-from rlstack.config.errors import RunError, did_you_mean, exit_in_one_line, missing_option, nearest, unknown_key
-from rlstack.config.groups import is_own
+from rlstack.config.errors import (
+    RunError,
+    did_you_mean,
+    exit_in_one_line,
+    missing_option,
+    nearest,
+    nearest_path,
+    unknown_key,
+)
+from rlstack.config.groups import hydra_set_aside, is_own
 from rlstack.config.named_code import granting
+from rlstack.config.overrides import override, quoted
 from rlstack.config.typed import resolve
 from rlstack.help import command_help
 from rlstack.sweeps.folder import in_sweep, note_result, show_results, sweep_folder, take_results
@@ -45,8 +57,8 @@ _FLAGS = {
 }
 """Those of Hydra, and whether a value follows."""
 
-Task = Callable[[DictConfig], Any]
-Main = Callable[..., Any]
+Result = TypeVar("Result")
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 # What TorchRL tells about its own workings is not what a command prints; set before torchrl is imported.
 os.environ.setdefault("RL_LOGGING_LEVEL", "WARNING")
@@ -69,79 +81,156 @@ _PLUGINS = {
 }
 
 
-def hydra_command(
-    config_name: str, arguments: Callable[[list[str]], list[str]] | None = None, makes_runs: bool = False
-) -> Callable[[Task], Main]:
-    """Make a task into a command line that composes ``<conf_dir>/<config_name>.yaml``.
-
-    ``arguments`` may rewrite what the user typed, but for flags, into Hydra's overrides. ``makes_runs``: the runs of
-    ``-m`` stay in a folder of their own, see :mod:`rlstack.sweeps.folder`.
+class HydraCommand:
+    """A command line that composes ``<conf_dir>/<config_name>.yaml``, and the same as a function of Python.
 
     All of Hydra's own flags keep working (``--cfg job``, ``--config-dir``, ``-m``), but ``--help``, which is that of
-    :mod:`rlstack.help`. The returned function takes no argument, or an already composed configuration, which goes
-    straight to the task.
+    :mod:`rlstack.help`.
 
-    Exits with status 2 on a user's error, 1 where a run cannot go on, 130 on Ctrl-C; any other exception passes
-    through.
+    Args:
+        config_name: of its configuration.
+        arguments: may rewrite what the user typed, but for flags, into Hydra's overrides.
+        makes_runs: the runs of ``-m`` stay in a folder of their own, see :mod:`rlstack.sweeps.folder`.
     """
 
-    def decorate(task: Task) -> Main:
-        def trusted(cfg: DictConfig) -> Any:
-            with granting(resolve(cfg, config_name)):  # composed of our files and what the user gave
+    def __init__(
+        self,
+        config_name: str,
+        arguments: Callable[[list[str]], list[str]] | None = None,
+        makes_runs: bool = False,
+    ) -> None:
+        self._config_name, self._makes_runs = config_name, makes_runs
+        self._rewritten = (lambda typed: typed) if arguments is None else arguments
+
+    def line(self, task: Callable[[DictConfig], Any]) -> Callable[[], Any]:
+        """The command line that does a task.
+
+        It exits with status 2 on a user's error, 1 where a run cannot go on, 130 on Ctrl-C; any other exception passes
+        through.
+        """
+
+        @functools.wraps(task)
+        def job(cfg: DictConfig) -> Any:
+            # Errors are told here already: one that escapes a job makes Hydra print a line of its own.
+            with job_errors() if in_sweep() else user_errors(), _work_shown(), self._checked(cfg):
                 return task(cfg)
 
-        # Also around the task itself: an error that escapes a job makes Hydra print a line of its own.
-        @functools.wraps(task)
-        def guarded(cfg: DictConfig) -> Any:
-            with job_errors() if in_sweep() else user_errors(), _work_shown():
+        command = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=self._config_name)(job)
+        return self._typed_for_hydra()(command)
+
+    @contextmanager
+    def _typed_for_hydra(self) -> Iterator[None]:
+        """What the user typed becomes what Hydra reads; at the end a sweep shows its results."""
+        with user_errors(), _all_errors_reach_us():
+            if not {"--help", "-h"}.isdisjoint(sys.argv[1:]):
+                print(command_help(self._config_name, sys.argv[1:]))
+                raise SystemExit(0)
+            groups = catalogue.read_command(self._config_name).groups if self._makes_runs else None
+            with sweep_folder(self._for_hydra(sys.argv[1:]), groups) as (sys.argv[1:], sweep):
                 try:
-                    _refuse_empty(cfg)
-                    return trusted(cfg)
-                except (*USER_ERRORS, RunError):
-                    raise
-                except (Exception, SystemExit):
-                    from rlstack.training.failures import environment_errors  # torch takes seconds to import
+                    yield
+                finally:
+                    if sweep is not None:
+                        show_results(take_results(sweep), sweep)
 
-                    with environment_errors(cfg.get("env")):
-                        raise
+    def call(
+        self, task: Callable[[DictConfig], Result], words: Sequence[str], keys: Mapping[str, Any], quiet: bool = False
+    ) -> Result:
+        """Does a task with the configuration of the command line, from Python, and returns its result.
 
-        @functools.wraps(task)
-        def main(cfg: DictConfig | None = None) -> Any:
-            if cfg is not None:
-                return trusted(cfg)
-            with user_errors(), _all_errors_reach_us():
-                if not {"--help", "-h"}.isdisjoint(sys.argv[1:]):
-                    print(command_help(config_name, sys.argv[1:]))
-                    return None
-                flags, overrides = _parted(sys.argv[1:])
-                # Flags come first, which is the order that Hydra's parser takes.
-                typed = own_components([*flags, *(overrides if arguments is None else arguments(overrides))])
-                groups = catalogue.read_command(config_name).groups if makes_runs else None
-                with sweep_folder(typed, groups) as (sys.argv[1:], sweep):
-                    command = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=config_name)
-                    try:
-                        return command(guarded)()
-                    finally:
-                        if sweep is not None:
-                            show_results(take_results(sweep), sweep)
+        It works inside another Hydra application, too. Hydra's state, the random generators, torch's threads and
+        ``sys.argv`` are afterwards what they were before; in between ``sys.argv`` is that of the same command line,
+        which is what the files of a run record.
 
-        return main
+        Args:
+            task: a function of the command's module.
+            words: as they are typed.
+            keys: the same as values of Python, by name.
+            quiet: prints nothing but warnings.
 
-    return decorate
+        Raises:
+            ConfigError: a mistake in them, in one line.
+            RunError: the work cannot go on.
+        """
+        typed = [*words, *(override(key, value) for key, value in keys.items())]
+        with _as_command_line(task.__module__, typed), ExitStack() as stack:
+            if quiet:
+                stack.enter_context(redirect_stdout(stack.enter_context(open(os.devnull, "w"))))
+            try:
+                cfg = stack.enter_context(_composed(self._config_name, self._for_hydra(typed)))
+            except USER_ERRORS as error:
+                raise ConfigError(str(explain(error))) from None
+            from rlstack.runs.seeding import surroundings_untouched  # torch takes seconds to import
+
+            stack.enter_context(surroundings_untouched())
+            stack.enter_context(_work_shown(quiet))
+            try:
+                with self._checked(cfg):
+                    return task(cfg)
+            except RunError as error:
+                if error.details:
+                    print(error.details, file=sys.stderr)
+                raise
+            except (HydraException, OmegaConfBaseException, YAMLError) as error:
+                raise ConfigError(str(explain(error))) from error
+
+    def _for_hydra(self, typed: list[str]) -> list[str]:
+        """What was typed, as Hydra takes it: flags come first, which is the order that its parser needs."""
+        flags, overrides = _parted(typed)
+        return own_components([*flags, *self._rewritten(overrides)])
+
+    @contextmanager
+    def _checked(self, cfg: DictConfig) -> Iterator[None]:
+        """Around a task: files may name what the user did, and what a package's world got wrong is told in a line."""
+        try:
+            _refuse_empty(cfg)
+            with granting(resolve(cfg, self._config_name)):  # composed of our files and what the user gave
+                yield
+        except (*USER_ERRORS, RunError):
+            raise
+        except (Exception, SystemExit):
+            from rlstack.training.failures import environment_errors  # torch takes seconds to import
+
+            with environment_errors(cfg.get("env")):
+                raise
+
+
+def as_module(function: Function) -> Function:
+    """Makes the module of a function callable as that function: ``rlstack.train`` is a command's module and a function.
+
+    So it stays what it is, whether ``rlstack.train`` is imported or used first.
+    """
+    called = {"__call__": staticmethod(function), "__signature__": inspect.signature(function)}
+    sys.modules[function.__module__].__class__ = type("CallableModule", (ModuleType,), called)
+    return function
 
 
 def open_group(*groups: str) -> Callable[[list[str]], list[str]]:
-    """For :func:`hydra_command`: ``group.key=value`` is taken although the configuration has no such key.
+    """For :class:`HydraCommand`: ``group.key=value`` is taken although the configuration has no such key.
 
     A key that is unknown is then known only where the component is built.
     """
     starts = tuple(f"{group}." for group in groups)
-    return lambda arguments: [f"++{entry}" if entry.startswith(starts) else entry for entry in arguments]
+    return lambda given: [f"++{entry}" if entry.startswith(starts) and "=" in entry else entry for entry in given]
 
 
-def quoted(word: str) -> str:
-    """A word as the value of an override, whatever characters it has."""
-    return "'" + word.replace("\\", "\\\\").replace("'", "\\'") + "'"
+def words_as(*keys: str) -> Callable[[list[str]], list[str]]:
+    """For :class:`HydraCommand`: plain words, such as ``runs/<run>``, are the values of these keys, in their order.
+
+    A path may have ``=`` in it; of another word with ``=`` Hydra tells that there is no such key.
+    """
+
+    def rewrite(arguments: list[str]) -> list[str]:
+        left = list(keys)
+        rewritten = []
+        for entry in arguments:
+            key, joined, _ = entry.lstrip("+~").partition("=")
+            paths = Path(entry).exists() or all(Path(part).exists() for part in entry.split(","))
+            plain = not joined or (key not in keys and paths)
+            rewritten.append(f"{left.pop(0)}={quoted(entry)}" if plain and left else entry)
+        return rewritten
+
+    return rewrite
 
 
 def own_components(arguments: list[str]) -> list[str]:
@@ -191,6 +280,9 @@ def _parted(arguments: list[str]) -> tuple[list[str], list[str]]:
     while rest:
         entry = rest.pop(0)
         name, joined, value = entry.partition("=")
+        if entry == "--json":
+            overrides.append("json=true")
+            continue
         if not entry.startswith("-"):
             if (value == "null" or value.startswith("[")) and (conf_dir() / name).is_dir():
                 raise ConfigError(missing_option(name, value, catalogue.names(name, catalogue.folders())))
@@ -226,13 +318,56 @@ def given_keys(group: str) -> set[str]:
 
 
 @contextmanager
-def _work_shown() -> Iterator[None]:
+def _composed(config_name: str, arguments: Sequence[str]) -> Iterator[DictConfig]:
+    """The configuration of a command line; in the context it is Hydra's own, as in a job of a Hydra application.
+
+    Raises:
+        ConfigError: a flag that only the command line has.
+    """
+    flags, overrides = _parted(list(arguments))
+    for name in (entry.partition("=")[0] for entry in flags if entry.startswith("-")):
+        if name not in catalogue.FOLDER_FLAGS:
+            raise ConfigError(f"{name}: a flag of the command line; in Python, several runs are a loop")
+    folders = [folder for folder in catalogue.folders(flags) if folder != conf_dir()]
+    for folder in folders:
+        if not folder.is_dir():
+            raise ConfigError(f"--config-dir: {folder} is no folder{nearest_path(folder)}")
+    if folders:
+        overrides.append(override("hydra.searchpath", [f"file://{folder.absolute()}" for folder in folders]))
+    with hydra_set_aside():
+        cfg = compose(config_name, overrides, return_hydra_config=True)
+    before, HydraConfig.instance().cfg = HydraConfig.instance().cfg, None
+    try:
+        HydraConfig.instance().set_config(cfg)
+        own = cfg.copy()
+        with open_dict(own):
+            del own["hydra"]
+        yield own
+    finally:
+        HydraConfig.instance().cfg = before
+
+
+@contextmanager
+def _as_command_line(module: str, typed: Sequence[str]) -> Iterator[None]:
+    """Python's account of what was typed, as if it were a command; the caller's own lists are left as they are."""
+    before = sys.argv, sys.orig_argv
+    sys.argv, sys.orig_argv = [module, *typed], [sys.executable, "-m", module, *typed]
+    try:
+        yield
+    finally:
+        sys.argv, sys.orig_argv = before
+
+
+@contextmanager
+def _work_shown(quiet: bool = False) -> Iterator[None]:
     """Shows long work while it is done; Ctrl-C ends it between two steps."""
     from rlstack.training.interrupt import stopping_between_steps
 
     shown: list[Callable[[Work], None]] = []
 
     def show(work: Work) -> None:
+        if quiet:
+            return
         if not shown:
             from rlstack.training.progress import WorkDisplay  # rich takes a while to import
 

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 
-from rlstack.command import hydra_command, open_group, quoted
+from rlstack.command import HydraCommand, as_module, open_group
 from rlstack.config import ConfigError, build, load_group, to_plain
 from rlstack.config.errors import missing_option
+from rlstack.config.overrides import quoted
 
 if TYPE_CHECKING:  # importing torch takes seconds, which a mistyped key need not cost
     from torchrl.envs import EnvBase
@@ -53,7 +54,24 @@ def positional(arguments: list[str]) -> list[str]:
     return open_group("agent")(rewritten)
 
 
-def run(cfg: DictConfig) -> None:
+@as_module
+def convert(*words: str, quiet: bool = False, **keys: Any) -> Path:
+    """Makes a native agent of one from elsewhere as the command ``rlstack convert`` does.
+
+    Args:
+        words: as they are typed on the command line, such as ``"sb3", "model.zip"``.
+        quiet: prints nothing but warnings.
+        keys: of ``conf/convert.yaml``.
+
+    Returns the checkpoint.
+
+    Example:
+        >>> rlstack.convert("sb3", "model.zip", "env.id=CartPole-v1", env="gymnasium", out="mine.pt")
+    """
+    return command.call(run, words, keys, quiet)
+
+
+def run(cfg: DictConfig) -> Path:
     """Loads, converts, compares the two on random observations, and writes the checkpoint."""
     config = build(ConvertConfig, cfg)
     _check(config)
@@ -89,6 +107,7 @@ def run(cfg: DictConfig) -> None:
     changed = overrides({key: value for key, value in content["agent"].items() if value != usual[key]})
     shown = " ".join(filter(None, (f"agent={name}", changed, _world_given(config, env_config))))
     print(f"train it on:  python -m rlstack.train init={out} {shown} total_frames={total}")
+    return out
 
 
 def _check(config: ConvertConfig) -> None:
@@ -194,7 +213,8 @@ def _world_given(config: ConvertConfig, env: dict[str, Any]) -> str:
     return " ".join(map(shlex.quote, given))
 
 
-main = hydra_command("convert", positional)(run)
+command = HydraCommand("convert", positional)
+main = command.line(run)
 
 if __name__ == "__main__":
     main()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from omegaconf import DictConfig
 
 from envs.whole_files import write_json
-from rlstack.command import hydra_command, open_group
+from rlstack.command import HydraCommand, as_module, open_group
 from rlstack.config import ConfigError, Interval, build, to_plain
 
 if TYPE_CHECKING:  # importing torch takes seconds, which a mistyped key need not cost
@@ -29,7 +29,21 @@ class DiagnoseConfig:
     plots: bool
 
 
-def run(cfg: DictConfig) -> None:
+@as_module
+def diagnose(*words: str, quiet: bool = False, **keys: Any) -> dict[str, Any]:
+    """Finds out why a training is slow as the command ``rlstack diagnose`` does.
+
+    Args:
+        words: as they are typed on the command line.
+        quiet: prints nothing but warnings.
+        keys: of ``conf/diagnose.yaml``, and those of :func:`rlstack.train`.
+
+    Returns what ``diagnosis.json`` holds.
+    """
+    return command.call(run, words, keys, quiet)
+
+
+def run(cfg: DictConfig) -> dict[str, Any]:
     """Measures, prints tables and a verdict, and leaves JSON and a picture in one folder."""
     plain = to_plain(cfg)
     ours = {field.name: plain.pop(field.name) for field in fields(DiagnoseConfig)}
@@ -38,7 +52,7 @@ def run(cfg: DictConfig) -> None:
         raise ConfigError("resume: a diagnosis begins anew; give the run's agent= and env= instead")
 
     from rlstack.diagnostics import comparison, report
-    from rlstack.diagnostics.diagnosis import described, diagnose
+    from rlstack.diagnostics import diagnosis as parts
     from rlstack.runs.run_directory import make_first_free, make_folder, removed_if_empty
     from rlstack.training.run import run_name
 
@@ -49,9 +63,9 @@ def run(cfg: DictConfig) -> None:
         folder = make_first_free(Path("runs") / f"diagnosis_{name}_{time.strftime('%Y%m%d-%H%M%S')}", "output")
     else:
         folder = make_folder(Path(config.output), "output")
-    print(report.heading(described(measured)), flush=True)
+    print(report.heading(parts.described(measured)), flush=True)
     with removed_if_empty(folder):
-        diagnosis = diagnose(
+        diagnosis = parts.diagnose(
             measured, config.test, lambda name, found: print("\n".join(report.section(name, found)), flush=True)
         )
     written = [folder / "diagnosis.json"]
@@ -65,6 +79,7 @@ def run(cfg: DictConfig) -> None:
     print()
     for path in written:
         print(f"wrote {path}")
+    return diagnosis
 
 
 def prepare(config: DiagnoseConfig, plain: dict[str, Any]) -> MeasuredTraining:
@@ -96,7 +111,8 @@ def prepare(config: DiagnoseConfig, plain: dict[str, Any]) -> MeasuredTraining:
     return measured
 
 
-main = hydra_command("diagnose", open_group("agent"))(run)
+command = HydraCommand("diagnose", open_group("agent"))
+main = command.line(run)
 
 if __name__ == "__main__":
     main()

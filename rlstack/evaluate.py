@@ -5,21 +5,29 @@ from __future__ import annotations
 import hashlib
 import json
 import zlib
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, Union, overload
 
 from omegaconf import DictConfig
 
-from rlstack.command import hydra_command, open_group
+from rlstack.command import HydraCommand, as_module, open_group
 from rlstack.config import ConfigError, Interval, build, load_group, to_plain
+from rlstack.config.overrides import override
+from rlstack.training.trained import TrainedRun
 
 if TYPE_CHECKING:  # importing torch takes seconds, which a mistyped key need not cost
     import torch
+    from tensordict.nn import TensorDictModuleBase
 
     from rlstack.agents import Agent
     from rlstack.evaluation.evaluator import EpisodeSet
+    from rlstack.evaluation.results import Evaluation
+    from rlstack.runs.loading import LoadedRun
 
+_TRAINED = ("greedy", "explore")
 _LONGEST = 60  # letters of opponents in a folder's name
 
 
@@ -29,7 +37,7 @@ class EvaluateConfig:
 
     checkpoint: str | None
     which: Literal["latest", "best"]
-    policy: Literal["greedy", "explore"]
+    policy: str
     episodes: Annotated[int, Interval(low=1)]
     episodes_file: str | None
     seed: Annotated[int, Interval(low=0, high=2**32 - 1)]
@@ -40,44 +48,132 @@ class EvaluateConfig:
     agent: dict[str, Any] | None = None
     env: dict[str, Any] | None = None
     opponents: list[Any] | None = None
+    transitions: str | None = None
     allow: list[str] = field(default_factory=list)
 
 
 @dataclass
 class Candidate:
-    """An agent to evaluate.
+    """Whom to evaluate.
 
     Attributes:
-        agent: which acts.
+        policy: which acts.
         env: group of the world it acts in.
         name: for people.
-        folder: of its evaluations.
+        folder: of its evaluations; without one only ``output`` makes files.
         stem: how the names of its results begin.
         player: its name in games.
         frames: it has trained for.
     """
 
-    agent: Agent
+    policy: TensorDictModuleBase
     env: dict[str, Any]
     name: str
-    folder: Path
+    folder: Path | None
     stem: str = ""
     player: str = "agent"
     frames: int = 0
 
 
-def run(cfg: DictConfig) -> None:
+Judged: TypeAlias = Union[str, Path, TrainedRun, "LoadedRun", "Agent", "TensorDictModuleBase", Callable[..., Any]]
+
+
+@overload
+def evaluate(
+    judged: Judged | None = None,
+    env: Any = None,
+    /,
+    *words: str,
+    opponents: None = None,
+    quiet: bool = False,
+    **keys: Any,
+) -> Evaluation: ...
+@overload
+def evaluate(
+    judged: Judged | None = None,
+    env: Any = None,
+    /,
+    *words: str,
+    opponents: list[Any],
+    quiet: bool = False,
+    **keys: Any,
+) -> dict[str, Any]: ...
+@as_module
+def evaluate(
+    judged: Judged | None = None,
+    env: Any = None,
+    /,
+    *words: str,
+    opponents: list[Any] | None = None,
+    quiet: bool = False,
+    **keys: Any,
+) -> Evaluation | dict[str, Any]:
+    """Judges an agent as the command ``rlstack evaluate`` does, and returns the results that it prints.
+
+    Args:
+        judged: a run's folder or a checkpoint, :func:`rlstack.train`'s or :func:`rlstack.load`'s result, or
+            ``kind:path`` of an agent from elsewhere; or what acts itself: an agent, a policy that TorchRL's collectors
+            take, or a function of a batch of observations (see :func:`rlstack.adapters.protocols.foreign_policy`).
+        env: an option of the group ``env``, or a class; None for the world that a run was trained in.
+        words: as they are typed on the command line, such as ``"env.num_robots=8"``.
+        opponents: games against each of them instead; then the content of ``results.json`` is returned.
+        quiet: prints nothing but warnings.
+        keys: of ``conf/evaluate.yaml``, such as ``episodes`` and ``seed``.
+
+    Of an agent from a file the results are left where the command leaves them; of what acts itself, only in ``output``.
+
+    Raises:
+        ConfigError: a mistake in the keys, or an agent that cannot act in this world, in one line.
+
+    Example:
+        >>> evaluation = rlstack.evaluate("runs/<run>", episodes=100)
+        >>> evaluation.summary()["eval/return"], evaluation.episodes["length"]
+        >>> rlstack.evaluate(lambda observation: (observation[:, 2] > 0).astype(int), "cartpole")
+    """
+    given, acting = list(words), None
+    if isinstance(env, str) and "=" in env:
+        given.insert(0, env)
+    elif env is not None:
+        keys = {"env": env, **keys}
+    if opponents is not None:
+        keys = {**keys, "opponents": opponents}
+    if isinstance(judged, str | Path):
+        given = [*_source(str(judged)), *given]
+    elif isinstance(judged, TrainedRun):
+        keys = {**keys, "checkpoint": judged.path}
+    else:
+        acting = judged
+    return command.call(lambda cfg: _run(cfg, acting), given, keys, quiet)
+
+
+def _source(path: str) -> list[str]:
+    """A run or checkpoint, or ``kind:path`` of an agent from elsewhere, as the command takes it."""
+    from rlstack.agents.foreign import KINDS
+
+    kind, colon, rest = path.partition(":")
+    if colon and kind in KINDS and kind != "rlstack" and not Path(path).exists():
+        return ["agent=legacy", f"agent.kind={kind}", override("agent.path", rest)]
+    return [override("checkpoint", path)]
+
+
+def run(cfg: DictConfig) -> Evaluation | dict[str, Any]:
     """Loads the agent, plays the episodes, prints the table and leaves everything in one folder."""
+    return _run(cfg)
+
+
+def _run(cfg: DictConfig, acting: Any = None) -> Evaluation | dict[str, Any]:
     config = build(EvaluateConfig, cfg)
+    if config.policy not in _TRAINED:
+        _check_player(config, acting)
     foreign = "algorithm" in (config.agent or {})
     if foreign and config.checkpoint is not None:
         raise ConfigError("agent: a checkpoint brings its agent; give keys of it alone, such as agent.cvar=0.25")
-    if config.checkpoint is None and not foreign:
+    if acting is not None and (config.checkpoint is not None or config.agent is not None):
+        raise ConfigError("checkpoint, agent: who acts is given already")
+    if config.checkpoint is None and not foreign and acting is None and config.policy in _TRAINED:
         raise ConfigError("checkpoint: missing, give a run directory or a checkpoint file: checkpoint=runs/<run>")
-    if foreign and config.policy == "explore":
-        raise ConfigError(
-            "policy: explore is for a checkpoint; an agent from elsewhere acts in the one way that it has"
-        )
+    if foreign and config.policy == "explore" and not (config.agent or {}).get("epsilon"):
+        raise ConfigError("policy: explore is for a checkpoint; an agent from elsewhere explores by agent.epsilon=0.1")
     if foreign and config.which == "best":
         raise ConfigError("which: best is for checkpoint=<run>; with agent=legacy agent.kind=rlstack: agent.which=best")
     if config.opponents == []:
@@ -85,38 +181,57 @@ def run(cfg: DictConfig) -> None:
     if config.opponents is not None and config.episodes_file is not None:
         raise ConfigError("episodes_file: given episodes cannot be played against opponents, leave one of them out")
 
+    if config.opponents is not None and config.transitions is not None:
+        raise ConfigError("transitions: games are not recorded so, leave out opponents")
+
     from rlstack.runs.worlds import choose_device
     from rlstack.training.memory import check_fits, episodes_of
+    from rlstack.training.recorded import check_target
+
+    check_target(config.transitions)
 
     device = choose_device(config.device)
     check_fits("the evaluation", [episodes_of(config.episodes, "episodes")])
-    judged = from_elsewhere(config, device) if foreign else from_checkpoint(config, device)
-    (judge if config.opponents is None else play_games)(config, judged, device)
+    if acting is not None:
+        return _judge_acting(config, acting, device)
+    if config.policy not in _TRAINED:
+        judged = from_world(config, device)
+    else:
+        judged = from_elsewhere(config, device) if foreign else from_checkpoint(config, device)
+    return (judge if config.opponents is None else play_games)(config, judged, device)
 
 
-def judge(config: EvaluateConfig, judged: Candidate, device: torch.device) -> None:
+def judge(config: EvaluateConfig, judged: Candidate, device: torch.device) -> Evaluation:
     """Plays the world's episodes."""
-    from rlstack.evaluation.evaluator import evaluate
+    from rlstack.agents.interface import Interface
+    from rlstack.data.recordings import TransitionRecorder
+    from rlstack.evaluation.evaluator import evaluate, judging_world
     from rlstack.evaluation.pictures import PER_LEVEL, save_pictures
     from rlstack.runs.run_directory import removed_if_empty
     from rlstack.runs.worlds import world_options
+    from rlstack.training.recorded import write_recorded
 
+    interface = None if config.transitions is None else Interface.of(judging_world(judged.env))
+    recorder = None if interface is None else TransitionRecorder(interface.group)
     episode_set = read_episodes(config.episodes_file, judged.env["name"])
     folder = output_folder(config, judged)
-    with removed_if_empty(folder):
+    with nullcontext() if folder is None else removed_if_empty(folder):
         evaluation = evaluate(
-            judged.agent.policy(explore=config.policy == "explore"),
+            judged.policy,
             judged.env["name"],
             world_options(judged.env),
             episodes=config.episodes,
             seed=config.seed,
             device=device,
-            record=PER_LEVEL if config.plots or config.video else 0,
+            record=PER_LEVEL if folder is not None and (config.plots or config.video) else 0,
             episode_set=episode_set,
             name=judged.name,
+            transitions=recorder,
         )
-    evaluation.save(folder / "evaluation.json")
-    pictures = save_pictures(evaluation, folder, config.plots, config.video)
+    written: list[Path] = []
+    if folder is not None:
+        evaluation.save(folder / "evaluation.json")
+        written = [folder / "evaluation.json", *save_pictures(evaluation, folder, config.plots, config.video)]
 
     print(f"{evaluation.policy} in {judged.env['name']}, seed {config.seed}")
     evaluation.print_table()
@@ -125,31 +240,81 @@ def judge(config: EvaluateConfig, judged: Candidate, device: torch.device) -> No
         print(f"{count} had not ended after {evaluation.max_steps:,} steps, and are judged as they stood")
     if trouble := evaluation.trouble():
         print(trouble)
-    for path in (folder / "evaluation.json", *pictures):
+    for path in written:
         print(f"wrote {path}")
+    if recorder is not None and interface is not None and config.transitions is not None:
+        print(f"wrote {write_recorded(config.transitions, recorder.transitions(), interface, judged.name)}")
+    return evaluation
 
 
-def play_games(config: EvaluateConfig, judged: Candidate, device: torch.device) -> None:
-    """Plays games against each of ``opponents``, half of them on either side."""
-    from rlstack.play.challenge import anchored_ratings, challenge
+def play_games(config: EvaluateConfig, judged: Candidate, device: torch.device) -> dict[str, Any]:
+    """Plays games against each of ``opponents``, half of them on either side; returns what ``results.json`` holds."""
     from rlstack.play.matches import GameRunner
     from rlstack.play.players import PolicyPlayer
     from rlstack.play.replays import BestGames
+    from rlstack.play.results import challenge
     from rlstack.runs.worlds import world_options
 
     world, games, seed = judged.env["name"], config.episodes, config.seed
     runner = GameRunner(world, world_options(judged.env), device=device)
-    ratings = anchored_ratings(runner)
     others = [runner.add(source) for source in config.opponents or []]
-    policy = judged.agent.policy(explore=config.policy == "explore")
-    player = runner.add(PolicyPlayer(runner.sample, policy, judged.player))
+    player = runner.add(PolicyPlayer(runner.sample, judged.policy, judged.player))
     best = BestGames(world, 1, player) if config.video and BestGames.can_record(world) else None
     folder = output_folder(config, judged)
+    if folder is None:
+        raise ConfigError("output: missing, the folder that the games are written to")
     print(f"{judged.name} in {world}, seed {seed}, {games} games against each")
     more: dict[str, Any] = {"plots": config.plots, "policy": judged.name, "env": judged.env}
-    written = challenge(runner, player, others, games, seed, ratings, folder, judged.frames, best, **more)
+    written = challenge(runner, player, others, games, seed, runner.ratings(), folder, judged.frames, best, **more)
     for path in written + (best.save(folder) if best is not None else []):
         print(f"wrote {path}")
+    return dict(json.loads((folder / "results.json").read_text(encoding="utf-8")))
+
+
+def _judge_acting(config: EvaluateConfig, acting: Any, device: torch.device) -> Evaluation | dict[str, Any]:
+    """Judges what acts itself; see :func:`evaluate`.
+
+    Raises:
+        ConfigError: no world is given, or it cannot act in it.
+    """
+    from tensordict.nn import TensorDictModuleBase
+    from torch import nn
+    from torchrl.envs.utils import ExplorationType, set_exploration_type
+
+    from rlstack.adapters.protocols import foreign_policy
+    from rlstack.agents import Agent
+    from rlstack.agents.fit import telling
+    from rlstack.agents.interface import Interface
+    from rlstack.evaluation.evaluator import check_fit, judging_world
+    from rlstack.runs.loading import LoadedRun
+
+    env, explore = config.env, config.policy == "explore"
+    if isinstance(acting, LoadedRun):
+        acting, env = acting.agent, env or acting.config["env"]
+    if env is None:
+        raise ConfigError("env: missing, which world to act in: env=<group>")
+    env = _without_opponents(config, env)
+    name = str(getattr(acting, "__qualname__", type(acting).__qualname__))
+    if isinstance(acting, Agent):
+        check_fit(acting, env)
+        policy, device = acting.policy(explore=explore), acting.device
+    else:
+        if isinstance(acting, nn.Module):
+            device = next((parameter.device for parameter in acting.parameters()), device)
+        world = judging_world(env).to(device)
+        if isinstance(acting, TensorDictModuleBase):
+            policy, interface = acting, Interface.of(world)
+            with telling(interface, name):
+                seen = acting(world.reset())
+            if (key := interface.key("action")) not in seen.keys(True):
+                raise ConfigError(f"{name}: writes {', '.join(map(str, acting.out_keys))}, the world takes {key!r}")
+        elif callable(acting) or hasattr(acting, "act") or hasattr(acting, "predict"):
+            policy = foreign_policy(acting, world)
+        else:
+            raise ConfigError(f"{name}: neither a run nor something that acts")
+    judged = Candidate(policy, env, f"{name} ({config.policy})", None, player=name)
+    with set_exploration_type(ExplorationType.RANDOM if explore else ExplorationType.DETERMINISTIC):
+        return (judge if config.opponents is None else play_games)(config, judged, device)
 
 
 def from_checkpoint(config: EvaluateConfig, device: torch.device) -> Candidate:
@@ -170,7 +335,8 @@ def from_checkpoint(config: EvaluateConfig, device: torch.device) -> Candidate:
     stem = f"{loaded.frames:012d}" if loaded.run_dir else f"{loaded.path.stem}_{loaded.frames:012d}"
     folder = (loaded.run_dir or loaded.path.parent) / "evaluations"
     player = loaded.run_dir.name if loaded.run_dir else loaded.path.stem
-    return Candidate(loaded.agent, env, name, folder, "_".join([stem, *_as_names(changes)]), player, loaded.frames)
+    policy = loaded.agent.policy(explore=config.policy == "explore")
+    return Candidate(policy, env, name, folder, "_".join([stem, *_as_names(changes)]), player, loaded.frames)
 
 
 def from_elsewhere(config: EvaluateConfig, device: torch.device) -> Candidate:
@@ -196,7 +362,41 @@ def from_elsewhere(config: EvaluateConfig, device: torch.device) -> Candidate:
     called = _as_names(path.stem if path.is_file() else path.name)
     given = {**config.agent, "path": str(path.resolve()) if path.exists() else str(path)}
     folder = "_".join([config.agent["kind"], *called, _short_hash(given)])
-    return Candidate(agent, env, source, Path("runs") / folder / "evaluations", player=" ".join(called) or "agent")
+    policy = agent.policy(explore=config.policy == "explore")
+    return Candidate(policy, env, source, Path("runs") / folder / "evaluations", player=" ".join(called) or "agent")
+
+
+def _check_player(config: EvaluateConfig, acting: Any) -> None:
+    if any(given is not None for given in (config.checkpoint, config.agent, acting)):
+        allowed = ", ".join(_TRAINED)
+        raise ConfigError(f"policy: {config.policy!r}, allowed with a checkpoint or an agent: {allowed}")
+    if config.opponents is not None:
+        raise ConfigError("opponents: a world's own players are compared in a league, see python -m rlstack.league")
+    if config.env is None:
+        raise ConfigError("env: missing, a player of a world needs its world: env=<group>")
+
+
+def from_world(config: EvaluateConfig, device: torch.device) -> Candidate:
+    """A player that comes with the world.
+
+    Raises:
+        ConfigError: there is none of that name.
+    """
+    from envs.world import hooks_of
+    from rlstack.config.errors import did_you_mean
+    from rlstack.evaluation.evaluator import judging_world
+    from rlstack.play.versus import own_policy
+
+    assert config.env is not None
+    env, world = judging_world(config.env), config.env["name"]
+    if config.policy not in (known := hooks_of(env).players()):
+        allowed = [*_TRAINED, *known]
+        guess = did_you_mean(config.policy, allowed)
+        raise ConfigError(f"policy: {world} has no {config.policy!r}, {guess}allowed: {', '.join(allowed)}")
+    policy = own_policy(env, config.policy)
+    assert policy is not None
+    folder = Path("runs") / f"{world}_{config.policy}" / "evaluations"
+    return Candidate(policy, config.env, config.policy, folder, player=config.policy)
 
 
 def _without_opponents(config: EvaluateConfig, env: dict[str, Any]) -> dict[str, Any]:
@@ -206,21 +406,25 @@ def _without_opponents(config: EvaluateConfig, env: dict[str, Any]) -> dict[str,
     return without_opponents(env) if config.opponents is not None else env
 
 
-def output_folder(config: EvaluateConfig, judged: Candidate) -> Path:
-    """The folder of the results, with a name of its own for every agent, seed, policy and world.
+def output_folder(config: EvaluateConfig, judged: Candidate) -> Path | None:
+    """The folder of the results, with a name of its own for every agent, seed, policy and world; None for no files.
 
     Raises:
         ConfigError: the folder cannot be made.
     """
     from rlstack.runs.run_directory import make_folder
 
+    if config.output is not None:
+        return make_folder(Path(config.output), "output")
+    if judged.folder is None:
+        return None
     parts = [judged.stem] if judged.stem else []
     parts += [f"seed{config.seed}"]
     parts += ["explore"] if config.policy == "explore" else []
     parts += _world_names(config.env) if config.env else []
     parts += _opponent_names(config.opponents) if config.opponents else []
     parts += [Path(config.episodes_file).name.partition(".")[0]] if config.episodes_file else []
-    return make_folder(judged.folder / "_".join(parts) if config.output is None else Path(config.output), "output")
+    return make_folder(judged.folder / "_".join(parts), "output")
 
 
 def read_episodes(file: str | None, world: str) -> EpisodeSet | None:
@@ -284,7 +488,8 @@ def _as_names(text: str) -> list[str]:
     return kept.split()
 
 
-main = hydra_command("evaluate", open_group("agent"))(run)
+command = HydraCommand("evaluate", open_group("agent"))
+main = command.line(run)
 
 if __name__ == "__main__":
     main()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from omegaconf import DictConfig
 
-from rlstack.command import hydra_command, open_group
+from rlstack.command import HydraCommand, as_module, open_group
 from rlstack.config import ConfigError, build
 
 if TYPE_CHECKING:
@@ -27,7 +27,21 @@ class ExportConfig:
     allow: list[str] = field(default_factory=list)
 
 
-def run(cfg: DictConfig) -> None:
+@as_module
+def export(*words: str, quiet: bool = False, **keys: Any) -> Path:
+    """Writes a policy as a program as the command ``rlstack export`` does: ``rlstack.export(checkpoint="runs/<run>")``.
+
+    Args:
+        words: as they are typed on the command line.
+        quiet: prints nothing but warnings.
+        keys: of ``conf/export.yaml``.
+
+    Returns where the program is.
+    """
+    return command.call(run, words, keys, quiet)
+
+
+def run(cfg: DictConfig) -> Path:
     """Loads a checkpoint, exports its agent and says what is where."""
     config = build(ExportConfig, cfg)
     if config.checkpoint is None:
@@ -38,8 +52,7 @@ def run(cfg: DictConfig) -> None:
 
     loaded = load(named(config.checkpoint, "checkpoint"), which=config.which, agent=config.agent)
     if config.format == "arena":
-        _save_arena(loaded, config.out)
-        return
+        return _save_arena(loaded, config.out)
     ending = "pt" if config.format == "torchscript" else "onnx"
     folder = (loaded.run_dir or loaded.path.parent) / "exports"
     out = folder / f"{loaded.path.stem}_policy.{ending}" if config.out is None else Path(config.out)
@@ -52,9 +65,10 @@ def run(cfg: DictConfig) -> None:
     print(f"output {output['name']}: {output['dtype']} {output['shape']}, {output['meaning']}")
     print(f"{exported.agreement} on {INPUTS} random inputs")
     print(f"wrote {exported.path} and {beside(exported.path)}")
+    return exported.path
 
 
-def _save_arena(loaded: LoadedRun, out: str | None) -> None:
+def _save_arena(loaded: LoadedRun, out: str | None) -> Path:
     """The files of the Arena's own stack, which go on training there; of a ``*_final.pt`` the curriculum, too."""
     from rlstack.adapters.arena import STYLES, save_arena, training_state
     from rlstack.runs.checkpoint import read_checkpoint
@@ -68,9 +82,11 @@ def _save_arena(loaded: LoadedRun, out: str | None) -> None:
         state = training_state(path, style, loaded.frames, None, curriculum)
     for file in save_arena(loaded.agent, path, loaded.frames, state):
         print(f"wrote {file}")
+    return path
 
 
-main = hydra_command("export", open_group("agent"))(run)
+command = HydraCommand("export", open_group("agent"))
+main = command.line(run)
 
 if __name__ == "__main__":
     main()

@@ -22,6 +22,10 @@ COMMANDS = {
     "train": "trains an agent in a world, or goes on with a run",
     "evaluate": "judges a trained agent by many episodes, or by games",
     "watch": "shows an agent as it acts: in a window, in the terminal, or as a film",
+    "demo": "shows a trained agent that comes with rlstack at work",
+    "zoo": "lists the trained agents that come with rlstack, with their scores",
+    "runs": "lists the runs below a folder: state, score, age",
+    "compare": "says how much better one run, or group of seeds, is than another",
     "report": "makes one HTML page of a run or a sweep",
     "league": "lets players meet: tournaments, ratings, leagues that grow by training",
     "convert": "makes a native agent of one from elsewhere",
@@ -30,6 +34,12 @@ COMMANDS = {
     "rewards": "shows what a reward is made of",
 }
 """Commands that are a module each, with what they do."""
+
+
+def module_of(command: str) -> str:
+    """The module of a command: ``rlstack.<command>``, where no package has that name."""
+    return f"rlstack.{ {'runs': 'list_runs', 'zoo': 'list_zoo'}.get(command, command) }"
+
 
 LISTS = {
     "agents": "lists the agents; rlstack agents <name>: every option of one",
@@ -40,6 +50,7 @@ INSTALLED = "rlstack.envs"
 """Group of entry points by which installed packages bring worlds, see :mod:`envs.registry`."""
 
 _NARROW, _WIDE = 60, 120
+_EXAMPLES = ("python -m ", "rlstack ")
 _FOOT = (
     ("--cfg job", "print the whole configuration instead"),
     ("-m agent=ppo,sac seed=0,1,2", "several runs, one after the other"),
@@ -56,8 +67,8 @@ def command_help(config: str, arguments: Sequence[str] = ()) -> str:
     where = catalogue.folders(arguments)
     command = catalogue.read_command(config)
     name = config.replace("_", " ")
-    told = [line for line in command.header if not line.startswith("python -m")]
-    examples = [line for line in command.header if line.startswith("python -m")]
+    told = [line for line in command.header if not line.startswith(_EXAMPLES)]
+    examples = [line for line in command.header if line.startswith(_EXAMPLES)]
     parts = [
         _wrapped(f"rlstack {name}: {COMMANDS[config]}" if config in COMMANDS else f"rlstack {name}", *told),
         _section("examples", [f"  {line}" for line in examples]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from omegaconf import DictConfig
 
 from envs.working import working
-from rlstack.command import given_keys, hydra_command, open_group
+from rlstack.command import HydraCommand, as_module, given_keys, open_group
 from rlstack.config import ConfigError, Interval, build, catalogue, conf_dir, to_plain
 from rlstack.config.errors import missing_option
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:  # importing torch takes seconds, which a mistyped key need no
     from rlstack.play.replays import BestGames
 
 TRAIN = "train"
-COMMANDS = ("run", "rank", "play", "init", "add", "list", "evaluate", TRAIN)
 FOLDER = "runs/league"
 
 
@@ -89,16 +89,40 @@ def positional(arguments: list[str]) -> list[str]:
     return arguments
 
 
-def run(cfg: DictConfig) -> None:
+@as_module
+def league(*words: str, quiet: bool = False, **keys: Any) -> League | None:
+    """Lets players meet as the command ``rlstack league`` does.
+
+    Args:
+        words: as they are typed on the command line, such as ``"run"``, ``"play"`` or ``"train"``.
+        quiet: prints nothing but warnings.
+        keys: of ``conf/league.yaml``, or ``conf/league_train.yaml``.
+
+    Returns the league of the folder, as it then is; None where there is none.
+
+    Example:
+        >>> rlstack.league("run", players=["runs/<run>", "random"], games=20).ratings
+    """
+    if keys.get("command") == TRAIN or f"command={TRAIN}" in positional(list(words)):
+        return _train_command.call(train, words, keys, quiet)
+    return _command.call(run, words, keys, quiet)
+
+
+def run(cfg: DictConfig) -> League | None:
     """Does what the command says."""
     config = build(LeagueConfig, cfg)
     if config.command is None:
         raise ConfigError(f"command: missing, one of {', '.join(COMMANDS)}")
     if config.command not in COMMANDS:
-        raise ConfigError(missing_option("command", config.command, COMMANDS))
-    if config.command == TRAIN:  # the command line itself goes elsewhere, see `main`
-        raise ConfigError("command: 'train' has a configuration of its own, conf/league_train.yaml")
-    dict(zip(COMMANDS, (run_league, rank, play, init, add, show, evaluate)))[config.command](config)
+        raise ConfigError(missing_option("command", config.command, list(COMMANDS)))
+    COMMANDS[config.command](config)
+    return _league(config.folder)
+
+
+def _league(folder: str) -> League | None:
+    from rlstack.play.league import FILE, League
+
+    return League.open(folder) if (Path(folder) / FILE).is_file() else None
 
 
 # -- candidates and commanders -------------------------------------------------------------------------------------
@@ -106,13 +130,12 @@ def run(cfg: DictConfig) -> None:
 
 def init(config: LeagueConfig) -> None:
     """Makes an empty league of a world, in which the world's own players have the ratings that they have."""
-    from rlstack.play.challenge import anchored_ratings
     from rlstack.play.league import League
 
     if config.env is None:
         raise ConfigError("env: missing, which world to play in: env=rocket")
-    runner = _runner(config, config.env)
-    ratings = anchored_ratings(runner, config.ratings.system or "glicko2", config.ratings.options)
+    runner = _runner(config.env, config.device)
+    ratings = runner.ratings(config.ratings.system or "glicko2", config.ratings.options)
     league = League.create(config.folder, config.env, ratings)
     print(f"a league of {runner.world}, {ratings.kind}, in {league.folder}")
 
@@ -126,14 +149,14 @@ def add(config: LeagueConfig) -> None:
     if not given:
         raise ConfigError("players: missing, who is to join: players=[runs/<run>], or {<name>: runs/<run>}")
     players = list(given.items()) if isinstance(given, dict) else [(None, source) for source in given]
-    for name in add_candidates(league, _runner(config, league.env), players, config.note):
+    for name in add_candidates(league, _runner(league.env, config.device), players, config.note):
         print(f"{name} joined as candidate {league.members[name].id}")
 
 
 def show(config: LeagueConfig) -> None:
     """Shows who is in a league."""
     from rlstack.play.league import League
-    from rlstack.play.tables import show_members
+    from rlstack.play.results import show_members
 
     show_members(League.open(config.folder))
 
@@ -142,14 +165,15 @@ def evaluate(config: LeagueConfig) -> None:
     """Lets candidates play their matches; they become commanders if they are good enough."""
     from rlstack.play.commanders import PoolConfig, evaluate_all, to_evaluate
     from rlstack.play.league import League
-    from rlstack.play.tables import show_members
+    from rlstack.play.results import show_members
 
     league, rules = League.open(config.folder), build(PoolConfig, config.pool, "pool")
     names = to_evaluate(league, config.players)
     if not names:
         print("no candidate waits for its evaluation; players=[<name>] evaluates one again")
     else:
-        evaluate_all(league, _runner(config, league.env), names, rules, config.games_wanted, config.seed)
+        runner = _runner(league.env, config.device, num_worlds=config.num_worlds)
+        evaluate_all(league, runner, names, rules, config.games_wanted, config.seed)
     show_members(league)
 
 
@@ -158,30 +182,26 @@ def evaluate(config: LeagueConfig) -> None:
 
 def run_league(config: LeagueConfig) -> None:
     """Plays what is missing of a tournament, round by round, and shows the ranking."""
-    from rlstack.play.challenge import anchored_ratings
-    from rlstack.play.games import challenger, in_turns, pairing, round_robin
+    from rlstack.play.games import in_turns, pairing, pairs
     from rlstack.play.league import FILE, League
     from rlstack.play.players import named
-    from rlstack.play.tables import show_ranking
+    from rlstack.play.results import show_ranking
 
     players = named(config.players)
     if (Path(config.folder) / FILE).is_file():
         league = League.open(config.folder)
         if config.env is not None:
             league.check_world(config.env)
-        runner = _runner(config, league.env)
+        runner = _runner(league.env, config.device, num_worlds=config.num_worlds)
     else:
         env = config.env or _env_of(players)
-        runner = _runner(config, env)
-        ratings = anchored_ratings(runner, config.ratings.system or "elo", config.ratings.options)
+        runner = _runner(env, config.device, num_worlds=config.num_worlds)
+        ratings = runner.ratings(config.ratings.system or "elo", config.ratings.options)
         league = League(Path(config.folder), env, ratings)
     names = list(players or league.members)
     for name in names:
         runner.add(league.source(name) if name in league.members else players[name], name)
-    try:
-        pairs = round_robin(names, 1) if config.mode == "round_robin" else challenger(names[0], names[1:], 1)
-    except (ValueError, IndexError) as error:
-        raise ConfigError(f"players: at least two are needed ({error})") from None
+    met = pairs(names, config.mode)
     with league.changing():
         for name, source in players.items():
             league.join(name, source)
@@ -190,9 +210,9 @@ def run_league(config: LeagueConfig) -> None:
         return max(config.games_wanted - league.between(*pair), 0)
 
     best = _best(config, runner)
-    with working("playing", "games", sum(map(missing, pairs))):
+    with working("playing", "games", sum(map(missing, met))):
         while schedule := in_turns(
-            [pairing(*pair, min(missing(pair), config.round), league.between(*pair)) for pair in pairs]
+            [pairing(*pair, min(missing(pair), config.round), league.between(*pair)) for pair in met]
         ):
             league.play_round(runner, schedule, config.seed, best)
     for path in best.save(league.folder / "replays", config.video) if best is not None else []:
@@ -203,16 +223,16 @@ def run_league(config: LeagueConfig) -> None:
 def rank(config: LeagueConfig) -> None:
     """Shows the ranking of a league and leaves its tables beside it."""
     from rlstack.play.league import League
-    from rlstack.play.tables import show_ranking
+    from rlstack.play.results import show_ranking
 
     show_ranking(League.open(config.folder), config.plots)
 
 
 def play(config: LeagueConfig) -> None:
     """Lets the first player meet each of the others and rates it, or makes a film of a replay; no league is changed."""
-    from rlstack.play.challenge import anchored_ratings, challenge
     from rlstack.play.players import named
     from rlstack.play.replays import play_back
+    from rlstack.play.results import challenge
 
     if config.replay is not None:
         print(f"wrote {play_back(Path(config.replay), None if config.output is None else Path(config.output))}")
@@ -221,11 +241,11 @@ def play(config: LeagueConfig) -> None:
     if len(players) < 2:
         raise ConfigError("players: play needs two at least, such as players=[runs/<run>,rule]")
     env = config.env or _env_of(players)
-    runner = _runner(config, env)
+    runner = _runner(env, config.device, num_worlds=config.num_worlds)
     for name, source in players.items():
         runner.add(source, name)
     first, *others = players
-    ratings = anchored_ratings(runner, config.ratings.system or "elo", config.ratings.options)
+    ratings = runner.ratings(config.ratings.system or "elo", config.ratings.options)
     best = _best(config, runner, first)
     games, seed, folder = config.games_wanted, config.seed, Path(config.folder) / "play" / first
     written = challenge(runner, first, others, games, seed, ratings, folder, 0, best, config.plots, env=env)
@@ -239,15 +259,15 @@ def _best(config: LeagueConfig, runner: GameRunner, of: str | None = None) -> Be
     return None if config.save is None else BestGames(runner.world, config.keep, of)
 
 
-def _runner(config: LeagueConfig, env: dict[str, Any]) -> GameRunner:
+def _runner(env: dict[str, Any], device: str, **options: int) -> GameRunner:
     from rlstack.play.matches import GameRunner
     from rlstack.runs.opponents import without_opponents
     from rlstack.runs.worlds import choose_device, world_options
 
     if not env.get("name"):
         raise ConfigError("env.name: missing, which world to play in")
-    options = world_options(without_opponents(env))
-    return GameRunner(env["name"], options, config.num_worlds, choose_device(config.device))
+    world = world_options(without_opponents(env))
+    return GameRunner(env["name"], world, device=choose_device(device), **options)
 
 
 def _env_of(players: dict[str, Source]) -> dict[str, Any]:
@@ -262,6 +282,16 @@ def _env_of(players: dict[str, Source]) -> dict[str, Any]:
             return without_opponents(load(path).config["env"])
     raise ConfigError("env: missing, none of the players brings a world: env=rocket")
 
+
+def _train_otherwise(config: LeagueConfig) -> None:
+    """The command line itself goes elsewhere, see :func:`main`."""
+    raise ConfigError("command: 'train' has a configuration of its own, conf/league_train.yaml")
+
+
+COMMANDS: dict[str, Callable[[LeagueConfig], None]] = {
+    **{"run": run_league, "rank": rank, "play": play},
+    **{"init": init, "add": add, "list": show, "evaluate": evaluate, TRAIN: _train_otherwise},
+}
 
 # -- training ------------------------------------------------------------------------------------------------------
 
@@ -285,7 +315,7 @@ def _group_of(given: list[str]) -> list[str]:
     return [f"env={name}"] if name in catalogue.names("env", [conf_dir()]) else []
 
 
-def train(cfg: DictConfig) -> None:
+def train(cfg: DictConfig) -> League | None:
     """Trains a new run, or goes on with one that did not come to its end; then it joins and is evaluated."""
     plain = to_plain(cfg)
     ours = build(LeagueTrainConfig, {key: plain.pop(key) for key in LeagueTrainConfig.__dataclass_fields__})
@@ -310,35 +340,32 @@ def train(cfg: DictConfig) -> None:
             training.train(configuration)
         if ours.submit:
             submit(League.open(ours.folder), opened.path, ours, rules, plain)
+    return _league(ours.folder)
 
 
 def submit(league: League, run: Path, ours: LeagueTrainConfig, rules: PoolConfig, plain: dict[str, Any]) -> None:
     """Makes a complete run a candidate, unless it is one, and evaluates it."""
     from rlstack.play.commanders import evaluate_all
     from rlstack.play.league import add_candidates, identity
-    from rlstack.play.matches import GameRunner
-    from rlstack.play.tables import show_members
+    from rlstack.play.results import show_members
     from rlstack.runs.loading import checkpoint_file
-    from rlstack.runs.opponents import without_opponents
-    from rlstack.runs.worlds import choose_device, world_options
 
-    options = world_options(without_opponents(league.env))
-    runner = GameRunner(league.env["name"], options, device=choose_device(plain["device"]))
+    runner = _runner(league.env, plain["device"])
     known = league.member_of(identity(checkpoint_file(run, "latest")))
     name = known.name if known is not None else add_candidates(league, runner, [(None, str(run))], ours.note)[0]
     evaluate_all(league, runner, [name], rules, ours.games, plain["seed"])
     show_members(league)
 
 
-_main = hydra_command("league", positional)(run)
-_train_main = hydra_command("league_train", train_arguments)(train)
+_command = HydraCommand("league", positional)
+_main = _command.line(run)
+_train_command = HydraCommand("league_train", train_arguments)
+_train_main = _train_command.line(train)
 
 
-def main(cfg: DictConfig | None = None) -> Any:
+def main() -> Any:
     """The command line; ``train`` composes another configuration."""
-    if cfg is None and f"command={TRAIN}" in positional(sys.argv[1:]):
-        return _train_main()
-    return _main(cfg)
+    return _train_main() if f"command={TRAIN}" in positional(sys.argv[1:]) else _main()
 
 
 if __name__ == "__main__":

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from omegaconf import DictConfig
 
-from rlstack.command import hydra_command, quoted
+from rlstack.command import HydraCommand, as_module, words_as
 from rlstack.config import ConfigError, Interval, build
 
 
@@ -22,17 +22,21 @@ class ReportConfig:
     films_mb: Annotated[float, Interval(low=0)]
 
 
-def positional(arguments: list[str]) -> list[str]:
-    """The word ``runs/<run>`` as ``folder=runs/<run>``; a folder's name may have ``=`` in it."""
-    for index, entry in enumerate(arguments):
-        key, joined, _ = entry.lstrip("+~").partition("=")
-        # Of another word with = in it Hydra tells that there is no such key.
-        if key not in ReportConfig.__dataclass_fields__ and (not joined or Path(entry).is_dir()):
-            return [*arguments[:index], f"folder={quoted(entry)}", *arguments[index + 1 :]]
-    return arguments
+@as_module
+def report(*words: str, quiet: bool = False, **keys: Any) -> Path:
+    """Makes a page about runs as the command ``rlstack report`` does: ``rlstack.report("runs/<run>")``.
+
+    Args:
+        words: as they are typed on the command line.
+        quiet: prints nothing but warnings.
+        keys: of ``conf/report.yaml``.
+
+    Returns where the page is.
+    """
+    return command.call(run, words, keys, quiet)
 
 
-def run(cfg: DictConfig) -> None:
+def run(cfg: DictConfig) -> Path:
     """Reads the runs and writes the page."""
     config = build(ReportConfig, cfg)
     if config.folder is None:
@@ -42,16 +46,18 @@ def run(cfg: DictConfig) -> None:
     if output.is_dir() or output.suffix not in (".html", ".htm"):
         raise ConfigError(f"output: {output} is not the name of a page, such as report.html")
 
-    from rlstack.reporting.document import report, save
+    from rlstack.reporting import document
 
-    page = report(folder, config.score, config.films_mb)
-    save(page, output)
+    page = document.report(folder, config.score, config.films_mb)
+    document.save(page, output)
     for name, note in page.notes:
         print(f"note: {name}: {note}")
     print(f"wrote {output} ({output.stat().st_size / 1e3:,.0f} kB): {page.subtitle}")
+    return output
 
 
-main = hydra_command("report", positional)(run)
+command = HydraCommand("report", words_as("folder"))
+main = command.line(run)
 
 if __name__ == "__main__":
     main()

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from omegaconf import DictConfig
 
-from rlstack.command import hydra_command, open_group
+from rlstack.command import HydraCommand, as_module, open_group
 from rlstack.config import ConfigError, Interval, build
+
+if TYPE_CHECKING:  # importing torch takes seconds, which a mistyped key need not cost
+    from rlstack.diagnostics.reward_terms import RewardBreakdown
 
 
 @dataclass
@@ -25,7 +28,21 @@ class RewardsConfig:
     allow: list[str] = field(default_factory=list)
 
 
-def run(cfg: DictConfig) -> None:
+@as_module
+def rewards(*words: str, quiet: bool = False, **keys: Any) -> RewardBreakdown:
+    """Shows what a reward is made of as the command ``rlstack rewards`` does: ``rlstack.rewards(checkpoint=...)``.
+
+    Args:
+        words: as they are typed on the command line.
+        quiet: prints nothing but warnings.
+        keys: of ``conf/rewards.yaml``.
+
+    Returns the terms in every step of the episode.
+    """
+    return command.call(run, words, keys, quiet)
+
+
+def run(cfg: DictConfig) -> RewardBreakdown:
     """Plays an episode, prints a line for every term of its reward, and draws the plots."""
     config = build(RewardsConfig, cfg)
     if config.checkpoint is None:
@@ -55,9 +72,11 @@ def run(cfg: DictConfig) -> None:
         draw_curves(*read_curves(loaded.run_dir / "metrics.csv"), written[-1])
     for path in written:
         print(f"wrote {path}")
+    return episode
 
 
-main = hydra_command("rewards", open_group("env"))(run)
+command = HydraCommand("rewards", open_group("env"))
+main = command.line(run)
 
 if __name__ == "__main__":
     main()

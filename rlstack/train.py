@@ -2,41 +2,127 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from rlstack.command import hydra_command, open_group
+from rlstack.command import HydraCommand, as_module, open_group
 from rlstack.config import ConfigError, build, convert, to_plain
 from rlstack.config.groups import is_own
+from rlstack.runs.run_directory import RunDirectory, named
+from rlstack.training import run as runs
 from rlstack.training.config import RESUMABLE, ObjectiveConfig, TrainConfig, with_length
-from rlstack.training.run import debugged, run_name, train
+from rlstack.training.hooks import Hook
+from rlstack.training.run import debugged, run_name
+from rlstack.training.trained import TrainedRun
+
+if TYPE_CHECKING:  # importing torch takes seconds, which a mistyped key need not cost
+    from rlstack.agents import Agent
+    from rlstack.evaluation.results import Evaluation
+    from rlstack.training.loop import Training
+
+Callback = Callable[[int, dict[str, float], "Agent"], Any]
+"""Is given the frames so far, metrics by name, and the agent; returns False to end the run."""
+
+
+@as_module
+def train(
+    *words: str,
+    on_batch: Callback | None = None,
+    on_evaluation: Callback | None = None,
+    hooks: Sequence[Hook] = (),
+    quiet: bool = False,
+    **keys: Any,
+) -> TrainedRun:
+    """Trains an agent as the command ``rlstack train`` does, and returns what the run has left.
+
+    Keys are those of ``conf/train.yaml`` and its groups, as values of Python; a dotted key is written as a word, or
+    given as ``**{"agent.lr": 1e-3}``. A world, an agent or a loss of your own is given as the class itself.
+
+    Args:
+        words: as they are typed on the command line, such as ``"agent.lr=1e-3"``.
+        on_batch: called after each batch that the agent has learned from, with what it then tells of itself
+            (``loss/...``) and of the episodes since the last log line (``train/...``). A GPU is waited for.
+        on_evaluation: called after each evaluation, with its summary (``eval/...``).
+        hooks: what else takes part in the run, see :class:`rlstack.training.hooks.Hook`.
+        quiet: prints nothing but warnings.
+        keys: the same as words, by name.
+
+    A callback that returns False ends the run after this batch, with an evaluation and a checkpoint as usual. What a
+    callback raises ends the run, and is raised here.
+
+    Raises:
+        ConfigError: a mistake in the keys, in one line, before anything is written.
+        RunError: the run cannot go on; what it has written so far is whole.
+        KeyboardInterrupt: Ctrl-C, or the notebook's stop; after a checkpoint, with which ``resume=`` goes on.
+
+    Example:
+        >>> run = rlstack.train("agent.lr=1e-3", agent="ppo", env="cartpole", total_frames=50_000)
+        >>> print(run.evaluation)
+        >>> policy = run.load("best").agent.policy(explore=False)
+    """
+    if on_batch is not None or on_evaluation is not None:
+        hooks = [*hooks, _Callbacks(on_batch, on_evaluation)]
+
+    def task(cfg: DictConfig) -> TrainedRun:
+        plain = prepared(cfg)
+        return _trained(runs.train(plain, hooks), plain)
+
+    return command.call(task, words, keys, quiet)
+
+
+class _Callbacks(Hook):
+    """Calls functions of the user's."""
+
+    def __init__(self, on_batch: Callback | None, on_evaluation: Callback | None) -> None:
+        self._on_batch, self._on_evaluation = on_batch, on_evaluation
+
+    def on_batch(self, training: Training, batch: Any, metrics: Mapping[str, Any]) -> None:
+        if self._on_batch is not None and training.ranks.any(
+            _ends(self._on_batch, training, {**training.monitor.metrics(), **metrics})
+        ):
+            training.finish()
+
+    def on_evaluation(self, training: Training, evaluation: Evaluation, is_best: bool) -> None:
+        if self._on_evaluation is not None and _ends(self._on_evaluation, training, evaluation.summary()):
+            training.finish()
+
+
+def _ends(callback: Callback, training: Training, metrics: Mapping[str, Any]) -> bool:
+    numbers = {name: float(value) for name, value in metrics.items()}
+    return callback(training.frames, numbers, training.agent) is False
 
 
 def run(cfg: DictConfig) -> float:
     """One run, new or resumed, from configuration to report; returns its score, for sweeps."""
+    plain = prepared(cfg)
+    with runs.begun(plain) as training:
+        training.execute()
+    return _trained(runs.place(training), plain).score
+
+
+def prepared(cfg: DictConfig) -> dict[str, Any]:
+    """The resolved configuration of what was typed: shortened, placed in its sweep, or that of the run to resume."""
     plain = to_plain(cfg)
     plain = debugged(plain if plain["resume"] is not None else _completed(plain))
     plain |= _named(plain)
-    plain = _resumed(plain) if plain["resume"] is not None else _placed(plain)
-    directory = train(plain)
-    if directory is None:
-        return math.nan
+    return _resumed(plain) if plain["resume"] is not None else _placed(plain)
 
+
+def _trained(run: RunDirectory, plain: dict[str, Any]) -> TrainedRun:
+    """The run that is done, its score noted in its sweep."""
     from rlstack.sweeps.folder import note_result
     from rlstack.training.loggers import score
 
-    result = score(directory.path, build(ObjectiveConfig, plain.get("objective", {}), "objective"))
-    note_result(score=result, run=str(directory.path))
-    return result
+    result = score(run.path, build(ObjectiveConfig, plain.get("objective", {}), "objective"))
+    note_result(score=result, run=str(run.path))
+    return TrainedRun(run.path, result)
 
 
 def _named(plain: dict[str, Any]) -> dict[str, str]:
     """The runs that this one goes on from, ``latest`` by its own name, which stays the same."""
-    from rlstack.runs.run_directory import named
-
-    given = {key: convert(str | None, plain[key], key) for key in ("resume", "init")}
+    given = {key: convert(str | None, plain.get(key), key) for key in ("resume", "init", "data")}
     return {key: named(value, key) for key, value in given.items() if value is not None}
 
 
@@ -73,8 +159,6 @@ def _resumed(plain: dict[str, Any]) -> dict[str, Any]:
     """The stored configuration of the run to resume, with what this command line may change about it."""
     from hydra.core.hydra_config import HydraConfig
 
-    from rlstack.runs.run_directory import RunDirectory
-
     stored = OmegaConf.create({**RunDirectory.open(plain["resume"]).read_config(), "notify": None})
     for override in HydraConfig.get().overrides.task:
         key = override.lstrip("+~").partition("=")[0]
@@ -87,7 +171,8 @@ def _resumed(plain: dict[str, Any]) -> dict[str, Any]:
     return to_plain(stored)
 
 
-main = hydra_command("train", open_group("agent"), makes_runs=True)(run)
+command = HydraCommand("train", open_group("agent"), makes_runs=True)
+main = command.line(run)
 
 if __name__ == "__main__":
     main()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Collection, Generator, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from itertools import chain, count
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from omegaconf import DictConfig, OmegaConf
 
-from rlstack.command import given_keys, hydra_command, open_group
+from rlstack.command import HydraCommand, as_module, given_keys, open_group
 from rlstack.config import ConfigError, Interval, build, to_plain
 from rlstack.config.errors import did_you_mean
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # importing torch takes seconds, which a mistyped key need no
     from torchrl.envs import EnvBase
 
     from envs.rendering.window import Window
+    from rlstack.data.recordings import TransitionRecorder
     from rlstack.evaluation.pictures import ActingPolicy, EpisodeAnimation
     from rlstack.runs.loading import LoadedRun
 
@@ -44,25 +45,50 @@ class WatchConfig:
     record: str | None
     replay: str | None
     device: str
+    transitions: str | None = None
     agent: dict[str, Any] | None = None
     env: dict[str, Any] | None = None
     allow: list[str] = field(default_factory=list)
 
 
-def run(cfg: DictConfig) -> None:
+@as_module
+def watch(*words: str, quiet: bool = False, **keys: Any) -> list[str]:
+    """Shows an agent as it acts as the command ``rlstack watch`` does.
+
+    Args:
+        words: as they are typed on the command line.
+        quiet: prints nothing but warnings.
+        keys: of ``conf/watch.yaml``.
+
+    Returns how each episode went, in a line.
+
+    Example:
+        >>> rlstack.watch(checkpoint="runs/<run>", record="film.mp4", episodes=3)
+    """
+    return command.call(run, words, keys, quiet)
+
+
+def run(cfg: DictConfig) -> list[str]:
     """Loads a policy and its world and shows episodes; Ctrl-C ends the command without an error, unless it records."""
     config = build(WatchConfig, cfg)
     _check_output(config)
+    if config.transitions is not None:
+        from rlstack.training.recorded import check_target
+
+        check_target(config.transitions)
     if config.checkpoint is not None:
         from rlstack.runs.run_directory import named
 
         config.checkpoint = named(config.checkpoint, "checkpoint")
     told: list[str] = []
+    shown: WatchedPolicy | None = None
     try:
         if config.replay is not None:
             _present(config, iter([_replay(config.replay)]), config.replay)
         else:
             shown = find_policy(config, given_keys("env"))
+            if config.transitions is not None:
+                shown = shown.recorded()
             if config.show == "numbers":
                 _print_numbers(config, shown, told)
             else:
@@ -73,8 +99,11 @@ def run(cfg: DictConfig) -> None:
             raise
     for line in told:
         print(line)
+    if config.transitions is not None and shown is not None:
+        print(f"wrote {shown.write(config.transitions)}")
     if config.record is not None:
         print(f"wrote {config.record}")
+    return told
 
 
 def _check_output(config: WatchConfig) -> None:
@@ -84,6 +113,8 @@ def _check_output(config: WatchConfig) -> None:
         raise ConfigError("record: numbers make no film, leave out show=numbers")
     if config.replay is not None and (config.checkpoint or config.env or config.show == "numbers"):
         raise ConfigError("replay: shows what has happened; leave out checkpoint, env and show=numbers")
+    if config.replay is not None and config.transitions is not None:
+        raise ConfigError("transitions: a replay holds no observations; leave out replay")
 
 
 def _present(config: WatchConfig, animations: Iterator[EpisodeAnimation], title: str) -> None:
@@ -95,7 +126,7 @@ def _present(config: WatchConfig, animations: Iterator[EpisodeAnimation], title:
         return
     shown = [next(animations)]
     with ExitStack() as stack:
-        screen, is_window = _screen(config, shown[0], title, lambda: shown[-1].caption, stack)
+        screen, is_window = _screen(config, shown[0], title, lambda: shown[-1], stack)
         hold = math.inf if is_window and config.replay is not None else HOLD_SECONDS
         for animation in chain([shown[0]], animations):
             shown[:] = [animation]
@@ -105,9 +136,13 @@ def _present(config: WatchConfig, animations: Iterator[EpisodeAnimation], title:
 
 
 def _screen(
-    config: WatchConfig, animation: EpisodeAnimation, title: str, caption: Any, stack: ExitStack
+    config: WatchConfig,
+    animation: EpisodeAnimation,
+    title: str,
+    present: Callable[[], EpisodeAnimation],
+    stack: ExitStack,
 ) -> tuple[Window, bool]:
-    """The window or terminal that pictures are shown on, and whether it is a window.
+    """The window or terminal that pictures are shown on, and whether it is a window; ``present`` is what is shown.
 
     Raises:
         ConfigError: no such thing here.
@@ -125,7 +160,7 @@ def _screen(
                 raise ConfigError(f"show: {error}; others: show=terminal, record=film.mp4") from None
     elif config.show == "auto" and not sys.stdout.isatty():
         raise ConfigError("show: here is no display and no terminal; give record=film.mp4, or show=numbers")
-    return stack.enter_context(TerminalScreen(sys.stdout, caption)), False
+    return stack.enter_context(TerminalScreen(sys.stdout, present)), False
 
 
 def _numbers_of(config: WatchConfig) -> Iterator[int]:
@@ -140,7 +175,7 @@ def _animations(config: WatchConfig, shown: WatchedPolicy, told: list[str]) -> G
 
     for number in _numbers_of(config):
         try:
-            animation = animate(LiveEpisode(shown.env, shown.policy, config.seed, number))
+            animation = animate(LiveEpisode(shown.env, shown.policy, config.seed, number, shown.transitions))
         except ValueError as error:
             raise ConfigError(f"show: {error}") from None
         if animation is None:
@@ -155,7 +190,7 @@ def _print_numbers(config: WatchConfig, shown: WatchedPolicy, told: list[str]) -
     from rlstack.evaluation.pictures import LiveEpisode, numbers
 
     for number in _numbers_of(config):
-        episode = LiveEpisode(shown.env, shown.policy, config.seed, number)
+        episode = LiveEpisode(shown.env, shown.policy, config.seed, number, shown.transitions)
         while not episode.over:
             episode.step()
             print(f"{episode.steps:>5}  {numbers(episode.latest)}", flush=True)
@@ -166,7 +201,7 @@ def _replay(path: str) -> EpisodeAnimation:
     from rlstack.evaluation.pictures import FinishedAnimation
     from rlstack.play.replays import read_replay
 
-    return FinishedAnimation(read_replay(Path(path)).animation(), Path(path).name)
+    return FinishedAnimation(read_replay(Path(path)), Path(path).name)
 
 
 # -- who acts ----------------------------------------------------------------------------------------------------
@@ -179,6 +214,22 @@ class WatchedPolicy(NamedTuple):
     env: EnvBase
     policy: ActingPolicy
     name: str
+    transitions: TransitionRecorder | None = None
+
+    def recorded(self) -> WatchedPolicy:
+        """The same with a recorder of its decisions."""
+        from rlstack.agents.interface import Interface
+        from rlstack.data.recordings import TransitionRecorder
+
+        return self._replace(transitions=TransitionRecorder(Interface.of(self.env).group))
+
+    def write(self, target: str) -> str:
+        """Writes the decisions so far, see :func:`rlstack.training.recorded.write_recorded`."""
+        from rlstack.agents.interface import Interface
+        from rlstack.training.recorded import write_recorded
+
+        assert self.transitions is not None
+        return write_recorded(target, self.transitions.transitions(), Interface.of(self.env), self.name)
 
 
 def find_policy(config: WatchConfig, given: Collection[str] = ()) -> WatchedPolicy:
@@ -268,21 +319,18 @@ def _own_player(env: EnvBase, world: str, name: str) -> ActingPolicy:
     Raises:
         ConfigError: there is none of that name.
     """
-    from rlstack.play.sides import sides_of
-    from rlstack.play.versus import ScriptedPolicy
+    from rlstack.play.versus import own_players, own_policy
 
-    try:
-        own = list(sides_of(env).scripted)
-    except ConfigError:
-        own = []
-    chosen = own[0] if name == _SCRIPTED and own else name
-    if chosen not in own:
+    own = own_players(env)
+    policy = own_policy(env, own[0] if name == _SCRIPTED and own else name)
+    if policy is None:
         known = [_RANDOM, *([_SCRIPTED] if own else []), *own]
         raise ConfigError(f"policy: {world} has no {name!r}, {did_you_mean(name, known)}available: {', '.join(known)}")
-    return ScriptedPolicy(env, chosen)
+    return policy
 
 
-main = hydra_command("watch", open_group("env", "agent"))(run)
+command = HydraCommand("watch", open_group("env", "agent"))
+main = command.line(run)
 
 if __name__ == "__main__":
     main()

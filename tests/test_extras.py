@@ -141,7 +141,7 @@ def test_what_a_sweep_asks_for_is_in_the_extra_that_it_names(option: str, advice
 def test_a_missing_package_is_told_with_its_extra(hide: Any) -> None:
     hide("none")
     env = envs.make("gymnasium", id="CartPole-v1", num_envs=1, kwargs={"render_mode": "rgb_array"})
-    with pytest.raises(ValueError, match=r"extra 'classic': pip install 'rlstack\[classic\]'"):
+    with pytest.raises(ValueError, match=r"extra 'classic': pip install 'rlstack-torchrl\[classic\]'"):
         env.render()
-    with pytest.raises(ValueError, match=r"No module named 'pettingzoo' \(pip install 'rlstack\[pettingzoo\]'\)"):
+    with pytest.raises(ValueError, match=r"No module named 'pettingzoo' .pip install 'rlstack-torchrl.pettingzoo.'"):
         envs.make("pettingzoo", id="sisl/pursuit_v5")

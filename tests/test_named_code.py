@@ -92,6 +92,8 @@ def routes(learner: Any) -> dict[str, dict[str, Any]]:
     return {
         "legacy": {**whole, "agent": LEGACY},
         "algorithm": {**whole, "agent": {**agent, "algorithm": "trap:run"}},
+        "network": {**whole, "agent": {**agent, "network": "trap:run"}},
+        "role": {**whole, "agent": {**agent, "network": {"actor": "trap:run"}}},
         "opponents": {**whole, "env": {**DUEL, "opponents": {"players": ["random", "callable:trap:run"]}}},
         "judges": {**whole, "env": {**DUEL, "opponents": {"evaluation": [{"player": "callable:trap:run"}]}}},
         "expert": {**whole, "imitation": {**IMITATION, "expert": "callable:trap:run"}},
@@ -104,7 +106,7 @@ def routes(learner: Any) -> dict[str, dict[str, Any]]:
 
 
 ROUTES = [
-    *("legacy", "algorithm", "opponents", "judges", "expert", "world"),
+    *("legacy", "algorithm", "network", "role", "opponents", "judges", "expert", "world"),
     *("gymnasium", "environment", "parallel", "joined"),
 ]
 

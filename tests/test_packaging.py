@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -44,7 +45,7 @@ def pins() -> dict[str, Version]:
 
 def test_project_metadata(pyproject: dict[str, Any]) -> None:
     project = pyproject["project"]
-    assert project["name"] == "rlstack"
+    assert project["name"] == "rlstack-torchrl"
     assert project["license"] == "Apache-2.0"
     assert project["requires-python"] == ">=3.10"
     licence = (REPO / "LICENSE").read_text(encoding="utf-8")
@@ -64,7 +65,7 @@ def test_every_requirement_is_pinned_within_its_range(
 
 
 def test_pins_are_plain_and_leave_rlstack_out(pins: dict[str, Version]) -> None:
-    assert "rlstack" not in pins
+    assert "rlstack-torchrl" not in pins
     # A local part such as +cpu would tie everyone to one build of torch.
     assert [name for name, version in pins.items() if version.local] == []
 
@@ -82,7 +83,21 @@ def test_the_check_of_a_clone_runs_numerical_tests_with_other_instructions() -> 
 
 
 def test_version_is_the_declared_one(pyproject: dict[str, Any]) -> None:
-    assert rlstack.__version__ == pyproject["project"]["version"]
+    version = pyproject["project"]["version"]
+    assert rlstack.__version__ == version
+    cited = yaml.safe_load((REPO / "CITATION.cff").read_text())
+    assert str(cited["version"]) == version and cited["license"] == pyproject["project"]["license"]
+    assert {"cff-version", "message", "title", "authors"} <= set(cited)
+    assert f"## [{version}]" in (REPO / "CHANGELOG.md").read_text()
+
+
+def test_the_workflow_runs_what_there_is() -> None:
+    jobs = yaml.safe_load((REPO / ".github/workflows/ci.yml").read_text())["jobs"]
+    lines = [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
+    targets = {word for line in lines for word in re.findall(r"make ([a-z-]+)\b", line)}
+    assert targets <= set(re.findall(r"^([a-z-]+):", (REPO / "Makefile").read_text(), re.MULTILINE))
+    worlds = {job["env"] for job in jobs["smoke"]["strategy"]["matrix"]["include"]}
+    assert {"marinenav", "arena", "rocket", "echelon"} <= worlds
 
 
 def _python(*args: str, cwd: Path, pythonpath: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -111,10 +126,10 @@ def test_wheel_is_complete_and_runs_from_anywhere(tmp_path: Path, pyproject: dic
     _python("-m", "build", "--no-isolation", "--outdir", str(dist), str(REPO), cwd=tmp_path)
     (wheel,) = dist.glob("*.whl")
     version = pyproject["project"]["version"]
-    assert wheel.name == f"rlstack-{version}-py3-none-any.whl"
+    assert wheel.name == f"rlstack_torchrl-{version}-py3-none-any.whl"
 
     names = set(zipfile.ZipFile(wheel).namelist())
-    info = f"rlstack-{version}.dist-info"
+    info = f"rlstack_torchrl-{version}.dist-info"
     wanted = {
         "rlstack/conf/train.yaml",
         "rlstack/py.typed",

@@ -6,17 +6,21 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from hydra.core.global_hydra import GlobalHydra
 
 from rlstack.config import ConfigError, build
 from rlstack.config.groups import compose_config
 from rlstack.config.typed import resolve
 from rlstack.runs.run_directory import RunDirectory
+from rlstack.train import main
 from rlstack.training.config import TrainConfig
 from rlstack.training.run import debugged, run_name
 from rlstack.training.summary import where_things_are
@@ -212,3 +216,32 @@ def test_a_damaged_last_checkpoint_is_no_end(tmp_path: Path) -> None:
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / "checkpoint_000000001000.pt").write_bytes(b"PK damaged")
     RunDirectory(tmp_path).check_unfinished(1000, 1000)
+
+
+class _Reached(BaseException):
+    """An update has come to its gradients."""
+
+
+@pytest.mark.parametrize("agent", ["dqn", "ppo", "sac"])
+def test_six_functions_of_ours_lead_to_the_gradients(
+    agent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever asks how a command comes to an update reads these, in this order."""
+    backward = torch.Tensor.backward
+
+    def stop(tensor: torch.Tensor, *arguments: Any, **options: Any) -> Any:
+        names = [
+            frame.name
+            for frame in traceback.extract_stack()
+            if any(Path(frame.filename).is_relative_to(ROOT / ours) for ours in ("rlstack", "envs"))
+        ]
+        if "self_check" in names:
+            return backward(tensor, *arguments, **options)
+        raise _Reached(" ".join(names))
+
+    words = ["debug=true", "compile=false", "logger=csv", "device=cpu", f"run_dir={tmp_path}/run"]
+    monkeypatch.setattr(torch.Tensor, "backward", stop)
+    monkeypatch.setattr(sys, "argv", ["train", f"agent={agent}", "env=cartpole", *words])
+    GlobalHydra.instance().clear()
+    with pytest.raises(_Reached, match=r"^job run execute learn update minimize$"):
+        main()

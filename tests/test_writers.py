@@ -23,7 +23,7 @@ from rlstack.evaluation.results import Evaluation
 from rlstack.files.pickles import read_object_arrays, write_object_arrays
 from rlstack.play.league import League
 from rlstack.play.ratings import rating_system
-from rlstack.play.tables import save_curves, write_csv
+from rlstack.play.results import save_curves, write_csv
 from rlstack.runs.checkpoint import CheckpointStore, read_checkpoint
 from rlstack.runs.run_directory import RunDirectory
 from rlstack.training.demonstrations import save_demonstrations

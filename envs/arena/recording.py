@@ -14,7 +14,7 @@ from .rules import NEVER, ArenaRules
 from .state import ArenaState
 
 if TYPE_CHECKING:
-    from ..rendering.canvas import Picture
+    from ..rendering.canvas import Legend, Picture
     from ..rendering.films import Animation
 
 Array = NDArray[Any]
@@ -143,6 +143,12 @@ class ArenaRecording(EpisodeRecording):
         from .render import ArenaAnimation
 
         return ArenaAnimation(self)
+
+    def legend(self) -> Legend:
+        """Of its pictures."""
+        from .render import LEGEND
+
+        return LEGEND
 
     def overview(self) -> Picture:
         """The end, with the way of the ship."""

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..rendering.canvas import Canvas, Colour, Picture, box, write
+from ..rendering.canvas import WHITE, Canvas, Colour, Legend, Picture, box, mixed, write
 from ..rendering.films import Animation
 from .recording import ArenaRecording, ArenaSnapshot
 from .rules import ArenaRules
@@ -30,7 +29,6 @@ SHOT: Colour = (130, 255, 190)
 ENEMY: Colour = (255, 70, 130)
 BULLET: Colour = (255, 150, 50)
 SPAWNER: Colour = (180, 100, 255)
-WHITE: Colour = (255, 255, 255)
 RED: Colour = (255, 50, 50)
 GREEN: Colour = (90, 255, 130)
 PAPER: Colour = (225, 240, 255)
@@ -38,6 +36,11 @@ _FAINT: Colour = (130, 150, 190)
 WIN, LOSS, LATE = (90, 255, 130), (255, 60, 80), (255, 190, 70)
 NIGHTS: tuple[Colour, ...] = ((16, 28, 70), (10, 44, 54), (42, 20, 64), (56, 32, 18), (60, 14, 28))
 """The colour of the background, phase by phase."""
+
+LEGEND: Legend = (
+    *(("▲", "ship and its way", SHIP), ("◆", "enemy", ENEMY), ("⬢", "spawner", SPAWNER)),
+    *(("●", "shot", SHOT), ("●", "enemy's shot", BULLET)),
+)
 
 _DART = np.array([[1.5, 0.0], [-1.0, 0.95], [-0.55, 0.0]])  # the right half of the ship, in radii
 _KITE = np.array([[1.25, 0.0], [0.0, 0.85], [-0.85, 0.0], [0.0, -0.85]])
@@ -139,9 +142,7 @@ class ArenaRenderer:
 
     def draw_way(self, picture: Picture, positions: Sequence[Array]) -> None:
         """Draws the way of the ship on a picture of this renderer."""
-        canvas, way = Canvas(picture, self._scale, self._corner), np.stack(positions[::_WAY_STEPS])
-        for place, (start, end) in enumerate(pairwise(way), 1):
-            canvas.streak(end, 2 * start - end, 4.0, SHIP, 0.3 + 0.7 * place / len(way))
+        Canvas(picture, self._scale, self._corner).way(np.stack(positions[::_WAY_STEPS]), 4.0, SHIP)
 
     def _draw_spawners(self, canvas: Canvas, now: ArenaSnapshot, events: Sequence[VisualEvent]) -> None:
         rules, flashing = self._rules, {event.slot for event in events if event.kind == "spawner hit"}
@@ -175,11 +176,11 @@ class ArenaRenderer:
             canvas.polygon(corners, _dim(ENEMY, 0.55), glow=0.5, spread=1.2 * radius)
             canvas.polygon(corners, ENEMY, line=3.0)
             charge = float(np.clip(1 - (ready - now.step) / self._rules.fire_cooldown, 0, 1))
-            canvas.disc(at, 0.3 * radius, _mixed(ENEMY, BULLET, charge), glow=0.8 * charge**4)
+            canvas.disc(at, 0.3 * radius, mixed(ENEMY, BULLET, charge), glow=0.8 * charge**4)
 
     def _draw_ship(self, canvas: Canvas, now: ArenaSnapshot, hurt: float) -> None:
         at, radius, angle = now.position, self._rules.player_radius, now.rotation
-        colour = _mixed(SHIP, RED, hurt)
+        colour = mixed(SHIP, RED, hurt)
         nose = _turn(np.array([[1.0, 0.0]]), angle)[0]
         if self._rules.style == 1:
             self._draw_flame(canvas, now, nose)
@@ -205,31 +206,17 @@ class ArenaRenderer:
 def _draw_event(canvas: Canvas, event: VisualEvent, age: int, rules: ArenaRules) -> None:
     share, at = age / DURATION[event.kind], np.array(event.at)
     if event.kind == "kill":
-        _burst(canvas, at, share, 45, ENEMY, 8)
+        canvas.burst(at, 45, share, ENEMY, 8, 5, float(at.sum()))
     elif event.kind == "vanish":
         canvas.ring(at, rules.enemy_radius * (1 + share), 3, ENEMY, 1 - share)
     elif event.kind == "birth":
         canvas.ring(at, rules.enemy_radius + 30 * (1 - share), 3, SPAWNER, share)
     elif event.kind == "destroyed":
-        _burst(canvas, at, share, 130, SPAWNER, 14)
+        canvas.burst(at, 130, share, SPAWNER, 14, 5, float(at.sum()))
     elif event.kind == "death":
-        _burst(canvas, at, share, 170, SHIP, 18)
+        canvas.burst(at, 170, share, SHIP, 18, 5, float(at.sum()))
     elif event.kind == "heal":
         canvas.ring(at, rules.player_radius + 40 * share, 4, GREEN, 1 - share)
-
-
-def _burst(canvas: Canvas, at: Array, share: float, reach: float, colour: Colour, sparks: int) -> None:
-    """An explosion, ``share`` of which has passed: a flash, a ring that grows, sparks that fly and fade."""
-    out = 1 - (1 - share) ** 2
-    if share < 0.4:
-        canvas.disc(at, reach * 0.25 * (1 - share), WHITE, 0.0, glow=1 - 2.5 * share)
-    canvas.ring(at, reach * out, 4, colour, 0.8 * (1 - share))
-    first = float(at[0] + at[1])  # explosions differ, and are the same whenever drawn
-    for spark in range(sparks):
-        angle, speed = first + 2.4 * spark, 0.55 + 0.45 * np.sin(first + 5.1 * spark) ** 2
-        away = np.array([np.cos(angle), np.sin(angle)]) * reach * speed
-        light = _mixed(WHITE, colour, min(1.0, 2 * share))
-        canvas.streak(at + out * away, at + 0.7 * out * away, 5.0, light, 1 - share, 0.3 * (1 - share), 6)
 
 
 def _draw_alarm(picture: Picture, strength: float) -> None:
@@ -288,12 +275,7 @@ def _turn(points: Array, angle: float) -> Array:
 
 
 def _dim(colour: Colour, share: float) -> Colour:
-    return _mixed((0, 0, 0), colour, share)
-
-
-def _mixed(first: Colour, second: Colour, share: float) -> Colour:
-    red, green, blue = (round(one + share * (other - one)) for one, other in zip(first, second))
-    return red, green, blue
+    return mixed((0, 0, 0), colour, share)
 
 
 # -- what is written over a picture ------------------------------------------------------------------------------------

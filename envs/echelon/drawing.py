@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..rendering.canvas import Canvas, Colour, Picture, PictureLayout
+from ..rendering.canvas import Canvas, Colour, Picture, PictureLayout, mixed
 from . import rules
 from .maps import FOLIAGE, LAVA, LOW_WALL, WATER
 from .recording import Mech, Moment, RecordedMap
@@ -149,6 +149,7 @@ PAINT: Colour = (255, 226, 90)
 CONTESTED: Colour = (214, 140, 255)
 _SMOKE: Colour = (176, 182, 190)
 _FLAME: Colour = (255, 140, 40)
+FLASH: Colour = (255, 214, 140)
 _SHELL: Colour = (255, 226, 150)
 _MORE = 0.6  # voxels by which mechs are drawn larger than they are, to be seen from afar
 _SHAPES: dict[str, tuple[tuple[float, float], ...]] = {  # counter-clockwise with y up; x is ahead
@@ -192,15 +193,15 @@ def draw_zone(canvas: Canvas, now: Moment) -> None:
     canvas.ring(at, radius, 0.28, colour, 0.9)
     for mark in range(4):
         way = np.array([np.cos(mark * np.pi / 2), np.sin(mark * np.pi / 2)])
-        line(canvas, at + (radius - 0.7) * way, at + (radius + 0.7) * way, 0.28, colour, 0.9)
+        canvas.line(at + (radius - 0.7) * way, at + (radius + 0.7) * way, 0.28, colour, 0.9)
 
 
 def draw_wreck(canvas: Canvas, mech: Mech, place: Array) -> None:
     """A cross where a mech died."""
     at, size = flat(place), 0.42 * drawn_width(mech)
-    colour = _mixed(_BLACK, TEAM_COLOURS[mech.team], 0.55)
+    colour = mixed(_BLACK, TEAM_COLOURS[mech.team], 0.55)
     for way in (np.array([1.0, 1.0]), np.array([1.0, -1.0])):
-        line(canvas, at - size * way * 0.7, at + size * way * 0.7, 0.34, colour, 0.75)
+        canvas.line(at - size * way * 0.7, at + size * way * 0.7, 0.34, colour, 0.75)
 
 
 def draw_mech(canvas: Canvas, mech: Mech, now: Moment, place: int) -> None:
@@ -209,19 +210,19 @@ def draw_mech(canvas: Canvas, mech: Mech, now: Moment, place: int) -> None:
     yaw, size, colour = now.yaw[place], drawn_width(mech), TEAM_COLOURS[mech.team]
     lift = max(float(z - now.ground_at(x, y)), 0.0)
     at, clocks = flat((x, y)), now.clocks[place]
-    body = _mixed(_BLACK, colour, 0.30 if clocks[rules.FALLEN] > 0 else 0.62)
+    body = mixed(_BLACK, colour, 0.30 if clocks[rules.FALLEN] > 0 else 0.62)
     canvas.polygon(_body(mech, x, y, yaw, size) + 0.25 + 0.3 * lift, _BLACK, 0.45)
     if now.ewar[place] > 0:
         ecm = now.ewar[place] == 1
         canvas.ring(at, 0.95 * size + 0.5, 0.12, CONTESTED if ecm else (120, 255, 200), 0.8)
     corners = _body(mech, x, y, yaw, size * (1 + 0.05 * lift))
     canvas.polygon(corners, body, glow=0.16, spread=0.7)
-    canvas.polygon(corners, _mixed(colour, _WHITE, 0.25), line=0.16)
+    canvas.polygon(corners, mixed(colour, _WHITE, 0.25), line=0.16)
     ahead = flat((np.cos(yaw), np.sin(yaw)))
     if clocks[rules.FALLEN] > 0:
-        line(canvas, at - 0.4 * size * ahead[::-1], at + 0.4 * size * ahead[::-1], 0.22, PAPER, 0.8)
+        canvas.line(at - 0.4 * size * ahead[::-1], at + 0.4 * size * ahead[::-1], 0.22, PAPER, 0.8)
     else:
-        line(canvas, at, at + 0.72 * size * ahead, 0.22, PAPER, 0.95)
+        canvas.line(at, at + 0.72 * size * ahead, 0.22, PAPER, 0.95)
     if now.heat[place] > mech.chassis.heat_cap:
         canvas.ring(at, 0.62 * size, 0.2, HEAT, 0.9)
     if clocks[rules.PAINTED] > 0:
@@ -231,8 +232,8 @@ def draw_mech(canvas: Canvas, mech: Mech, now: Moment, place: int) -> None:
 def _draw_paint(canvas: Canvas, at: Array, size: float) -> None:
     for right, up in ((1, 1), (1, -1), (-1, 1), (-1, -1)):
         corner = at + np.array([right, up]) * size
-        line(canvas, corner, corner - np.array([right * 0.45 * size, 0.0]), 0.14, PAINT)
-        line(canvas, corner, corner - np.array([0.0, up * 0.45 * size]), 0.14, PAINT)
+        canvas.line(corner, corner - np.array([right * 0.45 * size, 0.0]), 0.14, PAINT)
+        canvas.line(corner, corner - np.array([0.0, up * 0.45 * size]), 0.14, PAINT)
 
 
 def draw_bars(canvas: Canvas, mech: Mech, now: Moment, place: int) -> None:
@@ -269,8 +270,8 @@ def draw_beam(canvas: Canvas, start: Array, end: Array, team: int, age: float, f
         canvas.streak(one, two, 0.9, _FLAME, 0.75 * left, glow=0.4 * left, spread=1.0)
         canvas.disc(two, 0.5, _FLAME, 0.7 * left)
         return
-    line(canvas, one, two, 0.42, TEAM_COLOURS[team], 0.55 * left, glow=0.5 * left)
-    line(canvas, one, two, 0.17, _WHITE, 0.95 * left)
+    canvas.line(one, two, 0.42, TEAM_COLOURS[team], 0.55 * left, glow=0.5 * left)
+    canvas.line(one, two, 0.17, _WHITE, 0.95 * left)
     canvas.disc(two, 0.45, _WHITE, 0.9 * left)
 
 
@@ -282,7 +283,7 @@ def draw_flight(canvas: Canvas, weapon: str, trail: Array, team: int) -> None:
     if weapon == "missile":
         for one, two in pairwise(points):
             canvas.streak(two, one - (two - one), 0.34, _SMOKE, 0.45)
-        canvas.disc(head, 0.42, _mixed(colour, _WHITE, 0.35), glow=0.5)
+        canvas.disc(head, 0.42, mixed(colour, _WHITE, 0.35), glow=0.5)
         canvas.disc(head, 0.2, _WHITE)
     elif weapon == "gauss":
         canvas.streak(head, tail, 0.4, _WHITE, 0.95, glow=0.5, spread=0.8)
@@ -303,40 +304,6 @@ def draw_cloud(canvas: Canvas, place: Array, left: float) -> None:
         canvas.disc(at + away, 0.42 * rules.SMOKE_RADIUS, _SMOKE, 0.5 * opacity)
 
 
-def draw_burst(canvas: Canvas, place: Any, radius: float, age: float, colour: Colour) -> None:
-    """An explosion; ``age`` from 0 to 1."""
-    at, out = flat(place), 1 - (1 - age) ** 2
-    if age < 0.5:
-        canvas.disc(at, 0.35 * radius, (255, 214, 140), 0.9 * (1 - 2 * age), glow=0.45 * (1 - 2 * age))
-    canvas.ring(at, max(radius * out, 0.1), 0.3 * (1 - age) + 0.08, colour, 0.95 * (1 - age))
-    for spark in range(9):
-        angle, speed = 2.4 * spark, 0.6 + 0.4 * np.sin(5.1 * spark) ** 2
-        away = np.array([np.cos(angle), np.sin(angle)]) * radius * speed
-        canvas.streak(at + out * away, at + 0.6 * out * away, 0.22, _mixed(_WHITE, colour, age), 1 - age)
-
-
-def draw_way(canvas: Canvas, places: Array, team: int) -> None:
-    """A way ``[n, 3]`` that brightens with time."""
-    points = flat(places)
-    for place, (start, end) in enumerate(pairwise(points), 1):
-        share = place / len(points)
-        if np.hypot(*(end - start)) > 1e-3:
-            line(canvas, start, end, 0.26, TEAM_COLOURS[team], 0.15 + 0.6 * share)
-
-
-def line(
-    canvas: Canvas, start: Array, end: Array, width: float, colour: Colour, opacity: float = 1.0, glow: float = 0.0
-) -> None:
-    """A straight line of even colour."""
-    along = end - start
-    length = float(np.hypot(*along))
-    if length < 1e-6:
-        return
-    across = np.array([-along[1], along[0]]) / length * width / 2
-    corners = np.array([start - across, end - across, end + across, start + across])
-    canvas.polygon(corners, colour, opacity, glow=glow, spread=2 * width if glow else 0.0)
-
-
 def _body(mech: Mech, x: float, y: float, yaw: float, size: float) -> Array:
     """Corners as drawn, clockwise as seen with y down."""
     shape = np.array(_SHAPES[mech.kind]) * size
@@ -344,8 +311,3 @@ def _body(mech: Mech, x: float, y: float, yaw: float, size: float) -> Array:
     turned = np.stack((x + cos * shape[:, 0] - sin * shape[:, 1], y + sin * shape[:, 0] + cos * shape[:, 1]), -1)
     drawn: Array = flat(turned)[::-1]
     return drawn
-
-
-def _mixed(first: Colour, second: Colour, share: float) -> Colour:
-    red, green, blue = (round(one + share * (other - one)) for one, other in zip(first, second))
-    return red, green, blue

@@ -23,7 +23,7 @@ from .state import State
 from .tables import Tables
 
 if TYPE_CHECKING:
-    from ..rendering.canvas import Picture
+    from ..rendering.canvas import Legend, Picture
     from ..rendering.films import Animation
 
 Array = NDArray[Any]
@@ -175,6 +175,12 @@ class EchelonRecording(EpisodeRecording):
         from .render import EchelonAnimation
 
         return EchelonAnimation(self)
+
+    def legend(self) -> Legend:
+        """Of its pictures."""
+        from .render import LEGEND
+
+        return LEGEND
 
     def overview(self) -> Picture:
         """The end, with the ways of all mechs, which brighten with time."""

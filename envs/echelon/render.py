@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..rendering.canvas import Canvas, Colour, Picture, box, width_of, write
+from ..rendering.canvas import Canvas, Colour, Legend, Picture, banner, box, meter, shortened, write
 from ..rendering.films import Animation
 from . import drawing, rules
 from .drawing import BAD, FAINT, HEAT, PAPER, PLATE, TEAM_COLOURS, EchelonLayout
@@ -16,6 +16,15 @@ from .rules import TEAMS
 
 SIZE, TILE = (1280, 720), (960, 540)
 """Width and height of pictures, and of overviews, pixels."""
+LEGEND: Legend = (
+    *(("■", f"{team} mech and its way", colour) for team, colour in zip(TEAMS, TEAM_COLOURS)),
+    *(
+        ("○", "zone", PAPER),
+        ("✕", "wreck", FAINT),
+        ("▬", "hit points, above heat", (110, 230, 120)),
+        ("▬", "heat", HEAT),
+    ),
+)
 _BALANCE: Colour = (150, 170, 255)
 _TALL, _LOW = 116.0, 60.0  # of a mech's plate, in lines of 720, in teams of five and of ten
 
@@ -58,7 +67,7 @@ def draw_panels(picture: Picture, layout: EchelonLayout, now: Moment, players: S
         here = [place for place, mech in enumerate(now.record.mechs) if mech.team == team]
         box(picture, left, 10 * unit, width, 46 * unit, PLATE)
         box(picture, left, 10 * unit, width, 3 * unit, colour)
-        name = _cut(players[team], layout.points(17), width - 110 * unit)
+        name = shortened(players[team], layout.points(17), width - 110 * unit)
         write(picture, name, left + 10 * unit, 34 * unit, layout.points(17), PAPER, bold=True)
         kills, damage = int(now.kills[here].sum()), float(now.damage[here].sum())
         text = f"kills {kills}   damage {damage:.0f}"
@@ -92,8 +101,7 @@ def _draw_mech(
         y = top + (first + step * row) * unit
         write(picture, name, x, y, layout.points(11), FAINT)
         begin, end = x + 34 * unit, right - 36 * unit
-        box(picture, begin, y - thick / 2 * unit, end - begin, thick * unit, FAINT, 0.2)
-        box(picture, begin, y - thick / 2 * unit, (end - begin) * min(value / most, 1.0), thick * unit, shade, 0.95)
+        meter(picture, (begin, end), y, thick * unit, value / most, shade, FAINT)
         write(picture, number, right, y, layout.points(12), PAPER if alive else FAINT, 1.0)
     if not small:
         counted = f"kills {int(now.kills[place])}   damage {now.damage[place]:.0f}"
@@ -120,27 +128,6 @@ def state_of(now: Moment, place: int) -> tuple[str, Colour]:
     found += [("ECM", "ECCM")[int(now.ewar[place]) - 1]] if now.ewar[place] > 0 else []
     found += ["in zone"] if now.inside[place] else []
     return ", ".join(found[:2]) or "ok", drawing.PAINT if clocks[rules.PAINTED] > 0 else PAPER if found else FAINT
-
-
-def draw_end(picture: Picture, layout: EchelonLayout, now: Moment) -> None:
-    """Writes who has won, in large letters across the map."""
-    unit, winner = layout.unit, now.record.winner
-    text, colour = (f"{TEAMS[0 if winner > 0 else 1].upper()} WINS", TEAM_COLOURS[0 if winner > 0 else 1]) if winner \
-        else ("DRAW", PAPER)  # fmt: skip
-    middle = layout.corner[1] - 0.5 * layout.side * layout.scale
-    left, width = layout.corner[0], layout.side * layout.scale
-    box(picture, left, middle - 44 * unit, width, 88 * unit, (0, 0, 0), 0.6)
-    for edge in (-44, 41):
-        box(picture, left, middle + edge * unit, width, 3 * unit, colour)
-    write(picture, text, left + width / 2, middle, layout.points(50), colour, 0.5, bold=True)
-
-
-def _cut(name: str, size: int, width: float) -> str:
-    """A name that is too long loses its end."""
-    kept = len(name)
-    while kept > 3 and width_of(name[:kept] + ("…" if kept < len(name) else ""), size, True) > width:
-        kept -= 1
-    return name[:kept] + ("…" if kept < len(name) else "")
 
 
 # -- the animation -------------------------------------------------------------------------------------------------
@@ -217,8 +204,15 @@ class EchelonAnimation(Animation):
         draw_panels(picture, self.layout, now, self.recording.players)
         draw_head(picture, self.layout, now, self.recording.players, self.recording.title)
         if pause > _END_TICKS:
-            draw_end(picture, self.layout, now)
+            self._draw_end(picture, now.record.winner)
         return picture
+
+    def _draw_end(self, picture: Picture, winner: int) -> None:
+        layout, team = self.layout, int(winner < 0)
+        text, colour = (f"{TEAMS[team].upper()} WINS", TEAM_COLOURS[team]) if winner else ("DRAW", PAPER)
+        width, (left, bottom) = layout.side * layout.scale, layout.corner
+        middle = left + width / 2, bottom - width / 2
+        banner(picture, text, middle, width, 88 * layout.unit, layout.points(50), colour)
 
     def _clear_margins(self, picture: Picture) -> None:
         """Cuts off at the edge of the map what glows or flies over it."""
@@ -235,7 +229,7 @@ class EchelonAnimation(Animation):
         for place, mech in enumerate(self.record.mechs):
             gone = self._deaths.get(place)
             last = until if gone is None else min(until, int(np.searchsorted(frames.tick, gone)) + 1)
-            drawing.draw_way(canvas, frames.position[:last:every, place], mech.team)
+            canvas.way(drawing.flat(frames.position[:last:every, place]), 0.3, TEAM_COLOURS[mech.team])
 
     def _draw_mechs(self, canvas: Canvas, now: Moment, tick: float) -> None:
         living = []
@@ -272,22 +266,26 @@ class EchelonAnimation(Animation):
 
     def _draw_event(self, canvas: Canvas, event: Event, age: float, tick: float) -> None:
         told, kind = event.details, event.type
+
+        def burst(reach: float, colour: Colour) -> None:
+            canvas.burst(drawing.flat(told["pos"]), reach, age, colour, 9, 0.3, flash=drawing.FLASH)
+
         if kind in ("laser_hit", "flamer_hit"):
             drawing.draw_beam(canvas, told["start"], told["pos"], _team(told["shooter"]), age, kind == "flamer_hit")
         elif kind == "explosion":
-            drawing.draw_burst(canvas, told["pos"], 1.2 * told["radius"], age, (255, 176, 90))
+            burst(1.2 * told["radius"], (255, 176, 90))
         elif kind == "projectile_hit":
-            drawing.draw_burst(canvas, told["pos"], 0.9, age, (255, 240, 190))
+            burst(0.9, (255, 240, 190))
         elif kind == "kill":
-            drawing.draw_burst(canvas, told["pos"], 4.2, age, TEAM_COLOURS[_team(told["target"])])
+            burst(4.2, TEAM_COLOURS[_team(told["target"])])
         else:
             now = moment(self.record, tick)
             start = now.position[self._places[told["mech" if kind == "ams_intercept" else "shooter"]]]
             end = told["pos"] if kind == "ams_intercept" else now.position[self._places[told["target"]]]
             colour = (130, 240, 255) if kind == "ams_intercept" else drawing.PAINT
-            drawing.line(canvas, drawing.flat(start), drawing.flat(end), 0.2, colour, 0.8 * (1 - age))
+            canvas.line(drawing.flat(start), drawing.flat(end), 0.2, colour, 0.8 * (1 - age))
             if kind == "ams_intercept":
-                drawing.draw_burst(canvas, told["pos"], 0.8, age, colour)
+                burst(0.8, colour)
 
     def _write_names(self, picture: Picture, now: Moment) -> None:
         for place, mech in enumerate(self.record.mechs):

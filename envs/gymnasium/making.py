@@ -122,7 +122,7 @@ def missing_package(id: str, error: Exception) -> str:
     module = id.partition(":")[0] if ":" in id else str(getattr(gymnasium.registry.get(id), "entry_point", ""))
     for package, extra in _EXTRAS.items():
         if module.startswith(package):
-            return f"{id} needs the extra {extra!r}: pip install 'rlstack[{extra}]' ({_line(error)})"
+            return f"{id} needs the extra {extra!r}: pip install 'rlstack-torchrl[{extra}]' ({_line(error)})"
     return f"{id} needs a package that is not installed or cannot be imported: {_line(error)}"
 
 

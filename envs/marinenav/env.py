@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -21,11 +22,13 @@ from .features import EncounterFeatures, nearest_obstacle
 from .generator import episode_options, evaluation_set
 from .noise import SampledNoise
 from .perception import NoiseDraws, candidate_pairs
+from .players import PLAYERS, sail
 from .recording import MarineNavRecorder
 from .reset import LevelSchedule, random_worlds
 from .rules import OBSERVED_OBJECTS, MarineNavRules
+from .safety import SAFETY_STATISTICS, begun, measured, safety_statistics
 from .simulation import ABSENT, AFTER_GOAL, Report, StepOptions, advance, conclude, look_around
-from .state import WorldState
+from .state import MEASURED, WorldState
 
 _SMALLEST_POOL = 64
 _STATISTICS = ("return", "discounted_return", "length", "time", "energy", "success", "collision", "level")
@@ -70,7 +73,9 @@ class MarineNavStart:
 
 def _restored(saved: dict[str, Any], device: torch.device) -> tuple[WorldState, TensorDict]:
     """State and observation from the ``"state"`` and ``"observation"`` of a saved dict."""
-    state = WorldState(**{name: value.to(device, copy=True) for name, value in saved["state"].items()})
+    saved_state = {name: value.to(device, copy=True) for name, value in saved["state"].items()}
+    nothing = {name: torch.zeros_like(saved_state["energy"]) for name in MEASURED}  # of states older than these
+    state = WorldState(**{**nothing, **saved_state})
     observation = TensorDict(saved["observation"], device=device).auto_batch_size_(1)
     agents = observation.get(GROUP).auto_batch_size_(2)
     agents.get("observation").auto_batch_size_(2)
@@ -96,6 +101,7 @@ class MarineNav(World):
         end_on_collision: a world ends at the first collision, the published evaluation's rule.
         timestep_penalty, colregs_penalty, collision_penalty, goal_reward: reward terms.
         discount: of the reported ``discounted_return``.
+        measure_safety: report :data:`~envs.marinenav.safety.SAFETY_STATISTICS` of every episode, too.
         compiled: compile the simulation with ``torch.compile`` (about half a minute once; same results to rounding).
     """
 
@@ -110,6 +116,7 @@ class MarineNav(World):
         "collision_penalty": -5.0,
         "goal_reward": 10.0,
         "discount": 0.99,
+        "measure_safety": True,
     }
     evaluation_steps = 1000
     clamps_actions = False
@@ -139,6 +146,7 @@ class MarineNav(World):
         collision_penalty: float = -5.0,
         goal_reward: float = 10.0,
         discount: float = 0.99,
+        measure_safety: bool = False,
         compiled: bool = False,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
@@ -151,6 +159,7 @@ class MarineNav(World):
         self.num_robots = max(level.num_robots for level in self.curriculum.levels)  # worlds are padded to them
         self.num_stages = self.curriculum.num_stages
         self.perception_noise = perception_noise
+        self.measure_safety = measure_safety
         self.options = StepOptions(continuous_actions, max_steps, discount, timeout_is_terminal, end_on_collision)
         self._total_steps = 0
         check_within("max_steps", max_steps, 0, MOST_STEPS, "steps")
@@ -200,7 +209,8 @@ class MarineNav(World):
         action: TensorSpec = Categorical(25, shape=lead, dtype=torch.int64, **here)
         if self.options.continuous:
             action = Bounded(-1.0, 1.0, shape=(*lead, 2), **real)
-        self.declare_specs(shown, action, _STATISTICS, self.num_robots)
+        statistics = (*_STATISTICS, *(SAFETY_STATISTICS if self.measure_safety else ()))
+        self.declare_specs(shown, action, statistics, self.num_robots)
 
     @property
     def total_steps(self) -> int:
@@ -287,6 +297,9 @@ class MarineNav(World):
     def _observe(self, state: WorldState) -> tuple[WorldState, TensorDict]:
         """The perception call of a reset."""
         state, report = self._look_around(state, self._rules, self._draw_noise(state))
+        if self.measure_safety:
+            state = begun(state, self._rules)
+            report["episode"] |= safety_statistics(state)
         return state, self._as_tensordict(report)
 
     def _draw_noise(self, state: WorldState) -> NoiseDraws | None:
@@ -304,7 +317,11 @@ class MarineNav(World):
         action = action.permute(2, 1, 0) if self.options.continuous else action.T
         moved, before, after = self._advance_physics(self._state, action, self._rules, self.options.continuous)
         noise = self._draw_noise(moved)
+        position, asked, active = self._state.pose[:2], self._observation.get((GROUP, "colregs")).T, moved.active
         self._state, root, ends = self._conclude(moved, before - after, self._rules, self.options, noise)
+        if self.measure_safety:
+            self._state = measured(self._state, position, asked, active, self._rules)
+            root["episode"] |= safety_statistics(self._state)
         self._total_steps += self.all_worlds
         self._observation = self._as_tensordict(root)
         return self._as_tensordict({**root, **ends, GROUP: root[GROUP] | ends[GROUP]})
@@ -348,6 +365,10 @@ class MarineNav(World):
         self._total_steps = state["total_steps"]
         self._state, self._observation = _restored(state, self.device)
         self._pool.load_state_dict(state["pool"], self.device)
+
+    def players(self) -> dict[str, Callable[[Any], Tensor]]:
+        """``apf``, an artificial potential field, and ``orca``, reciprocal velocity obstacles; see ``players.py``."""
+        return {name: partial(sail, choose, continuous=self.options.continuous) for name, choose in PLAYERS.items()}
 
     def recorder(self, worlds: Sequence[int], titles: Sequence[str] | None = None) -> MarineNavRecorder:
         """See :meth:`~envs.world.WorldHooks.recorder`."""

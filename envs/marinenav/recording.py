@@ -16,7 +16,7 @@ from .rules import MarineNavRules
 from .simulation import AFTER_COLLISION, AFTER_GOAL, COLLISION, GOAL, TIME_OUT
 
 if TYPE_CHECKING:
-    from ..rendering.canvas import Picture
+    from ..rendering.canvas import Legend, Picture
     from ..rendering.films import Animation
 
 Array = NDArray[Any]
@@ -91,6 +91,12 @@ class MarineNavRecording(EpisodeRecording):
         from .render import MarineNavAnimation
 
         return MarineNavAnimation(self)
+
+    def legend(self) -> Legend:
+        """Of its pictures."""
+        from .render import LEGEND
+
+        return LEGEND
 
     def overview(self) -> Picture:
         """Whole paths and the outcome."""

@@ -14,13 +14,13 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import LineCollection, PolyCollection
-from matplotlib.colors import to_rgba
+from matplotlib.colors import to_rgb, to_rgba
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Circle, Rectangle
 from numpy.typing import NDArray
 
-from ..rendering.canvas import Picture
+from ..rendering.canvas import Legend, Picture, are_texts_apart, write
 from ..rendering.films import Animation
 from .dynamics import current
 from .recording import ARRIVED, COLLIDED, MarineNavRecording
@@ -37,6 +37,11 @@ COLOURS = (
 WATER, _OUTSIDE, CURRENT, ROCK = "#eaf3f9", "#dfeaf2", "#4a90c2", "#9aa5ad"
 _INK, FAILURE, SUCCESS = "#22313f", "#c0392b", "#1e8449"
 _STATUS = {1: "time-out"} | dict.fromkeys(COLLIDED, "collision") | dict.fromkeys(ARRIVED, "goal reached")
+LEGEND: Legend = (
+    *(("★", "goal", (34, 49, 63)), ("○", "start", (34, 49, 63)), ("●", "obstacle", (154, 165, 173))),
+    *(("✖", "collision", (192, 57, 43)), ("○", "vortex core", (74, 144, 194))),
+    ("▶", "robot and its way, in its colour", (31, 111, 180)),
+)
 SIZE = (960, 720)
 """Width and height of pictures, pixels: whole macroblocks for the video encoder."""
 
@@ -73,6 +78,7 @@ class MarineNavAnimation(Animation):
             _draw_current(ax, recording.cores)
         ax.set_xlabel("y, east [m]")
         ax.set_ylabel("x, north [m]")
+        self._title = ax.title
         self._moving = self._vessel_artists(ax) + self._panel_artists(figure)
         for artist in self._moving:
             artist.set_animated(True)
@@ -100,7 +106,20 @@ class MarineNavAnimation(Animation):
         self._canvas.restore_region(self._background)
         for artist in self._moving:
             artist.draw(self._canvas.get_renderer())
-        return np.asarray(self._canvas.buffer_rgba())[..., :3].copy()
+        picture = np.asarray(self._canvas.buffer_rgba())[..., :3].copy()
+        if are_texts_apart():
+            self._write_texts(picture)
+        return picture
+
+    def _write_texts(self, picture: Picture) -> None:
+        """Wipes the panel, and writes its texts again; matplotlib has drawn them."""
+        picture[:, round(0.735 * SIZE[0]) :] = 255
+        names = dict(zip(self._lines, self._robots))
+        for text in (self._title, self._clock, *self._lines, *self._numbers):
+            box = text.get_window_extent(self._canvas.get_renderer())
+            red, green, blue = (round(255 * part) for part in to_rgb(text.get_color()))
+            words = f"{names[text]} {text.get_text()}" if text in names else text.get_text()
+            write(picture, words, box.x0, SIZE[1] - (box.y0 + box.y1) / 2, 9, (red, green, blue))
 
     def _vessel_artists(self, ax: Axes) -> list[Artist]:
         self._trails, self._sensed = (

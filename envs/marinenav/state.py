@@ -37,6 +37,11 @@ class WorldState:
     discounted: Tensor  # [A, W] sum of discount^t x reward
     time: Tensor  # [A, W] s while active
     energy: Tensor  # [A, W] sum of power_coefficient x |thrust| x s while active
+    # Measured only where the world is asked to, see safety.py.
+    path: Tensor  # [A, W] m sailed
+    closest: Tensor  # [A, W] smallest gap to anything, m
+    rule_time: Tensor  # [A, W] s in which a rule of the road asked for a turn
+    violation_time: Tensor  # [A, W] s of these without a turn to starboard
 
     @property
     def scene(self) -> PerceivedScene:
@@ -61,6 +66,10 @@ class WorldState:
         """Overwrites the worlds ``target`` (indices) in place with the worlds ``source`` of another state."""
         for name, value in self.items():
             value[..., target] = getattr(other, name)[..., source]
+
+
+MEASURED = ("path", "closest", "rule_time", "violation_time")
+"""The fields that are zero unless a world measures how safely its robots sail."""
 
 
 def blank_state(
@@ -97,4 +106,8 @@ def blank_state(
         discounted=zeros(robots),
         time=zeros(robots),
         energy=zeros(robots),
+        path=zeros(robots),
+        closest=zeros(robots),
+        rule_time=zeros(robots),
+        violation_time=zeros(robots),
     )

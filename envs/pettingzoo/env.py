@@ -297,7 +297,7 @@ def parallel_factory(id: str) -> Callable[..., Any]:
 def _advice(module: str, error: ImportError | ValueError) -> str:
     lacking = str(getattr(error, "name", None))
     if module.startswith("pettingzoo.") and (lacking == "pettingzoo" or not lacking.startswith("pettingzoo")):
-        return " (pip install 'rlstack[pettingzoo]')"
+        return " (pip install 'rlstack-torchrl[pettingzoo]')"
     family, _, name = module.rpartition(".")
     try:
         siblings = [entry.name for entry in pkgutil.iter_modules(importlib.import_module(family).__path__)]

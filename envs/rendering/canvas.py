@@ -6,10 +6,13 @@ anti-aliased wherever it is, and what glows fades with it. Only a small patch of
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
@@ -19,7 +22,10 @@ from PIL import Image, ImageDraw, ImageFont
 Picture = NDArray[np.uint8]
 Colour = tuple[int, int, int]
 Array = NDArray[Any]
+Legend = Sequence[tuple[str, str, Colour]]
+"""What a picture shows: a sign of one letter, words, and the colour of the sign."""
 
+WHITE: Colour = (255, 255, 255)
 _FONTS = {False: "DejaVuSans.ttf", True: "DejaVuSans-Bold.ttf"}
 _SMALLEST = (640, 360)
 
@@ -134,6 +140,51 @@ class Canvas:
         distance = np.hypot(x - share * along[0], y - share * along[1]) - width / 2 * (1 - 0.5 * share)
         self._put(where, distance, colour, opacity * (1 - share), glow * (1 - share), spread)
 
+    def line(
+        self, start: Array, end: Array, width: float, colour: Colour, opacity: float = 1.0, glow: float = 0.0
+    ) -> None:
+        """A straight line of even colour, which glows as far as twice its width."""
+        along = end - start
+        length = float(np.hypot(*along))
+        if length < 1e-6:
+            return
+        across = np.array([-along[1], along[0]]) / length * width / 2
+        corners = np.array([start - across, end - across, end + across, start + across])
+        self.polygon(corners, colour, opacity, glow=glow, spread=2 * width if glow else 0.0)
+
+    def burst(
+        self,
+        at: Array,
+        reach: float,
+        share: float,
+        colour: Colour,
+        sparks: int,
+        width: float,
+        phase: float = 0.0,
+        flash: Colour = WHITE,
+    ) -> None:
+        """An explosion, ``share`` of which has passed: a flash, a ring that grows, sparks that fly and fade.
+
+        Args:
+            reach: how far it comes.
+            width: of the ring and of a spark.
+            phase: makes explosions differ.
+        """
+        out = 1 - (1 - share) ** 2
+        if share < 0.5:
+            self.disc(at, 0.3 * reach * (1 - share), flash, 0.0, glow=1 - 2 * share)
+        self.ring(at, max(reach * out, 0.1 * width), width * (1.1 - 0.6 * share), colour, 0.85 * (1 - share))
+        for spark in range(sparks):
+            angle, speed = phase + 2.4 * spark, 0.55 + 0.45 * np.sin(phase + 5.1 * spark) ** 2
+            away = np.array([np.cos(angle), np.sin(angle)]) * reach * speed
+            self.streak(at + out * away, at + 0.7 * out * away, width, mixed(WHITE, colour, share), 1 - share)
+
+    def way(self, points: Array, width: float, colour: Colour, leap: float = np.inf) -> None:
+        """A way ``[n, 2]`` that brightens with time, but for steps of ``leap`` and more."""
+        for place, (start, end) in enumerate(pairwise(points), 1):
+            if 1e-3 < np.abs(end - start).max() < leap:
+                self.line(start, end, width, colour, 0.15 + 0.6 * place / len(points))
+
     def _patch(self, x: float, y: float, reach: float) -> tuple[tuple[slice, slice], Array, Array] | None:
         """The pixels within ``reach`` of a place: where they are, and how far right and below of it."""
         height, width = self.picture.shape[:2]
@@ -169,6 +220,12 @@ class Canvas:
         self.picture[where] = np.clip(patch, 0, 255)
 
 
+def mixed(first: Colour, second: Colour, share: float) -> Colour:
+    """The colour on the way from one to another, after a ``share`` of it."""
+    red, green, blue = (round(one + share * (other - one)) for one, other in zip(first, second))
+    return red, green, blue
+
+
 # -- in pixels of the picture ----------------------------------------------------------------------------------------
 
 
@@ -202,6 +259,95 @@ def width_of(text: str, size: int, bold: bool = False) -> int:
     return int(_letters(text, size, bold).shape[1])
 
 
+class WrittenText(NamedTuple):
+    """A line of text that belongs on a picture; see :func:`write`."""
+
+    text: str
+    x: float
+    y: float
+    align: float
+    colour: Colour
+
+
+_apart: list[WrittenText] | None = None
+
+
+@contextmanager
+def texts_apart() -> Iterator[list[WrittenText]]:
+    """While entered, texts go into the list instead of onto pictures: for screens too coarse for drawn letters."""
+    global _apart
+    before, _apart = _apart, []
+    try:
+        yield _apart
+    finally:
+        _apart = before
+
+
+def are_texts_apart() -> bool:
+    """True inside :func:`texts_apart`."""
+    return _apart is not None
+
+
+def shortened(text: str, size: int, width: float, bold: bool = True) -> str:
+    """The text, its middle left out where it would take more than ``width`` pixels."""
+    shown, kept = text, len(text)
+    while kept > 4 and width_of(shown, size, bold) > width:
+        kept -= 1
+        shown = f"{text[: kept // 2]}…{text[-(kept // 2) :]}"
+    return shown
+
+
+def banner(
+    picture: Picture, text: str, at: tuple[float, float], width: float, height: float, size: int, colour: Colour
+) -> None:
+    """Large letters in the middle of a dark band with two coloured edges.
+
+    Args:
+        at: pixel of its middle.
+        width, height: of the band between the edges' outer sides, whose thickness is a thirtieth of the height.
+    """
+    (x, y), edge = at, height * 3 / 92
+    box(picture, x - width / 2, y - height / 2, width, height, (0, 0, 0), 0.58)
+    for top in (y - height / 2, y + height / 2 - edge):
+        box(picture, x - width / 2, top, width, edge, colour)
+    write(picture, text, x, y, size, colour, 0.5, bold=True)
+
+
+def meter(
+    picture: Picture, place: tuple[float, float], y: float, high: float, share: float, colour: Colour, empty: Colour
+) -> None:
+    """A bar, a share of which is full.
+
+    Args:
+        place: pixels of its left and its right end.
+        y: pixel of its middle.
+        high: pixels.
+    """
+    left, right = place
+    box(picture, left, y - high / 2, right - left, high, empty, 0.22)
+    box(picture, left, y - high / 2, (right - left) * min(share, 1.0), high, colour, 0.95)
+
+
+def captioned(picture: Picture, title: str, legend: Legend) -> Picture:
+    """The picture below a title and a legend, on a strip as dark or light as its own corner."""
+    size, margin = 15, 10
+    paper: Colour = (20, 23, 30) if picture[0, 0].mean() < 128 else (255, 255, 255)
+    ink: Colour = (225, 232, 242) if paper[0] < 128 else (34, 49, 63)
+    places, x, y = [], margin, 3 * size
+    for sign, words, colour in legend:
+        width = width_of(f"{sign}  {words}", size)
+        x, y = (margin, y + round(1.5 * size)) if x > margin and x + width > picture.shape[1] else (x, y)
+        places.append((sign, words, colour, x, y))
+        x += width + 2 * size
+    strip = np.empty((y + size, picture.shape[1], 3), np.uint8)
+    strip[:] = paper
+    write(strip, shortened(title, size, picture.shape[1] - 2 * margin), margin, size, size, ink, bold=True)
+    for sign, words, colour, x, y in places:
+        write(strip, sign, x, y, size, colour)
+        write(strip, words, x + width_of(f"{sign} ", size), y, size, ink)
+    return np.concatenate((strip, picture))
+
+
 def write(
     picture: Picture,
     text: str,
@@ -220,6 +366,10 @@ def write(
         y: pixel of the middle of its capitals.
         size: height of a line in pixels, nearly.
     """
+    if _apart is not None:
+        if opacity > 0.25:
+            _apart.append(WrittenText(text, x, y, align, colour))
+        return
     letters = _letters(text, size, bold)
     ascent, _ = _font(size, bold).getmetrics()
     left, top = round(x - align * letters.shape[1]), round(y - ascent + 0.365 * size)

@@ -116,16 +116,16 @@ def save_picture(path: str | Path, picture: Picture) -> None:
         imageio.imwrite(partial, picture, format="png")
 
 
-def save_grid(path: str | Path, pictures: Iterable[Picture], columns: int) -> None:
-    """Writes pictures of one size as a PNG, row by row; what is left of the last row is black.
+def in_grid(pictures: Iterable[Picture], columns: int) -> Picture:
+    """Pictures of one size, row by row; what is left of the last row is black.
 
     Raises:
         ValueError: there is no picture.
     """
     tiles = list(pictures)
     if not tiles:
-        raise ValueError("save_grid needs at least one picture")
+        raise ValueError("a grid needs at least one picture")
     columns = min(columns, len(tiles))
     tiles += [np.zeros_like(tiles[0])] * (-len(tiles) % columns)
     rows = [np.concatenate(tiles[start : start + columns], 1) for start in range(0, len(tiles), columns)]
-    save_picture(path, np.concatenate(rows))
+    return np.concatenate(rows)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..rendering.canvas import Canvas, Colour, Picture, PictureLayout, write
+from ..rendering.canvas import Canvas, Colour, Picture, PictureLayout, mixed, write
 from . import rules
 from .recording import RocketFrames
 
@@ -34,7 +34,6 @@ _BLACK: Colour = (0, 0, 0)
 _LARGER = 2.9  # than life are cars, to be seen from afar
 _BALL_LARGER = 1.8
 _NEARER = 0.55  # what is under the ceiling looks so much larger than on the ground
-_LEAP = 1500.0  # uu between two points of a way: a car has come back elsewhere
 _SHADOW = np.array([0.16, 0.30])  # per uu of height, to the right and down
 _CABIN = ((-38.0, 22.0), (-0.40, 0.40), (0.05, 0.62))  # of the hitbox: from rear to front in uu, shares across and up
 
@@ -219,9 +218,9 @@ def draw_cars(canvas: Canvas, now: RocketFrames, from_side: bool = False) -> Non
         if now.boosting[car]:
             _draw_flame(canvas, now, car, size, project)
         corners = _hull(project(_box(now, car, size)))
-        canvas.polygon(corners, _mixed(_BLACK, colour, 0.8), glow=0.18, spread=70.0)
-        canvas.polygon(corners, _mixed(colour, _WHITE, 0.25), line=18.0)
-        canvas.polygon(_hull(project(_cabin(now, car, size))), _mixed(colour, _WHITE, 0.72), 0.95)
+        canvas.polygon(corners, mixed(_BLACK, colour, 0.8), glow=0.18, spread=70.0)
+        canvas.polygon(corners, mixed(colour, _WHITE, 0.25), line=18.0)
+        canvas.polygon(_hull(project(_cabin(now, car, size))), mixed(colour, _WHITE, 0.72), 0.95)
 
 
 def _draw_flame(canvas: Canvas, now: RocketFrames, car: int, size: float, project: Any) -> None:
@@ -252,8 +251,8 @@ def draw_ball(
             canvas.streak(end, 2 * start - end, 1.1 * size * share, _BALL, 0.32 * share)
     if ring is not None:
         canvas.ring(at, 1.45 * size, 34.0, ring, 0.95)
-    canvas.disc(at, size, _mixed(_BLACK, _BALL, 0.55), glow=0.10)
-    canvas.disc(at - 0.10 * size, 0.86 * size, _mixed(_BLACK, _BALL, 0.82))
+    canvas.disc(at, size, mixed(_BLACK, _BALL, 0.55), glow=0.10)
+    canvas.disc(at - 0.10 * size, 0.86 * size, mixed(_BLACK, _BALL, 0.82))
     canvas.disc(at - 0.22 * size, 0.58 * size, _BALL)
 
 
@@ -278,26 +277,6 @@ def draw_flight(canvas: Canvas, path: Array, landing: Array | None, from_side: b
         for sign in (-1.0, 1.0):
             head = at + sign * 1.55 * size * axis
             canvas.streak(head, head - sign * 2.2 * size * axis, 24.0, _BALL, 0.85)
-
-
-def draw_way(canvas: Canvas, places: Array, colour: Colour, from_side: bool = False) -> None:
-    """A way ``[n, 3]`` that brightens with time; leaps are left out."""
-    points = (beside if from_side else above)(places)
-    for place, (start, end) in enumerate(pairwise(points), 1):
-        if np.abs(end - start).max() < _LEAP:
-            canvas.streak(end, 2 * start - end, 34.0, colour, 0.1 + 0.6 * place / len(points))
-
-
-def draw_burst(canvas: Canvas, at: Array, share: float, reach: float, colour: Colour) -> None:
-    """An explosion, ``share`` of which has passed, at a place in the canvas."""
-    out = 1 - (1 - share) ** 2
-    if share < 0.5:
-        canvas.disc(at, 0.3 * reach * (1 - share), _WHITE, 0.0, glow=1 - 2 * share)
-    canvas.ring(at, reach * out, 60.0 * (1 - share) + 12.0, colour, 0.85 * (1 - share))
-    for spark in range(14):
-        angle, speed = 2.4 * spark, 0.55 + 0.45 * np.sin(5.1 * spark) ** 2
-        away = np.array([np.cos(angle), np.sin(angle)]) * reach * speed
-        canvas.streak(at + out * away, at + 0.7 * out * away, 60.0, _mixed(_WHITE, colour, share), 1 - share)
 
 
 def _box(now: RocketFrames, car: int, size: float) -> Array:
@@ -342,8 +321,3 @@ def _hull(points: Array) -> Array:
 
 def _turn(a: tuple[float, ...], b: tuple[float, ...], c: tuple[float, ...]) -> float:
     return (b[0] - a[0]) * (c[1] - a[1]) - (b[1] - a[1]) * (c[0] - a[0])
-
-
-def _mixed(first: Colour, second: Colour, share: float) -> Colour:
-    red, green, blue = (round(one + share * (other - one)) for one, other in zip(first, second))
-    return red, green, blue

@@ -17,7 +17,7 @@ from . import rules
 from .match import TEAMS, RocketMatch
 
 if TYPE_CHECKING:
-    from ..rendering.canvas import Picture
+    from ..rendering.canvas import Legend, Picture
     from ..rendering.films import Animation
 import json
 import zipfile
@@ -35,7 +35,7 @@ _DAMAGED = (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, zlib.er
 
 ABSENT = -1
 """In ``gone``: there is no such car."""
-_LEAP = 1500.0  # uu within a step: nobody drives so far, a car has come back elsewhere
+LEAP = 1500.0  # uu within a step: nobody drives so far, a car has come back elsewhere
 _MOVING = ("ball_position", "ball_velocity", "ball_spin", "position", "velocity", "spin", "rotation", "boost", "clock")
 
 
@@ -139,6 +139,12 @@ class RocketRecording(EpisodeRecording):
 
         return RocketAnimation(self)
 
+    def legend(self) -> Legend:
+        """Of its pictures."""
+        from .render import LEGEND
+
+        return LEGEND
+
     def overview(self) -> Picture:
         """The end, with the ways of cars and ball, which brighten with time."""
         from .render import overview
@@ -175,7 +181,7 @@ class RocketRecording(EpisodeRecording):
 
 
 def _between(now: Mapping[str, Array], after: Mapping[str, Array], share: float) -> dict[str, Array]:
-    leaps = np.linalg.norm(after["position"] - now["position"], axis=-1) > _LEAP
+    leaps = np.linalg.norm(after["position"] - now["position"], axis=-1) > LEAP
     mixed = {}
     for name in _MOVING:
         value: Array = now[name] + np.float32(share) * (after[name] - now[name])

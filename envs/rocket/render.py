@@ -10,9 +10,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..rendering.canvas import Canvas, Colour, Picture, box, width_of, write
+from ..rendering.canvas import Canvas, Colour, Legend, Picture, banner, box, meter, shortened, width_of, write
 from ..rendering.films import Animation
 from . import rules
+from .match import TEAMS
 from .pitch import (
     FAINT,
     PAPER,
@@ -22,16 +23,14 @@ from .pitch import (
     background,
     beside,
     draw_ball,
-    draw_burst,
     draw_cars,
     draw_flight,
     draw_pads,
     draw_shadows,
-    draw_way,
     team_colour,
 )
 from .prediction import forecast
-from .recording import ABSENT, RocketFrames, RocketRecording
+from .recording import ABSENT, LEAP, RocketFrames, RocketRecording
 from .state import Ball
 
 SIZE = (1280, 720)
@@ -46,6 +45,10 @@ _LOW = rules.BALL_REST + 70.0  # a ball below this rolls or hops: no landing is 
 _LOWEST = 400.0  # above this the ball bounces off the ceiling or falls on
 _DRAW: Colour = (225, 230, 240)
 _BOOST: Colour = (255, 190, 70)
+LEGEND: Legend = (
+    *(("■", f"{team} car and its way", colour) for team, colour in zip(TEAMS, TEAM_COLOURS)),
+    *(("●", "ball and its way", PAPER), ("●", "boost pad", _BOOST)),
+)
 _FAST: Colour = (120, 255, 190)
 _OUT: Colour = (255, 90, 90)
 _PLATE: Colour = (24, 29, 41)
@@ -121,7 +124,8 @@ class RocketAnimation(Animation):
         if pause > 0.3 * _BURST_TICKS:
             ends = zip(goals, ("BLUE SCORES", "ORANGE SCORES"), TEAM_COLOURS)
             text, colour = next(((text, colour) for goal, text, colour in ends if goal), ("NO GOAL", _DRAW))
-            draw_banner(picture, layout, text, colour)
+            width = 2 * 5120 * layout.scale
+            banner(picture, text, layout.above, width, 92 * layout.unit, layout.points(52), colour)
         return picture
 
     def _draw_ways(self, top: Canvas, side: Canvas, clock: float) -> None:
@@ -130,16 +134,16 @@ class RocketAnimation(Animation):
         every = max(1, len(until) // _WAY_POINTS)
         for car in range(frames.cars):
             if frames.gone[0, car] == 0:
-                draw_way(top, until.position[::every, car], team_colour(car, frames.cars))
-        for canvas, from_side in ((top, False), (side, True)):
-            draw_way(canvas, until.ball_position[::every], PAPER, from_side)
+                top.way(above(until.position[::every, car]), 34.0, team_colour(car, frames.cars), LEAP)
+        for canvas, project in ((top, above), (side, beside)):
+            canvas.way(project(until.ball_position[::every]), 34.0, PAPER, LEAP)
 
     def _draw_bursts(self, top: Canvas, side: Canvas, clock: float) -> None:
         for begun, at, reach, colour in self._bursts:
             share = (clock - begun) / _BURST_TICKS
             if 0 <= share < 1:
-                draw_burst(top, above(at), share, reach, colour)
-                draw_burst(side, beside(at), share, 0.6 * reach, colour)
+                top.burst(above(at), reach, share, colour, 14, 60.0)
+                side.burst(beside(at), 0.6 * reach, share, colour, 14, 60.0)
 
     @cached_property
     def _bursts(self) -> list[tuple[float, Array, float, Colour]]:
@@ -238,7 +242,9 @@ def draw_panels(
         name, size = players[team], layout.points(18)
         while width_of(name, size, True) > width - 16 * unit and size > layout.points(10):
             size -= 1
-        write(picture, _cut(name, size, width - 16 * unit), left + width / 2, 36 * unit, size, PAPER, 0.5, bold=True)
+        write(
+            picture, shortened(name, size, width - 16 * unit), left + width / 2, 36 * unit, size, PAPER, 0.5, bold=True
+        )
         write(picture, f"{goals[team]}", left + width / 2, 94 * unit, layout.points(70), colour, 0.5, bold=True)
         half = cars // 2
         there = [car for car in range(team * half, (team + 1) * half) if now.gone[car] != ABSENT]
@@ -276,8 +282,7 @@ def _draw_car(
         y = top + (39 + 26 * row) * unit
         write(picture, name, x, y, size, FAINT)
         begin, end = x + 48 * unit, right - 44 * unit
-        box(picture, begin, y - 6 * unit, end - begin, 12 * unit, FAINT, 0.22)
-        box(picture, begin, y - 6 * unit, (end - begin) * min(value / most, 1.0), 12 * unit, shade, 0.95)
+        meter(picture, (begin, end), y, 12 * unit, value / most, shade, FAINT)
         write(picture, number, right, y, size, PAPER, 1.0)
     write(picture, f"touches {numbers[1]}", x, top + 92 * unit, size, FAINT)
     height = max(float(now.position[car, 2]) - rules.CAR_REST, 0.0)
@@ -291,24 +296,3 @@ def _state(now: RocketFrames, car: int) -> tuple[str, Colour]:
         on_wall = now.position[car, 2] > 60
         return ("on the wall" if on_wall else "supersonic" if fast else "on the ground"), _FAST if fast else FAINT
     return "in the air", PAPER
-
-
-def draw_banner(picture: Picture, layout: RocketPictureLayout, text: str, colour: Colour) -> None:
-    """Large letters across the field."""
-    unit = layout.unit
-    middle, width = layout.above[1], 2 * 5120 * layout.scale
-    left = layout.above[0] - width / 2
-    box(picture, left, middle - 46 * unit, width, 92 * unit, (0, 0, 0), 0.55)
-    for edge in (-46, 43):
-        box(picture, left, middle + edge * unit, width, 3 * unit, colour)
-    write(picture, text, layout.above[0], middle, layout.points(52), colour, 0.5, bold=True)
-
-
-def _cut(name: str, size: int, width: float) -> str:
-    """A name that is too long even in small letters loses its middle."""
-    if width_of(name, size, True) <= width:
-        return name
-    kept = len(name)
-    while kept > 4 and width_of(f"{name[: kept // 2]}…{name[-(kept // 2) :]}", size, True) > width:
-        kept -= 1
-    return f"{name[: kept // 2]}…{name[-(kept // 2) :]}"

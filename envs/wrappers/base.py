@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tensordict import TensorDict, TensorDictBase
@@ -62,6 +62,9 @@ class Wrapper(World):
 
     def set_noise_source(self, source: Any) -> None:
         self.inner.set_noise_source(source)
+
+    def players(self) -> Mapping[str, Callable[[Any], Tensor]]:
+        return self.inner.players()
 
     def sides(self) -> Sides | None:
         return self.inner.sides()

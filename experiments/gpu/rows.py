@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from rlstack.config import conf_dir
+from rlstack.agents import agent_class
+from rlstack.agents.choosing import Choosing
+from rlstack.config import conf_dir, load_group
 
 from .runner import Row
 
@@ -67,7 +69,8 @@ def agents() -> dict[str, list[str]]:
 def _world_of(agent: str) -> list[str]:
     if agent == "ppo_published":  # the recipe of Arena's original learner
         return _ARENA
-    return _CHOICES if agent.partition("_")[0] in ("dqn", "rainbow", "iqn") else _MARINENAV
+    chooses = issubclass(agent_class(load_group("agent", agent)["algorithm"]), Choosing)
+    return _CHOICES if chooses else _MARINENAV
 
 
 def speeds() -> list[Row]:

@@ -234,7 +234,7 @@ def _require_onnx() -> None:
         try:
             importlib.import_module(package)
         except ImportError:
-            raise ConfigError(f"format=onnx needs {package}: pip install 'rlstack[export]'") from None
+            raise ConfigError(f"format=onnx needs {package}: pip install 'rlstack-torchrl[export]'") from None
 
 
 # -- checks ------------------------------------------------------------------------------------------------------

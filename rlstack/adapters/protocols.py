@@ -9,7 +9,6 @@ A structured observation is handed over as a nested dict by key.
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
@@ -21,11 +20,11 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 from torchrl.envs import EnvBase
 
-from rlstack.agents.fit import as_actions, leaves, telling, try_out
+from rlstack.agents.fit import as_actions, batch_of, leaves, telling, try_out
 from rlstack.agents.interface import Interface
 from rlstack.agents.recurrent_policy import EpisodeStarts
 from rlstack.config import ConfigError
-from rlstack.files.safe_load import first_line
+from rlstack.config.named_code import load_named
 
 ProtocolName: TypeAlias = Literal["auto", "callable", "act", "predict"]
 Arrays: TypeAlias = Literal["auto", "numpy", "torch"]
@@ -35,33 +34,7 @@ def callable_policy(
     path: str, env: EnvBase, protocol: ProtocolName = "auto", batched: bool = True, arrays: Arrays = "auto"
 ) -> TensorDictModuleBase:
     """The object that ``package.module:attribute`` names as a policy, see :func:`foreign_policy`."""
-    return foreign_policy(load_callable(path), env, protocol, batched, arrays)
-
-
-def load_callable(path: str) -> Any:
-    """The object that ``package.module:attribute`` names; importing the module runs its code.
-
-    Raises:
-        ConfigError: not of that form, or there is no such module or attribute.
-    """
-    module, colon, attribute = path.partition(":")
-    if not colon or not module or not attribute:
-        raise ConfigError(f"{path!r} is not of the form 'package.module:attribute'")
-    try:
-        found: Any = importlib.import_module(module)
-    except (Exception, SystemExit) as error:  # a stranger's module may raise anything, or end the program
-        raise ConfigError(
-            f"{path}: {module} cannot be imported ({type(error).__name__}: {first_line(error)})"
-        ) from error
-    for name in attribute.split("."):
-        try:
-            found = getattr(found, name)
-        except AttributeError:
-            public = ", ".join(key for key in getattr(found, "__dict__", ()) if not key.startswith("_")) or "nothing"
-            raise ConfigError(f"{path}: there is no {name!r} in it, but {public}") from None
-        except Exception as error:  # an attribute that is computed
-            raise ConfigError(f"{path}: {name} cannot be had ({type(error).__name__}: {first_line(error)})") from error
-    return found
+    return foreign_policy(load_named(path), env, protocol, batched, arrays)
 
 
 def foreign_policy(
@@ -135,7 +108,7 @@ class ForeignPolicy(TensorDictModuleBase):
         observation = tensordict.get(self.interface.key("observation"))
         starts = None
         if self._remembers:
-            starts = self._starts(tensordict, self._lead(observation)).reshape(-1).cpu().numpy()
+            starts = self._starts(tensordict, batch_of(observation, self.interface)).reshape(-1).cpu().numpy()
         return tensordict.set(self.out_keys[0], self.action(observation, starts))
 
     def action(self, observation: Any, starts: np.ndarray[Any, Any] | None = None) -> Tensor:
@@ -144,7 +117,7 @@ class ForeignPolicy(TensorDictModuleBase):
         Raises:
             ConfigError: the object fails, or its answer is no action of the env.
         """
-        lead = self._lead(observation)
+        lead = batch_of(observation, self.interface)
         folded = self._fold(observation, lead)
         with telling(self.interface, self.who):
             answer = self._answer(folded, lead.numel(), starts)
@@ -166,13 +139,6 @@ class ForeignPolicy(TensorDictModuleBase):
         if self._predicts and isinstance(answer, tuple):
             answer, self._state = answer[0], answer[1] if len(answer) > 1 else None
         return answer
-
-    def _lead(self, observation: Any) -> torch.Size:
-        spec = self.interface.observation
-        if not isinstance(observation, Tensor):
-            spec = next(iter(spec.values(include_nested=True, leaves_only=True)))
-        shape = leaves(observation, self.interface)[0].shape
-        return shape[: len(shape) - len(spec.shape)]
 
     def _fold(self, observation: Any, lead: torch.Size) -> Any:
         """Batch dimensions folded into one; a structured observation as a nested dict."""

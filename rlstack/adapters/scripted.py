@@ -20,7 +20,7 @@ from torch import Tensor
 from torchrl.data import Composite, OneHot
 from torchrl.envs import EnvBase
 
-from rlstack.agents.fit import as_actions, choices, leaves, telling, try_out
+from rlstack.agents.fit import as_actions, batch_of, choices, leaves, telling, try_out
 from rlstack.agents.interface import MASK, Interface
 from rlstack.config import ConfigError
 from rlstack.files.safe_load import first_line, forward_arguments
@@ -70,7 +70,7 @@ def onnx_policy(path: str | Path, env: EnvBase) -> TensorDictModuleBase:
     try:
         runtime = importlib.import_module("onnxruntime")
     except ImportError:
-        raise ConfigError("policies in ONNX need onnxruntime: pip install 'rlstack[export]'") from None
+        raise ConfigError("policies in ONNX need onnxruntime: pip install 'rlstack-torchrl[export]'") from None
     try:
         session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     except Exception as error:  # the runtime has exceptions of its own, without a common base
@@ -99,9 +99,7 @@ class GraphPolicy(TensorDictModuleBase):
         Raises:
             ConfigError: the graph fails, or its output is no action of the env.
         """
-        parts, seen = leaves(observation, self.interface), self.interface.observation
-        paths = _paths(self.interface)
-        lead = parts[0].shape[: parts[0].dim() - len((seen[paths[0]] if paths else seen).shape)]
+        parts, lead = leaves(observation, self.interface), batch_of(observation, self.interface)
         inputs = [part.reshape(lead.numel(), *part.shape[len(lead) :]) for part in parts]
         if self.interface.masked:
             options = sum(self.interface.choices or ())

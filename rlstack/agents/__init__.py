@@ -22,15 +22,20 @@ __all__ = ["Agent", "Interface", "agent_class", "build_agent", "make_agent", "re
 _AGENTS: dict[str, str] = {
     "ppo": "rlstack.agents.ppo:PPO",
     "a2c": "rlstack.agents.a2c:A2C",
+    "pqn": "rlstack.agents.pqn:PQN",
     "dqn": "rlstack.agents.dqn:DQN",
     "rainbow": "rlstack.agents.rainbow:Rainbow",
+    "qrdqn": "rlstack.agents.qrdqn:QRDQN",
     "iqn": "rlstack.agents.iqn:IQN",
     "ddpg": "rlstack.agents.ddpg:DDPG",
     "td3": "rlstack.agents.td3:TD3",
     "sac": "rlstack.agents.sac:SAC",
+    "tqc": "rlstack.agents.tqc:TQC",
     "acqn": "rlstack.agents.acqn:ACQN",
     "torchrl": "rlstack.agents.torchrl:AroundLoss",
     "legacy": "rlstack.agents.legacy:Legacy",
+    "ppo_published": "rlstack.adapters.published:PublishedPPO",
+    "sac_published": "rlstack.adapters.published:PublishedSAC",
 }
 
 
@@ -84,7 +89,9 @@ def build_agent(
     cls.check(interface)
 
     def make() -> Agent:
-        return cls(typed, interface, total_frames, torch.device(device))
+        made = cls(typed, interface, total_frames, torch.device(device))
+        made.own.check()
+        return made
 
     if getattr(typed, "parameters", "shared") == "shared":
         return make()

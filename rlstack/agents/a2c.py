@@ -28,7 +28,8 @@ class A2C(OnPolicy):
     def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
         if not self.least(len(batch)):
             return {}
-        loss, norm, info = self.step(batch)
+        loss, norm, info = self.optimizer.minimize(self.objective, self.for_step(batch))
+        self.updates += 1
         return {
             "loss/total": loss,
             "loss/policy": info["policy"],

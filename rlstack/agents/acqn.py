@@ -7,6 +7,7 @@ rule was checked against recordings of the reference learner (losses, gradient n
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -14,7 +15,6 @@ from torch import Tensor, nn
 
 from rlstack.config.agents import ACQNConfig
 from rlstack.losses import ACIQNLoss
-from rlstack.networks.actors import DeterministicActor
 from rlstack.networks.quantile import LateQuantileCritic, QuantileCritic
 
 from .base import Target
@@ -32,14 +32,12 @@ class ACQN(ActorCritic):
         c, interface = self.config, self.interface
         size = interface.action.shape[-1]
         check_level(c.cvar, interface)
-        actor = DeterministicActor(self.encoder(), size, c.hidden, c.squash, activation=c.activation)
-        with torch.no_grad():
-            actor.output.weight.mul_(c.output_scale)
+        actor, encoder = self.deterministic_actor(), self.encoder("critic")
         critic: nn.Module
         if c.critic == "gated":
-            critic = QuantileCritic(self.encoder(), size, c.hidden[0], c.activation)
+            critic = QuantileCritic(encoder, size, c.hidden[0], c.activation)
         else:
-            critic = LateQuantileCritic(self.encoder(), size, c.hidden, c.layer_norm, c.activation)
+            critic = LateQuantileCritic(encoder, size, c.hidden, c.layer_norm, c.activation)
         loss = ACIQNLoss(
             actor, critic, c.gamma, c.num_quantiles, c.kappa, c.shared_levels, c.target_noise, c.raw_penalty
         )
@@ -102,6 +100,11 @@ class ACQN(ActorCritic):
     def move_targets(self) -> None:
         for target in self._followers:
             target.update()
+
+    def take_weights(self, weights: Mapping[str, Any]) -> None:
+        super().take_weights(weights)
+        for target in self._followers:
+            target.copy()
 
 
 def _candidate_offsets(count: int, size: int, spread: float) -> Tensor:

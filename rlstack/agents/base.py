@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from types import MappingProxyType
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 from torchrl.envs.utils import ExplorationType, exploration_type
 
+from envs.waiting import looks_are_free
 from rlstack.config import ConfigError
 from rlstack.config.schedules import make_schedules
 from rlstack.data.flatten import kept
 from rlstack.data.normalizers import ObservationNormalizer, RewardScaler
 from rlstack.networks.encoders import build_encoder
 from rlstack.networks.keyed import keyed_encoder
+from rlstack.networks.own import OwnNetwork
 
 from .compilation import CannotCompile, Compiler, trace_gradients
 from .interface import MASK, Interface
 from .optimizer import Optimizer
+from .own_networks import OwnNetworks
+
+_LEARNING = ("reward_scaler", "curiosity")
+"""Networks that no policy needs."""
 
 
 class Policy(TensorDictModuleBase):
@@ -57,7 +64,7 @@ class Policy(TensorDictModuleBase):
         self._masked, self._agent, self._explore = interface.masked, agent, explore
         self.copied, self.copies_on = False, None if agent is None else agent.device
         if agent is not None:
-            acting = {name: network for name, network in agent.networks.items() if name != "reward_scaler"}
+            acting = {name: network for name, network in agent.networks.items() if name not in _LEARNING}
             self.networks = nn.ModuleDict(acting)
             self.register_buffer("frames", agent.clock)
 
@@ -152,12 +159,22 @@ class Target:
         self._target: list[Tensor] = list(target.parameters())
 
     @torch.no_grad()
+    def copy(self) -> None:
+        """Makes the target equal to the network."""
+        torch._foreach_copy_(self._target, self._online)
+
+    @torch.no_grad()
     def update(self) -> None:
         """One step towards the network."""
         if self.tau == 1:
-            torch._foreach_copy_(self._target, self._online)
+            self.copy()
         else:
             torch._foreach_lerp_(self._target, self._online, self.tau)
+
+
+def _trained(parameters: Iterable[Tensor]) -> list[Tensor]:
+    """Those that are not frozen."""
+    return [parameter for parameter in parameters if parameter.requires_grad]
 
 
 class Agent(ABC):
@@ -177,6 +194,7 @@ class Agent(ABC):
         networks: everything with parameters or running statistics, by name.
         optimizers: by the name of the learning rate in the configuration (``lr``, ``lr_actor``, ...).
         targets: slowly following copies, by name.
+        own: the networks of the user's among them.
         loss: the TorchRL ``LossModule`` that the algorithm lowers.
     """
 
@@ -195,31 +213,48 @@ class Agent(ABC):
         self.networks: dict[str, nn.Module] = {}
         self.optimizers: dict[str, Optimizer] = {}
         self.targets: dict[str, Target] = {}
+        self.own = OwnNetworks(config, interface, device)
         self.schedules = make_schedules(config, total_frames, "agent")
         self.scheduled = {name: schedule(0) for name, schedule in self.schedules.items()}
-        unbiased = getattr(config, "unbiased_statistics", False)
         self.normalizer: ObservationNormalizer | None = None
         if config.normalize_observations:
             if interface.features is not None and config.inputs == "features":
                 raise ConfigError(
                     "agent.normalize_observations needs agent.inputs=raw in a world that scales its own inputs"
                 )
-            self.normalizer = ObservationNormalizer(interface.observation, unbiased).to(device)
+            self.normalizer = ObservationNormalizer(interface.observation).to(device)
             self.networks["normalizer"] = self.normalizer
         self.reward_scaler: RewardScaler | None = None
         if config.normalize_rewards:
-            self.reward_scaler = RewardScaler(config.gamma, unbiased).to(device)
+            self.reward_scaler = RewardScaler(config.gamma).to(device)
             self.networks["reward_scaler"] = self.reward_scaler
 
     # -- building ------------------------------------------------------------------------------------------------
 
-    def encoder(self) -> nn.Module:
-        """A new encoder of the observation."""
-        c = self.config
-        features = self.interface.features if c.inputs == "features" else None
+    def encoder(self, role: str = "network") -> nn.Module:
+        """A new encoder of the observation for the network of a role; the user's, where one is named for it."""
+        c, features = self.config, self.own.features
+        if own := self.own.make(role, OwnNetwork, c.hidden[:1]):
+            return own
         if c.encoders:
             return keyed_encoder(self.interface.observation, c.encoders, features)
         return build_encoder(self.interface.observation, features, c.self_features, c.object_features)
+
+    def own_network(
+        self, role: str, *shape: int, kind: type[OwnNetwork] = OwnNetwork, actions: int = 0, **options: Any
+    ) -> Any:
+        """The user's network for a role, None where none is named for it, or where a memory stands behind it.
+
+        Args:
+            role: which of the agent's networks it is.
+            shape: of its output.
+            kind: what becomes of that.
+            actions: numbers of an action that it judges.
+            options: of the kind.
+        """
+        if getattr(self.config, "recurrent", None) is not None:
+            return None
+        return self.own.make(role, kind, shape, actions=actions, **options)
 
     def add_network(self, name: str, network: nn.Module) -> Any:
         """Puts a network on the device and under ``networks[name]``."""
@@ -235,7 +270,7 @@ class Agent(ABC):
     ) -> Optimizer:
         """An optimiser of these networks, each clipped by itself, whose learning rate is the schedule ``name``."""
         optimizer = Optimizer(
-            [network if isinstance(network, list) else list(network.parameters()) for network in networks],
+            [_trained(network if isinstance(network, list) else network.parameters()) for network in networks],
             self.scheduled[name],
             max_grad_norm,
             precision=self.config.precision,
@@ -248,6 +283,23 @@ class Agent(ABC):
     def normalized(self, observation: Any) -> Any:
         """The observation as the networks see it."""
         return observation if self.normalizer is None else self.normalizer(observation)
+
+    def epsilon_greedy(self, best: Callable[[], Tensor], observation: Any, mask: Tensor | None = None) -> Tensor:
+        """The best action, with probability ``epsilon`` a uniformly random (legal) one, ``[...]``.
+
+        On the CPU nothing is computed that is not used; on a GPU asking would cost more.
+        """
+        epsilon, lead = self.now("epsilon"), self.interface.lead(observation)
+        if self.unused("epsilon"):
+            return best()
+        drawn = torch.rand(lead, device=self.device)
+        if looks_are_free(self.device) and not torch.compiler.is_compiling():
+            random = np.count_nonzero(drawn.numpy() < epsilon)
+            if not random:
+                return best()
+            if random == drawn.numel():
+                return self.interface.random_action(lead, self.device, mask)
+        return torch.where(drawn < epsilon, self.interface.random_action(lead, self.device, mask), best())
 
     def _kept(self, entries: Any, sequences: TensorDictBase) -> Any:
         """The active ones of entries ``[B, T, ...]`` as ``[N, ...]``; without a group all are."""
@@ -387,14 +439,24 @@ class Agent(ABC):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores :meth:`state_dict`."""
+        self.load_networks(state)
+        for name, optimizer in self.optimizers.items():
+            optimizer.load_state_dict(state["optimizers"][name])
+
+    def load_networks(self, state: Mapping[str, Any]) -> None:
+        """Restores what of :meth:`state_dict` an agent needs to act: networks, targets and counters."""
         for name, network in self.networks.items():
             network.load_state_dict(state["networks"][name])
         for name, target in self.targets.items():
             target.network.load_state_dict(state["targets"][name])
-        for name, optimizer in self.optimizers.items():
-            optimizer.load_state_dict(state["optimizers"][name])
         self.updates = state["updates"]
         self.set_frames(state["frames"])
+
+    def take_weights(self, weights: Mapping[str, Any]) -> None:
+        """Gives networks of the user's, and their targets, recorded weights, see :meth:`OwnNetworks.load`."""
+        self.own.load(weights)
+        for target in self.targets.values():
+            target.copy()
 
     def begin_episodes(self) -> None:
         """Forgets episodes that were under way: the next sequences do not continue the last ones."""

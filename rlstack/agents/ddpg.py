@@ -9,11 +9,10 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rlstack.config.agents import DDPGConfig
 from rlstack.losses import DDPGLoss
-from rlstack.networks.actors import DeterministicActor
 from rlstack.networks.values import ActionValue
 
 from .off_policy import ActorCritic
@@ -23,20 +22,18 @@ class DDPG(ActorCritic):
     """Deep deterministic policy gradient."""
 
     Config: ClassVar[type] = DDPGConfig
-    CRITICS: ClassVar[tuple[str, ...]] = ("critic",)
+    CRITICS: tuple[str, ...] = ("critic",)
 
     def build(self) -> None:
         c, size = self.config, self.interface.action.shape[-1]
-        actor = DeterministicActor(self.encoder(), size, c.hidden, c.squash, c.layer_norm, c.activation)
-        with torch.no_grad():
-            actor.output.weight.mul_(c.output_scale)
-        self.actor = self.add_network("actor", actor)
-        self.critics = [
-            self.add_network(name, ActionValue(self.encoder(), size, c.hidden, c.activation, c.layer_norm, c.join))
-            for name in self.CRITICS
-        ]
+        self.actor = self.add_network("actor", self.deterministic_actor(c.layer_norm))
+        self.critics = [self.add_network(name, self._new_critic(size)) for name in self.CRITICS]
         self.loss = self.make_loss()
         self.follow_and_optimize()
+
+    def _new_critic(self, size: int) -> nn.Module:
+        c, own = self.config, self.own_network("critic", 1, actions=size)
+        return own or ActionValue(self.encoder("critic"), size, c.hidden, c.activation, c.layer_norm, c.join)
 
     def make_loss(self) -> DDPGLoss:
         """The loss of the networks that the agent has now."""

@@ -1,4 +1,5 @@
-"""DQN (Mnih et al. 2015), with double targets (van Hasselt et al. 2016) and dueling streams (Wang et al. 2016).
+"""DQN (Mnih et al. 2015), with double targets (van Hasselt et al. 2016), dueling streams (Wang et al. 2016) and, where
+asked for, Retrace (Munos et al. 2016).
 
 ``agent=dqn`` is our recipe, ``agent=dqn_published`` that of MarineNav's DQN, whose recorded updates the tests repeat;
 on the same batch the loss equals that of TorchRL's ``DQNLoss``.
@@ -10,10 +11,14 @@ from typing import Any
 
 from torch import Tensor
 
+from rlstack.config import ConfigError
 from rlstack.config.agents import DQNConfig
-from rlstack.losses import DQNLoss
+from rlstack.data.flatten import NStep, NStepWindows
+from rlstack.losses import DQNLoss, RetraceLoss
+from rlstack.networks.distributions import legal
 from rlstack.networks.values import DuelingNetwork, StateNetwork
 
+from .base import Policy, exploring
 from .off_policy import ValueBased
 
 
@@ -25,15 +30,58 @@ class DQN(ValueBased):
 
     def build(self) -> None:
         c, (actions,) = self.config, self.interface.choices or (0,)
-        network: Any = DuelingNetwork if c.dueling else StateNetwork
-        self.network = self.add_network("network", network(self.encoder(), actions, c.hidden, activation=c.activation))
+        own, kind = self.own_network("network", actions), DuelingNetwork if c.dueling else StateNetwork
+        network = own or kind(self.encoder(), actions, c.hidden, activation=c.activation)
+        self.network = self.add_network("network", network)
         self.loss = self.make_loss()
+        if self.corrects and not isinstance(self.loss, RetraceLoss):
+            raise ConfigError(f"agent.correction: {type(self.loss).__name__} has no retrace, set it to none")
         self.add_target("network", self.loss.target_network, c.target_tau)
         self.optimizer = self.add_optimizer("lr", self.network, max_grad_norm=c.max_grad_norm)
 
     def make_loss(self) -> DQNLoss:
         """The loss, in which variants of DQN differ and in little else."""
-        return DQNLoss(self.network, self.config.gamma, self.config.double)
+        c = self.config
+        if self.corrects:
+            return RetraceLoss(self.network, c.gamma, c.double, c.retrace_lambda, c.retrace_epsilon)
+        return DQNLoss(self.network, c.gamma, c.double)
+
+    @property
+    def corrects(self) -> bool:
+        """Its returns are corrected, for which it remembers how probable each action was."""
+        return self.config.correction == "retrace"
+
+    def make_n_step(self, carry: bool = True) -> NStep:
+        kind = NStepWindows if self.corrects else NStep
+        return kind(self.config.n_step, self.config.gamma, carry)
+
+    def policy(self, explore: bool | None = None) -> Policy:
+        """With :attr:`corrects`, an exploring one leaves the ``log_prob`` of each action beside it."""
+        if explore is False or not self.corrects:
+            return super().policy(explore)
+
+        def choose(observation: Any, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+            best = self.exploit(observation, mask)
+            return self.epsilon_greedy(lambda: best, observation, mask), best
+
+        quick, (actions,) = self.quick(choose), self.interface.choices or (0,)
+
+        def act(observation: Any, mask: Tensor | None = None) -> dict[str, Tensor]:
+            epsilon: Any = 0.0
+            if not exploring(explore):
+                action = best = self.exploit(observation, mask)
+            elif self.frames < self.config.random_frames:
+                epsilon = 1.0
+                action = best = self.interface.random_action(self.interface.lead(observation), self.device, mask)
+            else:
+                epsilon = self.now("epsilon")
+                action, best = quick(observation, mask)
+            dtype = self.interface.dtype
+            allowed = actions if mask is None else legal(mask).sum(-1).to(dtype)
+            probability = (1 - epsilon) * (action == best).to(dtype) + epsilon / allowed
+            return {"action": self.interface.to_env(action), "log_prob": probability.log()}
+
+        return Policy(self.interface, act, ("log_prob",), self, explore)
 
     def action_values(self, observation: Any) -> Tensor:
         values: Tensor = self.network(self.normalized(observation))

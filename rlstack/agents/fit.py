@@ -63,6 +63,15 @@ def leaves(observation: Any, interface: Interface) -> list[Tensor]:
     return [observation.get(_path(key)[prefix:]) for key in interface.observation_keys()]
 
 
+def batch_of(observation: Any, interface: Interface) -> torch.Size:
+    """The batch dimensions of an observation."""
+    spec = interface.observation
+    if isinstance(spec, Composite):
+        spec = next(iter(spec.values(include_nested=True, leaves_only=True)))
+    part = leaves(observation, interface)[0]
+    return part.shape[: part.dim() - len(spec.shape)]
+
+
 def as_actions(answer: Any, lead: torch.Size, spec: TensorSpec, device: Any, who: str) -> Tensor:
     """The answer of a policy as a tensor of the env's shape and dtype.
 

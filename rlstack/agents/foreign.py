@@ -19,6 +19,7 @@ from rlstack.config.named_code import granting
 
 _LOADERS: dict[str, str] = {
     "rlstack": "rlstack.runs.loading:run_policy",
+    "zoo": "rlstack.runs.loading:zoo_policy",
     "marinenav": "rlstack.adapters.marinenav:published_policy",
     "sb3": "rlstack.adapters.sb3:sb3_policy",
     "arena": "rlstack.adapters.arena:arena_policy",
@@ -29,6 +30,7 @@ _LOADERS: dict[str, str] = {
 
 KINDS: dict[str, tuple[str, ...]] = {
     "rlstack": ("which", "explore"),
+    "zoo": ("explore",),
     "marinenav": ("agent_type",),
     "sb3": ("vecnormalize", "deterministic"),
     "arena": ("normalization", "deterministic"),
@@ -41,6 +43,8 @@ KINDS: dict[str, tuple[str, ...]] = {
 _RECORDINGS: dict[str, str] = {"timesteps.npy": "rlstack.adapters.marinenav.evaluations:demonstrations"}
 """Recorded episodes from elsewhere: a member that their ``.npz`` files alone have, and the function that reads them."""
 
+_MINARI = "rlstack.adapters.minari"
+
 
 def load_policy(source: str, env: EnvBase, allow: Collection[str] = (), **options: Any) -> TensorDictModuleBase:
     """An agent from anywhere as a policy of an env.
@@ -50,6 +54,8 @@ def load_policy(source: str, env: EnvBase, allow: Collection[str] = (), **option
     ============= ======================================= =============================================================
     (none)        a run directory or checkpoint of ours   ``which`` (latest, best), ``explore`` (False)
     rlstack       the same                                the same
+    zoo           the name of an agent that comes with    ``explore`` (False)
+                  rlstack, see ``rlstack zoo``
     marinenav     files of a published agent              ``agent_type`` where the files do not settle it
     sb3           a model's zip                           ``vecnormalize`` (its statistics), ``deterministic`` (True)
     arena         a ``.pt`` of the Arena's own stack      ``normalization`` (its statistics; ``none``),
@@ -90,6 +96,25 @@ def recording_reader(members: Collection[str]) -> Callable[[str | Path], dict[st
     Returns None where the members are those of no such file.
     """
     return next((_imported(reader) for member, reader in _RECORDINGS.items() if member in members), None)
+
+
+def minari_arrays(name: str) -> dict[str, Any]:
+    """The transitions of a Minari dataset as the arrays of :mod:`rlstack.data.recordings`.
+
+    Raises:
+        ConfigError: Minari is not installed, or no such dataset is here.
+    """
+    return _imported(f"{_MINARI}:read_dataset")(name)
+
+
+def write_minari(name: str, data: Any, interface: Any, policy: str) -> None:
+    """Writes transitions as a new Minari dataset, see :func:`rlstack.adapters.minari.write_dataset`."""
+    _imported(f"{_MINARI}:write_dataset")(name, data, interface, policy)
+
+
+def check_new_dataset(name: str) -> None:
+    """Raises a one-line :class:`ConfigError` unless a Minari dataset of that name can be made."""
+    _imported(f"{_MINARI}:check_new")(name)
 
 
 def _imported(name: str) -> Any:

@@ -270,12 +270,12 @@ def _refusal(need: str, interface: Interface, continuous: str) -> str:
 def _fitting(interface: Interface) -> str | None:
     """The agents that can act there."""
     if interface.continuous:
-        return "ppo, a2c, sac, td3, ddpg, acqn"
+        return "ppo, a2c, sac, tqc, td3, ddpg, acqn"
     if interface.hybrid is not None:
         return "ppo, a2c"
     if interface.choices is None:
         return None
-    return "ppo, a2c, dqn, rainbow, iqn, sac" if len(interface.choices) == 1 else "ppo, a2c"
+    return "ppo, a2c, pqn, dqn, rainbow, qrdqn, iqn, sac" if len(interface.choices) == 1 else "ppo, a2c"
 
 
 def difference(known: Interface, offered: Interface) -> str | None:

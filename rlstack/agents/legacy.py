@@ -1,7 +1,8 @@
-"""An agent from elsewhere as it is: it acts wherever agents act, has no parameters and learns nothing."""
+"""An agent from elsewhere as it is: it acts wherever agents act, explores by random actions, and learns nothing."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from envs.world import WorldHooks
 from rlstack.config import ConfigError
 from rlstack.config.agents import LegacyConfig
 
-from .base import Agent
+from .base import Agent, exploring
 from .foreign import KINDS, check_kind, load_policy
 from .interface import MASK, Interface
 
@@ -43,11 +44,13 @@ class Legacy(Agent):
         """Accepts every env: only the loaded agent knows which ones it can act in."""
 
     def policy(self, explore: bool | None = None) -> TensorDictModuleBase:
-        """The policy as loaded, whether exploring or not; one with a memory begins anew."""
+        """The policy as loaded, with random actions in between where it explores; one with a memory begins anew."""
         forget = getattr(self._policy, "reset", None)
         if callable(forget):
             forget()
-        return self._policy
+        if explore is False or self.config.epsilon == 0.0:
+            return self._policy
+        return EpsilonPolicy(self._policy, self.interface, self.schedules["epsilon"], self.clock, explore)
 
     def learn(self, sequences: TensorDictBase, frames: int) -> dict[str, Tensor | float]:
         raise self._untrainable()
@@ -64,6 +67,50 @@ class Legacy(Agent):
             return ConfigError(f"an agent from elsewhere cannot be trained here; {imitate}")
         convert = f"python -m rlstack.convert {kind} {path} out=converted.pt env=<env>"
         return ConfigError(f"an agent from elsewhere cannot be trained here; convert it: {convert}; or {imitate}")
+
+
+class EpsilonPolicy(TensorDictModuleBase):
+    """Acts as another policy does, but for a share of uniformly random (legal) actions while it explores.
+
+    Args:
+        policy: the other one.
+        interface: of the env.
+        epsilon: probability of a random action, by frames of the run.
+        clock: these frames, 0-d.
+        explore: see :meth:`Agent.policy`.
+    """
+
+    def __init__(
+        self,
+        policy: TensorDictModuleBase,
+        interface: Interface,
+        epsilon: Callable[[int], float],
+        clock: Tensor,
+        explore: bool | None,
+    ) -> None:
+        super().__init__()
+        self.in_keys, self.out_keys = policy.in_keys, policy.out_keys
+        self.policy, self._interface, self._epsilon, self._explore = policy, interface, epsilon, explore
+        self.register_buffer("frames", clock)
+
+    @torch.no_grad()
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        acted: TensorDictBase = self.policy(tensordict)
+        if not exploring(self._explore):
+            return acted
+        interface, key = self._interface, self._interface.key("action")
+        observation = acted.get(interface.key("observation"))
+        lead, action = interface.lead(observation), acted.get(key)
+        mask = acted.get(interface.key(MASK)) if interface.masked else None
+        chosen = torch.rand(lead, device=action.device) < self._epsilon(int(self.frames))
+        if mask is None:  # actions of any kind, some of which agents of ours do not know
+            drawn = interface.action.rand(lead).to(action.device)
+        else:
+            drawn = interface.to_env(interface.random_action(lead, action.device, mask))
+        if isinstance(action, TensorDictBase):
+            return acted.set(key, drawn.where(chosen, action))
+        wide = chosen.reshape(*lead, *[1] * (action.dim() - len(lead)))
+        return acted.set(key, torch.where(wide, drawn, action))
 
 
 class SpecsOnly(WorldHooks):

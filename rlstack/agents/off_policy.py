@@ -7,24 +7,24 @@ for values of choices; see the README of this folder.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
-import numpy as np
 import torch
 from tensordict import TensorDictBase
-from torch import Tensor
-from torch.nn.functional import cross_entropy, mse_loss
+from torch import Tensor, nn
+from torch.nn.functional import mse_loss
 
-from envs.waiting import looks_are_free
 from rlstack.data import make_replay
 from rlstack.data.devices import usable_device
 from rlstack.data.flatten import STAYS, NStep, transitions
-from rlstack.networks.distributions import masked_logits
+from rlstack.data.recordings import in_rows
+from rlstack.networks.actors import DeterministicActor
+from rlstack.networks.own import OwnDeterministicActor
 
 from .base import Agent, Policy, exploring
-from .interface import Interface, require_choices, require_continuous
-from .optimizer import Info, Loss, Optimizer
+from .choosing import Choosing
+from .interface import Interface, require_continuous
+from .optimizer import Info, Optimizer
 
 
 class OffPolicy(Agent):
@@ -42,7 +42,7 @@ class OffPolicy(Agent):
             for known in (self.schedules, self.scheduled):
                 known.pop("importance_exponent", None)
         self.replay = self.make_replay()
-        self.n_step = NStep(config.n_step, config.gamma)
+        self.n_step = self.make_n_step()
         self._frames_due, self._next_target_update = 0.0, config.target_every or 0
         self.build()
 
@@ -57,6 +57,10 @@ class OffPolicy(Agent):
         return make_replay(
             c.buffer_size, c.batch_size, self.device, where, alpha=c.priority_exponent, steps=steps, **options
         )
+
+    def make_n_step(self, carry: bool = True) -> NStep:
+        """What makes n-step transitions of new data, see :class:`NStep`."""
+        return NStep(self.config.n_step, self.config.gamma, carry)
 
     def replay_device(self) -> torch.device | None:
         """The device of the memory, None for the agent's.
@@ -91,23 +95,6 @@ class OffPolicy(Agent):
 
         return Policy(self.interface, act, agent=self, explore=explore)
 
-    def epsilon_greedy(self, best: Callable[[], Tensor], observation: Any, mask: Tensor | None = None) -> Tensor:
-        """The best action, with probability ``epsilon`` a uniformly random (legal) one, ``[...]``.
-
-        On the CPU nothing is computed that is not used; on a GPU asking would cost more.
-        """
-        epsilon, lead = self.now("epsilon"), self.interface.lead(observation)
-        if self.unused("epsilon"):
-            return best()
-        drawn = torch.rand(lead, device=self.device)
-        if looks_are_free(self.device) and not torch.compiler.is_compiling():
-            random = np.count_nonzero(drawn.numpy() < epsilon)
-            if not random:
-                return best()
-            if random == drawn.numel():
-                return self.interface.random_action(lead, self.device, mask)
-        return torch.where(drawn < epsilon, self.interface.random_action(lead, self.device, mask), best())
-
     # -- learning ------------------------------------------------------------------------------------------------
 
     @abstractmethod
@@ -135,14 +122,34 @@ class OffPolicy(Agent):
         return max(self.total_frames - self.config.learning_starts, 0) / self.config.frames_per_update
 
     def update_once(self, sequences: TensorDictBase) -> dict[str, Tensor | float]:
-        c = self.config
-        return self.update(
-            self.prepared(self._transitions(NStep(c.n_step, c.gamma, carry=False)(self._own(sequences))))
-        )
+        return self.update(self.prepared(self._transitions(self.make_n_step(carry=False)(self._own(sequences)))))
 
     def remember(self, sequences: TensorDictBase) -> None:
         """Puts new data into the memory."""
         self.replay.extend(self._transitions(self.n_step(self._own(sequences))))
+
+    def study(self, recorded: TensorDictBase, seen: bool = False) -> None:
+        """Makes recorded transitions ``[N]`` the whole memory.
+
+        Args:
+            recorded: see :class:`rlstack.training.recorded.Recorded`; n-step returns are made of them.
+            seen: running statistics know them already.
+        """
+        c, data = self.config, recorded.to(self.device).copy()
+        following = data.get("next")
+        ended = following.get("terminated") | following.get("truncated")
+        data.set("next", following.exclude("truncated").set("done", ended))
+        if self.normalizer is not None and not seen:
+            self.normalizer.update(data.get("observation"))
+        if self.reward_scaler is not None and not seen:
+            self.reward_scaler.update(in_rows(data))
+            self.reward_scaler.returns = self.reward_scaler.returns.new_zeros(0)
+        sequences = data.unsqueeze(0)
+        if "gamma" not in data.keys():  # noqa: SIM118
+            sequences = NStep(c.n_step, c.gamma, carry=False)(sequences)
+        c.buffer_size = max(len(data), c.batch_size)
+        self.replay = self.make_replay()
+        self.replay.extend(transitions(self._own(sequences), everyone=True))
 
     def sample(self) -> TensorDictBase:
         """A batch from the memory."""
@@ -154,13 +161,6 @@ class OffPolicy(Agent):
         """Tells a memory that draws by priority how large the errors of a batch's entries were."""
         if self.prioritized and "index" in batch.keys():  # noqa: SIM118
             self.replay.update_priority(batch.get("index"), info["td_error"])
-
-    def critic_step(self, optimizer: Optimizer, objective: Loss, batch: TensorDictBase) -> dict[str, Tensor | float]:
-        """One step of values, whose errors become the priorities of the batch; its metrics."""
-        loss, norm, info = optimizer.minimize(objective, batch)
-        self.reprioritize(batch, info)
-        told: dict[str, Tensor | float] = {"loss/critic": loss, "grad/critic": norm, "value/predicted": info["value"]}
-        return {**told, "value/target": info["target"]} if "target" in info else told
 
     def prepared(self, batch: TensorDictBase) -> TensorDictBase:
         """Transitions as the losses take them: observations and rewards scaled."""
@@ -234,7 +234,7 @@ class ActorCritic(OffPolicy):
     and both optimisers, :meth:`exploit` and :meth:`explore`.
     """
 
-    CRITICS: ClassVar[tuple[str, ...]] = ("critic_1", "critic_2")
+    CRITICS: tuple[str, ...] = ("critic_1", "critic_2")
     actor: Any
     actor_optimizer: Optimizer
     critic_optimizer: Optimizer
@@ -242,6 +242,16 @@ class ActorCritic(OffPolicy):
     @classmethod
     def check(cls, interface: Interface) -> None:
         require_continuous(cls.__name__.lower(), interface)
+
+    def deterministic_actor(self, layer_norm: bool = False) -> nn.Module:
+        """A new actor of deterministic actions; the user's, squashed, where one is named."""
+        c, size = self.config, self.interface.action.shape[-1]
+        if own := self.own_network("actor", size, kind=OwnDeterministicActor, squash=c.squash):
+            return own
+        actor = DeterministicActor(self.encoder("actor"), size, c.hidden, c.squash, layer_norm, c.activation)
+        with torch.no_grad():
+            actor.output.weight.mul_(c.output_scale)
+        return actor
 
     def follow_and_optimize(self, target_actor: bool = True) -> None:
         """Makes targets and optimisers of the networks ``actor`` and :attr:`CRITICS`."""
@@ -256,7 +266,9 @@ class ActorCritic(OffPolicy):
 
     def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
         """One critic step, then one actor step against the new critic."""
-        return self.critic_step(self.critic_optimizer, self.loss.critic_loss, batch) | self.actor_step(batch)
+        loss, norm, info = self.critic_optimizer.minimize(self.loss.critic_loss, batch)
+        self.reprioritize(batch, info)
+        return critic_metrics(loss, norm, info) | self.actor_step(batch)
 
     def actor_step(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
         """One step of the actor; its metrics, among them as ``policy/...`` what the loss reports."""
@@ -268,34 +280,14 @@ class ActorCritic(OffPolicy):
         return mse_loss(self.actor(observation), action)
 
 
-class ValueBased(OffPolicy):
-    """An agent that chooses by the value of each choice, and explores by random ones.
+class ValueBased(Choosing, OffPolicy):
+    """An agent that learns the values of choices from a replay memory.
 
     A subclass writes :meth:`build`, with ``self.network``, ``self.loss`` and ``self.optimizer``, and
     :meth:`action_values`. What is lowered is ``self.loss.critic_loss``.
     """
 
-    network: Any
     optimizer: Optimizer
-
-    @classmethod
-    def check(cls, interface: Interface) -> None:
-        require_choices(cls.__name__.lower(), interface)
-
-    @abstractmethod
-    def action_values(self, observation: Any) -> Tensor:
-        """The values ``[..., n]`` by which it chooses in an observation ``[...]``."""
-
-    def values_as_logits(self, observation: Any) -> Tensor:
-        """Values for imitation, of a normalised batch ``[N]``, ``[N, n]``."""
-        values: Tensor = self.network(observation)
-        return values
-
-    def exploit(self, observation: Any, mask: Tensor | None = None) -> Tensor:
-        return greedy(self.action_values(observation), mask)
-
-    def explore(self, observation: Any, mask: Tensor | None = None) -> Tensor:
-        return self.epsilon_greedy(lambda: greedy(self.action_values(observation), mask), observation, mask)
 
     def objective(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
         """The loss on a batch ``[N]``, and its metrics."""
@@ -303,13 +295,12 @@ class ValueBased(OffPolicy):
         return told
 
     def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
-        return self.critic_step(self.optimizer, self.objective, batch)
-
-    def imitation_loss(self, observation: Any, action: Tensor, mask: Tensor | None) -> Tensor:
-        """Cross entropy of the choice, values taken as logits."""
-        return cross_entropy(masked_logits(self.values_as_logits(observation), mask), action)
+        loss, norm, info = self.optimizer.minimize(self.objective, batch)
+        self.reprioritize(batch, info)
+        return critic_metrics(loss, norm, info)
 
 
-def greedy(values: Tensor, mask: Tensor | None = None) -> Tensor:
-    """The best (legal) action of ``[..., n]`` values, ``[...]``."""
-    return (values if mask is None else values.masked_fill(~mask, -torch.inf)).argmax(-1)
+def critic_metrics(loss: Tensor, norm: Tensor, info: Info) -> dict[str, Tensor | float]:
+    """What an agent tells of a step of its values."""
+    told: dict[str, Tensor | float] = {"loss/critic": loss, "grad/critic": norm, "value/predicted": info["value"]}
+    return {**told, "value/target": info["target"]} if "target" in info else told

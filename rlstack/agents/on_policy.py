@@ -1,11 +1,11 @@
-"""The common part of PPO and A2C: a stochastic policy, a value function, and advantages of fresh sequences."""
+"""Agents that learn from fresh data; of these PPO and A2C have a policy, a value function and advantages in common."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,8 +16,9 @@ from torch.nn.functional import mse_loss
 from envs.tensordicts import unchecked
 from envs.waiting import looks_are_free
 from rlstack.config import ConfigError
+from rlstack.config.schedules import make_schedule
 from rlstack.losses.a2c import PolicyGradientLoss
-from rlstack.losses.advantage import estimate, normalized
+from rlstack.losses.advantage import estimate, normalized, vtrace
 from rlstack.networks.distributions import Choices, Distribution, Gaussian, Hybrid, full_precision
 from rlstack.networks.encoders import Trunk
 from rlstack.networks.values import StateNetwork, orthogonal_
@@ -25,20 +26,91 @@ from rlstack.networks.values import StateNetwork, orthogonal_
 from .base import Agent, Policy, exploring
 from .central import CentralNetwork, Mates
 from .compilation import CannotCompile, Compiler
+from .curiosity import Curiosity
 from .interface import Interface
-from .optimizer import Info
+from .optimizer import Info, Optimizer
 
 LOG_STD_RANGE = (-20.0, 5.0)
 """The range of log standard deviations: for actions in [-1, 1], and wide enough for those without bounds."""
 
 
-class OnPolicy(Agent):
-    """An agent that learns from the data its present policy has gathered, and forgets it."""
+class FromRollouts(Agent):
+    """An agent that learns from the data its present policy has gathered, and forgets it.
+
+    A subclass writes :meth:`rollout`, :meth:`objective` and :meth:`update`, and makes the ``optimizer``.
+    """
 
     config: Any
-    OPTIMIZER = "adam"
+    optimizer: Optimizer
     row_size = 1
     """Decisions in an entry of a batch; more where entries are sequences."""
+    curiosity: Curiosity | None = None
+
+    def __init__(self, config: Any, interface: Interface, total_frames: int, device: torch.device) -> None:
+        super().__init__(config, interface, total_frames, device)
+        c = config
+        if c.rnd is not None:
+            self.curiosity = Curiosity(c.rnd, interface, (c.self_features, c.object_features)).to(device)
+            self.networks["curiosity"] = self.curiosity
+            self.schedules["lr_predictor"] = make_schedule(c.rnd.lr, total_frames, "agent.rnd.lr")
+            self.scheduled["lr_predictor"] = self.schedules["lr_predictor"](0)
+            self.predictor_optimizer = self.add_optimizer("lr_predictor", self.curiosity.predictor, max_grad_norm=None)
+
+    @abstractmethod
+    def rollout(self, sequences: TensorDictBase) -> TensorDictBase:
+        """Active decisions of ``[B, T]`` as a flat batch ``[N]``, with what they are learned from."""
+
+    @abstractmethod
+    def objective(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
+        """A scalar that is a mean over a batch ``[N]``, and what is told of it."""
+
+    def for_step(self, batch: TensorDictBase) -> TensorDictBase:
+        """A batch ``[N]`` as one step takes it."""
+        return batch
+
+    @abstractmethod
+    def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
+        """The updates on one :meth:`rollout`."""
+
+    def learn(self, sequences: TensorDictBase, frames: int) -> dict[str, Tensor | float]:
+        self.set_frames(frames)
+        metrics = self.update(self.rollout(sequences))
+        if self.curiosity is not None:
+            seen = self._kept(sequences.get(("next", "observation")), sequences)
+            metrics |= self.curiosity.learn(seen, self.predictor_optimizer.minimize)
+        self.finish(sequences)
+        return metrics
+
+    def finish(self, sequences: TensorDictBase) -> None:
+        """Follows the updates: normalisers take in the data, whose log probabilities belong to the old statistics."""
+        if self.normalizer is not None:
+            self.normalizer.update(self._kept(sequences.get("observation"), sequences))
+
+    def update_once(self, sequences: TensorDictBase) -> dict[str, Tensor | float]:
+        return self.update(self.rollout(sequences))
+
+    def scaled_reward(self, sequences: TensorDictBase) -> Tensor:
+        """The rewards ``[B, T, 1]`` of new data, divided by the std of returns and with a bonus, where wanted."""
+        reward: Tensor = sequences.get(("next", "reward"))
+        if self.reward_scaler is not None:
+            self.reward_scaler.update(sequences, everyone=self.interface.group is None)
+            reward = self.reward_scaler(reward)
+        if self.curiosity is None:
+            return reward
+        seen = self._kept(sequences.get(("next", "observation")), sequences)
+        return reward + self.curiosity.bonus(sequences, seen)
+
+    def compile(self, compiler: Compiler) -> None:
+        super().compile(dataclasses.replace(compiler, varying=True))
+        self.refresh()
+
+
+class OnPolicy(FromRollouts):
+    """An agent with a policy and a value function, which learns from advantages of fresh data."""
+
+    OPTIMIZER = "adam"
+    WEIGHS = False
+    """The loss multiplies advantages by the ratio of the probabilities of learner and acting policy itself."""
 
     def __init__(self, config: Any, interface: Interface, total_frames: int, device: torch.device) -> None:
         super().__init__(config, interface, total_frames, device)
@@ -46,14 +118,12 @@ class OnPolicy(Agent):
         self.choices = interface.choices if hybrid is None else hybrid.counts
         self.numbers = hybrid.numbers if hybrid else 0 if self.choices else interface.action.shape[-1]
         outputs = self.numbers + sum(self.choices or ())
-        encoder, hidden = self.encoder(), c.hidden[c.shared_layers :]
-        if c.shared_layers:
-            encoder = Trunk(encoder, c.hidden[: c.shared_layers], c.activation)
-        actor = StateNetwork(encoder, outputs, hidden, c.activation)
-        critic = self._make_critic(encoder if c.shared_layers else self.encoder(), c.critic_hidden or hidden)
+        shared = Trunk(self.encoder("actor"), c.hidden[: c.shared_layers], c.activation) if c.shared_layers else None
+        actor, critic = self._make_actor(shared, outputs), self._make_critic(shared)
         if c.orthogonal:
-            orthogonal_(actor, c.policy_gain)
-            orthogonal_(critic, c.value_gain)
+            for network, gain in ((actor, c.policy_gain), (critic, c.value_gain)):
+                if isinstance(network, StateNetwork):  # a user's keeps the weights that it begins with
+                    orthogonal_(network, gain)
         if self.numbers:
             actor.register_parameter("log_std", nn.Parameter(torch.full((self.numbers,), math.log(c.initial_std))))
         self.actor, self.critic = self.add_network("actor", actor), self.add_network("critic", critic)
@@ -65,16 +135,24 @@ class OnPolicy(Agent):
         )
         self.loss.set_keys(sample_log_prob="log_prob", value_target="return", value="value")
         parameters = list(dict.fromkeys([*self.actor.parameters(), *self.critic.parameters()]))
-        self.optimizer = self.add_optimizer(
-            "lr", parameters, max_grad_norm=c.max_grad_norm, kind=self.OPTIMIZER, eps=c.optimizer_eps
-        )
+        options = {"kind": self.OPTIMIZER, "eps": c.optimizer_eps}
+        self.optimizer = self.add_optimizer("lr", parameters, max_grad_norm=c.max_grad_norm, **options)
+        if self.numbers:
+            self.optimizer.keep_within(self.actor.log_std, *LOG_STD_RANGE)
 
-    def _make_critic(self, encoder: nn.Module, hidden: Sequence[int]) -> StateNetwork:
+    def _make_actor(self, shared: nn.Module | None, outputs: int) -> nn.Module:
+        c, own = self.config, self.own_network("actor", outputs)
+        hidden = c.hidden[c.shared_layers :]
+        return own or StateNetwork(shared or self.encoder("actor"), outputs, hidden, c.activation)
+
+    def _make_critic(self, shared: nn.Module | None) -> nn.Module:
         """One that sees the others, too, where it should and there are any."""
-        others, activation = self.interface.agents - 1, self.config.activation
-        if self.config.critic == "central" and others:
-            return CentralNetwork(encoder, hidden, others, activation)
-        return StateNetwork(encoder, 1, hidden, activation)
+        c, others = self.config, self.interface.agents - 1
+        hidden = c.critic_hidden or c.hidden[c.shared_layers :]
+        if c.critic == "central" and others:
+            return CentralNetwork(shared or self.encoder("critic"), hidden, others, c.activation)
+        own = self.own_network("critic", 1)
+        return own or StateNetwork(shared or self.encoder("critic"), 1, hidden, c.activation)
 
     @classmethod
     def check(cls, interface: Interface) -> None:
@@ -118,8 +196,7 @@ class OnPolicy(Agent):
     def compile(self, compiler: Compiler) -> None:
         if self.mates is not None:
             raise CannotCompile("agent.critic=central looks up what others see")
-        super().compile(dataclasses.replace(compiler, varying=True))
-        self.refresh()
+        super().compile(compiler)
 
     def policy(self, explore: bool | None = None) -> Policy:
         def chooser(explores: bool) -> Callable[..., tuple[Tensor, Tensor | None]]:
@@ -159,28 +236,42 @@ class OnPolicy(Agent):
         """
         observation = self.normalized(sequences.get("observation"))
         place = None if self.mates is None else self.mates.begin(observation, sequences.get("active"))
-        following = sequences.get("next")
-        reward = following.get("reward")
-        if self.reward_scaler is not None:
-            self.reward_scaler.update(sequences, everyone=self.interface.group is None)
-            reward = self.reward_scaler(reward)
+        following, reward = sequences.get("next"), self.scaled_reward(sequences)
         with self.optimizer.autocast():
             values = self._values(observation, sequences)
         value, next_value = (full_precision(part) for part in values)
-        ends = following.get("done"), following.get("terminated")
-        advantage, target = estimate(self.config.gamma, self.config.gae_lambda, value, next_value, reward, *ends)
         taken = sequences.get("raw_action", None)
         entries = {
             "observation": observation,
             "action": self.interface.from_env(sequences.get("action")) if taken is None else taken,
             "log_prob": sequences.get("log_prob"),
             "value": value[..., 0],
-            "advantage": advantage[..., 0],
-            "return": target[..., 0],
         }
         beside = {"action_mask": sequences.get("action_mask", None), "place": place}
-        entries |= {name: entry for name, entry in beside.items() if entry is not None}
-        return self._batch(TensorDict(entries, sequences.batch_size), sequences)
+        batch = TensorDict(
+            {**entries, **{name: entry for name, entry in beside.items() if entry is not None}}, sequences.batch_size
+        )
+        ends = following.get("done"), following.get("terminated")
+        advantage, target = self._advantages(batch, sequences, value, next_value, reward, *ends)
+        return self._batch(batch.set("advantage", advantage[..., 0]).set("return", target[..., 0]), sequences)
+
+    def _advantages(self, batch: TensorDict, sequences: TensorDictBase, *told: Tensor) -> tuple[Tensor, Tensor]:
+        """Advantages and returns ``[B, T, 1]`` of entries ``[B, T]``, from what :func:`estimate` is told of them.
+
+        V-trace weighs each advantage by the probability ratio of its action, unless the loss does (:attr:`WEIGHS`).
+        """
+        c = self.config
+        if c.advantage == "gae":
+            return estimate(c.gamma, c.gae_lambda, *told)
+        ratio = self._log_prob(batch, sequences) - batch.get("log_prob")
+        ratio = torch.where(sequences.get("active"), ratio, 0.0).unsqueeze(-1)
+        return vtrace(c.gamma, c.gae_lambda, c.rho_clip, c.c_clip, ratio, *told, weighted=not self.WEIGHS)
+
+    def _log_prob(self, batch: TensorDict, sequences: TensorDictBase) -> Tensor:
+        """The log probability ``[B, T]`` of the actions of entries, by the present policy."""
+        with self.optimizer.autocast():
+            distribution = self.distribution(batch.get("observation"), batch.get("action_mask", None))
+        return distribution.log_prob(batch.get("action"))
 
     def _batch(self, entries: TensorDict, sequences: TensorDictBase) -> TensorDictBase:
         """The batch to learn from, out of entries ``[B, T]``."""
@@ -220,10 +311,6 @@ class OnPolicy(Agent):
     # -- learning ------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
-        """The updates on one :meth:`rollout`."""
-
-    @abstractmethod
     def make_loss(self, **options: Any) -> PolicyGradientLoss:
         """The algorithm's, with what is common to all of them in ``options``."""
 
@@ -242,19 +329,9 @@ class OnPolicy(Agent):
             if name in self.schedules:
                 setattr(self.loss, name, self.now(name))
 
-    def step(self, batch: TensorDictBase, report: bool = True) -> tuple[Tensor, Tensor, Info]:
-        """One step on a batch ``[N]``, with or without a report; see :meth:`Optimizer.minimize`.
-
-        Advantages are normalised over the whole of it, however it is split up afterwards. Log standard deviations are
-        kept within :data:`LOG_STD_RANGE`, at whose ends they can turn back.
-        """
-        if self.normalizes_steps:
-            batch = self.with_normalized_advantages(batch)
-        self.updates += 1
-        told = self.optimizer.minimize(self.objective if report else self.plain_objective, batch)
-        if self.numbers:
-            self.actor.log_std.data.clamp_(*LOG_STD_RANGE)
-        return told
+    def for_step(self, batch: TensorDictBase) -> TensorDictBase:
+        """A batch ``[N]`` as one step takes it: its advantages normalised over all of it, where each step does so."""
+        return self.with_normalized_advantages(batch) if self.normalizes_steps else batch
 
     def with_normalized_advantages(self, batch: TensorDictBase) -> TensorDictBase:
         """The batch, its advantages with zero mean and unit standard deviation (of one alone, as it is)."""
@@ -268,20 +345,23 @@ class OnPolicy(Agent):
         """Each step normalises the advantages of its own batch."""
         return self.config.normalize_advantage
 
-    def learn(self, sequences: TensorDictBase, frames: int) -> dict[str, Tensor | float]:
-        self.set_frames(frames)
-        metrics = self.update(self.rollout(sequences))
-        if self.normalizer is not None:  # only now: the data's log probabilities belong to the old statistics
-            self.normalizer.update(self._kept(sequences.get("observation"), sequences))
+    def finish(self, sequences: TensorDictBase) -> None:
+        super().finish(sequences)
         if self.mates is not None:
             self.mates.forget()
-        return metrics
-
-    def update_once(self, sequences: TensorDictBase) -> dict[str, Tensor | float]:
-        return self.update(self.rollout(sequences))
 
     def imitation_loss(self, observation: Any, action: Tensor, mask: Tensor | None) -> Tensor:
         """Negative log likelihood of choices (and numbers beside them); else squared difference to the mean."""
         if self.choices:
             return -self.distribution(observation, mask).log_prob(action).mean()
         return mse_loss(self.actor(observation), action)
+
+
+def nearly_equal(count: int, size: int) -> list[int]:
+    """``count`` in parts of about ``size``, none of them a small remainder whose gradient is mostly noise.
+
+    Every part has two entries, if there are: an advantage by itself cannot be normalised.
+    """
+    parts = max(1, min(round(count / size), count // 2))
+    least, more = divmod(count, parts)
+    return [least + 1] * more + [least] * (parts - more)

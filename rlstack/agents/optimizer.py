@@ -91,6 +91,11 @@ class Optimizer:
         self._compiler: Compiler | None = None
         self._steps: dict[Loss, Callable[..., tuple[Tensor, list[Tensor], Info]]] = {}
         self.norms: list[Tensor] = []
+        self._bounds: list[tuple[Tensor, float, float]] = []
+
+    def keep_within(self, parameter: Tensor, low: float, high: float) -> None:
+        """Keeps a parameter within bounds, at whose ends it can turn back, after every step."""
+        self._bounds.append((parameter, low, high))
 
     def compile(self, compiler: Compiler, what: str) -> None:
         """Makes a step one graph; same results but for rounding.
@@ -139,11 +144,8 @@ class Optimizer:
         step that is left out) and the report.
         """
         if self._compiler is not None:
-            if loss not in self._steps:
-                name = getattr(loss, "__name__", "loss").strip("_").replace("_", " ")
-                what = f"the update of {self._what} ({name})"
-                self._steps[loss] = self._compiler(self._compilable_step(loss), what)
-            value, self.norms, info = self._steps[loss](batch, self._live_lr)
+            value, self.norms, info = self._compiled(self._compiler, loss)(batch, self._live_lr)
+            self._clamp()
             return value, self._largest_norm(), info
         for parameter in self.parameters:
             parameter.grad = None
@@ -162,7 +164,20 @@ class Optimizer:
             info = {name: _join([told[name] for told in infos], shares) for name in info}
         if self.mean is not None:
             value, info = self._averaged(self.mean, value, info)
-        return value, self._step(value, info, batch), info
+        norm = self._step(value, info, batch)
+        self._clamp()
+        return value, norm, info
+
+    def _clamp(self) -> None:
+        for parameter, low, high in self._bounds:
+            parameter.data.clamp_(low, high)
+
+    def _compiled(self, compiler: Compiler, loss: Loss) -> Callable[..., tuple[Tensor, list[Tensor], Info]]:
+        """The step of a loss as one graph, made when it is first asked for."""
+        if loss not in self._steps:
+            name = getattr(loss, "__name__", "loss").strip("_").replace("_", " ")
+            self._steps[loss] = compiler(self._compilable_step(loss), f"the update of {self._what} ({name})")
+        return self._steps[loss]
 
     def _averaged(
         self, mean: Callable[[Sequence[Tensor]], list[Tensor]], value: Tensor, info: Info

@@ -5,7 +5,6 @@ On the same batch the loss equals that of TorchRL's ``ClipPPOLoss``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from rlstack.config.agents import PPOConfig
 from rlstack.losses import PPOLoss
 
 from .compilation import CannotCompile, Compiler
-from .on_policy import OnPolicy
+from .on_policy import OnPolicy, nearly_equal
 from .optimizer import Info
 
 _METRICS = {
@@ -34,6 +33,7 @@ class PPO(OnPolicy):
     """Proximal policy optimisation."""
 
     Config = PPOConfig
+    WEIGHS = True
 
     def make_loss(self, **options: Any) -> PPOLoss:
         return PPOLoss(
@@ -52,8 +52,7 @@ class PPO(OnPolicy):
         """Epochs of minibatches in random order.
 
         It stops after an epoch once the policy has moved by more than ``target_kl``, estimated as
-        ``E[ratio - 1 - log ratio]`` (Schulman 2020) on what ``report_over`` says: the epoch's last minibatch, or the
-        mean over all minibatches so far. The metrics are of the same.
+        ``E[ratio - 1 - log ratio]`` (Schulman 2020) on the epoch's last minibatch. The metrics are of the same.
         """
         c = self.config
         rows = self.least(len(batch))
@@ -61,21 +60,31 @@ class PPO(OnPolicy):
             return {}
         if c.normalize_advantage and not self.normalizes_steps:
             batch = self.with_normalized_advantages(batch)
-        split = _with_remainder if c.short_minibatch else _nearly_equal
-        sizes, seen = split(rows, max(c.minibatch_size // self.row_size, 1)), []
-        metrics: dict[str, Tensor | float] = {}
+        sizes = self.minibatch_sizes(rows, max(c.minibatch_size // self.row_size, 1))
+        found: Info = {}
         for _ in range(c.epochs):
             minibatches = batch[torch.randperm(len(batch), device=self.device)[:rows]].split(sizes)
-            for minibatch in minibatches:
-                report = c.report_over == "all" or minibatch is minibatches[-1]
-                loss, norm, info = self.step(minibatch, report)
-                if report:
-                    seen.append({"total": loss, "norm": norm, **info})
-            found = seen[-1] if c.report_over == "last" else _means(seen)
-            metrics = {name: found[entry] for name, entry in _METRICS.items()}
+            for left, minibatch in zip(reversed(range(len(minibatches))), minibatches):
+                told = left == 0 or self.reports_all
+                objective = self.objective if told else self.plain_objective
+                loss, norm, info = self.optimizer.minimize(objective, self.for_step(minibatch))
+                self.updates += 1
+                if told:
+                    found = self.reported({"total": loss, "norm": norm, **info})
             if c.target_kl is not None and found["kl"] > c.target_kl:
                 break
-        return metrics
+        return {name: found[entry] for name, entry in _METRICS.items()}
+
+    reports_all = False
+    """All minibatches report, not only the last one of an epoch."""
+
+    def reported(self, info: Info) -> Info:
+        """The loss as ``total``, the gradient's norm and estimates, of the minibatches that reported: of the last."""
+        return info
+
+    def minibatch_sizes(self, rows: int, size: int) -> list[int]:
+        """The lengths of the minibatches that ``rows`` entries are split into, each about ``size``."""
+        return nearly_equal(rows, size)
 
     @property
     def normalizes_steps(self) -> bool:
@@ -87,23 +96,3 @@ class PPO(OnPolicy):
             told: tuple[Tensor, Info] = self.loss.critic_loss(batch)
             return told
         return super().objective(batch, report)
-
-
-def _nearly_equal(count: int, size: int) -> list[int]:
-    """``count`` in parts of about ``size``, none of them a small remainder whose gradient is mostly noise.
-
-    Every part has two entries, if there are: an advantage by itself cannot be normalised.
-    """
-    parts = max(1, min(round(count / size), count // 2))
-    least, more = divmod(count, parts)
-    return [least + 1] * more + [least] * (parts - more)
-
-
-def _with_remainder(count: int, size: int) -> list[int]:
-    """``count`` in parts of exactly ``size``, the last one with what is left."""
-    whole, rest = divmod(count, size)
-    return [size] * whole + [rest] * (rest > 0)
-
-
-def _means(seen: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
-    return {name: torch.stack([entry[name] for entry in seen]).mean() for name in seen[0]}

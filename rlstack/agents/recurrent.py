@@ -88,8 +88,8 @@ class Recurrent(Agent):
         self._latest: Tensor | None = None
         self.restored: Tensor | None = None
 
-    def encoder(self) -> nn.Module:
-        encoder: Any = super().encoder()
+    def encoder(self, role: str = "network") -> nn.Module:
+        encoder: Any = super().encoder(role)
         c = self.config.recurrent
         return Remembering(encoder, Core(c.kind, encoder.out_features, c.size, c.layers))
 
@@ -235,6 +235,16 @@ class RecurrentOnPolicy(Recurrent, OnPolicy):
         value = self.mates.values(here)
         return value, self._next_values(value, sequences, lambda index: then[index])
 
+    def _log_prob(self, batch: TensorDict, sequences: TensorDictBase) -> Tensor:
+        rows, time = sequences.batch_size
+        pieces = self._cut(batch, sequences)
+        with self.optimizer.autocast():
+            flat = self.unrolled(pieces)
+            distribution = self.distribution(flat.get("observation"), flat.get("action_mask", None))
+        log_prob, active = distribution.log_prob(flat.get("action")), pieces.get("active")
+        whole = torch.zeros(active.shape, dtype=log_prob.dtype, device=log_prob.device)
+        return whole.masked_scatter(active, log_prob).reshape(rows, -1)[:, :time]
+
     @property
     def _critic_memory(self) -> str:
         return "critic" if "critic" in self.memories else self.ACTING
@@ -290,8 +300,8 @@ class RecurrentOnPolicy(Recurrent, OnPolicy):
     def _others(self, mates: Mates, batch: TensorDictBase) -> Tensor:
         return batch.get("others")
 
-    def step(self, batch: TensorDictBase, report: bool = True) -> tuple[Tensor, Tensor, Info]:
-        return super().step(self.shared_out(batch, batch.get("active")), report)
+    def for_step(self, batch: TensorDictBase) -> TensorDictBase:
+        return super().for_step(self.shared_out(batch, batch.get("active")))
 
     def with_normalized_advantages(self, batch: TensorDictBase) -> TensorDictBase:
         advantage, active = batch.get("advantage"), batch.get("active")

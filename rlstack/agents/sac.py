@@ -19,10 +19,12 @@ from rlstack.config.agents import SACConfig
 from rlstack.losses import DiscreteSACLoss, SACLoss
 from rlstack.networks.actors import GaussianActor, squashed
 from rlstack.networks.distributions import masked_logits
+from rlstack.networks.own import OwnGaussianActor
 from rlstack.networks.values import ActionValue, StateNetwork
 
+from .choosing import greedy
 from .interface import Interface, chosen_by
-from .off_policy import ActorCritic, greedy
+from .off_policy import ActorCritic
 from .optimizer import Info
 
 LOG_ALPHA_RANGE = (-20.0, 10.0)
@@ -40,21 +42,22 @@ class SAC(ActorCritic):
         self.choices = interface.choices[0] if interface.choices else None
         self.actor = self.add_network("actor", self._new_actor())
         self.critics = [self.add_network(name, self._new_critic()) for name in self.CRITICS]
-        kind, size = (SACLoss, interface.action.shape[-1]) if self.choices is None else (DiscreteSACLoss, self.choices)
-        self.loss = kind(
-            self.actor,
-            self.critics,
-            gamma=c.gamma,
-            alpha=c.alpha,
-            target_entropy=c.target_entropy,
-            action_size=size,
-            squash=c.squash,
-            correction=c.correction,
-            target_actor=c.target_actor,
-        )
+        self.loss = self.make_loss()
         self.temperature = self.add_network("temperature", self.loss.temperature)
         self.follow_and_optimize(c.target_actor)
         self.alpha_optimizer = self.add_optimizer("lr_alpha", self.temperature, max_grad_norm=None)
+        self.alpha_optimizer.keep_within(self.temperature.log_alpha, *LOG_ALPHA_RANGE)
+
+    def make_loss(self) -> SACLoss:
+        """The loss of the networks that the agent has now."""
+        kind = SACLoss if self.choices is None else DiscreteSACLoss
+        return kind(self.actor, self.critics, **self.loss_options())
+
+    def loss_options(self) -> dict[str, Any]:
+        """What the losses of all variants of SAC take."""
+        c, size = self.config, self.interface.action.shape[-1] if self.choices is None else self.choices
+        names = ("gamma", "alpha", "target_entropy", "squash", "target_actor")
+        return {"action_size": size, **{name: getattr(c, name) for name in names}}
 
     @classmethod
     def check(cls, interface: Interface) -> None:
@@ -67,15 +70,20 @@ class SAC(ActorCritic):
     def _new_actor(self) -> nn.Module:
         c = self.config
         if self.choices is not None:
-            return StateNetwork(self.encoder(), self.choices, c.hidden, c.activation)
-        return GaussianActor(self.encoder(), self.interface.action.shape[-1], c.hidden, c.activation)
+            own = self.own_network("actor", self.choices)
+            return own or StateNetwork(self.encoder("actor"), self.choices, c.hidden, c.activation)
+        size = self.interface.action.shape[-1]
+        own = self.own_network("actor", 2 * size, kind=OwnGaussianActor)
+        return own or GaussianActor(self.encoder("actor"), size, c.hidden, c.activation)
 
     def _new_critic(self) -> nn.Module:
         c = self.config
         if self.choices is not None:
-            return StateNetwork(self.encoder(), self.choices, c.hidden, c.activation, c.layer_norm)
+            own = self.own_network("critic", self.choices)
+            return own or StateNetwork(self.encoder("critic"), self.choices, c.hidden, c.activation, c.layer_norm)
         size = self.interface.action.shape[-1]
-        return ActionValue(self.encoder(), size, c.hidden, c.activation, c.layer_norm, c.join)
+        own = self.own_network("critic", 1, actions=size)
+        return own or ActionValue(self.encoder("critic"), size, c.hidden, c.activation, c.layer_norm, c.join)
 
     # -- acting --------------------------------------------------------------------------------------------------
 
@@ -102,13 +110,14 @@ class SAC(ActorCritic):
     # -- learning ------------------------------------------------------------------------------------------------
 
     def actor_step(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
-        """One step of the actor against the new critics, one of the temperature."""
+        """One step of the actor against the new critics, one of the temperature; every ``actor_every`` updates."""
+        if self.updates % self.config.actor_every:
+            return {}
         told = super().actor_step(batch)
         wanted = told.pop("policy/target_entropy", self.loss.target_entropy)
         if self.config.learn_alpha:
             gap = (told["policy/entropy"] - wanted).expand(len(batch))
             self.alpha_optimizer.minimize(self._alpha_loss, batch.empty().set("gap", gap))
-            self.temperature.log_alpha.data.clamp_(*LOG_ALPHA_RANGE)
         return {**told, "policy/alpha": self.temperature().detach()}
 
     def _alpha_loss(self, batch: TensorDictBase) -> tuple[Tensor, Info]:

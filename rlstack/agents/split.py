@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -82,6 +82,7 @@ class Split(Agent):
         self.agents, self.updates, self.frames = agents, 0, 0
         self.normalizer, self.reward_scaler = None, None
         self.schedules, self.scheduled = one.schedules, one.scheduled
+        self.own = one.own
         self.networks, self.targets, self.optimizers = map(self._named, _NAMED)
 
     def _named(self, attribute: str) -> dict[str, Any]:
@@ -146,6 +147,10 @@ class Split(Agent):
             part.load_state_dict({**own, **state["sides"][side]})
         self.updates = sum(part.updates for part in self.parts)
         self.set_frames(self.parts[0].frames)
+
+    def take_weights(self, weights: Mapping[str, Any]) -> None:
+        for part in self.parts:
+            part.take_weights(weights)
 
     def begin_episodes(self) -> None:
         for part in self.parts:

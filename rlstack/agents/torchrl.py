@@ -10,7 +10,8 @@ from __future__ import annotations
 import importlib
 import inspect
 import math
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -32,14 +33,17 @@ from rlstack.losses.advantage import normalized
 from rlstack.networks.values import ActionValue, StateNetwork
 
 from .base import Agent, Policy, exploring
+from .choosing import greedy
 from .compilation import CannotCompile, Compiler
 from .interface import MASK, Interface
-from .off_policy import OffPolicy, greedy
+from .off_policy import OffPolicy
 from .optimizer import Info
 
 _OPEN = ("torchrl.objectives.", "rlstack.losses.")
 """The module in which a loss may be named by its path alone; any other is the user's own, ``package.module:Class``."""
 _ACTING = ("actor", "deterministic", "action_values")
+_RUNNING = ("running_mean", "running_var")
+"""The statistics of layers that normalise over a batch."""
 _EDGE = 1 - 1e-6
 """The margin of actions in (-1, 1): the density of a squashed one is infinite at the edges themselves."""
 
@@ -91,6 +95,9 @@ class AroundLoss(Agent):
 
     def compile(self, compiler: Compiler) -> None:
         raise CannotCompile("a loss of TorchRL swaps parameters in and out of its networks")
+
+    def take_weights(self, weights: Mapping[str, Any]) -> None:
+        raise ConfigError("init: agent.algorithm=torchrl takes checkpoints of runs, not weights alone")
 
     def imitation_loss(self, observation: Any, action: Tensor, mask: Tensor | None) -> Tensor:
         return self.parts.imitation_loss(observation, action, mask)
@@ -218,28 +225,35 @@ class LossParts:
             raise ConfigError(f"agent.networks: none of them can act, one must be of kind {', '.join(_ACTING)}")
         # On the device before the loss takes them: moved later, their buffers would no longer be those of the loss.
         dtype, device = self.interface.dtype, agent.device
-        built = {name: [self._network(c).to(dtype).to(device) for _ in range(c.copies)] for name, c in networks.items()}
+        built = {
+            name: [self._network(name, c).to(dtype).to(device) for _ in range(c.copies)] for name, c in networks.items()
+        }
         self.kind, self.actor = networks[acting[0]].kind, built[acting[0]][0]
         self.loss = self._loss({name: parts[0] if len(parts) == 1 else parts for name, parts in built.items()})
         agent.add_network("loss", self.loss)
+        self._running = [value for name, value in self.loss.state_dict().items() if name.endswith(_RUNNING)]
         self._targets = self._updater()
         self._add_optimizers()
         self._try_out()
 
     # -- building ------------------------------------------------------------------------------------------------
 
-    def _network(self, c: LossNetwork) -> TensorDictModule:
-        """A network of its kind, on the observation, and, where it judges actions, on these."""
+    def _network(self, name: str, c: LossNetwork) -> TensorDictModule:
+        """A network of its kind, on the observation, and, where it judges actions, on these; the user's, if named."""
         hidden, choices = c.hidden or self.config.hidden, self.interface.choices
         outputs = choices[0] if choices else self.interface.action.shape[-1]
         options = {"activation": self.config.activation, "layer_norm": c.layer_norm}
         if c.kind == "action_value":
             if choices:
                 raise ConfigError("agent.networks: kind action_value judges continuous actions, action_values choices")
-            judge = renormalized(ActionValue(self.agent.encoder(), outputs, hidden, **options), c.batch_norm)
+            judge = self.agent.own_network(name, 1, actions=outputs) or renormalized(
+                ActionValue(self.agent.encoder(name), outputs, hidden, **options), c.batch_norm
+            )
             return ValueOperator(judge, ["observation", "action"], [c.out_key or "state_action_value"])
         size = {"value": 1, "actor": outputs if choices else 2 * outputs}.get(c.kind, outputs)
-        network = renormalized(StateNetwork(self.agent.encoder(), size, hidden, **options), c.batch_norm)
+        network = self.agent.own_network(name, size) or renormalized(
+            StateNetwork(self.agent.encoder(name), size, hidden, **options), c.batch_norm
+        )
         if c.kind == "value":
             return ValueOperator(network, ["observation"], [c.out_key or "state_value"])
         if c.kind == "action_values":
@@ -292,7 +306,9 @@ class LossParts:
                 if name not in known and not any(p.kind is p.VAR_KEYWORD for p in known.values()):
                     raise ConfigError(unknown_key(f"agent.{where}.{name}", [key for key in known if key != "self"]))
         try:
-            loss = cls(**networks, **{**offered, **c.options})
+            with warnings.catch_warnings():  # TorchRL would have a loss annotate what it holds
+                warnings.filterwarnings("ignore", "The name .* wasn't part of the annotations")
+                loss = cls(**networks, **{**offered, **c.options})
             if c.keys:
                 loss.set_keys(**{name: tuple(key) if isinstance(key, list) else key for name, key in c.keys.items()})
             loss.make_value_estimator(c.value_estimator, gamma=c.gamma, **c.estimator_options)
@@ -348,9 +364,17 @@ class LossParts:
                 batch = self.with_advantage(batch) if self.config.data == "rollout" else batch
                 told = self._told(batch.reshape(-1))[0]
             except (KeyError, RuntimeError, TypeError, ValueError, AttributeError, NotImplementedError) as error:
-                raise ConfigError(f"agent.loss: {self.config.loss} does not take such data: {_brief(error)}") from error
+                told_of = f"{_brief(error)}{self._hint(error)}"
+                raise ConfigError(f"agent.loss: {self.config.loss} does not take such data: {told_of}") from error
         if told.dim() or not torch.isfinite(told):
             raise ConfigError(f"agent.loss: {self.config.loss} gives {told} for a made-up batch, not one finite number")
+
+    def _hint(self, error: Exception) -> str:
+        if self.config.data == "replay" and isinstance(error, KeyError) and _of_rollouts(str(error)):
+            return "; fresh rollouts bring it: agent.data=rollout"
+        if self.config.data == "rollout" and isinstance(error, NotImplementedError):
+            return "; a loss of yours for rollouts needs a method make_value_estimator"
+        return ""
 
     # -- acting --------------------------------------------------------------------------------------------------
 
@@ -407,6 +431,8 @@ class LossParts:
 
     def inputs(self, batch: TensorDictBase) -> TensorDictBase:
         """Transitions of our replay as TorchRL's losses read them: n-step discounts as a number of steps."""
+        if self.kind == "actor" and self.interface.choices is None:  # others may have acted at the very edge
+            batch = batch.copy().set("action", self._inside(batch.get("action")))
         gamma = batch.get("gamma", None)
         if gamma is None:
             return batch
@@ -419,8 +445,11 @@ class LossParts:
         info: Info = {}
         for name, every in self._every.items():
             if update % every == 0:
-                _, norm, info = self.agent.optimizers[name].minimize(self._told, batch)
+                optimizer = self.agent.optimizers[name]
+                _, norm, info = optimizer.minimize(self._told, batch)
                 norms.append(norm)
+                if optimizer.mean is not None and self._running:  # as gradients, the same in all processes
+                    torch._foreach_copy_(self._running, optimizer.mean(self._running))
         metrics = {f"loss/{name.removeprefix('loss_')}": value for name, value in info.items() if not value.dim()}
         return {**metrics, "grad/all": torch.stack(norms).max() if norms else 0.0}, info
 
@@ -428,16 +457,24 @@ class LossParts:
         """The sum of the losses of a batch, and all that the loss tells of it."""
         batch = batch.copy()  # losses write into what they are given
         out = self.loss(batch)
+        weights = self.config.loss_weights
         names = [name for name in out.keys() if name == "loss" or name.startswith("loss_")]  # noqa: SIM118
         info = {name: value.detach() for name, value in out.items() if isinstance(value, Tensor) and value.numel() == 1}
         if (error := batch.get("td_error", None)) is not None:
             info["td_error"] = error.detach().reshape(len(batch), -1).mean(-1)
-        return torch.stack([out.get(name) for name in names]).sum(), info
+        if unknown := [name for name in weights if name not in names]:
+            raise ValueError(f"agent.loss_weights: it has no {unknown[0]}, but {', '.join(names)}")
+        parts = [out.get(name) * weights[name] if name in weights else out.get(name) for name in names]
+        return torch.stack(parts).sum(), info
 
     def move_targets(self) -> None:
         """Moves every target one step towards its network."""
         if self._targets is not None:
             self._targets.step()
+
+
+def _of_rollouts(text: str) -> bool:
+    return any(f'"{name}"' in text for name in ("advantage", "value_target"))
 
 
 def _heads(names: Iterable[str]) -> list[str]:

@@ -107,7 +107,37 @@ class ReplayConfig:
     sampler: Literal["uniform", "prioritized"] = "uniform"  # uniform | prioritized: by errors (Schaul et al. 2016)
 
 
-_ENCODERS = {"flat": (), "mlp": ("hidden",), "set": ("hidden", "mask", "pool"), "image": ("features",), "skip": ()}
+@dataclass(frozen=True)
+class RNDConfig:
+    """Exploration by random network distillation (Burda et al. 2018).
+
+    Attributes:
+        coefficient: weight of the bonus beside the reward; its discounted sum has a standard deviation of 1.
+        gamma: discount of that sum.
+        features: numbers that are predicted of an observation.
+        hidden: widths of the hidden layers of both networks.
+        lr: of the predictor.
+    """
+
+    coefficient: NonNegative = 1.0
+    gamma: Fraction = 0.99
+    features: Count = 32
+    hidden: list[Count] = field(default_factory=lambda: [64, 64])
+    lr: LearningRate = 3.0e-4
+
+    def __post_init__(self) -> None:
+        if not self.hidden:
+            raise ValueError("hidden [] has no layers, give one width at least")
+
+
+_ENCODERS = {
+    "flat": (),
+    "mlp": ("hidden",),
+    "set": ("hidden", "mask", "pool"),
+    "attention": ("hidden", "mask", "pool", "heads"),
+    "image": ("features",),
+    "skip": (),
+}
 
 
 @dataclass(frozen=True)
@@ -116,19 +146,23 @@ class EncoderConfig:
 
     Attributes:
         kind: ``flat``: its numbers as they are; ``mlp``: these through layers; ``set``: K things ``[K, F]``, each
-            through the same layers; ``image``: through convolutions; ``skip``: it is left out.
-        hidden: ``mlp``, ``set``: widths of the layers.
-        mask: ``set``: key of ``[K]``, above 0.5 where there is something; null: everywhere.
-        pool: ``set``: ``flatten`` joins the K encodings in order (empty ones zero), the others join those that are
-            there into one, whatever their order and number (Zaheer et al. 2017); without any it is zero.
+            through the same layers; ``attention``: the same, and then each looks at all others (Vaswani et al. 2017);
+            ``image``: through convolutions; ``skip``: it is left out.
+        hidden: ``mlp``, ``set``, ``attention``: widths of the layers.
+        mask: ``set``, ``attention``: key of ``[K]``, above 0.5 where there is something; null: everywhere.
+        pool: ``set``, ``attention``: ``flatten`` joins the K encodings in order (empty ones zero), the others join
+            those that are there into one, whatever their order and number (Zaheer et al. 2017); without any it is
+            zero. null: ``flatten`` of a set, ``mean`` of attention.
         features: ``image``: width of the layer after the convolutions.
+        heads: ``attention``: ways to look at the others, which share the last width; null: 4.
     """
 
-    kind: Literal["flat", "mlp", "set", "image", "skip"]
+    kind: Literal["flat", "mlp", "set", "attention", "image", "skip"]
     hidden: list[Count] | None = None
     mask: str | None = None
     pool: Literal["flatten", "mean", "max", "sum"] | None = None
     features: Count | None = None
+    heads: Count | None = None
 
     def __post_init__(self) -> None:
         allowed = _ENCODERS[self.kind]
@@ -139,6 +173,9 @@ class EncoderConfig:
         for name in ("hidden", "features"):
             if name in allowed and not getattr(self, name):
                 raise ValueError(f"kind {self.kind!r} needs {name}")
+        heads = self.heads or 4
+        if self.kind == "attention" and self.hidden and self.hidden[-1] % heads:
+            raise ValueError(f"{heads} heads cannot share the last width of hidden, {self.hidden[-1]}, equally")
 
 
 def layers(*widths: int) -> Any:
@@ -165,6 +202,9 @@ class AgentConfig:
     parameters: Literal["shared", "split"] = "shared"  # shared: one agent for all; split: one for each of two sides
 
     # networks
+    network: str | dict[str, str] | None = None  # yours, package.module:Net, instead of ours; or some of them by role:
+    #   {actor: package.module:Actor}, see agents/README.md
+    network_options: dict[str, Any] = field(default_factory=dict)  # arguments of yours besides inputs and outputs
     inputs: Literal["raw", "features"] = "features"  # features: the world's own scaled inputs, if any; raw: as they are
     self_features: Count = 64  # width of the encoding of oneself in worlds with objects, or of an image
     object_features: list[Count] = layers(32, 32)  # widths of the layers that every perceived object goes through
@@ -189,6 +229,8 @@ class AgentConfig:
         for name in ("hidden", "object_features"):
             if not getattr(self, name):
                 raise ValueError(f"{name} [] has no layers, give one width at least")
+        if self.network_options and not self.network:
+            raise ValueError("network_options are those of a network of yours, which agent.network names")
 
 
 # -- on-policy ---------------------------------------------------------------------------------------------------
@@ -207,7 +249,6 @@ class OnPolicyConfig(AgentConfig):
     #   own: it sees what its agent sees; central: in training also what others in its world see
     recurrent: RecurrentConfig | None = None
     #   a memory: {kind: lstm, size: 128, layers: 1, sequence_length: 32}, or kind: gru
-    unbiased_statistics: bool = False  # of normalisation: true takes the variance of each batch over N - 1
     orthogonal: bool = True  # orthogonal initial weights of gain sqrt 2, but for the outputs:
     policy_gain: Gain = 0.01  # gain of the policy's output
     value_gain: Gain = 1.0  # gain of the value function's output
@@ -217,8 +258,15 @@ class OnPolicyConfig(AgentConfig):
     #   in evaluation: mode: the mean or most probable choice; sample: a sample
 
     # data
-    gae_lambda: Fraction = 0.95  # of generalised advantages
+    advantage: Literal["gae", "vtrace"] = "gae"
+    #   gae: of data that the present policy has gathered; vtrace: corrected for older ones' (collector=multiasync)
+    gae_lambda: Fraction = 0.95  # of generalised advantages, and decay of vtrace's traces
+    rho_clip: Positive = 1.0  # advantage=vtrace: bound of the probability ratio that an error is multiplied by ...
+    c_clip: Positive = 1.0  # ... and of that by which errors of later steps are carried on
     normalize_advantage: bool = True  # zero mean and unit standard deviation
+
+    # exploration
+    rnd: RNDConfig | None = None  # a bonus for what is new, null: none: {coefficient: 1.0}
 
     # optimisation
     value_coefficient: NonNegative = 0.5  # weight of the value function's error
@@ -231,8 +279,12 @@ class OnPolicyConfig(AgentConfig):
         super().__post_init__()
         if self.shared_layers >= len(self.hidden):
             raise ValueError(f"shared_layers {self.shared_layers} leaves none of the {len(self.hidden)} hidden layers")
+        if self.shared_layers and self.network:
+            raise ValueError("network: networks of yours share no layers with others, give shared_layers=0")
         if self.shared_layers and self.critic_hidden is not None:
             raise ValueError("critic_hidden must be null where layers are shared")
+        if self.c_clip > self.rho_clip:
+            raise ValueError(f"c_clip {self.c_clip} is above rho_clip {self.rho_clip}, give at most that")
         if self.critic_hidden == []:
             raise ValueError("critic_hidden [] has no layers, give one width at least, or null")
 
@@ -249,13 +301,10 @@ class PPOConfig(OnPolicyConfig):
     # optimisation
     epochs: Annotated[int, Interval(low=1, high=10_000, why="passes over the same data")] = 10  # passes over the data
     minibatch_size: Annotated[int, Interval(low=2, high=_WHOLE)] = 256  # about: the data are split into equal parts
-    short_minibatch: bool = False  # true: parts of exactly this size, and a last one with what is left
     clip: Annotated[Scheduled, Interval(low=0, high=100, open_low=True, why="probability ratios begin at 1")] = 0.2
     #   of the probability ratio
     clip_value: Positive | None = None  # value predictions are kept this close to the old ones, null: free
     target_kl: Positive | None = None  # stop an update after an epoch in which the policy has moved so far
-    report_over: Literal["last", "all"] = "last"  # metrics, and this distance, of an epoch's last minibatch;
-    #   all: mean of all so far (slower)
     value_first: Whole = 0  # frames at the beginning in which only the value function learns: 1e6 or so after imitation
 
     def __post_init__(self) -> None:
@@ -274,6 +323,34 @@ class A2CConfig(OnPolicyConfig):
     gae_lambda: Fraction = 1.0
     normalize_advantage: bool = False
     lr: LearningRate = 7.0e-4
+
+
+@dataclass
+class PQNConfig(AgentConfig):
+    """The options of PQN: values of choices from fresh data of many worlds, without a memory and without a target."""
+
+    # networks
+    hidden: list[Count] = layers(128, 128)
+    layer_norm: bool = True  # of every hidden layer: what keeps the values bounded in a target network's place
+
+    # data
+    steps_per_batch: Count = 32  # env steps per world between two updates
+    td_lambda: Fraction = 0.65  # of the returns: 0 looks one step ahead, 1 to the end of the sequence
+
+    # optimisation
+    epochs: Annotated[int, Interval(low=1, high=10_000, why="passes over the same data")] = 4  # passes over the data
+    minibatch_size: Count = 128  # about: the data are split into equal parts
+    lr: LearningRate = linear(5.0e-4, 0.0)
+    max_grad_norm: Positive | None = 10.0  # null: gradients are not clipped
+
+    # exploration
+    epsilon: Probability = linear(1.0, 0.05, duration=0.2)  # probability of a uniform random action
+    rnd: RNDConfig | None = None  # a bonus for what is new, null: none: {coefficient: 1.0}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.minibatch_size % self.accumulate:
+            raise ValueError(f"accumulate {self.accumulate} does not divide minibatch_size {self.minibatch_size}")
 
 
 # -- off-policy --------------------------------------------------------------------------------------------------
@@ -343,6 +420,17 @@ class DQNConfig(ValueBasedConfig):
 
     # targets
     double: bool = True  # the target's action is chosen by the online network
+    correction: Literal["none", "retrace"] = "none"
+    #   of n-step returns for actions that the greedy policy would not take: none | retrace (Munos et al. 2016)
+    retrace_lambda: Fraction = 1.0  # decay of its traces
+    retrace_epsilon: Fraction = 0.0  # the policy whose value it learns takes so many random actions; 0: greedy
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.correction == "retrace" and self.n_step == 1:
+            raise ValueError("correction=retrace corrects returns of several steps, n_step is 1")
+        if self.correction == "retrace" and self.recurrent is not None:
+            raise ValueError("correction=retrace is for agents without a memory, recurrent must be null")
 
 
 @dataclass
@@ -383,6 +471,20 @@ class RainbowConfig(ValueBasedConfig):
             raise ValueError("memory=interleaved lives in memory: replay.storage must be LazyTensorStorage")
         if self.memory == "interleaved" and self.replay_device is not None:
             raise ValueError("memory=interleaved lives with the learner: replay_device must be null")
+
+
+@dataclass
+class QRDQNConfig(ValueBasedConfig):
+    """The options of QR-DQN."""
+
+    # targets
+    double: bool = True  # the target's action is chosen by the online network
+    num_quantiles: Levels = 32  # of each action's return, at evenly spaced levels
+    kappa: Positive = 1.0  # Huber threshold of the quantile loss
+
+    # acting
+    cvar: CVaR = 1.0  # conditional value at risk: act by the mean of the worst fraction of returns; or, in worlds
+    #   that tell distances, {distance: 10.0, low: 0.1, high: 1.0}: lower near obstacles
 
 
 @dataclass
@@ -457,8 +559,6 @@ class SACConfig(OffPolicyConfig):
     join: Literal["concat", "gated"] = "concat"
     #   concat: the action joins the encoded observation; gated: it multiplies a hidden layer
     squash: Squash = "tanh"  # tanh | arctan
-    correction: Literal["exact", "tanh"] = "exact"
-    #   of the log density for the squash; tanh: tanh's, whatever the squash (published)
 
     # targets
     target_actor: bool = False  # target actions by a slowly following actor (published)
@@ -478,12 +578,31 @@ class SACConfig(OffPolicyConfig):
     # optimisation
     lr_actor: LearningRate = 3.0e-4
     lr_critic: LearningRate = 3.0e-4
+    actor_every: Count = 1  # critic updates per update of actor and temperature; targets follow every one
     max_grad_norm: Positive | None = None  # null: gradients are not clipped
 
     # acting
     epsilon: Probability = 0.0  # probability of a uniform random action while exploring
     greedy: Literal["mode", "sample"] = "mode"  # mode: the squashed mean, or the most probable choice; sample: a sample
     #   (published)
+
+
+@dataclass
+class TQCConfig(SACConfig):
+    """The options of TQC: SAC's, of continuous actions."""
+
+    # networks
+    num_critics: Annotated[int, Interval(low=1, high=100)] = 5
+
+    # targets
+    num_quantiles: Levels = 25  # that each critic predicts
+    drop: Whole = 2  # of these so many a critic, the largest of all, are left out: more makes values more cautious
+    kappa: Positive = 1.0  # Huber threshold of the quantile loss
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.drop >= self.num_quantiles:
+            raise ValueError(f"drop {self.drop} leaves none of the {self.num_quantiles} num_quantiles")
 
 
 @dataclass
@@ -554,6 +673,7 @@ class LegacyConfig:
     algorithm: str
     kind: str | None = None  # marinenav | sb3 | arena | torchscript | onnx | callable | rlstack
     path: str | None = None  # its file or folder, or package.module:attribute of a callable
+    epsilon: Probability = 0.0  # probability of a uniform random action while it explores
 
     # of one kind only; null: as that kind has it
     vecnormalize: str | None = None  # sb3: file of the VecNormalize statistics it was trained with
@@ -620,7 +740,10 @@ class TorchRLConfig(OffPolicyConfig):
     # the loss
     options: dict[str, Any] = field(default_factory=dict)  # further arguments of the loss
     keys: dict[str, str | list[str]] = field(default_factory=dict)  # of the loss's set_keys, such as {reward: cost}
-    value_estimator: Literal["td0", "td1", "td_lambda", "gae", "vtrace"] = "td0"  # that the loss makes itself
+    loss_weights: dict[str, Finite] = field(default_factory=dict)  # of its terms in the sum that is lowered, else 1:
+    #   {loss_actor_bc: 0}
+    value_estimator: Literal["td0", "td1", "td_lambda", "gae"] = "td0"  # that the loss makes itself; not vtrace: that
+    #   of TorchRL 0.14.1 takes the probability of an action that it draws anew, not of the one taken
     estimator_options: dict[str, Any] = field(default_factory=dict)  # of it, such as {lmbda: 0.95}; gamma is above
 
     # optimisation
@@ -643,15 +766,20 @@ class TorchRLConfig(OffPolicyConfig):
 CONFIGS: dict[str, type[Any]] = {
     "ppo": PPOConfig,
     "a2c": A2CConfig,
+    "pqn": PQNConfig,
     "dqn": DQNConfig,
     "rainbow": RainbowConfig,
+    "qrdqn": QRDQNConfig,
     "iqn": IQNConfig,
     "ddpg": DDPGConfig,
     "td3": TD3Config,
     "sac": SACConfig,
+    "tqc": TQCConfig,
     "acqn": ACQNConfig,
     "torchrl": TorchRLConfig,
     "legacy": LegacyConfig,
+    "ppo_published": PPOConfig,
+    "sac_published": SACConfig,
 }
 """Of the algorithms that are shipped; those of a user's own agents stand in their classes."""
 

@@ -39,6 +39,15 @@ class RunError(RuntimeError):
         self.details = details
 
 
+@contextmanager
+def prefixed(where: object) -> Iterator[None]:
+    """Begins a :class:`ConfigError` raised inside with where it comes from: a file, a key."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
+
+
 def unknown_key(key: str, allowed: Iterable[Any]) -> str:
     """The message for a key that does not exist among its ``allowed`` siblings."""
     name, siblings = key.rpartition(".")[2], sorted(map(str, allowed))
@@ -100,6 +109,9 @@ def exit_in_one_line(
     try:
         yield
         _flush()
+    except SystemExit:
+        _flush()
+        raise
     except KeyboardInterrupt:
         _exit("interrupted", INTERRUPTED_STATUS)
     except RunError as error:

@@ -1,7 +1,8 @@
 """Finds the yaml files, and reads one option of a Hydra group without a Hydra application."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -82,18 +83,28 @@ def compose_config(name: str, overrides: Sequence[str] = ()) -> DictConfig:
     Raises:
         ConfigError: if it cannot be composed.
     """
-    from hydra import compose, initialize_config_dir
-    from hydra.core.global_hydra import GlobalHydra
+    from hydra import compose
     from hydra.errors import HydraException
     from yaml import YAMLError
 
-    # Inside a command Hydra is in use already: it gets its state back.
-    outer = GlobalHydra.instance().hydra
-    GlobalHydra.instance().hydra = None
     try:
-        with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        with hydra_set_aside():
             return compose(name, list(overrides))
     except (HydraException, OmegaConfBaseException, YAMLError) as error:
         raise ConfigError(f"{name}: {error}") from error
+
+
+@contextmanager
+def hydra_set_aside() -> Iterator[None]:
+    """A context in which Hydra composes our files; an application that uses it already gets its state back."""
+    from hydra import initialize_config_dir, version
+    from hydra.core.global_hydra import GlobalHydra
+
+    outer, base = GlobalHydra.instance().hydra, version.getbase()
+    GlobalHydra.instance().hydra = None
+    try:
+        with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+            yield
     finally:
         GlobalHydra.instance().hydra = outer
+        version.VersionBase.instance().version_base = base

@@ -8,6 +8,7 @@ anything. What the user wrote on the command line is allowed (:func:`granting`).
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 import shlex
 import sys
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from rlstack.config.errors import ConfigError
+from rlstack.config.overrides import override
 
 _OURS = {("envs.world", "World"), ("envs", "World"), ("rlstack.agents.base", "Agent")}
 _TORCHRL, _THEIR_BASES = "torchrl", ("EnvBase", "LossModule")
@@ -77,14 +79,42 @@ def check_named(content: Any, file: str | Path) -> None:
 
 def allowing(names: Sequence[str]) -> str:
     """The option that allows this code, as Hydra reads it."""
-    plain = re.compile(r"[\w.:/-]+")
-    quoted = [name if plain.fullmatch(name) else "'" + name.replace("'", r"\'") + "'" for name in names]
-    return f"allow=[{','.join(quoted)}]"
+    return override("allow", names)
 
 
 def code_in(content: Any) -> list[str]:
     """The code that plain content names and that is neither a world nor an agent of ours, each once."""
     return list(dict.fromkeys(name for name in _named(content) if not _is_ours(name)))
+
+
+def load_named(path: str) -> Any:
+    """The object that ``package.module:attribute`` names; importing the module runs its code.
+
+    Raises:
+        ConfigError: not of that form, or there is no such module or attribute.
+    """
+    module, colon, attribute = path.partition(":")
+    if not colon or not module or not attribute:
+        raise ConfigError(f"{path!r} is not of the form 'package.module:attribute'")
+    try:
+        found: Any = importlib.import_module(module)
+    except (Exception, SystemExit) as error:  # a stranger's module may raise anything, or end the program
+        raise ConfigError(
+            f"{path}: {module} cannot be imported ({type(error).__name__}: {_first_line(error)})"
+        ) from error
+    for name in attribute.split("."):
+        try:
+            found = getattr(found, name)
+        except AttributeError:
+            public = ", ".join(key for key in getattr(found, "__dict__", ()) if not key.startswith("_")) or "nothing"
+            raise ConfigError(f"{path}: there is no {name!r} in it, but {public}") from None
+        except Exception as error:  # an attribute that is computed
+            raise ConfigError(f"{path}: {name} cannot be had ({type(error).__name__}: {_first_line(error)})") from error
+    return found
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def _strings(content: Any) -> Iterator[str]:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from envs.keys import GROUP
 from envs.tensordicts import unchecked
+from rlstack.config import ConfigError
 
 _ROOT = ("observation", "action", "action_mask", "raw_action", "log_prob", "memory")
 _NEXT = ("observation", "reward", "terminated", "done", "action_mask", "memory")
@@ -89,6 +90,32 @@ def n_step_returns(sequences: TensorDictBase, n: int, gamma: float) -> TensorDic
     return result
 
 
+def n_step_windows(sequences: TensorDictBase, n: int) -> TensorDict:
+    """All n steps that begin with each step, for returns that are worked out as they are learned from (Retrace).
+
+    Args:
+        sequences: ``[B, T]`` from :func:`flatten_agents`, with the ``log_prob`` of their actions.
+
+    Returns ``[B, T]`` with ``next`` replaced by what followed each of the steps, ``[B, T, n, ...]``, and beside it the
+    ``action`` taken there and its ``log_prob``. A window ends with an episode, or with the sequence, by ``done``; what
+    it holds after that is of no meaning.
+
+    Raises:
+        ConfigError: nobody has left the probabilities of the actions.
+    """
+    if "log_prob" not in sequences.keys():  # noqa: SIM118
+        raise ConfigError("agent.correction=retrace needs the probability of each action, these data have none")
+    following, device = sequences.get("next"), sequences.get("log_prob").device
+    last = sequences.shape[1] - 1
+    step = torch.arange(last + 1, device=device).unsqueeze(-1) + torch.arange(n, device=device)
+    windows = following[:, step.clamp(max=last)]
+    windows.batch_size = sequences.batch_size
+    windows.set("done", windows.get("done") | (step >= last).unsqueeze(-1))
+    for name in ("action", "log_prob"):
+        windows.set(name, sequences.get(name)[:, (step + 1).clamp(max=last)])
+    return sequences.exclude("log_prob", "next").set("next", windows)
+
+
 class WaitingSteps:
     """The last steps of a stream of sequences ``[B, T]``, which wait for those of the next call."""
 
@@ -127,12 +154,23 @@ class NStep(WaitingSteps):
         if self.n == 1:
             return sequences
         if not self.carry:
-            return n_step_returns(sequences, self.n, self.gamma)
+            return self.ahead(sequences)
         if self._waiting is not None:
             sequences = torch.cat((self._waiting, sequences), 1)
         ready = max(sequences.shape[1] - self.n + 1, 0)
         self._waiting = sequences[:, ready:].clone()
-        return n_step_returns(sequences, self.n, self.gamma)[:, :ready]
+        return self.ahead(sequences)[:, :ready]
+
+    def ahead(self, sequences: TensorDictBase) -> TensorDict:
+        """What is made of sequences ``[B, T]`` that are taken by themselves."""
+        return n_step_returns(sequences, self.n, self.gamma)
+
+
+class NStepWindows(NStep):
+    """The same with :func:`n_step_windows` in the place of returns."""
+
+    def ahead(self, sequences: TensorDictBase) -> TensorDict:
+        return n_step_windows(sequences, self.n)
 
 
 def transitions(sequences: TensorDictBase, everyone: bool = False) -> TensorDict:
@@ -164,7 +202,8 @@ def _flat(sequences: TensorDictBase, without: tuple[str, ...] = ()) -> TensorDic
         for key, value in sequences.items()
         if key not in without
     }
-    return unchecked(entries, batch_size=torch.Size([sequences.numel()]), device=sequences.device)
+    rows = sequences.batch_size[:2].numel()  # numel() of a tensordict without rows is one
+    return unchecked(entries, batch_size=torch.Size([rows]), device=sequences.device)
 
 
 def _selected(part: TensorDictBase, keys: tuple[str, ...]) -> dict[str, Any]:

@@ -43,7 +43,7 @@ def measure_gpu(measured: MeasuredTraining) -> dict[str, Any]:
             "frames_per_second": summary(run.iterations)["frames_per_second"],
         }
         if not watch.sees_utilisation:
-            found["note"] = "utilisation needs NVML: pip install 'rlstack[gpu]'"
+            found["note"] = "utilisation needs NVML: pip install 'rlstack-torchrl[gpu]'"
         collector = make_collector(run.env, run.agent.policy(explore=True), _STEPS)
         batches = iter(collector)
         next(batches)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from envs.whole_files import replacing
+from rlstack.evaluation.figures import saved_figure
 from rlstack.evaluation.table import aligned
 
 from .training import PARTS
@@ -151,44 +151,29 @@ def _bars(rows: Iterable[tuple[str, str, float, str]]) -> Iterator[str]:
 
 def save_picture(path: Path, diagnosis: Found) -> bool:
     """Draws a panel for every sweep and for the parts of an iteration; False, and no file, if there is nothing."""
-    from matplotlib.figure import Figure  # slow to import, and not always wanted
-
-    tests = diagnosis["tests"]
-    worlds, acting, learning = (tests.get(name, {}).get("sweep", []) for name in ("env", "inference", "learn"))
-    curves: list[tuple[Any, str, Sequence[str], float, str, str]] = []
-    if len(worlds) > 1:
-        now = tests["env"]["num_worlds"]
-        curves.append((worlds, "num_worlds", ["steps_per_second"], now, "worlds", "steps/s"))
-    if acting:
-        along, kinds = "worlds that the policy acts for", ("mean_ms", "p95_ms", "p99_ms")
-        curves.append((acting, "batch", kinds, tests["inference"]["batch"], along, "ms"))
-    if learning:
-        now = tests["learn"]["batch"]
-        curves.append((learning, "batch", ["samples_per_second"], now, "samples in an update", "samples/s"))
+    tests, subject = diagnosis["tests"], diagnosis["subject"]
+    milliseconds = ("mean_ms", "p95_ms", "p99_ms")
+    sweeps = [
+        ("env", "num_worlds", ("steps_per_second",), "worlds", "steps/s", 2),
+        ("inference", "batch", milliseconds, "worlds that the policy acts for", "ms per call", 1),
+        ("learn", "batch", ("samples_per_second",), "samples in an update", "samples/s", 1),
+    ]
+    shown = [sweep for sweep in sweeps if len(tests.get(sweep[0], {}).get("sweep", [])) >= sweep[-1]]
     parts = tests.get("collect", {}).get("parts_seconds", {})
-    if not (count := len(curves) + bool(parts)):
+    if not (count := len(shown) + bool(parts)):
         return False
-    columns = min(count, 2)
-    rows = -(-count // columns)
-    figure = Figure(figsize=(5 * columns, 3.4 * rows), layout="constrained")
-    places = list(figure.subplots(rows, columns, squeeze=False).flatten())
-    for axes, (points, size, rates, now, along, up) in zip(places, curves):
-        for rate in rates:
-            label = rate.removesuffix("_ms") if len(rates) > 1 else None
-            axes.plot([point[size] for point in points], [point[rate] for point in points], marker="o", label=label)
-        axes.axvline(now, color="gray", linestyle="--", linewidth=0.8, label="now")
-        axes.set(xscale="log", yscale="log", xlabel=along, ylabel=up)
-        axes.grid(alpha=0.3)
-        axes.legend(fontsize=8)
-    if parts:
-        axes, names, whole = places[len(curves)], list(parts)[::-1], sum(parts.values())
-        bars = axes.barh(names, [100 * parts[name] / whole for name in names])
-        axes.bar_label(bars, [f"{100 * parts[name] / whole:.1f} %" for name in names], fontsize=8, padding=2)
-        axes.set(xlabel="% of an iteration", xlim=(0, 110))
-    for axes in places[count:]:
-        axes.set_axis_off()
-    subject = diagnosis["subject"]
-    figure.suptitle(f"{subject['agent']} in {subject['env']}, {subject['device']}", fontsize=10)
-    with replacing(path) as (partial,):
-        figure.savefig(partial, dpi=120)
+    title = f"{subject['agent']} in {subject['env']}, {subject['device']}"
+    with saved_figure(path, title, count, 2, (5, 3.4)) as panels:
+        for axes, (test, size, rates, along, up, _) in zip(panels, shown):
+            points = tests[test]["sweep"]
+            for rate in rates:
+                label = rate.removesuffix("_ms") if len(rates) > 1 else None
+                axes.plot([point[size] for point in points], [point[rate] for point in points], marker="o", label=label)
+            axes.axvline(tests[test][size], color="gray", linestyle="--", linewidth=0.8, label="now")
+            axes.set(xscale="log", yscale="log", xlabel=along, ylabel=up, title=test)
+        if parts:
+            names, whole = list(parts)[::-1], sum(parts.values())
+            bars = panels[-1].barh(names, [100 * parts[name] / whole for name in names])
+            panels[-1].bar_label(bars, [f"{100 * parts[name] / whole:.1f} %" for name in names], fontsize=8, padding=2)
+            panels[-1].set(xlabel="% of an iteration", xlim=(0, 110), title="collect")
     return True

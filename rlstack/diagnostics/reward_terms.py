@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModuleBase
 
-from envs.whole_files import replacing
 from envs.world import hooks_of
 from rlstack.config import ConfigError
 from rlstack.evaluation.evaluator import MOST_STEPS, evaluation_world
+from rlstack.evaluation.figures import saved_figure
 from rlstack.training.loggers import FRAMES, read_metrics
 
 PREFIX = "reward_"
@@ -95,48 +95,31 @@ def read_curves(metrics: Path) -> tuple[Series, dict[str, Series]]:
 
 def draw_episode(episode: RewardBreakdown, path: Path, title: str = "") -> None:
     """Left the terms summed up over the episode, right what each paid in every step; the largest first."""
-    from matplotlib.figure import Figure
-
     ranked = _ranked(episode.terms)
-    figure = Figure(figsize=(13, 0.4 * len(ranked) + 3), layout="constrained")
-    left, right = figure.subplots(1, 2)
     steps = np.arange(len(next(iter(episode.terms.values()))))
-    for row, (name, values) in enumerate(ranked):
-        colour = f"C{row % 10}"
-        left.plot(steps, values.cumsum(), color=colour, ls=("-", "--", ":")[row // 10 % 3], label=name)
-        height = 0.45 * values / np.abs(values).max()
-        right.fill_between(steps, -row, -row + height, color=colour, lw=0, step="mid")
-        right.axhline(-row, color="0.8", lw=0.5, zorder=0)
-    left.set(xlabel="step", ylabel="summed up", title=title or f"return {episode.returned:.2f}")
-    left.grid(alpha=0.3)
-    left.legend(fontsize=8)
-    labels = [f"{name}  ±{np.abs(values).max():.3g}" for name, values in ranked]
-    right.set_yticks([-row for row in range(len(ranked))], labels)
-    right.set(xlabel="step", title="in every step, each to its own scale")
-    with replacing(path) as (partial,):
-        figure.savefig(partial, dpi=120)
+    title = title or f"return {episode.returned:.2f}"
+    with saved_figure(path, title, 2, 2, (6.5, 0.4 * len(ranked) + 3)) as (left, right):
+        for row, (name, values) in enumerate(ranked):
+            colour = f"C{row % 10}"
+            left.plot(steps, values.cumsum(), color=colour, ls=("-", "--", ":")[row // 10 % 3], label=name)
+            height = 0.45 * values / np.abs(values).max()
+            right.fill_between(steps, -row, -row + height, color=colour, lw=0, step="mid")
+            right.axhline(-row, color="0.8", lw=0.5, zorder=0)
+        left.set(xlabel="step", ylabel="reward summed up")
+        labels = [f"{name}  ±{np.abs(values).max():.3g}" for name, values in ranked]
+        right.set_yticks([-row for row in range(len(ranked))], labels)
+        right.set(xlabel="step", title="reward of every step, each term to its own scale")
 
 
 def draw_curves(frames: Series, terms: Mapping[str, Series], path: Path) -> None:
     """A panel for every term that ever paid."""
-    from matplotlib.figure import Figure
-
     ranked = _ranked(terms)
-    columns = min(4, len(ranked))
-    rows = -(-len(ranked) // columns)
-    figure = Figure(figsize=(3.2 * columns, 2.2 * rows), layout="constrained")
-    panels = list(figure.subplots(rows, columns, squeeze=False, sharex=True).flat)
-    for axes, (name, values) in zip(panels, ranked):
-        axes.plot(frames / 1e6, values)
-        axes.axhline(0, color="0.7", lw=0.6, zorder=0)
-        axes.set_title(name, fontsize=9)
-        axes.grid(alpha=0.3)
-    for axes in panels[len(ranked) :]:
-        axes.set_axis_off()
-    figure.supxlabel("million frames")
-    figure.supylabel("mean per episode")
-    with replacing(path) as (partial,):
-        figure.savefig(partial, dpi=120)
+    with saved_figure(path, "Terms of the reward over the training", len(ranked), 4, (3.2, 2.2), sharex=True) as panels:
+        for axes, (name, values) in zip(panels, ranked):
+            axes.plot(frames / 1e6, values)
+            axes.axhline(0, color="0.7", lw=0.6, zorder=0)
+            axes.set_title(name, fontsize=9)
+            axes.set(xlabel="million frames", ylabel="per episode")
 
 
 def _ranked(terms: Mapping[str, Series]) -> list[tuple[str, Series]]:

@@ -21,7 +21,7 @@ from torchrl.envs import EnvBase
 
 from rlstack.agents import Agent
 from rlstack.agents.off_policy import OffPolicy
-from rlstack.agents.on_policy import OnPolicy
+from rlstack.agents.on_policy import FromRollouts
 from rlstack.agents.optimizer import Optimizer
 from rlstack.agents.split import Split
 from rlstack.runs.run_directory import RunDirectory
@@ -130,7 +130,7 @@ class TimedRun(NamedTuple):
     def update_of(self, factor: float) -> tuple[int, Callable[[], Any]] | None:
         """An update with a batch ``factor`` times the usual size, and its samples; None if the agent cannot choose."""
         agent: Any = self.agent
-        if isinstance(agent, OnPolicy):
+        if isinstance(agent, FromRollouts):
             with torch.no_grad():
                 batch = agent.rollout(self.sequences)
             usual, row_size = len(batch), agent.row_size
@@ -138,9 +138,12 @@ class TimedRun(NamedTuple):
                 usual = min(agent.config.minibatch_size // row_size, usual)
             elif factor != 1:
                 return None
-            update: Callable[..., Any] = agent.step
+
+            def update(part: TensorDictBase) -> Any:
+                return agent.optimizer.minimize(agent.objective, agent.for_step(part))
+
         elif isinstance(agent, OffPolicy):
-            batch, update = agent.prepared(agent.sample()), agent.update
+            batch, update = agent.prepared(agent.sample()), agent.update  # type: ignore[assignment]
             recurrent = getattr(agent.config, "recurrent", None)
             usual, row_size = len(batch), 1 if recurrent is None else recurrent.sequence_length
         else:

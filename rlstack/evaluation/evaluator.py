@@ -17,12 +17,14 @@ import envs
 from envs.keys import GROUP
 from envs.recording import EpisodeRecorder
 from envs.registry import evaluation_options
+from envs.rendering.rendered import RenderedRecorder, rendered
 from envs.working import Work, working
 from envs.world import hooks_of
 from rlstack.agents import Agent
 from rlstack.agents.interface import Interface, difference
 from rlstack.config import ConfigError
 from rlstack.data.finite import LEARNED_FROM, Sum, find, leaves
+from rlstack.data.recordings import TransitionRecorder
 from rlstack.runs.seeding import own_randomness
 from rlstack.runs.worlds import world_options
 
@@ -63,6 +65,7 @@ def evaluate(
     episode_set: EpisodeSet | None = None,
     max_steps: int | None = None,
     name: str = "",
+    transitions: TransitionRecorder | None = None,
 ) -> Evaluation:
     """Plays episodes to their end and takes the world's own statistics of each.
 
@@ -79,12 +82,14 @@ def evaluate(
         episodes: per level of the world's evaluation set, or in all when it has none.
         seed: of episodes, worlds and sampling policies: the same seed gives the same result.
         device: of the worlds; the policy must be there too.
-        record: how many episodes of each level to record, if the world has a recorder.
+        record: how many episodes of each level to record, if the world has a recorder; of one that has a ``render``
+            instead, the first episode is recorded.
         noise_source: makes the perception noise source (``set_noise_source``) for worlds with these configs.
         episode_set: plays these instead of the world's own.
         max_steps: an episode that has not ended after so many steps is judged as it stands; None takes the world's
             own ``evaluation_steps``, or plays to the end, for :data:`MOST_STEPS` at most.
         name: of the policy, for the record.
+        transitions: takes down every decision until its episode is judged.
 
     An episode in which an observation, action or reward is not finite ends there; it is told of in
     :attr:`Evaluation.non_finite`, and the policy goes on with zeros in place of such observations.
@@ -114,8 +119,12 @@ def evaluate(
             start = env.reset_to(configured) if configured else env.reset()
             watched = [index for index in indices if index in recorded]
             titles = [f"level {levels[index]}, episode {index}" if several else f"episode {index}" for index in watched]
-            recorder = hooks_of(env).recorder([index - first for index in watched], titles) if watched else None
-            scores = _play(env, policy, start, limit, recorder, work, first)
+            rows = [index - first for index in watched]
+            recorder: EpisodeRecorder[Any, Any] | RenderedRecorder | None = None
+            recorder = hooks_of(env).recorder(rows, titles) if watched else None
+            if recorder is None and first == 0 and 0 in recorded:
+                watched, rows, recorder = [0], [0], rendered(env)
+            scores = _play(env, policy, start, limit, recorder, rows, work, first, transitions)
             parts.append({key: value[: len(indices)].cpu() for key, value in scores.values.items()})
             found |= {first + row: what for row, what in scores.found.items() if row < len(indices)}
             cut += int(scores.running[: len(indices)].sum())
@@ -208,24 +217,34 @@ def _play(
     policy: TensorDictModuleBase,
     tensordict: TensorDictBase,
     max_steps: int,
-    recorder: EpisodeRecorder[Any, Any] | None,
+    recorder: EpisodeRecorder[Any, Any] | RenderedRecorder | None,
+    recorded: Sequence[int],
     work: Work,
     before: int,
+    transitions: TransitionRecorder | None,
 ) -> EpisodeStatistics:
-    """Steps until every world has ended once, or for so many steps; ``before`` episodes of ``work`` were done."""
+    """Steps until every world has ended once, or for so many steps.
+
+    A recorder sees the ``recorded`` worlds until the last of them has ended; ``before`` episodes of ``work`` were done.
+    """
     scores = EpisodeStatistics(env, tensordict)
     if recorder is not None:
         recorder.add()
     for step in range(max_steps):
-        tensordict = env.step(policy(scores.checked(tensordict, step)))
-        if recorder is not None:
+        root, going_on = scores.checked(tensordict, step), scores.running
+        tensordict = env.step(policy(root))
+        if recorder is not None and scores.running[recorded].any():
             recorder.add()
         left = scores.take(tensordict, step)
+        if transitions is not None:
+            transitions.add(tensordict, going_on & ~scores.spoiled)
         note = f"step {step + 1:,} of at most {max_steps:,}"
         work.reach(min(before + env.batch_size.numel() - left, work.total or 0), note)
         if not left:
             break
         tensordict = env.maybe_reset(env.step_mdp(tensordict))
+    if transitions is not None:
+        transitions.end()
     return scores
 
 
@@ -255,6 +274,13 @@ class EpisodeStatistics:
         for key, value in list(leaves(root, _OBSERVED)):
             root = root.clone(recurse=False).set(key, value.nan_to_num(0.0, 0.0, 0.0))  # never in place
         return root
+
+    @property
+    def spoiled(self) -> Tensor:
+        """Worlds ``[W]`` in whose episode something was not finite."""
+        spoiled = torch.zeros_like(self.running)
+        spoiled[list(self.found)] = True
+        return spoiled
 
     def take(self, stepped: TensorDictBase, step: int) -> int:
         """Takes in a step and what it led to; returns how many worlds have not ended."""

@@ -1,13 +1,11 @@
 """Pictures of episodes: files about those an evaluation has recorded, and animations of one that is being played.
 
-A world's recordings draw themselves (:class:`envs.recording.EpisodeRecording`). A world without recordings may have a
-``render`` method.
+A world's recordings draw themselves (:class:`envs.recording.EpisodeRecording`). Of a world that has a ``render`` method
+instead, the pictures of its first world are recorded.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
@@ -20,10 +18,12 @@ from torch import Tensor
 from torchrl.envs import EnvBase
 
 from envs.keys import GROUP
-from envs.recording import EpisodeRecorder
-from envs.rendering.canvas import Picture
-from envs.rendering.films import Animation, save_animation, save_grid
+from envs.recording import EpisodeRecorder, EpisodeRecording
+from envs.rendering.canvas import Legend, Picture, captioned
+from envs.rendering.films import Animation, in_grid, save_animation, save_picture
+from envs.rendering.rendered import RenderedRecorder, rendered
 from envs.world import hooks_of
+from rlstack.data.recordings import TransitionRecorder
 
 from .evaluator import MOST_STEPS, EpisodeStatistics
 from .results import Evaluation
@@ -31,7 +31,6 @@ from .results import Evaluation
 PER_LEVEL = 6
 """Recorded episodes per level, which make one row of the grid."""
 _SHOWN = ("return", "success", "length")
-_KEPT = 300  # pictures of a simulator that draws by itself
 ActingPolicy: TypeAlias = TensorDictModuleBase | Callable[[TensorDictBase], TensorDictBase]
 
 
@@ -41,13 +40,18 @@ ActingPolicy: TypeAlias = TensorDictModuleBase | Callable[[TensorDictBase], Tens
 def save_pictures(evaluation: Evaluation, folder: Path, plots: bool = True, video: bool = True) -> list[Path]:
     """Writes ``trajectories.png`` (all recorded episodes), ``best.mp4`` and ``worst.mp4`` (of them) as asked.
 
+    Of a world that shows itself by ``render`` alone one episode is recorded: ``first.mp4``.
+
     Returns the files written; none for an evaluation without recordings.
     """
     recordings, written = evaluation.recordings, []
     if plots and recordings:
         written.append(folder / "trajectories.png")
-        columns = min(PER_LEVEL, next(iter(recordings.values())).overview_columns)
-        save_grid(written[-1], (recording.overview() for recording in recordings.values()), columns)
+        first = next(iter(recordings.values()))
+        columns = min(PER_LEVEL, first.overview_columns)
+        title = f"{len(recordings)} of {len(evaluation.levels)} episodes of {evaluation.world}"
+        grid = in_grid((recording.overview() for recording in recordings.values()), columns)
+        save_picture(written[-1], captioned(grid, title, first.legend()))
     if video and recordings:
         for name, index in best_and_worst(evaluation).items():
             written.append(folder / f"{name}.mp4")
@@ -58,8 +62,10 @@ def save_pictures(evaluation: Evaluation, folder: Path, plots: bool = True, vide
 def best_and_worst(evaluation: Evaluation) -> dict[str, int]:
     """Indices of the recorded episodes that went best and worst: by success, then return, then the hardest level.
 
-    Where all went the same way, only ``best`` is there.
+    Where all went the same way, only ``best`` is there; of several episodes of which one was recorded, it is ``first``.
     """
+    if len(evaluation.recordings) == 1 < len(evaluation.levels):
+        return {"first": next(iter(evaluation.recordings))}
     columns = [evaluation.episodes[name] for name in ("success", "return") if name in evaluation.episodes]
 
     def rank(index: int) -> list[float]:
@@ -92,6 +98,10 @@ class EpisodeAnimation(Protocol):
     def caption(self) -> str:
         """Episode, step and statistics so far."""
 
+    @property
+    def legend(self) -> Legend:
+        """What is to be seen in the pictures."""
+
     def draw(self, time: float, pause: float = 0.0, /) -> Picture:
         """The picture at a time, or ``pause`` after the end, uint8 ``[H, W, 3]``."""
 
@@ -107,9 +117,17 @@ class LiveEpisode:
         policy: an env's tensordict in, the same with actions out.
         seed: of the env and of all random draws: the same one, and ``number``, give the same episode.
         number: of the episode, from 1.
+        transitions: takes down its decisions.
     """
 
-    def __init__(self, env: EnvBase, policy: ActingPolicy, seed: int, number: int = 1) -> None:
+    def __init__(
+        self,
+        env: EnvBase,
+        policy: ActingPolicy,
+        seed: int,
+        number: int = 1,
+        transitions: TransitionRecorder | None = None,
+    ) -> None:
         forget = getattr(policy, "reset", None)
         if callable(forget):  # policies from elsewhere with a memory
             forget()
@@ -118,7 +136,7 @@ class LiveEpisode:
         torch.manual_seed(drawn)
         self.env, self.number, self.steps, self.over = env, number, 0, False
         self.latest: TensorDictBase = env.reset()
-        self._policy, self._root = policy, self.latest
+        self._policy, self._root, self._transitions = policy, self.latest, transitions
         self._statistics = EpisodeStatistics(env, self._root)
         self._most = hooks_of(env).evaluation_steps or MOST_STEPS
 
@@ -127,9 +145,14 @@ class LiveEpisode:
         """One step, unless it is over."""
         if self.over:
             return
+        going_on = self._statistics.running
         self.latest = self.env.step(self._policy(self._root))
         self.steps += 1
         self.over = not self._statistics.take(self.latest, self.steps) or self.steps >= self._most
+        if self._transitions is not None:
+            self._transitions.add(self.latest, going_on & ~self._statistics.spoiled)
+            if self.over:
+                self._transitions.end()
         if not self.over:
             self._root = self.env.maybe_reset(self.env.step_mdp(self.latest))
 
@@ -141,10 +164,25 @@ class LiveEpisode:
         return f"episode {self.number}, step {self.steps}" + (f": {told}" if told else "")
 
 
-class LiveAnimation(ABC):
-    """An episode in play, each step of which it takes down."""
+class RecordedAnimation:
+    """An episode in play, drawn from the recording that its recorder makes of it.
 
-    _episode: LiveEpisode
+    Args:
+        episode: without a step.
+        recorder: of its env.
+    """
+
+    def __init__(self, episode: LiveEpisode, recorder: EpisodeRecorder[Any, Any] | RenderedRecorder) -> None:
+        self._episode, self._recorder = episode, recorder
+        recorder.add()
+        (recording,) = recorder.recordings()
+        self._animation: Animation = recording.animation()
+        self.legend = recording.legend()
+        self._drawn_steps = 0
+
+    @property
+    def per_second(self) -> float:
+        return self._animation.per_second
 
     @property
     def over(self) -> bool:
@@ -156,32 +194,6 @@ class LiveAnimation(ABC):
 
     def grow(self) -> None:
         self._episode.step()
-        self._take()
-
-    @abstractmethod
-    def _take(self) -> None:
-        """Takes down the present state."""
-
-
-class RecordedAnimation(LiveAnimation):
-    """An episode in play, drawn from the recording that the world's recorder makes of it.
-
-    Args:
-        episode: without a step.
-        recorder: of its env.
-    """
-
-    def __init__(self, episode: LiveEpisode, recorder: EpisodeRecorder[Any, Any]) -> None:
-        self._episode, self._recorder = episode, recorder
-        recorder.add()
-        self._animation: Animation = recorder.recordings()[0].animation()
-        self._drawn_steps = 0
-
-    @property
-    def per_second(self) -> float:
-        return self._animation.per_second
-
-    def _take(self) -> None:
         self._recorder.add()
 
     def _latest(self) -> Animation:
@@ -198,38 +210,14 @@ class RecordedAnimation(LiveAnimation):
         return self._latest().draw(time, pause)
 
 
-class RenderedAnimation(LiveAnimation):
-    """An episode in play whose env draws its present state (``render``): the latest pictures are kept.
-
-    Raises:
-        RuntimeError: it draws none.
-    """
-
-    def __init__(self, episode: LiveEpisode) -> None:
-        self._episode, self._pictures = episode, deque[Picture](maxlen=_KEPT)
-        self.per_second = hooks_of(episode.env).pictures_per_second
-        self._take()
-
-    def _take(self) -> None:
-        picture = np.asarray(self._episode.env.render())[..., :3]
-        height, width = (length - length % 2 for length in picture.shape[:2])  # as films need it
-        self._pictures.append(picture[:height, :width].copy())
-
-    @property
-    def span(self) -> tuple[float, float]:
-        return float(self._episode.steps - len(self._pictures) + 1), float(self._episode.steps)
-
-    def draw(self, time: float, pause: float = 0.0, /) -> Picture:
-        return self._pictures[max(int(time - self.span[0]), 0)]
-
-
 class FinishedAnimation:
     """The animation of an episode that has ended, such as a replay."""
 
     over = True
 
-    def __init__(self, animation: Animation, caption: str) -> None:
-        self.caption, self.draw = caption, animation.draw
+    def __init__(self, recording: EpisodeRecording, caption: str) -> None:
+        animation = recording.animation()
+        self.caption, self.legend, self.draw = caption, recording.legend(), animation.draw
         self.per_second, self.span = animation.per_second, animation.span
 
     def grow(self) -> None:
@@ -238,11 +226,9 @@ class FinishedAnimation:
 
 def animate(episode: LiveEpisode) -> EpisodeAnimation | None:
     """An episode as an animation that grows with it; None for a world that draws nothing."""
-    recorder = hooks_of(episode.env).recorder([0], [f"episode {episode.number}"])
-    try:
-        return RenderedAnimation(episode) if recorder is None else RecordedAnimation(episode, recorder)
-    except (AttributeError, NotImplementedError, RuntimeError):
-        return None
+    env = episode.env
+    recorder = hooks_of(env).recorder([0], [f"episode {episode.number}"]) or rendered(env)
+    return None if recorder is None else RecordedAnimation(episode, recorder)
 
 
 def numbers(tensordict: TensorDictBase, most: int = 8) -> str:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import os
 import shutil
+import textwrap
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
 from typing import TextIO
@@ -14,7 +16,7 @@ from typing import TextIO
 import numpy as np
 from PIL import Image
 
-from envs.rendering.canvas import Picture
+from envs.rendering.canvas import Colour, Picture, WrittenText, texts_apart
 from envs.rendering.films import save_film
 from envs.rendering.window import Window
 from rlstack.config import ConfigError
@@ -106,22 +108,27 @@ def _grown(animation: EpisodeAnimation, now: float) -> float:
 
 
 class TerminalScreen:
-    """Shows pictures as coloured half blocks, with a line of words below; a context that leaves the terminal as it was.
+    """Shows pictures as coloured half blocks; a context that leaves the terminal as it was.
 
-    Colours are 24 bit where ``$COLORTERM`` says so, else the nearest of 256.
+    What a world writes on its pictures becomes letters of the terminal, where it belongs as far as there is room, else
+    below. Then come a legend and the caption, a line each. Colours are 24 bit where ``$COLORTERM`` says so, else the
+    nearest of 256.
 
     Args:
         stream: the terminal.
-        caption: what the line below says.
+        present: the animation that is being shown.
         environment: variables of the process.
     """
 
     is_open = True
 
-    def __init__(self, stream: TextIO, caption: Callable[[], str], environment: Mapping[str, str] = os.environ) -> None:
-        self._stream, self._caption = stream, caption
+    def __init__(
+        self, stream: TextIO, present: Callable[[], EpisodeAnimation], environment: Mapping[str, str] = os.environ
+    ) -> None:
+        self._stream, self._present = stream, present
         self._deep = environment.get("COLORTERM", "").lower() in ("truecolor", "24bit")
         self._size = (0, 0)
+        self._stack, self._texts = ExitStack(), list[WrittenText]()
 
     @property
     def held(self) -> Collection[str]:
@@ -129,49 +136,108 @@ class TerminalScreen:
         return ()
 
     def __enter__(self) -> TerminalScreen:
+        self._texts = self._stack.enter_context(texts_apart())
         self._write(_ENTER)
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._stack.close()
         self._write(_PLAIN + _LEAVE)
 
     def show(self, picture: Picture) -> None:
-        """Shows a picture, as large as fits."""
+        """Shows a picture, as large as fits, and what has been written since the last one."""
         columns, lines = shutil.get_terminal_size()
         cleared = "" if self._size == (columns, lines) else "\x1b[2J"
         self._size = columns, lines
-        rows = blocks(picture, columns, max(lines - 1, 1), self._deep)
-        body = "".join(f"{row}{_PLAIN}{_CLEAR}\r\n" for row in rows)
-        self._write(f"{cleared}{_HOME}{body}{self._caption()[: columns - 1]}{_CLEAR}")
+        legend = self._legend(columns)
+        room = max(lines - 1 - len(legend), 1)
+        rows, left = blocks(picture, columns, room, self._deep, self._texts)
+        self._texts.clear()
+        more = textwrap.wrap("   ".join(left), columns - 1)[: room - len(rows)]
+        body = "".join(f"{row}{_PLAIN}{_CLEAR}\r\n" for row in (*rows, *more, *legend))
+        self._write(f"{cleared}{_HOME}{body}{self._present().caption[: columns - 1]}{_CLEAR}")
+
+    def _legend(self, columns: int) -> list[str]:
+        line, width = "", 0
+        for sign, words, colour in self._present().legend:
+            width += len(words) + 5
+            if width < columns:
+                line += f"\x1b[{_colour(38, _code(colour, self._deep))}m{sign}{_PLAIN} {words}   "
+        return [line] if line else []
 
     def _write(self, text: str) -> None:
         self._stream.write(text)
         self._stream.flush()
 
 
-def blocks(picture: Picture, columns: int, lines: int, deep: bool = True) -> list[str]:
-    """A picture ``[H, W, 3]`` as lines of text with colours, in its own proportions, no larger than asked for."""
+def blocks(
+    picture: Picture, columns: int, lines: int, deep: bool = True, texts: Sequence[WrittenText] = ()
+) -> tuple[list[str], list[str]]:
+    """A picture ``[H, W, 3]`` as lines of text with colours, in its own proportions, no larger than asked for.
+
+    Args:
+        deep: with 24 bits of colour, else one of 256.
+        texts: to be put over it.
+
+    Returns the lines, and the texts for which there was no room.
+    """
     height, width = picture.shape[:2]
     scale = min(columns / width, 2 * lines / height)
     size = max(int(width * scale), 1), max(2 * int(height * scale / 2), 2)
     pixels = np.asarray(Image.fromarray(picture).resize(size, Image.Resampling.BOX))
     codes = pixels.astype(np.int64) if deep else _indexed(pixels)
-    return [_line(top, bottom) for top, bottom in zip(codes[0::2].tolist(), codes[1::2].tolist())]
+    letters, left = _placed(texts, scale, size[0], size[1] // 2)
+    rows = zip(codes[0::2].tolist(), codes[1::2].tolist())
+    return [_line(*row, letters.get(index, {}), deep) for index, row in enumerate(rows)], left
 
 
-def _line(top: list[list[int]], bottom: list[list[int]]) -> str:
+def _placed(
+    texts: Sequence[WrittenText], scale: float, columns: int, rows: int
+) -> tuple[dict[int, dict[int, tuple[str, Colour]]], list[str]]:
+    """Letters by row and column, each text as near to its place as a row up or down; and the texts that do not fit."""
+    letters: dict[int, dict[int, tuple[str, Colour]]] = {}
+    left = []
+    for index, text in enumerate(texts):
+        if any(
+            text.text == other.text and abs(text.x - other.x) + abs(text.y - other.y) < 4
+            for other in texts[index + 1 :]
+        ):
+            continue  # the shadow of what is written next
+        start = min(max(round(text.x * scale - text.align * len(text.text)), 0), columns - len(text.text))
+        taken, row = range(start - 1, start + len(text.text) + 1), int(text.y * scale / 2)
+        free = (
+            near for near in (row, row + 1, row - 1) if 0 <= near < rows and not letters.get(near, {}).keys() & taken
+        )
+        chosen = next(free, None)
+        if start < 0 or chosen is None:
+            left.append(text.text)
+            continue
+        letters.setdefault(chosen, {}).update((start + k, (sign, text.colour)) for k, sign in enumerate(text.text))
+    return letters, left
+
+
+def _line(top: list[list[int]], bottom: list[list[int]], letters: Mapping[int, tuple[str, Colour]], deep: bool) -> str:
     parts, ink, paper = [], None, None
-    for upper, lower in zip(top, bottom):
+    for column, (upper, lower) in enumerate(zip(top, bottom)):
+        sign, wanted_ink, wanted_paper = _HALF_BLOCK, upper, lower
+        if column in letters:
+            sign, colour = letters[column]
+            wanted_ink = _code(colour, deep)
         wanted = []
-        if upper != ink:
-            wanted.append(_colour(38, upper))
-        if lower != paper:
-            wanted.append(_colour(48, lower))
+        if wanted_ink != ink:
+            wanted.append(_colour(38, wanted_ink))
+        if wanted_paper != paper:
+            wanted.append(_colour(48, wanted_paper))
         if wanted:
             parts.append(f"\x1b[{';'.join(wanted)}m")
-        ink, paper = upper, lower
-        parts.append(_HALF_BLOCK)
+        ink, paper = wanted_ink, wanted_paper
+        parts.append(sign)
     return "".join(parts)
+
+
+def _code(colour: Colour, deep: bool) -> list[int]:
+    code: list[int] = (np.array(colour) if deep else _indexed(np.array(colour, np.uint8))).tolist()
+    return code
 
 
 def _colour(layer: int, code: list[int]) -> str:

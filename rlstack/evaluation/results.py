@@ -7,6 +7,7 @@ import math
 import platform
 import sys
 from dataclasses import dataclass, field, replace
+from io import StringIO
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -32,14 +33,19 @@ DEFINITIONS = {
     "energy": "mean energy in J over successful episodes only; null when there is none",
     "collision": "share of episodes with a collision",
     "length": "mean number of steps over all episodes",
+    "path": "mean distance sailed in m over successful episodes only; null when there is none",
+    "closest": "mean over all robots of the smallest gap to anything in m, hulls taken as circles",
+    "near_miss": "share of robots that came closer than 2 m to anything without a collision",
+    "rule_time": "mean time in s in which a rule of the road asked a robot for a turn to starboard",
+    "violation_time": "mean time in s of these in which the robot did not turn to starboard",
 }
 """Meanings of the numbers in a summary; any other statistic of a world is its mean over all episodes."""
 
-_OF_SUCCESSES = ("time", "energy")
+_OF_SUCCESSES = ("time", "energy", "path")
 Row = dict[str, Any]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Evaluation:
     """Results of one policy on one set of episodes.
 
@@ -62,10 +68,16 @@ class Evaluation:
     options: dict[str, Any]
     seed: int
     policy: str = ""
-    recordings: dict[int, Any] = field(default_factory=dict, repr=False)
+    recordings: dict[int, Any] = field(default_factory=dict)
     cut: int = 0
     max_steps: int | None = None
     found: dict[int, str] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        """The table."""
+        text = StringIO()
+        self.print_table(text)
+        return text.getvalue().rstrip()
 
     @property
     def non_finite(self) -> dict[int, str]:

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from envs.bounded_files import check_archive
+from rlstack.config.errors import ConfigError
 
 REFUSED = "refused, it holds objects that are not plain data"
 
@@ -80,6 +81,23 @@ def load_json(content: str | bytes) -> Any:
         return json.loads(content)
     except RecursionError:
         raise ValueError("nested too deeply") from None
+
+
+def read_json_object(path: str | Path) -> dict[str, Any]:
+    """The JSON object in a file.
+
+    Raises:
+        ConfigError: no such file, not JSON, or another value.
+    """
+    try:
+        content = load_json(Path(path).read_bytes())
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({reason(error)})") from None
+    except ValueError as error:
+        raise ConfigError(f"{path}: not valid JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path}: not a JSON object but a {type(content).__name__}")
+    return content
 
 
 def is_torchscript(path: str | Path) -> bool:

@@ -8,12 +8,14 @@ from typing import Any
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
 from torchrl.data import Composite, TensorSpec
 
 from rlstack.config import ConfigError
 from rlstack.config.agents import EncoderConfig
 from rlstack.config.errors import did_you_mean
 
+from .distributions import legal
 from .encoders import ImageEncoder, Observation, Scaled, mlp
 
 WHOLE = "observation"
@@ -116,8 +118,8 @@ class _Set(nn.Module):
 
     def forward(self, values: Tensor, mask: Tensor | None = None) -> Tensor:
         values = values if values.is_floating_point() else values.to(torch.get_default_dtype())
-        encoded = self.layers(values)
         there = torch.ones_like(values[..., :1], dtype=torch.bool) if mask is None else (mask > 0.5).unsqueeze(-1)
+        encoded = self.encoded(values, there)
         if self._pool == "max":
             most = encoded.masked_fill(~there, -torch.inf).amax(-2)
             return most.masked_fill(~there.any(-2), 0.0)
@@ -126,6 +128,30 @@ class _Set(nn.Module):
             return encoded.flatten(-2)
         total = encoded.sum(-2)
         return total / there.sum(-2).clamp(min=1) if self._pool == "mean" else total
+
+    def encoded(self, values: Tensor, there: Tensor) -> Tensor:
+        """Each thing's encoding ``[..., K, D]``; ``there [..., K, 1]`` bool says where there is one."""
+        return self.layers(values)
+
+
+class _Attention(_Set):
+    """A set whose things look at one another: ``norm(x + attention(x))`` (Vaswani et al. 2017) of their encodings x."""
+
+    def __init__(self, shape: torch.Size, hidden: list[int], pool: str, heads: int) -> None:
+        super().__init__(shape, hidden, pool)
+        width = hidden[-1]
+        self.project, self.join = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.norm, self._heads = nn.LayerNorm(width), heads
+
+    def encoded(self, values: Tensor, there: Tensor) -> Tensor:
+        x = super().encoded(values, there)
+        # [..., heads, K, D / heads]
+        query, key, value = (
+            part.unflatten(-1, (self._heads, -1)).transpose(-3, -2) for part in self.project(x).chunk(3, -1)
+        )
+        seen = legal(there.squeeze(-1))[..., None, None, :].expand(*query.shape[:-1], there.shape[-2])
+        attended = scaled_dot_product_attention(query, key, value, seen)
+        return self.norm(x + self.join(attended.transpose(-3, -2).flatten(-2)))
 
 
 def _part(name: str, config: EncoderConfig, shapes: Mapping[str, torch.Size]) -> nn.Module:
@@ -138,10 +164,12 @@ def _part(name: str, config: EncoderConfig, shapes: Mapping[str, torch.Size]) ->
         assert config.features is not None
         return ImageEncoder(shape, config.features)
     if len(shape) != 2:
-        raise ConfigError(f"{where}: kind 'set' takes things [K, F], it has {list(shape)}")
+        raise ConfigError(f"{where}: kind {config.kind!r} takes things [K, F], it has {list(shape)}")
     if config.mask is not None and shapes[config.mask] != shape[:1]:
         raise ConfigError(f"{where}: its mask {config.mask} has {list(shapes[config.mask])}, not {list(shape[:1])}")
     assert config.hidden is not None
+    if config.kind == "attention":
+        return _Attention(shape, config.hidden, config.pool or "mean", config.heads or 4)
     return _Set(shape, config.hidden, config.pool or "flatten")
 
 

@@ -1,4 +1,4 @@
-"""Implicit quantile networks: return distributions as functions of a quantile level."""
+"""Return distributions: as functions of a quantile level (implicit quantile networks), or as fixed quantiles."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from rlstack.config.agents import Activation
 
 from .encoders import ACTIVATIONS, Observation, mlp
+from .values import StateNetwork
 
 COSINES = 64
 
@@ -129,3 +130,29 @@ class QuantileNetwork(nn.Module):
         """Quantiles ``[..., n, N]`` at levels ``[..., n]``."""
         gated = self.lift(self.encoder(observation)).unsqueeze(-2) * self.embedding(tau)
         return self.output(self.trunk(gated))
+
+
+class FixedQuantileNetwork(StateNetwork):
+    """The quantiles of all actions' returns at fixed levels (Dabney et al. 2018a).
+
+    Args:
+        encoder: observation encoder.
+        actions: number of actions N.
+        quantiles: how many, n.
+        hidden: widths of the hidden layers.
+    """
+
+    def __init__(
+        self,
+        encoder: nn.Module,
+        actions: int,
+        quantiles: int,
+        hidden: Sequence[int] = (128, 128),
+        activation: Activation = "relu",
+    ) -> None:
+        super().__init__(encoder, quantiles * actions, hidden, activation)
+        self.shape = (quantiles, actions)
+
+    def head(self, features: Tensor) -> Tensor:
+        """``[..., n, N]`` for an observation that is encoded already."""
+        return super().head(features).unflatten(-1, self.shape)

@@ -102,6 +102,7 @@ class ActionValue(nn.Module):
         hidden: widths of the hidden layers.
         join: ``"concat"``: the action joins the encoded observation; ``"gated"``: its encoding multiplies the first of
             two equal hidden layers (arXiv 2412.09466).
+        outputs: how many numbers K tell the value: one, or the quantiles of its distribution.
     """
 
     def __init__(
@@ -112,6 +113,7 @@ class ActionValue(nn.Module):
         activation: Activation = "relu",
         layer_norm: bool = False,
         join: Literal["concat", "gated"] = "concat",
+        outputs: int = 1,
     ) -> None:
         super().__init__()
         features: int = encoder.out_features  # type: ignore[assignment]
@@ -119,11 +121,11 @@ class ActionValue(nn.Module):
         self.action_encoder = mlp((action_size, hidden[0])) if join == "gated" else None
         first = features if join == "gated" else features + action_size
         self.trunk = mlp((first, *hidden), layer_norm, activation)
-        self.output = nn.Linear(hidden[-1], 1)
+        self.output = nn.Linear(hidden[-1], outputs)
         self._first_layer = 3 if layer_norm else 2
 
     def forward(self, observation: Observation, action: Tensor) -> Tensor:
-        """``[..., 1]``."""
+        """``[..., K]``."""
         x = self.encoder(observation)
         if self.action_encoder is None:
             return self.output(self.trunk(torch.cat((x, action), -1)))

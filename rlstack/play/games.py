@@ -1,15 +1,16 @@
-"""Games: who is to meet whom, what came of it, and what everyone's rating is after every game."""
+"""Games: who is to meet whom, and what came of it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+from rlstack.config import ConfigError
 from rlstack.evaluation.statistics import wilson_interval
 
-from .ratings import Ratings, Scored
+from .ratings import Scored
 
 Schedule = list[tuple[str, str]]
 """The players of each game, who drives the first side first."""
@@ -105,100 +106,25 @@ def _rate(name: str, wins: int, games: int) -> dict[str, float | None]:
 # -- schedules -----------------------------------------------------------------------------------------------------
 
 
+def pairs(names: Sequence[str], mode: Literal["round_robin", "challenger"] = "round_robin") -> Schedule:
+    """Who is to meet: everyone everyone, or the first each of the others.
+
+    Raises:
+        ConfigError: fewer than two players, or two of one name.
+    """
+    if len(names) < 2:
+        raise ConfigError(f"players: {', '.join(names) or 'none'}, at least two are needed")
+    if len(set(names)) < len(names):
+        raise ConfigError(f"players: {', '.join(names)} are not all different")
+    return list(combinations(names, 2)) if mode == "round_robin" else [(names[0], other) for other in names[1:]]
+
+
 def pairing(first: str, second: str, games: int, played: int = 0) -> Schedule:
     """A schedule of further games between two players, sides swapped in every other one."""
     return [(first, second) if game % 2 == 0 else (second, first) for game in range(played, played + games)]
-
-
-def round_robin(names: Sequence[str], games: int) -> Schedule:
-    """Everyone against everyone, so many games each pair, sides swapped in every other one; pairs take turns.
-
-    Raises:
-        ValueError: fewer than two players, or two of one name.
-    """
-    _check_distinct(names)
-    return in_turns([pairing(first, second, games) for first, second in combinations(names, 2)])
-
-
-def challenger(name: str, opponents: Sequence[str], games: int) -> Schedule:
-    """One against each of the others, else as :func:`round_robin`."""
-    _check_distinct([name, *opponents])
-    return in_turns([pairing(name, opponent, games) for opponent in opponents])
 
 
 def in_turns(series: Sequence[Schedule]) -> Schedule:
     """A game of each series, then the next one of each that has any left."""
     longest = max(map(len, series), default=0)
     return [games[turn] for turn in range(longest) for games in series if turn < len(games)]
-
-
-def _check_distinct(names: Sequence[str]) -> None:
-    if len(names) < 2:
-        raise ValueError(f"players: {', '.join(names) or 'none'}, at least 2 are needed")
-    if len(set(names)) < len(names):
-        raise ValueError(f"players: {', '.join(names)} are not all different")
-
-
-# -- ratings over games --------------------------------------------------------------------------------------------
-
-
-def rated(games: Sequence[GameResult], ratings: Ratings) -> list[dict[str, Any]]:
-    """Records games one by one, with Glicko-2 all of them as one period, and tells of each.
-
-    Returns a row a game: ``game`` (from 1), ``player``, ``opponent``, ``player_score`` and ``opponent_score`` (points),
-    ``goal_diff``, ``result`` (1, 0.5, 0), ``expected_score``, ``elo_before``, ``elo_after``, ``elo_change``, ``steps``:
-    numbers of the player who drove the first side.
-    """
-    rows: list[dict[str, Any]] = []
-    for period in [[game] for game in games] if ratings.kind == "elo" else [games]:
-        before = [(ratings.rating(game.first), ratings.expected(game.first, game.second)) for game in period]
-        ratings.record([game.scored for game in period])
-        for game, (old, expected) in zip(period, before):
-            new = ratings.rating(game.first)
-            rows.append(
-                {
-                    "game": len(rows) + 1,
-                    "player": game.first,
-                    "opponent": game.second,
-                    "player_score": game.points_first,
-                    "opponent_score": game.points_second,
-                    "goal_diff": game.points_first - game.points_second,
-                    "result": game.score,
-                    "expected_score": expected,
-                    "elo_before": old,
-                    "elo_after": new,
-                    "elo_change": new - old,
-                    "steps": game.steps,
-                }
-            )
-    return rows
-
-
-def rating_curves(games: Sequence[GameResult], ratings: Ratings) -> dict[str, list[float]]:
-    """Ratings of both players after each of their games, by name; ``ratings``, of before the games, take them in."""
-    curves: dict[str, list[float]] = {}
-    for game in games:
-        ratings.record([game.scored])
-        for name in game[:2]:
-            curves.setdefault(name, []).append(ratings.rating(name))
-    return curves
-
-
-def standings(games: Sequence[GameResult], ratings: Ratings) -> list[dict[str, Any]]:
-    """A row a player, best first: rank, name, rating, deviation (where there is one), and its record."""
-    rows = []
-    for place, name in enumerate(ratings.ranking(), start=1):
-        row: dict[str, Any] = {"rank": place, "player": name, "rating": ratings.rating(name)}
-        if (deviation := ratings.deviation(name)) is not None:
-            row |= {"deviation": deviation, "conservative": ratings.conservative(name)}
-        rows.append(row | WinLossRecord.of(name, games).as_row())
-    return rows
-
-
-def cross_table(games: Sequence[GameResult], names: Sequence[str]) -> list[dict[str, str]]:
-    """A row a player: ``player``, then wins-draws-losses against everyone by name (``-`` against itself), ``total``."""
-    rows = []
-    for name in names:
-        cells = {other: "-" if other == name else str(WinLossRecord.of(name, games, other)) for other in names}
-        rows.append({"player": name, **cells, "total": str(WinLossRecord.of(name, games))})
-    return rows

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,14 +14,15 @@ from typing import Annotated, Any, Literal
 import envs
 from envs.whole_files import write_json
 from rlstack.agents.foreign import parse
-from rlstack.config import ConfigError, Interval, build
+from rlstack.config import ConfigError, Interval, build, convert
 from rlstack.config.named_code import check_named
 from rlstack.evaluation.evaluator import OURS
+from rlstack.files.safe_load import read_json_object
 from rlstack.runs.checkpoint import CheckpointError, write_checkpoint
 from rlstack.runs.loading import checkpoint_file, read_agent
 from rlstack.runs.opponents import without_opponents
 
-from .games import GameResult, Schedule, rated
+from .games import GameResult, Schedule
 from .matches import GameRunner
 from .players import RANDOM, SELF, Source, check_source, free_name, name_of, read_source, with_kind
 from .ratings import Ratings, ratings_from
@@ -35,6 +35,8 @@ SCHEMA_VERSION = 2
 """2 added what is known of candidates and commanders; in a file of version 1 everyone is a player."""
 READABLE = (1, 2)
 _LOCK = ".league.lock"
+_GAME = tuple[str, str, float, float, int, bool]
+"""The types of a :class:`GameResult`, which the file holds as a list."""
 _NAME = re.compile(r"\w[\w.-]*")
 OF_TRAINING = (*OURS, "opponents", "reward_weights", "rewards")
 """Options of a world that make no difference to who wins."""
@@ -126,7 +128,11 @@ class League:
             for index, entry in enumerate(content["entries"]):
                 member = build(LeagueMember, entry, f"entries[{index}]")
                 league.members[member.name] = member
-            league.games = [_game(row) for row in content["games"]]
+            for index, row in enumerate(content["games"]):
+                game = GameResult(*convert(_GAME, row, f"games[{index}]"))
+                if game.first == game.second:
+                    raise ConfigError(f"games[{index}]: {game.first!r} against itself")
+                league.games.append(game)
             league.rounds = int(content["rounds"])
         except ConfigError as error:
             raise ConfigError(f"{path}: not a league ({error})") from None
@@ -217,7 +223,7 @@ class League:
 
     def rate(self, games: Sequence[GameResult]) -> None:
         """Takes in games, as one rating period."""
-        rated(games, self.ratings)
+        self.ratings.record([game.scored for game in games])
         self.games += games
 
     def play_round(
@@ -364,27 +370,11 @@ def signature(env: Mapping[str, Any]) -> dict[str, Any]:
 
 def _content(path: Path) -> dict[str, Any]:
     """The content of a league's file, of a version that can be read."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
-        raise ConfigError(f"folder: {path.parent} holds no league ({FILE}); 'init' or 'run' begins one") from None
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: not a league ({error})") from None
-    version = content.get("schema_version") if isinstance(content, dict) else None
+    if not path.exists():
+        raise ConfigError(f"folder: {path.parent} holds no league ({FILE}); 'init' or 'run' begins one")
+    content = read_json_object(path)
+    version = content.get("schema_version")
     if version not in READABLE:
         versions = " and ".join(map(str, READABLE))
         raise ConfigError(f"{path}: schema_version {version}, this program reads versions {versions}")
     return content
-
-
-def _game(row: Any) -> GameResult:
-    """A game as JSON holds it; a TypeError or ValueError if it is none."""
-    game = GameResult(*row)
-    numbers = (game.points_first, game.points_second, game.steps)
-    if not (isinstance(game.first, str) and isinstance(game.second, str) and game.first != game.second):
-        raise ValueError(f"{row!r} is no game of two players")
-    if any(isinstance(number, bool) or not isinstance(number, int | float) for number in numbers):
-        raise ValueError(f"{row!r} has no points and steps")
-    return game

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from rlstack.runs.seeding import own_randomness
 
 from .games import GameResult, Schedule
 from .players import Player, Source, free_name, make_player, name_of
+from .ratings import Ratings, rating_system
 from .replays import BestGames
 from .sides import EMPTY, Seats, sides_of
 
@@ -82,6 +83,10 @@ class GameRunner:
         self.players[player.name] = player
         return player.name
 
+    def ratings(self, system: str = "elo", options: Mapping[str, Any] | None = None) -> Ratings:
+        """An empty rating system in which the world's own players have the ratings that they have."""
+        return rating_system(system, **{"anchors": dict(self.sides.anchors), **(options or {})})
+
     def play(self, schedule: Schedule, seed: int = 0, best: BestGames | None = None) -> list[GameResult]:
         """Plays games, each world a fixed number of them one after another, so that short games are no likelier.
 
@@ -104,37 +109,27 @@ class GameRunner:
         env = self.build(min(self.num_worlds, len(schedule)), seed)
         env.set_seed(int(np.random.SeedSequence((seed, len(schedule))).generate_state(1)[0]))
         with torch.no_grad(), own_randomness(seed), working("playing", "games", len(schedule)) as work:
-            seats = Seats(env, [self.players[name] for name in names])
-            seats.begin()
-            pairs = torch.tensor([[names.index(name) for name in pair] for pair in schedule], device=env.device)
-            games = _Round(env, seats, schedule, pairs, self.sides, self.max_steps, best).run(work)
+            games = _Round(self, env, names, schedule, best).run(work)
         env.close()
         return games
 
 
 class _Round:
-    """The games of a schedule: game g is played in world ``g % W``, as its ``g // W``-th.
-
-    Args:
-        pairs: ``[games, 2]`` indices of players.
-    """
+    """The games of a schedule: game g is played in world ``g % W``, as its ``g // W``-th."""
 
     def __init__(
-        self,
-        env: EnvBase,
-        seats: Seats,
-        schedule: Sequence[tuple[str, str]],
-        pairs: Tensor,
-        sides: Sides,
-        max_steps: int,
-        best: BestGames | None,
+        self, runner: GameRunner, env: EnvBase, names: list[str], schedule: Schedule, best: BestGames | None
     ) -> None:
-        self._env, self._seats, self._schedule, self._pairs, self._best = env, seats, schedule, pairs, best
-        self._sides, self._max_steps, self._worlds = sides, max_steps, env.batch_size[0]
-        self._game = torch.arange(self._worlds, device=pairs.device)  # which game each world plays
-        self._steps = torch.zeros(self._worlds, dtype=torch.int64, device=pairs.device)
+        self._runner, self._env, self._schedule, self._best = runner, env, schedule, best
+        self._worlds = env.batch_size[0]
+        self._seats = Seats(env, [runner.players[name] for name in names])
+        self._seats.begin()
+        pairs = [[names.index(name) for name in pair] for pair in schedule]
+        self._pairs = torch.tensor(pairs, device=env.device)  # [games, 2]
+        self._game = torch.arange(self._worlds, device=env.device)  # which game each world plays
+        self._steps = torch.zeros(self._worlds, dtype=torch.int64, device=env.device)
         # Points of both sides, steps, and whether the game ended by the world's rules.
-        self._results = torch.zeros(len(pairs), 4, dtype=torch.float64, device=pairs.device)
+        self._results = torch.zeros(len(pairs), 4, dtype=torch.float64, device=env.device)
 
     def run(self, work: Work) -> list[GameResult]:
         """Plays all of them."""
@@ -176,10 +171,10 @@ class _Round:
         """Keeps the results of games that have ended; returns their worlds."""
         self._steps += 1
         done, terminated = (following.get(key).reshape(self._worlds) for key in ("done", "terminated"))
-        late = self._steps >= self._max_steps
+        late = self._steps >= self._runner.max_steps
         over = ((done | late) & (self._game < len(self._pairs))).nonzero()[:, 0]
         if len(over):
-            points = self._sides.score(following).to(self._results)
+            points = self._runner.sides.score(following).to(self._results)
             rows = torch.cat((points, self._steps[:, None], terminated[:, None]), -1)
             self._results[self._game[over]] = rows[over]
         self._steps[done | late] = 0

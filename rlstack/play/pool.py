@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,12 +13,12 @@ from torch import Tensor
 from torchrl.envs import EnvBase
 
 from envs.whole_files import write_json
-from rlstack.config import ConfigError
-from rlstack.config.errors import missing_option, unknown_key
+from rlstack.config import ConfigError, build
+from rlstack.config.errors import missing_option
 from rlstack.runs.checkpoint import write_checkpoint
 
 from .players import SELF, LearnerPlayer, Player, Source, check_source, free_name, make_player, name_of, read_source
-from .ratings import Elo, Scored, expected_score, finite, ratings_from
+from .ratings import Elo, Positive, Scored, expected_score, ratings_from
 
 LEARNER = "learner"
 INDEX = "pool.json"
@@ -51,48 +49,71 @@ Sampler = Callable[[Standings], Tensor]
 """Weights ``[n]``, not negative, of which one at least is positive."""
 
 
-def uniform(standings: Standings) -> Tensor:
+@dataclass(frozen=True)
+class EqualChances:
     """Everyone as often."""
-    return torch.ones_like(standings.ratings)
+
+    def __call__(self, standings: Standings) -> Tensor:
+        return torch.ones_like(standings.ratings)
 
 
-def elo_weighted(standings: Standings, scale: float = 200.0) -> Tensor:
+@dataclass(frozen=True)
+class SimilarRating:
     """Rather those of a similar rating: ``exp(-|difference| / scale)``."""
-    return torch.exp(-(standings.ratings - standings.own).abs() / scale)
+
+    scale: Positive = 200.0
+
+    def __call__(self, standings: Standings) -> Tensor:
+        return torch.exp(-(standings.ratings - standings.own).abs() / self.scale)
 
 
-def recency_weighted(standings: Standings, temperature: float = 1.0) -> Tensor:
+@dataclass(frozen=True)
+class LateJoiner:
     """Rather those that joined late: ``exp(temperature * (frames - latest) / 1e6)``."""
-    return torch.exp(temperature * (standings.frames - standings.frames.amax()) / 1e6)
+
+    temperature: Positive = 1.0
+
+    def __call__(self, standings: Standings) -> Tensor:
+        return torch.exp(self.temperature * (standings.frames - standings.frames.amax()) / 1e6)
 
 
-def difficulty_adjusted(standings: Standings, scale: float = 0.5) -> Tensor:
+@dataclass(frozen=True)
+class OpenOutcome:
     """Rather those against whom the outcome is open: ``exp(-|expected score - 0.5| / scale)``, by the ratings."""
-    expected: Any = expected_score(standings.own, standings.ratings)  # type: ignore[arg-type]
-    return torch.exp(-(expected - 0.5).abs() / scale)
+
+    scale: Positive = 0.5
+
+    def __call__(self, standings: Standings) -> Tensor:
+        expected: Any = expected_score(standings.own, standings.ratings)  # type: ignore[arg-type]
+        return torch.exp(-(expected - 0.5).abs() / self.scale)
 
 
-def pfsp(
-    standings: Standings, weighting: Literal["hard", "variance"] = "hard", exponent: float = 2.0, least: float = 0.01
-) -> Tensor:
+@dataclass(frozen=True)
+class PrioritisedSelfPlay:
     """Prioritised fictitious self-play (Vinyals et al. 2019): by the share x of games that the learner wins.
 
-    Args:
+    Attributes:
         weighting: ``hard``: ``(1 - x)^exponent``, those who beat the learner; ``variance``: ``x (1 - x)``, those of its
             own strength.
         exponent: of ``hard``.
         least: no weight is below it, so that nobody is forgotten.
     """
-    x = standings.wins
-    return ((1 - x) ** exponent if weighting == "hard" else x * (1 - x)).clamp_min(least)
+
+    weighting: Literal["hard", "variance"] = "hard"
+    exponent: Positive = 2.0
+    least: Positive = 0.01
+
+    def __call__(self, standings: Standings) -> Tensor:
+        x = standings.wins
+        return ((1 - x) ** self.exponent if self.weighting == "hard" else x * (1 - x)).clamp_min(self.least)
 
 
-SAMPLERS: dict[str, Callable[..., Tensor]] = {
-    "uniform": uniform,
-    "elo": elo_weighted,
-    "recency": recency_weighted,
-    "difficulty": difficulty_adjusted,
-    "pfsp": pfsp,
+SAMPLERS: dict[str, type[Any]] = {
+    "uniform": EqualChances,
+    "elo": SimilarRating,
+    "recency": LateJoiner,
+    "difficulty": OpenOutcome,
+    "pfsp": PrioritisedSelfPlay,
 }
 
 
@@ -106,18 +127,7 @@ def make_sampler(config: str | Mapping[str, Any]) -> Sampler:
     name = options.pop("name", None)
     if name not in SAMPLERS:
         raise ConfigError(missing_option("sampler", str(name), list(SAMPLERS)))
-    known = list(inspect.signature(SAMPLERS[name]).parameters)[1:]
-    for key, value in options.items():
-        if key not in known:
-            raise ConfigError(unknown_key(f"sampler.{key}", known))
-        if key != "weighting":
-            try:
-                finite(f"sampler.{key}", value, 0.0)
-            except ValueError as error:
-                raise ConfigError(str(error)) from None
-        elif value not in ("hard", "variance"):
-            raise ConfigError(missing_option("sampler.weighting", str(value), ["hard", "variance"]))
-    return partial(SAMPLERS[name], **options)
+    return build(SAMPLERS[name], options, "sampler")
 
 
 # -- who there is --------------------------------------------------------------------------------------------------
@@ -172,7 +182,7 @@ class Pool:
     ) -> None:
         self.directory = None if directory is None else Path(directory)
         self._most_loaded, self._decay, self.keep = loaded, 1.0 - 1.0 / memory, keep
-        self.ratings = Elo(anchors=anchors)
+        self.ratings = Elo(anchors=dict(anchors or {}))
         self.ratings.add(LEARNER)
         self.entries: list[Opponent] = []
         self._loaded: OrderedDict[str, Player] = OrderedDict()

@@ -10,18 +10,20 @@ steps are those of that paper; inside, ratings are on its own scale, around 0 an
 
 from __future__ import annotations
 
-import inspect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import asdict, dataclass, field
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 from scipy.special import expit
 
-from rlstack.config import ConfigError
-from rlstack.config.errors import missing_option, unknown_key
+from rlstack.config import ConfigError, Interval, build, convert
+from rlstack.config.errors import missing_option
 
+Finite = Annotated[float, Interval()]
+Positive = Annotated[float, Interval(low=0, open_low=True)]
 CENTRE = 1500.0
 ELO_SCALE = 400.0
 GLICKO_SCALE = 173.7178
@@ -59,28 +61,29 @@ class Ratings(ABC):
     """Ratings of players by name; whoever is unknown has the rating of a beginner.
 
     Args:
-        beginner: the first rating of everybody else.
-        anchors: ratings that stay as they are, by name.
+        options: of the system, the fields of its ``Options``.
 
     Raises:
-        ValueError: a rating that is not finite.
+        ConfigError: no such option, or an impossible value.
+
+    Attributes:
+        anchors: ratings that stay as they are, by name.
+        beginner: the first rating of everybody else.
     """
 
     kind: ClassVar[str]
     """The name of the system."""
     stored: ClassVar[tuple[str, ...]]
     """The fields of :class:`Rating` that the system has."""
+    Options: ClassVar[type[Any]]
+    anchors: dict[str, float]
+    beginner: Rating
 
-    def __init__(self, beginner: Rating, anchors: Mapping[str, float] | None) -> None:
-        self.beginner = beginner
-        self.anchors = {name: finite(f"anchors.{name}", value) for name, value in (anchors or {}).items()}
+    def __init__(self, **options: Any) -> None:
+        self.options = build(self.Options, options, "ratings")
+        self.anchors = self.options.anchors
         self._players: dict[str, Rating] = {}
         self._games: dict[str, int] = {}
-
-    @property
-    @abstractmethod
-    def parameters(self) -> dict[str, Any]:
-        """The constructor's arguments."""
 
     @abstractmethod
     def expected(self, first: str, second: str) -> float:
@@ -130,19 +133,19 @@ class Ratings(ABC):
         return sorted(self.names(), key=lambda name: -self.conservative(name))
 
     def state_dict(self) -> dict[str, Any]:
-        """Parameters and players, as JSON holds them; ``system`` is the kind."""
+        """Options and players, as JSON holds them; ``system`` is the kind."""
         players = {
             name: {key: getattr(self.whole(name), key) for key in self.stored} | {"games": self._games[name]}
             for name in self._players
         }
-        return {"system": self.kind, "parameters": self.parameters, "players": players}
+        return {"system": self.kind, "parameters": asdict(self.options), "players": players}
 
     def load_players(self, players: Mapping[str, Mapping[str, Any]]) -> None:
         """Takes over the ``players`` of :meth:`state_dict`."""
         for name, entry in players.items():
-            numbers = {key: finite(f"players.{name}.{key}", entry[key]) for key in self.stored}
-            self._players[name] = self.beginner._replace(**numbers)
-            self._games[name] = int(entry["games"])
+            numbers = convert(dict[str, Finite], entry, f"ratings.players.{name}")
+            self._players[name] = self.beginner._replace(**{key: numbers[key] for key in self.stored})
+            self._games[name] = int(numbers["games"])
 
 
 # -- Elo -----------------------------------------------------------------------------------------------------------
@@ -153,33 +156,28 @@ def expected_score(rating: float, opponent: float) -> float:
     return 1.0 / (1.0 + 10.0 ** ((opponent - rating) / ELO_SCALE))
 
 
+@dataclass(frozen=True)
+class EloOptions:
+    """The K-factor, a beginner's rating, and ratings that stay as they are, by name."""
+
+    k: Positive = 32.0
+    start: Finite = CENTRE
+    anchors: dict[str, Finite] = field(default_factory=dict)
+
+
 class Elo(Ratings):
-    """Ratings that every game moves by ``k`` times the difference of score and expectation.
+    """Ratings that every game moves by ``k`` times the difference of score and expectation."""
 
-    Args:
-        k: the K-factor.
-        start: a beginner's rating.
-        anchors: ratings that stay as they are, by name.
+    kind, stored, Options = "elo", ("rating",), EloOptions
 
-    Raises:
-        ValueError: a K-factor that is not positive, or a rating that is not finite.
-    """
-
-    kind = "elo"
-    stored = ("rating",)
-
-    def __init__(self, k: float = 32.0, start: float = CENTRE, anchors: Mapping[str, float] | None = None) -> None:
-        super().__init__(Rating(finite("start", start)), anchors)
-        self.k = finite("k", k, 0.0)
-
-    @property
-    def parameters(self) -> dict[str, Any]:
-        return {"k": self.k, "start": self.beginner.rating, "anchors": dict(self.anchors)}
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.beginner = Rating(self.options.start)
 
     def set(self, name: str, rating: float) -> None:
         """Gives a player that is no anchor a rating, such as that of whom it was made from."""
         self.add(name)
-        self._players[name] = Rating(finite(name, rating))
+        self._players[name] = Rating(rating)
 
     def expected(self, first: str, second: str) -> float:
         return expected_score(self.rating(first), self.rating(second))
@@ -187,7 +185,7 @@ class Elo(Ratings):
     def record(self, games: Sequence[Scored]) -> None:
         _check_games(games)
         for game in games:
-            change = self.k * (game.score - self.expected(game.first, game.second))
+            change = self.options.k * (game.score - self.expected(game.first, game.second))
             for name, gain in ((game.first, change), (game.second, -change)):
                 self.set(name, self.rating(name) + gain)
                 self._games[name] += 1
@@ -208,10 +206,9 @@ def fit_elo(
         prior: above 0.
 
     Raises:
-        ValueError: a game that cannot be rated, or a prior that is not positive.
+        ValueError: a game that cannot be rated.
     """
     _check_games(games)
-    finite("prior", prior, 0.0)
     fixed = dict(anchors or {})
     place = {name: index for index, name in enumerate(dict.fromkeys(name for game in games for name in game[:2]))}
     played, won = np.zeros((len(place), len(place))), np.zeros(len(place))
@@ -307,45 +304,33 @@ def new_volatility(phi: float, sigma: float, v: float, delta: float, tau: float)
     return math.exp(low / 2.0)
 
 
+@dataclass(frozen=True)
+class Glicko2Options:
+    """How much volatilities may change, a beginner's numbers, and ratings that stay, with how sure they are."""
+
+    tau: Positive = 0.5
+    rating: Finite = CENTRE
+    deviation: Positive = 350.0
+    volatility: Positive = 0.06
+    anchors: dict[str, Finite] = field(default_factory=dict)
+    anchor_deviation: Positive = 30.0
+
+
 class Glicko2(Ratings):
     """Ratings in periods: all new ones are found from those before the period, then take effect together.
 
     Who does not play in a period grows less sure, up to a beginner's deviation; anchors stay as they are.
-
-    Args:
-        tau: how much volatilities may change.
-        rating, deviation, volatility: a beginner's.
-        anchors: ratings that stay as they are, by name, with a deviation of ``anchor_deviation``.
-
-    Raises:
-        ValueError: a number that is not finite, or not positive where it must be.
     """
 
-    kind = "glicko2"
-    stored = Rating._fields
+    kind, stored, Options = "glicko2", Rating._fields, Glicko2Options
 
-    def __init__(
-        self,
-        tau: float = 0.5,
-        rating: float = CENTRE,
-        deviation: float = 350.0,
-        volatility: float = 0.06,
-        anchors: Mapping[str, float] | None = None,
-        anchor_deviation: float = 30.0,
-    ) -> None:
-        positive = (finite("deviation", deviation, 0.0), finite("volatility", volatility, 0.0))
-        super().__init__(Rating(finite("rating", rating), *positive), anchors)
-        self.tau = finite("tau", tau, 0.0)
-        self.anchor_deviation = finite("anchor_deviation", anchor_deviation, 0.0)
-
-    @property
-    def parameters(self) -> dict[str, Any]:
-        more = {"anchors": dict(self.anchors), "anchor_deviation": self.anchor_deviation}
-        return {"tau": self.tau, **self.beginner._asdict(), **more}
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.beginner = Rating(self.options.rating, self.options.deviation, self.options.volatility)
 
     def whole(self, name: str) -> Rating:
         known = super().whole(name)
-        return known._replace(deviation=self.anchor_deviation) if name in self.anchors else known
+        return known._replace(deviation=self.options.anchor_deviation) if name in self.anchors else known
 
     def expected(self, first: str, second: str) -> float:
         """The expected score, with both deviations in one, as the paper's E takes one alone."""
@@ -360,7 +345,7 @@ class Glicko2(Ratings):
             for name, other, own in ((first, second, score), (second, first, 1.0 - score)):
                 self.add(name)
                 results.setdefault(name, []).append((self.whole(other), own))
-        new = {name: rate(self.whole(name), results.get(name, []), self.tau) for name in self._players}
+        new = {name: rate(self.whole(name), results.get(name, []), self.options.tau) for name in self._players}
         for name, rating in new.items():
             self._games[name] += len(results.get(name, []))
             # A beginner is as unsure as one can be.
@@ -369,26 +354,18 @@ class Glicko2(Ratings):
 
 # -- by name -------------------------------------------------------------------------------------------------------
 
-SYSTEMS: dict[str, type[Any]] = {system.kind: system for system in (Elo, Glicko2)}
+SYSTEMS: dict[str, type[Ratings]] = {system.kind: system for system in (Elo, Glicko2)}
 
 
 def rating_system(kind: str, **options: Any) -> Ratings:
-    """A new rating system by name, with its constructor's arguments.
+    """A new rating system by name, with its options.
 
     Raises:
-        ConfigError: no such system or argument, or an impossible value.
+        ConfigError: no such system or option, or an impossible value.
     """
     if kind not in SYSTEMS:
         raise ConfigError(missing_option("ratings.system", kind, list(SYSTEMS)))
-    known = inspect.signature(SYSTEMS[kind]).parameters
-    for name in options:
-        if name not in known:
-            raise ConfigError(unknown_key(f"ratings.{name}", known))
-    try:
-        system: Ratings = SYSTEMS[kind](**options)
-    except ValueError as error:
-        raise ConfigError(f"ratings: {error}") from None
-    return system
+    return SYSTEMS[kind](**options)
 
 
 def ratings_from(state: Any) -> Ratings:
@@ -417,15 +394,3 @@ def _check_games(games: Sequence[Scored]) -> None:
             raise ValueError(f"{game.first!r} cannot be rated by games against itself")
         if game.score not in (0.0, 0.5, 1.0):
             raise ValueError(f"a score of {game.score} is unknown, allowed: 0, 0.5, 1")
-
-
-def finite(name: str, value: Any, low: float = -math.inf) -> float:
-    """A finite number above ``low``.
-
-    Raises:
-        ValueError: another value.
-    """
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= low:
-        bound = "" if low == -math.inf else f" above {low:g}"
-        raise ValueError(f"{name}: {value!r} is not a finite number{bound}")
-    return float(value)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from torchrl.envs import EnvBase
 
@@ -17,15 +16,13 @@ from rlstack.config import ConfigError
 from .games import GameResult
 
 
-@dataclass(order=True)
-class RecordedGame:
-    """A game with its recording; the better one is the greater: first by ``lead``, then by being shorter."""
+class RecordedGame(NamedTuple):
+    """A game by the points that it was won by, its number and its length in steps, with its recording."""
 
     lead: float
-    shorter: int
-    number: int = field(compare=False)
-    game: GameResult = field(compare=False)
-    recording: Any = field(compare=False)
+    number: int
+    steps: int
+    recording: Any
 
 
 class BestGames:
@@ -72,8 +69,8 @@ class BestGames:
         lead = seen.points_first - seen.points_second if self.of else abs(seen.points_first - seen.points_second)
         if lead > 0:
             recording = recording.named((game.first, game.second), f"game {number + 1}")
-            self.games.append(RecordedGame(lead, -game.steps, number, game, recording))
-            self.games = sorted(self.games, reverse=True)[: self.most]
+            self.games.append(RecordedGame(lead, number, game.steps, recording))
+            self.games = sorted(self.games, key=lambda kept: (-kept.lead, kept.steps))[: self.most]
 
     def restarted(self) -> None:
         """To be called when worlds that had ended have restarted."""

@@ -8,15 +8,17 @@ from typing import Annotated, Any, Literal
 
 import torch
 from tensordict import TensorDict, TensorDictBase
-from tensordict.nn import TensorDictModuleBase
+from tensordict.nn import TensorDictModule, TensorDictModuleBase
 from torch import Tensor
 from torchrl.data import Composite
 from torchrl.envs import EnvBase
 
 from envs.world import GROUP, World, hooks_of
 from envs.wrappers import Wrapper
+from rlstack.agents.interface import Interface
 from rlstack.config import ConfigError, Interval, build
 from rlstack.config.agents import Count
+from rlstack.config.errors import prefixed
 
 from .players import RANDOM, SELF, ScriptedPlayer
 from .pool import Pool, make_sampler
@@ -80,10 +82,8 @@ def against(env: Any, opponents: Mapping[str, Any] | None) -> Any:
     config = build(OpponentsConfig, opponents, "opponents")
     if not isinstance(env, World):
         raise ConfigError(f"opponents: {type(env).__name__} is not an envs.world.World, only null is allowed")
-    try:
+    with prefixed("opponents"):
         return Versus(env, config)
-    except ConfigError as error:
-        raise ConfigError(f"opponents: {error}") from None
 
 
 class Versus(Wrapper):
@@ -365,10 +365,18 @@ class ScriptedPolicy(TensorDictModuleBase):
         return tensordict.set((GROUP, "action"), action.reshape(*shown.batch_size, *action.shape[2:]))
 
 
-def scripted_policy(env: EnvBase, name: str) -> ScriptedPolicy | None:
-    """A world's own player by its name; None where the world has no such one."""
+def own_players(env: EnvBase) -> list[str]:
+    """The names of the players that come with a world."""
     sides = hooks_of(env).sides()
-    return ScriptedPolicy(env, name) if sides is not None and name in sides.scripted else None
+    return [*(() if sides is None else sides.scripted), *hooks_of(env).players()]
+
+
+def own_policy(env: EnvBase, name: str) -> TensorDictModuleBase | None:
+    """A world's own player by its name, as a policy; None where the world has no such one."""
+    if (player := hooks_of(env).players().get(name)) is not None:
+        interface = Interface.of(env)
+        return TensorDictModule(player, [interface.key("observation")], [interface.key("action")])
+    return ScriptedPolicy(env, name) if name in own_players(env) else None
 
 
 def _whole(env: EnvBase) -> Any:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -16,6 +17,8 @@ class DataTable:
     Attributes:
         text: how many of the first columns hold words, not numbers.
         fold: a line that shows the table when it is opened; None: always shown.
+        named: the first column holds names of runs, which may be long; words at the beginning of a row are not repeated
+            in the next one.
     """
 
     kind: ClassVar[str] = "table"
@@ -24,6 +27,17 @@ class DataTable:
     text: int = 1
     caption: str = ""
     fold: str | None = None
+    named: bool = False
+
+    @property
+    def shown(self) -> Iterator[Sequence[Any]]:
+        """The rows as they are drawn."""
+        before: Sequence[Any] = ()
+        for row in self.rows:
+            same = [self.named and cell == other for cell, other in zip(row[: self.text], before)]
+            repeated = (same + [False]).index(False)
+            yield [*[""] * repeated, *row[repeated:]]
+            before = row
 
 
 @dataclass(frozen=True)
@@ -114,6 +128,11 @@ def duration(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.3g} s"
     return f"{seconds / 60:.3g} min" if seconds < 7200 else f"{seconds / 3600:,.1f} h"
+
+
+def breakable(name: str) -> Markup:
+    """The name of a run, which may break behind ``_``, ``-`` and ``/``, and so not inside a word or number."""
+    return name if isinstance(name, Markup) else Markup("<wbr>").join(re.split(r"(?<=[_/-])(?=[^_/-])", name))
 
 
 def shorter(text: str, most: int) -> str:

@@ -18,8 +18,8 @@ from .runs import Curve, Series, StoredRun
 
 MOST = 200
 """Points of a drawn line; of a longer curve, neighbours are averaged."""
-WIDTH, HEIGHT = 400.0, 220.0
-_LEFT, _RIGHT, _TOP, _BOTTOM = 46.0, 10.0, 10.0, 24.0
+WIDTH, HEIGHT = 400.0, 240.0
+_LEFT, _RIGHT, _TOP, _BOTTOM = 46.0, 10.0, 22.0, 36.0
 _DOTS = 15
 """Lines of no more points get a dot at each."""
 Limits = tuple[float, float]
@@ -121,9 +121,11 @@ class ChartArea:
         points = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(self.across(x), self.down(y)))
         return f"M{points}Z" if closed else f"M{points}"
 
-    def axes(self, names: Mapping[float, str] | None) -> str:
-        """Grid lines and their numbers, or names."""
+    def axes(self, names: Mapping[float, str] | None, called: tuple[str, str]) -> str:
+        """Grid lines and their numbers, or names, and what the axes are ``called``."""
         right, parts = WIDTH - _RIGHT, list[str]()
+        parts.append(f'<text class="unit" x="0" y="10">{escape(called[1])}</text>')
+        parts.append(f'<text class="unit end" x="{right:g}" y="{HEIGHT - 5:g}">{escape(called[0])}</text>')
         for value, name in (names or labelled(ticks(self.y, 5))).items():
             y = float(self.down(value))
             parts.append(f'<path class="rule" d="M{self.left:g},{y:.1f}H{right:g}"/>')
@@ -131,7 +133,7 @@ class ChartArea:
         for value, name in labelled(ticks(self.x, 5)).items():
             x = float(self.across(value))
             side = "end" if x > right - 12 else "middle"
-            parts.append(f'<text class="{side}" x="{x:.1f}" y="{HEIGHT - 8:g}">{name}</text>')
+            parts.append(f'<text class="{side}" x="{x:.1f}" y="{HEIGHT - _BOTTOM + 15:g}">{name}</text>')
         return "".join(parts)
 
     def drawn(self, line: Line) -> str:
@@ -157,6 +159,7 @@ def chart(
     limits: Limits | None = None,
     step: bool = False,
     names: Mapping[float, str] | None = None,
+    axes: tuple[str, str] | None = None,
 ) -> Markup:
     """A chart of lines, bands and single runs over frames.
 
@@ -166,6 +169,7 @@ def chart(
         limits: of the y axis; None: as the lines need.
         step: a value holds until the next.
         names: of values on the y axis, instead of numbers.
+        axes: what they are called, with units; None: frames, and :func:`quantity` of the title.
     """
     lines = [_stepped(line) for line in lines] if step else lines
     faint = [curve for line in lines for curve in line.faint]
@@ -178,9 +182,31 @@ def chart(
     return Markup(
         f'<svg class="chart" viewBox="0 0 {WIDTH:g} {HEIGHT:g}" role="img" aria-label="{escape(title)}" '
         f'data-frame="{" ".join(f"{value:.9g}" for value in inside)}">'
-        f"{area.axes(names)}{''.join(map(area.drawn, lines))}"
+        f"{area.axes(names, axes or ('frames', quantity(title)))}{''.join(map(area.drawn, lines))}"
         f'<path class="axis" d="M{area.left:g},{HEIGHT - _BOTTOM:g}H{WIDTH - _RIGHT:g}"/></svg>'
     )
+
+
+_QUANTITIES = {
+    **dict.fromkeys(("success", "collision", "win_rate"), "share of episodes"),
+    **dict.fromkeys(("return", "discounted_return"), "return per episode, sum of rewards"),
+    **{"length": "env steps per episode", "time": "s per episode", "energy": "J per episode"},
+    **{"episodes": "episodes so far", "updates": "gradient steps so far", "stage": "stage"},
+    **{"frames_per_second": "frames/s", "cpu_percent": "% of a core", "gpu_percent": "% of the GPU"},
+}
+
+
+def quantity(metric: str) -> str:
+    """The name of a metric's axis, with its unit where it has one: of ``eval/success`` ``share of episodes``."""
+    group, _, name = metric.rpartition("/")
+    name = name.partition("_level")[0]
+    if name.startswith("reward_"):
+        return "sum of this term per episode"
+    if name.endswith(("_seconds", "seconds")):
+        return "s"
+    if name.endswith(("_mb", "_gb")):
+        return name[-2:].upper()
+    return _QUANTITIES.get(name, f"{name.replace('_', ' ')} (loss)" if group == "loss" else name.replace("_", " "))
 
 
 def _stepped(line: Line) -> Line:

@@ -36,6 +36,17 @@ def panels(comparison: GroupComparison, metrics: Iterable[str], **options: Any) 
     return drawn
 
 
+def other_rewards(comparison: GroupComparison) -> str:
+    """A line on why returns of training and of evaluations cannot be compared, where both were logged."""
+    if not all(any(f"{group}/return" in run.curves for run in comparison.runs) for group in ("train", "eval")):
+        return ""
+    return (
+        "train/return and eval/return are of other rewards: training sums those that the agent learns from, shaped as "
+        "the world's options say, while it explores; an evaluation sums the world's own, without exploration, "
+        "discounted where the world says so. Neither their size nor their sign need agree."
+    )
+
+
 def sections(comparison: GroupComparison) -> list[Section]:
     """All that was logged but is not among the results: evaluations, training, reward, learner, curriculum, opponents.
 
@@ -67,7 +78,8 @@ def sections(comparison: GroupComparison) -> list[Section]:
     found = []
     for title, wanted in chosen.items():
         drawn = panels(comparison, wanted)
-        blocks: list[Block] = [Panels(drawn[:_SHOWN], drawn[_SHOWN:], comparison.legend)] if drawn else []
+        told = other_rewards(comparison) if wanted is trained else ""
+        blocks: list[Block] = [Panels(drawn[:_SHOWN], drawn[_SHOWN:], comparison.legend, told)] if drawn else []
         if wanted is evaluated and levels:
             blocks.append(_by_level(comparison, levels))
         found += [Section(title, blocks)] if blocks else []
@@ -88,7 +100,7 @@ def _by_level(comparison: GroupComparison, levels: Sequence[str]) -> Panels:
     lines = [line_of(comparison.runs, *entry, index % 8) for index, entry in enumerate(zip(levels, names))]
     drawn = [Line(line.label, line.colour, line.x, line.y) for line in lines if line is not None]
     legend = [(line.label, f"c{line.colour}") for line in drawn]
-    return Panels([("eval/success by level", chart("success by level", drawn, (0.0, 1.0)))], legend=legend)
+    return Panels([("eval/success by level", chart("eval/success by level", drawn, (0.0, 1.0)))], legend=legend)
 
 
 def _curriculum(comparison: GroupComparison, metrics: Sequence[str]) -> list[Section]:

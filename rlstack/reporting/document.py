@@ -16,7 +16,7 @@ from rlstack.config import ConfigError
 from rlstack.config.errors import did_you_mean
 
 from . import curves, provenance
-from .blocks import Block, Films, Medium, Paragraphs, Section, duration, interval, number, shorter
+from .blocks import Block, Films, Medium, Paragraphs, Section, breakable, duration, interval, number, shorter
 from .differences import GroupComparison, RunGroup, grouped
 from .leagues import leagues
 from .results import results
@@ -107,7 +107,7 @@ def _tiles(found: GroupComparison) -> list[Tile]:
     tiles = []
     best = found.ranked[0]
     if (score := found.scores[best.label]) is not None:
-        spread = f"{interval(score.interval)} (95 %)" if score.interval else score.kind
+        spread = f"{interval(score.interval)} (95\N{NO-BREAK SPACE}%)" if score.interval else score.kind
         tiles.append(Tile(f"{'Best ' if several else ''}{found.metric}", number(score.mean), spread))
     if several:
         tiles.append(Tile("Best group", shorter(best.label, 28), best.seeds))
@@ -190,6 +190,7 @@ def render(page: ReportPage) -> str:
         lstrip_blocks=True,
     )
     style, script = (Markup((_PARTS / name).read_text(encoding="utf-8")) for name in ("style.css", "page.js"))
+    environment.filters["breakable"] = breakable
     return environment.get_template("page.html").render(page=page, version=__version__, style=style, script=script)
 
 

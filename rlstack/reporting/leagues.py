@@ -30,18 +30,15 @@ def leagues(folders: list[Path], notes: list[tuple[str, str]]) -> list[Section]:
 
 def _league(folder: Path) -> list[Block]:
     # Only here: players and worlds need torch, which takes seconds to import.
-    from rlstack.play.games import cross_table, standings
     from rlstack.play.league import League
-    from rlstack.play.tables import league_curves, member_rows
+    from rlstack.play.results import cross_table, rating_curves, standings
 
     league = League.open(folder)
-    members = {row["name"]: row for row in member_rows(league)}
     rows = []
-    for row in standings(league.games, league.ratings):
-        member = members.get(row["player"], {})
+    for row in standings(league):
         rates = [row[f"decided_win_rate{end}"] for end in ("", "_low", "_high")]
         counts = [number(row[key]) for key in ("games", "wins", "draws", "losses")]
-        told = [str(member.get(key) or "–") for key in ("kind", "commander")]
+        told = [str(row[key] or "–") for key in ("kind", "commander")]
         rated = [number(row["rating"]), number(row.get("deviation"))]
         rows.append([row["player"], *told, *rated, *counts, win_rate(rates)])
     name = f"{folder.name}: {len(league.members)} players, {len(league.games):,} games, {league.ratings.kind}"
@@ -54,10 +51,20 @@ def _league(folder: Path) -> list[Block]:
         cross = cross_table(league.games, names[:_CROSSED])
         caption = "Wins, draws and losses of the row against the column."
         blocks.append(DataTable(list(cross[0]), [list(row.values()) for row in cross], caption=caption))
-        curves, lines = league_curves(league), []
+        curves, lines = rating_curves(league), []
         for index, player in enumerate(names[:_CURVES]):
             values = np.array(curves[player])
             lines.append(Line(player, index, *thinned(Curve(np.arange(1.0, len(values) + 1), values))))
         legend = [(line.label, f"c{line.colour}") for line in lines]
-        blocks.append(Panels([("Rating over a player's games", chart("rating over games", lines))], legend=legend))
+        blocks.append(
+            Panels(
+                [
+                    (
+                        "Rating over a player's games",
+                        chart("rating over games", lines, axes=("games of the player", "rating")),
+                    )
+                ],
+                legend=legend,
+            )
+        )
     return blocks

@@ -38,7 +38,7 @@ def time(comparison: GroupComparison) -> Section:
     rows = [[run.name, *_row_of(run)] for run in runs if run.curves]
     if rows:
         head = ["run", "frames", "wall clock", "CPU time", "CPUs busy", "frames/s", "evaluating"]
-        blocks.append(DataTable(head, rows, fold=None if len(rows) <= _MOST else "Every run"))
+        blocks.append(DataTable(head, rows, fold=None if len(rows) <= _MOST else "Every run", named=True))
     metrics = dict.fromkeys(
         name
         for run in runs

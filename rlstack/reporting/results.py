@@ -12,7 +12,7 @@ from rlstack.evaluation.statistics import bootstrap_interval, iqm
 
 from .blocks import Block, DataTable, Drawing, Panels, Paragraphs, Section, duration, interval, number
 from .charts import parallel
-from .curves import FIRST, SINGLE, panels
+from .curves import FIRST, SINGLE, other_rewards, panels
 from .differences import GroupComparison, RunGroup, returns_of, written
 from .runs import CPU_SECONDS, StoredEvaluation, StoredRun
 
@@ -23,7 +23,8 @@ def results(comparison: GroupComparison) -> Section:
     """Curves of the scores, and tables."""
     blocks: list[Block] = []
     if drawn := panels(comparison, comparison.first):
-        blocks.append(Panels(drawn, legend=comparison.legend, caption=_told(comparison), big=True))
+        caption = " ".join(filter(None, (_told(comparison), other_rewards(comparison))))
+        blocks.append(Panels(drawn, legend=comparison.legend, caption=caption, big=True))
     if comparison.metric is not None:
         blocks += _compared(comparison)
     blocks += _judged(comparison)
@@ -44,7 +45,17 @@ def _compared(comparison: GroupComparison) -> Iterator[Block]:
     if len(comparison.runs) == 1:
         return
     keys = list(groups[0].values)
-    head = [*(keys or ["runs"]), "seeds", "mean", "IQM", "95 % interval", "least", "most", "frames", "CPU time a run"]
+    head = [
+        *(keys or ["runs"]),
+        "seeds",
+        "mean",
+        "IQM",
+        "95 % interval",
+        "minimum",
+        "maximum",
+        "frames",
+        "CPU time a run",
+    ]
     rows = [_row(comparison, group, keys) for group in groups]
     kinds = sorted({score.kind for score in comparison.scores.values() if score is not None})
     caption = f"{metric} at the end of each run, best mean first. Intervals: {'; '.join(kinds)}."
@@ -141,7 +152,7 @@ def _spread(evaluation: StoredEvaluation) -> DataTable | None:
         ends = [number(float(value)) for value in np.quantile(values, (0, 0.25, 0.5, 0.75, 1))]
         rows.append([name, number(len(values)), number(float(np.mean(values))), number(iqm(values)), spread, *ends])
     head = ["level", "episodes", "mean return", "IQM", "95 % interval"]
-    head += ["least", "quartile", "median", "quartile", "most"]
+    head += ["minimum", "lower quartile", "median", "upper quartile", "maximum"]
     caption = "Returns of these episodes; the interval is a bootstrap of their interquartile mean (IQM)."
     return DataTable(head, rows, caption=caption) if rows else None
 
@@ -153,10 +164,9 @@ def _all_runs(runs: Sequence[StoredRun]) -> DataTable:
         values = {key.removeprefix("eval/"): run.last(key) for key in run.curves if key.startswith("eval/")}
         frames = f"{run.frames:,}" + ("" if run.complete else " (incomplete)")
         rows.append([run.name, str(run.seed), frames, *(_cell(values, name) for name in names)])
-    head = ["run", "seed", "frames", *names]
-    return DataTable(
-        head, rows, caption="The last evaluation of every run.", fold=None if len(runs) < 13 else "Every run"
-    )
+    fold = None if len(runs) < 13 else "Every run"
+    caption = "The last evaluation of every run."
+    return DataTable(["run", "seed", "frames", *names], rows, caption=caption, fold=fold, named=True)
 
 
 def _later(entries: Sequence[tuple[StoredRun, StoredEvaluation]]) -> DataTable:
@@ -167,7 +177,7 @@ def _later(entries: Sequence[tuple[StoredRun, StoredEvaluation]]) -> DataTable:
             cells = [run.name, entry.name, str(level.get("level", "")), number(_figure(level.get("episodes")))]
             rows.append(cells + [_cell(level, name) for name in names])
     caption = "Evaluations made by rlstack.evaluate."
-    return DataTable(["run", "evaluation", "level", "episodes", *names], rows, text=3, caption=caption)
+    return DataTable(["run", "evaluation", "level", "episodes", *names], rows, text=3, caption=caption, named=True)
 
 
 def _games(entries: Sequence[tuple[StoredRun, StoredEvaluation]]) -> DataTable:
@@ -179,7 +189,7 @@ def _games(entries: Sequence[tuple[StoredRun, StoredEvaluation]]) -> DataTable:
             told = [win_rate(rates), number(_figure(row.get("elo_after")))]
             rows.append([run.name, entry.name, str(row.get("opponent", "")), *counts, *told])
     head = ["run", "evaluation", "opponent", "games", "won", "drawn", "lost", "of decided, 95 %", "rating"]
-    return DataTable(head, rows, text=3, caption="Games against opponents.")
+    return DataTable(head, rows, text=3, caption="Games against opponents.", named=True)
 
 
 def win_rate(rates: Sequence[float | None]) -> str:

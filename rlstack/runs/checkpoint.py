@@ -147,7 +147,7 @@ def write_checkpoint(path: Path, state: dict[str, Any], frames: int) -> None:
     """
     state = to_saveable(state)
     head = {"format": FORMAT, "version": VERSION, "frames": frames}
-    write_tensors(path, {**head, "state": state, "digest": _digest(state)})
+    write_tensors(path, {**head, "state": state, "digest": content_digest(state)})
 
 
 def write_tensors(path: Path, content: dict[str, Any]) -> None:
@@ -222,19 +222,30 @@ def to_saveable(value: Any, where: str = "state") -> Any:
 def state_digest(state: dict[str, Any]) -> str:
     """SHA-256 of what decides how an agent acts and learns on, to the last bit of every tensor.
 
-    That is the frames, the agent, its memory, the worlds, the curriculum, the random generators, and whether imitation
-    is done. How often a run was evaluated, logged or interrupted makes no difference.
+    That is the frames, the agent, its memory or data, the worlds, the curriculum, the random generators, and whether
+    imitation is done. How often a run was evaluated, logged or interrupted makes no difference.
 
     Example:
         >>> state_digest(read_checkpoint(Path("runs/a/checkpoints/best.pt")))
     """
-    return _digest({key: state[key] for key in _DECIDING if key in state})
+    return content_digest({key: state[key] for key in _DECIDING if key in state})
 
 
-_DECIDING = ("frames", "imitated", "agent", "replay", "env", "other_ranks", "other_ranks_env", "curriculum", "rng")
+_DECIDING = (
+    "frames",
+    "imitated",
+    "agent",
+    "replay",
+    "data",
+    "env",
+    "other_ranks",
+    "other_ranks_env",
+    "curriculum",
+    "rng",
+)
 
 
-def _digest(state: Any) -> str:
+def content_digest(state: Any) -> str:
     """SHA-256 of nested containers, their keys and types, and all bytes of their tensors."""
     digest = hashlib.sha256()
 
@@ -293,7 +304,7 @@ def _verify_records(path: Path) -> None:
 def _verify_content(path: Path, state: dict[str, Any], digest: Any) -> None:
     """Compares what was read with the digest of what was written: a zip has tables that no checksum covers."""
     try:
-        sound = _digest(state) == digest
+        sound = content_digest(state) == digest
     except Exception:  # of tensors that no checkpoint holds
         sound = False
     if not sound:

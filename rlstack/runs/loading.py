@@ -11,17 +11,22 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 from tensordict.nn import TensorDictModuleBase
+from torch import Tensor
 from torchrl.envs import EnvBase
 
 from rlstack.agents import Agent, Interface, build_agent
 from rlstack.agents.interface import difference
 from rlstack.config import ConfigError, build, to_plain
+from rlstack.config.earlier import renewed
 from rlstack.config.errors import nearest_path
 from rlstack.config.named_code import check_named, granting
+from rlstack.config.overrides import override
+from rlstack.files.safe_load import load_tensors
 
 from .checkpoint import BEST, CheckpointError, CheckpointStore, read_checkpoint
 from .run_directory import RunDirectory, refuse_finished
 from .worlds import build_world, choose_device
+from .zoo import PREFIX, zoo_file
 
 
 @dataclass
@@ -57,7 +62,7 @@ def load(
     """Loads a run's agent.
 
     Args:
-        path: a run directory, or a checkpoint file.
+        path: a run directory, a checkpoint file, or ``zoo:<name>``.
         device: where its networks are put.
         which: of a run directory: ``"latest"`` or ``"best"`` (highest evaluated success, or return).
         agent: values that replace the run's own in the agent's configuration, such as how it acts (``cvar``).
@@ -94,7 +99,8 @@ def _load(path: Path, device: torch.device | str, which: str, agent: Mapping[str
     env = build_world(config["env"], num_worlds=1)
     loaded = build_agent(changed, env, config["total_frames"], choose_device(str(device)))
     try:
-        loaded.load_state_dict(state["agent"])
+        acts_only = state["agent"].get("optimizers") == {}  # of the zoo
+        (loaded.load_networks if acts_only else loaded.load_state_dict)(state["agent"])
         loaded.begin_episodes()  # those of the run go on only where the run does
     except MISFITS as error:
         what = f"the agent with {overrides(given)}" if given else "this version of the agent"
@@ -105,7 +111,7 @@ def _load(path: Path, device: torch.device | str, which: str, agent: Mapping[str
 
 SHAPING = (
     *("inputs", "self_features", "object_features", "hidden", "critic_hidden", "shared_layers", "activation"),
-    *("layer_norm", "join", "recurrent", "encoders"),
+    *("layer_norm", "join", "recurrent", "encoders", "network", "network_options"),
     *("squash", "dueling", "critic", "num_atoms", "value_min", "value_max", "normalize_observations"),
 )
 """Keys of an agent's configuration on which its networks depend."""
@@ -136,19 +142,35 @@ def run_policy(path: str, env: EnvBase, which: str = "latest", explore: bool = F
     return agent.policy(explore=explore)
 
 
+def zoo_policy(name: str, env: EnvBase, explore: bool = False) -> TensorDictModuleBase:
+    """The policy of an agent that comes with rlstack, see :func:`rlstack.agents.foreign.load_policy`."""
+    return run_policy(f"{PREFIX}{name}", env, explore=explore)
+
+
 def initialise(agent: Agent, path: str | Path) -> None:
     """Gives an agent the networks and targets of a checkpoint; its optimisers, counters and schedules stay new.
+
+    Networks of the user's own may also take weights from a file of ``torch.save``, see :meth:`Agent.take_weights`.
 
     Raises:
         ConfigError: no sound checkpoint, or networks that do not fit; it says what to give for them to fit.
     """
+    weights = _weights_alone(Path(path))
+    if weights is not None and agent.own.roles:
+        try:
+            agent.take_weights(weights)
+        except MISFITS as error:
+            if isinstance(error, ConfigError):
+                raise
+            raise ConfigError(f"init: the weights of {path} do not fit agent.network ({brief(error)})") from None
+        return
     try:
         file = checkpoint_file(Path(path), "latest")
         state = read_agent(file)
     except (CheckpointError, ConfigError) as error:
         raise ConfigError(f"init: {str(error).removeprefix('checkpoint: ')}") from None
     ours, theirs = to_plain(agent.config), state["config"]["agent"]
-    if ours["algorithm"] != theirs["algorithm"]:
+    if _family(ours["algorithm"]) != _family(theirs["algorithm"]):
         raise ConfigError(f"init: {file} holds an agent={theirs['name']}, not agent={ours['name']}")
     theirs = _filled_up(theirs, type(agent.config))
     both = [key for key in SHAPING if key in ours and key in theirs]
@@ -165,6 +187,21 @@ def initialise(agent: Agent, path: str | Path) -> None:
         agent.begin_episodes()
     except MISFITS as error:
         raise ConfigError(f"init: the networks of {file} do not fit this agent and env ({brief(error)})") from None
+
+
+def _family(algorithm: str) -> str:
+    """The algorithm of which another one may be the published variant, with the same networks."""
+    return algorithm.removesuffix("_published")
+
+
+def _weights_alone(path: Path) -> Mapping[str, Any] | None:
+    """The state dict, or several by role, of a file that is no checkpoint of rlstack; None of any other."""
+    try:
+        content = load_tensors(path) if path.is_file() else None
+    except (OSError, ValueError):
+        return None
+    plain = isinstance(content, Mapping) and content and all(isinstance(v, Tensor | Mapping) for v in content.values())
+    return content if plain else None
 
 
 def unfinished(checkpoints: CheckpointStore, total_frames: int, last_frame: int) -> dict[str, Any] | None:
@@ -207,7 +244,7 @@ def read_agent(file: Path) -> dict[str, Any]:
 
     Raises:
         CheckpointError: not a sound checkpoint, or one of something else.
-        ConfigError: it names code that the user has not allowed.
+        ConfigError: it names code that the user has not allowed, or has options that this version cannot follow.
     """
     state = read_checkpoint(file)
     check_named(state, file)
@@ -217,7 +254,7 @@ def read_agent(file: Path) -> dict[str, Any]:
             value = value.get(key) if isinstance(value, dict) else None
         if not isinstance(value, kind) or isinstance(value, bool):
             raise CheckpointError(f"{file}: not a checkpoint of a trained agent, it lacks {'.'.join(keys)}")
-    return state
+    return {**state, "config": renewed(state["config"])}
 
 
 def brief(error: Exception) -> str:
@@ -228,15 +265,7 @@ def brief(error: Exception) -> str:
 
 def overrides(values: Mapping[str, Any]) -> str:
     """An agent's keys and values as on a shell's command line."""
-
-    def written(value: Any) -> str:
-        if isinstance(value, list | tuple):
-            return f"[{','.join(map(written, value))}]"
-        if isinstance(value, Mapping):
-            return "{" + ",".join(f"{key}:{written(entry)}" for key, entry in value.items()) + "}"
-        return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-
-    return " ".join(shlex.quote(f"agent.{key}={written(value)}") for key, value in values.items())
+    return " ".join(shlex.quote(override(f"agent.{key}", value)) for key, value in values.items())
 
 
 def checkpoint_file(path: Path, which: str) -> Path:
@@ -245,6 +274,8 @@ def checkpoint_file(path: Path, which: str) -> Path:
     Raises:
         ConfigError: there is none, or no such choice.
     """
+    if str(path).startswith(PREFIX):
+        return zoo_file(str(path))
     if path.is_file():
         return path
     if not path.is_dir():

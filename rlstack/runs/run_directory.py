@@ -18,8 +18,11 @@ from omegaconf import OmegaConf
 from envs.whole_files import write_text
 from rlstack.config import ConfigError
 from rlstack.config.bounded_yaml import read_text
+from rlstack.config.earlier import renewed
 from rlstack.config.errors import nearest_path
 from rlstack.config.named_code import check_named
+
+from .zoo import PREFIX, zoo_file
 
 if TYPE_CHECKING:
     from .checkpoint import CheckpointStore
@@ -104,10 +107,11 @@ class RunDirectory:
             write_text(self.path / CONFIG, text)
 
     def read_config(self) -> dict[str, Any]:
-        """The stored configuration.
+        """The stored configuration, in the options of this version.
 
         Raises:
-            ConfigError: the file is not readable as yaml, or names code that the user has not allowed.
+            ConfigError: the file is not readable as yaml, names code that the user has not allowed, or has options of
+                an earlier version that this one cannot follow.
         """
         try:
             config = OmegaConf.to_container(OmegaConf.create(read_text(self.path / CONFIG)))
@@ -116,7 +120,7 @@ class RunDirectory:
         if not isinstance(config, dict):
             raise ConfigError(f"{self.path / CONFIG}: not a configuration")
         check_named(config, self.path / CONFIG)
-        return {str(key): value for key, value in config.items()}
+        return renewed({str(key): value for key, value in config.items()})
 
 
 def refuse_finished(frames: int, total_frames: int, last_frame: int) -> None:
@@ -159,6 +163,23 @@ def taken(path: Path | str) -> Iterator[None]:
                 os.rmdir(path)
     finally:
         os.close(descriptor)
+
+
+def is_taken(path: Path | str) -> bool:
+    """True while a process trains in this folder, as far as its file system has locks; see :func:`taken`."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def make_folder(path: Path, key: str) -> Path:
@@ -208,7 +229,8 @@ def make_first_free(path: Path, key: str) -> Path:
 
 
 def named(path: str, key: str) -> str:
-    """A run directory or a checkpoint as the user named it; of ``latest`` the run, which the first process also prints.
+    """A run directory or a checkpoint as the user named it; of ``zoo:<name>`` its file, of ``latest`` the run, which
+    the first process also prints.
 
     That is the run below ``runs/`` whose last checkpoint is the newest.
 
@@ -219,6 +241,8 @@ def named(path: str, key: str) -> str:
     Raises:
         ConfigError: there is no such run.
     """
+    if path.startswith(PREFIX):
+        return str(zoo_file(path))
     if path != LATEST:
         return path
     files = (file for file in Path("runs").rglob("checkpoints/[!.]*.pt") if (file.parents[1] / CONFIG).is_file())

@@ -51,6 +51,17 @@ def rng_untouched() -> Iterator[None]:
 
 
 @contextmanager
+def surroundings_untouched() -> Iterator[None]:
+    """Puts all random generators and torch's number of threads back as they were."""
+    threads = torch.get_num_threads()
+    try:
+        with rng_untouched():
+            yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+@contextmanager
 def own_randomness(seed: int) -> Iterator[None]:
     """Seeds torch's global generators inside, for policies that draw, and puts them back as they were afterwards."""
     gpus = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()

@@ -40,6 +40,7 @@ RESUMABLE = (
     "device",
     "notify",
     "imitation.only",
+    "data",
     "resume",
     "allow",
 )
@@ -210,11 +211,12 @@ class TrainConfig:
     """One run. ``agent`` and ``env`` are checked by the agent's and the world's own types.
 
     ``compile`` and ``cudagraphs`` are told of in :mod:`rlstack.training.acceleration`.
-    ``init`` is a checkpoint whose agent's networks a new run starts from; without a ``curriculum`` the world is as its
-    options say all the time. ``debug`` is a number of frames, or whether it is to be the usual one, see
-    :func:`rlstack.train.debugged`. ``until`` is where the run stops with a checkpoint, to be resumed: schedules go by
-    ``total_frames``. ``log_every``, ``eval.every`` and ``checkpoint.every`` may be given as shares of ``total_frames``;
-    here they are frames. ``notify`` is the address of a webhook, and a secret: no file of a run has it.
+    ``init`` is a checkpoint whose agent's networks a new run starts from; ``data`` is what an offline run learns from
+    (:mod:`rlstack.training.offline`); without a ``curriculum`` the world is as its options say all the time.
+    ``debug`` is a number of frames, or whether it is to be the usual one, see :func:`rlstack.train.debugged`. ``until``
+    is where the run stops with a checkpoint, to be resumed: schedules go by ``total_frames``. ``log_every``,
+    ``eval.every`` and ``checkpoint.every`` may be given as shares of ``total_frames``; here they are frames.
+    ``notify`` is the address of a webhook, and a secret: no file of a run has it.
     ``allow`` is code that files may name, see :mod:`rlstack.config.named_code`; only that of the command line counts.
     """
 
@@ -234,6 +236,7 @@ class TrainConfig:
     debug: bool | Whole
     imitation: ImitationConfig
     init: str | None = None
+    data: str | None = None
     compile: bool | Literal["auto"] = False
     cudagraphs: bool | Literal["auto"] = "auto"
     curriculum: CurriculumConfig | None = None
@@ -258,7 +261,7 @@ class TrainConfig:
         for name, kind in _OF_EVERY_WORLD.items():
             if self.env.get(name) is not None:
                 convert(kind, self.env[name], f"env.{name}")
-        for name in ("run_dir", "resume", "init"):
+        for name in ("run_dir", "resume", "init", "data"):
             if getattr(self, name) == "":
                 raise ValueError(f"{name}: '' names no folder, give null or a path")
 
@@ -287,3 +290,34 @@ def with_length(plain: Mapping[str, Any]) -> dict[str, Any]:
     raise ConfigError(
         f"total_frames: how long shall this run be? env={env} has no length of its own, give total_frames=1e5, say"
     )
+
+
+def offline_options(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration of a run with ``data``: an update for every batch that is drawn, and few worlds.
+
+    Raises:
+        ConfigError: what an offline run cannot have.
+    """
+    agent, env = dict(plain["agent"]), dict(plain["env"])
+    for key, value in (("curriculum", plain.get("curriculum")), ("env.opponents", env.get("opponents"))):
+        if value is not None:
+            raise ConfigError(f"data: no world is stepped, set {key}=null")
+    if any(plain["imitation"].get(key) is not None for key in ("expert", "episodes")):
+        raise ConfigError("data: give imitation or data, not both; agent=bc clones data")
+    if plain["collector"].get("backend", "direct") != "direct":
+        raise ConfigError("data: nothing is collected, set collector=default")
+    if agent.get("parameters", "shared") != "shared":
+        raise ConfigError("data: the learners of two sides share no data, set agent.parameters=shared")
+    if agent.get("correction") == "retrace":
+        raise ConfigError("data: recorded decisions do not say how probable they were, set agent.correction=none")
+    if agent.get("batch_size") is None:
+        raise ConfigError(f"data: {needs_memory(agent.get('name'))}")
+    agent |= {"frames_per_update": agent["batch_size"], "learning_starts": 0, "random_frames": 0}
+    few = {"num_worlds": 2, "num_envs": 2, "workers": 0, "compiled": False}
+    env |= {key: value for key, value in few.items() if env.get(key) is not None}
+    return {**plain, "agent": agent, "env": env}
+
+
+def needs_memory(name: Any) -> str:
+    """Says why an agent cannot learn from recorded data."""
+    return f"agent={name} learns from fresh rollouts alone; choose one with a replay memory: iql, cql, td3_bc, bc, sac"

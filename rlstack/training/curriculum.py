@@ -11,10 +11,10 @@ import torch
 from tensordict import TensorDictBase
 from torchrl.envs import EnvBase
 
-from envs.whole_files import replacing
 from envs.world import hooks_of
 from rlstack.config import ConfigError
 from rlstack.config.errors import did_you_mean
+from rlstack.evaluation.figures import saved_figure
 from rlstack.play.versus import Versus
 
 from .hooks import Hook
@@ -293,28 +293,24 @@ def save_curriculum(run: Path, names: Sequence[str] = ()) -> Path | None:
 
     Returns the file, or None for a run without a curriculum.
     """
-    from matplotlib.figure import Figure  # slow to import, and not always wanted
-
     curves = {name: read_curve(run / METRICS_FILE, name) for name in (STAGE, *SHOWN)}
     stages = curves[STAGE]
     if not stages:
         return None
     below = next((name for name in SHOWN if curves[name]), None)
-    figure = Figure(figsize=(8, 5 if below else 3), layout="constrained")
-    axes = figure.subplots(2 if below else 1, 1, sharex=True, squeeze=False)[:, 0]
-    _draw_stages(axes[0], stages, names)
-    if below is not None:
-        axes[1].plot(*zip(*curves[below], strict=True), color=_BLUE, linewidth=1.2)
-        axes[1].set_ylabel(below.removeprefix("train/"))
-        if below == SHOWN[0]:
-            axes[1].set_ylim(-0.02, 1.02)
-        for frames, _ in advances(stages):
-            axes[1].axvline(frames, color=_GREY, linewidth=0.6, linestyle=":")
-    axes[-1].set_xlabel("frames")
-    for axis in axes:
-        axis.spines[["top", "right"]].set_visible(False)
-    with replacing(run / PICTURE) as (partial,):
-        figure.savefig(partial, dpi=120)
+    with saved_figure(
+        run / PICTURE, f"Curriculum of {run.name}", 2 if below else 1, 1, (8, 2.7), sharex=True
+    ) as panels:
+        _draw_stages(panels[0], stages, names)
+        if below is not None:
+            panels[1].plot(*zip(*curves[below], strict=True), color=_BLUE, linewidth=1.2)
+            share = below == SHOWN[0]
+            panels[1].set(ylabel="success, share of episodes" if share else "return per episode")
+            if share:
+                panels[1].set_ylim(-0.02, 1.02)
+            for frames, _ in advances(stages):
+                panels[1].axvline(frames, color=_GREY, linewidth=0.6, linestyle=":")
+        panels[-1].set_xlabel("frames")
     return run / PICTURE
 
 
@@ -323,7 +319,7 @@ def _draw_stages(axis: Any, stages: Curve, names: Sequence[str]) -> None:
     axis.step(*zip(*points, strict=True), where="post", color=_BLUE, linewidth=1.6)
     top = max(len(names) - 1, int(max(stage for _, stage in points)))
     axis.set_yticks(range(top + 1), [names[k] if k < len(names) else str(k) for k in range(top + 1)])
-    axis.set_ylim(-0.3, top + 0.3)
+    axis.set(ylim=(-0.3, top + 0.3), ylabel="stage")
 
 
 def advances(stages: Curve) -> Curve:

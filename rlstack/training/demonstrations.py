@@ -1,33 +1,26 @@
 """Recorded decisions to imitate: gathered with a policy, kept in files of plain arrays, and split for cloning.
 
 A file is an ``.npz`` without pickles: ``observation [N, ...]``, or ``observation/<leaf>`` of a structured one,
-``action [N, ...]`` as the world takes it, and ``action_mask [N, n]`` where the world has one. Recorded episodes from
-elsewhere, such as MarineNav's ``evaluations.npz``, are read, too.
+``action [N, ...]`` as the world takes it, and ``action_mask [N, n]`` where the world has one. Files of transitions
+(:mod:`rlstack.data.recordings`) hold these, too, and recorded episodes from elsewhere, such as MarineNav's
+``evaluations.npz``, are read as well.
 """
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
-from torchrl.data import Composite
 from torchrl.envs import EnvBase
 
-from envs.bounded_files import check_archive
-from envs.whole_files import replacing
 from envs.working import working
 from envs.world import MEMORY
 from rlstack.agents.base import Agent
-from rlstack.agents.fit import check_bounds
-from rlstack.agents.foreign import recording_reader
 from rlstack.agents.interface import MASK, Interface
 from rlstack.agents.recurrent import Recurrent
 from rlstack.agents.recurrent_policy import RecurrentPolicy
@@ -35,9 +28,9 @@ from rlstack.config import ConfigError
 from rlstack.data import cut, episode_starts
 from rlstack.data.collector import make_collector
 from rlstack.data.flatten import flatten_agents
-from rlstack.files.safe_load import load_arrays
+from rlstack.data.recordings import save_arrays
 
-Arrays = dict[str, NDArray[Any]]
+from .recorded import read_file
 
 UNORDERED = "imitation: an agent with a memory needs decisions in their order: an expert, or sequences, not a file"
 HELD_OUT = 10
@@ -115,10 +108,8 @@ def save_demonstrations(path: str | Path, sequences: TensorDictBase | Sequence[T
         >>> save_demonstrations("demonstrations.npz", batches)
     """
     batches = [sequences] if isinstance(sequences, TensorDictBase) else list(sequences)
-    data: Any = torch.cat([decisions(batch).detach().cpu() for batch in batches])
-    arrays: Any = {key: value.numpy() for key, value in data.flatten_keys("/").items()}
-    with replacing(path) as (partial,), partial.open("wb") as file:
-        np.savez_compressed(file, **arrays)
+    data: Any = torch.cat([decisions(batch) for batch in batches])
+    save_arrays(path, data)
 
 
 def read_demonstrations(path: str | Path, interface: Interface, device: torch.device | str = "cpu") -> TensorDict:
@@ -129,64 +120,7 @@ def read_demonstrations(path: str | Path, interface: Interface, device: torch.de
     Raises:
         ConfigError: no such file, not such a file, or observations or actions of another world.
     """
-    try:
-        check_archive(path)
-        with zipfile.ZipFile(path) as archive:
-            members = set(archive.namelist())
-        arrays = (recording_reader(members) or load_arrays)(path)
-    except FileNotFoundError:
-        raise ConfigError(f"{path} does not exist") from None
-    except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
-        raise ConfigError(f"{path} cannot be read as recorded episodes ({error})") from None
-    try:
-        return _fitted(arrays, interface).to(device)
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from None
-
-
-def _fitted(arrays: Arrays, interface: Interface) -> TensorDict:
-    """The arrays ``[N, ...]`` as a batch ``[N]``, known to fit a world."""
-    if isinstance(interface.action, Composite):
-        raise ConfigError(f"it holds one array of actions, the world has {interface.describe_action()}")
-    specs: dict[str, Any] = {"observation": interface.observation, "action": interface.action}
-    if isinstance(interface.observation, Composite):
-        leaves = interface.observation.items(include_nested=True, leaves_only=True)
-        named = {"/".join(key) if isinstance(key, tuple) else key: leaf for key, leaf in leaves}
-        specs = {**{f"observation/{name}": leaf for name, leaf in named.items()}, "action": interface.action}
-    data = {name: _leaf(arrays, name, spec.shape, spec.dtype) for name, spec in specs.items()}
-    if interface.masked:
-        data[MASK] = _leaf(arrays, MASK, (sum(interface.choices or ()),), torch.bool)
-    lengths = sorted({len(value) for value in data.values()})
-    if len(lengths) > 1:
-        raise ConfigError(f"arrays of different lengths: {', '.join(map(str, lengths))}")
-    _check_actions(data["action"], interface)
-    batch: TensorDict = TensorDict(data, [lengths[0]]).unflatten_keys("/")
-    return batch.auto_batch_size_(1)
-
-
-def _leaf(arrays: Arrays, name: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    if name not in arrays:
-        raise ConfigError(f"{name} is missing, it holds {', '.join(sorted(arrays)) or 'nothing'}")
-    array = arrays[name]
-    if name == "action" and dtype.is_floating_point != (array.dtype.kind == "f"):
-        raise ConfigError(f"action is {array.dtype}, the world takes {dtype}")
-    if array.shape[1:] != tuple(shape) or array.ndim == 0 or array.dtype.kind not in "biuf":
-        wanted = ", ".join(map(str, ("N", *shape)))
-        raise ConfigError(f"{name} is {array.dtype} {list(array.shape)}, the world has [{wanted}]")
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
-        raise ConfigError(f"{name} is not finite everywhere")
-    return torch.from_numpy(np.ascontiguousarray(array)).to(dtype)
-
-
-def _check_actions(action: Tensor, interface: Interface) -> None:
-    if not len(action):
-        raise ConfigError("there is nothing in it")
-    if interface.choices is None:
-        check_bounds(action, interface.action, "action")
-        return
-    parts = action.reshape(len(action), -1)
-    if bool(((parts < 0) | (parts >= parts.new_tensor(interface.choices))).any()):
-        raise ConfigError(f"actions up to {int(parts.max())}, the world has {interface.describe_action()}")
+    return read_file(path, interface).to(device)
 
 
 # -- what is learned, and what is held out -----------------------------------------------------------------------

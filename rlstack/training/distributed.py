@@ -2,7 +2,8 @@
 
 Each rank has worlds, replay memory and random numbers of its own, a share of ``env.num_worlds``, of the batch sizes and
 of the replay capacity. Frames are counted over all ranks, gradients and reports are averaged at every optimiser step,
-running statistics and episodes are merged. The first rank alone evaluates, logs and writes the run. See the README.
+running statistics and episodes are merged. The first rank alone evaluates, logs and writes the run.
+See the README of this folder.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from torchrl.envs import EnvBase
 
 from envs.world import World
 from rlstack.agents import Agent
+from rlstack.agents.split import Split
 from rlstack.config import ConfigError
 from rlstack.config.errors import RunError
 from rlstack.data.messages import from_file, to_file
@@ -154,7 +156,7 @@ class Ranks:
                 module.gather = self.gather
         for optimizer in agent.optimizers.values():
             optimizer.mean = self.mean
-        for part in getattr(agent, "parts", [agent]):
+        for part in agent.parts if isinstance(agent, Split) else [agent]:
             part.least = self.least
 
     # -- checkpoint ------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Versions, machine, commit and command of a run: ``environment.json``, with an entry for every start."""
+"""Versions, machine, commit, command and end of a run: ``environment.json``, with an entry for every start."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ import platform
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from envs.whole_files import write_json
+from rlstack.config.errors import RunError
 
 ENVIRONMENT = "environment.json"
 PACKAGES = ("torch", "torchrl", "tensordict", "gymnasium", "numpy", "hydra-core")
@@ -20,13 +23,40 @@ PACKAGES = ("torch", "torchrl", "tensordict", "gymnasium", "numpy", "hydra-core"
 
 def record_environment(run: Path) -> None:
     """Adds this process to ``environment.json``; a file that is damaged begins anew."""
-    path = run / ENVIRONMENT
+    write_json(run / ENVIRONMENT, [*_entries(run), environment()])
+
+
+@contextmanager
+def end_recorded(run: Path) -> Iterator[None]:
+    """Adds to this process's entry of ``environment.json`` when, how and why the work within the context ended.
+
+    The entry's ``ended`` holds ``time``, ``how`` (``stopped`` in good order, ``interrupted`` or ``failed``) and
+    ``why``, the first line of the error. A process that is killed leaves none.
+    """
+    how, why = "stopped", ""
     try:
-        before = json.loads(path.read_text(encoding="utf-8"))
+        yield
+    except BaseException as error:
+        how = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+        lines = str(error).strip().splitlines()
+        why = " ".join([*([] if isinstance(error, RunError) else [type(error).__name__]), *lines[:1]])
+        raise
+    finally:
+        *before, last = _entries(run) or [{}]
+        with suppress(OSError):  # a full disk is told of by the error that ends the run
+            write_json(run / ENVIRONMENT, [*before, {**last, "ended": {"time": _now(), "how": how, "why": why}}])
+
+
+def _entries(run: Path) -> list[Any]:
+    try:
+        found = json.loads((run / ENVIRONMENT).read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        before = []
-    entries = [*(before if isinstance(before, list) else []), environment()]
-    write_json(path, entries)
+        return []
+    return found if isinstance(found, list) else []
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def environment() -> dict[str, Any]:
@@ -36,7 +66,7 @@ def environment() -> dict[str, Any]:
     torch = sys.modules.get("torch")
     gpu = torch.cuda.get_device_name() if torch is not None and torch.cuda.is_available() else None
     return {
-        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "started": _now(),
         "command": sys.orig_argv[1:],
         "versions": {"rlstack": __version__, "python": platform.python_version()} | _versions(),
         "system": f"{platform.system()} {platform.machine()}",

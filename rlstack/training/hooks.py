@@ -34,7 +34,7 @@ class Hook:
         ...     def on_evaluation(self, training, evaluation, is_best):
         ...         if evaluation.summary()["eval/return"] > 475:
         ...             training.finish()
-        >>> train(config, hooks=[EarlyStop()])
+        >>> rlstack.train(agent="ppo", env="cartpole", hooks=[EarlyStop()])
     """
 
     name = ""

@@ -27,7 +27,7 @@ from rlstack.agents.off_policy import OffPolicy
 from rlstack.agents.optimizer import Info, Optimizer
 from rlstack.agents.recurrent import Recurrent
 from rlstack.config import ConfigError
-from rlstack.play.versus import ScriptedPolicy, scripted_policy
+from rlstack.play.versus import ScriptedPolicy, own_policy
 from rlstack.runs.seeding import rng_untouched
 from rlstack.runs.worlds import build_world
 
@@ -132,8 +132,9 @@ def expert_policy(
     Raises:
         ConfigError: no such expert, or one that cannot act in this env.
     """
-    own = scripted_policy(env, expert) if isinstance(expert, str) and not options else expert
-    if isinstance(own, ScriptedPolicy):  # knows its world by the state it is in: before a reset there is none
+    if isinstance(expert, ScriptedPolicy):  # knows its world by the state it is in: before a reset there is none
+        return expert
+    if isinstance(expert, str) and not options and (own := own_policy(env, expert)) is not None:
         return own
     who = str(expert) if isinstance(expert, str | Path) else type(expert).__name__
     try:

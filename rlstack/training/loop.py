@@ -14,7 +14,7 @@ import torch
 from tensordict import TensorDictBase
 
 from envs import world_hooks
-from envs.compilation import telling
+from envs.compilation import telling, under_way
 from envs.working import Work, following
 from envs.world import hooks_of
 from rlstack.agents import build_agent
@@ -154,7 +154,7 @@ class Training:
             for batch in self._batches(self.collector):
                 sequences = flatten_agents(batch, self.agent.interface.group)
                 self.previous = self.frames
-                (found,) = self.ranks.sum(count_frames(batch, sequences, self.config.collector.count))
+                (found,) = self.ranks.sum(self._count(batch, sequences))
                 self.frames += int(found)
                 try:
                     self._call("on_collected", batch, sequences)
@@ -203,7 +203,9 @@ class Training:
                 restore_rng(self._pending_rng)
             self.logger = stack.enter_context(MetricLogger(self.run.path, c.logger, self.raw_config))
             self.logger.truncate_after(self.frames)  # rows of a future that a resumed run has left behind
-            self.progress = Progress(self.last_frame, start_frames=self.frames, start_updates=self.agent.updates)
+            self.progress = Progress(
+                self.last_frame, start_frames=self.frames, start_updates=self.agent.updates, compiling=under_way
+            )
             stack.callback(self.progress.close)
             for note in self.acceleration.notes:
                 self.event(note)
@@ -221,6 +223,12 @@ class Training:
         batches = iter(collector)
         while self.frames < self.last_frame:
             yield next(batches)
+
+    def _count(self, batch: TensorDictBase, sequences: TensorDictBase) -> int:
+        """Frames of this process in a batch; of an offline run the transitions that are drawn for it."""
+        if self.config.data is not None:
+            return int(self.collector.frames)
+        return count_frames(batch, sequences, self.config.collector.count)
 
     def _call(self, event: str, *arguments: Any) -> None:
         for hook in self.hooks:
@@ -309,6 +317,7 @@ class Training:
         is_best = rank > self.best_rank and rank[0] > -math.inf
         self.best_rank = max(rank, self.best_rank)
         self.log(summary)
+        self.progress.update(self.frames, summary)
         self.event(f"evaluation at {self.frames:,} frames: {evaluation.in_words()}")
         self._call("on_evaluation", evaluation, is_best)
         return is_best
@@ -335,7 +344,7 @@ class Training:
         } | {hook.name: hook.state_dict() for hook in self.hooks if hook.name}
         if len(worlds) > 1:
             state["other_ranks_env"] = worlds[1:]
-        if self.config.checkpoint.replay:
+        if self.config.checkpoint.replay and self.config.data is None:
             state["replay"] = self.agent.replay_state()
         if not self.ranks.join_states(state):
             return self.run.path

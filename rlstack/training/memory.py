@@ -114,11 +114,12 @@ def needs(config: TrainConfig) -> list[Need]:
     ]
     on_disk = (agent.get("replay") or {}).get("storage") == "LazyMemmapStorage"
     if isinstance(capacity := agent.get("buffer_size"), int | float) and not on_disk:
-        twice = 1 if agent.get("recurrent") else 2  # what follows is stored too, but within sequences
+        # What follows is stored too, but within sequences; with Retrace that of every step of a return.
+        states = 1 if agent.get("recurrent") else 1 + agent["n_step"] if agent.get("correction") == "retrace" else 2
         where = agent.get("replay_device")
         allowed = "null, cpu, cuda, cuda:<k>"
         storage = device if where is None else usable_device(str(where), "agent.replay_device", allowed)
-        row = twice * shown / agents
+        row = states * shown / agents
         decisions = config.total_frames / int(os.environ.get("WORLD_SIZE", "1"))
         decisions *= agents if c.count == "env_steps" else 1
         decisions += config.imitation.frames if config.imitation.replay else 0

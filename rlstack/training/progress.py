@@ -5,7 +5,8 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import TextIO
 
 from rich.console import Console, Group
@@ -22,6 +23,10 @@ _BAR_WIDTH = 30
 _REFRESH_SECONDS = 0.25
 _IDLE_SECONDS = 1.0  # without news, after which a panel is drawn again
 _EVENTS_SHOWN = 4
+_CURVE = 24
+"""Columns of a curve; twice to four times as many points of it are kept."""
+_CURVES = ("train/return", "train/success")
+_LEVELS, _ASCII_LEVELS = "▁▂▃▄▅▆▇█", "_.-:=+*#"
 _PATIENCE_SECONDS = 1.0  # what is quicker shows no bar
 
 
@@ -30,7 +35,8 @@ class Progress:
 
     Metrics that are shown: ``train/return``, ``train/success`` (a share in [0, 1]; its interval is in ``_low`` and
     ``_high``), ``curriculum/level``, everything under ``loss/``, and ``train/updates`` as a rate. Others are ignored; a
-    metric keeps its last value until it is given again.
+    metric keeps its last value until it is given again. A terminal also shows how the return and the success have gone
+    so far, the last evaluation (``eval/return``, ``eval/success``), and what is being compiled.
 
     Args:
         total_frames: length of the run.
@@ -39,6 +45,7 @@ class Progress:
         start_updates: gradient steps done by then.
         interval: least number of seconds between two plain lines.
         clock: returns seconds; for tests.
+        compiling: tells what is being compiled at this moment; empty: nothing.
     """
 
     def __init__(
@@ -49,6 +56,7 @@ class Progress:
         start_updates: float = 0.0,
         interval: float = 10.0,
         clock: Callable[[], float] = time.monotonic,
+        compiling: Callable[[], str] = str,
     ) -> None:
         self._stream = sys.stdout if stream is None else stream
         encoding = (getattr(self._stream, "encoding", None) or "ascii").lower()
@@ -56,7 +64,9 @@ class Progress:
         self._total, self._start_frames, self._start_updates = total_frames, start_frames, start_updates
         self._frames, self._metrics, self._now = start_frames, dict[str, float](), ""
         self._clock, self._began, self._interval = clock, clock(), interval
-        self._work = _WorkStatus(clock)
+        self._work, self._compiling = _WorkStatus(clock), compiling
+        self._curves = {name: RunningCurve() for name in _CURVES}
+        self._evaluated = 0
         self._events: deque[str] = deque(maxlen=_EVENTS_SHOWN)
         self._shown_at, self._pending = -math.inf, False
         self._lock, self._closing = threading.RLock(), threading.Event()
@@ -80,6 +90,10 @@ class Progress:
         with self._lock:
             self._frames, self._pending = frames, True
             self._metrics.update(metrics or {})
+            self._evaluated = frames if "eval/return" in (metrics or {}) else self._evaluated
+            for name in _CURVES:
+                if metrics and math.isfinite(metrics.get(name, math.nan)):
+                    self._curves[name].add(metrics[name])
             if self.due:
                 self._show()
 
@@ -133,7 +147,7 @@ class Progress:
 
     def _panel(self) -> Panel:
         table = Table.grid(padding=(0, 2))
-        for name, text in self._rows().items():
+        for name, text in (self._rows() | self._more_rows()).items():
             # Text, not str: rich reads square brackets in a str as markup.
             table.add_row(Text(name), Text(self._encodable(text)))
         filled = round(_BAR_WIDTH * self._fraction)
@@ -161,9 +175,7 @@ class Progress:
         if "train/return" in metrics:
             rows["return"] = f"{metrics['train/return']:.4g}"
         if "train/success" in metrics:
-            ends = [metrics.get(f"train/success_{end}") for end in ("low", "high")]
-            interval = "" if None in ends else f" [{ends[0]:.1%}, {ends[1]:.1%}]"
-            rows["success"] = f"{metrics['train/success']:.1%}{interval}"
+            rows["success"] = _success(metrics, "train")
         if "curriculum/level" in metrics:
             rows["level"] = f"{metrics['curriculum/level']:.3g}"
         losses = {name.removeprefix("loss/"): metrics[name] for name in metrics if name.startswith("loss/")}
@@ -174,9 +186,68 @@ class Progress:
             rows["left"] = _duration(max(self._total - self._frames, 0) / rate)
         return {**rows, "now": self._now} if self._now else rows
 
+    def _more_rows(self) -> dict[str, str]:
+        """What a terminal shows besides."""
+        metrics, rows = self._metrics, dict[str, str]()
+        for name, curve in self._curves.items():
+            if len(curve.points) > 1:
+                rows[f"{name.rpartition('/')[2]} so far"] = sparkline(curve.points, _CURVE, not self._unicode)
+        if "eval/return" in metrics:
+            success = f"success {_success(metrics, 'eval')}, " if "eval/success" in metrics else ""
+            rows["evaluation"] = f"{success}at {self._evaluated:,} frames"
+            rows["its return"] = f"{metrics['eval/return']:.4g}, of the evaluation's rewards"
+        if compiling := self._compiling():
+            rows["compiling"] = compiling
+        return rows
+
     def _encodable(self, text: str) -> str:
         encoding = "utf-8" if self._unicode else "ascii"
         return text.encode(encoding, "replace").decode(encoding)
+
+
+def _success(metrics: Mapping[str, float], group: str) -> str:
+    ends = [metrics.get(f"{group}/success_{end}") for end in ("low", "high")]
+    interval = "" if None in ends else f" [{ends[0]:.1%}, {ends[1]:.1%}]"
+    return f"{metrics[f'{group}/success']:.1%}{interval}"
+
+
+class RunningCurve:
+    """A curve of any length by few points, each of which is the mean of as many values; the last one may be of fewer.
+
+    Attributes:
+        points: from the first value on.
+    """
+
+    def __init__(self) -> None:
+        self.points: list[float] = []
+        self._each, self._in_last = 1, 0
+
+    def add(self, value: float) -> None:
+        """Takes in the next value."""
+        if self.points and self._in_last < self._each:
+            self._in_last += 1
+            self.points[-1] += (value - self.points[-1]) / self._in_last
+            return
+        if len(self.points) == 4 * _CURVE:
+            self.points = [(one + other) / 2 for one, other in zip(self.points[::2], self.points[1::2])]
+            self._each *= 2
+        self.points.append(value)
+        self._in_last = 1
+
+
+def sparkline(values: Sequence[float], columns: int, ascii_only: bool = False) -> str:
+    """A curve as a line of letters, as high as its values between the least and the most of them, and these two.
+
+    Args:
+        columns: letters at most; values that share one are averaged.
+        ascii_only: letters as any terminal has them.
+    """
+    columns = min(columns, len(values))
+    cuts = [round(len(values) * place / columns) for place in range(columns + 1)]
+    means = [sum(values[start:end]) / (end - start) for start, end in pairwise(cuts)]
+    low, high, levels = min(means), max(means), _ASCII_LEVELS if ascii_only else _LEVELS
+    scale = (len(levels) - 1) / (high - low) if high > low else 0.0
+    return f"{''.join(levels[round(scale * (mean - low))] for mean in means)}  {low:.4g} to {high:.4g}"
 
 
 class WorkDisplay:

@@ -20,7 +20,7 @@ from torchrl.envs import EnvBase
 
 from envs.world import World, hooks_of
 from rlstack.agents import Agent, agent_class
-from rlstack.agents.on_policy import OnPolicy
+from rlstack.agents.on_policy import FromRollouts, OnPolicy
 from rlstack.config import ConfigError
 from rlstack.data.collector import make_collector
 from rlstack.runs.seeding import seed_everything
@@ -28,6 +28,7 @@ from rlstack.runs.worlds import build_world, device_of_worlds, size_key
 
 from .config import CollectorConfig, TrainConfig
 from .curriculum import Curriculum
+from .offline import OfflineCollector
 from .workers import RemoteCollector, WorkerCollector, WorkerPolicy, ignore_signals
 
 _CPU = torch.device("cpu")
@@ -47,12 +48,8 @@ def check_collector(config: TrainConfig) -> None:
     c = config.collector
     if not remote(config):
         return
-    if c.backend == "multiasync" and issubclass(agent_class(config.agent["algorithm"]), OnPolicy):
-        name = config.agent["algorithm"]
-        raise ConfigError(
-            f"collector.backend: multiasync is for agents with a replay memory; agent={name} learns only from what its "
-            "present policy has gathered, set collector=multiprocess"
-        )
+    if c.backend == "multiasync":
+        _check_corrected(config.agent)
     if config.env.get("opponents") is not None:
         raise ConfigError(f"env.opponents: cannot be combined with collector.backend={c.backend}, set it to null")
     key = size_key(config.env)
@@ -64,6 +61,22 @@ def check_collector(config: TrainConfig) -> None:
         _check_cluster(c)
     else:
         device_of_worlds(c.device, _CPU)
+
+
+def _check_corrected(agent: Mapping[str, Any]) -> None:
+    """Whether an agent can learn from what older policies have gathered."""
+    name, remedy = agent["name"], "set collector=multiprocess"
+    chosen = agent_class(agent["algorithm"])
+    if issubclass(chosen, OnPolicy):
+        if agent.get("advantage") == "vtrace":
+            return
+        remedy = f"correct for that with agent.advantage=vtrace, or {remedy}"
+    elif not issubclass(chosen, FromRollouts) and agent.get("data") != "rollout":
+        return
+    raise ConfigError(
+        f"collector.backend: multiasync brings what older policies have gathered, agent={name} learns from its present "
+        f"policy's alone: {remedy}"
+    )
 
 
 def worlds_here(config: TrainConfig, device: torch.device) -> torch.device:
@@ -102,6 +115,8 @@ def start_collector(
         CollectorFailed: workers do not begin.
     """
     c = config.collector
+    if config.data is not None:
+        return OfflineCollector.of(config, env)
     if not remote(config):
         return make_collector(env, agent.policy(explore=True), c.steps_per_batch, policy_device=agent.device)
 
@@ -160,7 +175,7 @@ def _worlds_of(config: TrainConfig, options: dict[str, Any], index: int, seed: i
 
 def _check_cluster(c: CollectorConfig) -> None:
     if importlib.util.find_spec("ray") is None:
-        raise ConfigError("collector.backend: ray is not installed; pip install 'rlstack[ray]'")
+        raise ConfigError("collector.backend: ray is not installed; pip install 'rlstack-torchrl[ray]'")
     if c.address is None:
         return
     import ray

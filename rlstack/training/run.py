@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from omegaconf import OmegaConf
@@ -20,7 +20,7 @@ from rlstack.config.errors import RunError, nearest_path
 from rlstack.config.groups import check_kinds
 from rlstack.runs.run_directory import RunDirectory, taken
 
-from .config import TrainConfig, with_length
+from .config import TrainConfig, offline_options, with_length
 from .notices import Notices, conceal
 
 if TYPE_CHECKING:
@@ -34,21 +34,40 @@ DEBUG_FRAMES = 1000
 _DEBUG_WORLDS, _DEBUG_AGENTS = 8, 10  # of each world about so many at most
 
 
-def train(plain: dict[str, Any], hooks: Sequence[Hook] = ()) -> RunDirectory | None:
+def train(plain: dict[str, Any], hooks: Sequence[Hook] = ()) -> RunDirectory:
     """The run of a resolved configuration; with ``resume``, its stored one with what may change about it.
 
     Args:
         plain: the configuration, as plain values.
         hooks: what else takes part in the run.
 
-    Returns where it is; None in all but the first of several processes (see :mod:`rlstack.training.distributed`).
+    Returns where it is, in each of several processes (see :mod:`rlstack.training.distributed`).
 
     Raises:
         ConfigError: a mistake in it, before anything is written.
         RunError: the run cannot go on; what it has written so far is whole.
     """
+    with begun(plain, hooks) as training:
+        training.execute()
+    return place(training)
+
+
+def place(training: Training) -> RunDirectory:
+    """Where the run is, in each of several processes: that of the first."""
+    return RunDirectory(training.ranks.everyone(str(training.run.path))[0])
+
+
+@contextmanager
+def begun(plain: dict[str, Any], hooks: Sequence[Hook] = ()) -> Iterator[Training]:
+    """The run of :func:`train`, checked, built, and at its first frame or where it was left, to be executed within.
+
+    At the end it shows the last evaluation and says where everything is.
+    """
     plain = with_length(plain)
     config = build(TrainConfig, plain)
+    if config.data is not None:
+        plain = offline_options(plain)
+        config = build(TrainConfig, plain)
     plain = {**plain, "notify": None}  # a secret, which neither files nor loggers get
     conceal(sys.argv, sys.orig_argv)
     check_agent(config.agent, config.total_frames)
@@ -62,9 +81,11 @@ def train(plain: dict[str, Any], hooks: Sequence[Hook] = ()) -> RunDirectory | N
     # After the configuration is known to be sound: torch and TorchRL take seconds to import.
     from .acceleration import planned
     from .distributed import aside, join, share_of
+    from .environment import end_recorded
     from .failures import told_in_one_line
     from .hooks import NoticesHook
     from .memory import check_memory
+    from .offline import OfflineData, recorded_for
     from .remote import check_collector
     from .self_check import check_buildable, check_gradients
     from .summary import describe, where_things_are
@@ -74,21 +95,22 @@ def train(plain: dict[str, Any], hooks: Sequence[Hook] = ()) -> RunDirectory | N
     check_memory(config)
     agent = check_buildable(config)
     check_collector(config)
+    recorded = None if config.data is None else recorded_for(config, agent)
     compiled = planned(config, agent, shared=ranks.count > 1)
     with aside(ranks) as folder, ExitStack() as stack:
         directory = _directory(config, folder)
         if folder is None:
             stack.enter_context(taken(directory.path))
-        check_gradients(bool(config.debug))
-        print(describe(whole, directory, compiled, ranks.count))
+        stack.enter_context(check_gradients(bool(config.debug)))
+        print(describe(whole, directory, compiled, ranks.count, recorded and str(recorded)))
         notices = Notices(config.notify if folder is None else None, directory.path.name)
-        training = _begun(config, directory, plain, ranks, [NoticesHook(notices), *hooks])
-        with notices, told_in_one_line(directory.path, config.env):
-            evaluation = training.execute()
-        if evaluation is not None:
-            evaluation.print_table()
+        parts = [NoticesHook(notices), *([] if recorded is None else [OfflineData(recorded)]), *hooks]
+        training = _built(config, directory, plain, ranks, parts)
+        with notices, end_recorded(directory.path), told_in_one_line(directory.path, config.env):
+            yield training
+        if training.evaluation is not None:
+            training.evaluation.print_table()
         print(where_things_are(directory, config, training.digest))
-        return directory if folder is None else None
 
 
 def _directory(config: TrainConfig, aside: Path | None) -> RunDirectory:
@@ -101,7 +123,7 @@ def _directory(config: TrainConfig, aside: Path | None) -> RunDirectory:
     return RunDirectory.create(config.run_dir, run_name(config.agent, config.env, config.seed), keep)
 
 
-def _begun(
+def _built(
     config: TrainConfig, directory: RunDirectory, plain: dict[str, Any], ranks: Ranks, hooks: Sequence[Hook]
 ) -> Training:
     """The run, checked, at its first frame or where it was left; of one that cannot be nothing stays behind."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, TextIO
 
 import torch
@@ -129,9 +130,10 @@ def check_buildable(config: TrainConfig) -> Agent:
         return agent
 
 
-def check_gradients(enabled: bool) -> None:
-    """Debug mode: autograd names the operation behind the first NaN in a gradient."""
-    torch.autograd.set_detect_anomaly(enabled, check_nan=enabled)
+def check_gradients(enabled: bool) -> AbstractContextManager[None]:
+    """Debug mode: within it autograd names the operation behind the first NaN in a gradient."""
+    context: AbstractContextManager[None] = torch.autograd.set_detect_anomaly(enabled, check_nan=enabled)
+    return context
 
 
 def check_batch(batch: TensorDictBase, env: EnvBase, frames: int) -> None:

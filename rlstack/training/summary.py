@@ -19,7 +19,9 @@ from rlstack.runs.worlds import choose_device, size_key
 from .config import TrainConfig
 
 
-def describe(config: TrainConfig, run: RunDirectory, compiled: str | None = None, processes: int = 1) -> str:
+def describe(
+    config: TrainConfig, run: RunDirectory, compiled: str | None = None, processes: int = 1, data: str | None = None
+) -> str:
     """A few lines: what is trained, on what, for how long, where it goes.
 
     Args:
@@ -27,6 +29,7 @@ def describe(config: TrainConfig, run: RunDirectory, compiled: str | None = None
         run: where it goes.
         compiled: what is compiled of it, in words.
         processes: that learn together, and share worlds, batches and replay memory.
+        data: what an offline run learns from, in words.
     """
     device = choose_device(config.device)
     threads = config.threads or torch.get_num_threads()
@@ -35,10 +38,12 @@ def describe(config: TrainConfig, run: RunDirectory, compiled: str | None = None
     if config.logger.wandb != "disabled":
         sinks.append(f"wandb ({config.logger.wandb})")
     unit = "env steps" if config.collector.count == "env_steps" else "frames (agent decisions)"
+    unit = unit if data is None else "frames (transitions drawn)"
     size = size_key(config.env)
     rows = {
         "agent": config.agent.get("name"),
         "env": str(config.env.get("name")) + ("" if size is None else f", {config.env[size]} worlds"),
+        "data": data,
         "length": f"{config.total_frames:,} {unit}",
         "device": f"{device} ({hardware})",
         "precision": explained(config.agent, device, config.resume is not None),
@@ -81,6 +86,7 @@ def where_things_are(run: RunDirectory, config: TrainConfig, digest: str = "") -
     parts = [
         ("config.yaml", "what was run"),
         ("environment.json", "versions, machine, commit, command"),
+        ("data.json", "what it has learned from, with its SHA-256"),
         ("metrics.csv", "every logged number"),
         ("tensorboard", f"curves: tensorboard --logdir {run.path}"),
         ("evaluations", "evaluation results during training"),

@@ -25,9 +25,9 @@ from rlstack.adapters.arena import (
     style_of,
 )
 from rlstack.config import ConfigError, build, conf_dir, load_group, to_plain
-from rlstack.convert import main as convert
 from rlstack.convert import positional
-from rlstack.export import main as export
+from rlstack.convert import run as convert
+from rlstack.export import run as export
 from rlstack.runs.checkpoint import write_checkpoint
 from rlstack.training.curriculum import Curriculum
 from rlstack.training.stages import CurriculumConfig
@@ -260,7 +260,7 @@ def test_damaged_files_are_one_line(kind: str, message: str, model: Path, capsys
         ({}, Noise(32, 5), r"it chooses one of 6 actions \(style 2\), the env has 5 discrete actions"),
         ({"hidden": [3]}, Noise(32, 6), r"agent.hidden: \[3\] contradicts its weights, \[256, 128, 64\] fits"),
         ({"normalize_observations": False}, Noise(32, 6), "agent.normalize_observations: False contradicts"),
-        ({"normalization": "none.json"}, Noise(32, 6), "none.json: No such file"),
+        ({"normalization": "none.json"}, Noise(32, 6), "none.json: cannot be read .No such file"),
         ({"lrr": 1}, Noise(32, 6), "agent.lrr: unknown key"),
     ],
 )
@@ -273,7 +273,7 @@ def test_what_does_not_fit(arguments: dict[str, Any], env: Any, message: str, mo
 def test_statistics_that_are_none(model: Path) -> None:
     file = model.with_name(f"{model.stem}_normalization.json")
     for text, message in (
-        ("{", "not JSON"),
+        ("{", "not valid JSON"),
         ("[1]", "not a JSON object"),
         (json.dumps(statistics(31)), "obs_mean must be a list of 32 numbers"),
         (json.dumps(statistics() | {"obs_var": [math.nan] * 32}), "obs_var must be a list of 32 numbers, all finite"),

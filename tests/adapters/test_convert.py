@@ -22,7 +22,8 @@ from rlstack.adapters.sb3.native import sb3_agent
 from rlstack.adapters.sb3.vecnormalize import load_vecnormalize
 from rlstack.agents import Interface
 from rlstack.config import ConfigError, build, conf_dir, to_plain
-from rlstack.convert import main, positional
+from rlstack.config.named_code import granting
+from rlstack.convert import positional, run
 from rlstack.runs.checkpoint import write_checkpoint
 from rlstack.runs.loading import initialise, load
 from rlstack.runs.run_directory import RunDirectory
@@ -213,7 +214,8 @@ def test_the_full_set(kind: str, shared_dir: Path) -> None:
 def command(*overrides: str) -> None:
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         cfg = compose("convert", positional(list(overrides)))
-    main(cfg)
+    with granting(to_plain(cfg)):
+        run(cfg)
 
 
 @pytest.fixture(scope="module")

@@ -20,8 +20,9 @@ from rlstack.adapters import exporting
 from rlstack.adapters.agreement import random_inputs
 from rlstack.adapters.exporting import beside, deterministic, export_policy
 from rlstack.config import ConfigError, conf_dir, to_plain
+from rlstack.config.named_code import granting
 from rlstack.evaluation.evaluator import evaluate
-from rlstack.export import main
+from rlstack.export import run
 from rlstack.runs.checkpoint import write_checkpoint
 from tests.agents.small_agents import CASES, Decisions, Detour, plain, small
 from tests.exhaustive import exhaustive
@@ -183,7 +184,7 @@ def test_mistakes_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(ConfigError, match="Legacy cannot be exported"):
         export_policy(foreign, tmp_path / "x")
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(ConfigError, match=r"format=onnx needs onnx(runtime)?: pip install 'rlstack\[export\]'"):
+    with pytest.raises(ConfigError, match=r"format=onnx needs onnx(runtime)?: pip install 'rlstack-torchrl\[export\]'"):
         export_policy(agent, tmp_path / "x", "onnx")
 
 
@@ -216,7 +217,8 @@ def test_a_failure_leaves_what_was_there(failing: str, tmp_path: Path, monkeypat
 def command(*overrides: str) -> None:
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         cfg = compose("export", list(overrides))
-    main(cfg)
+    with granting(to_plain(cfg)):
+        run(cfg)
 
 
 @pytest.fixture

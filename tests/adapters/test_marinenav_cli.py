@@ -208,7 +208,7 @@ def test_a_mistake_is_one_clear_line_and_leaves_nothing(
         (["-C", "config.json", "-X"], "-X"),
         (["-C", "text"], "not valid JSON"),
         (["-C", "deep"], "not valid JSON: nested too deeply"),
-        (["-C", "list"], "expected a JSON object"),
+        (["-C", "list"], "not a JSON object but a list"),
         (["-R", "."], "trial_config.json"),
         (["-R", ".", "-C", "config.json"], "-R"),
         (["-C", "config.json", "-I", "marinenav:weights"], "-I/--imitate: there is nothing to imitate for"),

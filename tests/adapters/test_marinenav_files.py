@@ -158,7 +158,10 @@ def test_missing_critics_start_fresh_with_a_warning(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("error")
 def test_a_policy_needs_no_critics_and_warns_of_nothing(tmp_path: Path) -> None:
-    published_policy(write(tmp_path, "SAC", acting_network("SAC")), world("SAC"))
+    env = world("SAC")
+    policy = published_policy(write(tmp_path, "SAC", acting_network("SAC")), env)
+    action = policy(env.reset())["agents", "action"]
+    assert action.shape[-1] == 2 and bool((action.abs() <= 1).all())
 
 
 @pytest.mark.slow

@@ -48,9 +48,9 @@ def test_networks_of_different_agents(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{", "not JSON"),
-        ("[" * 100_000, "not JSON .nested too deeply"),
-        ("[1]", "must hold a JSON object"),
+        ("{", "not valid JSON"),
+        ("[" * 100_000, "not valid JSON: nested too deeply"),
+        ("[1]", "not a JSON object"),
         ('{"hidden_dimension": 64}', "is 64, the weights have 12"),
     ],
 )

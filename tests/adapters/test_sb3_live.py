@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from tensordict import TensorDict
 from rlstack.adapters.protocols import foreign_policy
 from rlstack.adapters.sb3 import load_sb3, sb3_policy
 from rlstack.adapters.sb3.vecnormalize import VecNormalize, load_vecnormalize
+from rlstack.config import build
 from tests.adapters.small_worlds import Noise, box
 
 gymnasium = pytest.importorskip("gymnasium")
@@ -169,5 +171,5 @@ def test_statistics_of_every_pickle_protocol(options: dict[str, Any], tmp_path: 
         (tmp_path / "stats.pkl").write_bytes(pickle.dumps(env, protocol=protocol))
         ours = load_vecnormalize(tmp_path / "stats.pkl")
         torch.testing.assert_close(ours.normalise(joined), expected, rtol=0, atol=2e-6)
-        assert VecNormalize.from_json(json.loads(json.dumps(ours.to_json()))) == ours
+        assert build(VecNormalize, json.loads(json.dumps(asdict(ours)))) == ours
         assert ours.ret_mean == pytest.approx([float(env.ret_rms.mean)]) and ours.clip_obs == env.clip_obs

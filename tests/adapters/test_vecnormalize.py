@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 from collections import OrderedDict
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 import torch
 
 from rlstack.adapters.sb3.vecnormalize import VecNormalize, load_vecnormalize
-from rlstack.config import ConfigError
+from rlstack.config import ConfigError, build
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures/sb3"
 
@@ -23,7 +24,7 @@ def check(path: Path) -> None:
     """Reads what is expected, and normalises as recorded."""
     statistics = load_vecnormalize(path)
     expected = json.loads(path.with_name(path.stem + "_expected.json").read_text())
-    assert statistics.to_json() == expected and VecNormalize.from_json(expected) == statistics
+    assert build(VecNormalize, expected) == statistics
     with np.load(path.with_name(path.name.replace("_vecnormalize.pkl", "_io.npz"))) as file:
         keys = statistics.obs_keys
         names = [("raw", "norm")] if keys is None else [(f"raw_{key}", f"norm_{key}") for key in keys]
@@ -50,7 +51,7 @@ def statistics(**changes: Any) -> VecNormalize:
     entries: dict[str, Any] = {"clip_obs": 2.0, "clip_reward": 10.0, "gamma": 0.9, "epsilon": 0.0, "norm_obs": True}
     entries |= {"norm_reward": True, "obs_mean": [1.0, 0.0], "obs_var": [4.0, 0.25], "obs_count": 3.0}
     entries |= {"ret_mean": [0.0], "ret_var": [1.0], "ret_count": 3.0}
-    return VecNormalize.from_json(entries | changes)
+    return build(VecNormalize, entries | changes)
 
 
 def test_normalising() -> None:
@@ -63,24 +64,24 @@ def test_normalising() -> None:
 
 def test_json_files_are_read_too(tmp_path: Path) -> None:
     path = tmp_path / "normalisation.json"
-    path.write_text(json.dumps(statistics().to_json()))
+    path.write_text(json.dumps(asdict(statistics())))
     assert load_vecnormalize(path) == statistics()
 
 
 @pytest.mark.parametrize(
     "change, message",
     [
-        ({"surplus": 1}, "has also surplus"),
-        ({"obs_var": [1.0]}, "differ in length"),
-        ({"obs_mean": [1.0, float("nan")]}, "not a finite number"),
-        ({"obs_mean": ["a", "b"]}, "not a finite number"),
+        ({"surplus": 1}, "surplus: unknown key"),
+        ({"obs_var": [1.0]}, "differs in length"),
+        ({"obs_mean": [1.0, float("nan")]}, r"obs_mean\[1\]: nan is outside"),
+        ({"obs_mean": ["a", "b"]}, r"obs_mean\[0\]: expected float"),
     ],
 )
 def test_entries_that_do_not_fit(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         statistics(**change)
-    with pytest.raises(ConfigError, match="lacks obs_mean"):
-        VecNormalize.from_json({key: value for key, value in statistics().to_json().items() if key != "obs_mean"})
+    with pytest.raises(ConfigError, match="obs_mean: missing"):
+        build(VecNormalize, {key: value for key, value in asdict(statistics()).items() if key != "obs_mean"})
     with pytest.raises(ConfigError, match="those of 2 features, not 3"):
         statistics().normalise(torch.zeros(1, 3))
 

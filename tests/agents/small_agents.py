@@ -26,18 +26,24 @@ _OFF_POLICY: dict[str, Any] = {
 }
 SMALL: dict[str, dict[str, Any]] = {
     "ppo": {**_NETWORKS, "minibatch_size": 16, "epochs": 2},
+    "ppo_published": {**_NETWORKS, "shared_layers": 0, "normalize_observations": False, "normalize_rewards": False},
     "a2c": _NETWORKS,
+    "pqn": {**_NETWORKS, "minibatch_size": 16, "epochs": 2},
     "dqn": _OFF_POLICY,
     "rainbow": {**_OFF_POLICY, "num_atoms": 11},
+    "qrdqn": {**_OFF_POLICY, "num_quantiles": 8},
     "iqn": _OFF_POLICY,
     "ddpg": _OFF_POLICY,
     "td3": {**_OFF_POLICY, "actor_every": 1},
     "sac": _OFF_POLICY,
+    "tqc": {**_OFF_POLICY, "num_critics": 2, "num_quantiles": 6},
     "acqn": {**_OFF_POLICY, "candidates": 1},
 }
 ON_POLICY = ("ppo", "a2c")
-CONTINUOUS = ("ppo", "a2c", "ddpg", "td3", "sac", "acqn")
-DISCRETE = ("ppo", "a2c", "dqn", "rainbow", "iqn", "sac")
+FRESH = (*ON_POLICY, "pqn")
+"""Those that learn from the data their present policy has gathered."""
+CONTINUOUS = ("ppo", "a2c", "ddpg", "td3", "sac", "tqc", "acqn")
+DISCRETE = ("ppo", "a2c", "pqn", "dqn", "rainbow", "qrdqn", "iqn", "sac")
 CASES = [(name, False) for name in CONTINUOUS] + [(name, True) for name in DISCRETE]
 """Every agent with the kinds of action it takes: name, discrete."""
 

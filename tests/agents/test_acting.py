@@ -14,7 +14,18 @@ from rlstack.agents import make_agent
 from rlstack.agents.interface import Interface
 from rlstack.data.flatten import flatten_agents
 from rlstack.losses import c51
-from tests.agents.small_agents import CASES, CONTINUOUS, DISCRETE, ON_POLICY, Decisions, copies, equal, plain, small
+from tests.agents.small_agents import (
+    CASES,
+    CONTINUOUS,
+    DISCRETE,
+    FRESH,
+    ON_POLICY,
+    Decisions,
+    copies,
+    equal,
+    plain,
+    small,
+)
 from tests.exhaustive import exhaustive
 
 
@@ -67,7 +78,7 @@ def test_actions_keep_to_the_envs_bounds_and_fill_them(name: str, random_frames:
     low, high = torch.tensor([-2.0, 10.0]), torch.tensor([4.0, 10.5])
     env = Decisions(Bounded(-2.0, 2.0, shape=(3,)), Bounded(low, high, shape=(2,)))
     wide = {"noise": 2.0} if name in ("ddpg", "td3") else {"noise_high": 2.0} if name == "acqn" else {}
-    agent = small(env, name=name, **wide, **({} if name in ON_POLICY else {"random_frames": random_frames}))
+    agent = small(env, name=name, **wide, **({} if name in FRESH else {"random_frames": random_frames}))
     learn(agent, env)
     for explore in (True, False):
         action = act(agent, env, explore, 300)
@@ -114,8 +125,8 @@ PER_QUANTILE = {"target_action": "per_quantile"}
 @pytest.mark.parametrize("random_frames", [0, 1000])
 def test_forbidden_actions_are_never_chosen(name: str, random_frames: int) -> None:
     env = Decisions(Bounded(-2.0, 2.0, shape=(3,)), Categorical(4, shape=()), masked=True)
-    own = {} if name in ON_POLICY else {"random_frames": random_frames, "n_step": 3}
-    if name in ("dqn", "rainbow", "iqn", "sac"):
+    own = {} if name in FRESH else {"random_frames": random_frames, "n_step": 3}
+    if name in ("dqn", "rainbow", "qrdqn", "iqn", "sac"):
         own["epsilon"] = 0.5
     agent = small(env, name=name, **own)
     learn(agent, env)
@@ -158,7 +169,7 @@ def test_rainbow_evaluates_allowed_actions(monkeypatch: pytest.MonkeyPatch) -> N
 def test_states_that_allow_nothing_do_no_harm(name: str) -> None:
     """Agents that are over often show an empty mask, in ended states and while they wait."""
     env = Decisions(Bounded(-2.0, 2.0, shape=(3,)), Categorical(4, shape=()), masked=True)
-    own = {"epsilon": 0.5, "n_step": 1} if name not in ON_POLICY else {}
+    own = {"epsilon": 0.5, "n_step": 1} if name not in FRESH else {}
     agent = small(env, name=name, **own | ({"target_action": "per_quantile"} if name == "iqn" else {}))
     data = env.experience(agent, 3, 20)
     over = data["next", "terminated"][..., 0]

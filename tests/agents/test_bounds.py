@@ -21,7 +21,7 @@ def test_the_spread_of_a_policy(name: str, end: float) -> None:
     agent: Any = small(env, name=name)
     batch = agent.rollout(env.experience(agent, 2, 8))
     agent.actor.log_std.data.fill_(3 * end)
-    agent.step(batch)
+    agent.optimizer.minimize(agent.objective, agent.for_step(batch))
     assert agent.actor.log_std.tolist() == [end, end]
     distribution, _ = agent.policy_and_value(batch)
     assert torch.isfinite(distribution.log_prob(batch["action"])).all()

@@ -259,7 +259,7 @@ def test_a_split_batch_gives_the_gradients_of_the_whole(name: str, memory: Any) 
         env = Signals(4, A)
         agent = small(env, name, accumulate=accumulate, recurrent=memory)
         agent.optimizer.lr = 0.0
-        agent.step(agent.rollout(next(batches(env, agent, 8))))
+        agent.optimizer.minimize(agent.objective, agent.for_step(agent.rollout(next(batches(env, agent, 8)))))
         found.append([parameter.grad for parameter in agent.parameters()])
     torch.testing.assert_close(*found, rtol=1e-5, atol=1e-10)
 

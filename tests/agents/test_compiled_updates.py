@@ -8,7 +8,7 @@ import pytest
 import torch
 from small_agents import CASES, plain, small
 
-from envs.compilation import Compiled, telling
+from envs.compilation import Compiled, telling, under_way
 from rlstack.agents.compilation import CannotCompile, Compiler
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::UserWarning")
@@ -130,3 +130,15 @@ def test_errors_of_a_function_stay_its_own() -> None:
 
     with pytest.raises(KeyError, match="mine"), pytest.warns(UserWarning):
         Compiled(wrong, "a mistake", backend="eager")(torch.zeros(2))
+
+
+def test_what_is_being_compiled_is_known_while_it_is() -> None:
+    seen: list[str] = []
+
+    def backend(graph: Any, examples: Any) -> Any:
+        seen.append(under_way())
+        return graph.forward
+
+    double = Compiled(lambda x: 2 * x, "doubling", backend=backend)  # type: ignore[arg-type]
+    assert double(torch.ones(1)) == 2 and double(torch.ones(1)) == 2
+    assert len(seen) == 1 and seen[0].startswith("doubling, ") and under_way() == ""

@@ -9,17 +9,19 @@ from typing import Any
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
-from torchrl.data import Bounded, Categorical
+from torchrl.data import Bounded, Categorical, Unbounded
 from torchrl.envs import EnvBase
+from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 import envs
 import rlstack
 from rlstack.adapters.sb3 import load_sb3, sb3_policy
 from rlstack.agents import Interface
-from rlstack.agents.legacy import SpecsOnly
-from rlstack.config import ConfigError, conf_dir
+from rlstack.agents.legacy import EpsilonPolicy, SpecsOnly
+from rlstack.config import ConfigError, conf_dir, to_plain
+from rlstack.config.named_code import granting
 from rlstack.data.collector import make_collector
-from rlstack.evaluate import main
+from rlstack.evaluate import run
 from rlstack.evaluation.evaluator import evaluate
 from tests.adapters.small_worlds import Noise
 from tests.agents.small_agents import Decisions
@@ -31,6 +33,7 @@ MODEL: dict[str, Any] = {
     "path": str(FIXTURES / "sb3/dqn_multi_default.zip"),
     "vecnormalize": str(FIXTURES / "sb3/dqn_multi_default_vecnormalize.pkl"),
 }
+EXPLORE = ["policy=explore", "env=marinenav"]
 ACTOR = str(FIXTURES / "marinenav/AC_IQN_params.npz")
 
 
@@ -54,6 +57,52 @@ def test_in_a_collector_and_through_a_checkpoint() -> None:
     agent.set_frames(100)
     agent.load_state_dict(state)
     assert agent.frames == 0
+
+
+def first(observation: Any) -> Any:
+    return torch.zeros(len(observation), dtype=torch.int64)
+
+
+def exploring(epsilon: Any, masked: bool = False) -> tuple[Any, Any]:
+    """An agent that always takes the first of five choices, and what it sees 4000 times."""
+    env = Decisions(Unbounded(3), Categorical(5, shape=()), masked)
+    config = {"kind": "callable", "path": "tests.agents.test_legacy:first", "arrays": "torch", "epsilon": epsilon}
+    torch.manual_seed(0)
+    return rlstack.make_agent("legacy", env, 1000, **config), env.draw(4000)  # type: ignore[arg-type]
+
+
+def test_epsilon_lets_it_explore_and_evaluation_stays_greedy() -> None:
+    agent, seen = exploring(0.4)
+    shares = agent.policy(explore=True)(seen.clone())["action"].bincount(minlength=5) / 4000
+    # 0.6 of them as it is, the others by one fifth each; four standard deviations of 4000 draws are 0.03.
+    torch.testing.assert_close(shares, torch.tensor([0.68, 0.08, 0.08, 0.08, 0.08]), atol=0.03, rtol=0)
+    assert not agent.policy(explore=False)(seen.clone())["action"].any()
+    assert not agent.policy()(seen.clone())["action"].any()
+    with set_exploration_type(ExplorationType.RANDOM):
+        assert agent.policy()(seen.clone())["action"].any()
+
+
+def test_epsilon_may_be_a_schedule() -> None:
+    agent, seen = exploring({"kind": "linear", "start": 0.0, "end": 1.0})
+    policy = agent.policy(explore=True)
+    assert not policy(seen.clone())["action"].any()
+    agent.set_frames(1000)
+    assert 0.75 < (policy(seen.clone())["action"] > 0).float().mean() < 0.85  # four fifths of random choices
+
+
+def test_random_actions_are_legal_and_within_bounds() -> None:
+    agent, seen = exploring(1.0, masked=True)
+    assert agent.policy(explore=True)(seen)["action"].unique().tolist() == [1, 2, 3, 4]
+    env = Decisions(Unbounded(3), Bounded(-3.0, 5.0, shape=(2,)))
+    path = {"kind": "callable", "path": "tests.agents.test_legacy:still", "arrays": "torch", "epsilon": 0.5}
+    agent = rlstack.make_agent("legacy", env, **path)  # type: ignore[arg-type]
+    action = agent.policy(explore=True)(env.draw(2000))["action"]
+    chosen = (action != 0).all(-1)
+    assert 0.4 < chosen.float().mean() < 0.6 and action.min() < -2.9 and action.max() > 4.9
+
+
+def still(observation: Any) -> Any:
+    return torch.zeros(len(observation), 2)
 
 
 def test_a_recurrent_model_begins_anew_with_every_use() -> None:
@@ -111,7 +160,8 @@ def test_it_learns_nothing() -> None:
 def command(*overrides: str) -> None:
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         cfg = compose("evaluate", [*overrides, "plots=false", "video=false"])
-    main(cfg)
+    with granting(to_plain(cfg)):
+        run(cfg)
 
 
 @pytest.mark.slow
@@ -137,6 +187,9 @@ def test_evaluated_like_one_of_ours(
     Path("AC_IQN_params.npz").write_bytes(Path(ACTOR).read_bytes())
     command("agent=legacy", "agent.kind=marinenav", "agent.path=AC_IQN_params.npz", "env=marinenav")
     assert len([*(tmp_path / "runs").iterdir()]) == 3  # other options, and another file of that name
+    assert not isinstance(seen.policy, EpsilonPolicy)
+    command("agent=legacy", "agent.kind=marinenav", f"agent.path={ACTOR}", "agent.epsilon=0.5", *EXPLORE)
+    assert isinstance(seen.policy, EpsilonPolicy)
 
 
 def short(num_worlds: int = 1) -> EnvBase:
@@ -150,7 +203,7 @@ def short(num_worlds: int = 1) -> EnvBase:
         (["agent=legacy", "agent.kind=sb3", "agent.path=x.zip"], "env: missing, an agent from elsewhere needs a world"),
         (["agent=legacy", "env=marinenav"], "agent=legacy needs agent.kind and agent.path"),
         (["agent=ppo", "env=marinenav"], "agent=ppo: would have to be trained first"),
-        (["agent=legacy", "env=marinenav", "policy=explore"], "policy: explore is for a checkpoint"),
+        (["agent=legacy", "env=marinenav", "policy=explore"], "policy: explore is .* explores by agent.epsilon=0.1"),
         (["agent=legacy", "env=marinenav", "which=best"], "which: best is for checkpoint=<run>; .* agent.which=best"),
         (["agent=legacy", "checkpoint=x"], "agent: a checkpoint brings its agent; give keys of it alone"),
     ],

@@ -13,10 +13,10 @@ from torchrl.data import Bounded, Categorical
 
 from rlstack.agents.optimizer import Optimizer
 from rlstack.config import ConfigError
-from tests.agents.small_agents import CASES, ON_POLICY, Decisions, copies, equal, plain, small
+from tests.agents.small_agents import CASES, FRESH, ON_POLICY, Decisions, copies, equal, plain, small
 from tests.exhaustive import exhaustive
 
-OFF_POLICY = [(name, discrete) for name, discrete in CASES if name not in ON_POLICY]
+OFF_POLICY = [(name, discrete) for name, discrete in CASES if name not in FRESH]
 
 
 def updated(agent: Any, env: Decisions, rounds: int = 2) -> None:
@@ -67,7 +67,7 @@ def test_in_low_precision_a_policy_acts_as_it_learns(name: str, discrete: bool) 
     assert not torch.allclose(agent.critic(batch["observation"])[:, 0], batch["value"], atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["dqn", "iqn", "rainbow", "sac"])
+@pytest.mark.parametrize("name", ["dqn", "qrdqn", "iqn", "rainbow", "sac"])
 def test_masked_choices_can_be_imitated_in_low_precision(name: str) -> None:
     agent = small(plain(discrete=True), name=name)
     observation, mask = torch.randn(8, 3), (torch.arange(4) > 0).expand(8, 4)
@@ -104,7 +104,10 @@ def gradients(agent: Any, batch: TensorDict) -> list[Tensor]:
         levels = torch.linspace(0.1, 0.9, agent.config.num_quantiles, dtype=torch.float64)
         agent.loss.draw_levels = lambda like: levels.expand(len(like), -1)
     agent.resample = lambda: None
-    agent.step(batch) if hasattr(agent, "step") else agent.update(batch)
+    if hasattr(agent, "for_step"):
+        agent.optimizer.minimize(agent.objective, agent.for_step(batch))
+    else:
+        agent.update(batch)
     return [parameter.grad for parameter in agent.parameters() if parameter.grad is not None]
 
 
@@ -114,13 +117,13 @@ def test_a_split_batch_gives_the_gradients_of_the_whole(name: str, discrete: boo
     names = ("max_grad_norm_actor", "max_grad_norm_critic") if name == "acqn" else ("max_grad_norm",)
     own: dict[str, Any] = dict.fromkeys(names, max_grad_norm)
     own |= {"target_noise": 0.0} if name in ("td3", "acqn") else {}
-    own |= {"normalize_advantage": True} if name in ON_POLICY else {"n_step": 1}
+    own |= {"normalize_advantage": True} if name in ON_POLICY else {} if name in FRESH else {"n_step": 1}
     env, found = plain(discrete, torch.float64), []
     for accumulate in (1, 4):
         agent = small(env, name=name, accumulate=accumulate, **own)
         torch.manual_seed(1)
         data = env.experience(agent, 2, 16)
-        batch = agent.rollout(data) if name in ON_POLICY else data.exclude("active").reshape(-1)
+        batch = agent.rollout(data) if name in FRESH else data.exclude("active").reshape(-1)
         if name == "rainbow":
             batch["priority_weight"], batch["index"] = torch.rand(32, dtype=torch.float64), torch.arange(32)
             agent.replay.extend(batch.exclude("priority_weight", "index"))
@@ -224,6 +227,20 @@ def test_the_temperature_is_learned_towards_its_entropy() -> None:
     assert fixed.temperature().item() == pytest.approx(0.2)
 
 
+@pytest.mark.parametrize("name", ["sac", "tqc"])
+def test_the_actor_may_wait_for_its_critics(name: str) -> None:
+    env = plain(discrete=False)
+    agent = small(env, name=name, actor_every=3, n_step=1)
+    moved = []
+    for _ in range(6):
+        before = [copies(network.parameters()) for network in (agent.actor, agent.critics[0], agent.temperature)]
+        agent.update(env.experience(agent, 1, 16)[0])
+        agent.updates += 1
+        after = [copies(network.parameters()) for network in (agent.actor, agent.critics[0], agent.temperature)]
+        moved.append([not equal(old, new) for old, new in zip(before, after)])
+    assert moved == [[True, True, True], [False, True, False], [False, True, False]] * 2
+
+
 @pytest.mark.slow
 def test_the_temperature_stays_where_nothing_can_be_chosen() -> None:
     """A single legal action has no entropy, whatever the temperature."""
@@ -247,7 +264,7 @@ def test_reported_losses_hold_no_graph() -> None:
     assert loss.requires_grad and not any(value.requires_grad for value in info.values())
 
 
-@pytest.mark.parametrize("name", ON_POLICY)
+@pytest.mark.parametrize("name", FRESH)
 def test_batches_with_little_or_nothing_to_learn_from(name: str) -> None:
     env = plain(discrete=True)
     agent = small(env, name=name, normalize_observations=True, normalize_rewards=True)
@@ -291,7 +308,7 @@ def test_ppo_may_learn_values_first() -> None:
 def test_ppo_has_no_small_remainders(count: int, sizes: list[int]) -> None:
     env, seen = plain(discrete=True), []
     agent = small(env, name="ppo", epochs=1, minibatch_size=20)
-    agent.step = lambda batch, *report, step=agent.step: (seen.append(len(batch)), step(batch, *report))[1]
+    agent.for_step = lambda batch, then=agent.for_step: (seen.append(len(batch)), then(batch))[1]
     agent.learn(env.experience(agent, 1, count), count)
     assert seen == sizes
 
@@ -299,7 +316,7 @@ def test_ppo_has_no_small_remainders(count: int, sizes: list[int]) -> None:
 def test_ppo_never_takes_an_entry_by_itself() -> None:
     env, seen = plain(discrete=True), []
     agent = small(env, name="ppo", epochs=1, minibatch_size=2)
-    agent.step = lambda batch, *report, step=agent.step: (seen.append(len(batch)), step(batch, *report))[1]
+    agent.for_step = lambda batch, then=agent.for_step: (seen.append(len(batch)), then(batch))[1]
     agent.learn(env.experience(agent, 1, 7), 7)
     assert sum(seen) == 7 and min(seen) == 2
 

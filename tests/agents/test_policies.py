@@ -21,8 +21,8 @@ CARTPOLE = ("gymnasium", {"id": "CartPole-v1", "num_envs": 2, "workers": 0})
 PENDULUM = ("gymnasium", {"id": "Pendulum-v1", "num_envs": 2, "workers": 0})
 MARINENAV = ("marinenav", {"num_worlds": 2, "num_robots": 3})
 CASES: dict[str, tuple[str, tuple[str, dict[str, Any]], dict[str, Any]]] = {
-    **{name: (name, CARTPOLE, {}) for name in ("ppo", "a2c", "dqn", "rainbow", "iqn")},
-    **{name: (name, PENDULUM, {}) for name in ("ddpg", "td3", "sac", "acqn")},
+    **{name: (name, CARTPOLE, {}) for name in ("ppo", "a2c", "pqn", "dqn", "rainbow", "qrdqn", "iqn")},
+    **{name: (name, PENDULUM, {}) for name in ("ddpg", "td3", "sac", "tqc", "acqn")},
     **{f"recurrent {name}": (name, CARTPOLE, MEMORY) for name in ("ppo", "a2c", "dqn", "iqn")},
     "normalising ppo": ("ppo", PENDULUM, {"normalize_observations": True, "normalize_rewards": True}),
     "ppo in a group": ("ppo", MARINENAV, {}),

@@ -12,10 +12,10 @@ from torchrl.data import ReplayBuffer
 from rlstack.agents import make_agent
 from rlstack.config import ConfigError
 from tests.agents.recall import Recall
-from tests.agents.small_agents import CASES, ON_POLICY, equal, plain, small
+from tests.agents.small_agents import CASES, FRESH, equal, plain, small
 from tests.agents.test_agents_going_on import both_go_on
 
-OFF_POLICY = [(name, discrete) for name, discrete in CASES if name not in ON_POLICY]
+OFF_POLICY = [(name, discrete) for name, discrete in CASES if name not in FRESH]
 PRIORITIZED: dict[str, Any] = {
     "replay": {"sampler": "prioritized"},
     "priority_exponent": 0.5,

@@ -281,7 +281,7 @@ def test_a_split_batch_gives_the_gradients_of_the_whole(name: str) -> None:
             agent.loss.draw_levels = lambda like: torch.full((len(like), 8), 0.3, dtype=like.dtype)
         parts = list(islice(batches(env, agent, 12), 2))
         if name in ON_POLICY:
-            agent.step(agent.rollout(parts[1]))
+            agent.optimizer.minimize(agent.objective, agent.for_step(agent.rollout(parts[1])))
         else:
             agent.update_once(torch.cat(parts, 1)[:4])
         found.append([parameter.grad for parameter in agent.parameters()])

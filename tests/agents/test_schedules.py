@@ -7,7 +7,7 @@ from omegaconf import OmegaConf
 
 from rlstack.config import ConfigError, Interval
 from rlstack.config.schedules import ScheduleConfig, make_schedule
-from tests.agents.small_agents import SMALL, plain, small
+from tests.agents.small_agents import CONTINUOUS, SMALL, plain, small
 
 LINEAR = {"kind": "linear", "start": 1, "end": 0}
 
@@ -96,7 +96,7 @@ def test_values_outside_the_bounds_are_refused(config: Any) -> None:
 
 @pytest.mark.parametrize("name", sorted(SMALL))
 def test_every_scheduled_option_of_an_agent_is_told(name: str) -> None:
-    agent = small(plain(discrete=name in ("dqn", "rainbow", "iqn")), name=name)
+    agent = small(plain(discrete=name not in CONTINUOUS), name=name)
     options = {key for key, hint in get_type_hints(type(agent).Config).items() if ScheduleConfig in get_args(hint)}
     if name != "rainbow":  # which alone draws by priority unless it is told to
         options.discard("importance_exponent")

@@ -17,6 +17,7 @@ from torchrl.objectives import (
     DQNLoss,
     SACLoss,
     TD3Loss,
+    TQCLoss,
 )
 
 from tests.agents.torchrl_sides import DOUBLE, GAMMA, N, agent_and_batch, gradients, module, probabilistic, same
@@ -195,6 +196,22 @@ def test_sac_with_the_same_noise(alpha: float, monkeypatch: pytest.MonkeyPatch) 
     torch.testing.assert_close(ours, theirs["loss_alpha"], rtol=0, atol=1e-12)
     grads = (gradients(ours, [agent.temperature.log_alpha]), gradients(theirs["loss_alpha"], [loss.log_alpha]))
     torch.testing.assert_close(*grads, rtol=0, atol=1e-12)
+
+
+def test_tqc_with_the_same_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    agent, batch = agent_and_batch("tqc", False, alpha=0.25, drop=2)
+    noise = torch.randn(N, 2, dtype=DOUBLE)
+    agent.loss.draw = lambda like: noise
+    monkeypatch.setattr("torch.distributions.normal._standard_normal", lambda shape, dtype, device: noise)
+    actor = probabilistic(Scale(agent.actor), ["loc", "scale"], _tanh_normal)
+    critics = [module(critic, ["observation", "action"], ["state_action_value"]) for critic in agent.critics]
+    loss = TQCLoss(actor, critics, num_qvalue_nets=2, alpha_init=0.25, target_entropy=-2.0)
+    loss.make_value_estimator(gamma=GAMMA)
+    twins(agent, loss)
+    loss.log_alpha.data = agent.temperature.log_alpha.detach().clone()
+    theirs = loss(batch.clone())
+    same_critics(agent, loss, agent.loss.critic_loss(batch)[0], theirs["loss_qvalue"])
+    same(agent.loss.actor_loss(batch)[0], theirs["loss_actor"], agent.actor.parameters())
 
 
 def _tanh_normal(loc: Tensor, scale: Tensor) -> Distribution:

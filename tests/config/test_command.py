@@ -28,7 +28,7 @@ def run(cfg):
         raise KeyboardInterrupt
     if cfg.seed == 16:
         cfg.agent.entropy
-main = command.hydra_command("train")(run)
+main = command.HydraCommand("train").line(run)
 if __name__ == "__main__":
     main()
 """

@@ -253,6 +253,12 @@ def test_cleared_steps_are_forgotten() -> None:
     assert NStep(3, 0.9).state_dict() == {}
 
 
+def test_a_batch_that_is_too_short_for_a_return_has_no_transitions_yet() -> None:
+    waiting = NStep(5, 0.9)(stream(0, 2, 4, 0.0))
+    assert waiting.shape == (2, 0)
+    assert len(transitions(waiting, everyone=True)) == len(transitions(waiting)) == 0
+
+
 def test_a_single_step_waits_for_nothing() -> None:
     data = stream(0, 2, 6, 0.3)
     assert NStep(1, 0.9)(data) is data

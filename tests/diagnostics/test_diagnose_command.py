@@ -14,8 +14,9 @@ from hydra import compose, initialize_config_dir
 import rlstack.training.loop
 from rlstack.agents.optimizer import Optimizer
 from rlstack.config import ConfigError, conf_dir, to_plain
+from rlstack.config.named_code import granting
 from rlstack.data.flatten import flatten_agents
-from rlstack.diagnose import DiagnoseConfig, main, prepare
+from rlstack.diagnose import DiagnoseConfig, prepare, run
 from rlstack.diagnostics.measuring import MeasuredTraining
 from rlstack.training.loggers import MetricLogger
 from tests.exhaustive import exhaustive
@@ -32,7 +33,8 @@ OFF_POLICY = ["agent=acqn", "env=marinenav", *SMALL_RUN[:2], *SMALL_RUN[4:8], "a
 def diagnose(*overrides: str) -> None:
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         cfg = compose("diagnose", [*QUICK, *overrides])
-    main(cfg)
+    with granting(to_plain(cfg)):
+        run(cfg)
 
 
 def result(folder: Path) -> dict[str, Any]:

@@ -12,11 +12,15 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.utils.env_checker import check_env
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import envs
 from envs.faces import FACES
+from envs.faces.single import SingleWorld
+from envs.faces.vector import VectorWorld
+from tests.exhaustive import exhaustive
 
-ARENA, MARINENAV = FACES
+ARENA, MARINENAV, ROCKET, ECHELON = FACES
 
 
 @pytest.mark.parametrize(
@@ -27,11 +31,15 @@ ARENA, MARINENAV = FACES
         (ARENA, {"frame_stack": 2, "action_repeat": 4}),
         (MARINENAV, {}),
         (MARINENAV, {"continuous_actions": False, "num_cores": 2}),
+        (MARINENAV, {"num_robots": 3, "others": "apf"}),
+        (ROCKET, {}),
+        (ECHELON, {"others": "heuristic"}),
     ],
 )
 def test_gymnasium_finds_nothing_wrong(name: str, options: dict[str, Any]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", ".*Box observation space.*infinity", UserWarning)  # Rocket's and Echelon's
         env = gymnasium.make(name, **options)
         check_env(env.unwrapped)
     env.close()
@@ -93,7 +101,11 @@ def test_pictures_change_as_the_world_moves(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        (MARINENAV, {"num_robots": 3}, "of a single agent, these options make 3"),
+        (
+            MARINENAV,
+            {"num_robots": 3, "others": "rule"},
+            "others: marinenav has no player 'rule', available: orca, apf",
+        ),
         (ARENA, {"style": 3}, "style: 3 is unknown"),
         (ARENA, {"styel": 2}, "did you mean 'style'"),
         (ARENA, {"render_mode": "ansi"}, "render_mode: 'ansi' is unknown"),
@@ -110,6 +122,160 @@ def test_gymnasium_finds_them_by_itself() -> None:
     code = "import gymnasium; print(gymnasium.make('envs:rlstack/Arena-v0').reset(seed=0)[0].shape)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=True)
     assert done.stdout.strip() == "(32,)"
+
+
+# --- vectors
+
+
+@pytest.mark.parametrize(("name", "options"), [(ARENA, {}), (MARINENAV, {}), (ROCKET, {}), (ECHELON, {})])
+def test_a_vector_keeps_to_its_spaces(name: str, options: dict[str, Any]) -> None:
+    envs_ = gymnasium.make_vec(name, num_envs=3, **options)
+    assert isinstance(envs_, gymnasium.vector.VectorEnv)
+    shown, _ = envs_.reset(seed=1)
+    assert shown in envs_.observation_space
+    envs_.action_space.seed(0)
+    for _ in range(3):
+        shown, reward, terminated, truncated, _ = envs_.step(envs_.action_space.sample())
+        assert shown in envs_.observation_space
+        assert reward.shape == terminated.shape == truncated.shape == (3,)
+        assert reward.dtype == np.float64 and terminated.dtype == truncated.dtype == np.bool_
+    envs_.close()
+
+
+def test_the_same_seeds_begin_the_same_episodes_of_a_vector() -> None:
+    first, second = (gymnasium.make_vec(ARENA, num_envs=3) for _ in range(2))
+    shown, _ = first.reset(seed=5)
+    assert np.array_equal(shown, second.reset(seed=[5, 6, 7])[0])
+    assert np.array_equal(shown, first.reset(seed=5)[0])
+    assert np.array_equal(shown[1], gymnasium.make_vec(ARENA, num_envs=1).reset(seed=6)[0][0])
+
+
+@pytest.mark.parametrize("mode", ["NEXT_STEP", "SAME_STEP"])
+def test_worlds_of_a_vector_begin_anew_as_gymnasium_has_it(mode: str) -> None:
+    """Beside Gymnasium's own vector of single worlds: the same flags, rewards and ends in the same steps."""
+    ours = VectorWorld("arena", 2, mode, max_steps=3)
+    theirs = SyncVectorEnv([lambda: SingleWorld("arena", max_steps=3)] * 2, autoreset_mode=AutoresetMode[mode])
+    ours.reset(seed=0)
+    theirs.reset(seed=0)
+    for step in range(9):
+        action = np.array([step % 5, 1])
+        _, reward, *flags, info = ours.step(action)
+        _, other, *others, their_info = theirs.step(action)
+        assert np.array_equal(flags, others), step
+        assert (reward == 0).tolist() == (other == 0).tolist()
+        assert ("final_obs" in info) == ("final_obs" in their_info)
+        if "final_obs" in info:
+            assert info["final_obs"].shape == (2, 32) and info["_final_obs"].all()
+        if any(flags[1]):
+            assert info["_episode"].all() and info["episode"]["l"].tolist() == [3, 3]
+
+
+def test_returns_of_a_vector_are_those_of_its_rewards() -> None:
+    vector = VectorWorld("cartpole", 8, seed=0)
+    vector.reset(seed=0)
+    vector.action_space.seed(0)
+    total, seen = np.zeros(8), 0
+    for _ in range(60):
+        _, reward, terminated, truncated, info = vector.step(vector.action_space.sample())
+        total += reward
+        for index in np.flatnonzero(terminated | truncated):
+            assert info["episode"]["r"][index] == total[index] == info["episode"]["l"][index]
+            total[index], seen = 0, seen + 1
+    assert seen > 8
+
+
+def test_a_vector_of_tensors_holds_what_one_of_arrays_does() -> None:
+    tensors, arrays_ = (VectorWorld("marinenav", 2, output=output, num_robots=1) for output in ("torch", "numpy"))
+    shown, other = tensors.reset(seed=0)[0], arrays_.reset(seed=0)[0]
+    assert torch.equal(shown["objects"], torch.from_numpy(other["objects"]))
+    action = torch.ones(2, 2)
+    assert torch.equal(tensors.step(action)[1], torch.from_numpy(arrays_.step(action.numpy())[1]))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"autoreset_mode": "DISABLED"}, "autoreset_mode: 'DISABLED' is unknown, allowed: NEXT_STEP and SAME_STEP"),
+        ({"output": "jax"}, "output: 'jax' is unknown, allowed: numpy and torch"),
+        ({"render_mode": "rgb_array"}, "render_mode: a vector draws nothing"),
+    ],
+)
+def test_what_a_vector_cannot_do_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        VectorWorld("arena", 2, **options)
+
+
+def test_a_policy_drives_the_others() -> None:
+    seen = []
+
+    def still(root: Any) -> Any:
+        seen.append(root["agents", "observation"].shape)
+        return root.set(("agents", "action"), torch.zeros(2, 2, 8, dtype=torch.int64))
+
+    vector = VectorWorld("rocket", 2, others=still)
+    vector.reset(seed=0)
+    vector.step(vector.action_space.sample())
+    assert seen == [(2, 2, 180)]
+
+
+# --- PettingZoo
+
+
+@exhaustive("world", ["marinenav", "rocket", "echelon"])
+def test_pettingzoo_finds_nothing_wrong(world: str) -> None:
+    pytest.importorskip("pettingzoo")
+    from pettingzoo.test import parallel_api_test, parallel_seed_test
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", "Observation is not NumPy array", UserWarning)  # MarineNav's is a dict
+        parallel_api_test(envs.parallel_env(world), num_cycles=30)
+    parallel_seed_test(lambda: envs.parallel_env(world), num_cycles=5)
+
+
+def test_robots_leave_when_they_are_done() -> None:
+    pytest.importorskip("pettingzoo")
+    world = envs.parallel_env("marinenav", num_robots=3, num_obstacles=4, max_steps=60)
+    world.reset(seed=3)
+    assert world.agents == ["agent_0", "agent_1", "agent_2"]
+    seen = {3}
+    while world.agents:
+        before = set(world.agents)
+        shown, _, terminated, truncated, _ = world.step({agent: np.ones(2, np.float32) for agent in world.agents})
+        assert set(shown) == before
+        gone = {agent for agent in before if terminated[agent] or truncated[agent]}
+        assert set(world.agents) == before - gone
+        seen.add(len(world.agents))
+    assert 0 in seen
+
+
+def test_a_world_of_one_agent_is_none_for_pettingzoo() -> None:
+    pytest.importorskip("pettingzoo")
+    with pytest.raises(ValueError, match="arena: a world of a single agent"):
+        envs.parallel_env("arena")
+
+
+# --- other libraries learn
+
+
+def test_stable_baselines_trains_on_a_batch() -> None:
+    sb3 = pytest.importorskip("stable_baselines3")
+    from envs.faces.stable_baselines3 import SB3World
+
+    model = sb3.PPO("MlpPolicy", SB3World("arena", 8, max_steps=5), n_steps=8, batch_size=32, n_epochs=1, seed=0)
+    model.learn(128)
+    assert model.num_timesteps == 128 and {info["l"] for info in model.ep_info_buffer} == {5}
+
+
+@pytest.mark.slow
+def test_stable_baselines_solves_our_cartpole() -> None:
+    sb3 = pytest.importorskip("stable_baselines3")
+    from envs.faces.stable_baselines3 import SB3World
+
+    options: dict[str, Any] = {"n_steps": 32, "batch_size": 256, "n_epochs": 20, "gae_lambda": 0.8, "gamma": 0.98}
+    model = sb3.PPO("MlpPolicy", SB3World("cartpole", 8), learning_rate=1e-3, seed=0, **options)
+    model.learn(100_000)
+    assert np.mean([info["r"] for info in model.ep_info_buffer]) > 400
 
 
 @pytest.mark.slow

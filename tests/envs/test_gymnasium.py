@@ -218,7 +218,7 @@ def test_a_missing_package_is_named_by_its_extra(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(gymnasium, "make", missing)
     for id, extra in (("LunarLander-v3", "box2d"), ("HalfCheetah-v5", "mujoco")):
-        with pytest.raises(ValueError, match=rf"needs the extra '{extra}': pip install 'rlstack\[{extra}\]'"):
+        with pytest.raises(ValueError, match=rf"needs the extra '{extra}': pip install 'rlstack-torchrl\[{extra}\]'"):
             Gymnasium(id)
 
 

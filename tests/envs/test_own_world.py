@@ -12,10 +12,13 @@ import numpy as np
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
+from tensordict import TensorDictBase
 from torchrl.envs import check_env_specs
 
 import envs
 from rlstack.config import conf_dir, to_plain
+from rlstack.evaluation.evaluator import evaluate
+from rlstack.evaluation.pictures import save_pictures
 from rlstack.train import _completed
 from rlstack.training.run import train
 
@@ -24,7 +27,8 @@ README = Path(envs.__file__).with_name("README.md")
 
 @pytest.fixture
 def reach(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    (source,) = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+    _, section = README.read_text(encoding="utf-8").split("\n## Adding a world\n")
+    (source,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
     (tmp_path / "reach.py").write_text(source, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
@@ -61,6 +65,23 @@ def test_its_picture_shows_goal_and_point(reach: Any) -> None:
     world.reset()
     picture, (x, y) = world.render(), (-64 * world.state[0, :2] + 128).round().int().tolist()
     assert picture.dtype == np.uint8 and picture[128, 128, 1] > 100 and picture[y, x, 2] > 200
+
+
+def test_its_pictures_make_the_film_of_the_first_episode(reach: Any, tmp_path: Path) -> None:
+    def towards(tensordict: TensorDictBase) -> TensorDictBase:
+        return tensordict.set("action", tensordict["observation"][:, :2].sign())
+
+    evaluation = evaluate(towards, "reach:PointMass", {}, 3, seed=0, record=2)
+    animation = evaluation.recordings[0].animation()
+    world = reach(num_worlds=3)
+    world.set_seed(int(np.random.SeedSequence((0, 0)).generate_state(1)[0]))  # as the evaluation's first turn
+    world.reset()
+    assert np.array_equal(animation.draw(0.0), world.render())
+    assert animation.span == (0.0, float(evaluation.episodes["length"][0]))  # a picture a step, the first and the last
+    last = animation.draw(animation.span[1])
+    assert last[128, 128, 1] > 100 and not np.array_equal(last, animation.draw(0.0))
+    assert [path.name for path in save_pictures(evaluation, tmp_path)] == ["trajectories.png", "first.mp4"]
+    assert (tmp_path / "first.mp4").stat().st_size > 1000
 
 
 def test_it_trains_by_its_path(reach: Any, tmp_path: Path) -> None:

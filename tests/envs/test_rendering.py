@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import imageio.v2 as imageio
 import numpy as np
 import pytest
 
-from envs.rendering.canvas import Canvas, Picture, PictureLayout, width_of, write
-from envs.rendering.films import Animation, save_animation, save_grid, save_picture
+from envs.rendering.canvas import Canvas, Picture, PictureLayout, captioned, texts_apart, width_of, write
+from envs.rendering.films import Animation, in_grid, save_animation, save_picture
 
 WHITE = (255, 255, 255)
 
@@ -73,12 +74,51 @@ def test_a_file_holds_the_picture(tmp_path: Path) -> None:
     assert (imageio.imread(tmp_path / "one.png") == picture).all()
 
 
-def test_a_grid_has_rows_of_so_many_and_a_black_rest(tmp_path: Path) -> None:
+def test_a_grid_has_rows_of_so_many_and_a_black_rest() -> None:
     tiles = [np.full((2, 3, 3), 50 * (number + 1), np.uint8) for number in range(3)]
-    save_grid(tmp_path / "grid.png", tiles, 2)
-    assert imageio.imread(tmp_path / "grid.png")[::2, ::3, 0].tolist() == [[50, 100], [150, 0]]
+    assert in_grid(tiles, 2)[::2, ::3, 0].tolist() == [[50, 100], [150, 0]]
     with pytest.raises(ValueError, match="at least one picture"):
-        save_grid(tmp_path / "none.png", [], 2)
+        in_grid([], 2)
+
+
+def test_a_way_brightens_and_leaves_leaps_out() -> None:
+    picture = np.zeros((20, 100, 3), np.uint8)
+    points = np.array([[0.0, 10.0], [20.0, 10.0], [40.0, 10.0], [80.0, 10.0], [99.0, 10.0]])
+    Canvas(picture, 1.0, (0.0, 0.0)).way(points, 4.0, (200, 0, 0), leap=30.0)
+    along = picture[10, :, 0].astype(int)
+    assert 0 < along[10] < along[30] < along[90] and not along[45:75].any()
+
+
+def test_a_burst_grows_and_fades() -> None:
+    def drawn(share: float) -> Any:
+        picture = np.zeros((100, 100, 3), np.uint8)
+        Canvas(picture, 1.0, (50.0, 50.0)).burst(np.zeros(2), 40.0, share, (200, 0, 0), 8, 4.0)
+        return picture[..., 0]
+
+    young, old = drawn(0.3), drawn(0.9)
+    assert young[50, 90] == 0 < old[50, 90] < young.max()
+
+
+def test_texts_may_be_taken_from_pictures() -> None:
+    picture = np.zeros((40, 100, 3), np.uint8)
+    with texts_apart() as texts:
+        write(picture, "speed", 10, 20, 12, (255, 0, 0), align=0.5)
+        write(picture, "gone", 10, 20, 12, (255, 0, 0), opacity=0.1)
+    assert [(text.text, text.x, text.align) for text in texts] == [("speed", 10, 0.5)] and not picture.any()
+    write(picture, "speed", 10, 20, 12, (255, 0, 0))
+    assert picture.any()
+
+
+def test_a_title_and_a_legend_stand_above_a_picture() -> None:
+    legend = [("●", "ball", (255, 0, 0)), ("■", "a wall that stands", (0, 255, 0))]
+    for light, width in ((0, 400), (255, 200)):
+        picture = np.full((50, width, 3), light, np.uint8)
+        shown = captioned(picture, "a long title " * 20, legend)
+        strip = shown[:-50].astype(int)
+        assert (shown[-50:] == picture).all() and (strip[0, 0] < 128).all() == (light == 0)
+        red, green = (strip[..., k] - np.delete(strip, k, -1).max(-1) for k in (0, 1))
+        assert (red > 100).any() and (green > 100).any()  # the signs in their colours
+    assert len(captioned(picture, "t", legend)) > len(captioned(picture, "t", legend[:1]))  # a line more
 
 
 def test_a_film_goes_by_the_animation_s_time_and_holds_its_end(tmp_path: Path) -> None:

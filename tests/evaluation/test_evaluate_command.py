@@ -20,8 +20,9 @@ import envs
 from envs.marinenav.env import MarineNav
 from envs.marinenav.episodes import Config, save_episodes
 from rlstack.agents import Interface
-from rlstack.config import ConfigError, conf_dir, load_group
-from rlstack.evaluate import EvaluateConfig, from_checkpoint, main, output_folder
+from rlstack.config import ConfigError, conf_dir, load_group, to_plain
+from rlstack.config.named_code import granting
+from rlstack.evaluate import EvaluateConfig, from_checkpoint, output_folder, run
 from rlstack.evaluation.evaluator import EpisodeSet, evaluate
 from rlstack.evaluation.pictures import best_and_worst, save_pictures
 from rlstack.runs import loading
@@ -55,7 +56,8 @@ def episodes_file(tmp_path: Path) -> Path:
 def command(*overrides: str) -> None:
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         cfg = compose("evaluate", list(overrides))
-    main(cfg)
+    with granting(to_plain(cfg)):
+        run(cfg)
 
 
 def test_everything_is_left_in_one_folder(
@@ -160,7 +162,12 @@ def test_episodes_that_cannot_be_read_leave_no_folder(content: str, run_dir: Pat
         ([], "checkpoint: missing, give a run directory or a checkpoint file: checkpoint=runs/<run>"),
         (["checkpoint=x", "episodes=0"], r"episodes: 0 is outside \[1, inf\)"),
         (["checkpoint=x", "episodes=1e12"], r"the evaluation needs 200,000\.0 GB on cpu, .*\(episodes\)"),
-        (["checkpoint=x", "policy=best"], "policy: expected one of 'greedy', 'explore'"),
+        (["checkpoint=x", "policy=best"], "policy: 'best', allowed with a checkpoint or an agent: greedy, explore"),
+        (["policy=apf"], "env: missing, a player of a world needs its world: env=<group>"),
+        (
+            ["policy=orka", "env=marinenav"],
+            "policy: marinenav has no 'orka', did you mean .orca.. allowed: greedy, explore, orca, apf",
+        ),
         (["checkpoint=x", "device=tpu9"], "device: 'tpu9' cannot be used"),
         (["checkpoint=x", "episodes_file=/none.json"], "episodes_file: /none.json cannot be read"),
         (["checkpoint=x", "episodes_file=BAD"], "episodes_file: .*bad.json: not valid JSON"),

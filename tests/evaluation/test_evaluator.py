@@ -42,6 +42,11 @@ def test_an_arrival() -> None:
             "energy": sum(energy),
             "success": 1.0,
             "collision": 0.0,
+            "path": sum(gained),
+            "closest": 20.0,  # nobody is in sight, which ends there
+            "near_miss": 0.0,
+            "rule_time": 0.0,
+            "violation_time": 0.0,
         }
     )
 

@@ -7,12 +7,14 @@ import os
 import re
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import imageio.v2 as imageio
 import numpy as np
 import pytest
 
+from envs.rendering.canvas import WrittenText, write
 from rlstack.config import ConfigError
 from rlstack.evaluation import playback
 from rlstack.evaluation.pictures import FinishedAnimation
@@ -25,7 +27,7 @@ SMALL = (32, 48)
 class Counting:
     """An episode of ten steps, ten of them a second: pictures are as bright as their time."""
 
-    per_second, caption = 10.0, "counting"
+    per_second, caption, legend = 10.0, "counting", ()
 
     def __init__(self, steps: int = 10, known: int = 0) -> None:
         self.steps, self.known = steps, known
@@ -140,8 +142,8 @@ def test_an_interrupted_film_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_a_finished_animation_is_over_from_the_beginning() -> None:
-    film = Counting(known=4)
-    replay = FinishedAnimation(film, "best")  # type: ignore[arg-type]
+    recording = SimpleNamespace(animation=lambda: Counting(known=4), legend=tuple)
+    replay = FinishedAnimation(recording, "best")  # type: ignore[arg-type]
     replay.grow()
     assert replay.over and replay.span == (0.0, 4.0) and replay.caption == "best" and replay.per_second == 10.0
 
@@ -167,24 +169,68 @@ def test_pictures_become_half_blocks_in_their_proportions() -> None:
     picture = np.zeros((40, 60, 3), np.uint8)
     picture[:20, :30] = (250, 10, 0)
     picture[20:, 30:] = (0, 130, 255)
-    lines = blocks(picture, columns=30, lines=50)
+    lines, _ = blocks(picture, columns=30, lines=50)
     assert len(lines) == 10  # 30 x 20 pixels
     rows = [pixels(line) for line in lines]
     assert all(len(row) == 30 for row in rows)
     assert rows[0][0] == ([250, 10, 0],) * 2 and rows[0][29] == ([0, 0, 0],) * 2
     assert rows[9][29] == ([0, 130, 255],) * 2
-    assert len(blocks(picture, columns=300, lines=4)) == 4
-    few = pixels(blocks(picture, 30, 50, deep=False)[9])
+    assert len(blocks(picture, columns=300, lines=4)[0]) == 4
+    few = pixels(blocks(picture, 30, 50, deep=False)[0][9])
     assert few[29] == ([16 + 36 * 0 + 6 * 2 + 5],) * 2 and few[0] == ([16],) * 2
 
 
 def test_a_terminal_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(playback.shutil, "get_terminal_size", lambda: (24, 9))
     out = io.StringIO()
-    with TerminalScreen(out, lambda: "episode 1, step 2: return 3.5, success 0", {"COLORTERM": "truecolor"}) as screen:
-        show(Counting(steps=1), screen, hold=0.01, clock=stopped, sleep=no_sleep)
+    film = Counting(steps=1)
+    film.caption = "episode 1, step 2: return 3.5, success 0"
+    with TerminalScreen(out, lambda: film, {"COLORTERM": "truecolor"}) as screen:
+        show(film, screen, hold=0.01, clock=stopped, sleep=no_sleep)
     text = out.getvalue()
     assert text.startswith("\x1b[?1049h\x1b[?25l") and text.endswith("\x1b[?25h\x1b[?1049l")
     assert "episode 1, step 2: retu\x1b[K" in text and "success" not in text  # no more than a line
     first = text.split("\x1b[H")[1]
     assert first.count("\r\n") == 8 and first.count("▀") == 8 * 24
+
+
+def letters(line: str) -> str:
+    return re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", line).replace("▀", ".")
+
+
+def test_texts_of_a_picture_become_letters() -> None:
+    texts = [
+        WrittenText("shot", 5, 12, 0.0, (0, 0, 0)),  # the shadow of the next
+        WrittenText("shot", 6, 12, 0.0, (255, 0, 0)),
+        WrittenText("12", 99, 12, 1.0, (255, 255, 255)),
+        WrittenText("near", 6, 13, 0.0, (255, 255, 255)),
+        WrittenText("nor", 6, 14, 0.0, (255, 255, 255)),
+        WrittenText("this", 6, 15, 0.0, (255, 255, 255)),
+    ]
+    lines, left = blocks(np.zeros((40, 100, 3), np.uint8), columns=20, lines=9, texts=texts)
+    assert [letters(line) for line in lines] == [
+        ".nor................",
+        ".shot.............12",
+        ".near...............",
+        "." * 20,
+    ]
+    assert left == ["this"] and "\x1b[38;2;255;0;0m" in lines[1]
+
+
+def test_a_terminal_shows_numbers_and_a_legend_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Writing(Counting):
+        legend = (("●", "ball", (255, 0, 0)), ("■", "what does not fit any more", (0, 0, 0)))
+
+        def draw(self, time: float, pause: float = 0.0, /) -> Any:
+            picture = super().draw(time, pause)
+            write(picture, f"t {time:.0f}", 0, 16, 12, (255, 255, 255))
+            return picture
+
+    monkeypatch.setattr(playback.shutil, "get_terminal_size", lambda: (24, 9))
+    out, film = io.StringIO(), Writing(steps=1)
+    with TerminalScreen(out, lambda: film, {}) as screen:
+        show(film, screen, hold=0.01, clock=stopped, sleep=no_sleep)
+    first = letters(out.getvalue().split("\x1b[H")[1]).splitlines()
+    assert first[3].startswith("t 0..") and first[-2:] == ["● ball   ", "counting"]
+    picture = film.draw(1.0)
+    assert len(np.unique(picture)) > 1  # and drawn, once the terminal is left

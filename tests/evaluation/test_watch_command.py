@@ -17,9 +17,10 @@ import envs
 from rlstack import make_agent, watch
 from rlstack.command import open_group
 from rlstack.config import ConfigError, conf_dir, load_group, to_plain
+from rlstack.config.named_code import granting
 from rlstack.evaluation.pictures import LiveEpisode, animate, numbers
 from rlstack.runs.checkpoint import write_checkpoint
-from rlstack.watch import find_policy, main
+from rlstack.watch import find_policy, run
 from tests.exhaustive import exhaustive
 
 WORLDS = {
@@ -49,7 +50,8 @@ def command(*overrides: str) -> None:
     with open_dict(cfg):
         del cfg["hydra"]
     try:
-        main(cfg)
+        with granting(to_plain(cfg)):
+            run(cfg)
     finally:
         HydraConfig.instance().cfg = None
 

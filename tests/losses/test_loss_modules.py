@@ -26,9 +26,13 @@ from rlstack.losses import (
     IQNLoss,
     Loss,
     PPOLoss,
+    PQNLoss,
     QRDQNLoss,
+    RetraceLoss,
+    RNDLoss,
     SACLoss,
     TD3Loss,
+    TQCLoss,
 )
 
 S, A, N, K = 3, 4, 6, 5
@@ -66,6 +70,8 @@ LOSSES: dict[str, Callable[[], Loss]] = {
     "a2c": lambda: A2CLoss(Policy(), Net(S, 1), entropy_coefficient=0.01),
     "ppo": lambda: PPOLoss(Policy(), Net(S, 1), entropy_coefficient=0.01),
     "dqn": lambda: DQNLoss(Net(S, A)),
+    "pqn": lambda: PQNLoss(Net(S, A)),
+    "retrace": lambda: RetraceLoss(Net(S, A), epsilon=0.25),
     "c51": lambda: C51Loss(Net(S, A, K), torch.linspace(-1, 1, K)),
     "qrdqn": lambda: QRDQNLoss(Net(S, K, A), num_quantiles=K),
     "iqn": lambda: IQNLoss(Net(S, A, levels=True), num_quantiles=K),
@@ -73,10 +79,12 @@ LOSSES: dict[str, Callable[[], Loss]] = {
     "td3": lambda: TD3Loss(Net(S, 2), [Net(S + 2, 1), Net(S + 2, 1)]),
     "sac": lambda: SACLoss(Net(S, 4, split=True), [Net(S + 2, 1), Net(S + 2, 1)], action_size=2),
     "sac discrete": lambda: DiscreteSACLoss(Net(S, A), [Net(S, A), Net(S, A)], action_size=A),
+    "tqc": lambda: TQCLoss(Net(S, 4, split=True), [Net(S + 2, K) for _ in range(3)], drop=1, action_size=2),
+    "rnd": lambda: RNDLoss(Net(S, K), Net(S, K)),
     "aciqn": lambda: ACIQNLoss(Net(S, 2), Net(S + 2, 1, levels=True)),
 }
-CHOICES = ("a2c", "ppo", "dqn", "c51", "qrdqn", "iqn", "sac discrete")
-WITH_TARGETS = [name for name in LOSSES if name not in ("a2c", "ppo")]
+CHOICES = ("a2c", "ppo", "pqn", "dqn", "retrace", "c51", "qrdqn", "iqn", "sac discrete")
+WITH_TARGETS = [name for name in LOSSES if name not in ("a2c", "ppo", "pqn", "rnd")]
 everyone = pytest.mark.parametrize("name", LOSSES)
 
 
@@ -91,6 +99,10 @@ def batch(name: str, dtype: torch.dtype = torch.float32) -> TensorDict:
     entries = {"observation": torch.randn(N, S, dtype=dtype), "action": action, "next": following}
     for key in ("action_log_prob", "advantage", "value_target"):
         entries[key] = torch.randn(N, dtype=dtype)
+    if name == "retrace":  # three steps alike, of random actions
+        entries["next"] = {key: value.unsqueeze(1).repeat(1, 3, 1) for key, value in following.items()}
+        entries["next"] |= {"done": entries["next"]["terminated"], "action": torch.randint(A, (N, 3))}
+        entries["next"]["log_prob"] = torch.full((N, 3), 1 / A, dtype=dtype).log()
     return TensorDict(entries, [N])
 
 
@@ -117,7 +129,7 @@ def test_losses_and_metrics_are_scalars(made: tuple[Loss, TensorDict]) -> None:
     assert not any(key.startswith("target") for key, _ in loss.named_parameters())
 
 
-@pytest.mark.parametrize("name", ["ddpg", "td3", "sac", "aciqn"])
+@pytest.mark.parametrize("name", ["ddpg", "td3", "sac", "tqc", "aciqn"])
 def test_in_the_sum_the_actor_does_not_teach_the_critic(made: tuple[Loss, TensorDict]) -> None:
     loss, data = made
     out = loss(data)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from tensordict import TensorDict
+from torch import nn
 from torchrl.data import Binary, Bounded, Categorical, Composite, Unbounded
 
 import envs
@@ -69,6 +70,26 @@ def test_what_is_not_there_does_not_count(pool: str, size: int) -> None:
         torch.testing.assert_close(made(mixed.set("there", observation["there"][:, order])), made(observation))
 
 
+def test_attention_is_torchs_own() -> None:
+    """Of the things that are there, by ``nn.MultiheadAttention`` with the same weights; nobody gives zeros."""
+    skipped = dict.fromkeys(("image", "state__speed", "state__heading"), SKIP)
+    made = encoder(objects={"kind": "attention", "hidden": [8], "mask": "there", "heads": 2}, **skipped)
+    part, observation = made.parts[0], seen(6)
+    observation["there"][0], observation["there"][1:, 0] = False, True
+    theirs = nn.MultiheadAttention(8, 2, batch_first=True)
+    theirs.in_proj_weight.data, theirs.in_proj_bias.data = part.project.weight.data, part.project.bias.data
+    theirs.out_proj.load_state_dict(part.join.state_dict())
+    found, encoded = made(observation), part.layers(observation["objects"])
+    assert found.shape == (6, 8) and (found[0] == 0).all()
+    for row in range(1, 6):
+        x = encoded[row][observation["there"][row]]
+        wanted = part.norm(x + theirs(x[None], x[None], x[None])[0][0]).mean(0)
+        torch.testing.assert_close(found[row], wanted)
+    other = observation.clone()
+    other["objects"][~observation["there"]] = 99.0
+    torch.testing.assert_close(made(other), found)
+
+
 @pytest.mark.parametrize(
     ("configs", "message"),
     [
@@ -88,9 +109,10 @@ def test_encoders_that_do_not_fit_are_refused(configs: dict[str, Any], message: 
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"kind": "cnn"}, "expected one of 'flat', 'mlp', 'set', 'image', 'skip'"),
+        ({"kind": "cnn"}, "expected one of 'flat', 'mlp', 'set', 'attention', 'image', 'skip'"),
         ({"kind": "mlp"}, "agent.encoders.state.speed: kind 'mlp' needs hidden"),
         ({"kind": "mlp", "hidden": [8], "pool": "max"}, "kind 'mlp' has no pool, it takes hidden"),
+        ({"kind": "attention", "hidden": [6]}, "4 heads cannot share the last width of hidden, 6, equally"),
         ({"kind": "mlp", "width": 8}, "agent.encoders.state.speed.width: unknown key"),
     ],
 )
@@ -100,9 +122,10 @@ def test_impossible_options_are_refused(config: dict[str, Any], message: str) ->
 
 
 @pytest.mark.parametrize("name", ["ppo", "dqn", "iqn", "sac"])
-def test_agents_learn_through_them(name: str) -> None:
+@pytest.mark.parametrize("kind", ["set", "attention"])
+def test_agents_learn_through_them(name: str, kind: str) -> None:
     env = Decisions(SPEC, Categorical(4, shape=()))
-    own = {"objects": {**SET, "pool": "mean"}, "image": {"kind": "image", "features": 4}}
+    own = {"objects": {**SET, "kind": kind, "pool": "mean"}, "image": {"kind": "image", "features": 4}}
     agent = small(env, name=name, encoders=own)
     before = [parameter.detach().clone() for parameter in agent.parameters()]
     agent.learn(env.experience(agent, 3, 10), 30)

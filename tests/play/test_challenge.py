@@ -18,7 +18,6 @@ import envs
 from rlstack.agents import Interface
 from rlstack.config import ConfigError, build, conf_dir, to_plain
 from rlstack.evaluate import EvaluateConfig, run
-from rlstack.play.challenge import SUMMARY
 from rlstack.runs import loading
 from tests.play.duel import NAME
 
@@ -74,9 +73,9 @@ def test_games_replace_the_opponents_of_training(run_dir: Path, capsys: pytest.C
     assert results["fitted_elo"] > 1000 and len(results["elo_history"]) == 90
     with (folder / "summary.csv").open(newline="") as stream:
         rows = list(csv.DictReader(stream))
-    assert tuple(rows[0]) == SUMMARY and rows[1]["losses"] == "15" and rows[1]["opponent"] == "high"
+    assert rows[1]["losses"] == "15" and rows[1]["opponent"] == "high"
     published = {"timestamp", "timestep", "opponent", "wins", "losses", "win_rate", "elo_before", "elo_after"}
-    assert published | {"elo_change"} <= set(SUMMARY)
+    assert published | {"elo_change"} <= rows[0].keys()
     with (folder / "game_by_game.csv").open(newline="") as stream:
         games = list(csv.DictReader(stream))
     assert {"player_score", "opponent_score", "goal_diff", "expected_score"} <= set(games[0]) and len(games) == 90

@@ -66,17 +66,20 @@ def test_version_1_is_read_and_written_as_version_2(tmp_path: Path) -> None:
 
 
 FAULTS: dict[str, tuple[Callable[[str], str | bytes], str]] = {
-    "truncated": (lambda text: text[:-40], "not a league"),
-    "empty": (lambda text: "", "not a league"),
-    "bytes": (lambda text: b"\xff\xfe\x00", "not a league"),
-    "deep": (lambda text: "[" * 100_000, "not a league"),
-    "a list": (lambda text: "[]", "schema_version None, this program reads versions 1 and 2"),
+    "truncated": (lambda text: text[:-40], "not valid JSON"),
+    "empty": (lambda text: "", "not valid JSON"),
+    "bytes": (lambda text: b"\xff\xfe\x00", "not valid JSON"),
+    "deep": (lambda text: "[" * 100_000, "not valid JSON: nested too deeply"),
+    "a list": (lambda text: "[]", "not a JSON object but a list"),
     "newer": (lambda text: text.replace('"schema_version": 1', '"schema_version": 3'), "schema_version 3"),
     "no ratings": (lambda text: text.replace('"ratings"', '"rating"'), "not a league .*ratings"),
-    "a rating of nan": (lambda text: text.replace("1516.0", "NaN"), "nan is not a finite number"),
+    "a rating of nan": (
+        lambda text: text.replace("1516.0", "NaN"),
+        r"not a league .ratings\.players\.high\.rating: nan is outside",
+    ),
     "a wrong kind": (lambda text: text.replace('"high", "source"', '"x", "kind": "boss", "source"'), "entries.0..kind"),
     "an unknown key": (lambda text: text.replace('"created_at"', '"created"'), "entries.0..created: unknown key"),
-    "a wrong game": (lambda text: text.replace('"mine", 4.0', '"mine", "4"'), "has no points and steps"),
+    "a wrong game": (lambda text: text.replace('"mine", 4.0', '"mine", "4"'), r"games\[0\]\[2\]: expected float"),
 }
 
 

@@ -10,21 +10,11 @@ import pytest
 
 from rlstack.config import ConfigError
 from rlstack.evaluation.statistics import wilson_interval
-from rlstack.play.challenge import SUMMARY, challenge_report
-from rlstack.play.games import (
-    GameResult,
-    WinLossRecord,
-    challenger,
-    cross_table,
-    pairing,
-    rated,
-    rating_curves,
-    round_robin,
-    standings,
-)
+from rlstack.play.games import GameResult, WinLossRecord, in_turns, pairing, pairs
+from rlstack.play.league import League
 from rlstack.play.matches import GameRunner
 from rlstack.play.ratings import Elo
-from rlstack.play.tables import save_curves, write_csv
+from rlstack.play.results import challenge_report, cross_table, rated, rating_curves, save_curves, standings, write_csv
 from tests.play.duel import NAME, Watching
 
 
@@ -50,7 +40,7 @@ def test_many_pairings_share_a_batch_and_everyone_is_asked_once_a_step() -> None
     built = arena(num_worlds=6, length=2)
     watching = Watching("watching", 1)
     built.add(watching)
-    games = built.play(round_robin(["high", "low", "watching"], 2))
+    games = built.play([game for pair in pairs(["high", "low", "watching"]) for game in pairing(*pair, 2)])
     assert len(games) == 6
     assert {(game.first, game.second, game.score) for game in games} == {
         ("high", "low", 1.0),
@@ -125,15 +115,20 @@ def test_cross_table_mirrors_itself() -> None:
 
 
 def test_schedules_are_fair() -> None:
-    schedule = round_robin(["a", "b", "c"], 4)
+    schedule = in_turns([pairing(*pair, 4) for pair in pairs(["a", "b", "c"])])
     assert len(schedule) == 12
     for pair in (("a", "b"), ("a", "c"), ("b", "c")):
         assert schedule.count(pair) == schedule.count(pair[::-1]) == 2
-    assert challenger("a", ["b", "c"], 2) == [("a", "b"), ("a", "c"), ("b", "a"), ("c", "a")]
-    with pytest.raises(ValueError, match="at least 2"):
-        round_robin(["a"], 2)
-    with pytest.raises(ValueError, match="not all different"):
-        challenger("a", ["a"], 2)
+    assert schedule[:3] == [("a", "b"), ("a", "c"), ("b", "c")]
+    met = [pairing(*pair, 2) for pair in pairs(["a", "b", "c"], "challenger")]
+    assert in_turns(met) == [("a", "b"), ("a", "c"), ("b", "a"), ("c", "a")]
+    for names, message in (
+        ("a", "a, at least two are needed"),
+        ("", "none, at least two"),
+        ("aa", "not all different"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            pairs(list(names))
 
 
 # -- tables ------------------------------------------------------------------------------------------------------
@@ -141,10 +136,20 @@ def test_schedules_are_fair() -> None:
 
 def test_ratings_game_by_game() -> None:
     ratings = Elo(anchors={"b": 1500})
-    first, *_ = rows = list(rated(GAMES[:3], ratings))
+    first, *_ = rows = rated(GAMES[:3], ratings)
     assert (first["expected_score"], first["elo_before"], first["elo_after"]) == (0.5, 1500, 1516)
     assert rows[1]["player"] == "b" and rows[1]["elo_change"] == 0
-    assert [row["rank"] for row in standings(GAMES[:3], ratings)] == [1, 2]
+
+
+def test_standings_are_the_best_members_first(tmp_path: Path) -> None:
+    league = League(tmp_path, {}, Elo(anchors={"c": 1000}))
+    for name in "abc":
+        league.join(name, name)
+    league.rate([GAMES[0], GAMES[3]])  # `a` beats both
+    rows = standings(league)
+    assert [(row["rank"], row["player"]) for row in rows] == [(1, "a"), (2, "b"), (3, "c")]
+    assert rows[1]["rating"] == 1484 and rows[2]["rating"] == 1000 and "deviation" not in rows[0]
+    assert (rows[0]["wins"], rows[2]["losses"], rows[2]["kind"]) == (2, 1, "player")
 
 
 def test_a_challenge_is_told_in_the_published_columns(tmp_path: Path) -> None:
@@ -160,7 +165,7 @@ def test_a_challenge_is_told_in_the_published_columns(tmp_path: Path) -> None:
     assert [row["player"] for row in report["game_by_game"]] == ["a"] * 4
     assert [row["goal_diff"] for row in report["game_by_game"]] == [2, 0, -2, 1]
 
-    write_csv(tmp_path / "summary.csv", report["opponents"], SUMMARY)
+    write_csv(tmp_path / "summary.csv", report["opponents"])
     write_csv(tmp_path / "games.csv", report["game_by_game"])
     with (tmp_path / "summary.csv").open() as stream:
         rows = list(csv.DictReader(stream))
@@ -171,7 +176,9 @@ def test_a_challenge_is_told_in_the_published_columns(tmp_path: Path) -> None:
 
 
 def test_curves_are_drawn(tmp_path: Path) -> None:
-    curves = rating_curves(GAMES, Elo(anchors={"b": 1200}))
+    league = League(tmp_path, {}, Elo(anchors={"b": 1200}))
+    league.rate(GAMES)
+    curves = rating_curves(league)
     assert {name: len(values) for name, values in curves.items()} == {"a": 4, "b": 3, "c": 1}
     assert curves["b"] == [1200] * 3
     save_curves(tmp_path / "elo.png", curves, {"b": 1200.0})

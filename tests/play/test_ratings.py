@@ -159,7 +159,7 @@ def test_wrong_systems_are_refused_in_one_line() -> None:
         rating_system("eloo")
     with pytest.raises(ConfigError, match=r"ratings.kk: unknown key.*allowed: anchors, k, start"):
         rating_system("elo", kk=3)
-    with pytest.raises(ConfigError, match="k: -1 is not a finite number above 0"):
+    with pytest.raises(ConfigError, match=r"ratings.k: -1.0 is outside \(0, inf\)"):
         rating_system("elo", k=-1)
     with pytest.raises(ConfigError, match="names no rating system"):
         ratings_from({"players": {}})

@@ -11,17 +11,17 @@ import envs
 import rlstack
 from envs.rocket.players import SIDES
 from rlstack.config import ConfigError
-from rlstack.play.versus import ScriptedPolicy, scripted_policy
+from rlstack.play.versus import ScriptedPolicy, own_policy
 from tests.play.duel import NAME
 
 
 def test_a_script_drives_both_sides() -> None:
     env = envs.make(NAME, num_worlds=4, size=2)
-    policy = scripted_policy(env, "high")
+    policy = own_policy(env, "high")
     assert policy is not None
     assert bool((policy(env.reset())["agents", "action"] == 2).all())
-    assert scripted_policy(env, "unknown") is None
-    assert scripted_policy(envs.make("arena", num_worlds=2), "rule") is None
+    assert own_policy(env, "unknown") is None
+    assert own_policy(envs.make("arena", num_worlds=2), "rule") is None
 
 
 @pytest.mark.parametrize("side", ["first", "second", "both"])

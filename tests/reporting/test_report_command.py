@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rlstack.report import positional
+from rlstack.command import words_as
 from rlstack.reporting.document import render, report
 from rlstack.training.environment import commit, record_environment
 from rlstack.training.run import train
@@ -20,9 +20,16 @@ from tests.small_run import SMALL_RUN
 
 
 def test_the_folder_may_be_the_first_word() -> None:
-    assert positional(["runs/x", "films_mb=3"]) == ["folder='runs/x'", "films_mb=3"]
-    assert positional(["films_mb=3", "it's"]) == ["films_mb=3", "folder='it\\'s'"]
-    assert positional(["folder=x", "outputt=y"]) == ["folder=x", "outputt=y"]
+    rewrite = words_as("folder")
+    assert rewrite(["runs/x", "films_mb=3"]) == ["folder='runs/x'", "films_mb=3"]
+    assert rewrite(["films_mb=3", "it's"]) == ["films_mb=3", "folder='it\\'s'"]
+    assert rewrite(["folder=x", "outputt=y"]) == ["folder=x", "outputt=y"]
+    assert words_as("first", "second")(["a,b", "json=true", "c", "d"]) == [
+        "first='a,b'",
+        "json=true",
+        "second='c'",
+        "d",
+    ]
 
 
 def test_a_page_is_written_beside_the_runs_or_where_it_is_wanted(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -10,11 +11,11 @@ import pytest
 
 from rlstack.config import ConfigError
 from rlstack.reporting.blocks import Panels
-from rlstack.reporting.charts import ParallelAxis, labelled, ticks
+from rlstack.reporting.charts import ParallelAxis, labelled, quantity, ticks
 from rlstack.reporting.document import ReportPage, render, report
 from tests.reporting.made_runs import HEADER, config, make_evaluation, make_run, score_rows
 
-VOID = {"meta", "br", "img", "link", "input", "hr"}
+VOID = {"meta", "br", "wbr", "img", "link", "input", "hr"}
 
 
 class Elements(HTMLParser):
@@ -60,6 +61,33 @@ def test_a_run_on_a_page(tmp_path: Path) -> None:
     assert "all 4 25 2.5" in text  # mean and interquartile mean of the returns
     assert "the default cannot be composed" in text and "torch 9.9" in text
     assert "Machine and commit were not recorded: run." in text and page.notes == []
+
+
+def test_long_names_leave_room_for_numbers(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "ppo_toy_seed0_20260102-030405", config())
+    path = make_evaluation(run / "evaluations/final/evaluation.json", [1.0])
+    content = json.loads(path.read_text())
+    content["levels"] = [{**content["levels"][0], "level": level} for level in ("easy", "hard")]
+    path.write_text(json.dumps(content))
+    html = render(report(run))
+    assert "<h1>ppo_<wbr>toy_<wbr>seed0_<wbr>20260102-<wbr>030405</h1>" in html
+    assert html.count('<td class="name">ppo_<wbr>toy') == 3  # of two tables of evaluations and of its time
+    assert "final easy 1 0.500" in words(report(run)) and "hard 1 0.500" in words(report(run))
+    assert words(report(run)).count(" final ") == 1
+
+
+def test_returns_of_other_rewards_are_told_apart(tmp_path: Path) -> None:
+    text = words(report(make_run(tmp_path / "run", config())))
+    assert "train/return and eval/return are of other rewards" in text
+    header = "frames,train/return,loss/actor"
+    assert "other rewards" not in words(report(make_run(tmp_path / "new", config(), ("1,2,3", "2,3,4"), header)))
+
+
+def test_every_axis_has_a_name(tmp_path: Path) -> None:
+    html = render(report(make_run(tmp_path / "run", config())))
+    charts = html.count('<svg class="chart"')
+    assert charts == 3 and html.count(">frames</text>") == charts and html.count('<text class="unit" x="0"') == charts
+    assert "share of episodes" in html and quantity("time/frames_per_second") == "frames/s"
 
 
 def test_schedules_are_curves_of_their_own(tmp_path: Path) -> None:
@@ -150,7 +178,7 @@ def test_a_league_is_shown_beside_its_runs_or_alone(tmp_path: Path) -> None:
     assert "2 players, 2 games, elo" in text and "ann player" in text and "2-0-0" in text
     (tmp_path / "league.json").write_text("{")
     make_run(tmp_path / "runs/a", config())
-    assert any("not a league" in note for _, note in report(tmp_path).notes)
+    assert any("league.json: not valid JSON" in note for _, note in report(tmp_path).notes)
 
 
 def test_curriculum_stages_are_named_and_dated(tmp_path: Path) -> None:

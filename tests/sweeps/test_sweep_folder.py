@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 
 from rlstack import report, train
 from rlstack.sweeps.folder import sweep_folder
+from rlstack.training.distributed import Ranks
 from tests.reporting.made_runs import config, make_run, score_rows
 
 GROUPS = {"agent": "acqn", "env": "marinenav"}
@@ -52,19 +55,20 @@ def test_folders_are_left_alone_where_there_is_no_need(tmp_path: Path, monkeypat
     assert place("-m", "hydra.sweep.dir='mine'") == ([], Path("mine"))
 
 
-def stand_in(plain: dict[str, Any]) -> SimpleNamespace:
+@contextmanager
+def stand_in(plain: dict[str, Any]) -> Iterator[SimpleNamespace]:
     """A run of a low score, of which a report draws the logarithm of nothing."""
     folder = Path(plain["run_dir"])
     score = -1.0 - plain["seed"]
     make_run(folder, config(plain["seed"], agent=plain["agent"]["name"]), score_rows(score))
-    return SimpleNamespace(path=folder)
+    yield SimpleNamespace(run=SimpleNamespace(path=folder), ranks=Ranks(), execute=lambda: None)
 
 
 def test_the_last_line_reports_on_the_runs_of_the_sweep(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(train, "train", stand_in)
+    monkeypatch.setattr("rlstack.training.run.begun", stand_in)
     monkeypatch.setattr(sys, "argv", ["train", "-m", "agent=ppo,sac", "env=cartpole", "seed=0,1"])
     train.main()
     (folder,) = (tmp_path / "runs").iterdir()

@@ -77,10 +77,10 @@ def test_b1_the_record_of_a_training_leaves_the_final_model_alone(tmp_path: Path
     assert torch.equal(one, other)
 
 
-@pytest.mark.parametrize("unbiased", [False, True])
-def test_b2_one_world_gives_numbers_and_evaluation_moves_no_statistics(unbiased: bool) -> None:
+@pytest.mark.parametrize("name", ["ppo", "ppo_published"])
+def test_b2_one_world_gives_numbers_and_evaluation_moves_no_statistics(name: str) -> None:
     env = cartpole(1)
-    agent = agent_for(env, normalize_observations=True, normalize_rewards=True, unbiased_statistics=unbiased)
+    agent = agent_for(env, name, normalize_observations=True, normalize_rewards=True, shared_layers=0)
     for number, batch in enumerate(batches(env, agent, 1, 40)):  # statistics move after every single observation
         metrics = agent.learn(rlstack.flatten_agents(batch, None), number + 1)
         assert all(torch.isfinite(torch.as_tensor(value)) for value in metrics.values())

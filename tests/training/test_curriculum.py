@@ -113,9 +113,10 @@ def test_a_published_state_goes_on() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"metrics": None}, "it lacks current_stage_index or metrics"),
-        ({"current_stage_index": "1"}, "it lacks current_stage_index or metrics"),
-        ({"metrics": {"wins": "no"}}, "metrics.spawner_kills is no list of numbers"),
+        ({"metrics": None}, "metrics: expected dict"),
+        ({"current_stage_index": "1"}, "current_stage_index: expected int, got '1'"),
+        ({"current_stage_index": -1}, "current_stage_index: -1 is outside"),
+        ({"metrics": {"wins": "no"}}, "metrics.spawner_kills: expected list"),
     ],
 )
 def test_a_state_of_something_else(change: dict[str, Any], message: str) -> None:

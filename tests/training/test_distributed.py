@@ -223,7 +223,13 @@ def test_all_keep_the_same_networks(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "names", [["ppo", "sac", "dqn", "iqn"], ["a2c", "rainbow", "td3", "acqn", "ppo_memory"]], ids=["four", "others"]
+    "names",
+    [
+        ["ppo", "sac", "dqn", "iqn"],
+        ["a2c", "pqn", "rainbow", "td3", "qrdqn", "tqc", "acqn", "ppo_memory"],
+        ["torchrl_ppo", "torchrl_sac", "crossq"],
+    ],
+    ids=["four", "others", "losses of TorchRL"],
 )
 def test_all_keep_the_same_networks_for_a_hundred_updates(names: list[str], tmp_path: Path) -> None:
     check_ranks(tmp_path, [f"{name}+total_frames=4000" for name in names], 100)

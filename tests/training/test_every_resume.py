@@ -11,6 +11,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 
 from rlstack.config import build, conf_dir, to_plain
+from rlstack.config.named_code import granting
 from rlstack.evaluation.results import Evaluation
 from rlstack.runs.checkpoint import read_checkpoint, state_digest
 from rlstack.runs.run_directory import RunDirectory
@@ -36,6 +37,8 @@ ARENA = ["env=arena", "env.num_worlds=4", "env.max_steps=40"]
 ROCKET = ["env=rocket", "env.num_worlds=4", "env.max_seconds=1"]
 ECHELON = ["env=echelon", "env.num_worlds=2", "env.blue=2", "env.red=2", "env.max_steps=20"]
 
+CARTPOLE, OWN = ["env=cartpole", "env.num_worlds=4"], "agent.network=tests.agents.own_network:Net"
+
 ALONE = ["~agent.networks.qvalue_network", "~agent.options.loss_function", "++agent.options.scale=2.0"]
 
 AGENTS: dict[str, list[str]] = {
@@ -44,19 +47,31 @@ AGENTS: dict[str, list[str]] = {
     "ppo recurrent": ["agent=ppo", *MARINENAV, MEMORY],
     "ppo central": ["agent=ppo", *MARINENAV, "agent.critic=central"],
     "a2c": ["agent=a2c", *MARINENAV],
+    "a2c vtrace": ["agent=a2c", *MARINENAV, *NORMALIZED, "agent.advantage=vtrace"],
+    "ppo rnd": ["agent=ppo", *MARINENAV, "agent.rnd={coefficient: 0.5}"],
+    "pqn": ["agent=pqn", *DISCRETE, "agent.normalize_rewards=true"],
     "dqn": ["agent=dqn", *DISCRETE, "agent.n_step=3"],
+    "dqn retrace": ["agent=dqn", *DISCRETE, "agent.n_step=3", "agent.correction=retrace"],
     "dqn recurrent": ["agent=dqn", *DISCRETE, MEMORY],
     "rainbow": ["agent=rainbow", *DISCRETE],
+    "qrdqn": ["agent=qrdqn", *DISCRETE],
     "iqn": ["agent=iqn", *DISCRETE],
     "ddpg": ["agent=ddpg", *MARINENAV],
     "td3": ["agent=td3", *MARINENAV],
     "sac": ["agent=sac", *MARINENAV, *NORMALIZED],
     "sac discrete": ["agent=sac", *DISCRETE],
+    "tqc": ["agent=tqc", *MARINENAV],
     "acqn": ["agent=acqn", *MARINENAV],
     "torchrl_sac": ["agent=torchrl_sac", *MARINENAV, *NORMALIZED],
     "torchrl_ppo": ["agent=torchrl_ppo", *DISCRETE],
     "crossq": ["agent=crossq", *MARINENAV],
+    **{name: [f"agent={name}", *MARINENAV] for name in ("iql", "td3_bc", "bc")},
+    **{name: [f"agent={name}", *DISCRETE] for name in ("discrete_iql", "discrete_cql")},
     "own loss": ["agent=torchrl_sac", *DISCRETE, "agent.loss=tests.agents.own_loss:RewardWeightedLoss", *ALONE],
+    "dqn own network": ["agent=dqn", *CARTPOLE, OWN],
+    "ppo own network": ["agent=ppo", *CARTPOLE, OWN],
+    "iqn own network and memory": ["agent=iqn", *CARTPOLE, OWN, MEMORY],
+    "torchrl_ppo own network": ["agent=torchrl_ppo", *CARTPOLE, OWN],
     "ppo_published": ["agent=ppo_published", *ARENA, "agent.hidden=[16, 16, 8]"],
     "ppo split": ["agent=ppo", *ROCKET, "agent.parameters=split"],
     "acqn_published": ["agent=acqn_published", *MARINENAV, "agent.hidden=[16, 16]"],
@@ -118,13 +133,14 @@ def killed(run: Training, frames: int) -> None:
 def resumed(folder: Path, plain: dict[str, Any]) -> Training:
     torch.manual_seed(12345)  # whatever the new process did before must not matter
     run = training(folder, plain)
-    run.restore()
+    with granting(plain):  # as the command that resumes allows what it names
+        run.restore()
     assert 0 < run.frames < 400
     run.execute()
     return run
 
 
-QUICK = ("ppo", "acqn", "rainbow", "dqn recurrent")
+QUICK = ("ppo", "acqn", "rainbow", "dqn recurrent", "dqn own network")
 
 
 @pytest.mark.parametrize(

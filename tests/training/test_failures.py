@@ -18,7 +18,7 @@ from hydra.core.global_hydra import GlobalHydra
 
 import rlstack
 from envs.processes import EnvironmentFailed, WorkersFailed
-from rlstack.command import hydra_command, user_errors
+from rlstack.command import HydraCommand, user_errors
 from rlstack.config import ConfigError, conf_dir, to_plain
 from rlstack.config.errors import RunError
 from rlstack.runs.checkpoint import CheckpointStore
@@ -260,7 +260,7 @@ def test_commands_take_the_end_of_the_program_for_an_error(
     GlobalHydra.instance().clear()
     monkeypatch.setattr(sys, "argv", ["rlstack", "++env.name=my.worlds:Harbour"])
     with pytest.raises(SystemExit) as ended:
-        hydra_command("watch")(task)()
+        HydraCommand("watch").line(task)()
     assert ended.value.code == 1
     assert capsys.readouterr().err.startswith("error: env: my.worlds:Harbour called sys.exit(0) in test_failures.py:")
     with pytest.raises(RunError, match=r"^env: my:Old: step does not fit"), environment_errors(None):

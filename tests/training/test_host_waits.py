@@ -25,7 +25,8 @@ _OFF_POLICY: dict[str, Any] = {
 _AGENTS: dict[str, dict[str, Any]] = {
     "ppo": {**_NETWORKS, "epochs": 2, "minibatch_size": 64},
     "a2c": _NETWORKS,
-    **dict.fromkeys(("dqn", "rainbow", "iqn", "ddpg", "td3", "sac", "acqn"), _OFF_POLICY),
+    "pqn": {**_NETWORKS, "epochs": 2, "minibatch_size": 64},
+    **dict.fromkeys(("dqn", "rainbow", "qrdqn", "iqn", "ddpg", "td3", "sac", "tqc", "acqn"), _OFF_POLICY),
 }
 _WORLDS: dict[str, dict[str, Any]] = {
     "marinenav": {"num_worlds": 6, "max_steps": 7},
@@ -37,8 +38,8 @@ _GROUPED = 2
 """Waits of an iteration with agents that may leave: how many frames it was, and which entries to keep."""
 _CASES = [
     *[("ppo", world, {}) for world in _WORLDS],
-    *[(agent, "marinenav", {}) for agent in ("a2c", "ddpg", "td3", "sac", "acqn")],
-    *[(agent, "arena", {}) for agent in ("dqn", "rainbow", "iqn", "sac", "a2c")],
+    *[(agent, "marinenav", {}) for agent in ("a2c", "ddpg", "td3", "sac", "tqc", "acqn")],
+    *[(agent, "arena", {}) for agent in ("dqn", "rainbow", "qrdqn", "iqn", "sac", "a2c", "pqn")],
     ("sac", "arena", {"inputs": "raw", "normalize_observations": True, "normalize_rewards": True}),
     ("ppo", "arena", {"inputs": "raw", "normalize_observations": True, "normalize_rewards": True}),
     ("dqn", "arena", {"n_step": 3, "epsilon": 0.5}),

@@ -66,7 +66,7 @@ def act(agent: Any, observation: Any) -> Tensor:
 SETTINGS: dict[str, Any] = {"frames": 1500, "epochs": 12, "batch_size": 32, "lr": 5e-3}
 
 
-@exhaustive("name", ["dqn", "iqn", "rainbow", "sac", "ppo", "a2c"])
+@exhaustive("name", ["dqn", "qrdqn", "iqn", "rainbow", "sac", "ppo", "a2c", "pqn"])
 def test_choices_are_cloned(name: str) -> None:
     env = Noise(5, 3, num_worlds=16)
     agent = agent_for(name, env)
@@ -78,7 +78,7 @@ def test_choices_are_cloned(name: str) -> None:
     assert metrics["imitation/held_out"] < 0.25 and metrics["imitation/frames"] == 1500
 
 
-@exhaustive("name", ["acqn", "ddpg", "td3", "sac", "ppo"])
+@exhaustive("name", ["acqn", "ddpg", "td3", "sac", "tqc", "ppo"])
 def test_continuous_actions_are_cloned_in_the_worlds_units(name: str) -> None:
     env = Noise(2, WIDE, num_worlds=16)
     agent = agent_for(name, env)

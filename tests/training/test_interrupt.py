@@ -7,7 +7,6 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ import envs
 from envs.rendering.films import save_film
 from envs.working import Work, following, step, working
 from rlstack.agents import Interface
-from rlstack.command import hydra_command
+from rlstack.command import HydraCommand
 from rlstack.config import build
 from rlstack.config.groups import compose_config
 from rlstack.evaluate import Candidate, EvaluateConfig, judge
@@ -77,11 +76,10 @@ def test_an_evaluation_ends_after_the_step(interruptible: list[str]) -> None:
 
 def test_an_interrupted_evaluation_leaves_no_folder(tmp_path: Path, interruptible: list[str]) -> None:
     policy = Interrupting(envs.make("cartpole", num_worlds=5))
-    agent: Any = SimpleNamespace(policy=lambda explore: policy)
     settings = {**compose_config("evaluate", ["episodes=5", f"output={tmp_path / 'new'}"]), "checkpoint": "x"}
     settings.pop("hydra", None)
     with pytest.raises(KeyboardInterrupt):
-        judge(build(EvaluateConfig, settings), Candidate(agent, {"name": "cartpole"}, "random", tmp_path), "cpu")  # type: ignore[arg-type]
+        judge(build(EvaluateConfig, settings), Candidate(policy, {"name": "cartpole"}, "random", tmp_path), "cpu")  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -141,7 +139,7 @@ def test_a_command_says_so_in_one_line(monkeypatch: pytest.MonkeyPatch, capsys: 
 
     monkeypatch.setattr(sys, "argv", ["report"])
     with pytest.raises(SystemExit) as ended:
-        hydra_command("report")(task)()
+        HydraCommand("report").line(task)()
     assert ended.value.code == 130 and capsys.readouterr().err == "interrupted\n"
 
 

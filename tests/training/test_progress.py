@@ -1,11 +1,12 @@
 import io
 import re
 import time
+from itertools import pairwise
 
 import pytest
 
 from envs.working import Work, following, working
-from rlstack.training.progress import Progress, WorkDisplay
+from rlstack.training.progress import Progress, RunningCurve, WorkDisplay, sparkline
 
 
 class Clock:
@@ -145,6 +146,36 @@ def test_the_panel_on_a_terminal() -> None:
         assert text in last
     assert "event 1" not in last
     assert shown.rstrip().endswith("\x1b[?25h")  # the cursor is given back
+
+
+def test_the_panel_shows_the_curve_the_last_evaluation_and_what_is_compiled() -> None:
+    clock, stream = Clock(), Stream("utf-8", terminal=True)
+    progress = Progress(10_000, stream, clock=clock, compiling=lambda: "worlds, 12 s")
+    for frames in range(300):
+        progress.update(frames, {"train/return": float(frames), "train/success": frames / 300})
+    evaluated = {"eval/return": -3.5, "eval/success": 0.25, "eval/success_low": 0.1, "eval/success_high": 0.5}
+    progress.update(300, evaluated)
+    progress.update(400, {"train/return": 299.0})
+    progress.close()
+    last = stream.getvalue()[stream.getvalue().rindex("╭") :]
+    assert re.search(r"return so far +▁[▁-█]{20,23} ", last) and "compiling" in last and "worlds, 12 s" in last
+    assert "success 25.0% [10.0%, 50.0%], at 300 frames" in last and "-3.5, of the evaluation's rewards" in last
+
+
+def test_a_running_curve_is_even() -> None:
+    curve = RunningCurve()
+    for value in range(1000):
+        curve.add(float(value))
+    assert 48 <= len(curve.points) <= 96
+    steps = [later - earlier for earlier, later in pairwise(curve.points[:-1])]
+    assert steps == [16.0] * len(steps) and curve.points[0] == 7.5
+
+
+def test_a_sparkline_is_as_high_as_its_values() -> None:
+    assert sparkline([0.0, 7.0, 3.0, 1.0], 10) == "▁█▄▂  0 to 7"
+    assert sparkline([0.0, 2.0, 6.0, 8.0], 2) == "▁█  1 to 7"  # means of pairs
+    assert sparkline([0.0, 7.0], 2, ascii_only=True) == "_#  0 to 7"
+    assert sparkline([5.0, 5.0], 4) == "▁▁  5 to 5"
 
 
 def test_a_terminal_is_not_redrawn_at_every_update() -> None:

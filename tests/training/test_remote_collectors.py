@@ -47,10 +47,23 @@ def test_what_workers_cannot_do_is_refused(override: str, needle: str, tmp_path:
         check_collector(config)
 
 
-def test_agents_that_learn_from_their_present_policy_alone_wait_for_their_workers(tmp_path: Path) -> None:
-    config = build(TrainConfig, plain_config("ppo", tmp_path, *APART))
-    with pytest.raises(ConfigError, match="multiasync is for agents with a replay memory; agent=ppo learns only from"):
+@pytest.mark.parametrize(
+    ("agent", "remedy"),
+    [
+        ("ppo", r"correct for that with agent\.advantage=vtrace, or set collector=multiprocess"),
+        ("torchrl_ppo", "agent=torchrl_ppo learns from its present policy's alone: set collector=multiprocess"),
+    ],
+)
+def test_who_learns_from_the_present_policy_alone_waits_for_the_workers(
+    agent: str, remedy: str, tmp_path: Path
+) -> None:
+    config = build(TrainConfig, plain_config(agent, tmp_path, *APART))
+    with pytest.raises(ConfigError, match=remedy):
         check_collector(config)
+
+
+def test_who_corrects_for_older_policies_need_not_wait(tmp_path: Path) -> None:
+    check_collector(build(TrainConfig, plain_config("ppo", tmp_path, *APART, "agent.advantage=vtrace")))
 
 
 def test_several_workers_need_a_backend(tmp_path: Path) -> None:
@@ -61,7 +74,7 @@ def test_several_workers_need_a_backend(tmp_path: Path) -> None:
 def test_without_ray_it_is_said_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = build(TrainConfig, plain_config("ppo", tmp_path, *RAY))
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"ray is not installed; pip install 'rlstack\[ray\]'"):
+    with pytest.raises(ConfigError, match=r"ray is not installed; pip install 'rlstack-torchrl\[ray\]'"):
         check_collector(config)
 
 
@@ -93,8 +106,12 @@ def test_a_run_whose_workers_do_not_wait_goes_on_from_a_checkpoint(tmp_path: Pat
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "overrides",
-    [["agent=ppo", "collector=multiprocess"], ["agent=dqn", "collector=multiasync"]],
-    ids=["ppo waits", "dqn does not wait"],
+    [
+        ["agent=ppo", "collector=multiprocess"],
+        ["agent=dqn", "collector=multiasync"],
+        ["agent=ppo", "agent.advantage=vtrace", "collector=multiasync"],
+    ],
+    ids=["ppo waits", "dqn does not wait", "ppo does not wait"],
 )
 def test_workers_gather_what_solves_cartpole(overrides: list[str], tmp_path: Path) -> None:
     GlobalHydra.instance().clear()

@@ -60,7 +60,7 @@ class Simulators:
         patience: float = PATIENCE,
     ) -> None:
         if importlib.util.find_spec("RocketSim") is None:
-            raise ValueError("backend: rocketsim needs the extra 'rocketsim': pip install 'rlstack[rocketsim]'")
+            raise ValueError("backend: rocketsim needs the extra 'rocketsim': pip install 'rlstack-torchrl[rocketsim]'")
         self.failures, self.patience = 0, patience
         self._in_vain: Counter[int] = Counter()
         self._cars = cars

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from rlstack.agents import Agent, Interface, make_agent
 from rlstack.agents.base import Policy
 from rlstack.agents.ppo import PPO
 from rlstack.config import ConfigError
+from rlstack.config.errors import prefixed
 from rlstack.data.normalizers import ObservationNormalizer, load_statistics, statistics_to_json
 from rlstack.networks.distributions import Choices
 from rlstack.networks.encoders import FlatEncoder
@@ -103,7 +103,7 @@ def arena_policy(
     scaling: nn.Module = nn.Identity()
     if files.statistics is not None:
         scaling = ObservationNormalizer(interface.observation)
-        with _naming(files):
+        with prefixed(files.where):
             load_statistics(files.statistics, scaling, None)
         scaling.to(env.device)
 
@@ -155,7 +155,7 @@ def arena_agent(
         for name, parameter in published_names(agent):
             parameter.copy_(files.policy[name])
     if files.statistics is not None:
-        with _naming(files):
+        with prefixed(files.where):
             load_statistics(files.statistics, agent.normalizer, agent.reward_scaler)
     _fill_optimizer(agent, files)
     agent.set_frames(files.num_timesteps)
@@ -219,17 +219,8 @@ def published_names(agent: Any) -> Iterator[tuple[str, Tensor]]:
 # -- checks ------------------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def _naming(files: ArenaFiles) -> Iterator[None]:
-    """Lets errors inside begin with the file."""
-    try:
-        yield
-    except ConfigError as error:
-        raise ConfigError(f"{files.where}: {error}") from None
-
-
 def _rebuilt(files: ArenaFiles) -> ArenaNetwork:
-    with _naming(files):
+    with prefixed(files.where):
         return ArenaNetwork(files.policy)
 
 

@@ -14,14 +14,15 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
 from envs.whole_files import replacing
-from rlstack.config import ConfigError
-from rlstack.files.safe_load import load_json, load_tensors, reason
+from rlstack.config import ConfigError, Interval, convert
+from rlstack.config.errors import prefixed
+from rlstack.files.safe_load import load_tensors, read_json_object, reason
 
 NONE = "none"
 """The word in place of a file of statistics for an agent that was trained without."""
@@ -75,7 +76,7 @@ def load_files(path: str | Path | ArenaFiles, normalization: str | Path | None =
     if fault is not None:
         raise ConfigError(f"{path}: not a checkpoint of the Arena stack, {fault}")
     beside = [path.with_name(f"{path.stem}_{name}.json") for name in ("metadata", "training_state")]
-    metadata, training_state = (_read_json(file) if file.is_file() else {} for file in beside)
+    metadata, training_state = (read_json_object(file) if file.is_file() else {} for file in beside)
     return ArenaFiles(
         policy={name: value.float() for name, value in content["policy_state_dict"].items()},
         optimizer=dict(content.get("optimizer_state_dict") or {}),
@@ -135,19 +136,7 @@ def _statistics(path: Path, given: str | Path | None) -> dict[str, Any] | None:
             f"{path}: no statistics beside it; give normalization=<file>, or normalization={NONE} for an agent that "
             "was trained without"
         )
-    return _read_json(file)
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        entries = load_json(path.read_bytes())
-    except OSError as error:
-        raise ConfigError(f"{path}: {reason(error)}") from None
-    except ValueError as error:
-        raise ConfigError(f"{path}: not JSON ({error})") from None
-    if not isinstance(entries, dict):
-        raise ConfigError(f"{path}: not a JSON object")
-    return entries
+    return read_json_object(file)
 
 
 # -- writing -----------------------------------------------------------------------------------------------------
@@ -219,18 +208,16 @@ def curriculum_from_published(entries: Mapping[str, Any], begun: int = 0) -> dic
     Raises:
         ConfigError: other entries.
     """
-    metrics, stage = entries.get("metrics"), entries.get("current_stage_index")
-    if not isinstance(stage, int) or isinstance(stage, bool) or stage < 0 or not isinstance(metrics, Mapping):
-        raise ConfigError("not the state of a curriculum: it lacks current_stage_index or metrics")
-    columns = {}
-    for name, ours in COLUMNS.items():
-        values = metrics.get(name)
-        if not isinstance(values, list) or not all(isinstance(value, bool | int | float) for value in values):
-            raise ConfigError(f"not the state of a curriculum: metrics.{name} is no list of numbers")
-        columns[ours] = [float(value) for value in values]
-    lengths = {len(column) for column in columns.values() if column}
-    if len(lengths) > 1:
-        raise ConfigError(f"not the state of a curriculum: its lists are of {sorted(lengths)} episodes")
+    key, columns = "current_stage_index", {}
+    with prefixed("not the state of a curriculum"):
+        stage = convert(Annotated[int, Interval(low=0)], entries.get(key), key)
+        metrics = convert(dict[str, Any], entries.get("metrics"), "metrics")
+        for name, ours in COLUMNS.items():
+            values = convert(list[bool | float], metrics.get(name), f"metrics.{name}")
+            columns[ours] = [float(value) for value in values]
+        lengths = {len(column) for column in columns.values() if column}
+        if len(lengths) > 1:
+            raise ConfigError(f"its lists are of {sorted(lengths)} episodes")
     count = max(lengths, default=0)
     filled = {name: column or [0.0] * count for name, column in columns.items()}
     return {"stage": stage, "begun": begun, "episodes": {"columns": filled, "count": count}}

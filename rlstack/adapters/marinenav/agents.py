@@ -28,6 +28,7 @@ from rlstack.adapters.marinenav.weights import (
     published_state,
     widths,
 )
+from rlstack.adapters.published import PublishedSAC
 from rlstack.agents import Agent, Interface, make_agent
 from rlstack.agents.acqn import ACQN
 from rlstack.agents.ddpg import DDPG
@@ -36,6 +37,7 @@ from rlstack.agents.iqn import IQN
 from rlstack.agents.rainbow import Rainbow
 from rlstack.agents.sac import SAC
 from rlstack.config import ConfigError
+from rlstack.config.errors import prefixed
 from rlstack.networks.actors import DeterministicActor
 from rlstack.networks.encoders import ObjectSetEncoder
 
@@ -49,6 +51,7 @@ _CLASSES = {
 }
 CONFIGURATIONS = {kind: f"{found.__name__.lower()}_published" for kind, found in _CLASSES.items()}
 """The agent type's file in ``conf/agent``."""
+_VARIANTS: dict[str, type[Agent]] = {"SAC": PublishedSAC}
 
 _FIXED = {
     "activation": "relu",
@@ -180,7 +183,7 @@ def save_published(agent: Agent, directory: str | Path) -> None:
     Raises:
         ConfigError: another algorithm, or other networks.
     """
-    kind = next((kind for kind, found in _CLASSES.items() if type(agent) is found), None)
+    kind = next((kind for kind, found in _CLASSES.items() if type(agent) in (found, _VARIANTS.get(kind))), None)
     if kind is None:
         raise ConfigError(f"{type(agent).__name__} is not one of the published agents {', '.join(NETWORKS)}")
     _check_fit(agent.interface, kind)
@@ -243,13 +246,11 @@ def _build(
                 f"agent.{name}: {overrides[name]} contradicts the published weights, which have {sizes[name]}"
             )
     agent = make_agent(CONFIGURATIONS[kind], env, total_frames, device, **{**overrides, **sizes})
-    try:
+    with prefixed(published.where):
         for part, arrays in published.arrays.items():
             state = published_state(arrays, NETWORKS[kind][part])
             for target in (False, True):
                 set_network(agent, part, state, target)
-    except ConfigError as error:
-        raise ConfigError(f"{published.where}: {error}") from None
     return agent
 
 

@@ -188,7 +188,7 @@ def read_evaluations(path: str | Path) -> Evaluations:
         columns = [arrays[name] for name in (*HISTORIES, *NUMBERS)]
         for timestep, *parts in zip(arrays["timesteps"], *columns, strict=True):
             evaluations.timesteps.append(int(timestep))
-            evaluations.episodes.append([_episode(*numbers) for numbers in zip(*parts, strict=True)])
+            evaluations.episodes.append([_episode(*entries) for entries in zip(*parts, strict=True)])
             if not evaluations.episodes[-1]:
                 raise ValueError("an evaluation without episodes")
     except Exception as error:  # whatever the numbers of a broken or hostile file are no numbers of
@@ -220,16 +220,8 @@ def demonstrations(path: str | Path) -> dict[str, Array]:
     }
 
 
-def _episode(
-    observations: Any,
-    actions: Any,
-    trajectories: Any,
-    relations: Any,
-    reward: Any,
-    success: Any,
-    time: Any,
-    energy: Any,
-) -> Episode:
-    histories = zip(observations, actions, trajectories, relations, strict=True)
-    robots = [RobotHistory.from_lists(*history) for history in histories]
+def _episode(*entries: Any) -> Episode:
+    """An episode of its :data:`HISTORIES` and :data:`NUMBERS`."""
+    *histories, reward, success, time, energy = entries
+    robots = [RobotHistory.from_lists(*history) for history in zip(*histories, strict=True)]
     return Episode(robots, float(reward), bool(success), float(time), float(energy))

@@ -28,7 +28,8 @@ from rlstack.adapters.marinenav.weights import (
     widths,
 )
 from rlstack.config import ConfigError
-from rlstack.files.safe_load import is_torchscript, load_arrays, load_json, load_tensors, reason
+from rlstack.config.errors import prefixed
+from rlstack.files.safe_load import is_torchscript, load_arrays, load_tensors, read_json_object, reason
 
 Source = str | Path | Mapping[str, Any]
 
@@ -137,10 +138,8 @@ def _acting(kind: str) -> str:
 def _checked(published: Published) -> Published:
     """The same, unless its arrays are none that a network can have."""
     for part, arrays in published.arrays.items():
-        try:
+        with prefixed(f"{published.where}: {part}"):
             published_state(arrays, NETWORKS[published.agent_type or "AC-IQN"][part])
-        except ConfigError as error:
-            raise ConfigError(f"{published.where}: {part}: {error}") from None
     return published
 
 
@@ -255,12 +254,7 @@ def _check_constructor(file: Path, arrays: Arrays) -> None:
     """Raises unless the file is absent, or a JSON object that does not contradict the weights."""
     if not file.is_file():
         return
-    try:
-        given = load_json(file.read_bytes())
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{file}: not JSON ({error})") from None
-    if not isinstance(given, dict):
-        raise ConfigError(f"{file}: must hold a JSON object, not {type(given).__name__}")
+    given = read_json_object(file)
     for key, value in constructor_arguments(arrays).items():
         if given.get(key, value) != value:
             raise ConfigError(f"{file}: {key} is {given[key]}, the weights have {value}")

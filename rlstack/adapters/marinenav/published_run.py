@@ -16,6 +16,7 @@ from envs.marinenav.episodes import save_episodes
 from envs.whole_files import write_text
 from rlstack.agents import Agent, build_agent
 from rlstack.config import ConfigError, build
+from rlstack.config.errors import prefixed
 from rlstack.evaluation.evaluator import Evaluation
 from rlstack.runs.run_directory import RunDirectory
 from rlstack.runs.seeding import own_randomness
@@ -115,10 +116,9 @@ def take_over(trial: Trial, agent: Agent, env: EnvBase) -> None:
     if trial.load_model is None:
         return
     try:
-        given = published_agent(trial.load_model, env, trial.total_timesteps, trial.agent_type, agent.device)
+        with prefixed("load_model"):
+            given = published_agent(trial.load_model, env, trial.total_timesteps, trial.agent_type, agent.device)
         agent.load_state_dict(given.state_dict())
-    except ConfigError as error:
-        raise ConfigError(f"load_model: {error}") from None
     except RuntimeError:
         raise ConfigError(f"load_model: {trial.load_model} has networks of other widths than published") from None
 

@@ -13,8 +13,9 @@ from envs.marinenav.generator import generate_episodes
 from rlstack.adapters.command import composed
 from rlstack.config import ConfigError, Interval, build
 from rlstack.config.agents import Count
+from rlstack.config.errors import prefixed
 from rlstack.evaluation.evaluator import EpisodeSet
-from rlstack.files.safe_load import load_json
+from rlstack.files.safe_load import read_json_object
 from rlstack.training.config import Seed
 
 from .agents import CONFIGURATIONS
@@ -156,18 +157,9 @@ def read_trials(path: str | Path) -> list[Trial]:
     Raises:
         ConfigError: no such file, not JSON, or a key that is unknown, missing or of the wrong type or value.
     """
-    try:
-        content = load_json(Path(path).read_bytes())
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
-    except ValueError as error:
-        raise ConfigError(f"{path}: not valid JSON: {error}") from None
-    if not isinstance(content, dict):
-        raise ConfigError(f"{path}: expected a JSON object with the keys of a training, got a {type(content).__name__}")
+    content = read_json_object(path)
     if empty := next((key for key, value in content.items() if value == []), None):
         raise ConfigError(f"{path}: {empty}: an empty list, which makes no trial")
     axes = [value if isinstance(value, list) else [value] for value in content.values()]
-    try:
+    with prefixed(path):
         return [build(Trial, dict(zip(content, values))) for values in itertools.product(*axes)]
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from None

@@ -14,6 +14,7 @@ from torchrl.envs import EnvBase
 
 from rlstack.agents import Agent, Interface, make_agent
 from rlstack.config import ConfigError
+from rlstack.config.errors import prefixed
 from rlstack.data.normalizers import ObservationNormalizer
 from rlstack.files.safe_load import load_tensors
 from rlstack.networks.encoders import DictEncoder, FlatEncoder
@@ -95,7 +96,7 @@ def sb3_agent(
     model = path if isinstance(path, SB3Model) else load_sb3(path, vecnormalize)
     interface = Interface.of(env)
     check_fit(model, interface)
-    try:
+    with prefixed(model.where):
         scaled = model.normaliser is not None and model.normaliser.norm_obs
         fixed = {**_structure(model), "normalize_observations": scaled}
         if model.recurrent:
@@ -114,12 +115,11 @@ def sb3_agent(
             if model.algorithm in _SEPARATE:
                 _fill_actor_critic(agent, model, columns)
             elif model.algorithm == "DQN":
-                _fill_dqn(agent, model, columns, Weights(model.state))
+                _fill(agent.network, sb3_layers(model)["q"], columns)
+                _fill(agent.loss.target_network, Weights(model.state).linears("q_net_target.q_net"), columns)
             else:
                 _fill_sac(agent, model, columns, Weights(model.state))
             _fill_statistics(agent, model)
-    except ConfigError as error:
-        raise ConfigError(f"{model.where}: {error}") from None
     return agent
 
 
@@ -254,11 +254,6 @@ def _bounds(interface: Interface) -> tuple[Tensor, Tensor]:
     if not bool(torch.isfinite(low).all() and torch.isfinite(high).all()):
         raise ConfigError(f"the env's actions have no bounds, which native agents need; {_INSTEAD}")
     return (high + low) / 2, (high - low) / 2
-
-
-def _fill_dqn(agent: Any, model: SB3Model, columns: Tensor, weights: Weights) -> None:
-    _fill(agent.network, sb3_layers(model)["q"], columns)
-    _fill(agent.loss.target_network, weights.linears("q_net_target.q_net"), columns)
 
 
 def _fill_sac(agent: Any, model: SB3Model, columns: Tensor, weights: Weights) -> None:

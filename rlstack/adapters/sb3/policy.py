@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 from pathlib import Path
-from typing import Any
 
 import torch
 from tensordict import TensorDictBase
@@ -14,7 +13,7 @@ from torch import Tensor
 from torchrl.data import Composite
 from torchrl.envs import EnvBase
 
-from rlstack.agents.fit import choices, describe_action, describe_observation, encode
+from rlstack.agents.fit import batch_of, choices, describe_action, describe_observation, encode
 from rlstack.agents.interface import Interface
 from rlstack.agents.recurrent_policy import EpisodeStarts
 from rlstack.config import ConfigError
@@ -68,7 +67,11 @@ class SB3Policy(TensorDictModuleBase):
 
     @torch.no_grad()
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        lead, features = self._features(tensordict.get(self.interface.key("observation")))
+        observation = tensordict.get(self.interface.key("observation"))
+        lead = batch_of(observation, self.interface)
+        keys = self.model.observation_keys
+        parts = {key: observation.get(key).reshape(lead.numel(), -1) for key in keys or ()}
+        features = self.model.features(parts or observation.reshape(lead.numel(), -1))
         if isinstance(self.network, RecurrentActorCritic):
             starts, state = self._starts(tensordict, lead).reshape(-1), self._state
             if state is None or state[0].shape[1] != len(features):
@@ -78,15 +81,6 @@ class SB3Policy(TensorDictModuleBase):
             assert isinstance(self.network, FeedForward)
             action = self.network.act(features, self.deterministic)
         return tensordict.set(self.out_keys[0], self._to_env(action, lead))
-
-    def _features(self, observation: Any) -> tuple[torch.Size, Tensor]:
-        """Batch dimensions, and features with these folded into one."""
-        keys, spec = self.model.observation_keys, self.interface.observation
-        parts = {"": observation} if keys is None else {key: observation.get(key) for key in keys}
-        name, first = next(iter(parts.items()))
-        lead = first.shape[: first.dim() - len(spec[name].shape if keys else spec.shape)]
-        flat = {key: part.reshape(lead.numel(), -1) for key, part in parts.items()}
-        return lead, self.model.features(flat[""] if keys is None else flat)
 
     def _to_env(self, action: Tensor, lead: torch.Size) -> Tensor:
         spec = self.interface.action

@@ -5,16 +5,16 @@ from __future__ import annotations
 import io
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from envs.bounded_files import check_regular
-from rlstack.config import ConfigError
+from rlstack.config import ConfigError, Interval, build
 from rlstack.files.pickles import NUMPY, Names, Standin, read_pickle
 from rlstack.files.safe_load import first_line, load_json
 
@@ -45,6 +45,7 @@ def _names() -> Names:
 
 
 _NAMES = _names()
+Finite = Annotated[float, Interval()]
 
 
 @dataclass(frozen=True)
@@ -61,20 +62,24 @@ class VecNormalize:
         ret_mean, ret_var, ret_count: of the discounted return, which scales rewards during training.
     """
 
-    clip_obs: float
+    clip_obs: Finite
     clip_reward: float
     gamma: float
-    epsilon: float
+    epsilon: Finite
     norm_obs: bool
     norm_reward: bool
-    obs_mean: tuple[float, ...]
-    obs_var: tuple[float, ...]
+    obs_mean: tuple[Finite, ...]
+    obs_var: tuple[Finite, ...]
     obs_count: float
     ret_mean: tuple[float, ...]
     ret_var: tuple[float, ...]
     ret_count: float
     obs_keys: tuple[str, ...] | None = None
     obs_mask: tuple[bool, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if len({len(values) for values in (self.obs_mean, self.obs_var, self.obs_mask) if values is not None}) != 1:
+            raise ConfigError("obs_mean: differs in length from obs_var or obs_mask")
 
     def normalise(self, observation: Tensor) -> Tensor:
         """``clip((x - mean) / sqrt(var + epsilon), -clip_obs, clip_obs)``, in float32 like the moments.
@@ -99,37 +104,9 @@ class VecNormalize:
             return scaled
         return torch.where(torch.tensor(self.obs_mask, device=observation.device), scaled, observation)
 
-    def to_json(self) -> dict[str, Any]:
-        """Numbers, lists and strings by field name; fields that are None are left out."""
-        entries = {key: value for key, value in vars(self).items() if value is not None}
-        return {key: list(value) if isinstance(value, tuple) else value for key, value in entries.items()}
-
-    @classmethod
-    def from_json(cls, entries: Mapping[str, Any]) -> VecNormalize:
-        """The inverse of :meth:`to_json`.
-
-        Raises:
-            ConfigError: a missing or unknown entry, or one of the wrong kind.
-        """
-        known = {field.name for field in fields(cls)}
-        required = known - {"obs_keys", "obs_mask"}
-        faults = [f"lacks {key}" for key in sorted(required - set(entries))]
-        faults += [f"has also {key}" for key in sorted(set(entries) - known)]
-        if faults:
-            raise ConfigError(f"not observation statistics: {', '.join(faults)}")
-        values: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in entries.items()}
-        return cls(**values)
-
-    def __post_init__(self) -> None:
-        if len({len(values) for values in (self.obs_mean, self.obs_var, self.obs_mask) if values is not None}) != 1:
-            raise ConfigError("not observation statistics: obs_mean and obs_var differ in length")
-        numbers = (*self.obs_mean, *self.obs_var, self.clip_obs, self.epsilon)
-        if not all(isinstance(value, int | float) and np.isfinite(value) for value in numbers):
-            raise ConfigError("not observation statistics: an entry is not a finite number")
-
 
 def load_vecnormalize(path: str | Path) -> VecNormalize:
-    """Reads ``VecNormalize.save``'s pickle, or a JSON file of :meth:`VecNormalize.to_json`.
+    """Reads ``VecNormalize.save``'s pickle, or a JSON file of the fields of :class:`VecNormalize`.
 
     Only numpy arrays and numbers, spaces, random generators and the two classes of statistics may occur in the pickle;
     each is read into an inert stand-in, so nothing is imported and nothing runs.
@@ -144,7 +121,7 @@ def load_vecnormalize(path: str | Path) -> VecNormalize:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
     try:
         if content.lstrip()[:1] == b"{":
-            return VecNormalize.from_json(load_json(content))
+            return build(VecNormalize, load_json(content))
         return _statistics(_fields(content))
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
@@ -174,22 +151,14 @@ def _statistics(state: Mapping[str, Any]) -> VecNormalize:
     else:
         mean, var, count = (moments.fields.get(key, ()) for key in ("mean", "var", "count"))
     returns = state["ret_rms"].fields
-    return VecNormalize(
-        clip_obs=float(state["clip_obs"]),
-        clip_reward=float(state["clip_reward"]),
-        gamma=float(state["gamma"]),
-        epsilon=float(state["epsilon"]),
-        norm_obs=bool(state["norm_obs"]),
-        norm_reward=bool(state["norm_reward"]),
-        obs_mean=_floats(mean),
-        obs_var=_floats(var),
-        obs_count=sum(_floats(count)),
-        ret_mean=_floats(returns["mean"]),
-        ret_var=_floats(returns["var"]),
-        ret_count=sum(_floats(returns["count"])),
-        obs_keys=keys,
-        obs_mask=mask,
-    )
+    entries = {
+        **{key: float(state[key]) for key in ("clip_obs", "clip_reward", "gamma", "epsilon")},
+        **{key: bool(state[key]) for key in ("norm_obs", "norm_reward")},
+        **{"obs_mean": _floats(mean), "obs_var": _floats(var), "obs_count": sum(_floats(count))},
+        **{f"ret_{key}": _floats(returns[key]) for key in ("mean", "var")},
+        **{"ret_count": sum(_floats(returns["count"])), "obs_keys": keys, "obs_mask": mask},
+    }
+    return build(VecNormalize, entries)
 
 
 def _joined(moments: Mapping[str, Any], state: Mapping[str, Any]) -> tuple[Any, ...]:

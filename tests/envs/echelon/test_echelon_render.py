@@ -14,7 +14,7 @@ from envs.echelon.drawing import BLUE, RED, EchelonLayout, background
 from envs.echelon.maps import FOLIAGE, LAVA, LOW_WALL, WATER
 from envs.echelon.recording import EchelonRecording, RecordedMap
 from envs.echelon.render import EchelonAnimation
-from envs.rendering.films import save_animation, save_grid, save_picture
+from envs.rendering.films import in_grid, save_animation, save_picture
 from rlstack.evaluation.evaluator import evaluate
 from rlstack.evaluation.pictures import save_pictures
 from tests.envs.echelon.episodes import fight
@@ -125,7 +125,7 @@ def test_files(tmp_path: Path) -> None:
     assert (tmp_path / "one.mp4").stat().st_size > 1000
     save_picture(tmp_path / "one.png", film.draw())
     assert imageio.imread(tmp_path / "one.png").shape == (360, 640, 3)
-    save_grid(tmp_path / "grid.png", [short.overview()] * 3, short.overview_columns)
+    save_picture(tmp_path / "grid.png", in_grid([short.overview()] * 3, short.overview_columns))
     assert imageio.imread(tmp_path / "grid.png").shape == (1080, 1920, 3)
     with pytest.raises(ValueError, match="must be even"):
         save_animation(EchelonAnimation(short, (641, 360)), tmp_path / "one.gif")

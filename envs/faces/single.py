@@ -1,0 +1,90 @@
+"""One world of one learner as a Gymnasium environment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+from tensordict import TensorDictBase
+
+from .learner import OneLearner, Others, arrays, space_of, statistics
+
+
+class SingleWorld(gymnasium.Env[Any, Any]):
+    """One world with one agent; the world's players, or a policy, drive the others where there are several.
+
+    Spaces follow from the world's specs, see :func:`~envs.faces.learner.space_of`. ``info`` holds the world's episode
+    statistics so far, ``action_mask`` where the world has one, and at the end also ``is_success`` where it knows of
+    success. The episode ends with the learner, or with the world; time limits are the world's own.
+
+    Args:
+        world: a name or path for :func:`envs.make`.
+        render_mode: ``"rgb_array"`` for :meth:`render`, or None.
+        others: drives the other agents: a name of the world's players, such as Rocket's ``rule``, or a policy; None
+            takes the first of its players.
+        options: of the world.
+
+    Raises:
+        ValueError: an unknown world, option or player, or an impossible value.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 20}
+
+    def __init__(
+        self, world: str, render_mode: str | None = None, others: Others | None = None, **options: Any
+    ) -> None:
+        if render_mode not in (None, "rgb_array"):
+            raise ValueError(f"render_mode: {render_mode!r} is unknown, allowed: rgb_array and None")
+        self._learner = OneLearner(world, 1, others, **options)
+        self.world = self._learner.world
+        self.render_mode = render_mode
+        self._recorder: Any = None
+        self._animation: Any = None
+        self.observation_space = space_of(self._learner.observation)
+        self.action_space = space_of(self._learner.action)
+        self._is_seeded = False
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """A new episode; with a seed the same ones follow again. ``options`` have no meaning."""
+        super().reset(seed=seed)
+        if seed is not None or not self._is_seeded:
+            self.world.set_seed(int(self.np_random.integers(2**31)))
+            self._is_seeded = True
+        self._recorder = None
+        root = self._learner.begin()
+        return arrays(self._learner.part(root, "observation")[0]), self._info(root)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """One step of the world."""
+        following, terminated, truncated = self._learner.step(self._learner.read(action))
+        if self._recorder is not None:
+            self._recorder.add()
+        part = self._learner.part
+        info = self._info(following)
+        if "success" in info and bool(terminated | truncated):
+            info["is_success"] = info["success"] > 0
+        observation = arrays(part(following, "observation")[0])
+        return observation, float(part(following, "reward")), bool(terminated), bool(truncated), info
+
+    def _info(self, root: TensorDictBase) -> dict[str, Any]:
+        info: dict[str, Any] = {name: float(value) for name, value in statistics(root).items()}
+        mask = self._learner.mask(root)
+        return info if mask is None else {**info, "action_mask": arrays(mask[0])}
+
+    def render(self) -> Any:
+        """A picture of the world as it stands, uint8 ``[height, width, 3]``; None without a ``render_mode``.
+
+        It shows trails from the first picture of an episode on.
+        """
+        if self.render_mode is None:
+            return None
+        if self._recorder is None:
+            self._recorder, self._animation = self.world.recorder([0], [""]), None
+            self._recorder.add()
+        recording = self._recorder.recordings()[0]
+        self._animation = recording.animation() if self._animation is None else self._animation.longer(recording)
+        return self._animation.draw(self._animation.span[1])
+
+    def close(self) -> None:
+        """Closes the world."""
+        self.world.close(raise_if_closed=False)

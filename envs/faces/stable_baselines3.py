@@ -1,0 +1,92 @@
+"""A batch of worlds as a Stable-Baselines3 ``VecEnv`` (extra ``sb3``)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from stable_baselines3.common.vec_env.base_vec_env import VecEnv
+
+from .learner import Others
+from .vector import VectorWorld
+
+
+class SB3World(VecEnv):
+    """``num_envs`` worlds, one learner in each: ``PPO("MlpPolicy", SB3World("arena", 64))``.
+
+    The info of a world whose episode ended holds ``terminal_observation``, ``TimeLimit.truncated``, ``episode``
+    (return ``r`` and length ``l``) and, where the world knows of success, ``is_success``.
+
+    Args:
+        world: a name or path for :func:`envs.make`.
+        num_envs: worlds.
+        others, options: see :class:`~envs.faces.vector.VectorWorld`.
+    """
+
+    def __init__(self, world: str, num_envs: int, others: Others | None = None, **options: Any) -> None:
+        self.vector = VectorWorld(world, num_envs, AutoresetMode.SAME_STEP, "numpy", others, **options)
+        self.render_mode = None
+        super().__init__(num_envs, self.vector.single_observation_space, self.vector.single_action_space)
+        self._actions: Any = None
+        self._next_seed: int | None = None
+
+    def reset(self) -> Any:
+        """New episodes in all worlds; after ``seed`` those of the seed."""
+        observation, _ = self.vector.reset(seed=self._next_seed)
+        self._next_seed = None
+        return observation
+
+    def step_async(self, actions: Any) -> None:
+        """Takes the actions of a step."""
+        self._actions = actions
+
+    def step_wait(self) -> tuple[Any, Any, Any, list[dict[str, Any]]]:
+        """Steps all worlds."""
+        observation, reward, terminated, truncated, info = self.vector.step(self._actions)
+        infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
+        for index in np.flatnonzero(terminated | truncated).tolist():
+            told = {name: float(values[index]) for name, values in info["episode"].items()}
+            own = infos[index]
+            own["episode"] = {"r": told["r"], "l": int(told["l"]), "t": 0.0}
+            own["TimeLimit.truncated"] = bool(truncated[index])
+            own["terminal_observation"] = _row(info["final_obs"], index)
+            if "success" in told:
+                own["is_success"] = told["success"] > 0
+        return observation, reward.astype(np.float32), terminated | truncated, infos
+
+    def seed(self, seed: int | None = None) -> list[int | None]:
+        """Seeds the next reset."""
+        self._next_seed = seed
+        return [None if seed is None else seed + index for index in range(self.num_envs)]
+
+    def close(self) -> None:
+        """Closes the worlds."""
+        self.vector.close()
+
+    def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
+        """An attribute of the batch, once for each world asked for."""
+        return [getattr(self.vector, attr_name)] * len(list(self._get_indices(indices)))
+
+    def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
+        """Refused: worlds of a batch have no attributes of their own."""
+        raise AttributeError(f"{attr_name}: worlds of a batch have no attributes of their own; build them with options")
+
+    def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list[Any]:
+        """Refused: worlds of a batch have no methods of their own."""
+        raise AttributeError(f"{method_name}: worlds of a batch have no methods of their own")
+
+    def env_is_wrapped(self, wrapper_class: type[Any], indices: Any = None) -> list[bool]:
+        """False for each world asked for."""
+        return [False] * len(list(self._get_indices(indices)))
+
+    def get_images(self) -> Sequence[Any]:
+        """No pictures."""
+        return [None] * self.num_envs
+
+
+def _row(observation: Any, index: int) -> Any:
+    if isinstance(observation, dict):
+        return {name: part[index] for name, part in observation.items()}
+    return observation[index]

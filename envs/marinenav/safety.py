@@ -1,0 +1,80 @@
+"""Measures of how robots sail: how close they come, how far they go, and whether they keep the rules of the road."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .rules import MarineNavRules
+from .state import WorldState
+
+NEAR_MISS = 2.0
+"""Gap between two hulls, taken as circles, below which an encounter without a collision is a near miss, m."""
+
+SAFETY_STATISTICS = ("path", "closest", "near_miss", "rule_time", "violation_time")
+"""Of an episode, means over its robots:
+
+- ``path``: distance sailed, m.
+- ``closest``: smallest gap from hull to hull to an obstacle or another robot under way, m; 0 after a collision, and
+  the range of perception at most.
+- ``near_miss``: share of robots that came closer than :data:`NEAR_MISS` and did not collide.
+- ``rule_time``: time in which a rule of the road (COLREGs, as the world's reward has them) asked for a turn to
+  starboard, s.
+- ``violation_time``: the part of it in which the robot did not turn to starboard, s.
+"""
+
+
+def begun(state: WorldState, rules: MarineNavRules) -> WorldState:
+    """The state of worlds that have just begun, with the gaps they begin with; all else is zero."""
+    nothing = torch.zeros_like(state.energy)
+    return state.replace(path=nothing, closest=_gaps(state, rules), rule_time=nothing, violation_time=nothing)
+
+
+def measured(state: WorldState, before: Tensor, asked: Tensor, was_active: Tensor, rules: MarineNavRules) -> WorldState:
+    """The state after a step, with what the step adds to the measures.
+
+    Args:
+        state: after the step.
+        before: position before it, ``[2, A, W]``.
+        asked: a rule asked for a turn to starboard when the robots chose their actions, ``[A, W]`` bool.
+        was_active: robots active before the step, ``[A, W]`` bool; the others stay as they are.
+        rules: of the worlds.
+    """
+    seconds = rules.dt * (rules.substeps if rules.substeps_used is None else rules.substeps_used)
+    moving = was_active.to(state.energy.dtype)
+    ruled = (asked & was_active).to(moving.dtype) * seconds
+    # The y axis of a robot points to starboard, so a turn to starboard is a positive yaw rate.
+    strayed = ruled * (state.velocity_r[2] <= 0)
+    gaps = torch.where(was_active & state.collided, 0.0, _gaps(state, rules))
+    return state.replace(
+        path=state.path + torch.hypot(*(state.pose[:2] - before)) * moving,
+        closest=torch.where(was_active, torch.minimum(state.closest, gaps), state.closest),
+        rule_time=state.rule_time + ruled,
+        violation_time=state.violation_time + strayed,
+    )
+
+
+def safety_statistics(state: WorldState) -> dict[str, Tensor]:
+    """:data:`SAFETY_STATISTICS` of the episodes so far, ``[W, 1]`` each."""
+    present = state.present.to(state.energy.dtype)
+    near = (state.closest < NEAR_MISS) & ~state.collided
+    values = (state.path, state.closest, near.to(present.dtype), state.rule_time, state.violation_time)
+    share = present / present.sum(0).clamp_min(1)
+    return {name: (value * share).sum(0)[:, None] for name, value in zip(SAFETY_STATISTICS, values, strict=True)}
+
+
+def _gaps(state: WorldState, rules: MarineNavRules) -> Tensor:
+    """The gap ``[A, W]`` from each robot to what is nearest, from 0 to the range of perception, m."""
+    x, y = state.pose[:2]
+    hull = torch.as_tensor(rules.r, dtype=x.dtype, device=x.device).expand_as(x)
+
+    def to(there: Tensor, other_x: Tensor, other_y: Tensor, radius: Tensor) -> Tensor:
+        """Gaps ``[M, A, W]`` to others ``[M, W]``, infinite to those that are not there."""
+        gap = torch.hypot(other_x[:, None] - x, other_y[:, None] - y) - radius[:, None] - hull
+        return gap.masked_fill(~there, torch.inf)
+
+    itself = torch.eye(len(x), dtype=torch.bool, device=x.device)[:, :, None]
+    robots = to(state.active[:, None] & ~itself, x, y, hull)
+    obstacles = to(state.obstacle_present[:, None], *state.obstacles)
+    furthest = torch.as_tensor(rules.range, dtype=x.dtype, device=x.device)
+    return torch.cat((robots, obstacles)).amin(0).clamp_min(0).minimum(furthest)

@@ -1,0 +1,1 @@
+"""What corrections for data of other policies are worth, on batched CartPole."""

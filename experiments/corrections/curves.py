@@ -1,0 +1,155 @@
+"""Off-policy corrections on batched CartPole: V-trace for late data, Retrace for returns of much exploration.
+
+    python -m experiments.corrections.curves vtrace     # an acting policy that is some updates old
+    python -m experiments.corrections.curves retrace    # DQN that explores with every second action
+
+The lag of V-trace is exact, in one process: who acts has the weights of so many calls of the learner ago, as a worker
+would that does not wait. So a seed repeats a run. Each writes ``<study>.csv`` (greedy return of each evaluation),
+``<study>.json`` (areas under the curves with their intervals) and ``<study>.png`` beside this file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import time
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+from tensordict import TensorDict
+
+import envs
+from rlstack.agents import make_agent
+from rlstack.agents.base import copy_on
+from rlstack.data.collector import make_collector
+from rlstack.data.flatten import flatten_agents
+from rlstack.evaluation.evaluator import evaluate
+from rlstack.evaluation.statistics import bootstrap_interval
+from rlstack.training.environment import machine
+
+HERE = Path(__file__).parent
+EPISODES, POINTS = 10, 12
+"""Greedy episodes of an evaluation, and evaluations of a run."""
+_LATE: dict[str, Any] = {"steps_per_batch": 16, "lr": 1.0e-3, "gamma": 0.98}
+_PPO: dict[str, Any] = {**_LATE, "epochs": 4, "minibatch_size": 128}
+_A2C: dict[str, Any] = {**_LATE, "gae_lambda": 0.95, "lr": 2.0e-3}
+_DQN: dict[str, Any] = {"hidden": [64, 64], "epsilon": 0.5, "learning_starts": 500, "target_every": 200}
+ARMS: dict[str, dict[str, tuple[str, int, dict[str, Any]]]] = {
+    "vtrace": {
+        "A2C, no lag": ("a2c", 0, _A2C),
+        "A2C, lag 8": ("a2c", 8, _A2C),
+        "A2C, lag 8, V-trace": ("a2c", 8, {**_A2C, "advantage": "vtrace"}),
+        "PPO, no lag": ("ppo", 0, _PPO),
+        "PPO, lag 8": ("ppo", 8, _PPO),
+        "PPO, lag 8, V-trace": ("ppo", 8, {**_PPO, "advantage": "vtrace"}),
+    },
+    "retrace": {
+        "one step": ("dqn", 0, _DQN),
+        "5 steps": ("dqn", 0, {**_DQN, "n_step": 5}),
+        "5 steps, Retrace": ("dqn", 0, {**_DQN, "n_step": 5, "correction": "retrace"}),
+    },
+}
+"""Of each study the arms: agent, lag in calls of the learner, options."""
+FRAMES = {"vtrace": 24_000, "retrace": 16_000}
+WORLDS = {"vtrace": 16, "retrace": 4}
+
+
+def train(study: str, arm: str, seed: int, frames: int) -> Iterator[tuple[int, float]]:
+    """Trains one arm; yields frames and mean greedy return at :data:`POINTS` of the run."""
+    name, lag, options = ARMS[study][arm]
+    torch.manual_seed(seed)
+    env = envs.make("cartpole", num_worlds=WORLDS[study], seed=seed)
+    agent = make_agent(name, env, frames, "cpu", **options)
+    own, acting = agent.policy(explore=True), copy_on(agent.policy(explore=True), torch.device("cpu"))
+    waiting: deque[TensorDict] = deque()
+    made, due = 0, frames // POINTS
+    batches = iter(make_collector(env, acting, agent.config.steps_per_batch))
+    while made < frames:
+        waiting.append(TensorDict.from_module(own).data.clone())
+        if len(waiting) > lag + 1:
+            waiting.popleft()
+        TensorDict.from_module(acting).data.update_(waiting[0])
+        batch = next(batches)
+        made += batch.numel()
+        agent.learn(flatten_agents(batch, None), made)
+        if made >= due:
+            due += frames // POINTS
+            told = evaluate(agent.policy(explore=False), "cartpole", {}, EPISODES, 1000 + seed).summary()
+            yield made, told["eval/return"]
+
+
+def summary(rows: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
+    """Of each arm: mean return over the whole run (the area under its curve) and at its end, by seed."""
+    arms: dict[str, Any] = {}
+    for arm in dict.fromkeys(row["arm"] for row in rows):
+        by_seed: dict[int, list[float]] = {}
+        for row in rows:
+            if row["arm"] == arm:
+                by_seed.setdefault(row["seed"], []).append(row["return"])
+        areas = [float(np.mean(curve)) for curve in by_seed.values()]
+        ends = [float(np.mean(curve[-(POINTS // 4) :])) for curve in by_seed.values()]
+        arms[arm] = {"area": float(np.mean(areas)), "interval": list(bootstrap_interval(areas)), "areas": areas}
+        arms[arm] |= {"last quarter": float(np.mean(ends)), "its interval": list(bootstrap_interval(ends))}
+    return {"machine": f"{machine()}, one thread", "cpu_seconds": seconds, "arms": arms}
+
+
+def draw(rows: list[dict[str, Any]], picture: Path) -> None:
+    """A panel for each agent: its arms' means over the seeds, and the range of these."""
+    panels: dict[str, list[str]] = {}
+    for arm in dict.fromkeys(row["arm"] for row in rows):
+        panels.setdefault(arm.partition(",")[0] if arm[:3] in ("A2C", "PPO") else "DQN", []).append(arm)
+    figure, axes = plt.subplots(
+        1, len(panels), figsize=(5.5 * len(panels), 3.6), constrained_layout=True, squeeze=False, sharey=True
+    )
+    for axis, (title, arms) in zip(axes[0], panels.items()):
+        for arm in arms:
+            curves: dict[int, dict[int, float]] = {}
+            for row in rows:
+                if row["arm"] == arm:
+                    curves.setdefault(row["frames"], {})[row["seed"]] = row["return"]
+            values = [list(curve.values()) for curve in curves.values()]
+            (line,) = axis.plot(list(curves), [np.mean(found) for found in values], label=arm)
+            low, high = ([pick(found) for found in values] for pick in (min, max))
+            axis.fill_between(list(curves), low, high, color=line.get_color(), alpha=0.15)
+        axis.set(title=title, xlabel="frames", ylabel="greedy return")
+        axis.grid(alpha=0.3)
+        axis.legend()
+    figure.savefig(picture, dpi=110)
+    plt.close(figure)
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("study", choices=list(ARMS))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--frames", type=int, default=None, help="of each run")
+    parser.add_argument("--out", type=Path, default=HERE)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    study, begun, rows = arguments.study, time.process_time(), []
+    for seed in arguments.seeds:
+        for arm in ARMS[study]:
+            for frames, value in train(study, arm, seed, arguments.frames or FRAMES[study]):
+                rows.append({"arm": arm, "seed": seed, "frames": frames, "return": value})
+            print(f"seed {seed}: {arm}: {rows[-1]['return']:.0f} at {rows[-1]['frames']:,} frames", flush=True)
+    with open(arguments.out / f"{study}.csv", "w", newline="") as file:
+        writer = csv.DictWriter(file, ("arm", "seed", "frames", "return"))
+        writer.writeheader()
+        writer.writerows(rows)
+    result = summary(rows, time.process_time() - begun)
+    (arguments.out / f"{study}.json").write_text(json.dumps(result, indent=2) + "\n")
+    draw(rows, arguments.out / f"{study}.png")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,182 @@
+"""A benchmark of MarineNav that others can run: 1,800 frozen episodes, and who sails them how safely and how fast.
+
+    python -m experiments.marinenav.benchmark apf orca runs/quality/seed0 marinenav:<files of a published agent>
+    python -m experiments.marinenav.benchmark marinenav:<files> runs/quality/seed0 --episodes public
+
+A player is one of the world's own (``apf``, ``orca``), a run or checkpoint, or ``kind:path`` of an agent from
+elsewhere; an option of how it acts follows an ``@``: ``runs/quality/seed0@agent.cvar=0.5``. All play by the published
+definition, greedily and with noise: an episode succeeds when every robot reaches its goal, the first collision ends it.
+
+``--episodes frozen`` (the default) are those of ``episodes.json.gz``, 300 of each of the six published levels in their
+order, whose SHA-256 is :data:`SHA256`; ``--freeze`` writes it anew. ``--episodes public`` are the 720 on which the
+published agents were measured (evaluation seeds 253 to 264, ten a level). Results beside this file:
+``benchmark_<episodes>.json`` and ``.md``; the second also compares everybody with the first player over the episodes
+that both solve. Players that were measured before keep their rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tensordict.nn import TensorDictModuleBase
+
+import envs
+from envs.marinenav.episodes import load_episodes
+from envs.marinenav.generator import PUBLISHED_LEVELS, evaluation_set
+from rlstack.agents.foreign import load_policy, parse
+from rlstack.config import ConfigError
+from rlstack.evaluation.evaluator import EpisodeSet, evaluate
+from rlstack.evaluation.results import Evaluation
+from rlstack.evaluation.statistics import bootstrap_interval
+from rlstack.play.versus import own_policy
+from rlstack.runs.loading import load
+from rlstack.runs.worlds import world_options
+from rlstack.training.environment import machine
+
+HERE = Path(__file__).parent
+FROZEN = HERE / "episodes.json.gz"
+SHA256 = "fb53b846c8dd8e8290051c7f408cdb72f9f01ad17b485f0f20e4754afb2022f3"
+"""Of the text that ``episodes.json.gz`` holds."""
+PER_LEVEL, SEED = 300, 1000
+PUBLIC_SEEDS = range(253, 265)
+COLUMNS = ("time", "energy", "path", "closest", "near_miss", "rule_time", "violation_time")
+
+
+def freeze(path: Path) -> str:
+    """Writes the episodes; returns the SHA-256 of their text."""
+    text = json.dumps(evaluation_set(PER_LEVEL, SEED)[0], separators=(",", ":")).encode()
+    path.write_bytes(gzip.compress(text, mtime=0))
+    return hashlib.sha256(text).hexdigest()
+
+
+def frozen() -> EpisodeSet:
+    """The frozen episodes.
+
+    Raises:
+        ValueError: the file is not the one that was frozen.
+    """
+    if hashlib.sha256(gzip.decompress(FROZEN.read_bytes())).hexdigest() != SHA256:
+        raise ValueError(f"{FROZEN} is not the file that was frozen: its SHA-256 is another")
+    return EpisodeSet(load_episodes(FROZEN), _levels(PER_LEVEL))
+
+
+def public() -> EpisodeSet:
+    """The 720 episodes of the published agents, in the order of levels."""
+    sets = [evaluation_set(10, seed)[0] for seed in PUBLIC_SEEDS]
+    levels = range(len(PUBLISHED_LEVELS))
+    ordered = [config for level in levels for part in sets for config in part[10 * level : 10 * (level + 1)]]
+    return EpisodeSet(ordered, _levels(10 * len(PUBLIC_SEEDS)))
+
+
+def _levels(each: int) -> list[str]:
+    return [str(level) for level in range(len(PUBLISHED_LEVELS)) for _ in range(each)]
+
+
+def entrant(player: str) -> tuple[TensorDictModuleBase, dict[str, Any]]:
+    """The greedy policy of a player, and the options of the worlds that it acts in.
+
+    Raises:
+        ValueError: no such player.
+    """
+    source, _, option = player.partition("@")
+    worlds = {kind: envs.make("marinenav", num_worlds=1, continuous_actions=kind) for kind in (True, False)}
+    if source in worlds[True].players():
+        policy = own_policy(worlds[True], source)
+        assert policy is not None
+        return policy, {}
+    kind, path = parse(source)
+    if kind == "rlstack":
+        key, _, value = option.removeprefix("agent.").partition("=")
+        loaded = load(path, agent={key: json.loads(value)} if option else None)
+        return loaded.agent.policy(explore=False), world_options(loaded.config["env"])
+    try:
+        return load_policy(source, worlds[True]), {}
+    except ConfigError:  # one that chooses among 25 actions
+        return load_policy(source, worlds[False]), {"continuous_actions": False}
+
+
+def judge(player: str, episodes: EpisodeSet) -> Evaluation:
+    """What a player does in the episodes."""
+    policy, options = entrant(player)
+    return evaluate(policy, "marinenav", options, 1, SEED, episode_set=episodes, name=player)
+
+
+def both_solve(first: dict[str, Any], other: dict[str, Any], seed: int = 0) -> dict[str, Any]:
+    """Time and energy of the other relative to the first, over the episodes that both solve, with 95 % intervals."""
+    both = np.array(first["success"]) * np.array(other["success"]) > 0
+    found: dict[str, Any] = {"episodes": int(both.sum())}
+    for name in ("time", "energy"):
+        theirs, ours = (np.array(row[name])[both] for row in (first, other))
+        low, high = bootstrap_interval(ours - theirs)
+        mean = float(theirs.mean())
+        found[name] = {"ratio": float(ours.mean()) / mean, "interval": [1 + float(low) / mean, 1 + float(high) / mean]}
+    return found
+
+
+def table(results: dict[str, Any], compared: bool) -> str:
+    """Markdown, a row for each player."""
+    heads = ["player", "success (95 %)", "by level 0-5", "time, s", "energy, J", "path, m", "closest, m"]
+    heads += ["near misses", "rule asks, s", "of it ignored, s"]
+    heads += ["time, both solve", "energy, both solve"] if compared else []
+    lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
+    for player, row in results.items():
+        overall, levels = row["levels"][-1], row["levels"][:-1]
+        rates = " ".join(f"{level['success']:.2f}".removeprefix("0") for level in levels)
+        bounds = f"{overall['success_low']:.3f} to {overall['success_high']:.3f}"
+        cells = [player, f"{overall['success']:.3f} ({bounds})", rates]
+        forms = ("{:.1f}", "{:,.0f}", "{:.1f}", "{:.2f}", "{:.1%}", "{:.2f}", "{:.2f}")
+        for form, name in zip(forms, COLUMNS, strict=True):
+            cells.append("" if overall[name] is None else form.format(overall[name]))
+        for name in ("time", "energy") if compared else ():
+            pair = row.get("both_solve")
+            low, high = pair[name]["interval"] if pair else (1, 1)
+            cells.append(f"{pair[name]['ratio']:.3f} ({low:.3f} to {high:.3f})" if pair else "")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def run(players: Sequence[str], which: str, out: Path, names: Sequence[str] | None = None) -> str:
+    """Measures players, keeps what others have reached, and returns the table."""
+    episodes = public() if which == "public" else frozen()
+    file = out / f"benchmark_{which}.json"
+    results = json.loads(file.read_text())["players"] if file.is_file() else {}
+    for player, name in zip(players, names or players, strict=True):
+        found = judge(player, episodes)
+        values = {key: [round(x, 3) for x in found.episodes[key].tolist()] for key in ("success", "time", "energy")}
+        results[name] = {"levels": found.table(), "episodes": values}
+    first = next(iter(results.values()))["episodes"]
+    for row in list(results.values())[1:]:
+        row["both_solve"] = both_solve(first, row["episodes"])
+    content = {"episodes": which, "machine": machine(), "players": results}
+    file.write_text(json.dumps(content, separators=(",", ":")) + "\n")
+    text = table(results, compared=which == "public")
+    (out / f"benchmark_{which}.md").write_text(text)
+    return text
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("players", nargs="*")
+    parser.add_argument("--names", nargs="+", help="of the players in the table, in their order")
+    parser.add_argument("--episodes", choices=("frozen", "public"), default="frozen")
+    parser.add_argument("--freeze", action="store_true", help="write the frozen episodes anew")
+    parser.add_argument("--out", type=Path, default=HERE)
+    arguments = parser.parse_args()
+    if arguments.names and len(arguments.names) != len(arguments.players):
+        parser.error("--names: one for each player")
+    if arguments.freeze:
+        print(f"{FROZEN}: SHA-256 {freeze(FROZEN)}")
+    if arguments.players:
+        print(run(arguments.players, arguments.episodes, arguments.out, arguments.names))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""Makes an agent of the zoo out of a run: its checkpoint without optimisers and replay, its card, its film.
+
+    python -m experiments.zoo.build marinenav runs/quality/seed0 --episodes 50
+    python -m experiments.zoo.build arena runs/arena/style2/seed0 --policy explore
+
+The card says what the run's own folder does not show at once: the command, the commit, the scores with intervals over
+held-out episodes, the SHA-256 of the file. ``tests/evaluation/test_zoo.py`` plays every agent against its card.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import shlex
+import shutil
+from pathlib import Path
+from typing import Any
+
+from rlstack.evaluation.evaluator import evaluate
+from rlstack.evaluation.pictures import save_pictures
+from rlstack.runs.checkpoint import write_checkpoint
+from rlstack.runs.loading import checkpoint_file, load, read_agent
+from rlstack.runs.worlds import world_options
+from rlstack.runs.zoo import AGENT, CARD
+from rlstack.training.environment import ENVIRONMENT, machine
+
+HERE = Path(__file__).parent
+MOST_BYTES = 1_000_000
+
+
+def strip(run: Path, file: Path) -> dict[str, Any]:
+    """Writes what acts of a run's last checkpoint; returns its configuration.
+
+    Raises:
+        ValueError: it is larger than a zoo's agent may be.
+    """
+    state = read_agent(checkpoint_file(run, "latest"))
+    agent = {key: state["agent"][key] for key in ("networks", "targets", "updates", "frames")} | {"optimizers": {}}
+    config = {**state["config"], "run_dir": None, "resume": None, "init": None, "notify": None}
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_checkpoint(file, {"frames": state["frames"], "agent": agent, "config": config}, state["frames"])
+    if file.stat().st_size > MOST_BYTES:
+        raise ValueError(f"{file}: {file.stat().st_size:,} bytes, more than {MOST_BYTES:,}")
+    return config
+
+
+def started(run: Path) -> dict[str, Any]:
+    """Command, commit, processor and instruction set of the first start of a run."""
+    first = json.loads((run / ENVIRONMENT).read_text())[0]
+    words = [word for word in first["command"] if not word.startswith("run_dir=")]
+    told = {key: first[key] for key in ("commit", "processor", "instruction_set")}
+    return {"command": f"python {shlex.join(words)}", **told}
+
+
+def build(name: str, run: Path, episodes: int, seed: int, policy: str, out: Path) -> dict[str, Any]:
+    """Makes ``<out>/<name>`` and returns its card."""
+    folder = out / name
+    config = strip(run, folder / AGENT)
+    loaded = load(folder / AGENT)
+    world = config["env"]["name"]
+    found = evaluate(
+        loaded.agent.policy(explore=policy == "explore"), world, world_options(config["env"]), episodes, seed, record=1
+    )
+    films = [path for path in save_pictures(found, folder, plots=False, video=True) if path.suffix == ".mp4"]
+    shutil.move(films[0], folder / "film.mp4")  # the best one, or the only one
+    for path in films[1:]:
+        path.unlink()
+    card = {
+        "name": name,
+        "agent": config["agent"]["name"],
+        "world": world,
+        "frames": loaded.frames,
+        **started(run),
+        "policy": policy,
+        "episodes": len(found.levels),
+        "per_level": episodes,
+        "seed": seed,
+        "score": found.summary(),
+        "judged_on": machine(),
+        "sha256": hashlib.sha256((folder / AGENT).read_bytes()).hexdigest(),
+        "film": "film.mp4" if (folder / "film.mp4").is_file() else None,
+        "config": config,
+    }
+    (folder / CARD).write_text(json.dumps(card, indent=1) + "\n")
+    return card
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name")
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--episodes", type=int, default=300, help="per level of the world's evaluation set, or in all")
+    parser.add_argument("--seed", type=int, default=1000)
+    parser.add_argument("--policy", choices=("greedy", "explore"), default="greedy")
+    parser.add_argument("--out", type=Path, default=HERE)
+    arguments = parser.parse_args()
+    card = build(arguments.name, arguments.run, arguments.episodes, arguments.seed, arguments.policy, arguments.out)
+    print(json.dumps({key: value for key, value in card.items() if key != "config"}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

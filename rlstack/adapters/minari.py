@@ -1,0 +1,181 @@
+"""Minari datasets (the extra ``offline``) as recorded transitions, and recorded transitions as Minari datasets."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from tensordict import TensorDict, TensorDictBase
+from torchrl.data import Binary, Categorical, Composite, MultiCategorical, TensorSpec
+
+from rlstack.agents.interface import MASK, Interface
+from rlstack.config import ConfigError
+from rlstack.data.recordings import continuous, episode_lengths
+from rlstack.files.safe_load import first_line
+
+_NAME = re.compile(r"(?:[\w.-]+/)*[\w.-]+-v\d+")
+
+
+def _minari() -> Any:
+    try:
+        import minari
+    except ImportError as error:
+        raise ConfigError(f"minari: is not installed ({error}); pip install 'rlstack[offline]'") from None
+    return minari
+
+
+def read_dataset(name: str) -> dict[str, Any]:
+    """The transitions of a dataset, as the arrays of :mod:`rlstack.data.recordings`.
+
+    Args:
+        name: of a dataset that Minari has here (``minari list local``), or the folder of one.
+
+    Raises:
+        ConfigError: there is none, or Minari is not installed.
+    """
+    minari = _minari()
+    try:
+        folder = Path(name) / "data"
+        dataset = minari.MinariDataset(folder) if folder.is_dir() else minari.load_dataset(name)
+        episodes = list(dataset.iterate_episodes())
+    except Exception as error:  # Minari and HDF5 raise all sorts
+        reason = f"{first_line(error)}; `minari list local` shows what is here"
+        raise ConfigError(f"minari:{name} cannot be read ({reason})") from None
+    if not episodes:
+        raise ConfigError(f"minari:{name} holds no episodes")
+    parts = [_transitions(episode) for episode in episodes]
+    return {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
+
+
+def _transitions(episode: Any) -> dict[str, Any]:
+    seen = _flat(episode.observations, "observation")
+    masks = {key for key in seen if key == f"observation/{MASK}"}
+    seen = {MASK if key in masks else key: value for key, value in seen.items()}
+    if set(seen) == {"observation/observation", MASK}:
+        seen["observation"] = seen.pop("observation/observation")
+    truncated = np.asarray(episode.truncations, bool).copy()
+    terminated = np.asarray(episode.terminations, bool)
+    truncated[-1:] |= ~terminated[-1:]  # an episode that was left
+    return {
+        **{key: value[:-1] for key, value in seen.items()},
+        **{f"next/{key}": value[1:] for key, value in seen.items()},
+        "action": np.asarray(episode.actions),
+        "next/reward": np.asarray(episode.rewards)[:, None],
+        "next/terminated": terminated[:, None],
+        "next/truncated": truncated[:, None],
+    }
+
+
+def _flat(observations: Any, name: str) -> dict[str, Any]:
+    if isinstance(observations, dict):
+        parts = [_flat(value, f"{name}/{key}") for key, value in observations.items()]
+        return {key: value for part in parts for key, value in part.items()}
+    return {name: np.asarray(observations)}
+
+
+def check_new(name: str) -> None:
+    """Raises a one-line :class:`ConfigError` unless a dataset of that name can be made."""
+    minari = _minari()
+    if not _NAME.fullmatch(name):
+        raise ConfigError(f"minari:{name} is no name of a dataset, which end in a version: minari:marinenav/half-v0")
+    if name in minari.list_local_datasets():
+        raise ConfigError(f"minari:{name} is there already; `minari delete {name}` removes it")
+
+
+def write_dataset(name: str, data: TensorDictBase, interface: Interface, policy: str = "") -> None:
+    """Makes a dataset, which Minari keeps where it keeps all (``MINARI_DATASETS_PATH``).
+
+    Each agent's decisions are episodes of their own. Action masks stand beside the observations: in a dict, under
+    ``action_mask``.
+
+    Args:
+        name: of the dataset, such as ``marinenav/half-v0``.
+        data: transitions ``[N]``, one episode after the other, see :class:`rlstack.training.recorded.Recorded`.
+        interface: of their world.
+        policy: who acted.
+
+    Raises:
+        ConfigError: there is one of that name, Minari is not installed, or these are no whole episodes.
+    """
+    check_new(name)
+    from minari.data_collector import EpisodeBuffer
+
+    if not continuous(data):
+        raise ConfigError(f"minari:{name} would hold whole episodes, these are single transitions")
+    following = data.get("next")
+    ended = following.get("terminated") | following.get("truncated")
+    episodes = []
+    for number, part in enumerate(data.split(episode_lengths(ended))):
+        after = part.get("next")
+        rows = [_seen(part), _seen(after[-1:])]
+        buffer = EpisodeBuffer(
+            id=number,
+            observations=_joined(*rows),
+            actions=part.get("action").numpy(),
+            rewards=after.get("reward")[:, 0].tolist(),
+            terminations=after.get("terminated")[:, 0].tolist(),
+            truncations=after.get("truncated")[:, 0].tolist(),
+        )
+        episodes.append(buffer)
+    observed = _space(interface.observation)
+    if interface.masked:
+        flags = spaces.MultiBinary(sum(interface.choices or ()))
+        inner = dict(observed.spaces) if isinstance(observed, spaces.Dict) else {"observation": observed}
+        observed = spaces.Dict({**inner, MASK: flags})
+    _minari().create_dataset_from_buffers(
+        name,
+        episodes,
+        observation_space=observed,
+        action_space=_space(interface.action),
+        algorithm_name=policy or None,
+        description=f"recorded by rlstack: {len(data):,} decisions",
+    )
+
+
+def _seen(part: TensorDictBase) -> Any:
+    """Observations as Minari has them: an array, or a dict of arrays."""
+    observation, mask = part.get("observation"), part.get(MASK, None)
+    seen = _nested(observation) if isinstance(observation, TensorDictBase) else observation.numpy()
+    if mask is None:
+        return seen
+    return {**(seen if isinstance(seen, dict) else {"observation": seen}), MASK: mask.numpy()}
+
+
+def _nested(data: TensorDictBase) -> dict[str, Any]:
+    return {key: _nested(value) if isinstance(value, TensorDict) else value.numpy() for key, value in data.items()}
+
+
+def _joined(first: Any, last: Any) -> Any:
+    if isinstance(first, dict):
+        return {key: _joined(first[key], last[key]) for key in first}
+    return np.concatenate([first, last])
+
+
+def _space(spec: TensorSpec) -> Any:
+    """The Gymnasium space of a spec."""
+    if isinstance(spec, Composite):
+        return spaces.Dict({str(key): _space(leaf) for key, leaf in spec.items()})
+    if isinstance(spec, Binary):
+        return spaces.MultiBinary(tuple(spec.shape))
+    if isinstance(spec, MultiCategorical):
+        return spaces.MultiDiscrete(spec.nvec.numpy())
+    if isinstance(spec, Categorical) and not spec.shape:
+        return spaces.Discrete(int(spec.n))
+    dtype = torch.empty(0, dtype=spec.dtype).numpy().dtype
+    low, high = (
+        (bound.numpy() for bound in (spec.space.low, spec.space.high)) if hasattr(spec.space, "low") else _limits(dtype)
+    )
+    return spaces.Box(
+        np.broadcast_to(low, spec.shape), np.broadcast_to(high, spec.shape), tuple(spec.shape), dtype.type
+    )
+
+
+def _limits(dtype: np.dtype[Any]) -> tuple[Any, Any]:
+    """The bounds of numbers that have none of their own."""
+    if dtype.kind == "f":
+        return np.array(-np.inf, dtype), np.array(np.inf, dtype)
+    return np.array(np.iinfo(dtype).min, dtype), np.array(np.iinfo(dtype).max, dtype)

@@ -1,0 +1,91 @@
+"""PQN, the parallelised Q-network (Gallici et al. 2024): Q-learning without a replay memory and without a target.
+
+Made for many worlds at once: their fresh data are diverse enough to learn from as they come, layer normalisation keeps
+the values from running away. The loss's returns equal those of TorchRL's ``TDLambdaEstimator``. Where the authors' code
+takes rectified Adam (Liu et al. 2020), this takes Adam.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+
+from rlstack.config.agents import PQNConfig
+from rlstack.losses import PQNLoss
+from rlstack.networks.values import StateNetwork
+
+from .base import Policy, exploring
+from .choosing import Choosing
+from .interface import Interface
+from .on_policy import FromRollouts, nearly_equal
+from .optimizer import Info
+
+
+class PQN(Choosing, FromRollouts):
+    """Parallelised Q-network."""
+
+    Config = PQNConfig
+    config: PQNConfig
+
+    def __init__(self, config: PQNConfig, interface: Interface, total_frames: int, device: torch.device) -> None:
+        super().__init__(config, interface, total_frames, device)
+        c, (actions,) = config, interface.choices or (0,)
+        own = self.own_network("network", actions)
+        network = own or StateNetwork(self.encoder(), actions, c.hidden, c.activation, c.layer_norm)
+        self.network = self.add_network("network", network)
+        self.loss = PQNLoss(self.network, c.gamma, c.td_lambda)
+        self.optimizer = self.add_optimizer("lr", self.network, max_grad_norm=c.max_grad_norm)
+
+    # -- acting --------------------------------------------------------------------------------------------------
+
+    def action_values(self, observation: Any) -> Tensor:
+        values: Tensor = self.network(self.normalized(observation))
+        return values
+
+    def policy(self, explore: bool | None = None) -> Policy:
+        try_out = self.exploit if explore is False else self.quick(self.explore)
+
+        def act(observation: Any, mask: Tensor | None = None) -> Tensor:
+            choose = try_out if exploring(explore) else self.exploit
+            return self.interface.to_env(choose(observation, mask))
+
+        return Policy(self.interface, act, agent=self, explore=explore)
+
+    # -- learning ------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def rollout(self, sequences: TensorDictBase) -> TensorDictBase:
+        """Active decisions as a flat batch ``[N]``: ``observation`` (scaled), ``action``, ``value_target [N, 1]``."""
+        following = sequences.get("next").copy().set("reward", self.scaled_reward(sequences))
+        following.set("observation", self.normalized(following.get("observation")))
+        with self.optimizer.autocast():
+            returns = self.loss.returns(sequences.empty().set("next", following))
+        entries = {
+            "observation": self.normalized(sequences.get("observation")),
+            "action": self.interface.from_env(sequences.get("action")),
+            "value_target": returns,
+        }
+        return self._kept(TensorDict(entries, sequences.batch_size), sequences)
+
+    def objective(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
+        told: tuple[Tensor, Info] = self.loss.critic_loss(batch)
+        return told
+
+    def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
+        """Epochs of minibatches in random order; the returns stay those of the beginning."""
+        c, rows = self.config, self.least(len(batch))
+        metrics: dict[str, Tensor | float] = {}
+        for _ in range(c.epochs if rows else 0):
+            order = torch.randperm(len(batch), device=self.device)[:rows]
+            for minibatch in batch[order].split(nearly_equal(rows, c.minibatch_size)):
+                loss, norm, info = self.optimizer.minimize(self.objective, minibatch)
+                self.updates += 1
+                metrics = {"loss/critic": loss, "grad/critic": norm}
+                metrics |= {"value/predicted": info["value"], "value/target": info["target"]}
+        return metrics
+
+    def expected_updates(self) -> float:
+        return self.total_frames * self.config.epochs / self.config.minibatch_size

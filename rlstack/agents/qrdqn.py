@@ -1,0 +1,56 @@
+"""QR-DQN (Dabney et al. 2018a): DQN with quantiles of the return, at fixed levels, in place of its mean."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlstack.config.agents import QRDQNConfig
+from rlstack.losses import QRDQNLoss
+from rlstack.networks.quantile import FixedQuantileNetwork
+
+from .iqn import check_level, levels
+from .off_policy import ValueBased
+
+
+class QRDQN(ValueBased):
+    """Quantile-regression deep Q-network."""
+
+    Config = QRDQNConfig
+    config: QRDQNConfig
+
+    def build(self) -> None:
+        c, (actions,) = self.config, self.interface.choices or (0,)
+        check_level(c.cvar, self.interface)
+        own, shape = self.own_network("network", c.num_quantiles, actions), (actions, c.num_quantiles)
+        network = own or FixedQuantileNetwork(self.encoder(), *shape, c.hidden, c.activation)
+        self.network = self.add_network("network", network)
+        self.loss = QRDQNLoss(self.network, c.gamma, c.num_quantiles, c.kappa, c.double)
+        self.add_target("network", self.loss.target_network, c.target_tau)
+        self.optimizer = self.add_optimizer("lr", self.network, max_grad_norm=c.max_grad_norm)
+
+    def action_values(self, observation: Any) -> Tensor:
+        """Conditional value at risk of every action, ``[..., N]``."""
+        quantiles, cvar = self.network(self.normalized(observation)), self.config.cvar
+        if cvar == 1.0:
+            return quantiles.mean(-2)
+        level = levels(cvar, quantiles.new_ones(1), self.interface, observation)
+        return worst_mean(quantiles, level)
+
+    def values_as_logits(self, observation: Any) -> Tensor:
+        """Means over all quantiles."""
+        return self.network(observation).mean(-2)
+
+
+def worst_mean(quantiles: Tensor, level: Tensor) -> Tensor:
+    """The mean ``[..., N]`` of the worst part of returns, of which each quantile of ``[..., n, N]`` is an equal share.
+
+    Args:
+        level: the size of that part in (0, 1], ``[..., 1]``; a quantile that lies in it but partly counts so much less.
+    """
+    n = quantiles.shape[-2]
+    share = (level * n - torch.arange(n, dtype=quantiles.dtype, device=quantiles.device)).clamp(0, 1)
+    weight = (share / share.sum(-1, keepdim=True)).unsqueeze(-1)
+    return (quantiles.sort(-2).values * weight).sum(-2)

@@ -1,0 +1,38 @@
+"""Options of agents as earlier versions have stored them, in those of this version."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .errors import ConfigError
+
+_PPO = {"short_minibatch": (False, True), "report_over": ("last", "all"), "unbiased_statistics": (False, True)}
+_OF_PUBLISHED: dict[str, dict[str, tuple[Any, Any]]] = {
+    **{"ppo": _PPO, "a2c": {"unbiased_statistics": (False, True)}},
+    **{name: {"correction": ("exact", "tanh")} for name in ("sac", "tqc")},
+}
+"""Former options by algorithm: the value it now always has, and that of its published variant."""
+_VARIANTS = {"ppo": "ppo_published", "sac": "sac_published"}
+
+
+def renewed(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A stored configuration of a run, its agent's options as this version has them.
+
+    Raises:
+        ConfigError: it mixes the ways of an algorithm with those of its published variant.
+    """
+    agent = config.get("agent")
+    algorithm = agent.get("algorithm") if isinstance(agent, Mapping) else None
+    former = _OF_PUBLISHED.get(algorithm, {}) if isinstance(algorithm, str) else {}
+    if not isinstance(agent, Mapping) or not former.keys() & agent.keys():
+        return dict(config)
+    known = {key: agent[key] for key in former if key in agent}
+    kept = {key: value for key, value in agent.items() if key not in known}
+    if all(value == former[key][0] for key, value in known.items()):
+        return {**config, "agent": kept}
+    if algorithm in _VARIANTS and all(value == former[key][1] for key, value in known.items()):
+        return {**config, "agent": {**kept, "algorithm": _VARIANTS[algorithm]}}
+    told = " ".join(f"{key}={str(value).lower()}" for key, value in known.items())
+    usual = " ".join(f"{key}={str(value).lower()}" for key, (value, _) in former.items())
+    raise ConfigError(f"agent: {told} is no longer known, {algorithm} has {usual}; rlstack 0.1.0 reads such a run")

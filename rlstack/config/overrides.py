@@ -1,0 +1,61 @@
+"""Values of Python written as Hydra reads them on a command line: ``key=value``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import PurePath
+from types import FunctionType
+from typing import Any
+
+from rlstack.config.errors import ConfigError
+
+_PLAIN = re.compile(r"[A-Za-z_/][\w./:@%+-]*")
+_CONSTANTS = ("null", "true", "false", "nan", "inf")
+_NAMED_BY = {"env": "env.name", "agent": "agent.algorithm"}
+"""Groups, and the key under which a class of the user's own takes the place of an option."""
+
+
+def override(key: str, value: Any) -> str:
+    """``key=value``; a class given for a world or an agent is one without a yaml, ``env.name=package.module:Class``.
+
+    Raises:
+        ConfigError: a value that no command line can say.
+    """
+    if isinstance(value, type | FunctionType):
+        key = _NAMED_BY.get(key, key)
+    try:
+        return f"{key}={written(value)}"
+    except (TypeError, ValueError, RuntimeError) as error:  # the latter two of arrays
+        raise ConfigError(f"{key}: {error}") from None
+
+
+def written(value: Any) -> str:
+    """A value as that of an override: numbers, strings, paths, None, and containers of them; code by its name.
+
+    Raises:
+        TypeError: something else.
+    """
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return repr(float(value) if isinstance(value, float) else int(value))  # numpy's numbers call themselves so
+    if isinstance(value, str | PurePath):
+        text = str(value)
+        return text if _PLAIN.fullmatch(text) and text.lower() not in _CONSTANTS else quoted(text)
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{key}:{written(entry)}" for key, entry in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(written, value))}]"
+    if isinstance(value, type | FunctionType):
+        return written(f"{value.__module__}:{value.__qualname__}")
+    if type(value).__module__ in ("numpy", "torch"):  # their numbers, and torch.device
+        return written(value.item() if hasattr(value, "item") else str(value))
+    raise TypeError(f"expected what a configuration file can hold, got {type(value).__name__}")
+
+
+def quoted(word: str) -> str:
+    """A word as the value of an override, whatever characters it has."""
+    return "'" + word.replace("\\", "\\\\").replace("'", "\\'") + "'"

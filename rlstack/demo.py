@@ -1,0 +1,71 @@
+"""Shows a trained agent at work: ``rlstack demo``, ``rlstack demo arena``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from omegaconf import DictConfig
+
+from rlstack.command import HydraCommand, as_module, words_as
+from rlstack.config import Interval, build
+from rlstack.watch import watch
+
+
+@dataclass
+class DemoConfig:
+    """See ``conf/demo.yaml`` for what each key does."""
+
+    name: str
+    show: Literal["auto", "window", "terminal", "film"]
+    episodes: Annotated[int, Interval(low=1)]
+    seed: Annotated[int, Interval(low=0)]
+
+
+@as_module
+def demo(*words: str, quiet: bool = False, **keys: Any) -> list[str]:
+    """Shows a trained agent as the command ``rlstack demo`` does: ``rlstack.demo("arena", show="film")``.
+
+    Args:
+        words: as they are typed on the command line.
+        quiet: prints nothing but warnings.
+        keys: of ``conf/demo.yaml``.
+
+    Returns how each episode went, in a line.
+    """
+    return command.call(run, words, keys, quiet)
+
+
+def run(cfg: DictConfig) -> list[str]:
+    """Shows episodes in a window, in the terminal or as a film, and prints three commands to go on with."""
+    from rlstack.runs.zoo import card
+
+    config = build(DemoConfig, cfg)
+    known = card(config.name)
+    print(f"{known['agent']} in {known['world']}, trained for {known['frames']:,} frames; Ctrl-C ends it", flush=True)
+    film = config.show == "film" or (config.show == "auto" and not _screen_is_there())
+    record = f"demo_{config.name}.mp4" if film else None
+    options: dict[str, Any] = {"show": "auto"} if film else {"show": config.show}
+    told = watch(checkpoint=f"zoo:{config.name}", record=record, episodes=config.episodes, seed=config.seed, **options)
+    print("\ngo on with")
+    for line in (
+        f"rlstack evaluate checkpoint=zoo:{config.name}",
+        f"rlstack train agent={known['agent']} env={known['world']}",
+        "rlstack zoo",
+    ):
+        print(f"  {line}")
+    return told
+
+
+def _screen_is_there() -> bool:
+    display = sys.platform in ("darwin", "win32") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    return bool(display) or sys.stdout.isatty()
+
+
+command = HydraCommand("demo", words_as("name"))
+main = command.line(run)
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""Figures of matplotlib as files: a title, panels side by side, written wholly or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from envs.whole_files import replacing
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+@contextmanager
+def saved_figure(
+    path: Path, title: str, panels: int = 1, columns: int = 1, size: tuple[float, float] = (7.0, 4.0), **sharing: Any
+) -> Iterator[list[Axes]]:
+    """A figure whose panels are drawn within the context, which writes it.
+
+    Args:
+        path: its ending says of which kind the file is.
+        title: above all panels.
+        panels: in rows of ``columns`` at most.
+        size: of a panel, inches.
+        sharing: ``sharex`` and ``sharey`` of matplotlib's ``subplots``.
+    """
+    from matplotlib.figure import Figure  # slow to import, and not always wanted
+
+    columns = min(columns, panels)
+    rows = -(-panels // columns)
+    figure = Figure(figsize=(size[0] * columns, size[1] * rows), layout="constrained")
+    places = list(figure.subplots(rows, columns, squeeze=False, **sharing).flat)
+    for axes in places[:panels]:
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+    for axes in places[panels:]:
+        axes.set_axis_off()
+    figure.suptitle(title, fontsize=11)
+    yield places[:panels]
+    for axes in places[:panels]:
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(fontsize=8)
+    with replacing(path) as (partial,):
+        figure.savefig(partial, dpi=120)

@@ -1,0 +1,62 @@
+"""Lists runs: ``rlstack runs``, the runs below ``runs/`` or another folder with their state, score and age."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+
+from rlstack.command import HydraCommand, as_module, words_as
+from rlstack.config import ConfigError, build
+
+
+@dataclass
+class ListingConfig:
+    """See ``conf/runs.yaml`` for what each key does."""
+
+    folder: str
+    json: bool
+
+
+@as_module
+def list_runs(*words: str, quiet: bool = False, **keys: Any) -> list[dict[str, Any]]:
+    """Lists runs as the command ``rlstack runs`` does: ``rlstack.list_runs("runs")``.
+
+    Args:
+        words: as they are typed on the command line.
+        quiet: prints nothing but warnings.
+        keys: of ``conf/runs.yaml``.
+
+    Returns a row for each.
+    """
+    return command.call(run, words, keys, quiet)
+
+
+def run(cfg: DictConfig) -> list[dict[str, Any]]:
+    """Prints a table, or JSON."""
+    config = build(ListingConfig, cfg)
+    folder = Path(config.folder)
+    if not folder.is_dir():
+        raise ConfigError(f"folder: {folder} is not a folder")
+    from rlstack.evaluation.table import print_rows
+    from rlstack.reporting.listing import listed, shown
+
+    rows = listed(folder)
+    if config.json:
+        print(json.dumps(rows, indent=1))
+    elif rows:
+        print_rows(shown(rows, folder), sys.stdout)
+    else:
+        print(f"no runs in {folder}, neither itself nor below")
+    return rows
+
+
+command = HydraCommand("runs", words_as("folder"))
+main = command.line(run)
+
+if __name__ == "__main__":
+    main()

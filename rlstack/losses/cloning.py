@@ -1,0 +1,47 @@
+"""Behaviour cloning (Pomerleau 1991) as a TorchRL loss, of numbers and of choices, which TorchRL's ``BCLoss`` compares
+with sampled choices instead of their distribution."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tensordict import TensorDict, TensorDictBase, TensorDictParams
+from tensordict.nn import TensorDictModule
+from tensordict.utils import NestedKey
+from torch.nn.functional import mse_loss
+from torchrl.objectives.common import LossModule
+
+
+class CloningLoss(LossModule):
+    """``-E[log pi(a | s)]`` of recorded actions; the mean squared difference where an actor has no distribution.
+
+    Args:
+        actor_network: from ``observation`` to ``action``; one with ``get_dist`` is taken to be stochastic.
+    """
+
+    @dataclass
+    class _AcceptedKeys:
+        action: NestedKey = "action"
+
+    default_keys = _AcceptedKeys
+    actor_network: TensorDictModule
+    actor_network_params: TensorDictParams
+    target_actor_network_params: TensorDictParams
+
+    def __init__(self, actor_network: TensorDictModule) -> None:
+        super().__init__()
+        self.stochastic = hasattr(actor_network, "get_dist")
+        self.convert_to_functional(actor_network, "actor_network")
+
+    def _forward_value_estimator_keys(self, **kwargs: NestedKey) -> None:
+        """It bootstraps nothing."""
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDict:
+        """``loss_actor``, a scalar, of a batch ``[N]`` with ``observation`` and ``action``."""
+        taken = tensordict.get(self.tensor_keys.action)
+        with self.actor_network_params.to_module(self.actor_network, preserve_module_state=False):
+            if self.stochastic:
+                loss = -self.actor_network.get_dist(tensordict).log_prob(taken).mean()
+            else:
+                loss = mse_loss(self.actor_network(tensordict.copy()).get(self.tensor_keys.action), taken)
+        return TensorDict({"loss_actor": loss}, [])

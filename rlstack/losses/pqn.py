@@ -1,0 +1,92 @@
+"""The loss of PQN (Gallici et al. 2024, arXiv 2407.04811): Q-learning from fresh sequences."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase, TensorDictParams
+from tensordict.utils import NestedKey
+from torch import Tensor, nn
+from torch.nn.functional import mse_loss
+from torchrl.objectives.value.functional import td_lambda_return_estimate
+
+from rlstack.networks.distributions import legal
+
+from .base import Loss, Metrics
+
+
+class PQNLoss(Loss):
+    """Half the squared error of ``Q(s, a)`` to a lambda return of greedy values, without a target network.
+
+    The return is ``G_t = r_t + gamma ((1 - lambda) max_a Q(s_t+1, a) + lambda G_t+1)`` (Peng & Williams 1996), and
+    ``r_t + gamma max_a Q(s_t+1, a)`` where the sequence or, by a time limit, its episode ends. It comes with the data:
+    from :meth:`returns`, before the first step on them.
+
+    Args:
+        network: observation -> values ``[..., n]``, or a ``QValueActor``; with layer normalisation, which stands in for
+            a target network (arXiv 2407.04811, theorem 2).
+        gamma: see :class:`Loss`.
+        td_lambda: lambda; 0 makes one-step targets.
+
+    ``forward`` returns ``loss_critic``, and the means ``value`` and ``target``.
+    """
+
+    @dataclass
+    class _AcceptedKeys(Loss._AcceptedKeys):
+        """``value_target [...]`` or ``[..., 1]`` is the return; ``done [..., 1]`` ends the episode of a sequence."""
+
+        done: NestedKey = "done"
+        value_target: NestedKey = "value_target"
+
+    default_keys = _AcceptedKeys
+    network_params: TensorDictParams
+    out_keys = ["loss_critic", "value", "target"]
+
+    def __init__(self, network: nn.Module, gamma: float = 0.99, td_lambda: float = 0.65) -> None:
+        super().__init__(gamma)
+        self.add_network("network", network)
+        self.td_lambda = td_lambda
+
+    @property
+    def in_keys(self) -> list[NestedKey]:
+        """Entries that must be there."""
+        keys = self.tensor_keys
+        return [keys.observation, keys.action, keys.value_target]
+
+    @in_keys.setter
+    def in_keys(self, value: Any) -> None:
+        raise AttributeError("in_keys follow from the keys, see set_keys")
+
+    def values(self, tensordict: TensorDictBase) -> Tensor:
+        """``Q(s, .) [..., n]``."""
+        values: Tensor = self.output(self.network, tensordict, self.tensor_keys.action_value)
+        return values
+
+    @torch.no_grad()
+    def returns(self, sequences: TensorDictBase) -> Tensor:
+        """The lambda returns ``[B, T, 1]`` of sequences ``[B, T]``.
+
+        Args:
+            sequences: with ``next``: observation, reward, done and terminated, ``[B, T, 1]``; where there is one
+                also its ``action_mask``.
+        """
+        keys, following = self.tensor_keys, sequences.get("next")
+        reward, terminated = following.get(keys.reward), following.get(keys.terminated)
+        values, mask = self.values(following), following.get(keys.action_mask, None)
+        if mask is not None:
+            values = values.masked_fill(~legal(mask), -torch.inf)
+        # Whatever is predicted behind an end, and be it infinite, does not count.
+        best = values.amax(-1, keepdim=True).to(reward.dtype).masked_fill(terminated, 0)
+        returns: Tensor = td_lambda_return_estimate(
+            self.gamma, self.td_lambda, best, reward, following.get(keys.done), terminated
+        )
+        return returns
+
+    def critic_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, Metrics]:
+        """A scalar, and what is to be reported of it."""
+        values = self.values(tensordict)
+        value = values.gather(-1, self.chosen(tensordict, values.shape[-1]))
+        target = tensordict.get(self.tensor_keys.value_target).reshape(value.shape)
+        return mse_loss(value, target) / 2, {"value": value.detach().mean(), "target": target.mean()}

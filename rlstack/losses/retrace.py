@@ -1,0 +1,104 @@
+"""Retrace (Munos et al. 2016): targets over several steps, corrected for the policy that acted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from tensordict import TensorDictBase
+from tensordict.utils import NestedKey
+from torch import Tensor, nn
+
+from rlstack.networks.distributions import legal
+
+from .base import Loss
+from .dqn import DQNLoss
+
+
+def retrace(
+    gamma: float, reward: Tensor, value: Tensor, taken: Tensor, trace: Tensor, done: Tensor, terminated: Tensor
+) -> Tensor:
+    """The target of the first of n steps ``[..., n, 1]`` (as all tensors), ``[..., 1]``.
+
+    ``Q_0 + sum_k gamma^k c_1 ... c_k (r_k + gamma V_k+1 - Q_k)`` (Munos et al. 2016, eq. 3 and 4), from the last step
+    backwards: ``G_k = r_k + gamma (V_k+1 + c_k+1 (G_k+1 - Q_k+1))``.
+
+    Args:
+        gamma: discount.
+        reward: of each step.
+        value: ``V = E_pi Q(s', .)`` of the state after it.
+        taken: ``Q(s', a')`` of the action taken there.
+        trace: ``c = lambda min(1, pi(a' | s') / mu(a' | s'))`` of that action; that after the last step is not needed.
+        done, terminated: the steps after ``done`` do not count.
+    """
+    target = reward
+    for step in reversed(range(reward.shape[-2])):
+        then = value[..., step, :]
+        if step < reward.shape[-2] - 1:
+            later = then + trace[..., step, :] * (target - taken[..., step, :])
+            then = torch.where(done[..., step, :], then, later)
+        here = reward[..., step, :]
+        target = torch.where(terminated[..., step, :], here, here + gamma * then)
+    return target
+
+
+class RetraceLoss(DQNLoss):
+    """Huber loss of ``Q(s, a)`` to the Retrace target of n steps that any policy has taken.
+
+    Under ``next`` the data hold n steps ``[..., n]``: ``observation``, ``reward``, ``done``, ``terminated`` (and
+    ``action_mask``) after each, the ``action`` taken there and its ``log_prob`` by the policy that took it
+    (:func:`rlstack.data.flatten.n_step_windows` makes them). The policy whose value is learned takes the best action,
+    or with probability ``epsilon`` a (legal) random one; values are those of the target network.
+
+    Args:
+        network, gamma: see :class:`DQNLoss`.
+        double: the policy's best action is that of the network, not of its target.
+        trace_lambda: decay of the traces: 0 takes one step, 1 the whole return as long as the policy takes these
+            actions, too.
+        epsilon: of the policy that is learned.
+
+    ``forward`` returns ``loss_critic``, and the means ``value`` and ``target``.
+    """
+
+    @dataclass
+    class _AcceptedKeys(Loss._AcceptedKeys):
+        done: NestedKey = "done"
+        sample_log_prob: NestedKey = "log_prob"
+
+    default_keys = _AcceptedKeys
+
+    def __init__(
+        self,
+        network: nn.Module,
+        gamma: float = 0.99,
+        double: bool = True,
+        trace_lambda: float = 1.0,
+        epsilon: float = 0.0,
+    ) -> None:
+        super().__init__(network, gamma, double)
+        self.trace_lambda, self.epsilon = trace_lambda, epsilon
+
+    def probabilities(self, values: Tensor, tensordict: TensorDictBase) -> Tensor:
+        """The policy that is learned, ``[..., n]``, by the values ``[..., n]`` of all actions."""
+        best = torch.zeros_like(values).scatter(-1, self.greedy(values, tensordict), 1.0)
+        if not self.epsilon:
+            return best
+        mask = tensordict.get(self.tensor_keys.action_mask, None)
+        allowed = torch.ones_like(values) if mask is None else legal(mask).to(values.dtype)
+        return (1 - self.epsilon) * best + self.epsilon * allowed / allowed.sum(-1, keepdim=True)
+
+    @torch.no_grad()
+    def target_value(self, tensordict: TensorDictBase) -> Tensor:
+        """The target of ``Q(s, a)``, ``[..., 1]``."""
+        keys, steps = self.tensor_keys, tensordict.get("next").copy()
+        reward, terminated = steps.get(keys.reward), steps.get(keys.terminated)
+        steps.batch_size = terminated.shape[:-1]
+        values = self.values(steps, target=True)
+        policy = self.probabilities(self.values(steps) if self.double_targets else values, steps)
+        chosen = self.chosen(steps, values.shape[-1])
+        acted = steps.get(keys.sample_log_prob).reshape(reward.shape).exp()
+        # Whatever was taken had a probability, however small.
+        ratio = policy.gather(-1, chosen) / acted.clamp_min(torch.finfo(acted.dtype).tiny)
+        trace = self.trace_lambda * ratio.clamp_max(1.0)
+        value, taken = (policy * values).sum(-1, keepdim=True), values.gather(-1, chosen)
+        return retrace(self.gamma, reward, value, taken, trace, steps.get(keys.done), terminated)

@@ -1,0 +1,57 @@
+"""The loss of random network distillation (Burda et al. 2018, arXiv 1810.12894)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from tensordict import TensorDict, TensorDictBase, TensorDictParams
+from tensordict.utils import NestedKey
+from torch import Tensor, nn
+
+from .base import Loss, Metrics
+
+
+class RNDLoss(Loss):
+    """Mean squared distance of predicted features of an observation to those that a random network gives it.
+
+    Of what the predictor was often trained on the distance is small: it tells how new an observation is.
+
+    Args:
+        predictor: observation -> features ``[..., F]``, or a ``TensorDictModule`` that leaves them under ``features``.
+        target: the same, of random weights, which stay.
+
+    ``forward`` returns ``loss_predictor``.
+    """
+
+    predictor_params: TensorDictParams
+    target_features_params: TensorDictParams
+    out_keys = ["loss_predictor"]
+
+    def __init__(self, predictor: nn.Module, target: nn.Module) -> None:
+        super().__init__()
+        self.add_network("predictor", predictor)
+        self.add_network("target_features", target.requires_grad_(False))
+
+    @property
+    def in_keys(self) -> list[NestedKey]:
+        """Entries that must be there."""
+        return [self.tensor_keys.observation]
+
+    @in_keys.setter
+    def in_keys(self, value: Any) -> None:
+        raise AttributeError("in_keys follow from the keys, see set_keys")
+
+    def distance(self, tensordict: TensorDictBase) -> Tensor:
+        """How new each entry is, ``[...]``."""
+        with torch.no_grad():
+            wanted = self.output(self.target_features, tensordict, "features")
+        return (self.output(self.predictor, tensordict, "features") - wanted).square().mean(-1)
+
+    def predictor_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, Metrics]:
+        """A scalar; there is nothing else to report."""
+        return self.distance(tensordict).mean(), {}
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDict:
+        """The loss of a batch."""
+        return self.told(tensordict, {"loss_predictor": self.predictor_loss(tensordict)[0]}, {})

@@ -1,0 +1,70 @@
+"""The loss of TQC (Kuznetsov et al. 2020, arXiv 2005.04269): SAC's on truncated mixtures of quantile critics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor, nn
+
+from .base import Metrics
+from .quantile import quantile_huber_loss
+from .sac import SACLoss
+
+
+class TQCLoss(SACLoss):
+    """Quantile Huber losses of all critics to ``r + gamma (z' - alpha log pi(a' | s'))``.
+
+    ``z'`` are the quantiles that all target critics predict together, without the largest of them, which keeps values
+    from being overestimated. The actor's loss is ``alpha log pi(a | s)`` minus the mean of all quantiles.
+
+    Args:
+        actor: see :class:`SACLoss`.
+        critics: any number of (observation, action) -> quantiles ``[..., n]`` at the midpoints of n equal parts of
+            (0, 1); or ``TensorDictModule``s that leave them under ``state_action_value``.
+        drop: how many quantiles are left out for each critic.
+        kappa: Huber threshold.
+        options: see :class:`SACLoss`.
+
+    ``forward`` returns ``loss_critic``, ``loss_actor``, ``loss_alpha``, ``entropy``, ``alpha``, and the means ``value``
+    and ``target``.
+    """
+
+    out_keys = ["loss_critic", "loss_actor", "loss_alpha", "entropy", "alpha", "value", "target"]
+
+    def __init__(
+        self, actor: nn.Module, critics: Sequence[nn.Module], *, drop: int = 2, kappa: float = 1.0, **options: Any
+    ) -> None:
+        super().__init__(actor, critics, **options)
+        self.drop, self.kappa = drop, kappa
+
+    def quantiles(self, critics: Any, tensordict: TensorDictBase, action: Tensor) -> list[Tensor]:
+        """``Z(s, a) [..., n]`` of each critic."""
+        return [self.value(critic, tensordict, action) for critic in critics]
+
+    def soft_value(self, following: TensorDictBase) -> Tensor:
+        """The quantiles of the next state's value that count, ``[..., k]``, in ascending order."""
+        action, log_prob = self.action_and_log_prob(following, self.target_actor_acts)
+        quantiles = torch.cat(self.quantiles(self.target_critics, following, action), -1).sort(-1).values
+        kept = quantiles[..., : quantiles.shape[-1] - self.drop * len(self.critics)]
+        return kept - self.temperature() * log_prob
+
+    def critic_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, Metrics]:
+        """The sum over the critics, each the mean over its quantiles, and what is to be reported of it."""
+        target = self.target_value(tensordict)
+        predicted = torch.stack(self.quantiles(self.critics, tensordict, tensordict.get(self.tensor_keys.action)))
+        n = predicted.shape[-1]
+        tau = (torch.arange(n, dtype=predicted.dtype, device=predicted.device) + 0.5) / n
+        errors = quantile_huber_loss(predicted, target, tau, self.kappa).sum(0) / n
+        metrics = {"value": predicted.detach().mean(), "target": target.mean()}
+        if self.weight(tensordict) is not None:
+            metrics["td_error"] = errors.detach()
+        return self.mean(errors, tensordict), metrics
+
+    def actor_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, Metrics]:
+        """A scalar, whose gradients also reach the critics, and the policy's ``entropy``."""
+        action, log_prob = self.action_and_log_prob(tensordict)
+        value = torch.stack(self.quantiles(self.critics, tensordict, action)).mean()
+        return (self.temperature().detach() * log_prob).mean() - value, {"entropy": -log_prob.detach().mean()}

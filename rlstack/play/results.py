@@ -1,0 +1,276 @@
+"""What came of games: everyone's records and ratings, on the terminal, in CSV files and as pictures."""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from envs.whole_files import write_json, write_text
+from rlstack.config import ConfigError
+from rlstack.evaluation.figures import saved_figure
+from rlstack.evaluation.table import print_rows
+
+from .games import GameResult, WinLossRecord, in_turns, pairing, pairs
+from .league import League
+from .matches import GameRunner
+from .ratings import Elo, Ratings, fit_elo
+from .replays import BestGames
+
+_COUNTS = ("games", "wins", "draws", "losses")
+_RATES = {
+    "decided_win_rate": "success",
+    "decided_win_rate_low": "success_low",
+    "decided_win_rate_high": "success_high",
+}
+
+
+def print_results(rows: Sequence[Mapping[str, Any]], who: str) -> None:
+    """Prints records of players, a row each: ``success`` is the share of the decided games that were won.
+
+    Args:
+        who: the column of the names.
+    """
+    shown = []
+    for row in rows:
+        line: dict[str, Any] = {key: row[key] for key in ("rank", who) if key in row}
+        ratings = {key: row.get(key) for key in ("rating", "deviation", "fitted_elo")}
+        line |= {key: f"{value:.0f}" for key, value in ratings.items() if value is not None}
+        line |= {key: row[key] for key in _COUNTS}
+        line |= {new: row[old] for old, new in _RATES.items()}
+        goals = {key: f"{row[key]:g}" for key in ("goals_for", "goals_against") if who == "opponent"}
+        shown.append(line | goals | {"goal_diff": f"{row['goal_diff']:+g}"})
+    print_rows(shown, sys.stdout)
+    print()
+
+
+def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Writes rows of the same keys, wholly or not at all; missing numbers are left empty."""
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, list(rows[0] if rows else ()), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_text(path, text.getvalue())
+
+
+def save_curves(path: Path, curves: Mapping[str, Sequence[float]], anchors: Mapping[str, float] | None = None) -> None:
+    """Draws ratings over games, a line a player; anchors as dashed lines.
+
+    Args:
+        path: of the picture; its ending says of which kind.
+        curves: ratings after each of a player's games, by name.
+        anchors: fixed ratings by name.
+    """
+    with saved_figure(path, "Ratings over games") as (axes,):
+        for name, values in curves.items():
+            if name not in (anchors or {}):
+                axes.plot(range(1, len(values) + 1), values, label=name, linewidth=1.2)
+        for name, value in (anchors or {}).items():
+            axes.axhline(value, color="gray", linestyle="--", linewidth=0.8)
+            axes.annotate(name, (1.0, value), xycoords=("axes fraction", "data"), ha="right", va="bottom", color="gray")
+        axes.set(xlabel="games of the player", ylabel="rating")
+
+
+# -- one against several -------------------------------------------------------------------------------------------
+
+
+def challenge(
+    runner: GameRunner,
+    name: str,
+    opponents: Sequence[str],
+    games: int,
+    seed: int,
+    ratings: Ratings,
+    folder: Path,
+    timestep: int = 0,
+    best: BestGames | None = None,
+    plots: bool = True,
+    **facts: Any,
+) -> list[Path]:
+    """Plays so many games against each opponent, sides swapped in every other one; prints and writes the results.
+
+    Args:
+        runner: where all of them are known by name.
+        ratings: before the games, which they take in.
+        folder: of ``results.json`` (:func:`challenge_report`, ``fitted_elo``, the rating that makes all results most
+            likely, and ``facts``), ``summary.csv``, ``game_by_game.csv`` and, with ``plots``, ``elo.png``.
+        timestep: frames that the player had trained for.
+        best: keeps the best games.
+
+    Returns what was written.
+
+    Raises:
+        ConfigError: no opponents, or two of one name.
+    """
+    schedule = in_turns([pairing(*pair, games) for pair in pairs([name, *opponents], "challenger")])
+    played = runner.play(schedule, seed, best)
+    fitted = fit_elo([game.scored for game in played], runner.sides.anchors)[name]
+    report = challenge_report(name, played, ratings, timestep)
+    write_json(folder / "results.json", {**report, "fitted_elo": fitted, **facts, "seed": seed}, nan=False)
+    write_csv(folder / "summary.csv", report["opponents"])
+    write_csv(folder / "game_by_game.csv", report["game_by_game"])
+    written = ["results.json", "summary.csv", "game_by_game.csv"]
+    if plots:
+        written.append("elo.png")
+        save_curves(folder / written[-1], {name: [row["elo"] for row in report["elo_history"]]}, runner.sides.anchors)
+    print_results(report["opponents"], "opponent")
+    first = f"{report['final_elo']:.0f} ({ratings.kind}, began at {report['initial_elo']:.0f})"
+    print(f"rating of {name}: {first}; of all games at once: {fitted:.0f} (Elo)")
+    return [folder / file for file in written]
+
+
+def challenge_report(name: str, games: Sequence[GameResult], ratings: Ratings, timestep: int = 0) -> dict[str, Any]:
+    """Sums up one player's games; ratings take them in, in their order.
+
+    Args:
+        name: of the player, who took part in all games.
+        ratings: before the games; after the call they are those after them.
+        timestep: frames that the player had trained for.
+
+    Returns JSON: ``player``, ``total_games``, ``wins``, ``losses``, ``draws``, rates with intervals; ``opponents``, a
+    row of ``summary.csv`` each; ``elo_history`` with ``game``, ``opponent``, ``elo``; ``elo_ratings``, ``final_elo``,
+    ``game_by_game``.
+    """
+    start = ratings.rating(name)
+    rows = rated([game.seen_by(name) for game in games], ratings)
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    opponents = []
+    for opponent in dict.fromkeys(row["opponent"] for row in rows):
+        theirs = [row for row in rows if row["opponent"] == opponent]
+        opponents.append(
+            {
+                "timestamp": now,
+                "timestep": timestep,
+                "opponent": opponent,
+                **WinLossRecord.of(name, games, opponent).as_row(),
+                "elo_before": theirs[0]["elo_before"],
+                "elo_after": theirs[-1]["elo_after"],
+                "elo_change": sum(row["elo_change"] for row in theirs),
+            }
+        )
+    whole = WinLossRecord.of(name, games).as_row()
+    return {
+        "player": name,
+        "total_games": whole.pop("games"),
+        **whole,
+        "opponents": opponents,
+        "elo_history": [{"game": row["game"], "opponent": row["opponent"], "elo": row["elo_after"]} for row in rows],
+        "elo_ratings": {each: ratings.rating(each) for each in ratings.names()},
+        "initial_elo": start,
+        "final_elo": ratings.rating(name),
+        "game_by_game": rows,
+    }
+
+
+def rated(games: Sequence[GameResult], ratings: Ratings) -> list[dict[str, Any]]:
+    """Records games one by one, with Glicko-2 all of them as one period, and tells of each.
+
+    Returns a row a game: ``game`` (from 1), ``player``, ``opponent``, ``player_score`` and ``opponent_score`` (points),
+    ``goal_diff``, ``result`` (1, 0.5, 0), ``expected_score``, ``elo_before``, ``elo_after``, ``elo_change``, ``steps``:
+    numbers of the player who drove the first side.
+    """
+    rows: list[dict[str, Any]] = []
+    for period in [[game] for game in games] if ratings.kind == "elo" else [games]:
+        before = [(ratings.rating(game.first), ratings.expected(game.first, game.second)) for game in period]
+        ratings.record([game.scored for game in period])
+        for game, (old, expected) in zip(period, before):
+            new = ratings.rating(game.first)
+            rows.append(
+                {
+                    "game": len(rows) + 1,
+                    "player": game.first,
+                    "opponent": game.second,
+                    "player_score": game.points_first,
+                    "opponent_score": game.points_second,
+                    "goal_diff": game.points_first - game.points_second,
+                    "result": game.score,
+                    "expected_score": expected,
+                    "elo_before": old,
+                    "elo_after": new,
+                    "elo_change": new - old,
+                    "steps": game.steps,
+                }
+            )
+    return rows
+
+
+# -- leagues -------------------------------------------------------------------------------------------------------
+
+
+def standings(league: League) -> list[dict[str, Any]]:
+    """A row a member, best first: ``rank``, ``player``, ``kind``, ``commander`` (its name as one), ``rating``, with
+    Glicko-2 ``deviation`` and ``conservative`` rating, and its record, see :meth:`WinLossRecord.as_row`."""
+    rows, ratings = [], league.ratings
+    for place, name in enumerate([name for name in ratings.ranking() if name in league.members], start=1):
+        member = league.members[name]
+        row = {"rank": place, "player": name, "kind": member.kind, "commander": member.commander_name}
+        row["rating"] = ratings.rating(name)
+        if (deviation := ratings.deviation(name)) is not None:
+            row |= {"deviation": deviation, "conservative": ratings.conservative(name)}
+        rows.append(row | WinLossRecord.of(name, league.games).as_row())
+    return rows
+
+
+def cross_table(games: Sequence[GameResult], names: Sequence[str]) -> list[dict[str, str]]:
+    """A row a player: ``player``, then wins-draws-losses against everyone by name (``-`` against itself), ``total``."""
+    rows = []
+    for name in names:
+        cells = {other: "-" if other == name else str(WinLossRecord.of(name, games, other)) for other in names}
+        rows.append({"player": name, **cells, "total": str(WinLossRecord.of(name, games))})
+    return rows
+
+
+def rating_curves(league: League) -> dict[str, list[float]]:
+    """Elo of every player of a league after each of its games, by name: pictures show it game by game."""
+    known = league.ratings
+    ratings = Elo(**(asdict(known.options) if isinstance(known, Elo) else {"anchors": known.anchors}))
+    curves: dict[str, list[float]] = {}
+    for game in league.games:
+        ratings.record([game.scored])
+        for name in game[:2]:
+            curves.setdefault(name, []).append(ratings.rating(name))
+    return curves
+
+
+def show_ranking(league: League, plots: bool) -> None:
+    """Prints ranking and cross table, and leaves them beside the league, with a picture of ratings over games.
+
+    Raises:
+        ConfigError: the league has no players.
+    """
+    if not league.members:
+        raise ConfigError(f"players: the league in {league.folder} has none")
+    anchors = league.ratings.anchors
+    fitted = fit_elo([game.scored for game in league.games], anchors)
+    rows = [row | {"fitted_elo": fitted.get(row["player"])} for row in standings(league)]
+    cross = cross_table(league.games, [row["player"] for row in rows])
+    print_results(rows, "player")
+    print_rows(cross, sys.stdout)
+    print()
+    write_csv(league.folder / "ranking.csv", rows)
+    write_csv(league.folder / "cross_table.csv", cross)
+    if plots and league.games:
+        save_curves(league.folder / "elo.png", rating_curves(league), anchors)
+    print(f"{len(league.games)} games in {league.rounds} rounds, in {league.folder}")
+
+
+def show_members(league: League) -> None:
+    """Prints who is in a league."""
+    rows = standings(league)
+    shown = []
+    for row in rows:
+        numbers = [row["rating"], row.get("deviation"), league.ratings.conservative(row["player"])]
+        rating, deviation, conservative = (None if number is None else f"{number:.0f}" for number in numbers)
+        line = {"rank": row["rank"], "name": row["player"], "kind": row["kind"], "commander": row["commander"]}
+        line |= {"rating": rating, "deviation": deviation, "conservative": conservative, "games": row["games"]}
+        shown.append(line)
+    if shown:
+        print_rows(shown, sys.stdout)
+    counted = {kind: sum(row["kind"] == kind for row in rows) for kind in ("commander", "candidate", "player")}
+    told = ", ".join(f"{count} {kind}{'' if count == 1 else 's'}" for kind, count in counted.items())
+    print(f"{told}; {len(league.games)} games, {league.ratings.kind}, in {league.folder}")

@@ -1,0 +1,260 @@
+"""How much better one group of runs is than another: the difference of means and the probability of improvement.
+
+Agarwal et al., "Deep Reinforcement Learning at the Edge of the Statistical Precipice", NeurIPS 2021. Intervals are
+percentile bootstraps that draw seeds and, within them, the episodes of their evaluations; where all runs were judged by
+the same episodes, all get the same draw, as episodes that are hard for one are hard for the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlstack.config import ConfigError
+from rlstack.config.errors import did_you_mean
+from rlstack.evaluation.table import aligned
+
+from .blocks import interval, number, shorter
+from .differences import OF_NO_MATTER, compared_by, varied, written
+from .runs import Series, StoredRun, find
+
+_OF_SUCCESSES = ("time", "energy")
+_MOST_KEYS = 8
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class ScoredRuns:
+    """One side of a comparison.
+
+    Attributes:
+        name: of it.
+        runs: paths of the runs.
+        episodes: of each run that its score is the mean of; 1 where only the score is known.
+        scores: of each run.
+        mean: of the scores.
+    """
+
+    name: str
+    runs: list[str]
+    episodes: list[int]
+    scores: list[float]
+    mean: float
+
+
+@dataclass(frozen=True)
+class Improvement:
+    """The second group of runs against the first.
+
+    Attributes:
+        metric: more of it is better.
+        first, second: the groups.
+        difference: of the means, the second's minus the first's.
+        difference_interval: its 95 % interval; None where nothing can be drawn: a run each, a number each.
+        probability: that the second does better than the first, a tie counting half.
+        probability_interval: its 95 % interval.
+        between: what is drawn for the probability: ``runs``, or ``episodes`` where a group has a single run.
+        paired: all runs were judged by the same episodes.
+        differences: by key of the configuration, its value in the first run of each group, as on a command line.
+        notes: what is missing, a line each.
+    """
+
+    metric: str
+    first: ScoredRuns
+    second: ScoredRuns
+    difference: float
+    difference_interval: Interval | None
+    probability: float
+    probability_interval: Interval | None
+    between: str
+    paired: bool
+    differences: dict[str, tuple[str, str]]
+    notes: list[str]
+
+
+def compare(first: Sequence[Path], second: Sequence[Path], score: str | None = None) -> Improvement:
+    """Compares the runs in some folders with those in others.
+
+    Args:
+        first, second: run directories, or folders with runs below them.
+        score: a metric, more is better; None: success or return, whichever all runs have.
+
+    Raises:
+        ConfigError: no such folder, no runs in it, the same run on both sides, or a metric that a run has not logged.
+    """
+    groups = [_read(paths, key) for key, paths in (("first", first), ("second", second))]
+    every = [run for group in groups for run in group]
+    if len({run.path.resolve() for run in every}) < len(every):
+        raise ConfigError("second: a run is given twice; each may be in one of the groups, once")
+    metric = score or compared_by(every)
+    for run in every:
+        if metric is None or metric not in run.curves:
+            what = "success or return" if metric is None else repr(metric)
+            told = did_you_mean(metric, run.curves) if metric else ""
+            raise ConfigError(f"score: {run.path} has not logged {what}, {told}logged: {', '.join(run.curves)}")
+    metric = str(metric)
+    names = [",".join(map(str, paths)) for paths in (first, second)]
+    return _improvement(metric, names, groups)
+
+
+def _read(paths: Sequence[Path], key: str) -> list[StoredRun]:
+    found = []
+    for path in paths:
+        if not path.is_dir():
+            raise ConfigError(f"{key}: {path} is not a folder")
+        runs, _ = find(path)
+        if not runs:
+            raise ConfigError(f"{key}: {path} holds no runs, neither itself nor below")
+        found += runs
+    return found
+
+
+def _improvement(metric: str, names: Sequence[str], groups: Sequence[list[StoredRun]]) -> Improvement:
+    drawn = [[_episodes(run, metric) for run in group] for group in groups]
+    judged = [label for group in drawn for label, _ in group]
+    paired = len(set(judged)) == 1 and judged[0] != ""
+    values = [[row for _, row in group] for group in drawn]
+    sides = []
+    for name, group, rows in zip(names, groups, values):
+        scores = [float(row.mean()) for row in rows]
+        paths = [str(run.path) for run in group]
+        sides.append(ScoredRuns(name, paths, [len(row) for row in rows], scores, float(np.mean(scores))))
+    between = "runs" if min(map(len, groups)) > 1 else "episodes"
+    # The first row is the data itself, each run and each episode drawn once.
+    differences, probabilities = resampled(values[0], values[1], paired, between == "runs")
+    spread = any(len(rows) > 1 or len(rows[0]) > 1 for rows in values)
+    configs = [{key: value for key, value in group[0].config.items() if key not in OF_NO_MATTER} for group in groups]
+    apart = {key: (written(one), written(other)) for key, (one, other) in varied(configs).items()}
+    notes = [f"{run.path}: {note}" for group in groups for run in group for note in run.notes]
+    return Improvement(
+        metric,
+        sides[0],
+        sides[1],
+        difference=sides[1].mean - sides[0].mean,
+        difference_interval=_ends(differences) if spread else None,
+        probability=float(probabilities[0]),
+        probability_interval=_ends(probabilities) if spread else None,
+        between=between,
+        paired=paired,
+        differences=apart,
+        notes=notes,
+    )
+
+
+def _episodes(run: StoredRun, metric: str) -> tuple[str, Series]:
+    """What the run was judged by, and a metric's value in each episode of the last evaluation while training.
+
+    Where the file does not tell these, nothing, and the last value.
+    """
+    group, _, name = metric.partition("/")
+    last, value = run.last_evaluation, run.last(metric)
+    single = "", np.array([np.nan if value is None else value])
+    rows = last.content.get("episodes") if last is not None and group == "eval" else None
+    if last is None or not isinstance(rows, list) or not rows or name in _OF_SUCCESSES:
+        return single
+    if name == "return" and "discounted_return" in rows[0]:
+        name = "discounted_return"
+    values = [row.get(name) for row in rows]
+    if not all(isinstance(value, int | float) and np.isfinite(value) for value in values):
+        return single
+    levels = [row.get("level") for row in rows]
+    return repr((last.content.get("world"), last.content.get("seed"), levels)), np.array(values, dtype=float)
+
+
+def resampled(
+    first: Sequence[Series], second: Sequence[Series], paired: bool, of_runs: bool, count: int = 2000, seed: int = 0
+) -> tuple[Series, Series]:
+    """Differences of means and probabilities of improvement, of the data and of ``count`` bootstrap samples of it.
+
+    Args:
+        first, second: of each run the values of its episodes, ``[E]``.
+        paired: the episodes of all runs are the same, and drawn together.
+        of_runs: the probability is that of a run's mean, else of an episode's value; these are compared episode by
+            episode where they are paired, else each with each.
+        seed: of the draws.
+
+    Returns both ``[1 + count]``.
+    """
+    rng = np.random.default_rng(seed)
+
+    def drawn(size: int) -> Series:
+        """How often each of ``size`` is in a sample, as shares ``[1 + count, size]``."""
+        times = rng.multinomial(size, np.full(size, 1 / size), count)
+        return np.concatenate([np.ones((1, size)), times]) / size
+
+    shared = drawn(len(first[0])) if paired else None
+    episodes = [[shared if shared is not None else drawn(len(row)) for row in group] for group in (first, second)]
+    seeds = [drawn(len(group)) for group in (first, second)]
+    means = [
+        np.stack([w @ row for w, row in zip(weights, group)], -1) for weights, group in zip(episodes, (first, second))
+    ]
+    one, two = (np.einsum("ns,ns->n", share, mean) for share, mean in zip(seeds, means))
+    if of_runs:
+        wins = _wins(means[1][:, :, None], means[0][:, None, :])
+        return two - one, np.einsum("na,nb,nab->n", seeds[1], seeds[0], wins)
+    chances = np.zeros(1 + count)
+    for a, (row, weights) in enumerate(zip(second, episodes[1])):
+        for b, (other, others) in enumerate(zip(first, episodes[0])):
+            if paired:
+                chance = weights @ _wins(row, other)
+            else:
+                chance = np.einsum("na,nb,ab->n", weights, others, _wins(row[:, None], other[None]), optimize=True)
+            chances += seeds[1][:, a] * seeds[0][:, b] * chance
+    return two - one, chances
+
+
+def _wins(values: Series, others: Series) -> Series:
+    apart = values - others
+    ties = np.abs(apart) <= 1e-12 * (np.abs(values) + np.abs(others))  # means of the same numbers differ by rounding
+    return np.where(ties, 0.5, apart > 0)
+
+
+def _ends(samples: Series) -> Interval:
+    low, high = np.quantile(samples[1:], (0.025, 0.975))
+    return float(low), float(high)
+
+
+def in_words(found: Improvement) -> list[str]:
+    """A comparison as lines of text."""
+    rows = [["", "runs", "episodes", "mean", "minimum", "maximum"]]
+    for name, side in (("first", found.first), ("second", found.second)):
+        counts = sorted(set(side.episodes))
+        told = "-" if counts == [1] else " to ".join(map(str, (counts[0], counts[-1])[: len(counts)]))
+        ends = [number(min(side.scores)), number(max(side.scores))]
+        rows.append([name, str(len(side.runs)), told, number(side.mean), *ends])
+    chance = f"{found.probability:.3f}"
+    lines = [
+        f"first:  {found.first.name}",
+        f"second: {found.second.name}",
+        "",
+        found.metric,
+        *aligned(rows),
+        "",
+        f"second - first: {found.difference:+.4g}{_within(found.difference_interval)}",
+        f"the second does better with probability {chance}{_within(found.probability_interval)}, {_pairs(found)}",
+    ]
+    if found.difference_interval is None:
+        lines.append("no intervals: a single number of a single run each")
+    elif found.between == "episodes":
+        lines.append("the intervals tell how certain these runs are, not how other seeds would do")
+    if found.differences:
+        lines += ["", "configurations differ in:"]
+        kept = list(found.differences.items())[:_MOST_KEYS]
+        lines += [f"  {key}: {shorter(one, 60)} -> {shorter(other, 60)}" for key, (one, other) in kept]
+        more = len(found.differences) - len(kept)
+        lines += [f"  and {more} more keys"] if more else []
+    return [*lines, *(f"note: {note}" for note in found.notes)]
+
+
+def _pairs(found: Improvement) -> str:
+    if found.between == "runs":
+        return "of a run of each"
+    return "in the same episode" if found.paired else "in an episode of each"
+
+
+def _within(bounds: Any) -> str:
+    return "" if bounds is None else f" (95 %: {interval(bounds)})"

@@ -1,0 +1,85 @@
+"""The runs below a folder as rows: what they are, how far they are, how they ended, how good they were."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rlstack.runs.run_directory import is_taken
+
+from .blocks import duration, number, shorter
+from .differences import compared_by
+from .runs import StoredRun, find
+
+_WHY = 60
+"""Letters of a reason that a table shows."""
+
+
+def listed(folder: Path) -> list[dict[str, Any]]:
+    """A row of plain values for every run in a folder, itself or below it, the one that changed last first.
+
+    ``run`` (its path), ``agent``, ``world``, ``seed``, ``frames``, ``total_frames``, ``state`` and ``why`` (see
+    :func:`state_of`), ``metric`` and ``score`` (its last value), ``seconds`` of training, ``age`` in seconds since the
+    run last wrote something. What is not known is None.
+    """
+    runs, _ = find(folder)
+    return sorted(map(_row, runs), key=lambda row: row["age"])
+
+
+def _row(run: StoredRun) -> dict[str, Any]:
+    env, metric = run.part("env"), compared_by([run])
+    state, why = state_of(run)
+    files = [path for name in ("metrics.csv", "config.yaml", "environment.json") if (path := run.path / name).is_file()]
+    return {
+        "run": str(run.path),
+        "agent": run.part("agent").get("name"),
+        "world": env.get("id") or env.get("name"),
+        "seed": run.seed,
+        "frames": run.frames,
+        "total_frames": run.total_frames,
+        "state": state,
+        "why": why,
+        "metric": metric,
+        "score": None if metric is None else run.last(metric),
+        "seconds": run.last("time/seconds"),
+        "age": max(time.time() - max(path.stat().st_mtime for path in files), 0.0),
+    }
+
+
+def state_of(run: StoredRun) -> tuple[str, str]:
+    """The state of a run and the reason for it, which may be empty.
+
+    ``running``: a process has its folder; ``finished``: all frames are done; ``failed``: an error ended it;
+    ``interrupted``: Ctrl-C did, or the process was killed; ``stopped``: it ended in good order before its last frame.
+    """
+    if is_taken(run.path):
+        return "running", ""
+    if run.complete:
+        return "finished", ""
+    ended = run.environment[-1].get("ended") if run.environment else None
+    if not isinstance(ended, Mapping):
+        return "interrupted", "the process left no word of its end"
+    how, why = str(ended.get("how")), str(ended.get("why") or "")
+    return how, "Ctrl-C" if how == "interrupted" else why
+
+
+def shown(rows: Sequence[Mapping[str, Any]], folder: Path) -> list[dict[str, str]]:
+    """The rows of :func:`listed` as words for a table; reasons only where there are any."""
+    metrics = {row["metric"] for row in rows} - {None}
+    (head,) = metrics if len(metrics) == 1 else ("score",)
+    found = []
+    for row in rows:
+        path, score = Path(row["run"]), number(row["score"])
+        total = "" if row["total_frames"] is None else f" of {number(row['total_frames'])}"
+        cells = {
+            "run": path.name if path == folder else path.relative_to(folder).as_posix(),
+            **{name: "-" if row[name] is None else str(row[name]) for name in ("agent", "world", "seed")},
+            "frames": f"{number(row['frames'])}{total}",
+            "state": row["state"],
+            head: score if row["metric"] in (head, None) else f"{row['metric']} {score}",
+            "age": duration(row["age"]),
+        }
+        found.append({**cells, "why": shorter(row["why"], _WHY)} if any(row["why"] for row in rows) else cells)
+    return [{name: cell.replace("–", "-") for name, cell in row.items()} for row in found]

@@ -1,0 +1,236 @@
+"""Recorded decisions and transitions from wherever they lie, checked against the world that they are learned for."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tensordict import TensorDict
+from torch import Tensor
+from torchrl.data import Composite
+
+from envs.bounded_files import check_archive
+from rlstack.agents.fit import check_bounds
+from rlstack.agents.foreign import check_new_dataset, minari_arrays, recording_reader, write_minari
+from rlstack.agents.interface import MASK, Interface
+from rlstack.config import ConfigError
+from rlstack.config.errors import nearest_path
+from rlstack.data.recordings import episode_lengths, save_arrays
+from rlstack.files.safe_load import load_arrays
+from rlstack.runs.checkpoint import CheckpointError, content_digest
+from rlstack.runs.loading import checkpoint_file, read_agent
+
+Arrays = dict[str, NDArray[Any]]
+
+MINARI = "minari:"
+_FLAGS = ("next/terminated", "next/truncated")
+
+
+class RecordedTransitions(NamedTuple):
+    """Transitions to learn from.
+
+    Attributes:
+        data: ``[N]`` with ``observation``, ``action`` as the world takes it, and ``next``: ``observation``, ``reward``,
+            ``terminated``, ``truncated``; ``action_mask``, here and next, where the world has one; ``gamma [N, 1]``
+            where a reward is the sum of several steps.
+        ordered: they stand one episode after the other, each in its order.
+        source: where they come from.
+        digest: SHA-256 of the data.
+    """
+
+    data: TensorDict
+    ordered: bool
+    source: str
+    digest: str
+
+    def __str__(self) -> str:
+        count = f"{len(self.data):,} transitions"
+        following = self.data.get("next")
+        ended = following.get("terminated") | following.get("truncated")
+        episodes = f" in {len(episode_lengths(ended)):,} episodes" if self.ordered else ""
+        return f"{count}{episodes} of {self.source} (sha256 {self.digest[:16]})"
+
+
+def read_recorded(source: str, interface: Interface, n_step: int = 1, gamma: float = 0.99) -> RecordedTransitions:
+    """Transitions of episodes or of a run's memory.
+
+    Args:
+        source: a file of :mod:`rlstack.data.recordings`; a folder of such files, which are taken in the order of their
+            names; a run, whose latest checkpoint's replay memory is taken; or ``minari:<name or path of a dataset>``.
+        interface: of the world that they are learned for.
+        n_step, gamma: of the agent: a memory holds returns of so many steps.
+
+    Raises:
+        ConfigError: one line: nothing there, or something that does not fit the world or the agent.
+    """
+    try:
+        data, ordered = _read(source, interface, n_step, gamma)
+    except ConfigError as error:
+        raise ConfigError(f"data: {error}") from None
+    return RecordedTransitions(data, ordered, source, content_digest(data.to_dict()))
+
+
+def _read(source: str, interface: Interface, n_step: int, gamma: float) -> tuple[TensorDict, bool]:
+    if source.startswith(MINARI):
+        return _checked(source, minari_arrays(source.removeprefix(MINARI)), interface, transitions=True), True
+    path = Path(source)
+    if (path / "checkpoints").is_dir() or path.suffix == ".pt":
+        return _replay(path, interface, n_step, gamma), False
+    files = sorted(path.glob("*.npz")) if path.is_dir() else [path]
+    if not files:
+        raise ConfigError(f"{path} is no run, and holds no file of recorded episodes (*.npz)")
+    if not path.exists():
+        raise ConfigError(f"{path} does not exist{nearest_path(path)}")
+    whole: Any = torch.cat([read_file(file, interface, transitions=True) for file in files])
+    return whole, True
+
+
+def read_file(path: str | Path, interface: Interface, transitions: bool = False) -> TensorDict:
+    """The decisions in a file of recorded episodes, ``[N]``, or the transitions.
+
+    Raises:
+        ConfigError: no such file, not such a file, or one of another world.
+    """
+    try:
+        check_archive(path)
+        with zipfile.ZipFile(path) as archive:
+            members = set(archive.namelist())
+        arrays = (recording_reader(members) or load_arrays)(path)
+    except FileNotFoundError:
+        raise ConfigError(f"{path} does not exist") from None
+    except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
+        raise ConfigError(f"{path} cannot be read as recorded episodes ({error})") from None
+    return _checked(path, arrays, interface, transitions)
+
+
+def check_target(target: str | None) -> None:
+    """Raises a one-line :class:`ConfigError` where :func:`write_recorded` could not write."""
+    if target is None:
+        return
+    if target.startswith(MINARI):
+        check_new_dataset(target.removeprefix(MINARI))
+    elif not target.endswith(".npz"):
+        raise ConfigError(f"transitions: {target} is neither a file episodes.npz nor minari:<name of a new dataset>")
+
+
+def write_recorded(target: str, data: TensorDict, interface: Interface, policy: str = "") -> str:
+    """Writes transitions to a file of :mod:`rlstack.data.recordings`, or as a new Minari dataset; says what it wrote.
+
+    Args:
+        target: ``<file>.npz``, or ``minari:<name>``.
+        data: see :class:`RecordedTransitions`; one episode after the other.
+        interface: of their world.
+        policy: who acted, for the dataset's description.
+
+    Raises:
+        ConfigError: it cannot be written.
+    """
+    check_target(target)
+    try:
+        if target.startswith(MINARI):
+            write_minari(target.removeprefix(MINARI), data, interface, policy)
+        else:
+            save_arrays(target, data)
+    except OSError as error:
+        raise ConfigError(f"transitions: {target} cannot be written ({error.strerror or error})") from None
+    return f"{target} ({len(data):,} transitions)"
+
+
+# -- a run's memory ----------------------------------------------------------------------------------------------
+
+
+def _replay(path: Path, interface: Interface, n_step: int, gamma: float) -> TensorDict:
+    """The transitions in the replay memory of a run's latest checkpoint, of all its processes."""
+    try:
+        file = checkpoint_file(path, "latest")
+        state = read_agent(file)
+    except CheckpointError as error:
+        raise ConfigError(str(error)) from None
+    except ConfigError as error:
+        raise ConfigError(str(error).removeprefix("checkpoint: ")) from None
+    theirs = state["config"]["agent"]
+    memories = [part.get("replay") for part in (state, *state.get("other_ranks", []))]
+    rows = [memory.get("transitions") for memory in memories if isinstance(memory, Mapping)]
+    rows = [part for part in rows if isinstance(part, Mapping) and part]
+    if not rows or theirs.get("recurrent") is not None:
+        held = "no replay memory of single transitions"
+        raise ConfigError(f"{file} holds {held} (agent={theirs['name']}, checkpoint.replay=true keeps one)")
+    steps, discount = theirs.get("n_step", 1), theirs.get("gamma")
+    if steps != n_step or (steps > 1 and discount != gamma):
+        wanted = f"agent.n_step={steps}" + (f" agent.gamma={discount}" if steps > 1 else "")
+        raise ConfigError(f"{file}: its replay memory holds returns of {steps} steps, give {wanted}")
+    arrays: Arrays = {}
+    flat = [TensorDict(part).auto_batch_size_(1).flatten_keys("/") for part in rows]
+    for name in flat[0].keys():  # noqa: SIM118
+        arrays[name] = torch.cat([part.get(name) for part in flat]).numpy()
+    if "next/done" in arrays and "next/terminated" in arrays:
+        arrays["next/truncated"] = arrays.pop("next/done") & ~arrays["next/terminated"]
+    if "action" in arrays:
+        arrays["action"] = interface.to_env(torch.from_numpy(arrays["action"])).numpy()
+    return _checked(file, arrays, interface, transitions=True)
+
+
+# -- checks ------------------------------------------------------------------------------------------------------
+
+
+def _checked(source: str | Path, arrays: Arrays, interface: Interface, transitions: bool) -> TensorDict:
+    try:
+        return _fitted(arrays, interface, transitions)
+    except ConfigError as error:
+        raise ConfigError(f"{source}: {error}") from None
+
+
+def _fitted(arrays: Arrays, interface: Interface, transitions: bool) -> TensorDict:
+    """The arrays ``[N, ...]`` as a batch ``[N]``, known to fit a world."""
+    if isinstance(interface.action, Composite):
+        raise ConfigError(f"it holds one array of actions, the world has {interface.describe_action()}")
+    observed: dict[str, Any] = {"observation": interface.observation}
+    if isinstance(interface.observation, Composite):
+        leaves = interface.observation.items(include_nested=True, leaves_only=True)
+        observed = {"/".join(("observation", *((key,) if isinstance(key, str) else key))): leaf for key, leaf in leaves}
+    wanted = {name: (spec.shape, spec.dtype) for name, spec in observed.items()}
+    wanted["action"] = interface.action.shape, interface.action.dtype
+    if interface.masked:
+        wanted[MASK] = torch.Size([sum(interface.choices or ())]), torch.bool
+    if transitions:
+        wanted |= {f"next/{name}": found for name, found in wanted.items() if name != "action"}
+        wanted |= {name: (torch.Size([1]), torch.bool) for name in _FLAGS}
+        wanted["next/reward"] = torch.Size([1]), interface.dtype
+        wanted |= {"gamma": (torch.Size([1]), interface.dtype)} if "gamma" in arrays else {}
+    data = {name: _leaf(arrays, name, *found) for name, found in wanted.items()}
+    lengths = sorted({len(value) for value in data.values()})
+    if len(lengths) > 1:
+        raise ConfigError(f"arrays of different lengths: {', '.join(map(str, lengths))}")
+    _check_actions(data["action"], interface)
+    batch: TensorDict = TensorDict(data, [lengths[0]]).unflatten_keys("/")
+    return batch.auto_batch_size_(1)
+
+
+def _leaf(arrays: Arrays, name: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    if name not in arrays:
+        raise ConfigError(f"{name} is missing, it holds {', '.join(sorted(arrays)) or 'nothing'}")
+    array = arrays[name]
+    if name == "action" and dtype.is_floating_point != (array.dtype.kind == "f"):
+        raise ConfigError(f"action is {array.dtype}, the world takes {dtype}")
+    if array.shape[1:] != tuple(shape) or array.ndim == 0 or array.dtype.kind not in "biuf":
+        wanted = ", ".join(map(str, ("N", *shape)))
+        raise ConfigError(f"{name} is {array.dtype} {list(array.shape)}, the world has [{wanted}]")
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise ConfigError(f"{name} is not finite everywhere")
+    return torch.from_numpy(np.ascontiguousarray(array)).to(dtype)
+
+
+def _check_actions(action: Tensor, interface: Interface) -> None:
+    if not len(action):
+        raise ConfigError("there is nothing in it")
+    if interface.choices is None:
+        check_bounds(action, interface.action, "action")
+        return
+    parts = action.reshape(len(action), -1)
+    if bool(((parts < 0) | (parts >= parts.new_tensor(interface.choices))).any()):
+        raise ConfigError(f"actions up to {int(parts.max())}, the world has {interface.describe_action()}")

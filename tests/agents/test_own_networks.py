@@ -1,0 +1,393 @@
+"""Networks of a user's in our agents: ``agent.network``."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torchrl.data import Bounded, Categorical, Composite, Unbounded
+
+import envs
+from rlstack.adapters.exporting import export_policy
+from rlstack.agents import build_agent, completed, make_agent
+from rlstack.agents.dqn import DQN
+from rlstack.config import ConfigError
+from rlstack.losses import DQNLoss
+from rlstack.networks.own import OwnNetwork
+from rlstack.runs.loading import initialise
+from tests.agents import own_network
+from tests.agents.small_agents import CASES, Decisions, plain, small
+
+HERE = "tests.agents.test_own_networks"
+NET = "tests.agents.own_network:Net"
+MEMORY = {"kind": "gru", "size": 6, "sequence_length": 4}
+REMEMBERING = [("ppo", True), ("a2c", False), ("dqn", True), ("iqn", True)]
+
+
+def mine(name: str, env: Any = None, **options: Any) -> Any:
+    return small(env or plain(discrete=True), name=name, **{"network": NET, "network_options": {"width": 8}, **options})
+
+
+class Linear(nn.Module):
+    """Weights of 1, and what it was made for and what it saw."""
+
+    seen: Any = None
+
+    def __init__(self, inputs: Any, outputs: int) -> None:
+        super().__init__()
+        self.inputs, self.scale = inputs, nn.Parameter(torch.ones(outputs))
+
+    def forward(self, x: Any) -> Tensor:
+        self.seen = x
+        first = next(iter(x.values())) if isinstance(x, dict) else x
+        return first.flatten(1).sum(1, keepdim=True) * self.scale
+
+
+class Frozen(own_network.Net):
+    """The first layer stays as it is."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__(inputs, outputs, 8)
+        self.first.requires_grad_(False)
+
+
+class Dropped(own_network.Net):
+    """Half of the inputs are dropped in training."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(self.dropout(x))
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__(inputs, outputs, 8)
+        self.dropout = nn.Dropout(0.5)
+
+
+class Blind(DQN):
+    """An algorithm that asks for no network of a user's."""
+
+    def build(self) -> None:
+        self.network = self.add_network("network", nn.Linear(3, 4))
+        self.loss = DQNLoss(self.network)
+        self.optimizer = self.add_optimizer("lr", self.network, max_grad_norm=None)
+
+
+# -- every agent -------------------------------------------------------------------------------------------------
+
+
+def test_the_readme_shows_this_file() -> None:
+    here = Path(__file__).resolve()
+    readme = (here.parents[2] / "rlstack/agents/README.md").read_text(encoding="utf-8")
+    assert here.with_name("own_network.py").read_text(encoding="utf-8") in readme
+
+
+@pytest.mark.parametrize(("name", "discrete"), CASES)
+def test_every_agent_trains_all_of_it(name: str, discrete: bool) -> None:
+    env = plain(discrete)
+    agent = mine(name, env)
+    own = [network.network for networks in agent.own.by_role.values() for network in networks]
+    assert {type(network) for network in own} == {own_network.Net} and len(own) >= len(agent.own.by_role)
+    before = [[value.clone() for value in network.parameters()] for network in own]
+    agent.update_once(env.experience(agent, 4, 8))
+    for network, old in zip(own, before):
+        assert not any(map(torch.equal, network.parameters(), old))
+
+
+@pytest.mark.parametrize(("name", "discrete"), REMEMBERING)
+def test_with_a_memory_it_stands_before_the_core(name: str, discrete: bool) -> None:
+    agent = mine(name, plain(discrete), recurrent=MEMORY, hidden=[5, 7])
+    for network in agent.memories.values():
+        assert type(network.encoder.network) is own_network.Net and network.core.cells.input_size == 5
+    assert set(agent.memories) == set(agent.own.by_role)
+
+
+def test_networks_are_named_by_role_and_the_others_are_ours() -> None:
+    agent = mine("ppo", network={"critic": NET})
+    assert agent.own.roles == ["critic"] and not isinstance(agent.actor, OwnNetwork)
+    assert type(agent.critic.network) is own_network.Net
+
+
+@pytest.mark.parametrize(("name", "role"), [("torchrl_ppo", "actor_network"), ("torchrl_sac", "qvalue_network")])
+def test_in_losses_of_torchrl_roles_are_arguments_of_the_loss(name: str, role: str) -> None:
+    env = plain(discrete=name == "torchrl_ppo")
+    options = {"network": {role: NET}, "hidden": [8], "precision": "float32"}
+    torch.manual_seed(0)
+    agent: Any = make_agent(name, env, 1000, **options)
+    assert agent.own.roles == [role]
+    before = [parameter.detach().clone() for parameter in agent.parameters()]
+    agent.update_once(env.experience(agent, 4, 8))
+    assert not any(map(torch.equal, agent.parameters(), before))
+
+
+# -- what it gets and gives --------------------------------------------------------------------------------------
+
+
+def linear(name: str, env: Decisions, role: str, **options: Any) -> Any:
+    return mine(name, env, network=f"{HERE}:Linear", network_options={}, **options).own.by_role[role][0]
+
+
+def test_a_critic_of_actions_gets_them_behind_the_observation() -> None:
+    own = linear("td3", plain(discrete=False), "critic")
+    assert own.network.inputs == 3 + 2
+    observation, action = torch.arange(6.0).view(2, 3), torch.tensor([[7.0, 8.0], [9.0, 10.0]])
+    assert own(observation, action).tolist() == [[18.0], [31.0]]
+    assert own.network.seen.tolist() == [[0.0, 1.0, 2.0, 7.0, 8.0], [3.0, 4.0, 5.0, 9.0, 10.0]]
+
+
+def test_structured_observations_come_as_dicts_of_flat_batches() -> None:
+    seen = Composite({"b": Categorical(9, shape=(2,)), "a": Unbounded((2, 3)), "in": Composite({"c": Unbounded(4)})})
+    own = linear("sac", Decisions(seen, Bounded(-1.0, 1.0, shape=(2,))), "critic")
+    assert own.network.inputs == {"a": (2, 3), "b": 2, "in": {"c": 4}, "action": 2}
+    assert own(seen.expand(5, 4).rand(), torch.zeros(5, 4, 2)).shape == (5, 4, 1)
+    got = own.network.seen
+    assert got["in"]["c"].shape == (20, 4) and got["a"].shape == (20, 2, 3) and got["action"].shape == (20, 2)
+    assert got["b"].dtype == torch.float32 and type(got) is dict
+
+
+def test_images_have_a_shape_and_actions_beside_them() -> None:
+    images = Bounded(0, 255, shape=(3, 8, 8), dtype=torch.uint8)
+    own = linear("ddpg", Decisions(images, Bounded(-1.0, 1.0, shape=(2,))), "critic")
+    assert own.network.inputs == {"observation": (3, 8, 8), "action": 2}
+    assert linear("dqn", Decisions(images, Categorical(4, shape=())), "network").network.inputs == (3, 8, 8)
+
+
+def test_it_sees_what_the_world_has_scaled_or_the_raw_observation() -> None:
+    marinenav = envs.make("marinenav", num_worlds=2)
+    for inputs in ("features", "raw"):
+        own = small(marinenav, name="td3", network=f"{HERE}:Linear", inputs=inputs).own.by_role["actor"][0]
+        observation = marinenav.reset()["agents", "observation"]
+        wanted = marinenav.input_features()(observation) if inputs == "features" else observation
+        own(observation)
+        assert torch.equal(own.network.seen["self"], wanted["self"].flatten(0, 1))
+        assert own.network.inputs["self"] == wanted["self"].shape[-1]
+
+
+@pytest.mark.parametrize("lead", [(), (5,), (2, 3)])
+def test_batch_dimensions_are_folded_for_it(lead: tuple[int, ...]) -> None:
+    own = linear("rainbow", plain(discrete=True), "network", num_atoms=11)
+    assert own(torch.ones(*lead, 3)).shape == (*lead, 4, 11) and own.network.seen.dim() == 2
+
+
+def test_outputs_are_values_logits_means_and_actions_to_squash() -> None:
+    x = torch.tensor([[0.3, -0.2, 0.5], [1.0, 2.0, -4.0]])
+    discrete, continuous = plain(discrete=True), plain(discrete=False)
+
+    def out(agent: Any, role: str) -> Tensor:
+        result: Tensor = agent.own.by_role[role][0].network(x)
+        return result
+
+    for name, role in (("dqn", "network"), ("ppo", "actor"), ("sac", "actor")):
+        agent = mine(name, discrete)
+        acted = agent.policy(explore=False).action(x)
+        assert torch.equal(acted, out(agent, role).argmax(-1))
+    for name in ("td3", "acqn"):
+        agent = mine(name, continuous, **({"greedy_actor": "online"} if name == "acqn" else {}))
+        torch.testing.assert_close(agent.policy(explore=False).action(x), out(agent, "actor").tanh())
+    agent = mine("sac", continuous)
+    torch.testing.assert_close(agent.policy(explore=False).action(x), out(agent, "actor")[:, :2].tanh())
+    agent = mine("ppo", continuous)
+    torch.testing.assert_close(agent.policy(explore=False).action(x), out(agent, "actor").clamp(-1, 1))
+
+
+def test_frozen_layers_stay_as_they_are() -> None:
+    env = plain(discrete=True)
+    agent = mine("dqn", env, network=f"{HERE}:Frozen", network_options={})
+    network = agent.network.network
+    first, last = network.first.weight.clone(), network.last.weight.clone()
+    agent.update_once(env.experience(agent, 4, 8))
+    assert torch.equal(network.first.weight, first) and not torch.equal(network.last.weight, last)
+
+
+def test_dropout_is_for_gradients_alone() -> None:
+    agent = mine("dqn", network=f"{HERE}:Dropped", network_options={})
+    x = torch.randn(50, 3)
+    with torch.no_grad():
+        assert torch.equal(agent.network(x), agent.network(x))
+    assert not torch.equal(agent.network(x), agent.network(x))
+
+
+# -- kept and handed on ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["dqn", "ppo", "td3"])
+def test_checkpoints_copies_and_exports_act_the_same(name: str, tmp_path: Path) -> None:
+    env = plain(discrete=name != "td3")
+    agent = mine(name, env)
+    agent.update_once(env.experience(agent, 4, 8))
+    other = mine(name, env)
+    other.load_state_dict(agent.state_dict())
+    copy = pickle.loads(pickle.dumps(agent.policy(explore=False)))
+    x = env.draw(64)
+    wanted = agent.policy(explore=False)(x.clone())["action"]
+    assert torch.equal(other.policy(explore=False)(x.clone())["action"], wanted)
+    assert torch.equal(copy(x.clone())["action"], wanted)
+    export_policy(agent, tmp_path / "mine.pt")
+    program = torch.jit.load(tmp_path / "mine.pt")
+    torch.testing.assert_close(program(x["observation"]), wanted)
+
+
+def test_exported_as_onnx(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    found = export_policy(mine("dqn"), tmp_path / "mine.onnx", format="onnx")
+    assert found.agreement.wrong == 0 and (tmp_path / "mine.onnx").is_file()
+
+
+# -- weights from elsewhere --------------------------------------------------------------------------------------
+
+
+def recorded(folder: Path, outputs: int = 4, **more: Any) -> tuple[own_network.Net, Path]:
+    """A network that was trained elsewhere, and the file of its weights."""
+    torch.manual_seed(7)
+    network = own_network.Net(3, outputs, 8)
+    path = folder / "weights.pt"
+    torch.save({**network.state_dict(), **more}, path)
+    return network, path
+
+
+@pytest.mark.parametrize("name", ["dqn", "ppo"])
+def test_recorded_weights_act_as_they_did_and_go_on_learning(name: str, tmp_path: Path) -> None:
+    network, path = recorded(tmp_path)
+    env = plain(discrete=True)
+    agent = mine(name, env)
+    initialise(agent, path)
+    x = torch.randn(200, 3)
+    old = network(x).argmax(-1)
+    assert torch.equal(agent.policy(explore=False).action(x), old) and len(old.unique()) > 1
+    if name == "dqn":
+        torch.testing.assert_close(agent.loss.target_network(x), network(x))
+    for _ in range(20):
+        agent.update_once(env.experience(agent, 4, 8))
+    assert not torch.equal(agent.policy(explore=False).action(x), old)
+
+
+def test_weights_of_several_networks_are_told_apart_by_role(tmp_path: Path) -> None:
+    actor, critic = own_network.Net(3, 2, 8), own_network.Net(5, 1, 8)
+    torch.save({"actor": actor.state_dict(), "critic": critic.state_dict()}, tmp_path / "both.pt")
+    agent = mine("td3", plain(discrete=False))
+    initialise(agent, tmp_path / "both.pt")
+    x, action = torch.randn(9, 3), torch.randn(9, 2)
+    torch.testing.assert_close(agent.loss.target_actor(x), actor(x).tanh())
+    for twin in (*agent.loss.critics, *agent.loss.target_critics):
+        torch.testing.assert_close(twin(x, action), critic(torch.cat((x, action), -1)))
+
+
+def test_weights_of_another_network_are_told_in_one_line(tmp_path: Path) -> None:
+    _, path = recorded(tmp_path, outputs=5)
+    with pytest.raises(ConfigError, match=r"init: the weights of .*weights.pt do not fit agent.network \(.*size mis"):
+        initialise(mine("dqn"), path)
+    torch.save({"critic": own_network.Net(3, 4, 8).state_dict()}, path)
+    with pytest.raises(ConfigError, match=r"init: weights of critic, agent.network names one of yours for \['network"):
+        initialise(mine("dqn"), path)
+    with pytest.raises(ConfigError, match=r"init: .*weights.pt: not a checkpoint of rlstack"):
+        initialise(small(plain(True), name="dqn"), path)
+
+
+# -- mistakes ----------------------------------------------------------------------------------------------------
+
+
+def raises(inputs: Any, outputs: int) -> nn.Module:
+    raise RuntimeError("no weights")
+
+
+def wrong_shape(inputs: int, outputs: int) -> nn.Module:
+    return nn.Linear(inputs, outputs + 1)
+
+
+def whole_numbers(inputs: int, outputs: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(inputs, outputs), Rounded())
+
+
+def empty(inputs: int, outputs: int) -> nn.Module:
+    return Unlearned()
+
+
+def no_module(inputs: int, outputs: int) -> str:
+    return "net"
+
+
+def other_input(inputs: int, outputs: int) -> nn.Module:
+    return nn.Linear(inputs + 1, outputs)
+
+
+def batch_norm(inputs: int, outputs: int) -> nn.Module:
+    return nn.Sequential(nn.BatchNorm1d(inputs), nn.Linear(inputs, outputs))
+
+
+def detached(inputs: int, outputs: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(inputs, outputs), Unlearned())
+
+
+class Unused(own_network.Net):
+    """A second head that nothing comes out of."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__(inputs, outputs)
+        self.value = nn.Linear(inputs, 1)
+
+
+class Rounded(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.round().long()
+
+
+class Unlearned(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.zeros(len(x), 4)
+
+
+an_instance = nn.Linear(3, 4)
+
+WANTED = r"wanted is a class of torch.nn.Module, or a function that returns one, of \(inputs, outputs\) = \(3, 4\)"
+MISTAKES = {
+    f"{HERE}:raises": f"fails: RuntimeError: no weights; {WANTED}",
+    f"{HERE}:wrong_shape": r"gives \[3, 5\] for 3 observations, wanted is \[3, 4\]",
+    f"{HERE}:whole_numbers": r"gives a tensor of torch.int64, wanted is a floating-point tensor \[3, 4\]",
+    f"{HERE}:empty": "has no parameters to train",
+    f"{HERE}:no_module": f"makes an object of str; {WANTED}",
+    f"{HERE}:other_input": r"fails on an input of shape \[3, 3\]: RuntimeError: mat1 and mat2",
+    f"{HERE}:batch_norm": "BatchNorm1d has running statistics, .*; take LayerNorm",
+    f"{HERE}:detached": "no gradient reaches its parameters",
+    f"{HERE}:Unused": "no gradient reaches value.weight, value.bias; leave out, or freeze",
+    f"{HERE}:an_instance": f"is an object of Linear; {WANTED}",
+    f"{HERE}:nothing": "there is no 'nothing' in it",
+    "no_such_module:Net": "no_such_module cannot be imported",
+    "Net": "not of the form 'package.module:attribute'",
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes_are_one_line_that_names_the_key(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"^agent.network: .*{MISTAKES[name]}") as caught:
+        mine("dqn", network=name, network_options={})
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("ppo", {"network": {"acter": NET}}, "agent.network.acter: unknown key, did you mean 'actor'"),
+        ("ppo", {"network": {"actor": f"{HERE}:empty"}, "network_options": {}}, "agent.network.actor: .*no parameters"),
+        ("dqn", {"network_options": {"depth": 1}}, "agent.network: .*unexpected keyword argument 'depth'"),
+        ("dqn", {"network": None}, "agent: network_options are those of a network of yours"),
+        ("ppo", {"shared_layers": 1}, "networks of yours share no layers with others, give shared_layers=0"),
+        ("dqn", {"network": 3}, "agent.network: expected str or dict"),
+    ],
+)
+def test_other_mistakes(name: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        mine(name, **options)
+
+
+def test_an_agent_that_asks_for_none_says_so() -> None:
+    config = {"name": "mine", "algorithm": f"{HERE}:Blind", "hidden": [4], "network": NET}
+    with pytest.raises(ConfigError, match=r"agent.network: agent=mine makes its networks all by itself"):
+        build_agent(completed(config), plain(True), 100)  # type: ignore[arg-type]
+
+
+def test_masks_hold_for_its_choices() -> None:
+    env = Decisions(Unbounded(3), Categorical(4, shape=()), masked=True)
+    agent = mine("ppo", env)
+    assert (agent.policy(explore=True)(env.draw(40))["action"] > 0).all()

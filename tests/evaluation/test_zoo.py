@@ -1,0 +1,88 @@
+"""The trained agents that come with rlstack: each plays as its card says, wherever a checkpoint can be named."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import shutil
+
+import pytest
+
+import rlstack
+from rlstack.config import ConfigError
+from rlstack.evaluation.evaluator import evaluate
+from rlstack.runs import zoo
+from rlstack.runs.worlds import world_options
+
+NAMES = zoo.zoo_names()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_card_is_whole_and_its_file_small(name: str) -> None:
+    known = zoo.card(name)
+    assert known["name"] == name and known["frames"] > 0 and known["commit"]
+    assert known["command"].startswith("python -m rlstack.train") and "run_dir" not in known["command"]
+    file = zoo.zoo_file(f"zoo:{name}")
+    assert file.stat().st_size <= 1_000_000
+    assert hashlib.sha256(file.read_bytes()).hexdigest() == known["sha256"]
+    assert known["film"] is None or (file.parent / known["film"]).is_file()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_an_agent_plays_as_its_card_says(name: str) -> None:
+    """Fifty episodes of another seed: within four standard errors of both samples."""
+    known = zoo.card(name)
+    run = rlstack.load(f"zoo:{name}")
+    world, options = run.config["env"]["name"], world_options(run.config["env"])
+    levels = sum(key.startswith("eval/success_level") for key in known["score"]) or 1
+    policy = run.agent.policy(explore=known["policy"] == "explore")
+    found = evaluate(policy, world, options, math.ceil(50 / levels), seed=7).summary()
+    promised = known["score"].get("eval/success")
+    if promised is None:
+        assert found["eval/return"] > 0.9 * known["score"]["eval/return"]
+        return
+    share = min(max(promised, 0.02), 0.98)
+    error = math.sqrt(share * (1 - share) * (1 / 50 + 1 / known["episodes"]))
+    assert abs(found["eval/success"] - promised) < 4 * error
+
+
+def test_names_that_are_none_and_files_that_are_others_are_refused(tmp_path, monkeypatch) -> None:
+    with pytest.raises(ConfigError, match=f"zoo: no option 'nobody', available: {NAMES[0]}"):
+        rlstack.load("zoo:nobody")
+    shutil.copytree(zoo.zoo_folder() / NAMES[0], tmp_path / NAMES[0])
+    with open(tmp_path / NAMES[0] / zoo.AGENT, "ab") as file:
+        file.write(b"more")
+    monkeypatch.setattr(zoo, "zoo_folder", lambda: tmp_path)
+    with pytest.raises(ConfigError, match=r"zoo:.* is missing or not the file of its card"):
+        rlstack.load(f"zoo:{NAMES[0]}")
+
+
+def test_an_agent_of_the_zoo_acts_by_its_name() -> None:
+    run = rlstack.load("zoo:marinenav")
+    policy = rlstack.load_policy("zoo:marinenav", run.make_env(num_worlds=2))
+    rollout = run.make_env(num_worlds=2).rollout(3, policy)
+    assert rollout["agents", "action"].abs().max() <= 1
+
+
+def test_the_zoo_is_listed(capsys) -> None:
+    cards = rlstack.list_zoo()
+    assert [known["name"] for known in cards] == NAMES
+    assert "marinenav" in capsys.readouterr().out
+
+
+def test_the_demo_makes_a_film_where_there_is_no_screen(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DISPLAY", raising=False)
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    told = rlstack.demo("marinenav", show="film")
+    assert len(told) == 1 and (tmp_path / "demo_marinenav.mp4").stat().st_size > 1000
+    shown = capsys.readouterr().out
+    assert "acqn in marinenav" in shown and shown.count("\n  rlstack ") == 3
+
+
+def test_a_run_begins_from_an_agent_of_the_zoo(tmp_path) -> None:
+    run = rlstack.train(
+        agent="acqn", env="marinenav", init="zoo:marinenav", debug=True, run_dir=str(tmp_path / "run"), quiet=True
+    )
+    assert (tmp_path / "run" / "config.yaml").is_file() and run is not None

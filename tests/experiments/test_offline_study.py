@@ -1,0 +1,10 @@
+"""The table of the experiment with recorded episodes, on made-up results."""
+
+from experiments.marinenav.offline import table
+
+
+def test_the_table_pools_the_episodes_of_the_seeds() -> None:
+    rows = [{"success": 0.5, "cpu_minutes": 1.0}, {"success": 0.7, "cpu_minutes": 2.0}]
+    # Wilson (1927) for 12 of 20: (12 + 1.92) / (20 + 3.84) = .584, half-width .197.
+    lines = table({"iql": rows}, episodes=10).splitlines()
+    assert lines[2:] == ["| IQL | 0.600 | 0.387 to 0.781 | 0.500 0.700 | 1.5 |"]

@@ -1,0 +1,72 @@
+"""V-trace (Espeholt et al. 2018): examples worked out by hand, and what it is for data of the present policy."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from rlstack.losses import estimate, vtrace
+
+DOUBLE = torch.float64
+REWARD, VALUE, LAST = [2.0, 1.0, -1.0, 4.0], [2.0, 1.0, 3.0, 0.0], 2.0
+"""Of four steps: rewards, values of their states, and that of the state after them; the discount is a half."""
+
+
+def sequence(values: list[float]) -> Tensor:
+    return torch.tensor(values, dtype=DOUBLE).view(1, -1, 1)
+
+
+def four_steps(ratios: list[float], clips: tuple[float, float], decay: float = 1.0, **ends: int) -> list[list[float]]:
+    """Advantages and targets; ``done`` is the step with which an episode ends, ``terminated`` if it is its true end."""
+    done, following = torch.zeros(1, 4, 1, dtype=torch.bool), sequence([*VALUE[1:], LAST])
+    if "done" in ends:
+        done[0, ends["done"]] = True
+        following[0, ends["done"]] = 8.0
+    terminated = done & ends.get("terminated", False)
+    log_ratio = sequence(ratios).log()
+    found = vtrace(0.5, decay, *clips, log_ratio, sequence(VALUE), following, sequence(REWARD), done, terminated)
+    return [part.flatten().tolist() for part in found]
+
+
+def test_four_steps_by_hand() -> None:
+    """``delta = .5, .75, -4, 1.25``, each times its bounded ratio ``1, .5, 1, .25`` already.
+
+    Backwards, ``v - V = delta + .5 c (v' - V')``: 1.25; -4 + .625 = -3.375; .75 + .25 (-3.375) = -.09375;
+    .5 - .046875 = .453125. With c = rho the advantage ``rho (r + .5 v' - V)`` is the same.
+    """
+    advantage, target = four_steps([2.0, 0.5, 4.0, 0.25], (1.0, 1.0))
+    assert advantage == pytest.approx([0.453125, -0.09375, -3.375, 1.25])
+    assert target == pytest.approx([2.453125, 0.90625, -0.375, 1.25])
+
+
+def test_bounds_and_decay_by_hand() -> None:
+    """``rho = 2, .5, 1, .25``, ``c = .5, .25, .5, .125``: ``v - V`` is 1.25; -4 + .25 * 1.25; .75 - .125 * 3.6875;
+    1 + .25 * .2890625."""
+    advantage, target = four_steps([4.0, 0.5, 1.0, 0.25], (2.0, 1.0), 0.5)
+    assert target == pytest.approx([2 + 1.072265625, 1.2890625, -0.6875, 1.25])
+    assert advantage == pytest.approx([2 * 0.64453125, 0.5 * -0.34375, -3.375, 1.25])
+
+
+@pytest.mark.parametrize(("terminated", "second"), [(True, 0.0), (False, 2.0)])
+def test_an_episode_that_ends_has_nothing_of_the_next_one(terminated: bool, second: float) -> None:
+    """An episode ends with step 1, whose error is ``.5 (1 - 1)``; cut off before a state of value 8 ``.5 (1 + 4 - 1)``.
+
+    Step 0: ``2 (2 + .5 - 2) + .25`` times that.
+    """
+    advantage, target = four_steps([4.0, 0.5, 1.0, 0.25], (2.0, 1.0), 0.5, done=1, terminated=terminated)
+    assert target == pytest.approx([2 + 1 + 0.25 * second, 1 + second, -0.6875, 1.25])
+    assert advantage == pytest.approx([2 * (2 + 0.5 * (1 + second) - 2), second, -3.375, 1.25])
+
+
+def test_of_the_present_policy_it_is_the_return_of_generalised_advantages() -> None:
+    torch.manual_seed(0)
+    value, last, reward = torch.randn(3, 7, 1), torch.randn(3, 1, 1), torch.randn(3, 7, 1)
+    done, same = torch.zeros(3, 7, 1, dtype=torch.bool), torch.zeros(3, 7, 1)
+    told = value, torch.cat((value[:, 1:], last), 1), reward, done, done
+    for decay in (1.0, 0.9):
+        advantage, target = vtrace(0.9, decay, 1.0, 1.0, same, *told)
+        wanted_advantage, wanted = estimate(0.9, decay, *told)
+        torch.testing.assert_close(target, wanted)
+        if decay == 1.0:
+            torch.testing.assert_close(advantage, wanted_advantage)

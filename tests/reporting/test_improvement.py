@@ -1,0 +1,109 @@
+"""Two groups of runs against each other."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import mannwhitneyu
+
+from rlstack.config import ConfigError
+from rlstack.reporting.improvement import compare, in_words, resampled
+from tests.conftest import Ended
+from tests.reporting.made_runs import config, make_evaluation, make_run, score_rows
+
+
+def judged(folder: Path, returns: list[float], seed: int = 0, lr: float = 0.1) -> Path:
+    run = make_run(folder, config(seed, lr), score_rows(float(np.mean(returns))))
+    make_evaluation(run / "evaluations/000000000200.json", returns)
+    return run
+
+
+def test_one_run_against_another_by_the_same_episodes(tmp_path: Path) -> None:
+    one, other = judged(tmp_path / "a", [1.0, 2.0, 3.0, 4.0]), judged(tmp_path / "b", [2.0, 2.0, 4.0, 5.0], lr=0.2)
+    found = compare([one], [other], "eval/return")
+    assert (found.difference, found.probability) == (0.75, 0.875)  # three wins and a tie
+    assert found.paired and found.between == "episodes"
+    assert found.differences == {"agent.lr": ("0.1", "0.2")}
+    low, high = found.difference_interval or (0.0, 0.0)
+    assert 0 <= low < 0.75 < high <= 1  # of the pairs' differences 1, 0, 1, 1
+    assert "second - first: +0.75 (95 %: " in "\n".join(in_words(found))
+
+
+def test_groups_of_seeds_by_their_means(tmp_path: Path) -> None:
+    for seed, score in enumerate((1.0, 2.0, 3.0)):
+        judged(tmp_path / f"a/{seed}", [score, score], seed)
+        judged(tmp_path / f"b/{seed}", [score + 1.5, score + 1.5], seed, 0.2)
+    found = compare([tmp_path / "a"], [tmp_path / "b"], "eval/return")
+    assert found.difference == 1.5 and found.between == "runs" and found.first.scores == [1.0, 2.0, 3.0]
+    assert found.probability == pytest.approx(8 / 9)  # all pairs but 2.5 against 3
+
+
+def test_the_interval_of_a_difference_is_that_of_normal_samples() -> None:
+    rng = np.random.default_rng(0)
+    one, other = rng.normal(0, 1, 400), rng.normal(0.5, 2, 300)
+    differences, chances = resampled([one], [other], paired=False, of_runs=False)
+    error = np.sqrt(one.var() / 400 + other.var() / 300)
+    assert differences[0] == pytest.approx(other.mean() - one.mean())
+    assert differences[1:].std() == pytest.approx(error, rel=0.06)
+    assert chances[0] == pytest.approx(mannwhitneyu(other, one).statistic / (400 * 300))
+
+
+def test_pairs_leave_out_what_is_hard_for_both() -> None:
+    rng = np.random.default_rng(0)
+    hardness = rng.normal(0, 10, 100)
+    one, other = hardness, hardness + rng.normal(1, 0.1, 100)
+    paired, _ = resampled([one], [other], paired=True, of_runs=False)
+    alone, _ = resampled([one], [other], paired=False, of_runs=False)
+    assert paired[1:].std() < 0.02 < 1 < alone[1:].std()
+
+
+def test_seeds_are_drawn_as_well_as_their_episodes() -> None:
+    rng = np.random.default_rng(0)
+    runs = [rng.normal(centre, 1, 50) for centre in rng.normal(0, 3, 30)]
+    means = np.array([run.mean() for run in runs])
+    differences, _ = resampled([np.zeros(1)], runs, paired=False, of_runs=False)
+    assert differences[1:].std() == pytest.approx(np.sqrt(means.var() / 30 + 1 / 50 / 30), rel=0.08)
+
+
+def test_a_number_each_has_no_interval(tmp_path: Path) -> None:
+    one = make_run(tmp_path / "a", config(), score_rows(0.2))
+    other = make_run(tmp_path / "b", config(1), score_rows(0.5))
+    found = compare([one], [other], "eval/success")
+    assert found.difference == pytest.approx(0.3) and found.difference_interval is None and found.probability == 1
+
+
+def test_the_command(rlstack_command: Callable[..., Ended], tmp_path: Path) -> None:
+    judged(tmp_path / "runs/a", [1.0, 2.0]), judged(tmp_path / "runs/b", [2.0, 4.0], 1, 0.2)
+    done = rlstack_command("compare", "runs/a", "runs/b", "score=eval/return")
+    assert done.status == 0, done.err
+    assert "second - first: +1.5 (95 %: 1 to 2)" in done.out and "  agent.lr: 0.1 -> 0.2" in done.out
+    done = rlstack_command("compare", "runs/a", "runs/b", "--json")
+    assert json.loads(done.out)["metric"] == "eval/success"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["a"], "error: second: missing; rlstack compare"),
+        (["a", "no"], "error: second: no is not a folder"),
+        (["a", "a"], "error: second: a run is given twice"),
+        (["a", "b", "score=eval/retrn"], "error: score: a has not logged 'eval/retrn', did you mean 'eval/return'"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    words: list[str], message: str, tmp_path: Path, rlstack_command: Callable[..., Ended]
+) -> None:
+    for name in "ab":
+        make_run(tmp_path / name, config())
+    done = rlstack_command("compare", *words)
+    assert done.status == 2 and done.err.startswith(message) and done.err.count("\n") == 1
+
+
+def test_runs_without_numbers_are_told(tmp_path: Path) -> None:
+    one, other = (make_run(tmp_path / name, config(), ("1,2",), "frames,loss/actor") for name in "ab")
+    with pytest.raises(ConfigError, match="has not logged success or return"):
+        compare([one], [other])

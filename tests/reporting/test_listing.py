@@ -1,0 +1,79 @@
+"""The runs below a folder as a table."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rlstack.reporting.listing import listed, state_of
+from rlstack.reporting.runs import StoredRun
+from rlstack.runs.run_directory import taken
+from rlstack.training.environment import end_recorded, record_environment
+from tests.conftest import Ended
+from tests.reporting.made_runs import config, make_run
+
+
+def state(path: Path) -> tuple[str, str]:
+    return state_of(StoredRun.read(path, path.name))
+
+
+def ended(path: Path, error: type[BaseException] | None, message: str = "") -> Path:
+    record_environment(path)
+    try:
+        with end_recorded(path):
+            if error is not None:
+                raise error(message)
+    except BaseException as caught:
+        assert isinstance(caught, error or ()), caught
+    return path
+
+
+def test_the_states_of_runs(tmp_path: Path) -> None:
+    assert state(make_run(tmp_path / "done", config())) == ("finished", "")
+    half = config(total_frames=400)
+    assert state(make_run(tmp_path / "old", half)) == ("interrupted", "the process left no word of its end")
+    failed = ended(make_run(tmp_path / "failed", half), ValueError, "no such thing\nat all")
+    assert state(failed) == ("failed", "ValueError no such thing")
+    assert state(ended(failed, KeyboardInterrupt)) == ("interrupted", "Ctrl-C")
+    assert state(ended(failed, None)) == ("stopped", "")
+    record_environment(failed)  # resumed, and killed
+    assert state(failed)[0] == "interrupted"
+    with taken(failed):
+        assert state(failed) == ("running", "")
+
+
+def test_what_a_row_says(tmp_path: Path) -> None:
+    for name, minutes in (("old", 60), ("new", 1)):
+        run = make_run(tmp_path / name, config(3))
+        changed = time.time() - 60 * minutes
+        for path in run.iterdir():
+            os.utime(path, (changed, changed))
+    new, old = listed(tmp_path)
+    assert (new["run"], old["run"]) == (str(tmp_path / "new"), str(tmp_path / "old"))
+    assert new.pop("age") == pytest.approx(60, abs=20)
+    del new["run"]
+    assert new == {
+        **{"agent": "ppo", "world": "toy", "seed": 3, "frames": 200, "total_frames": 200, "state": "finished"},
+        **{"why": "", "metric": "eval/success", "score": 0.75, "seconds": 26.0},
+    }
+
+
+def test_the_command(rlstack_command: Callable[..., Ended], tmp_path: Path) -> None:
+    ended(make_run(tmp_path / "runs/a b", config(total_frames=400)), MemoryError, "the memory is full")
+    make_run(tmp_path / "runs/deep/c", config())
+    done = rlstack_command("runs")
+    assert done.status == 0, done.err
+    head, *rows = [line.split() for line in done.out.splitlines()]
+    assert head == ["run", "agent", "world", "seed", "frames", "state", "eval/success", "age", "why"]
+    assert {row[0] for row in rows} == {"a", "deep/c"} and "failed" in done.out and "memory is full" in done.out
+    done = rlstack_command("runs", "runs/deep", "--json")
+    assert [row["state"] for row in json.loads(done.out)] == ["finished"]
+    (tmp_path / "empty").mkdir()
+    assert rlstack_command("runs", "empty").out == "no runs in empty, neither itself nor below\n"
+    done = rlstack_command("runs", "nowhere")
+    assert done.status == 2 and done.err == "error: folder: nowhere is not a folder\n"

@@ -1,0 +1,318 @@
+"""Commands as functions: what they return, what callbacks see, and that nothing else of the process changes."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hydra import compose, initialize_config_dir, version
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+
+import rlstack
+from rlstack.config import conf_dir
+from rlstack.config.overrides import written
+from rlstack.help import COMMANDS, module_of
+from rlstack.training.hooks import Hook
+from rlstack.training.loggers import read_metrics
+from rlstack.training.trained import TrainedRun
+
+ROOT = Path(__file__).resolve().parents[1]
+SMALL: dict[str, Any] = {
+    **{"agent": "ppo", "env": "cartpole", "env.num_worlds": 4, "agent.hidden": [4], "agent.steps_per_batch": 8},
+    **{"agent.epochs": 1, "agent.minibatch_size": 16, "total_frames": 128, "log_every": 64, "threads": 1},
+    **{"eval": {"every": 64, "episodes": 2}, "checkpoint.every": 64, "logger": "csv", "device": "cpu"},
+}
+"""Batches of 32 frames; a log line, an evaluation and a checkpoint after every second one."""
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> TrainedRun:
+    return rlstack.train(run_dir=tmp_path_factory.mktemp("runs") / "run", quiet=True, **SMALL)
+
+
+# -- training ------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_is_what_the_command_leaves(run: TrainedRun) -> None:
+    assert run.metrics == read_metrics(run.path / "metrics.csv")
+    newest = json.loads((run.path / "evaluations" / "000000000128.json").read_text())
+    assert run.evaluation.summary() == newest["summary"] and run.score == newest["summary"]["eval/return"]
+    assert run.load("best").frames in (64, 128)
+
+
+def test_the_same_words_make_the_same_run(run: TrainedRun, tmp_path: Path) -> None:
+    command = json.loads((run.path / "environment.json").read_text())[0]["command"]
+    assert command[:2] == ["-m", "rlstack.train"]
+    again = rlstack.train(*command[2:], f"run_dir={tmp_path / 'again'}", quiet=True)
+    assert [row.get("loss/policy") for row in again.metrics] == [row.get("loss/policy") for row in run.metrics]
+
+
+def test_callbacks_see_frames_metrics_and_agent() -> None:
+    batches: list[tuple[int, dict[str, float], Any]] = []
+    evaluations: list[tuple[int, dict[str, float], Any]] = []
+    rlstack.train(
+        on_batch=lambda *seen: batches.append(seen), on_evaluation=lambda *seen: evaluations.append(seen), **SMALL
+    )
+    assert [frames for frames, _, _ in batches] == [32, 64, 96, 128]
+    assert [frames for frames, _, _ in evaluations] == [64, 128]
+    _, metrics, agent = batches[-1]
+    assert all(type(value) is float for value in metrics.values()) and {"loss/policy", "train/return"} <= set(metrics)
+    assert set(evaluations[0][1]) == {"eval/return", "eval/length"}
+    assert agent.interface.choices == (2,) and evaluations[0][2] is agent
+
+
+@pytest.mark.parametrize(("event", "last"), [("on_batch", 96), ("on_evaluation", 64)])
+def test_a_callback_that_returns_false_ends_the_run_with_a_checkpoint(event: str, last: int) -> None:
+    done = rlstack.train(quiet=True, **{event: lambda frames, *_: frames < last}, **SMALL)
+    assert done.load().frames == last and done.metrics[-1]["frames"] == last
+    assert rlstack.train(resume=done.path, quiet=True).load().frames == 128
+
+
+def test_what_a_callback_raises_is_raised(tmp_path: Path) -> None:
+    def fail(*_: Any) -> None:
+        raise LookupError("mine")
+
+    with pytest.raises(LookupError, match="mine"):
+        rlstack.train(on_batch=fail, quiet=True, **SMALL)
+
+
+def test_hooks_take_part_in_a_run() -> None:
+    class Ends(Hook):
+        def on_end(self, training: Any) -> None:
+            seen.append(training.frames)
+
+    seen: list[int] = []
+    rlstack.train(hooks=[Ends()], quiet=True, **SMALL)
+    assert seen == [128]
+
+
+# -- evaluating ----------------------------------------------------------------------------------------------------
+
+
+def test_an_agent_is_judged_alike_in_whatever_form_it_is_given(run: TrainedRun) -> None:
+    loaded = run.load()
+    forms = [str(run.path), run, loaded, loaded.agent, loaded.agent.policy(explore=False)]
+    results = [rlstack.evaluate(form, "cartpole", episodes=5, video=False, quiet=True) for form in forms]
+    assert all(torch.equal(result.episodes["return"], results[0].episodes["return"]) for result in results)
+    assert rlstack.evaluate(loaded, episodes=5, quiet=True).summary() == results[0].summary()  # in its own world
+
+
+def test_exploring_is_asked_for_by_the_key_of_the_command(run: TrainedRun) -> None:
+    agent = run.load().agent
+    greedy = rlstack.evaluate(agent, "cartpole", episodes=8, quiet=True)
+    assert not torch.equal(
+        rlstack.evaluate(agent, "cartpole", episodes=8, policy="explore", quiet=True).episodes["return"],
+        greedy.episodes["return"],
+    )
+
+
+def test_a_function_of_observations_is_judged() -> None:
+    """A pole pushed one way alone falls within a dozen steps."""
+    evaluation = rlstack.evaluate(lambda observation: np.zeros(len(observation), int), "cartpole", episodes=6)
+    assert bool((evaluation.episodes["return"] < 12).all()) and Path("runs").exists() is False
+
+
+def test_what_is_printed_is_what_is_returned(run: TrainedRun, capsys: pytest.CaptureFixture[str]) -> None:
+    evaluation = rlstack.evaluate(run.load(), episodes=2)
+    assert capsys.readouterr().out == f"PPO (greedy) in cartpole, seed 1000\n{evaluation}\n"
+    rlstack.evaluate(run.load(), episodes=2, quiet=True)
+    assert capsys.readouterr().out == ""
+
+
+def test_of_what_acts_itself_files_are_written_where_it_is_said(run: TrainedRun, tmp_path: Path) -> None:
+    before = rlstack.evaluate(run.load(), "plots=false", episodes=2, output=tmp_path / "judged", quiet=True)
+    assert json.loads((tmp_path / "judged" / "evaluation.json").read_text())["summary"] == before.summary()
+
+
+@pytest.mark.parametrize(
+    ("acting", "keys", "message"),
+    [
+        (lambda observation: observation, {"env": "cartpole"}, "fractions as actions, the env takes indices below 2"),
+        (lambda observation: observation, {}, "env: missing, which world to act in"),
+        (3, {"env": "cartpole"}, "int: neither a run nor something that acts"),
+        ("nowhere", {}, "nowhere does not exist"),
+        ("sb3:nowhere.zip", {"env": "cartpole"}, "nowhere.zip"),
+        (lambda observation: observation, {"env": "cartpole", "checkpoint": "x"}, "checkpoint, agent: who acts is"),
+        (torch.nn.Linear(3, 2), {"env": "cartpole"}, "Linear: fails on a vector of shape (4,)"),
+    ],
+)
+def test_what_cannot_act_is_told_in_one_line(acting: Any, keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(rlstack.ConfigError) as error:
+        rlstack.evaluate(acting, quiet=True, **keys)
+    assert message in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_policy_of_torchrl_acts(run: TrainedRun) -> None:
+    from tensordict.nn import ProbabilisticTensorDictModule, ProbabilisticTensorDictSequential, TensorDictModule
+    from torch.distributions import Categorical
+
+    network = TensorDictModule(torch.nn.Linear(4, 2), ["observation"], ["logits"])
+    head = ProbabilisticTensorDictModule(["logits"], ["action"], distribution_class=Categorical)
+    policy = ProbabilisticTensorDictSequential(network, head)
+    with torch.no_grad():
+        network.module.weight.zero_()
+        network.module.bias.copy_(torch.tensor([0.0, 1.0]))
+    # Greedily it always pushes to the right, by its own probabilities in 73 of 100 steps.
+    assert rlstack.evaluate(policy, "cartpole", episodes=20, quiet=True).summary()["eval/return"] < 12
+    drawn = rlstack.evaluate(policy, "cartpole", episodes=20, policy="explore", quiet=True)
+    assert drawn.summary()["eval/return"] > 12
+    with pytest.raises(rlstack.ConfigError, match="writes logits, the world takes 'action'"):
+        rlstack.evaluate(network, "cartpole", quiet=True)
+
+
+# -- every command --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_is_a_function(command: str) -> None:
+    name = module_of(command).removeprefix("rlstack.")
+    assert name in rlstack.__all__ and callable(getattr(rlstack, name))
+    assert {"words", "keys", "quiet"} <= set(inspect.signature(getattr(rlstack, name)).parameters)
+
+
+def test_what_commands_print_they_return(run: TrainedRun, capsys: pytest.CaptureFixture[str]) -> None:
+    episodes = rlstack.watch(checkpoint=run.path, show="numbers", episodes=2)
+    assert len(episodes) == 2 and capsys.readouterr().out.splitlines()[-2:] == episodes
+    page = rlstack.report(str(run.path), output=Path.cwd() / "page.html")
+    assert page.is_file() and str(page) in capsys.readouterr().out
+    assert [row["score"] for row in rlstack.list_runs(str(run.path), quiet=True)] == [run.score]
+
+
+# -- keys and mistakes ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "keys", "message"),
+    [
+        ([], {"agent": "ppoo"}, "agent: no option 'ppoo', did you mean 'ppo'?"),
+        ([], {"sed": 1}, "sed: unknown key, did you mean 'seed'?"),
+        ([], {"agent.lrr": 1}, "agent.lrr: unknown key, did you mean"),
+        (["agent.lr"], {}, "agent.lr: expected key=value"),
+        ([], {"agent.lr": object()}, "agent.lr: expected what a configuration file can hold, got object"),
+        ([], {"agent.lr": "fast"}, "agent.lr"),
+        (["-m"], {"seed": 1}, "-m: a flag of the command line; in Python, several runs are a loop"),
+        (["--config-dir=none"], {}, "--config-dir: none is no folder"),
+    ],
+)
+def test_mistakes_are_those_of_the_command_line(words: list[str], keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(rlstack.ConfigError) as error:
+        rlstack.train(*words, quiet=True, **{"agent": "ppo", "env": "cartpole", **keys})
+    assert str(error.value).startswith(message) and "\n" not in str(error.value)
+    assert list(Path.cwd().iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(None, True, 3, -2.5, 1e-5, "ppo", "true", "3", "it's, {odd} [text]=\\", "", " ", "runs/a=b", "a:b", "1e-3"),
+        *([1, [2.5, "x"]], {"kind": "cosine", "start": 1e-3, "flags": [True, None]}, np.float32(0.5), np.int64(3)),
+    ],
+    ids=repr,
+)
+def test_values_of_python_arrive_as_they_are(value: Any) -> None:
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        assert compose("train", [f"++given={written(value)}"]).given == value
+
+
+def test_groups_of_ones_own_are_found(tmp_path: Path) -> None:
+    (tmp_path / "mine" / "agent").mkdir(parents=True)
+    (tmp_path / "mine" / "agent" / "small.yaml").write_text("defaults: [ppo, _self_]\nname: small\nhidden: [3]\n")
+    keys = {key: value for key, value in SMALL.items() if key not in ("agent", "agent.hidden")}
+    made = rlstack.train("--config-dir=mine", agent="small", quiet=True, **keys)
+    assert made.load().config["agent"]["hidden"] == [3]
+
+
+# -- the rest of the process ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hydra_application() -> Iterator[None]:
+    """As within a job of a Hydra application of another version, in a sweep."""
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(conf_dir()), version_base="1.2"):
+        cfg = compose("train", ["hydra.mode=MULTIRUN"], return_hydra_config=True)
+        HydraConfig.instance().set_config(cfg)
+        yield
+        HydraConfig.instance().cfg = None
+
+
+def test_nothing_else_of_the_process_changes(hydra_application: None, run: TrainedRun) -> None:
+    def state() -> list[Any]:
+        numpy = np.random.get_state()[1].tolist()  # type: ignore[union-attr]
+        here = [os.getcwd(), list(sys.argv), list(sys.orig_argv), dict(os.environ), list(sys.path)]
+        torchs = [torch.get_num_threads(), torch.is_grad_enabled(), torch.get_rng_state().tolist()]
+        handlers = [signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)]
+        hydra = [GlobalHydra.instance().hydra, HydraConfig.get().mode, version.getbase()]
+        drawn = [random.getstate(), numpy]
+        return [*here, *handlers, *hydra, *torchs, *drawn, sys.stdout, threading.active_count()]
+
+    before, arguments = state(), sys.argv
+    rlstack.evaluate(run, episodes=2, video=False, seed=3)
+    rlstack.train(quiet=True, **{**SMALL, "total_frames": 32, "seed": 5})
+    with pytest.raises(rlstack.ConfigError):
+        rlstack.train(agent="ppoo")
+    assert state() == before and sys.argv is arguments
+
+
+def test_a_policy_is_judged_while_another_is_trained() -> None:
+    judged: list[float] = []
+
+    def judge(frames: int, metrics: dict[str, float], agent: Any) -> None:
+        evaluation = rlstack.evaluate(agent, "cartpole", episodes=2, seed=7, quiet=True)
+        judged.append(evaluation.summary()["eval/return"] - metrics["eval/return"])
+
+    plain = rlstack.train(quiet=True, **SMALL)
+    looked = rlstack.train(quiet=True, on_evaluation=judge, **SMALL)
+    assert judged == [0.0, 0.0]
+    assert [row.get("loss/policy") for row in looked.metrics] == [row.get("loss/policy") for row in plain.metrics]
+
+
+def test_it_works_outside_of_the_main_thread(run: TrainedRun) -> None:
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(rlstack.evaluate(run.load(), episodes=1, quiet=True)))
+    thread.start()
+    thread.join()
+    assert len(found[0].levels) == 1
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        "import rlstack; rlstack.train",
+        "import rlstack.train",
+        "from rlstack import train",
+    ],
+)
+def test_a_command_is_a_function_and_a_module_in_any_order_of_imports(first: str) -> None:
+    code = f"{first}; import rlstack, rlstack.evaluate, inspect, sys; from rlstack.train import main\n"
+    code += "assert callable(rlstack.train) and callable(rlstack.evaluate) and rlstack.train.main is main\n"
+    code += "assert 'on_batch' in inspect.signature(rlstack.train).parameters and 'torch' not in sys.modules"
+    there = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", code], env=there, check=True, timeout=120)
+
+
+def test_a_notebook(tmp_path: Path) -> None:
+    """In a process with the arguments of a notebook's kernel."""
+    kernel = [sys.executable, str(ROOT / "tests" / "notebook.py"), "-f", "kernel.json"]
+    there = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(kernel, cwd=tmp_path, env=there, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-2].split() == ["level", "episodes", "return", "length"]

@@ -1,0 +1,180 @@
+"""Offline runs: from recorded data to a run like any other."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import envs
+from rlstack.agents.interface import Interface
+from rlstack.config import ConfigError
+from rlstack.runs.checkpoint import read_checkpoint, state_digest
+from rlstack.runs.run_directory import RunDirectory
+from rlstack.training.loggers import read_metrics
+from rlstack.training.recorded import read_recorded
+from tests.conftest import Ended
+
+Command = Callable[..., Ended]
+WORLD = ["env=cartpole", "env.num_worlds=4"]
+SMALL = [
+    *("total_frames=512", "eval.episodes=2", "eval.max_steps=10", "eval.every=1e9", "logger=csv", "threads=1"),
+    *("agent.batch_size=16", "agent.hidden=[8]", "device=cpu", "checkpoint.every=128", "log_every=128"),
+]
+
+
+@pytest.fixture
+def episodes(rlstack_command: Command, tmp_path: Path) -> Path:
+    """Episodes of random play, as ``watch`` records them."""
+    path = tmp_path / "data" / "random.npz"
+    ended = rlstack_command(
+        "watch", "policy=random", "env=cartpole", "show=numbers", "episodes=3", f"transitions={path}"
+    )
+    assert ended.status == 0 and "wrote" in ended.out, ended.err
+    return path
+
+
+def trained(command: Command, run: Path, *words: str) -> dict[str, Any]:
+    """The last state of a run."""
+    ended = command("train", "agent=discrete_iql", *WORLD, *SMALL, f"run_dir={run}", *words)
+    assert ended.status == 0, ended.err
+    return last_state(run)
+
+
+def last_state(run: Path) -> dict[str, Any]:
+    path = RunDirectory(run).checkpoints.latest()
+    assert path is not None
+    return read_checkpoint(path)
+
+
+def test_watched_episodes_are_whole(episodes: Path) -> None:
+    with np.load(episodes) as arrays:
+        ends = arrays["next/terminated"][:, 0]
+        assert ends.sum() == 3 and ends[-1] and not arrays["next/truncated"].any()
+        led, begun = arrays["next/observation"][:-1], arrays["observation"][1:]
+        assert (led[~ends[:-1]] == begun[~ends[:-1]]).all()
+
+
+def test_a_run_learns_from_a_file_or_a_folder_alike(rlstack_command: Command, episodes: Path, tmp_path: Path) -> None:
+    """A frame is a transition drawn: 512 of them are 32 updates of 16."""
+    state = trained(rlstack_command, tmp_path / "a", f"data={episodes}")
+    assert state["frames"] == 512 and state["agent"]["updates"] == 32 and "replay" not in state
+    other = trained(rlstack_command, tmp_path / "b", f"data={episodes.parent}")
+    assert state_digest(state) == state_digest(other)
+    about = json.loads((tmp_path / "a" / "data.json").read_text())
+    assert about["sha256"] == state["data"]["sha256"]
+    with np.load(episodes) as arrays:
+        assert about["transitions"] == len(arrays["action"])
+    assert read_metrics(tmp_path / "a" / "metrics.csv")[-1]["eval/return"] > 0
+
+
+@pytest.mark.parametrize("sampler", ["uniform", "prioritized"])
+def test_a_run_that_is_resumed_ends_as_one_that_was_not(
+    sampler: str, rlstack_command: Command, episodes: Path, tmp_path: Path
+) -> None:
+    words = [f"data={episodes}", f"agent.replay.sampler={sampler}", "agent.normalize_observations=true"]
+    whole = trained(rlstack_command, tmp_path / "whole", *words)
+    parts = tmp_path / "parts"
+    assert trained(rlstack_command, parts, *words, "until=256")["frames"] == 256
+    ended = rlstack_command("train", f"resume={parts}", "until=null")
+    assert ended.status == 0, ended.err
+    assert state_digest(last_state(parts)) == state_digest(whole)
+
+
+def test_resuming_with_other_data_is_refused(rlstack_command: Command, episodes: Path, tmp_path: Path) -> None:
+    trained(rlstack_command, tmp_path / "run", f"data={episodes}", "until=256")
+    with np.load(episodes) as arrays:
+        changed = {**arrays, "next/reward": arrays["next/reward"] * 2}
+    np.savez(episodes, **changed)
+    ended = rlstack_command("train", f"resume={tmp_path / 'run'}", "until=null")
+    assert ended.status != 0
+    assert "is not what the run has learned from (sha256" in ended.err and ended.err.count("\n") == 1
+
+
+def test_a_replay_memory_is_data_and_what_was_learned_from_it_goes_on_in_the_world(
+    rlstack_command: Command, tmp_path: Path
+) -> None:
+    online = ["agent.learning_starts=64", "agent.frames_per_update=32", "agent.random_frames=64"]
+    source = trained(rlstack_command, tmp_path / "online", *online, "agent.buffer_size=1000")
+    offline = trained(rlstack_command, tmp_path / "offline", f"data={tmp_path / 'online'}")
+    held = source["replay"]["transitions"]["action"]
+    assert json.loads((tmp_path / "offline" / "data.json").read_text())["transitions"] == len(held)
+    tuned = trained(rlstack_command, tmp_path / "tuned", f"init={tmp_path / 'offline'}", *online, "until=64")
+    for name, value in offline["agent"]["networks"]["loss"].items():
+        if torch.is_tensor(value):
+            assert torch.equal(value, tuned["agent"]["networks"]["loss"][name]), name
+
+
+def spoil(arrays: dict[str, Any], name: str) -> dict[str, Any]:
+    count = len(arrays["action"])
+    return {
+        "missing": {key: value for key, value in arrays.items() if key != "next/reward"},
+        "shape": {**arrays, "observation": arrays["observation"][:, :3]},
+        "choices": {**arrays, "action": arrays["action"] + 5},
+        "kind": {**arrays, "action": np.zeros((count, 1), np.float32)},
+        "nan": {**arrays, "next/reward": np.full((count, 1), np.nan)},
+        "empty": {key: value[:0] for key, value in arrays.items()},
+        "lengths": {**arrays, "action": arrays["action"][1:]},
+    }[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("missing", "next/reward is missing, it holds action, next/observation"),
+        ("shape", r"observation is float32 \[\d+, 3\], the world has \[N, 4\]"),
+        ("choices", "actions up to 6, the world has 2 discrete actions"),
+        ("kind", "action is float32, the world takes torch.int64"),
+        ("nan", "next/reward is not finite everywhere"),
+        ("empty", "there is nothing in it"),
+        ("lengths", "arrays of different lengths"),
+    ],
+)
+def test_data_that_do_not_fit_the_world_are_refused(name: str, message: str, tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    seen, flags = random.normal(size=(6, 4)).astype(np.float32), np.zeros((6, 1), bool)
+    arrays = {
+        **{"observation": seen, "action": random.integers(2, size=6), "next/observation": seen},
+        **{"next/reward": np.ones((6, 1), np.float32), "next/terminated": flags, "next/truncated": ~flags},
+    }
+    np.savez(tmp_path / "episodes.npz", **spoil(arrays, name))
+    with pytest.raises(ConfigError, match=message) as caught:
+        read_recorded(str(tmp_path / "episodes.npz"), Interface.of(envs.make("cartpole", num_worlds=1)))
+    assert str(caught.value).startswith(f"data: {tmp_path / 'episodes.npz'}: ") and "\n" not in str(caught.value)
+
+
+def refused(command: Command, folder: Path, message: str, *words: str) -> None:
+    ended = command("train", "agent=discrete_iql", *WORLD, *SMALL, f"run_dir={folder / 'refused'}", *words)
+    assert ended.status != 0 and ended.err.count("\n") == 1
+    assert re.search(message, ended.err), ended.err
+    assert not (folder / "refused").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["agent=torchrl_ppo"], "agent=torchrl_ppo learns from fresh rollouts alone; choose one with a replay memory"),
+        (["data=nothing.npz"], "data: nothing.npz does not exist"),
+        (["data=."], "is no run, and holds no file of recorded episodes"),
+        (["imitation.expert=random"], "give imitation or data, not both"),
+        (["agent=dqn", "agent.recurrent={kind: gru, size: 8, sequence_length: 8}"], "set agent.recurrent=null"),
+        (["curriculum=arena"], "set curriculum=null"),
+    ],
+)
+def test_what_an_offline_run_cannot_do_is_refused(
+    words: list[str], message: str, rlstack_command: Command, episodes: Path, tmp_path: Path
+) -> None:
+    refused(rlstack_command, tmp_path, message, f"data={episodes}", *words)
+
+
+def test_a_memory_of_longer_returns_asks_for_the_same(rlstack_command: Command, tmp_path: Path) -> None:
+    online = ["agent.learning_starts=64", "agent.frames_per_update=32", "agent.n_step=3", "until=128"]
+    trained(rlstack_command, tmp_path / "online", *online)
+    message = r"holds returns of 3 steps, give agent.n_step=3 agent.gamma=0.99"
+    refused(rlstack_command, tmp_path, message, f"data={tmp_path / 'online'}")
