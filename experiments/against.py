@@ -83,7 +83,6 @@ def run(experiment: Experiment, here: Path, description: str | None) -> None:
     shutil.copyfile(paths[0] / "config.yaml", out / f"{name}.yaml")
     for ending in experiment.films:
         shutil.copyfile(_folder(paths[0], experiment.opponents[0]) / f"best_1.{ending}", out / f"{name}.{ending}")
-    (out / f"{name}.md").write_text(table(results))
     print(table(results))
 
 

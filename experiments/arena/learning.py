@@ -7,7 +7,7 @@ Every seed is one ``python -m rlstack.train`` of one thread with ``conf/experime
 overrides can be appended). Its last checkpoint plays the whole game, no curriculum, in worlds of another seed, twice:
 with actions sampled from the policy and with its most probable ones (greedy). Results beside this file:
 ``style<n>.json``, ``style<n>.csv`` (games won during training), ``style<n>.yaml`` (the resolved configuration),
-``style<n>.mp4`` (a win), ``curves.png`` and ``table.md``.
+``style<n>.mp4`` (a win) and ``curves.png``; ``python -m experiments.tables`` writes the table of the README.
 """
 
 from __future__ import annotations
@@ -93,17 +93,17 @@ def _points(rows: list[dict[str, str]], column: str) -> tuple[list[float], list[
 
 
 def table(out: Path) -> str:
-    """Markdown, a row for each seed of the styles that have been measured."""
+    """Markdown, a row for each seed of every result file ``style*.json`` in the folder ``out``."""
     lines = [
         "| style | seed | frames | CPU-min | won, sampled | won, greedy | return, sampled | steps, sampled |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for style in STYLES:
-        path = out / f"style{style}.json"
-        for seed, row in (json.loads(path.read_text())["seeds"] if path.is_file() else {}).items():
+    for path in sorted(out.glob("style*.json")):
+        style = path.stem.removeprefix("style").replace("_", ", ")
+        for seed, row in json.loads(path.read_text())["seeds"].items():
             won = [f"{row[how]['eval/success']:.1%}" for how in POLICIES]
             sampled = row["sampled"]
-            cells = [str(style), seed, f"{row['frames']:,.0f}", f"{row['cpu_minutes']:.1f}", *won]
+            cells = [style, seed, f"{row['frames']:,.0f}", f"{row['cpu_minutes']:.1f}", *won]
             cells += [f"{sampled['eval/return']:,.0f}", f"{sampled['eval/length']:,.0f}"]
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
@@ -132,7 +132,6 @@ def main() -> None:
     shutil.copyfile(paths[0] / "config.yaml", arguments.out / f"{name}.yaml")
     draw(arguments.out)
     film(paths[0], arguments.evaluation_seed, arguments.out / f"{name}.mp4")
-    (arguments.out / "table.md").write_text(table(arguments.out))
     print(table(arguments.out))
 
 

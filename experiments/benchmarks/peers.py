@@ -65,11 +65,13 @@ class Work:
     """Something that several libraries can do.
 
     Attributes:
+        subject: for the table.
         steps: of a round.
         ways: who does it; ``rlstack`` first. Without a function: nobody has written it for that library.
         compiles: the first steps compile, so the warm-up is as long as a round.
     """
 
+    subject: str
     steps: int
     ways: Mapping[str, Callable[[], Train] | None]
     compiles: bool = False
@@ -152,29 +154,50 @@ def vmas_steps() -> Train:
     return advance
 
 
-def beside_sb3(steps: int, name: str, env: tuple[str, int], settings: dict[str, Any], **options: Any) -> Work:
+def beside_sb3(
+    subject: str, steps: int, name: str, env: tuple[str, int], settings: dict[str, Any], **options: Any
+) -> Work:
     """Ours and stable-baselines3's, and for PPO the reference."""
     ways: dict[str, Callable[[], Train] | None] = {
         "rlstack": partial(ours, name, env, **settings),
         "stable-baselines3": partial(stable_baselines3, name.upper(), env, **options),
     }
     ways |= {"reference": partial(reference_ppo, *env)} if name == "ppo" else {}
-    return Work(steps, ways, settings.get("compiled", False))
+    return Work(subject, steps, ways, settings.get("compiled", False))
 
+
+_PPO = "PPO, CartPole-v1, 8 envs, batch 64, 10 epochs"
+_DQN = "DQN, CartPole-v1, 1 env, batch 32, an update every 4 steps"
+_SAC = "SAC, Pendulum-v1, 1 env, batch 256, an update every step"
+_DQN_ENV = ("CartPole-v1", 1)
 
 WORK = {
-    "ppo": beside_sb3(16_384, "ppo", CARTPOLE, PPO),
-    "dqn": beside_sb3(8_000, "dqn", ("CartPole-v1", 1), DQN, exploration_initial_eps=0.05),
-    "sac": beside_sb3(500, "sac", PENDULUM, SAC),
-    "sac_bfloat16": beside_sb3(500, "sac", PENDULUM, {**SAC, "precision": "bfloat16"}),
-    "ppo_compiled": beside_sb3(16_384, "ppo", CARTPOLE, {**PPO, "compiled": True}),
+    "ppo": beside_sb3(_PPO, 16_384, "ppo", CARTPOLE, PPO),
+    "ppo_compiled": beside_sb3("the same, ours compiled", 16_384, "ppo", CARTPOLE, {**PPO, "compiled": True}),
+    "dqn": beside_sb3(_DQN, 8_000, "dqn", _DQN_ENV, DQN, exploration_initial_eps=0.05),
     "dqn_compiled": beside_sb3(
-        8_000, "dqn", ("CartPole-v1", 1), {**DQN, "compiled": True}, exploration_initial_eps=0.05
+        "the same, ours compiled", 8_000, "dqn", _DQN_ENV, {**DQN, "compiled": True}, exploration_initial_eps=0.05
     ),
-    "sac_compiled": beside_sb3(1000, "sac", PENDULUM, {**SAC, "compiled": True}),
-    "sac_compiled_bfloat16": beside_sb3(1000, "sac", PENDULUM, {**SAC, "compiled": True, "precision": "bfloat16"}),
-    "batched": Work(131_072, {"rlstack": batched, "pufferlib": None, "benchmarl": None}),
-    "step": Work(300 * WORLDS, {"rlstack": our_steps, "gymnasium": gymnasium_steps, "vmas": vmas_steps}),
+    "sac": beside_sb3(_SAC, 500, "sac", PENDULUM, SAC),
+    "sac_bfloat16": beside_sb3("the same, ours in bfloat16", 500, "sac", PENDULUM, {**SAC, "precision": "bfloat16"}),
+    "sac_compiled": beside_sb3("the same, ours compiled", 1000, "sac", PENDULUM, {**SAC, "compiled": True}),
+    "sac_compiled_bfloat16": beside_sb3(
+        "the same, ours in bfloat16 and compiled",
+        1000,
+        "sac",
+        PENDULUM,
+        {**SAC, "compiled": True, "precision": "bfloat16"},
+    ),
+    "batched": Work(
+        "PPO, our batched CartPole (`agent=ppo env=cartpole`)",
+        131_072,
+        {"rlstack": batched, "pufferlib": None, "benchmarl": None},
+    ),
+    "step": Work(
+        "1024 small worlds under random actions (our CartPole)",
+        300 * WORLDS,
+        {"rlstack": our_steps, "gymnasium": gymnasium_steps, "vmas": vmas_steps},
+    ),
 }
 
 
@@ -196,6 +219,26 @@ def compare(work: Work, rounds: int) -> dict[str, Any]:
     }
     absent = {name: "not measured" if installed(name) else "not installed" for name in work.ways if name not in there}
     return {"speeds": {name: _spread(values) for name, values in speeds.items()}, "ratios": ratios, "absent": absent}
+
+
+def markdown(result: Mapping[str, Any]) -> str:
+    """The work of a result file for a page, a row for each peer."""
+    lines = ["| work | rlstack | peer | ratio | measured on |", "|---|---|---|---|---|"]
+    for name, work in WORK.items():
+        if name not in result["work"]:
+            continue
+        found = result["work"][name]
+        ours, day = f"{found['speeds']['rlstack']['median']:,.0f}", found["date"][:10]
+        rows = [
+            (
+                f"{peer}: {found['speeds'][peer]['median']:,.0f}",
+                "{median:.2f} ({least:.2f} to {most:.2f})".format(**ratio),
+            )
+            for peer, ratio in found["ratios"].items()
+        ]
+        for place, (peer, ratio) in enumerate(rows or [("", "")]):
+            lines.append(f"| {'' if place else work.subject} | {'' if place else ours} | {peer} | {ratio} | {day} |")
+    return "\n".join(lines) + "\n"
 
 
 def installed(name: str) -> bool:

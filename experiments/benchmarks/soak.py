@@ -48,6 +48,18 @@ def soak(name: str, total: int, folder: Path) -> dict[str, Any]:
     }
 
 
+def markdown(result: dict[str, Any]) -> str:
+    """The runs of a result file for a page."""
+    heads = ["world", "frames", "0 %", "25 %", "50 %", "75 %", "100 %", "MB per million frames, second half"]
+    lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
+    for row in result["runs"]:
+        megabytes = row["memory_mb"]
+        parts = [f"{megabytes[int(share * (len(megabytes) - 1))]:,.0f}" for share in (0, 0.25, 0.5, 0.75, 1)]
+        cells = [row["world"], f"{row['frames']:,.0f}", *parts, f"{row['growth_mb_per_million_frames']:+.2f}"]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -199,6 +199,22 @@ def table(rows: Sequence[Row]) -> Table:
     return shown
 
 
+def markdown(result: dict[str, Any]) -> str:
+    """The rows of a result file for a page: the fastest number of worlds of each subject, and 1024 worlds."""
+    lines = ["| worlds | at once | env steps per CPU-second | measured on |", "|---|---|---|---|"]
+    for row in result["rows"]:
+        if row["best"] or row["num_worlds"] == 1024:
+            figures = [f"{float(f'{row[name]:.3g}'):,.0f}" for name in ("median", "least", "most")]
+            spread = "{} ({} to {})".format(*figures)
+            lines.append(f"| {row['name']} | {row['num_worlds']:,} | {spread} | {row['date'][:10]} |")
+    ratios = result["collection"]["ratio_to_simulation"]
+    for name, label in (("env", "the environment loop"), ("collector", "TorchRL's `Collector`")):
+        spread = "{median:.2f} ({min:.2f} to {max:.2f})".format(**ratios[name])
+        worlds = result["collection"]["num_worlds"]
+        lines.append(f"| time of {label} over that of the bare simulation | {worlds:,} | {spread} times | |")
+    return "\n".join(lines) + "\n"
+
+
 def circumstances(module: str = "speed") -> dict[str, Any]:
     """What the figures of a command of this package depend on."""
     return {

@@ -102,6 +102,16 @@ def summary(rows: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
     return {"machine": f"{machine()}, one thread", "cpu_seconds": seconds, "arms": arms}
 
 
+def table(result: dict[str, Any]) -> str:
+    """Markdown, a row for each arm, with 95 % intervals over the seeds."""
+    lines = ["| arm | seeds | area | last quarter |", "|---|---|---|---|"]
+    for arm, row in result["arms"].items():
+        area = f"{row['area']:.0f} ({row['interval'][0]:.0f} to {row['interval'][1]:.0f})"
+        last = f"{row['last quarter']:.0f} ({row['its interval'][0]:.0f} to {row['its interval'][1]:.0f})"
+        lines.append(f"| {arm} | {len(row['areas'])} | {area} | {last} |")
+    return "\n".join(lines) + "\n"
+
+
 def draw(rows: list[dict[str, Any]], picture: Path) -> None:
     """A panel for each agent: its arms' means over the seeds, and the range of these."""
     panels: dict[str, list[str]] = {}
@@ -149,6 +159,7 @@ def main() -> None:
     result = summary(rows, time.process_time() - begun)
     (arguments.out / f"{study}.json").write_text(json.dumps(result, indent=2) + "\n")
     draw(rows, arguments.out / f"{study}.png")
+    print(table(result))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ Every seed is one ``python -m rlstack.train experiment=echelon/bots`` of one thr
 Its last checkpoint plays on maps it has not trained on, at full fire, against both bots of its training, half of the
 games on either side, with actions sampled from the policy. Results beside this file: ``bots.json``, ``bots.csv`` and
 ``bots.png`` (the training), ``bots.yaml`` (the resolved configuration), ``bots.mp4`` and ``bots.html`` (the best game
-of the first seed as a film and as a replay to scrub through), and ``bots.md``.
+of the first seed as a film and as a replay to scrub through).
 """
 
 from __future__ import annotations

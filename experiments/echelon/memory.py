@@ -4,7 +4,7 @@
 
 Every kind and seed is one ``python -m rlstack.train experiment=echelon/partial`` of one thread; the last checkpoint
 is judged in ``--episodes`` episodes of blue against both bots in turns, at full fire, on maps it has not trained on.
-Results beside this file: ``memory.json``, ``memory.csv`` (games won during training), ``memory.png`` and ``memory.md``.
+Results beside this file: ``memory.json``, ``memory.csv`` (games won during training) and ``memory.png``.
 """
 
 from __future__ import annotations
@@ -105,7 +105,6 @@ def main() -> None:
         writer.writeheader()
         writer.writerows({"kind": kind, **row} for kind, rows in curves.items() for row in rows)
     draw(curves, arguments.out / "memory.png")
-    (arguments.out / "memory.md").write_text(table(found))
     print(table(found))
 
 

@@ -5,7 +5,7 @@
 
 Each run is ``python -m rlstack.train agent=<name> env=marinenav`` with the numbers of
 ``conf/recipe/marinenav_<name>.yaml``, one thread, counted in env steps (of one world); its last checkpoint then plays
-100 episodes a level that training never saw. Results beside this file: ``algorithms.json``, ``algorithms.md`` and
+100 episodes a level that training never saw. Results beside this file: ``algorithms.json`` and
 ``algorithms.png``.
 """
 
@@ -141,7 +141,6 @@ def main() -> None:
         runs = {seed: paths[agent, seed] for seed in arguments.seeds}
         results[agent] = summarise(agent, runs, arguments.episodes, arguments.evaluation_seed)
     file.write_text(json.dumps(results, indent=2) + "\n")
-    (arguments.out / "algorithms.md").write_text(table(results))
     draw(arguments.folder, results, arguments.out / "algorithms.png")
     print(table(results))
 

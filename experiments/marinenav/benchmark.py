@@ -10,8 +10,9 @@ definition, greedily and with noise: an episode succeeds when every robot reache
 ``--episodes frozen`` (the default) are those of ``episodes.json.gz``, 300 of each of the six published levels in their
 order, whose SHA-256 is :data:`SHA256`; ``--freeze`` writes it anew. ``--episodes public`` are the 720 on which the
 published agents were measured (evaluation seeds 253 to 264, ten a level). Results beside this file:
-``benchmark_<episodes>.json`` and ``.md``; the second also compares everybody with the first player over the episodes
-that both solve. Players that were measured before keep their rows.
+``benchmark_<episodes>.json``; the table of the public episodes also compares everybody with the first player over the
+episodes that both solve. Players that were measured before keep their rows. ``python -m experiments.tables`` writes
+both tables into the README.
 """
 
 from __future__ import annotations
@@ -120,8 +121,9 @@ def both_solve(first: dict[str, Any], other: dict[str, Any], seed: int = 0) -> d
     return found
 
 
-def table(results: dict[str, Any], compared: bool) -> str:
-    """Markdown, a row for each player."""
+def table(content: dict[str, Any]) -> str:
+    """Markdown, a row for each player of a result file; the public episodes also compare with the first player."""
+    results, compared = content["players"], content["episodes"] == "public"
     heads = ["player", "success (95 %)", "by level 0-5", "time, s", "energy, J", "path, m", "closest, m"]
     heads += ["near misses", "rule asks, s", "of it ignored, s"]
     heads += ["time, both solve", "energy, both solve"] if compared else []
@@ -156,9 +158,7 @@ def run(players: Sequence[str], which: str, out: Path, names: Sequence[str] | No
         row["both_solve"] = both_solve(first, row["episodes"])
     content = {"episodes": which, "machine": machine(), "players": results}
     file.write_text(json.dumps(content, separators=(",", ":")) + "\n")
-    text = table(results, compared=which == "public")
-    (out / f"benchmark_{which}.md").write_text(text)
-    return text
+    return table(content)
 
 
 def main() -> None:

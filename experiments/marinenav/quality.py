@@ -94,6 +94,30 @@ def summarise(finals: dict[int, dict[str, Any]], curves: dict[int, list[dict[str
     }
 
 
+def table(summary: dict[str, Any]) -> str:
+    """Markdown, a row for each seed, below the published agent's (its figures: :data:`PUBLISHED_SUCCESS`)."""
+    lines = [
+        "| seed | success | by level 0-5 | time on success | training | passes .77 after |",
+        "|---|---|---|---|---|---|",
+    ]
+    for seed, row in summary["seeds"].items():
+        levels = " ".join(f"{row[f'eval/success_level{level}']:.2f}".removeprefix("0") for level in range(LEVELS))
+        passed = row["minutes_to_published"], row["cpu_minutes_to_published"]
+        cells = [seed, f"{row['eval/success']:.3f}", levels, f"{row['eval/time']:.1f} s"]
+        cells += [f"{row['minutes']:.1f} min ({row['cpu_minutes']:.1f} CPU-min)"]
+        cells += ["never" if passed[0] is None else "{:.1f} min ({:.1f} CPU-min)".format(*passed)]
+        lines.append(f"| {' | '.join(cells)} |")
+    low, high = summary["success_interval"]
+    least, most = summary["success_min_max"]
+    mean = f"{summary['success_mean']:.3f}, {low:.3f} to {high:.3f} over episodes, {least:.3f} to {most:.3f} over seeds"
+    lowest, ratio = (
+        f"lowest level {summary['lowest_level']:.3f}",
+        f"{summary['time_ratio']:.2f} times the published time",
+    )
+    lines.append(f"| mean | {mean} | {lowest} | {ratio} | | |")
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -6,7 +6,8 @@
 
 A study is a file in ``conf/experiment/reference``, which holds every number. The last checkpoint of each seed (not the
 best one) plays 100 episodes greedily in environments of another seed. Results beside this file:
-``results/<study>.json``, ``results/curves.csv``, ``curves.png`` and the table ``results/table.md``.
+``results/<study>.json``, ``results/curves.csv`` and ``curves.png``; ``python -m experiments.tables`` writes the table
+of the README.
 """
 
 from __future__ import annotations
@@ -158,6 +159,13 @@ def table(results: dict[str, dict[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def measured(out: Path) -> dict[str, dict[str, Any]]:
+    """The result files in the folder ``out``, by study, in the order of :data:`STUDIES`."""
+    return {
+        name: json.loads((out / f"{name}.json").read_text()) for name in STUDIES if (out / f"{name}.json").is_file()
+    }
+
+
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -183,11 +191,7 @@ def main() -> None:
             (out / f"{study}.json").write_text(json.dumps(result, indent=2) + "\n")
             print(table({study: result}).splitlines()[-1], flush=True)
     write(arguments.folder, [study for study in chosen if (out / f"{study}.json").is_file()], arguments.seeds, out)
-    results = {
-        name: json.loads((out / f"{name}.json").read_text()) for name in STUDIES if (out / f"{name}.json").is_file()
-    }
-    (out / "table.md").write_text(table(results))
-    draw(out / "curves.csv", results, arguments.out / "curves.png")
+    draw(out / "curves.csv", measured(out), arguments.out / "curves.png")
 
 
 if __name__ == "__main__":

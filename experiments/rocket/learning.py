@@ -7,7 +7,7 @@ appended): two million decisions of the rules are imitated, then PPO learns agai
 games of kick-offs against the rules, both sides in turns, with actions sampled from the policy:
 two players without chance would repeat the same few games, as there are five kick-offs. Results beside this file:
 ``rules.json``, ``rules.csv`` and ``rules.png`` (the training), ``rules.yaml`` (the resolved configuration),
-``rules.mp4`` and ``rules.npz`` (the best game of the first seed, as film and replay), and ``rules.md``.
+``rules.mp4`` and ``rules.npz`` (the best game of the first seed, as film and replay).
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from envs.marinenav.generator import PUBLISHED_LEVELS, evaluation_set
@@ -45,4 +47,4 @@ def test_players_are_measured_and_kept(tmp_path, monkeypatch) -> None:
     text = benchmark.run(["apf"], "public", tmp_path)
     rows = text.splitlines()
     assert rows[2].startswith("| orca |") and rows[3].startswith("| apf |")
-    assert (tmp_path / "benchmark_public.md").read_text() == text
+    assert list(json.loads((tmp_path / "benchmark_public.json").read_text())["players"]) == ["orca", "apf"]

@@ -23,7 +23,9 @@ def test_everyone_is_measured_in_turns_and_who_is_absent_is_named(monkeypatch: p
 
         return lambda: train
 
-    work = peers.Work(8, {"rlstack": way("rlstack"), "other": way("other"), "vmas": way("vmas"), "pufferlib": None})
+    work = peers.Work(
+        "play", 8, {"rlstack": way("rlstack"), "other": way("other"), "vmas": way("vmas"), "pufferlib": None}
+    )
     result = peers.compare(work, rounds=2)
     assert calls == [("rlstack", 2), ("other", 2), ("other", 8), ("rlstack", 8), ("rlstack", 8), ("other", 8)]
     assert result["absent"] == {"vmas": "not installed", "pufferlib": "not measured"}
@@ -36,7 +38,7 @@ def test_everyone_is_measured_in_turns_and_who_is_absent_is_named(monkeypatch: p
 def test_unknown_work_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         peers.main(["chess"])
-    assert "unknown work chess; known: ppo, dqn, sac" in capsys.readouterr().err
+    assert "unknown work chess; known: ppo, ppo_compiled, dqn" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("way", [peers.our_steps, peers.gymnasium_steps])

@@ -1,0 +1,83 @@
+"""The tables of ``experiments/README.md``, rewritten from the result files beside the studies.
+
+    python -m experiments.tables            # rewrite
+    python -m experiments.tables --check    # exit status 1 if a table is not that of its result file
+
+A table stands between ``<!-- table: <name> -->`` and ``<!-- end -->``; :data:`TABLES` knows how each is made.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from experiments import against
+from experiments.arena import learning as arena
+from experiments.benchmarks import peers, recurrent, soak, speed
+from experiments.corrections import curves as corrections
+from experiments.echelon import memory
+from experiments.marinenav import algorithms, benchmark, offline, quality
+from experiments.reference_scores import scores
+
+HERE = Path(__file__).parent
+README = HERE / "README.md"
+MARKED = re.compile(r"<!-- table: ([\w/]+) -->\n(.*?)<!-- end -->", re.DOTALL)
+
+
+def _read(path: str) -> Any:
+    """The content of a result file; ``path`` is relative to this folder, without its ending."""
+    return json.loads((HERE / f"{path}.json").read_text())
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "quality": lambda: quality.table(_read("marinenav/final")),
+    "reference_scores": lambda: scores.table(scores.measured(HERE / "reference_scores" / "results")),
+    "arena": lambda: arena.table(HERE / "arena"),
+    "rocket": lambda: against.table(_read("rocket/rules")),
+    "echelon": lambda: against.table(_read("echelon/bots")),
+    "echelon_memory": lambda: memory.table(_read("echelon/memory")),
+    "algorithms": lambda: algorithms.table(_read("marinenav/algorithms")),
+    "benchmark_frozen": lambda: benchmark.table(_read("marinenav/benchmark_frozen")),
+    "benchmark_public": lambda: benchmark.table(_read("marinenav/benchmark_public")),
+    "vtrace": lambda: corrections.table(_read("corrections/vtrace")),
+    "retrace": lambda: corrections.table(_read("corrections/retrace")),
+    "offline": lambda: offline.table(_read("marinenav/offline"), 50 * quality.LEVELS),
+    "speed": lambda: speed.markdown(_read("benchmarks/results/speed")),
+    "peers": lambda: peers.markdown(_read("benchmarks/results/peers")),
+    "soak": lambda: soak.markdown(_read("benchmarks/results/soak")),
+    "recurrent": lambda: recurrent.markdown(_read("benchmarks/results/recurrent")),
+}
+
+
+def rewritten(page: str) -> str:
+    """A page with its marked tables made anew.
+
+    Raises:
+        KeyError: for the name of a table that :data:`TABLES` lacks.
+    """
+    return MARKED.sub(lambda found: f"<!-- table: {found[1]} -->\n{TABLES[found[1]]()}<!-- end -->", page)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Command line; the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing")
+    options = parser.parse_args(arguments)
+    before = README.read_text()
+    after = rewritten(before)
+    if not options.check:
+        README.write_text(after)
+    elif before != after:
+        pairs = zip(MARKED.findall(before), MARKED.findall(after), strict=True)
+        stale = ", ".join(old[0] for old, new in pairs if old != new)
+        print(f"not the tables of their result files: {stale}; python -m experiments.tables rewrites them")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
