@@ -18,13 +18,13 @@ COLUMNS = ("study", "seed", "frames", "return")
 
 
 def write(folder: Path, studies: list[str], seeds: list[int], out: Path) -> None:
-    """Evaluations during training of these studies into ``curves.csv``; the rows of others stay."""
+    """Evaluations during training of these seeds of these studies into ``curves.csv``; the rows of others stay."""
     path = out / "curves.csv"
-    new = {study: list(_rows(folder, study, seeds)) for study in studies}
-    rows = [row for part in new.values() for row in part]
+    rows = [row for study in studies for row in _rows(folder, study, seeds)]
+    new = {(row["study"], row["seed"]) for row in rows}
     if path.is_file():
         with open(path, newline="") as file:
-            rows = [row for row in csv.DictReader(file) if not new.get(row["study"])] + rows
+            rows = [row for row in csv.DictReader(file) if (row["study"], row["seed"]) not in new] + rows
     with open(path, "w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS)
         writer.writeheader()

@@ -2,6 +2,7 @@
 
     python -m experiments.reference_scores.scores --parallel 2                    # all
     python -m experiments.reference_scores.scores cartpole_ppo pendulum_sac       # some
+    python -m experiments.reference_scores.scores cartpole_qrdqn --seeds 3 4      # adds seeds, results keep the others
     python -m experiments.reference_scores.scores --judge-only                    # runs that are there
 
 A study is a file in ``conf/experiment/reference``, which holds every number. The last checkpoint of each seed (not the
@@ -105,8 +106,15 @@ def train(study: str, seeds: list[int], folder: Path) -> None:
         )
 
 
-def judge(study: str, seeds: list[int], folder: Path) -> dict[str, Any]:
-    """Final scores of the seeds that are there, and whether they reach the bar."""
+def judge(study: str, seeds: list[int], folder: Path, earlier: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Final scores of the seeds that are there, and whether they reach the bar.
+
+    Args:
+        study: a key of :data:`STUDIES`.
+        seeds: to judge.
+        folder: of the runs.
+        earlier: a result of this function. Its other seeds stay, if they trained for as many frames.
+    """
     import torch
 
     import rlstack
@@ -114,7 +122,9 @@ def judge(study: str, seeds: list[int], folder: Path) -> dict[str, Any]:
     from rlstack.runs.worlds import world_options
 
     torch.set_num_threads(1)
-    scores, seconds, frames = {}, {}, 0
+    scores: dict[int, float] = {}
+    seconds: dict[int, float] = {}
+    frames, machines = 0, {f"{machine()}, one thread"}
     for seed in seeds:
         run = folder / study / f"seed{seed}"
         if not complete(run):
@@ -126,6 +136,11 @@ def judge(study: str, seeds: list[int], folder: Path) -> dict[str, Any]:
         )
         scores[seed] = evaluation.summary()["eval/return"]
         seconds[seed] = logged(run, "time/cpu_seconds")[-1]["time/cpu_seconds"]
+    if earlier is not None and earlier["frames"] == frames:
+        for key in sorted(earlier["scores"].keys() - set(map(str, seeds))):
+            scores[int(key)], seconds[int(key)] = earlier["scores"][key], earlier["cpu_seconds"][key]
+            machines.update(earlier["machine"].split("; "))
+    scores, seconds = dict(sorted(scores.items())), dict(sorted(seconds.items()))
     values, wanted = list(scores.values()), STUDIES[study]
     return {
         **wanted._asdict(),
@@ -137,7 +152,7 @@ def judge(study: str, seeds: list[int], folder: Path) -> dict[str, Any]:
         "lowest": min(values),
         "passed": wanted.passed(values),
         "cpu_seconds": seconds,
-        "machine": f"{machine()}, one thread",
+        "machine": "; ".join(sorted(machines)),
     }
 
 
@@ -187,8 +202,10 @@ def main() -> None:
     out.mkdir(parents=True, exist_ok=True)
     for study in chosen:
         if any(complete(arguments.folder / study / f"seed{seed}") for seed in arguments.seeds):
-            result = judge(study, arguments.seeds, arguments.folder)
-            (out / f"{study}.json").write_text(json.dumps(result, indent=2) + "\n")
+            file = out / f"{study}.json"
+            earlier = json.loads(file.read_text()) if file.is_file() else None
+            result = judge(study, arguments.seeds, arguments.folder, earlier)
+            file.write_text(json.dumps(result, indent=2) + "\n")
             print(table({study: result}).splitlines()[-1], flush=True)
     write(arguments.folder, [study for study in chosen if (out / f"{study}.json").is_file()], arguments.seeds, out)
     draw(out / "curves.csv", measured(out), arguments.out / "curves.png")

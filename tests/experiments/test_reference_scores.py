@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from experiments.reference_scores import curves
+from experiments.reference_scores import curves, scores
 from experiments.reference_scores.scores import STUDIES, judge, table, train
 from rlstack.config import conf_dir
 
@@ -71,6 +73,31 @@ def test_curves_of_other_studies_stay(tmp_path: Path) -> None:
     ]
     curves.draw(tmp_path / "curves.csv", {"cartpole_ppo": RESULT}, tmp_path / "curves.png")
     assert (tmp_path / "curves.png").stat().st_size > 1000
+
+
+def test_curves_of_other_seeds_stay(tmp_path: Path) -> None:
+    _metrics(tmp_path / "first", "cartpole_ppo", 0, [20.0])
+    _metrics(tmp_path / "second", "cartpole_ppo", 1, [30.0])
+    curves.write(tmp_path / "first", ["cartpole_ppo"], [0], tmp_path)
+    curves.write(tmp_path / "second", ["cartpole_ppo"], [1], tmp_path)
+    with open(tmp_path / "curves.csv", newline="") as file:
+        assert [(row["seed"], row["return"]) for row in csv.DictReader(file)] == [("0", "20.0"), ("1", "30.0")]
+
+
+@pytest.mark.parametrize(("frames", "kept"), [(512, {0: 7.0}), (1024, {})])
+def test_seeds_of_an_earlier_result_stay_if_they_trained_as_long(
+    frames: int, kept: dict[int, float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = SimpleNamespace(config={"env": {"name": "gymnasium"}}, frames=512, agent=Mock())
+    monkeypatch.setattr("rlstack.load", lambda run: loaded)
+    monkeypatch.setattr("rlstack.evaluation.evaluator.evaluate", lambda *_: Mock(summary=lambda: {"eval/return": 9.0}))
+    monkeypatch.setattr("rlstack.runs.worlds.world_options", lambda env: {})
+    monkeypatch.setattr(scores, "complete", lambda run: True)
+    monkeypatch.setattr(scores, "logged", lambda run, metric: [{metric: 3.0}])
+    earlier = {"frames": frames, "scores": {"0": 7.0, "1": 8.0}, "cpu_seconds": {"0": 1.0, "1": 2.0}, "machine": "old"}
+    result = judge("cartpole_ppo", [1], tmp_path, earlier)
+    assert result["scores"] == {**kept, 1: 9.0}
+    assert ("old" in result["machine"].split("; ")) == bool(kept)
 
 
 @pytest.mark.slow
