@@ -1,0 +1,126 @@
+"""Behaviour cloning, TD3+BC, IQL and CQL from the replay buffer of a half-trained SAC on Pendulum.
+
+    python -m experiments.recorded.curves
+
+SAC stops after 3,000 frames; the transitions in its replay buffer are the data of every run. The agents have the
+options of their yaml files but for small networks. Results beside this file: ``curves.csv`` (greedy return of each
+evaluation), ``curves.json`` (returns of the last one with their intervals) and ``curves.png``.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+
+import rlstack
+from experiments.runs import add_options, complete, cost, logged
+from rlstack.evaluation.statistics import bootstrap_interval
+from rlstack.training.environment import machine
+
+HERE = Path(__file__).parent
+AGENTS = {"bc": "behaviour cloning", "td3_bc": "TD3+BC", "iql": "IQL", "cql": "CQL"}
+TEACHER_FRAMES, UPDATES, POINTS = 3_000, 4_000, 10
+"""Frames of SAC, updates of each agent, and evaluations of a run."""
+BATCH, EPISODES = 128, 20
+COMMON = [
+    *("env=gymnasium", "env.id=Pendulum-v1", "env.num_envs=1", "logger=csv", "threads=1", "device=cpu"),
+    *(f"agent.batch_size={BATCH}", "agent.hidden=[64,64]", f"eval.episodes={EPISODES}", "checkpoint.every=1.0e9"),
+]
+
+Rows = list[dict[str, Any]]
+"""``agent``, ``seed``, ``updates`` and ``return``, a row for each evaluation."""
+
+
+def teacher(folder: Path) -> Path:
+    """The run of SAC, with its replay buffer."""
+    rates = [f"agent.{name}=1e-3" for name in ("lr_actor", "lr_critic", "lr_alpha")]
+    return _trained(folder / "teacher", "agent=sac", f"total_frames={TEACHER_FRAMES}", *rates, *COMMON)
+
+
+def learner(agent: str, seed: int, data: Path, folder: Path, overrides: list[str]) -> Path:
+    """The run of an agent that learns from the teacher's replay buffer."""
+    given = [f"agent={agent}", f"seed={seed}", f"data={data}", f"total_frames={BATCH * UPDATES}"]
+    given += [*COMMON, f"eval.every={BATCH * UPDATES // POINTS}", "checkpoint.replay=false", *overrides]
+    return _trained(folder / agent / f"seed{seed}", *given)
+
+
+def _trained(run: Path, *words: str) -> Path:
+    if not complete(run):
+        rlstack.train(*words, f"run_dir={run}", quiet=True)
+    return run
+
+
+def curve(agent: str, seed: int, run: Path) -> Rows:
+    """The evaluations of a run."""
+    found = [(int(row["frames"]) // BATCH, row["eval/return"]) for row in logged(run, "eval/return")]
+    return [{"agent": agent, "seed": seed, "updates": updates, "return": value} for updates, value in found]
+
+
+def summary(rows: Rows, minutes: dict[str, list[float]], taught: float) -> dict[str, Any]:
+    """Of each agent: returns at the end by seed, their mean and its interval, CPU-minutes of a run."""
+    agents = {}
+    for agent in dict.fromkeys(row["agent"] for row in rows):
+        last = {row["seed"]: row["return"] for row in rows if row["agent"] == agent}
+        ends = list(last.values())
+        agents[agent] = {"returns": last, "mean": float(np.mean(ends)), "interval": list(bootstrap_interval(ends))}
+        agents[agent]["cpu_minutes"] = float(np.mean(minutes[agent]))
+    return {"machine": f"{machine()}, one thread", "teacher": taught, "agents": agents}
+
+
+def draw(rows: Rows, taught: float, picture: Path) -> None:
+    """The mean over the seeds and their range, for each agent."""
+    figure, axis = plt.subplots(figsize=(6, 3.8), constrained_layout=True)
+    for agent in dict.fromkeys(row["agent"] for row in rows):
+        curves: dict[int, list[float]] = {}
+        for row in rows:
+            if row["agent"] == agent:
+                curves.setdefault(row["updates"], []).append(row["return"])
+        values = list(curves.values())
+        (line,) = axis.plot(list(curves), [np.mean(found) for found in values], label=AGENTS[agent])
+        low, high = ([pick(found) for found in values] for pick in (min, max))
+        axis.fill_between(list(curves), low, high, color=line.get_color(), alpha=0.15)
+    axis.axhline(taught, color="grey", linestyle=":", label="SAC, stopped early")
+    axis.set(xlabel="updates", ylabel="greedy return")
+    axis.grid(alpha=0.3)
+    axis.legend()
+    figure.savefig(picture, dpi=110)
+    plt.close(figure)
+
+
+def main() -> None:
+    """Command line."""
+    parser = ArgumentParser(description=__doc__.splitlines()[0])
+    add_options(parser, Path("runs/recorded"), HERE)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    folder: Path = arguments.folder.resolve()
+    data = teacher(folder)
+    taught = logged(data, "eval/return")[-1]["eval/return"]
+    rows: Rows = []
+    minutes: dict[str, list[float]] = {}
+    for seed in arguments.seeds:
+        for agent in AGENTS:
+            run = learner(agent, seed, data, folder, arguments.overrides)
+            rows += curve(agent, seed, run)
+            minutes.setdefault(agent, []).append(cost(run)["cpu_minutes"])
+            print(f"seed {seed}: {agent}: {rows[-1]['return']:.0f}", flush=True)
+    with open(arguments.out / "curves.csv", "w", newline="") as file:
+        writer = csv.DictWriter(file, ("agent", "seed", "updates", "return"))
+        writer.writeheader()
+        writer.writerows(rows)
+    (arguments.out / "curves.json").write_text(json.dumps(summary(rows, minutes, taught), indent=2) + "\n")
+    draw(rows, taught, arguments.out / "curves.png")
+
+
+if __name__ == "__main__":
+    main()
