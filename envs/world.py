@@ -30,7 +30,8 @@ MOST_STEPS = 1_000_000_000
 """The most steps of an episode; counters of steps are whole numbers in floating-point statistics."""
 
 Act = Callable[[Any, Tensor | None], dict[str, Tensor]]
-"""A policy on plain tensors: of an observation and an action mask (None without one) ``action`` and further entries."""
+"""A policy on plain tensors: of an observation and an action mask (None without one) ``action`` and further entries,
+in memory of their own."""
 
 
 # -- two sides that play against each other ------------------------------------------------------------------------
@@ -217,9 +218,9 @@ class WorldHooks:
         """
         raise NotImplementedError(f"{type(self).__name__} takes actions alone")
 
-    collect: Callable[[Act, int], tuple[TensorDict, TensorDict]] | None = None
-    """Takes T steps with a policy: a batch ``[W, T]`` and the next root; None unless the world makes many steps
-    faster than one after another. The collector, on the CPU."""
+    collect: Callable[[Act, int], TensorDict] | None = None
+    """Takes T steps with a policy from where the worlds stand, for a batch ``[W, T]``; None unless the world makes many
+    steps faster than one after another. The collector, on the CPU."""
 
     def recorder(self, worlds: Sequence[int], titles: Sequence[str] | None = None) -> EpisodeRecorder[Any, Any] | None:
         """Collects recordings of these worlds, which draw themselves; None for a world that has no recordings.

@@ -30,6 +30,8 @@ class Batch:
     Attributes:
         done: bool ``[W]``, which environments have ended and not been reset.
         numbers: reward, return and length, ``[3, W, 1]``.
+        seen: observation and mask (None without one) ``[W, ...]`` in the arrays' own memory, on the CPU: every step
+            overwrites them.
         steps: environment steps taken.
     """
 
@@ -43,6 +45,8 @@ class Batch:
         self._size, self._device, self._on_cpu = torch.Size([count]), device, device.type == "cpu"
         self._leaves = [torch.from_numpy(array) for array in arrays.observations]
         self._mask = None if arrays.mask is None else torch.from_numpy(arrays.mask)
+        observation = self._nested(self._leaves, lambda part: _made(part, self._size))
+        self.seen: tuple[Any, Tensor | None] = (observation, self._mask)
         self._flag_tensor, self._number_tensor = torch.from_numpy(arrays.flags), torch.from_numpy(self.numbers)
 
     def begin(self, rows: list[int]) -> None:
@@ -121,9 +125,6 @@ class Columns:
         self.numbers = np.empty((3, count, steps, 1), batch.numbers.dtype)
         self.flags = np.empty((3, count, steps, 1), bool)
         self.mask = None if arrays.mask is None else np.empty((count, steps, arrays.mask.shape[1]), bool)
-        # Views of the same memory: what a policy sees of a step needs no copy of its own.
-        self._tensors = [torch.from_numpy(leaf) for leaf in self.leaves]
-        self._mask_tensor = None if self.mask is None else torch.from_numpy(self.mask)
 
     def write(self, t: int) -> None:
         """Takes in the batch as it stands at a step."""
@@ -144,24 +145,19 @@ class Columns:
             if self.mask is not None and other.mask is not None:
                 self.mask[:, here] = other.mask[:, before]
 
-    def seen(self, t: int) -> tuple[Any, Tensor | None]:
-        """Observation and mask of a step, ``[W, ...]``."""
-        observation = self._nested([leaf[:, t] for leaf in self._tensors], lambda part: _made(part, self._size[:1]))
-        return observation, None if self._mask_tensor is None else self._mask_tensor[:, t]
-
     def entries(self, rewards: bool) -> dict[str, Any]:
         """All steps as entries ``[W, steps, ...]`` of a tensordict."""
-        reward, total, length = torch.from_numpy(self.numbers)
-        done, terminated, truncated = torch.from_numpy(self.flags)
+        reward, total, length = map(torch.from_numpy, self.numbers)
+        done, terminated, truncated = map(torch.from_numpy, self.flags)
         entries = {
-            "observation": self._nested(self._tensors, lambda part: _made(part, self._size)),
+            "observation": self._nested([*map(torch.from_numpy, self.leaves)], lambda part: _made(part, self._size)),
             "episode": _made({"return": total, "length": length}, self._size),
             **{"done": done, "terminated": terminated, "truncated": truncated},
         }
         if rewards:
             entries["reward"] = reward
-        if self._mask_tensor is not None:
-            entries["action_mask"] = self._mask_tensor
+        if self.mask is not None:
+            entries["action_mask"] = torch.from_numpy(self.mask)
         return entries
 
 
@@ -189,7 +185,7 @@ def collect(
         if restarted:
             here.write(t)
             begun.append(t)
-        acted.append(act(*(here.seen(t) if restarted else following.seen(t - 1))))
+        acted.append(act(*batch.seen))
         advance(acted[-1]["action"].numpy())
         following.write(t)
         restarted = restart()

@@ -189,23 +189,22 @@ class Gymnasium(World):
         batch.account(running)
 
     def _restart_ended(self) -> bool:
-        ended = bool(self._batch.done.any())
+        ended = bool(np.count_nonzero(self._batch.done))  # a quarter of the time of any() for a few
         if ended:
             self._restart_rows(np.flatnonzero(self._batch.done).tolist())
         return ended
 
-    def collect(self, act: Act, steps: int) -> tuple[TensorDict, TensorDict]:
+    def collect(self, act: Act, steps: int) -> TensorDict:
         """``steps`` steps under a policy from where the environments stand, on the CPU.
 
         Args:
-            act: observation and action mask (None without one) to a dict with ``action`` and further entries.
+            act: observation and action mask (None without one) to a dict with ``action`` and further entries, in memory
+                of their own: the next step overwrites what it was shown.
 
         Returns what stepping one by one and stacking would give ``[W, steps]``, at a fraction of its cost for a few
-        quick environments, and the root that follows.
+        quick environments.
         """
-        batch = self._batch
-        sequences = collect(batch, self._codec.observations, act, steps, self._take, self._restart_ended)
-        return sequences, batch.root_after_reset()
+        return collect(self._batch, self._codec.observations, act, steps, self._take, self._restart_ended)
 
     def step_and_maybe_reset(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
         """One step; environments that have ended start anew. If none has, the next root shares the step's tensors."""
@@ -215,11 +214,7 @@ class Gymnasium(World):
             hand_on(left, following)
         tensordict.set("next", following)
         batch = self._batch
-        if not batch.done.any():
-            root = batch.root_from(following)
-        else:
-            self._restart_rows(np.flatnonzero(batch.done).tolist())
-            root = batch.root_after_reset()
+        root = batch.root_after_reset() if self._restart_ended() else batch.root_from(following)
         if left is not None:
             hand_on(following, root, forget=True)
         return tensordict, root

@@ -54,8 +54,7 @@ class LeanCollector(Collector):
         carrier, env = self._carrier, self.env
         with set_exploration_type(self.exploration_type):
             if self._in_one_go:
-                batch, self._carrier = env.collect(policy.entries, self.frames_per_batch)
-                return batch
+                return env.collect(policy.entries, self.frames_per_batch)
             steps = []
             for _ in range(self.frames_per_batch):
                 done, carrier = env.step_and_maybe_reset(policy(carrier))
