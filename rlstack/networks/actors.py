@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from rlstack.config.agents import Activation, Squash
 
-from .encoders import Observation, mlp
+from .encoders import Observation, apply_linear, mlp
 
 LOG_STD_RANGE = (-20.0, 2.0)
 
@@ -51,7 +51,7 @@ class DeterministicActor(nn.Module):
 
     def raw(self, observation: Observation) -> Tensor:
         """The outputs ``[..., D]`` before squashing, unbounded."""
-        return self.output(self.trunk(self.encoder(observation)))
+        return apply_linear(self.output, self.trunk.forward(self.encoder.forward(observation)))
 
     def squashed(self, raw: Tensor) -> Tensor:
         """Raw outputs as actions."""
@@ -83,5 +83,5 @@ class GaussianActor(nn.Module):
 
     def forward(self, observation: Observation) -> tuple[Tensor, Tensor]:
         """Mean and log std ``[..., D]``, the latter clamped to [-20, 2]."""
-        x = self.trunk(self.encoder(observation))
-        return self.mean(x), self.log_std(x).clamp(*LOG_STD_RANGE)
+        x = self.trunk.forward(self.encoder.forward(observation))
+        return apply_linear(self.mean, x), apply_linear(self.log_std, x).clamp(*LOG_STD_RANGE)

@@ -37,18 +37,24 @@ class Layers(nn.Sequential):
     def forward(self, input: Tensor) -> Tensor:
         for layer in self._modules.values():
             if type(layer) is nn.Linear:
-                # A tenth of a small network's time went into looking for attributes; TorchRL holds targets as buffers.
-                held = layer._parameters
-                weight = held.get("weight")
-                if weight is None:
-                    input = functional.linear(input, layer.weight, layer.bias)
-                else:
-                    input = functional.linear(input, weight, held["bias"])
+                input = apply_linear(layer, input)
             elif type(layer) is nn.ReLU:
                 input = input.relu_()
             else:
                 input = layer.forward(input)
         return input
+
+
+def apply_linear(layer: nn.Module, input: Tensor) -> Tensor:
+    """The output of an ``nn.Linear``.
+
+    A module looks for its attributes in three places: for weight and bias that takes as long as a small product.
+    """
+    held = layer._parameters
+    weight = held.get("weight")
+    if weight is None:  # TorchRL holds targets as buffers
+        return functional.linear(input, layer.weight, layer.bias)  # type: ignore[arg-type]
+    return functional.linear(input, weight, held["bias"])
 
 
 def mlp(

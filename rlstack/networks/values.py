@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from rlstack.config.agents import Activation
 
-from .encoders import Observation, mlp
+from .encoders import Layers, Observation, apply_linear, mlp
 
 
 class StateNetwork(nn.Module):
@@ -42,13 +41,14 @@ class StateNetwork(nn.Module):
 
     def forward(self, observation: Observation) -> Tensor:
         """``[..., N]``."""
-        # Module calls around each part would cost as much as a small network itself.
-        return self.head(self.encoder.forward(observation))
+        # Calls of modules around each part, and parts as attributes, would cost as much as a small network itself.
+        parts: dict[str, Any] = self._modules
+        return self.head(parts["encoder"].forward(observation))
 
     def head(self, features: Tensor) -> Tensor:
         """``[..., N]`` for an observation that is encoded already."""
-        output = self.output
-        return functional.linear(self.trunk.forward(features), output.weight, output.bias)
+        parts: dict[str, Any] = self._modules
+        return apply_linear(parts["output"], parts["trunk"].forward(features))
 
 
 class DuelingNetwork(nn.Module):
@@ -76,17 +76,15 @@ class DuelingNetwork(nn.Module):
         self.encoder = encoder
         self.actions, self.atoms = actions, atoms
         width = atoms or 1
-        self.value = nn.Sequential(
-            mlp((features, *hidden), activation=activation, linear=linear), linear(hidden[-1], width)
-        )
-        self.advantage = nn.Sequential(
+        self.value = Layers(mlp((features, *hidden), activation=activation, linear=linear), linear(hidden[-1], width))
+        self.advantage = Layers(
             mlp((features, *hidden), activation=activation, linear=linear), linear(hidden[-1], actions * width)
         )
 
     def forward(self, observation: Observation) -> Tensor:
         """``[..., N]``, or ``[..., N, K]`` with atoms."""
         x = self.encoder(observation)
-        value, advantage = self.value(x), self.advantage(x)
+        value, advantage = self.value.forward(x), self.advantage.forward(x)
         if self.atoms is None:
             return value + advantage - advantage.mean(-1, keepdim=True)
         advantage = advantage.unflatten(-1, (self.actions, self.atoms))
@@ -128,7 +126,7 @@ class ActionValue(nn.Module):
         """``[..., K]``."""
         x = self.encoder(observation)
         if self.action_encoder is None:
-            return self.output(self.trunk(torch.cat((x, action), -1)))
+            return apply_linear(self.output, self.trunk.forward(torch.cat((x, action), -1)))
         x = self.trunk[: self._first_layer](x) * self.action_encoder(action)
         return self.output(self.trunk[self._first_layer :](x))
 
