@@ -51,7 +51,7 @@ def configured(*overrides: str, small: Mapping[str, Any] | None = None) -> dict[
     """The configuration of a run, with ``small`` for those of the agent's options that it has."""
     known = compose_config("train", overrides).agent
     small = dict(small or {})
-    if known.get("memory") == "interleaved":
+    if known.get("algorithm") == "rainbow_published":
         del small["steps_per_batch"]  # it takes steps one by one
     of_agent = [f"agent.{key}={value}" for key, value in small.items() if key in known]
     return to_plain(compose_config("train", [*overrides, *of_agent, "logger=csv"]))

@@ -11,10 +11,13 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from rlstack.adapters.interleaved import InterleavedReplay
 from rlstack.agents.interface import Interface
 from rlstack.agents.optimizer import Info
 from rlstack.agents.ppo import PPO
+from rlstack.agents.rainbow import Rainbow
 from rlstack.agents.sac import SAC
+from rlstack.config import ConfigError
 from rlstack.data.normalizers import RunningMoments
 
 
@@ -55,3 +58,29 @@ class PublishedSAC(SAC):
 
     def loss_options(self) -> dict[str, Any]:
         return {**super().loss_options(), "correction": "tanh"}
+
+
+class PublishedRainbow(Rainbow):
+    """Rainbow as MarineNav has it: its memory is one sequence in which the robots alternate."""
+
+    def make_replay(self, steps: int = 1) -> InterleavedReplay:
+        c = self.config
+        if self.interface.masked:
+            raise ConfigError("agent.algorithm: rainbow_published keeps no action masks, as the env has; give rainbow")
+        if c.steps_per_batch != 1:
+            raise ConfigError("agent.steps_per_batch: rainbow_published takes steps one by one, give 1")
+        if c.replay.storage != "LazyTensorStorage":
+            raise ConfigError("agent.replay.storage: rainbow_published has no memory in files, give LazyTensorStorage")
+        if c.replay_device is not None:
+            raise ConfigError("agent.replay_device: the memory of rainbow_published lives with the learner, give null")
+        return InterleavedReplay(c.buffer_size, c.batch_size, self.device, c.n_step, c.gamma, c.priority_exponent)
+
+    def remember(self, sequences: TensorDictBase) -> None:
+        self.replay.extend_interleaved(self._own(sequences))
+
+    def study(self, recorded: TensorDictBase, seen: bool = False) -> None:
+        raise ConfigError("data: rainbow_published learns from steps of all robots in turn, not from data; use rainbow")
+
+    def sample(self) -> TensorDictBase:
+        self.replay.beta = self.scheduled["importance_exponent"]
+        return self.replay.sample()

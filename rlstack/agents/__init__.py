@@ -36,6 +36,7 @@ _AGENTS: dict[str, str] = {
     "legacy": "rlstack.agents.legacy:Legacy",
     "ppo_published": "rlstack.adapters.published:PublishedPPO",
     "sac_published": "rlstack.adapters.published:PublishedSAC",
+    "rainbow_published": "rlstack.adapters.published:PublishedRainbow",
 }
 
 

@@ -1,7 +1,7 @@
 """Rainbow (Hessel et al. 2018): double, dueling, noisy, n-step, prioritised, on categorical return distributions (C51).
 
-``agent=rainbow`` is our recipe, ``agent=rainbow_published`` that of MarineNav's Rainbow with its quirks (robots
-interleaved in one memory, noise drawn once, returns clamped to [-1, 1]), whose recorded updates the tests repeat.
+``agent=rainbow`` is our recipe, ``agent=rainbow_published`` that of MarineNav's Rainbow with its quirks (one memory in
+which robots alternate, noise drawn once, returns clamped to [-1, 1]), whose recorded updates the tests repeat.
 """
 
 from __future__ import annotations
@@ -16,9 +16,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 from torchrl.modules import NoisyLinear
 
-from rlstack.config import ConfigError
 from rlstack.config.agents import RainbowConfig
-from rlstack.data.interleaved import InterleavedReplay
 from rlstack.losses import C51Loss
 from rlstack.networks.values import DuelingNetwork
 
@@ -42,14 +40,6 @@ class Rainbow(ValueBased):
         self.loss = C51Loss(self.network, atoms, c.gamma)
         self.add_target("network", self.loss.target_network, c.target_tau)
         self.optimizer = self.add_optimizer("lr", self.network, max_grad_norm=c.max_grad_norm, eps=c.adam_eps)
-
-    def make_replay(self, steps: int = 1) -> Any:
-        c = self.config
-        if c.memory == "prioritized":
-            return super().make_replay(steps)
-        if self.interface.masked:
-            raise ConfigError("agent.memory=interleaved keeps no action masks, which the env has: use prioritized")
-        return InterleavedReplay(c.buffer_size, c.batch_size, self.device, c.n_step, c.gamma, c.priority_exponent)
 
     # -- acting --------------------------------------------------------------------------------------------------
 
@@ -76,18 +66,6 @@ class Rainbow(ValueBased):
             self.network.train()
 
     # -- learning ------------------------------------------------------------------------------------------------
-
-    def remember(self, sequences: TensorDictBase) -> None:
-        if self.config.memory == "interleaved":
-            self.replay.extend_interleaved(self._own(sequences))
-        else:
-            super().remember(sequences)
-
-    def sample(self) -> TensorDictBase:
-        if self.config.memory == "prioritized":
-            return super().sample()
-        self.replay.beta = self.scheduled["importance_exponent"]
-        return self.replay.sample()
 
     def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
         self.resample()

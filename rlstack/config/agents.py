@@ -449,8 +449,6 @@ class RainbowConfig(ValueBasedConfig):
 
     # memory and cadence
     replay: ReplayConfig = field(default_factory=lambda: ReplayConfig(sampler="prioritized"))
-    memory: Literal["prioritized", "interleaved"] = "prioritized"  # prioritized | interleaved (all agents in one
-    #   sequence, as published)
     priority_exponent: Annotated[float, Interval(low=0, high=10)] = 0.5
 
     # optimisation
@@ -463,14 +461,8 @@ class RainbowConfig(ValueBasedConfig):
         super().__post_init__()
         if self.value_min >= self.value_max:
             raise ValueError("value_min must be below value_max")
-        if self.memory == "interleaved" and self.steps_per_batch != 1:
-            raise ValueError("memory=interleaved takes steps one by one: steps_per_batch must be 1")
         if self.replay.sampler == "uniform":
             raise ValueError("rainbow draws by priority; priority_exponent=0 draws uniformly")
-        if self.memory == "interleaved" and self.replay.storage != "LazyTensorStorage":
-            raise ValueError("memory=interleaved lives in memory: replay.storage must be LazyTensorStorage")
-        if self.memory == "interleaved" and self.replay_device is not None:
-            raise ValueError("memory=interleaved lives with the learner: replay_device must be null")
 
 
 @dataclass
@@ -780,6 +772,7 @@ CONFIGS: dict[str, type[Any]] = {
     "legacy": LegacyConfig,
     "ppo_published": PPOConfig,
     "sac_published": SACConfig,
+    "rainbow_published": RainbowConfig,
 }
 """Of the algorithms that are shipped; those of a user's own agents stand in their classes."""
 

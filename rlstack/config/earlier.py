@@ -11,9 +11,10 @@ _PPO = {"short_minibatch": (False, True), "report_over": ("last", "all"), "unbia
 _OF_PUBLISHED: dict[str, dict[str, tuple[Any, Any]]] = {
     **{"ppo": _PPO, "a2c": {"unbiased_statistics": (False, True)}},
     **{name: {"correction": ("exact", "tanh")} for name in ("sac", "tqc")},
+    "rainbow": {"memory": ("prioritized", "interleaved")},
 }
 """Former options by algorithm: the value it now always has, and that of its published variant."""
-_VARIANTS = {"ppo": "ppo_published", "sac": "sac_published"}
+_VARIANTS = {name: f"{name}_published" for name in ("ppo", "sac", "rainbow")}
 
 
 def renewed(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from tests.training.test_every_resume import AGENTS, configured, killed, resumed
 FORMER: dict[str, dict[str, Any]] = {
     "ppo_published": {"short_minibatch": True, "report_over": "all", "unbiased_statistics": True},
     "sac_published": {"correction": "tanh"},
+    "rainbow_published": {"memory": "interleaved"},
 }
 """What the published variants had in their configurations, those of their algorithms."""
 USUAL: dict[str, dict[str, Any]] = {
@@ -24,6 +25,7 @@ USUAL: dict[str, dict[str, Any]] = {
     "a2c": {"unbiased_statistics": False},
     "sac": {"correction": "exact"},
     "tqc": {"correction": "exact"},
+    "rainbow": {"memory": "prioritized"},
 }
 
 

@@ -31,6 +31,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "pqn": {**_NETWORKS, "minibatch_size": 16, "epochs": 2},
     "dqn": _OFF_POLICY,
     "rainbow": {**_OFF_POLICY, "num_atoms": 11},
+    "rainbow_published": {**_OFF_POLICY, "num_atoms": 11},
     "qrdqn": {**_OFF_POLICY, "num_quantiles": 8},
     "iqn": _OFF_POLICY,
     "ddpg": _OFF_POLICY,

@@ -98,8 +98,8 @@ def test_an_agent_restored_from_memory_shares_nothing(name: str, discrete: bool)
 
 
 def test_the_published_memory_goes_on_too() -> None:
-    env, own = plain(discrete=True), {"memory": "interleaved", "steps_per_batch": 1, "resample_noise": False}
-    agent, other = (small(env, name="rainbow", **own) for _ in range(2))
+    env = plain(discrete=True)
+    agent, other = (small(env, name="rainbow_published") for _ in range(2))
     parts = [env.experience(agent, 3, 1) for _ in range(40)]
     for k, part in enumerate(parts[:30]):
         agent.learn(part, 3 * (k + 1))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tensordict import TensorDict
 from torchrl.data import Bounded, Categorical, Composite, MultiCategorical, TensorSpec, Unbounded
 
 import envs
@@ -82,8 +83,14 @@ def test_inputs_are_not_scaled_twice() -> None:
 
 def test_the_published_memory_keeps_no_masks() -> None:
     env: Any = Decisions(Unbounded(3), ACTIONS["discrete"], masked=True)
-    with pytest.raises(ConfigError, match=r"agent\.memory=interleaved keeps no action masks"):
-        make_agent("rainbow", env, memory="interleaved", steps_per_batch=1)
+    with pytest.raises(ConfigError, match=r"^agent\.algorithm: rainbow_published keeps no action masks"):
+        make_agent("rainbow_published", env)
+
+
+def test_the_published_memory_takes_no_recorded_data() -> None:
+    env: Any = Decisions(Unbounded(3), ACTIONS["discrete"])
+    with pytest.raises(ConfigError, match=r"^data: rainbow_published learns from steps of all robots in turn"):
+        make_agent("rainbow_published", env, buffer_size=100).study(TensorDict())
 
 
 SHIPPED = sorted(path.stem for path in (conf_dir() / "agent").glob("*.yaml"))
@@ -113,11 +120,12 @@ def test_every_shipped_configuration_builds_in_every_fitting_world(name: str) ->
         ("ppo", {"clip": 0.0}, r"agent\.clip: 0.0 is outside"),
         ("dqn", {"batch_size": 64, "accumulate": 3}, "accumulate 3 does not divide batch_size 64"),
         ("rainbow", {"value_min": 5.0, "value_max": 5.0}, "value_min must be below value_max"),
-        ("rainbow", {"memory": "interleaved"}, "steps_per_batch must be 1"),
+        ("rainbow_published", {"steps_per_batch": 4}, r"^agent\.steps_per_batch: .* takes steps one by one, give 1"),
+        ("rainbow_published", {"replay_device": "cpu"}, r"^agent\.replay_device: .* lives with the learner, give null"),
         (
-            "rainbow",
-            {"memory": "interleaved", "steps_per_batch": 1, "replay_device": "cpu"},
-            "memory=interleaved lives with the learner: replay_device must be null",
+            "rainbow_published",
+            {"replay": {"storage": "LazyMemmapStorage"}},
+            r"^agent\.replay\.storage: rainbow_published has no memory in files, give LazyTensorStorage",
         ),
         ("dqn", {"replay_device": "gpu"}, "agent.replay_device: 'gpu' cannot be used .*; allowed: null, cpu, cuda"),
         ("rainbow", {"replay_device": "cuda:99"}, "agent.replay_device: 'cuda:99' cannot be used"),
@@ -152,7 +160,7 @@ def test_every_shipped_configuration_builds_in_every_fitting_world(name: str) ->
     ],
 )
 def test_mistakes_in_the_configuration_are_one_line(name: str, overrides: dict[str, Any], message: str) -> None:
-    env: Any = Decisions(Unbounded(3), ACTIONS[TAKES[name][-1]])
+    env: Any = Decisions(Unbounded(3), ACTIONS[TAKES[name.removesuffix("_published")][-1]])
     with pytest.raises(ConfigError, match=message) as error:
         make_agent(name, env, **overrides)
     assert "\n" not in str(error.value)

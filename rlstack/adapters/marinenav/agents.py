@@ -28,7 +28,7 @@ from rlstack.adapters.marinenav.weights import (
     published_state,
     widths,
 )
-from rlstack.adapters.published import PublishedSAC
+from rlstack.adapters.published import PublishedRainbow, PublishedSAC
 from rlstack.agents import Agent, Interface, make_agent
 from rlstack.agents.acqn import ACQN
 from rlstack.agents.ddpg import DDPG
@@ -51,7 +51,7 @@ _CLASSES = {
 }
 CONFIGURATIONS = {kind: f"{found.__name__.lower()}_published" for kind, found in _CLASSES.items()}
 """The agent type's file in ``conf/agent``."""
-_VARIANTS: dict[str, type[Agent]] = {"SAC": PublishedSAC}
+_VARIANTS: dict[str, type[Agent]] = {"SAC": PublishedSAC, "Rainbow": PublishedRainbow}
 
 _FIXED = {
     "activation": "relu",

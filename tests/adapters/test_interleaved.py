@@ -12,7 +12,7 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from rlstack.data.interleaved import InterleavedReplay
+from rlstack.adapters.interleaved import InterleavedReplay
 
 CPU = torch.device("cpu")
 TOLERANCE = {"rtol": 0, "atol": 1e-9}
