@@ -79,6 +79,26 @@ class Sides:
     one_sided: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class Mirror:
+    """A reflection that the rules of a world do not notice.
+
+    A mirrored action in a mirrored state leads to the mirror image of what the action leads to, with the same reward,
+    where random numbers are as likely to fall one way as the other. Each function takes entries of any batch
+    dimensions ``[...]`` in the form of the world's specs, returns new ones and is its own inverse; agents are sent to
+    other processes with them, so they must be picklable.
+
+    Attributes:
+        observation: of an observation, what is seen of the mirrored state.
+        action: of an action, the mirrored one.
+        mask: of ``action_mask [..., n]``, which mirrored actions are allowed; None where masks stay as they are.
+    """
+
+    observation: Callable[[Any], Any]
+    action: Callable[[Any], Any]
+    mask: Callable[[Tensor], Tensor] | None = None
+
+
 # -- the contract --------------------------------------------------------------------------------------------------
 
 
@@ -204,6 +224,13 @@ class WorldHooks:
         actions ``[...]``. ``rlstack evaluate`` and ``rlstack watch`` with ``policy=<name>``.
         """
         return {}
+
+    def mirror(self) -> Mirror | str:
+        """A reflection that its rules do not notice, or in words why there is none.
+
+        Agents with ``symmetry: augment``, when they learn.
+        """
+        return "it declares no mirror"
 
     def sides(self) -> Sides | None:
         """The two sides that its agents are; None for a world in which nobody plays against anybody. Play."""

@@ -15,9 +15,10 @@ from envs.tensordicts import unchecked
 
 from ..pool import StartPool
 from ..waiting import chosen, looks_are_free
-from ..world import World
+from ..world import Mirror, World
 from .events import SampledDraws, begin
 from .features import TargetFeatures
+from .mirror import mirror
 from .observation import GROUPS, SIZE, observe
 from .recording import ArenaRecorder
 from .rules import STAGES, make_rules
@@ -242,6 +243,10 @@ class Arena(World):
         self._observation = state["observation"].to(self.device)
         self._episode = state["episode"].to(self.device)
         self._pool.load_state_dict(state["pool"], self.device)
+
+    def mirror(self) -> Mirror:
+        """See :func:`envs.arena.mirror.mirror`."""
+        return mirror(self.rules.style)
 
     def recorder(self, worlds: Sequence[int], titles: Sequence[str] | None = None) -> ArenaRecorder:
         """See :meth:`~envs.world.WorldHooks.recorder`."""

@@ -6,6 +6,7 @@ Rules, numbers and time limit are those of Gymnasium's CartPole-v1.
 from __future__ import annotations
 
 import math
+import operator
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torchrl.data import Categorical, Unbounded
 
 from envs.tensordicts import unchecked
 
-from ..world import MOST_STEPS, World, check_within
+from ..world import MOST_STEPS, Mirror, World, check_within
 
 GRAVITY, CART_MASS, POLE_MASS, HALF_POLE = 9.8, 1.0, 0.1, 0.5  # m/s^2, kg, kg, m
 FORCE, SECONDS = 10.0, 0.02  # N, s a step
@@ -34,6 +35,10 @@ def advance(state: Tensor, action: Tensor) -> Tensor:
     turning = (GRAVITY * sine - cosine * push) / (HALF_POLE * (4 / 3 - POLE_MASS / mass * cosine.square()))
     pushing = push - POLE_MASS * HALF_POLE / mass * turning * cosine
     return state + SECONDS * torch.stack((speed, pushing, turn, turning), -1)
+
+
+def _other(action: Tensor) -> Tensor:
+    return 1 - action
 
 
 class CartPole(World):
@@ -65,6 +70,10 @@ class CartPole(World):
         self.max_steps = max_steps
         state = Unbounded((num_worlds, 4), dtype=dtype, device=self.device)
         self.declare_specs({"observation": state}, Categorical(2, shape=(num_worlds,), device=self.device))
+
+    def mirror(self) -> Mirror:
+        """Left for right."""
+        return Mirror(operator.neg, _other)
 
     def _restart(self, worlds: Tensor | None) -> None:
         count = self.num_worlds if worlds is None else len(worlds)

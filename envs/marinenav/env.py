@@ -15,7 +15,8 @@ from torchrl.data import Bounded, Categorical, Composite, TensorSpec
 from ..keys import GROUP
 from ..pool import StartPool
 from ..waiting import chosen, put_where
-from ..world import MOST_STEPS, World, check_within, flag_spec
+from ..world import MOST_STEPS, Mirror, World, check_within, flag_spec
+from . import mirror
 from .compilation import compiled as compiled_for_speed
 from .episodes import load_episodes, load_worlds, validate_episode
 from .features import EncounterFeatures, nearest_obstacle
@@ -369,6 +370,12 @@ class MarineNav(World):
     def players(self) -> dict[str, Callable[[Any], Tensor]]:
         """``apf``, an artificial potential field, and ``orca``, reciprocal velocity obstacles; see ``players.py``."""
         return {name: partial(sail, choose, continuous=self.options.continuous) for name, choose in PLAYERS.items()}
+
+    def mirror(self) -> Mirror | str:
+        """Port for starboard, while the rules of the road, which know no such symmetry, cost nothing."""
+        if self._default_rules.colregs_penalty:
+            return "its rules of the road ask for turns to starboard alone; set env.colregs_penalty=0"
+        return mirror.CONTINUOUS if self.options.continuous else mirror.DISCRETE
 
     def recorder(self, worlds: Sequence[int], titles: Sequence[str] | None = None) -> MarineNavRecorder:
         """See :meth:`~envs.world.WorldHooks.recorder`."""

@@ -17,7 +17,7 @@ from envs.tensordicts import unchecked
 from ..keys import GROUP
 from ..pool import StartPool
 from ..waiting import chosen, looks_are_free, put_where
-from ..world import Sides, World, check_within
+from ..world import Mirror, Sides, World, check_within
 from . import rules
 from .actions import action_spec, controls
 from .features import DriverFeatures
@@ -32,6 +32,7 @@ from .match import (
     play,
     statistics,
 )
+from .mirror import mirror
 from .observation import size
 from .players import SIDES
 from .recording import RocketRecorder, RocketRecording, load_replay
@@ -174,6 +175,10 @@ class Rocket(World):
 
     def sides(self) -> Sides:
         return SIDES
+
+    def mirror(self) -> Mirror:
+        """See :func:`envs.rocket.mirror.mirror`."""
+        return mirror(self._options.observation, self._actions, self.starts.cars)
 
     def _restart(self, worlds: Tensor | None) -> None:
         if worlds is None:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torchrl.data import Composite, TensorSpec
 
 from ..recording import EpisodeRecorder
-from ..world import GROUP, Sides, World
+from ..world import GROUP, Mirror, Sides, World
 
 
 class Wrapper(World):
@@ -65,6 +65,9 @@ class Wrapper(World):
 
     def players(self) -> Mapping[str, Callable[[Any], Tensor]]:
         return self.inner.players()
+
+    def mirror(self) -> Mirror | str:
+        return self.inner.mirror()
 
     def sides(self) -> Sides | None:
         return self.inner.sides()

@@ -47,6 +47,9 @@ class FrameStack(Wrapper):
         self.observation_spec = spec
         self._stack = TensorDict({}, self.batch_size, self.device)
 
+    def mirror(self) -> str:
+        return "frame_stack: its mirror knows one frame only"
+
     # -- specs ---------------------------------------------------------------------------------------------------
 
     def _stacked_spec(self, spec: TensorSpec) -> TensorSpec:

@@ -44,6 +44,9 @@ class KeepObservation(Wrapper):
             spec[self._key] = Unbounded(**kind)
         self.observation_spec = spec
 
+    def mirror(self) -> str:
+        return "observation_keep: its mirror knows whole observations only"
+
     def _kept(self, observation: Tensor) -> Tensor:
         return observation.index_select(-1, self._keep)
 

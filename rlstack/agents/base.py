@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -28,6 +29,7 @@ from .compilation import CannotCompile, Compiler, trace_gradients
 from .interface import MASK, Interface
 from .optimizer import Optimizer
 from .own_networks import OwnNetworks
+from .symmetry import Mirroring
 
 _LEARNING = ("reward_scaler", "curiosity")
 """Networks that no policy needs."""
@@ -306,6 +308,25 @@ class Agent(ABC):
         if self.interface.group is not None:
             return kept(entries, sequences.get("active"))
         return entries.flatten(0, 1) if isinstance(entries, Tensor) else entries.reshape(-1)
+
+    @property
+    def augments(self) -> bool:
+        """It learns from mirror images, too."""
+        return bool(self.config.symmetry == "augment")
+
+    @cached_property
+    def mirroring(self) -> Mirroring:
+        """The mirror of its world.
+
+        Raises:
+            ConfigError: it has none.
+        """
+        return Mirroring(self.interface)
+
+    def check_learning(self) -> None:
+        """Raises a one-line :class:`ConfigError` if it could act in its world, but not learn there as it is told to."""
+        if self.augments:
+            _ = self.mirroring
 
     # -- what an algorithm fills in ------------------------------------------------------------------------------
 

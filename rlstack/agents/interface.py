@@ -14,7 +14,7 @@ from torchrl.data import Binary, Bounded, Categorical, Composite, MultiCategoric
 from torchrl.envs import EnvBase
 
 from envs.tensordicts import unchecked
-from envs.world import GROUP, hooks_of
+from envs.world import GROUP, Mirror, WorldHooks, hooks_of
 from rlstack.config import ConfigError
 from rlstack.networks.distributions import legal
 
@@ -35,6 +35,7 @@ class Interface:
         nearest: the world's own distance to the nearest obstacle, a function of the observation, if it has one.
         carries: the env hands on what a policy remembers, see :class:`envs.world.World`.
         agents: how many stand in the group of each world, absent ones included.
+        mirror: of the world, or why it has none.
     """
 
     group: str | None
@@ -46,6 +47,7 @@ class Interface:
     nearest: Callable[[Any], Tensor] | None = None
     carries: bool = False
     agents: int = 1
+    mirror: Mirror | str = "it declares no mirror"
 
     @classmethod
     def of(cls, env: EnvBase) -> Interface:
@@ -68,6 +70,7 @@ class Interface:
             hooks.nearest_obstacle,
             hooks is env and hooks.carries_memory,  # TorchRL's transforms do not hand it on
             1 if group is None else int(lead[-1]),
+            (hooks if hooks is env else WorldHooks()).mirror(),  # transforms may show it differently
         )
 
     def key(self, name: str) -> str | tuple[str, str]:

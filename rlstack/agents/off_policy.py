@@ -163,7 +163,9 @@ class OffPolicy(Agent):
             self.replay.update_priority(batch.get("index"), info["td_error"])
 
     def prepared(self, batch: TensorDictBase) -> TensorDictBase:
-        """Transitions as the losses take them: observations and rewards scaled."""
+        """Transitions as the losses take them: mirrored at random where wanted, observations and rewards scaled."""
+        if self.augments:
+            batch = self.mirroring.at_random(batch)
         if self.normalizer is None and self.reward_scaler is None:
             return batch
         batch, following = batch.copy(), batch.get("next").copy()

@@ -27,8 +27,9 @@ from .base import Agent, Policy, exploring
 from .central import CentralNetwork, Mates
 from .compilation import CannotCompile, Compiler
 from .curiosity import Curiosity
-from .interface import Interface
+from .interface import MASK, Interface
 from .optimizer import Info, Optimizer
+from .symmetry import with_images
 
 LOG_STD_RANGE = (-20.0, 5.0)
 """The range of log standard deviations: for actions in [-1, 1], and wide enough for those without bounds."""
@@ -65,8 +66,21 @@ class FromRollouts(Agent):
         """A scalar that is a mean over a batch ``[N]``, and what is told of it."""
 
     def for_step(self, batch: TensorDictBase) -> TensorDictBase:
-        """A batch ``[N]`` as one step takes it."""
-        return batch
+        """A batch ``[N]`` as one step takes it: with its mirror image where wanted, ``[2 N]``."""
+        return with_images(batch) if self.augments else batch
+
+    def image(self, sequences: TensorDictBase, action: Tensor) -> dict[str, Any]:
+        """Beside the entries ``[B, T]`` of a rollout, their mirror images where wanted: for :meth:`for_step`.
+
+        Args:
+            action: theirs, as the agent has it.
+        """
+        if not self.augments:
+            return {}
+        told = sequences.select("observation", MASK, strict=False).set("action", action)
+        image = self.mirroring.image(told)
+        image["observation"] = self.normalized(image["observation"])
+        return {"image": TensorDict(image, sequences.batch_size)}
 
     @abstractmethod
     def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
@@ -241,13 +255,14 @@ class OnPolicy(FromRollouts):
             values = self._values(observation, sequences)
         value, next_value = (full_precision(part) for part in values)
         taken = sequences.get("raw_action", None)
+        action = self.interface.from_env(sequences.get("action")) if taken is None else taken
         entries = {
             "observation": observation,
-            "action": self.interface.from_env(sequences.get("action")) if taken is None else taken,
+            "action": action,
             "log_prob": sequences.get("log_prob"),
             "value": value[..., 0],
         }
-        beside = {"action_mask": sequences.get("action_mask", None), "place": place}
+        beside = {"action_mask": sequences.get("action_mask", None), "place": place, **self.image(sequences, action)}
         batch = TensorDict(
             {**entries, **{name: entry for name, entry in beside.items() if entry is not None}}, sequences.batch_size
         )
@@ -331,6 +346,7 @@ class OnPolicy(FromRollouts):
 
     def for_step(self, batch: TensorDictBase) -> TensorDictBase:
         """A batch ``[N]`` as one step takes it: its advantages normalised over all of it, where each step does so."""
+        batch = super().for_step(batch)
         return self.with_normalized_advantages(batch) if self.normalizes_steps else batch
 
     def with_normalized_advantages(self, batch: TensorDictBase) -> TensorDictBase:

@@ -63,10 +63,12 @@ class PQN(Choosing, FromRollouts):
         following.set("observation", self.normalized(following.get("observation")))
         with self.optimizer.autocast():
             returns = self.loss.returns(sequences.empty().set("next", following))
+        action = self.interface.from_env(sequences.get("action"))
         entries = {
             "observation": self.normalized(sequences.get("observation")),
-            "action": self.interface.from_env(sequences.get("action")),
+            "action": action,
             "value_target": returns,
+            **self.image(sequences, action),
         }
         return self._kept(TensorDict(entries, sequences.batch_size), sequences)
 
@@ -81,7 +83,7 @@ class PQN(Choosing, FromRollouts):
         for _ in range(c.epochs if rows else 0):
             order = torch.randperm(len(batch), device=self.device)[:rows]
             for minibatch in batch[order].split(nearly_equal(rows, c.minibatch_size)):
-                loss, norm, info = self.optimizer.minimize(self.objective, minibatch)
+                loss, norm, info = self.optimizer.minimize(self.objective, self.for_step(minibatch))
                 self.updates += 1
                 metrics = {"loss/critic": loss, "grad/critic": norm}
                 metrics |= {"value/predicted": info["value"], "value/target": info["target"]}

@@ -96,6 +96,10 @@ class Split(Agent):
     def check(cls, interface: Interface) -> None:
         """Accepts every env: the algorithm of each part checks its own."""
 
+    def check_learning(self) -> None:
+        for part in self.parts:
+            part.check_learning()
+
     def compile(self, compiler: Compiler) -> None:
         for part in self.parts:
             part.compile(compiler)

@@ -218,6 +218,8 @@ class AgentConfig:
     # data
     steps_per_batch: Count = 1  # env steps per world between two calls of the learner
     gamma: Fraction = 0.99  # discount per decision
+    symmetry: Literal["none", "augment"] = "none"
+    #   augment: learn from mirror images, too, in a world that has a mirror, see agents/symmetry.py
 
     # optimisation
     precision: Precision = "auto"  # of forward passes: float32 | bfloat16 | float16 (with loss scaling) |
@@ -229,6 +231,8 @@ class AgentConfig:
         for name in ("hidden", "object_features"):
             if not getattr(self, name):
                 raise ValueError(f"{name} [] has no layers, give one width at least")
+        if self.symmetry == "augment" and getattr(self, "recurrent", None) is not None:
+            raise ValueError("symmetry=augment is for agents without a memory, recurrent must be null")
         if self.network_options and not self.network:
             raise ValueError("network_options are those of a network of yours, which agent.network names")
 
@@ -279,6 +283,8 @@ class OnPolicyConfig(AgentConfig):
         super().__post_init__()
         if self.shared_layers >= len(self.hidden):
             raise ValueError(f"shared_layers {self.shared_layers} leaves none of the {len(self.hidden)} hidden layers")
+        if self.symmetry == "augment" and self.critic == "central":
+            raise ValueError("symmetry=augment needs critic=own: a central one looks up what others saw")
         if self.shared_layers and self.network:
             raise ValueError("network: networks of yours share no layers with others, give shared_layers=0")
         if self.shared_layers and self.critic_hidden is not None:
@@ -788,6 +794,11 @@ OPTIONS: dict[str, type[Any]] = {
 def store_options() -> None:
     """Tells Hydra of :data:`OPTIONS`, before anything can be composed: our folder of yaml files begins with them."""
     from hydra.core.config_store import ConfigStore
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.symmetry == "augment" and self.data == "rollout":
+            raise ValueError("symmetry=augment is for data=replay here; of own losses, ppo and a2c take it with rollouts")
 
     for name, config in OPTIONS.items():
         ConfigStore.instance().store(name, defaults_of(config), group="agent")

@@ -118,13 +118,14 @@ def check_buildable(config: TrainConfig) -> Agent:
     Returns the agent, which is another than that of the run.
 
     Raises:
-        ConfigError: an unknown key, a wrong type, an impossible value, an agent that cannot act in the world, or a
-            curriculum that it does not have.
+        ConfigError: an unknown key, a wrong type, an impossible value, an agent that cannot act or learn in the world,
+            or a curriculum that it does not have.
     """
     with rng_untouched(), environment_errors(config.env):
         device = choose_device(config.device)
         env = build_world(config.env, worlds_here(config, device), config.seed)
         agent = build_agent(config.agent, env, config.total_frames, device)
+        agent.check_learning()
         if config.curriculum is not None:
             Curriculum(config.curriculum, env)
         return agent

@@ -14,7 +14,7 @@ import envs
 from envs.cartpole.env import CartPole
 from envs.recording import EpisodeRecorder
 from envs.world import Sides, WorldHooks, hooks_of
-from envs.wrappers import ActionRepeat, Wrapper
+from envs.wrappers import ActionRepeat, FrameStack, KeepObservation, Wrapper
 from tests.agents.small_agents import Detour
 
 ASKED_OF_THE_CLASS = {
@@ -49,6 +49,9 @@ class Talkative(CartPole):
     def sides(self) -> Sides:
         return Sides(("left", "right"), lambda following: following["reward"])
 
+    def mirror(self) -> Any:
+        return "a mirror"
+
     def recorder(self, worlds: Sequence[int], titles: Sequence[str] | None = None) -> EpisodeRecorder[Any, Any]:
         return ("recorder", worlds)  # type: ignore[return-value]
 
@@ -73,6 +76,7 @@ def test_a_wrapped_world_answers_as_the_world_within() -> None:
         assert getattr(env, name) == getattr(world, name) != getattr(WorldHooks(), name), name
     sides = env.sides()
     assert sides is not None and sides.names == ("left", "right")
+    assert env.mirror() == "a mirror"
     assert env.recorder([1]) == ("recorder", [1]) and env.render() == "picture"
     exact = torch.ones(1)
     env.set_noise_source("noise")
@@ -81,6 +85,12 @@ def test_a_wrapped_world_answers_as_the_world_within() -> None:
     env.reset_to(["config"])
     env.set_stage(1)
     assert world.told == ["noise", 5, exact, ["config"], "stage 1"]
+
+
+@pytest.mark.parametrize("wrapper", [FrameStack, KeepObservation])
+def test_a_mirror_knows_the_whole_observation_of_a_step(wrapper: Any) -> None:
+    reason = wrapper(CartPole(num_worlds=1), [1] if wrapper is KeepObservation else 2).mirror()
+    assert isinstance(reason, str) and "its mirror knows" in reason
 
 
 def test_no_hook_is_forgotten_by_wrappers() -> None:
@@ -101,6 +111,7 @@ def test_envs_of_other_makes_have_the_defaults(make: Any) -> None:
     hooks = hooks_of(make())
     assert type(hooks) is WorldHooks
     assert (hooks.num_stages, hooks.saves_episodes, hooks.carries_memory) == (0, False, False)
+    assert hooks.mirror() == "it declares no mirror"
     assert hooks.sides() is None and hooks.recorder([0]) is None and hooks.collect is None
     with pytest.raises(ValueError, match="has no stage 1"):
         hooks.set_stage(1)

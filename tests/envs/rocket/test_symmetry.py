@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import pytest
 import torch
+from tensordict import TensorDict
 from torch import Tensor
 
+import envs
+from envs.rocket.mirror import mirror
 from envs.rocket.observation import observe
 from envs.rocket.prediction import forecast
+from envs.rocket.rules import PADS
 from envs.rocket.state import RocketState
 from tests.envs.rocket.fields import lively, random_controls, run
 
@@ -77,6 +82,43 @@ def test_a_turned_match_is_the_same_for_the_other_team(cars: int) -> None:
     state, controls = lively(WORLDS, cars), random_controls(STEPS, cars, WORLDS)
     plain, other = run(state, controls), run(turned(state), controls.flip(-2))
     assert_same_motion(turned(plain), other)
+
+
+def with_pads(state: RocketState) -> RocketState:
+    """The mirror image with the pads at the other side, too."""
+    order = [PADS.index((-x, y)) for x, y in PADS]
+    return mirrored(state).replace(pads=state.pads[order])
+
+
+@pytest.mark.parametrize("kind", ["rlbot180", "compact"])
+def test_what_a_car_sees_in_the_mirror(kind: str) -> None:
+    state = lively(WORLDS, 4)
+    state = state.replace(pads=torch.rand(34, WORLDS, dtype=torch.float64).round())
+    plain, image = observe(kind, state, forecast(state.ball)), with_pads(state)
+    seen = mirror(kind, "multi", 4).observation(plain)
+    torch.testing.assert_close(seen, observe(kind, image, forecast(image.ball)), rtol=0, atol=1e-9)
+    assert (seen != plain).any()
+
+
+@pytest.mark.parametrize("actions", ["multi", "lookup90", "box8"])
+def test_a_match_does_not_notice_its_mirror(actions: str) -> None:
+    """Its step, with its rewards; contacts break ties by order, see :func:`assert_same_motion`."""
+    options: dict[str, Any] = {"actions": actions, "kick_offs": 0.0, "random_states": 1.0}
+    env, other = (envs.make("rocket", num_worlds=WORLDS, dtype=torch.float64, seed=3, **options) for _ in range(2))
+    image = pickle.loads(pickle.dumps(env.mirror()))
+    for world in (env, other):
+        world.reset()
+    other._match = other._match.replace(world=with_pads(env._match.world))
+    action = env.rand_action()["agents", "action"]
+    assert (image.action(image.action(action)) == action).all()
+    ours, theirs = (
+        world.step(TensorDict({"agents": {"action": chosen}}, [WORLDS]))["next", "agents"]
+        for world, chosen in ((env, action), (other, image.action(action)))
+    )
+    off = (image.observation(ours["observation"]) - theirs["observation"]).abs().amax(-1)
+    assert (off < 1e-4).double().mean() > 0.9
+    rewards = (ours["reward"] - theirs["reward"]).abs()
+    assert (rewards < 1e-6).double().mean() > 0.9 and ours["reward"].std() > 0
 
 
 @pytest.mark.parametrize("kind", ["rlbot180", "compact"])
