@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -42,8 +43,8 @@ CHANGES = {"iqn": ("agent.kappa=10",)}
 has it already."""
 
 
-def run(agent: str, seed: int, folder: Path) -> Path:
-    """Trains one agent unless it is there already."""
+def run(agent: str, seed: int, folder: Path, changes: Sequence[str] = ()) -> Path:
+    """Trains one agent, with these further overrides, into ``folder/seed<n>`` unless it is there already."""
     overrides = [
         *(f"agent={agent}", "env=marinenav", "collector.count=env_steps", f"total_frames={ENV_STEPS}", "threads=1"),
         *(f"log_every={ENV_STEPS // 50}", f"eval.every={ENV_STEPS // 10}", f"checkpoint.every={ENV_STEPS}"),
@@ -52,7 +53,7 @@ def run(agent: str, seed: int, folder: Path) -> Path:
     if "frames_per_update" in load_group("agent", agent):
         per_update = round(PER_UPDATE.get(agent, 1200) / DECISIONS_PER_STEP)
         overrides += [f"agent.frames_per_update={per_update}", "agent.learning_starts=5000", *CHANGES.get(agent, ())]
-    return train(seed, folder / agent, overrides)
+    return train(seed, folder, [*overrides, *changes])
 
 
 def summarise(agent: str, runs: dict[int, Path], episodes: int, evaluation_seed: int) -> dict[str, Any]:
@@ -134,7 +135,7 @@ def main() -> None:
     chosen = arguments.agents or list(AGENTS)
     jobs = [(agent, seed) for agent in chosen for seed in arguments.seeds]
     with ThreadPoolExecutor(arguments.parallel) as pool:
-        paths = dict(zip(jobs, pool.map(lambda job: run(*job, arguments.folder), jobs), strict=True))
+        paths = dict(zip(jobs, pool.map(lambda job: run(*job, arguments.folder / job[0]), jobs), strict=True))
     file = arguments.out / "algorithms.json"
     results = json.loads(file.read_text()) if file.is_file() else {}
     for agent in chosen:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from rlstack.config.agents import DDPGConfig
 from rlstack.losses import DDPGLoss
+from rlstack.networks.renormalized import renormalized
 from rlstack.networks.values import ActionValue
 
 from .off_policy import ActorCritic
@@ -33,12 +34,14 @@ class DDPG(ActorCritic):
 
     def _new_critic(self, size: int) -> nn.Module:
         c, own = self.config, self.own_network("critic", 1, actions=size)
-        return own or ActionValue(self.encoder("critic"), size, c.hidden, c.activation, c.layer_norm, c.join)
+        critic = own or ActionValue(self.encoder("critic"), size, c.hidden, c.activation, c.layer_norm, c.join)
+        return renormalized(critic, c.critic_norm == "batch")
 
     def make_loss(self) -> DDPGLoss:
         """The loss of the networks that the agent has now."""
         c = self.config
-        return DDPGLoss(self.actor, self.critics, c.gamma, c.critic_loss, c.raw_penalty)
+        joint = c.critic_norm == "batch"
+        return DDPGLoss(self.actor, self.critics, c.gamma, c.critic_loss, c.raw_penalty, joint)
 
     # -- acting --------------------------------------------------------------------------------------------------
 

@@ -20,9 +20,11 @@ from rlstack.data.flatten import STAYS, NStep, transitions
 from rlstack.data.recordings import in_rows
 from rlstack.networks.actors import DeterministicActor
 from rlstack.networks.own import OwnDeterministicActor
+from rlstack.networks.renormalized import running_statistics
 
 from .base import Agent, Policy, exploring
 from .choosing import Choosing
+from .compilation import CannotCompile, Compiler
 from .interface import Interface, require_continuous
 from .optimizer import Info, Optimizer
 
@@ -240,6 +242,8 @@ class ActorCritic(OffPolicy):
     actor: Any
     actor_optimizer: Optimizer
     critic_optimizer: Optimizer
+    _running: list[Tensor] | None = None
+    """The running statistics of critics that normalise over the batch."""
 
     @classmethod
     def check(cls, interface: Interface) -> None:
@@ -258,19 +262,31 @@ class ActorCritic(OffPolicy):
     def follow_and_optimize(self, target_actor: bool = True) -> None:
         """Makes targets and optimisers of the networks ``actor`` and :attr:`CRITICS`."""
         c = self.config
-        if target_actor:
-            self.add_target("actor", self.loss.target_actor, c.target_tau)
-        for name, target in zip(self.CRITICS, self.loss.target_critics):
-            self.add_target(name, target, c.target_tau)
-        critics = [self.networks[name] for name in self.CRITICS]
+        if not self.loss.joint:
+            if target_actor:
+                self.add_target("actor", self.loss.target_actor, c.target_tau)
+            for name, target in zip(self.CRITICS, self.loss.target_critics):
+                self.add_target(name, target, c.target_tau)
+        critics: list[Any] = [self.networks[name] for name in self.CRITICS]
         self.actor_optimizer = self.add_optimizer("lr_actor", self.actor, max_grad_norm=c.max_grad_norm)
         self.critic_optimizer = self.add_optimizer("lr_critic", *critics, max_grad_norm=c.max_grad_norm)
+        if c.weight_norm:
+            layers = [layer for critic in critics for layer in critic.trunk if isinstance(layer, nn.Linear)]
+            self.critic_optimizer.keep_unit([layer.weight for layer in layers])
+        self._running = [value for critic in critics for value in running_statistics(critic)]
 
     def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
         """One critic step, then one actor step against the new critic."""
         loss, norm, info = self.critic_optimizer.minimize(self.loss.critic_loss, batch)
+        if self._running and self.critic_optimizer.mean is not None:  # as gradients, the same in all processes
+            torch._foreach_copy_(self._running, self.critic_optimizer.mean(self._running))
         self.reprioritize(batch, info)
         return critic_metrics(loss, norm, info) | self.actor_step(batch)
+
+    def compile(self, compiler: Compiler) -> None:
+        if self._running:
+            raise CannotCompile("agent.critic_norm=batch keeps statistics from one update to the next")
+        super().compile(compiler)
 
     def actor_step(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
         """One step of the actor; its metrics, among them as ``policy/...`` what the loss reports."""

@@ -92,10 +92,20 @@ class Optimizer:
         self._steps: dict[Loss, Callable[..., tuple[Tensor, list[Tensor], Info]]] = {}
         self.norms: list[Tensor] = []
         self._bounds: list[tuple[Tensor, float, float]] = []
+        self._units: list[Tensor] = []
 
     def keep_within(self, parameter: Tensor, low: float, high: float) -> None:
         """Keeps a parameter within bounds, at whose ends it can turn back, after every step."""
         self._bounds.append((parameter, low, high))
+
+    def keep_unit(self, weights: Sequence[Tensor]) -> None:
+        """Gives each row of weights ``[N, F]`` a norm of 1, now and after every step.
+
+        Layers whose output is normalised compute the same with any other norm, but a step of a given size turns a long
+        row less (Palenicek et al. 2025, arXiv 2502.07523, keep the weights of CrossQ's critics at unit norm).
+        """
+        self._units += weights
+        self._clamp()
 
     def compile(self, compiler: Compiler, what: str) -> None:
         """Makes a step one graph; same results but for rounding.
@@ -171,6 +181,8 @@ class Optimizer:
     def _clamp(self) -> None:
         for parameter, low, high in self._bounds:
             parameter.data.clamp_(low, high)
+        for weight in self._units:
+            torch.nn.functional.normalize(weight.data, dim=-1, out=weight.data)
 
     def _compiled(self, compiler: Compiler, loss: Loss) -> Callable[..., tuple[Tensor, list[Tensor], Info]]:
         """The step of a loss as one graph, made when it is first asked for."""

@@ -20,6 +20,7 @@ from rlstack.losses import DiscreteSACLoss, SACLoss
 from rlstack.networks.actors import GaussianActor, squashed
 from rlstack.networks.distributions import masked_logits
 from rlstack.networks.own import OwnGaussianActor
+from rlstack.networks.renormalized import renormalized
 from rlstack.networks.values import ActionValue, StateNetwork
 
 from .choosing import greedy
@@ -51,7 +52,10 @@ class SAC(ActorCritic):
     def make_loss(self) -> SACLoss:
         """The loss of the networks that the agent has now."""
         kind = SACLoss if self.choices is None else DiscreteSACLoss
-        return kind(self.actor, self.critics, **self.loss_options())
+        joint = self.config.critic_norm == "batch"
+        if joint and self.choices is not None:
+            raise ConfigError("agent.critic_norm=batch is for critics of continuous actions, the env has choices")
+        return kind(self.actor, self.critics, joint=joint, **self.loss_options())
 
     def loss_options(self) -> dict[str, Any]:
         """What the losses of all variants of SAC take."""
@@ -83,7 +87,8 @@ class SAC(ActorCritic):
             return own or StateNetwork(self.encoder("critic"), self.choices, c.hidden, c.activation, c.layer_norm)
         size = self.interface.action.shape[-1]
         own = self.own_network("critic", 1, actions=size)
-        return own or ActionValue(self.encoder("critic"), size, c.hidden, c.activation, c.layer_norm, c.join)
+        critic = own or ActionValue(self.encoder("critic"), size, c.hidden, c.activation, c.layer_norm, c.join)
+        return renormalized(critic, c.critic_norm == "batch")
 
     # -- acting --------------------------------------------------------------------------------------------------
 

@@ -30,6 +30,7 @@ class TD3(DDPG):
             raw_penalty=c.raw_penalty,
             target_noise=c.target_noise,
             target_noise_clip=c.target_noise_clip,
+            joint=c.critic_norm == "batch",
         )
 
     def actor_step(self, batch: TensorDictBase) -> dict[str, Tensor | float]:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 from torchrl.data import Bounded, Categorical
 from torchrl.envs.utils import ExplorationType, set_exploration_type
-from torchrl.modules import BatchRenorm1d, MaskedCategorical, ProbabilisticActor, QValueActor, TanhNormal, ValueOperator
+from torchrl.modules import MaskedCategorical, ProbabilisticActor, QValueActor, TanhNormal, ValueOperator
 from torchrl.objectives import SoftUpdate
 from torchrl.objectives.common import LossModule
 
@@ -30,6 +30,7 @@ from rlstack.config.agents import LossNetwork, TorchRLConfig
 from rlstack.config.errors import did_you_mean, unknown_key
 from rlstack.config.schedules import make_schedule
 from rlstack.losses.advantage import normalized
+from rlstack.networks.renormalized import renormalized
 from rlstack.networks.values import ActionValue, StateNetwork
 
 from .base import Agent, Policy, exploring
@@ -190,16 +191,6 @@ class OnPolicyTorchRL(AroundLoss):
 
     def expected_updates(self) -> float:
         return self.total_frames * self.config.epochs / self.config.minibatch_size
-
-
-def renormalized(network: Any, wanted: bool = True) -> nn.Module:
-    """A network whose trunk is normalised over the batch before every linear layer (Ioffe 2017), as CrossQ's is."""
-    layers: list[nn.Module] = []
-    for layer in network.trunk if wanted else ():
-        layers += [BatchRenorm1d(layer.in_features), layer] if isinstance(layer, nn.Linear) else [layer]
-    if layers:
-        network.trunk = nn.Sequential(*layers, BatchRenorm1d(network.output.in_features))
-    return network
 
 
 class LossParts:

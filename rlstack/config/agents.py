@@ -509,6 +509,22 @@ class IQNConfig(ValueBasedConfig):
     #   that tell distances, {distance: 10.0, low: 0.1, high: 1.0}: lower near obstacles
 
 
+def _check_critics(c: DDPGConfig | SACConfig) -> None:
+    """Raises a ValueError if their normalisation does not fit the other options."""
+    if c.weight_norm and c.critic_norm == "none" and not c.layer_norm:
+        raise ValueError("weight_norm needs layers that are normalised: critic_norm=batch or layer_norm=true")
+    if (c.weight_norm or c.critic_norm == "batch") and (isinstance(c.network, str) or "critic" in (c.network or ())):
+        raise ValueError("critic_norm and weight_norm are for critics of ours, network may name no critic")
+    if c.critic_norm == "none":
+        return
+    if c.layer_norm:
+        raise ValueError("critic_norm=batch is in the place of layer_norm, give layer_norm=false")
+    if c.join == "gated":
+        raise ValueError("critic_norm=batch needs join=concat")
+    if c.target_every is not None:
+        raise ValueError("critic_norm=batch has no target networks, target_every must be null")
+
+
 @dataclass
 class DDPGConfig(OffPolicyConfig):
     """The options of DDPG."""
@@ -517,6 +533,9 @@ class DDPGConfig(OffPolicyConfig):
     layer_norm: bool = False  # in actor and critics
     join: Literal["concat", "gated"] = "concat"
     #   concat: the action joins the encoded observation; gated: it multiplies a hidden layer
+    critic_norm: Literal["none", "batch"] = "none"
+    #   batch: batch renormalisation in the critics in the place of target networks (CrossQ, Bhatt et al. 2024)
+    weight_norm: bool = False  # keeps the weights of each hidden unit of the critics at norm 1
     squash: Squash = "tanh"  # tanh | arctan
     output_scale: Gain = 1.0  # shrinks the actor's first actions towards zero
     raw_penalty: NonNegative = 0.0
@@ -534,6 +553,10 @@ class DDPGConfig(OffPolicyConfig):
     # exploration
     epsilon: Probability = 0.0  # probability of a uniform random action
     noise: NoiseScale = 0.1  # std of Gaussian noise on actions in [-1, 1]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_critics(self)
 
 
 @dataclass
@@ -556,6 +579,9 @@ class SACConfig(OffPolicyConfig):
     layer_norm: bool = False  # in the critics
     join: Literal["concat", "gated"] = "concat"
     #   concat: the action joins the encoded observation; gated: it multiplies a hidden layer
+    critic_norm: Literal["none", "batch"] = "none"
+    #   batch: batch renormalisation in the critics in the place of target networks (CrossQ, Bhatt et al. 2024)
+    weight_norm: bool = False  # keeps the weights of each hidden unit of the critics at norm 1
     squash: Squash = "tanh"  # tanh | arctan
 
     # targets
@@ -584,6 +610,12 @@ class SACConfig(OffPolicyConfig):
     greedy: Literal["mode", "sample"] = "mode"  # mode: the squashed mean, or the most probable choice; sample: a sample
     #   (published)
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_critics(self)
+        if self.critic_norm == "batch" and self.target_actor:
+            raise ValueError("critic_norm=batch has no target networks, target_actor must be false")
+
 
 @dataclass
 class TQCConfig(SACConfig):
@@ -599,6 +631,8 @@ class TQCConfig(SACConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.critic_norm != "none":
+            raise ValueError("critic_norm is for ddpg, td3 and sac, give none")
         if self.drop >= self.num_quantiles:
             raise ValueError(f"drop {self.drop} leaves none of the {self.num_quantiles} num_quantiles")
 
@@ -760,6 +794,13 @@ class TorchRLConfig(OffPolicyConfig):
     minibatch_size: Count = 256  # about: the data are split into nearly equal parts
     normalize_advantage: bool = False  # over the rollout: zero mean and unit standard deviation
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.symmetry == "augment" and self.data == "rollout":
+            raise ValueError(
+                "symmetry=augment is for data=replay here; of own losses, ppo and a2c take it with rollouts"
+            )
+
 
 CONFIGS: dict[str, type[Any]] = {
     "ppo": PPOConfig,
@@ -794,11 +835,6 @@ OPTIONS: dict[str, type[Any]] = {
 def store_options() -> None:
     """Tells Hydra of :data:`OPTIONS`, before anything can be composed: our folder of yaml files begins with them."""
     from hydra.core.config_store import ConfigStore
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.symmetry == "augment" and self.data == "rollout":
-            raise ValueError("symmetry=augment is for data=replay here; of own losses, ppo and a2c take it with rollouts")
 
     for name, config in OPTIONS.items():
         ConfigStore.instance().store(name, defaults_of(config), group="agent")

@@ -134,6 +134,26 @@ class Loss(LossModule):
         value: Tensor = self.output(critic, tensordict, self.tensor_keys.state_action_value, action=action)
         return value
 
+    def joint_values(
+        self, critics: Any, tensordict: TensorDictBase, next_action: Tensor
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """``Q(s, a)`` and, without gradients, ``Q(s', a')`` ``[..., 1]`` of each critic, from one pass over both.
+
+        Layers that normalise over the batch so see both as one, which takes the place of target networks, and only here
+        do their statistics run on (CrossQ, Bhatt et al. 2024).
+
+        Args:
+            critics: an ``nn.ModuleList`` of (observation, action) -> value.
+        """
+        keys, read = self.tensor_keys, [key for critic in critics for key in getattr(critic, "in_keys", ())]
+        names = {key for key in (read or [keys.observation]) if key != keys.action}
+        both = torch.cat([part.select(*names) for part in (tensordict, tensordict.get("next"))])
+        actions = torch.cat((tensordict.get(keys.action), next_action))
+        critics.train()
+        pairs = [self.value(critic, both, actions).split(len(tensordict)) for critic in critics]
+        critics.eval()
+        return [now for now, _ in pairs], [then.detach() for _, then in pairs]
+
     def greedy(self, values: Tensor, tensordict: TensorDictBase) -> Tensor:
         """Index of the best legal action ``[..., 1]`` of values ``[..., n]`` in the state of a tensordict."""
         mask = tensordict.get(self.tensor_keys.action_mask, None)

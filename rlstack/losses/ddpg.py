@@ -28,6 +28,7 @@ class DDPGLoss(Loss):
         error: of the critics.
         raw_penalty: weight of the actor's mean squared output before squashing, which keeps it from saturating; needs
             an actor with ``raw`` and ``squashed``, such as ``rlstack.networks.actors.DeterministicActor``.
+        joint: without targets, see :meth:`Loss.joint_values`; for critics that normalise over the batch.
 
     ``forward`` returns ``loss_critic``, ``loss_actor``, and the means ``value`` and ``target``.
     """
@@ -45,11 +46,13 @@ class DDPGLoss(Loss):
         gamma: float = 0.99,
         error: Literal["mse", "smooth_l1"] = "mse",
         raw_penalty: float = 0.0,
+        joint: bool = False,
     ) -> None:
         super().__init__(gamma)
-        self.add_network("actor", actor, target=True)
+        self.add_network("actor", actor, target=not joint)
         critics = [critic] if isinstance(critic, nn.Module) else list(critic)
-        self.add_network("critics", nn.ModuleList(critics), target=True)
+        self.add_network("critics", nn.ModuleList(critics), target=not joint)
+        self.joint = joint
         self.error, self.raw_penalty = _ERRORS[error], raw_penalty
 
     def act(self, tensordict: TensorDictBase, target: bool = False) -> Tensor:
@@ -59,7 +62,7 @@ class DDPGLoss(Loss):
 
     def target_action(self, following: TensorDictBase) -> Tensor:
         """The action that the target value is of, ``[..., D]``."""
-        return self.act(following, target=True)
+        return self.act(following, target=not self.joint)
 
     @torch.no_grad()
     def target_value(self, tensordict: TensorDictBase) -> Tensor:
@@ -67,17 +70,29 @@ class DDPGLoss(Loss):
         following = tensordict.get("next")
         action = self.target_action(following)
         values = [self.value(critic, following, action) for critic in self.target_critics]
-        return self.bootstrapped(tensordict, values[0] if len(values) == 1 else torch.minimum(*values))
+        return self.bootstrapped(tensordict, _least(values))
+
+    def joint_target(self, tensordict: TensorDictBase) -> tuple[Tensor, list[Tensor]]:
+        """The target and ``Q(s, a) [..., 1]`` of critics without targets."""
+        with torch.no_grad():
+            action = self.target_action(tensordict.get("next"))
+        values, following = self.joint_values(self.critics, tensordict, action)
+        return self.bootstrapped(tensordict, _least(following)), values
 
     def critic_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, Metrics]:
         """The sum over the critics, and what is to be reported of it."""
-        target, action = self.target_value(tensordict), tensordict.get(self.tensor_keys.action)
-        values = [self.value(critic, tensordict, action) for critic in self.critics]
+        if self.joint:
+            target, values = self.joint_target(tensordict)
+        else:
+            target, action = self.target_value(tensordict), tensordict.get(self.tensor_keys.action)
+            values = [self.value(critic, tensordict, action) for critic in self.critics]
         errors, metrics = self.regression(self.error, values, target, tensordict)
         return torch.stack(errors).sum(), metrics
 
     def actor_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, Metrics]:
         """A scalar, whose gradients also reach the critic."""
+        if self.joint:
+            self.critics.eval()
         if not self.raw_penalty or isinstance(self.actor, TensorDictModuleBase):
             return -self.value(self.critics[0], tensordict, self.act(tensordict)).mean(), {}
         actor: Any = self.actor
@@ -91,3 +106,7 @@ class DDPGLoss(Loss):
         with frozen(self.critics):
             actor, _ = self.actor_loss(tensordict)
         return self.told(tensordict, {"loss_critic": critic, "loss_actor": actor}, metrics)
+
+
+def _least(values: Sequence[Tensor]) -> Tensor:
+    return values[0] if len(values) == 1 else torch.minimum(*values)

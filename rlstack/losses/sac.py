@@ -57,6 +57,7 @@ class SACLoss(Loss):
         correction: of the log density by the slope of the squash; ``tanh`` takes that of the hyperbolic tangent
             whatever the squash, as MarineNav's published agent does.
         target_actor: the next action is that of a target of the actor.
+        joint: without targets, see :meth:`Loss.joint_values`; for critics that normalise over the batch.
 
     ``forward`` returns ``loss_critic``, ``loss_actor``, ``loss_alpha``, the loss of either critic, ``entropy``,
     ``alpha``, and the means ``value`` and ``target``.
@@ -90,10 +91,12 @@ class SACLoss(Loss):
         squash: Squash = "tanh",
         correction: Literal["exact", "tanh"] = "exact",
         target_actor: bool = False,
+        joint: bool = False,
     ) -> None:
         super().__init__(gamma)
         self.add_network("actor", actor, target=target_actor)
-        self.add_network("critics", nn.ModuleList(critics), target=True)
+        self.add_network("critics", nn.ModuleList(critics), target=not joint)
+        self.joint = joint
         dtype = next((parameter.dtype for parameter in actor.parameters()), None)
         self.add_network("temperature", Temperature(alpha, dtype))
         self.squash: Squash = squash
@@ -153,15 +156,28 @@ class SACLoss(Loss):
         """The target of ``Q(s, a)``, ``[..., 1]``."""
         return self.bootstrapped(tensordict, self.soft_value(tensordict.get("next")))
 
+    def joint_target(self, tensordict: TensorDictBase) -> tuple[Tensor, list[Tensor]]:
+        """What :meth:`target_value` and :meth:`taken_values` are of critics without targets."""
+        with torch.no_grad():
+            action, log_prob = self.action_and_log_prob(tensordict.get("next"), self.target_actor_acts)
+        values, following = self.joint_values(self.critics, tensordict, action)
+        soft = torch.minimum(*following) - self.temperature().detach() * log_prob
+        return self.bootstrapped(tensordict, soft), values
+
     def critic_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, Metrics]:
         """The sum over both critics, and what is to be reported of it."""
-        target, values = self.target_value(tensordict), self.taken_values(tensordict)
+        if self.joint:
+            target, values = self.joint_target(tensordict)
+        else:
+            target, values = self.target_value(tensordict), self.taken_values(tensordict)
         losses, metrics = self.regression(mse_loss, values, target, tensordict)
         metrics |= {"critic_1": losses[0].detach(), "critic_2": losses[1].detach()}
         return losses[0] + losses[1], metrics
 
     def actor_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, Metrics]:
         """A scalar, whose gradients also reach the critics, and the policy's ``entropy``."""
+        if self.joint:
+            self.critics.eval()
         action, log_prob = self.action_and_log_prob(tensordict)
         least = torch.minimum(*(self.value(critic, tensordict, action) for critic in self.critics))
         loss = (self.temperature().detach() * log_prob - least).mean()

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.distributions import Categorical, Distribution
 from torchrl.modules import DistributionalQValueActor, QValueActor, TanhNormal
 from torchrl.objectives import (
+    CrossQLoss,
     DDPGLoss,
     DiscreteSACLoss,
     DistributionalDQNLoss,
@@ -20,6 +21,7 @@ from torchrl.objectives import (
     TQCLoss,
 )
 
+from rlstack.networks.renormalized import BatchRenorm
 from tests.agents.torchrl_sides import DOUBLE, GAMMA, N, agent_and_batch, gradients, module, probabilistic, same
 
 
@@ -196,6 +198,32 @@ def test_sac_with_the_same_noise(alpha: float, monkeypatch: pytest.MonkeyPatch) 
     torch.testing.assert_close(ours, theirs["loss_alpha"], rtol=0, atol=1e-12)
     grads = (gradients(ours, [agent.temperature.log_alpha]), gradients(theirs["loss_alpha"], [loss.log_alpha]))
     torch.testing.assert_close(*grads, rtol=0, atol=1e-12)
+
+
+def test_critics_without_targets_with_the_same_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TorchRL's CrossQ, statistics included, when these correct the batch's own in full."""
+    agent, batch = agent_and_batch("sac", False, alpha=0.25, critic_norm="batch")
+    for layer in [layer for critic in agent.critics for layer in critic.modules() if isinstance(layer, BatchRenorm)]:
+        layer.num_batches_tracked.fill_(layer.warmup_steps)
+        layer.running_mean.normal_()
+        layer.running_var.uniform_(0.5, 2.0)
+    noise = torch.randn(N, 2, dtype=DOUBLE)
+    agent.loss.draw = lambda like: noise
+    monkeypatch.setattr("torch.distributions.normal._standard_normal", lambda shape, dtype, device: noise)
+    monkeypatch.setattr("torch.distributions.Normal.sample", lambda normal, *_: normal.loc + normal.scale * noise)
+    actor = probabilistic(Scale(agent.actor), ["loc", "scale"], _tanh_normal)
+    critics = [module(critic, ["observation", "action"], ["state_action_value"]) for critic in agent.critics]
+    loss = CrossQLoss(actor, critics, alpha_init=0.25, target_entropy=-2.0, loss_function="l2")
+    loss.make_value_estimator(gamma=GAMMA)
+    loss.log_alpha.data = agent.temperature.log_alpha.detach().clone()
+    loss.qvalue_network.train()
+    theirs = loss(batch.clone())
+    same_critics(agent, loss, agent.loss.critic_loss(batch)[0], theirs["loss_qvalue"])
+    for name, stacked in loss.qvalue_network_params.flatten_keys(".").items():
+        if "running" in name:
+            ours = [critic.get_buffer(name.partition("module.")[2]) for critic in agent.critics]
+            torch.testing.assert_close(torch.stack(ours), stacked, rtol=0, atol=1e-12)
+    same(agent.loss.actor_loss(batch)[0], theirs["loss_actor"], agent.actor.parameters())
 
 
 def test_tqc_with_the_same_noise(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,106 @@
+"""What options of agents are worth on MarineNav, levels 0-5: env steps and CPU time to a success of .95.
+
+    python -m experiments.marinenav.options --seeds 0 1 2
+    python -m experiments.marinenav.options critics --agents sac
+
+``symmetry`` is ``agent.symmetry=augment`` beside the same agent without it, both with ``env.colregs_penalty=0``, since
+the rules of the road have no mirror; ``critics`` are ``agent.actor_every``, ``agent.critic_norm`` and
+``agent.weight_norm`` beside the recipe. Each run is that of ``experiments.marinenav.algorithms`` with 20 evaluations of
+120 episodes, in which whoever has not arrived after 200 steps has failed. Results beside this file: ``options.json``
+and ``options.md``. Runs that are there already are not made again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from experiments.runs import complete, logged
+
+from .algorithms import ENV_STEPS, run
+
+HERE = Path(__file__).parent
+GOAL = 0.95
+_BATCH = ("agent.critic_norm=batch", "agent.layer_norm=false")
+OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
+    "symmetry": {
+        "none": ("env.colregs_penalty=0",),
+        "augment": ("env.colregs_penalty=0", "agent.symmetry=augment"),
+    },
+    "critics": {
+        "recipe": (),
+        "actor_every": ("agent.actor_every=2",),
+        "weight_norm": ("agent.weight_norm=true",),
+        "critic_norm": _BATCH,
+        "critic_norm and weight_norm": (*_BATCH, "agent.weight_norm=true"),
+    },
+}
+"""Arms of each comparison, with what they change; TD3's recipe has ``actor_every=2`` already."""
+AGENTS = {"symmetry": ("sac", "ppo"), "critics": ("sac", "td3")}
+EVALUATED = (f"eval.every={ENV_STEPS // 20}", "eval.max_steps=200")
+
+
+def judged(path: Path) -> dict[str, float | None]:
+    """Env steps and CPU-seconds until an evaluation first reached the goal, None if none did; the last success."""
+    rows = logged(path, "eval/success")
+    reached = next((row["frames"] for row in rows if row["eval/success"] >= GOAL), None)
+    clock = logged(path, "time/cpu_seconds")
+    spent = [row["time/cpu_seconds"] for row in clock if reached is not None and row["frames"] <= reached]
+    return {
+        "frames": reached,
+        "cpu_seconds": spent[-1] if spent else None,
+        "success": rows[-1]["eval/success"],
+        "all_cpu_seconds": clock[-1]["time/cpu_seconds"],
+    }
+
+
+def _folder(name: str) -> str:
+    return name.replace(": ", "_").replace(" ", "_")
+
+
+def table(results: dict[str, Any]) -> str:
+    """Markdown, a row for each arm; a dash where a seed did not reach the goal."""
+
+    def listed(row: dict[str, Any], name: str, form: str) -> str:
+        return ", ".join("-" if one[name] is None else format(one[name], form) for one in row.values())
+
+    lines = [
+        f"| agent | option | env steps to {GOAL:.2f}, by seed | CPU-s to {GOAL:.2f} | success at the end | CPU-s |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, row in results.items():
+        agent, option = name.split(" ", 1)
+        cells = [listed(row, *column) for column in (("frames", ",.0f"), ("cpu_seconds", ".0f"), ("success", ".3f"))]
+        lines.append(f"| {' | '.join([agent, option, *cells, listed(row, 'all_cpu_seconds', '.0f')])} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("option", nargs="?", choices=list(OPTIONS), default="symmetry")
+    parser.add_argument("--agents", nargs="+", help="default: those of the option")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--folder", type=Path, default=Path("runs/options"), help="of the run directories")
+    parser.add_argument("--out", type=Path, default=HERE)
+    arguments = parser.parse_args()
+    arms = OPTIONS[arguments.option]
+    file = arguments.out / "options.json"
+    for seed in arguments.seeds:
+        for agent in arguments.agents or AGENTS[arguments.option]:
+            for arm, changes in arms.items():
+                name = f"{agent} {arguments.option}: {arm}"
+                path = run(agent, seed, arguments.folder / _folder(name), [*EVALUATED, *changes])
+                if not complete(path):
+                    continue
+                results = json.loads(file.read_text()) if file.is_file() else {}
+                results.setdefault(name, {})[str(seed)] = judged(path)
+                file.write_text(json.dumps(results, indent=2) + "\n")
+                (arguments.out / "options.md").write_text(table(results))
+    print((arguments.out / "options.md").read_text())
+
+
+if __name__ == "__main__":
+    main()

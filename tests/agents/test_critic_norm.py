@@ -1,0 +1,140 @@
+"""``critic_norm=batch``, for critics without target networks, and ``weight_norm``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torchrl.modules import BatchRenorm1d
+
+from rlstack.agents import make_agent
+from rlstack.agents.compilation import CannotCompile, Compiler
+from rlstack.config import ConfigError
+from rlstack.losses import TD3Loss
+from rlstack.networks.renormalized import BatchRenorm, running_statistics
+from tests.agents.small_agents import copies, equal, plain, small
+
+AGENTS = ("ddpg", "td3", "sac")
+NORM = {"critic_norm": "batch"}
+
+
+def statistics(agent: Any) -> list[Tensor]:
+    return [value for critic in agent.critics for value in running_statistics(critic)]
+
+
+def learned(agent: Any, rounds: int = 3) -> dict[str, Any]:
+    env, metrics = plain(False), {}
+    for _ in range(rounds):
+        metrics = agent.learn(env.experience(agent, 3, 16), agent.frames + 48)
+    return metrics
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_critics_learn_without_targets(name: str) -> None:
+    agent = small(plain(False), name=name, **NORM)
+    assert not agent.targets and len(statistics(agent)) == 6 * len(agent.critics)
+    before, seen = copies(agent.parameters()), copies(statistics(agent))
+    metrics = learned(agent)
+    assert all(torch.isfinite(torch.as_tensor(value)).all() for value in metrics.values())
+    assert sum(not torch.equal(old, new) for old, new in zip(before, agent.parameters())) > 0.9 * len(before)
+    assert not any(map(torch.equal, seen, statistics(agent)))
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_statistics_run_on_with_the_critics_loss_alone(name: str) -> None:
+    agent = small(plain(False), name=name, **NORM)
+    learned(agent, 1)
+    batch = agent.prepared(agent.sample())
+    for critic in agent.critics:
+        critic.train()  # as a policy that holds them may be told to
+    before = copies(statistics(agent))
+    agent.loss.actor_loss(batch)
+    assert equal(before, statistics(agent))
+    agent.loss.critic_loss(batch)
+    assert not equal(before, statistics(agent))
+
+
+def test_the_state_holds_the_statistics() -> None:
+    agent, other = (small(plain(False), name="sac", **NORM) for _ in range(2))
+    learned(agent)
+    other.load_state_dict(agent.state_dict())
+    assert equal(statistics(agent), statistics(other))
+    (count,) = {
+        int(layer.num_batches_tracked) for layer in agent.critics[0].modules() if isinstance(layer, BatchRenorm)
+    }
+    assert count == agent.updates
+
+
+def test_td3_without_normalisation_bootstraps_from_its_own_networks() -> None:
+    """Apart from it, one pass over both states is what targets give that are copies."""
+    agent = small(plain(False), name="td3", n_step=1)
+    learned(agent, 1)
+    agent.loss.target_noise = 0.0
+    for target in agent.targets.values():
+        target.copy()
+    batch = agent.prepared(agent.sample())
+    joint = TD3Loss(agent.actor, agent.critics, gamma=agent.config.gamma, target_noise=0.0, joint=True)
+    torch.testing.assert_close(joint.critic_loss(batch)[0], agent.loss.critic_loss(batch)[0])
+
+
+# -- layers ------------------------------------------------------------------------------------------------------------
+
+
+def test_batch_renormalisation_is_torchrls_until_that_overshoots() -> None:
+    """``x_hat r + d`` of Ioffe 2017, with r and d in full force after the warm-up; TorchRL's are then multiplied."""
+    ours, theirs = BatchRenorm(3, warmup_steps=4).double(), BatchRenorm1d(3, warmup_steps=4).double()
+    for _ in range(8):
+        x = 0.5 * torch.randn(16, 3, dtype=torch.float64) + 1
+        torch.testing.assert_close(ours(x), theirs(x), rtol=0, atol=1e-12)
+    std = (ours.running_var + ours.eps).sqrt()
+    r = ((x.var(0, unbiased=False) + ours.eps).sqrt() / std).clamp(1 / 3, 3)
+    d = ((x.mean(0) - ours.running_mean) / std).clamp(-5, 5)
+    expected = (x - x.mean(0)) / (x.var(0, unbiased=False) + ours.eps).sqrt() * r + d
+    torch.testing.assert_close(ours(x), expected, rtol=0, atol=1e-12)
+    assert (theirs(x) - expected).abs().max() > 1e-3, "TorchRL counts no further: BatchRenorm is no longer needed"
+
+
+@pytest.mark.parametrize("options", [NORM, {"layer_norm": True}])
+@pytest.mark.parametrize("name", ["td3", "sac"])
+def test_weights_of_hidden_units_keep_their_norm(name: str, options: dict[str, Any]) -> None:
+    agent = small(plain(False), name=name, weight_norm=True, **options)
+    weights = [layer.weight for critic in agent.critics for layer in critic.trunk if isinstance(layer, nn.Linear)]
+    assert len(weights) == 4
+    before = copies(weights)
+    for weight in weights:
+        torch.testing.assert_close(weight.norm(dim=-1), torch.ones(len(weight)))
+    learned(agent)
+    for old, weight in zip(before, weights):
+        torch.testing.assert_close(weight.norm(dim=-1), torch.ones(len(weight)))
+        assert not torch.equal(old, weight)
+
+
+# -- refusals ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"layer_norm": True}, "critic_norm=batch is in the place of layer_norm"),
+        ({"join": "gated"}, "critic_norm=batch needs join=concat"),
+        ({"target_every": 100}, "critic_norm=batch has no target networks, target_every must be null"),
+        ({"target_actor": True}, "critic_norm=batch has no target networks, target_actor must be false"),
+        ({"network": {"critic": "a:B"}}, "critics of ours"),
+        ({"critic_norm": "none", "weight_norm": True}, "weight_norm needs layers that are normalised"),
+    ],
+)
+def test_options_that_do_not_fit(options: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason) as error:
+        small(plain(False), name="sac", **{**NORM, **options})
+    assert "\n" not in str(error.value)
+
+
+def test_who_has_no_such_critics() -> None:
+    with pytest.raises(ConfigError, match="for critics of continuous actions"):
+        small(plain(True), name="sac", **NORM)
+    with pytest.raises(ConfigError, match="critic_norm is for ddpg, td3 and sac"):
+        make_agent("tqc", plain(False), **NORM)
+    with pytest.raises(CannotCompile, match="critic_norm=batch"):
+        small(plain(False), name="td3", **NORM).compile(Compiler())
