@@ -193,7 +193,7 @@ ELSEWHERE = {
     ("envs/whole_files.py", "replace"): "the helper itself",
     ("envs/rocket/rocketsim/meshes.py", "replace"): "a cache for several processes, of another ending until whole",
     ("rlstack/adapters/exporting.py", "save"): "into memory",
-    ("rlstack/training/loggers.py", "open"): "rows are appended; one that was cut off is dropped on opening",
+    ("rlstack/training/loggers/table.py", "open"): "rows are appended; one that was cut off is dropped on opening",
     ("rlstack/adapters/marinenav/__main__.py", "open"): "what was printed, appended",
     ("rlstack/data/messages.py", "save"): "into memory",
     ("rlstack/training/distributed.py", "open"): "nowhere",

@@ -172,7 +172,7 @@ def timed_run(
     config = measured.config
     config = dataclasses.replace(
         config,
-        logger=dataclasses.replace(config.logger, wandb="disabled"),
+        logger=config.logger.without_services(),
         imitation=dataclasses.replace(config.imitation, expert=None, episodes=None, only=False, replay=False),
         checkpoint=dataclasses.replace(config.checkpoint, every=_NEVER),
         total_frames=_NEVER,

@@ -23,8 +23,6 @@ from .space import Space
 
 FILE = "population.json"
 _FORMAT = {"format": "rlstack-population", "version": 1}
-_OWN = ("wandb", "wandb_run_id")
-"""Files that a copy of a run leaves out: two processes would log as one."""
 
 
 @dataclass
@@ -178,10 +176,11 @@ class Population:
     def _copy(source: Path, target: Path, hyperparameters: dict[str, Any]) -> None:
         """Makes the target the same run as the source, with other hyperparameters. A source is never a target."""
         from rlstack.runs.run_directory import RunDirectory
+        from rlstack.training.loggers import OF_ONE_RUN
 
         temporary = target.with_name(f".{target.name}.tmp")
         shutil.rmtree(temporary, ignore_errors=True)
-        shutil.copytree(source, temporary, ignore=shutil.ignore_patterns(*_OWN))
+        shutil.copytree(source, temporary, ignore=shutil.ignore_patterns(*OF_ONE_RUN))
         directory = RunDirectory(temporary)
         stored = OmegaConf.create(directory.read_config())
         for key, value in {**hyperparameters, "run_dir": str(target)}.items():

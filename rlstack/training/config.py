@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from typing import Annotated, Any, Literal
 
 from rlstack.config import ConfigError, Interval, convert
@@ -94,6 +95,11 @@ class LoggerConfig:
         wandb_name: of the run in W&B, None for that of its directory.
         wandb_timeout: seconds to wait for the service before the run is recorded offline instead; at the end, ten times
             as long for what is not uploaded yet, which otherwise stays in the run directory for ``wandb sync``.
+        mlflow: whether to use MLflow.
+        mlflow_uri: of its tracking server; None is ``MLFLOW_TRACKING_URI`` or, without it, a file in the run's folder.
+        mlflow_experiment: under which runs stand there.
+        trackio: whether to use Trackio.
+        trackio_project: its project.
     """
 
     tensorboard: bool
@@ -104,6 +110,27 @@ class LoggerConfig:
     wandb_tags: list[str]
     wandb_timeout: Annotated[float, Interval(low=0, open_low=True)]
     wandb_name: str | None = None
+    mlflow: bool = False
+    mlflow_uri: str | None = None
+    mlflow_experiment: str = "rlstack"
+    trackio: bool = False
+    trackio_project: str = "rlstack"
+
+    def check_installed(self) -> None:
+        """Raises a :class:`ConfigError` where the package of a logger is missing."""
+        for name in ("mlflow", "trackio"):
+            if getattr(self, name) and find_spec(name) is None:
+                raise ConfigError(f"logger.{name}: {name} is not installed; pip install 'rlstack-torchrl[{name}]'")
+
+    def without_services(self) -> LoggerConfig:
+        """The same, but nothing leaves the run's folder."""
+        return replace(self, wandb="disabled", mlflow=False, trackio=False)
+
+    def names(self) -> list[str]:
+        """Of the loggers that are used."""
+        wandb = [] if self.wandb == "disabled" else [f"wandb ({self.wandb})"]
+        others = [name for name in ("tensorboard", "mlflow", "trackio") if getattr(self, name)]
+        return ["csv", *others, *wandb]
 
 
 @dataclass

@@ -254,7 +254,7 @@ def share_of(config: TrainConfig, ranks: Ranks) -> TrainConfig:
         return config
     if isinstance(opponents := config.env.get("opponents"), dict):  # each has snapshots of its own, all the same
         config = replace(config, env={**config.env, "opponents": {**opponents, "pool": None}})
-    return replace(config, logger=replace(config.logger, tensorboard=False, wandb="disabled"))
+    return replace(config, logger=replace(config.logger.without_services(), tensorboard=False))
 
 
 def _device_name(name: str) -> str:

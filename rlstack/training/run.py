@@ -72,6 +72,7 @@ def begun(plain: dict[str, Any], hooks: Sequence[Hook] = ()) -> Iterator[Trainin
     conceal(sys.argv, sys.orig_argv)
     check_agent(config.agent, config.total_frames)
     check_kinds("env", str(config.env.get("name")), config.env)
+    config.logger.check_installed()
     if config.init is not None and not os.path.exists(config.init):
         raise ConfigError(f"init: {config.init} does not exist{nearest_path(config.init)}")
     if config.resume is not None:
@@ -184,7 +185,7 @@ def debugged(plain: dict[str, Any]) -> dict[str, Any]:
         "collector": {"steps_per_batch": min(plain["collector"]["steps_per_batch"], steps)},
         "eval": {"every": some, "episodes": 2, "max_steps": 100},
         "checkpoint": {"every": some},
-        "logger": {"wandb": "disabled"},
+        "logger": {"wandb": "disabled", "mlflow": False, "trackio": False},
         "imitation": {"frames": frames, "epochs": 2},
         "agent": agent,
         "env": env,

@@ -34,9 +34,6 @@ def describe(
     device = choose_device(config.device)
     threads = config.threads or torch.get_num_threads()
     hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{threads} of {os.cpu_count()} cores"
-    sinks = ["csv", *(["tensorboard"] if config.logger.tensorboard else [])]
-    if config.logger.wandb != "disabled":
-        sinks.append(f"wandb ({config.logger.wandb})")
     unit = "env steps" if config.collector.count == "env_steps" else "frames (agent decisions)"
     unit = unit if data is None else "frames (transitions drawn)"
     size = size_key(config.env)
@@ -52,7 +49,7 @@ def describe(
         "evaluation": f"every {config.eval.every:,}, {config.eval.episodes} episodes per level",
         "checkpoint": f"every {config.checkpoint.every:,}, keep {config.checkpoint.keep}"
         + ("" if config.checkpoint.replay else ", without replay"),
-        "logging": ", ".join(sinks),
+        "logging": ", ".join(config.logger.names()),
         "run": str(run.path),
     }
     if processes > 1:

@@ -205,3 +205,82 @@ def test_closing_twice_is_harmless(tmp_path: Path) -> None:
     logger.close()
     logger.close()
     assert os.listdir(tmp_path) == ["metrics.csv"]
+
+
+# -- MLflow and Trackio, read back with their own clients ----------------------------------------------------------
+
+
+def two_sittings(tmp_path: Path, **options: Any) -> Path:
+    """A run that is resumed at 10 frames; the second sitting fails."""
+    run = tmp_path / "run"
+    with MetricLogger(run, logger_config(**options), {"agent": {"lr": 0.5}, "seed": 3}) as logger:
+        logger.log(10, {"eval/return": 1.5, "loss/value": float("nan")})
+    with pytest.raises(KeyboardInterrupt), MetricLogger(run, logger_config(**options), {"seed": 4}) as logger:
+        logger.truncate_after(10)
+        logger.log(20, {"eval/return": 2.5})
+        raise KeyboardInterrupt
+    return run
+
+
+@pytest.mark.slow
+def test_mlflow_shows_a_resumed_run_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    pytest.importorskip("alembic")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+    monkeypatch.chdir(tmp_path)
+    run = two_sittings(tmp_path, mlflow=True, mlflow_experiment="mine")
+    client = mlflow.MlflowClient(f"sqlite:///{run}/mlflow.db")
+    (found,) = client.search_runs([client.get_experiment_by_name("mine").experiment_id])
+    points = client.get_metric_history(found.info.run_id, "eval/return")
+    assert [(point.step, point.value) for point in points] == [(10, 1.5), (20, 2.5)]
+    assert found.data.params == {"agent.lr": "0.5", "seed": "3"}
+    assert (found.info.run_name, found.info.status) == ("run", "FAILED")
+    assert os.listdir(tmp_path) == ["run"], "nothing beside the run"
+
+
+@pytest.mark.slow
+def test_mlflow_that_knows_the_run_no_more_begins_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    pytest.importorskip("alembic")
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+    (tmp_path / "mlflow_run_id").write_text("f" * 32 + "\n")
+    with MetricLogger(tmp_path, logger_config(mlflow=True, mlflow_uri=f"sqlite:///{tmp_path}/own.db")) as logger:
+        logger.log(10, {"a/x": 1.0})
+    identifier = (tmp_path / "mlflow_run_id").read_text().strip()
+    assert identifier != "f" * 32
+    found = mlflow.MlflowClient(f"sqlite:///{tmp_path}/own.db").get_run(identifier)
+    assert found.data.metrics == {"a/x": 1.0} and found.info.status == "FINISHED"
+
+
+@pytest.mark.slow
+def test_trackio_shows_a_resumed_run_as_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("trackio")
+    from trackio import sqlite_storage
+    from trackio.sqlite_storage import SQLiteStorage
+
+    monkeypatch.setattr(sqlite_storage, "TRACKIO_DIR", tmp_path / "trackio")
+    (run, other) = (two_sittings(tmp_path / place, trackio=True, trackio_project="mine") for place in ("a", "b"))
+    names = [(path / "trackio_run").read_text().strip() for path in (run, other)]
+    assert sorted(SQLiteStorage.get_runs("mine")) == sorted(names) and len(set(names)) == 2
+    points = SQLiteStorage.get_logs("mine", names[0])
+    assert [(point["step"], point["eval/return"]) for point in points] == [(10, 1.5), (20, 2.5)]
+    config = SQLiteStorage.get_run_config("mine", names[0])
+    assert config is not None and config["seed"] == 4
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("name", ["mlflow", "trackio"])
+def test_a_logger_that_is_not_installed_is_told_with_its_extra(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlstack.training.config.find_spec", lambda _: None)
+    logger_config().check_installed()
+    with pytest.raises(ConfigError, match=rf"^logger\.{name}: .*pip install 'rlstack-torchrl\[{name}\]'$"):
+        logger_config(**{name: True}).check_installed()
+
+
+def test_without_services_everything_stays_in_the_folder_of_the_run() -> None:
+    everything = logger_config(wandb="online", mlflow=True, trackio=True, tensorboard=True)
+    assert everything.names() == ["csv", "tensorboard", "mlflow", "trackio", "wandb (online)"]
+    assert everything.without_services().names() == ["csv", "tensorboard"]

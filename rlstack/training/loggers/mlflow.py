@@ -1,0 +1,83 @@
+"""MLflow: a tracking server, or a SQLite file in the run's folder."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, ClassVar
+
+from envs.whole_files import write_text
+
+from ..config import LoggerConfig
+from .sink import flat
+
+RUN_ID_FILE = "mlflow_run_id"
+DATABASE = "mlflow.db"
+_MOST_PARAMETERS = 100  # of a request, and so many characters of a value: MLflow's limits
+_LONGEST_VALUE = 6000
+
+
+class MlflowSink:
+    """MLflow. A resumed run continues under the id kept in its directory.
+
+    Args:
+        directory: of the run.
+        config: where to, and under which experiment.
+        run_config: its parameters in MLflow.
+    """
+
+    name: ClassVar[str] = "MLflow"
+
+    def __init__(self, directory: Path, config: LoggerConfig, run_config: Mapping[str, Any]) -> None:
+        from mlflow import MlflowClient  # slow to import, and not always wanted
+        from mlflow.entities import Metric
+        from mlflow.exceptions import MlflowException
+
+        for package in ("mlflow", "alembic"):  # which tell of every table that they make
+            logging.getLogger(package).setLevel(logging.WARNING)
+        given = config.mlflow_uri or os.environ.get("MLFLOW_TRACKING_URI")
+        self._client = MlflowClient(given or f"sqlite:///{directory.resolve() / DATABASE}")
+        self._metric, id_file = Metric, directory / RUN_ID_FILE
+        self._run: str | None = id_file.read_text(encoding="utf-8").strip() if id_file.exists() else None
+        if self._run is not None:
+            try:
+                self._client.update_run(self._run, "RUNNING")
+            except MlflowException:  # another server
+                self._run = None
+        if self._run is None:
+            with suppress(MlflowException):  # it is there already
+                self._client.create_experiment(config.mlflow_experiment)
+            experiment = self._client.get_experiment_by_name(config.mlflow_experiment)
+            self._run = self._client.create_run(experiment.experiment_id, run_name=directory.name).info.run_id
+            self._log_parameters(run_config)
+            write_text(id_file, f"{self._run}\n")
+
+    def log(self, frames: int, metrics: Mapping[str, float]) -> None:
+        """Send one point of each metric, frames being MLflow's steps."""
+        now = int(1000 * time.time())
+        points = [self._metric(_allowed(name), float(value), now, frames) for name, value in metrics.items()]
+        self._client.log_batch(self._run, metrics=points)
+
+    def truncate_after(self, frames: int) -> None:
+        """Nothing: what MLflow has received stays, and later points are drawn over it."""
+
+    def close(self, failed: bool = False) -> None:
+        """Say how the run has ended."""
+        self._client.set_terminated(self._run, "FAILED" if failed else "FINISHED")
+
+    def _log_parameters(self, run_config: Mapping[str, Any]) -> None:
+        from mlflow.entities import Param
+
+        values = [Param(_allowed(key), str(value)[:_LONGEST_VALUE]) for key, value in flat(run_config)]
+        for first in range(0, len(values), _MOST_PARAMETERS):
+            self._client.log_batch(self._run, params=values[first : first + _MOST_PARAMETERS])
+
+
+def _allowed(name: str) -> str:
+    """A name in the characters that MLflow allows."""
+    return re.sub(r"[^\w\-./: ]", "_", name)

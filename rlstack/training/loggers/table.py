@@ -1,0 +1,129 @@
+"""``metrics.csv``, the table of every logged number, and the score of a run by it."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import ClassVar, TextIO
+
+from envs.whole_files import replacing
+from rlstack.config import ConfigError
+from rlstack.config.errors import did_you_mean
+from rlstack.runs.run_directory import naming
+
+from ..config import ObjectiveConfig
+from .sink import FRAMES
+
+METRICS_FILE = "metrics.csv"
+
+
+class CsvSink:
+    """``metrics.csv``: one row a call, one column a metric, empty cells where a metric was not measured.
+
+    A metric that appears later widens the table. Each row is handed to the system at once, so a killed run
+    loses none; a row cut off by a crash is dropped when the file is opened again.
+
+    Raises:
+        ConfigError: a file of this name that is no such table.
+    """
+
+    name: ClassVar[str] = METRICS_FILE
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.columns, rows = self._read()
+        self._file = self._rewritten(rows)
+
+    def log(self, frames: int, metrics: Mapping[str, float]) -> None:
+        """Append a row."""
+        if new := [name for name in metrics if name not in self.columns]:
+            _, rows = self._read()
+            self.columns += new
+            self._file = self._rewritten(rows)
+        row = {FRAMES: frames, **metrics}
+        with naming(self.path):
+            csv.writer(self._file, lineterminator="\n").writerow([row.get(name, "") for name in self.columns])
+            self._file.flush()
+
+    def truncate_after(self, frames: int) -> None:
+        """Drop the rows of more than ``frames`` frames."""
+        _, rows = self._read()
+        self._file = self._rewritten([row for row in rows if int(row[0]) <= frames])
+
+    def close(self, failed: bool = False) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _rewritten(self, rows: list[list[str]]) -> TextIO:
+        """The file, replaced at once by header and ``rows``, each filled up to the header's width."""
+        if (file := getattr(self, "_file", None)) is not None:
+            file.close()
+        with (
+            naming(self.path),
+            replacing(self.path) as (partial,),
+            partial.open("w", encoding="utf-8", newline="") as file,
+        ):
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(self.columns)
+            writer.writerows(row + [""] * (len(self.columns) - len(row)) for row in rows)
+        return self.path.open("a", encoding="utf-8", newline="")
+
+    def _read(self) -> tuple[list[str], list[list[str]]]:
+        """Header and rows, without one that was cut off; an error if it is something else, of which nothing is lost."""
+        try:
+            text = self.path.read_text(encoding="utf-8") if self.path.exists() else ""
+            header, *rows = list(csv.reader(text[: text.rfind("\n") + 1].splitlines())) or [[FRAMES]]
+            if header[:1] != [FRAMES]:
+                raise ValueError(f"its first column is not {FRAMES}")
+            for row in rows:
+                if len(row) > len(header):
+                    told = f"the row of {int(row[0]):,} frames has {len(row)} cells for {len(header)} columns"
+                    raise ValueError(told)
+                int(row[0])
+                for cell in filter(None, row):
+                    float(cell)
+        except IsADirectoryError:
+            raise ConfigError(f"{self.path}: a folder, not a table of metrics; move it elsewhere to go on") from None
+        except (csv.Error, IndexError, ValueError) as error:
+            raise ConfigError(f"{self.path}: not a table of metrics ({error}); move it elsewhere to go on") from None
+        return header, rows
+
+
+def read_metrics(path: Path) -> list[dict[str, float]]:
+    """The rows of a ``metrics.csv``, each with what was measured then.
+
+    Raises:
+        OSError: there is no such file.
+    """
+    with path.open(encoding="utf-8", newline="") as file:
+        return [{name: float(cell) for name, cell in row.items() if cell} for row in csv.DictReader(file)]
+
+
+_OBJECTIVES = ("eval/success", "eval/return")
+_VALUES: dict[str, Callable[[list[float]], float]] = {
+    "last": lambda values: values[-1],
+    "max": max,
+    "min": min,
+    "mean": lambda v: math.fsum(v) / len(v),
+}
+
+
+def score(run: Path | str, objective: ObjectiveConfig) -> float:
+    """The objective of a run, so far as it has come; NaN where no evaluation could be summed up.
+
+    Raises:
+        ConfigError: the run has not logged such a metric; it says what it has logged.
+    """
+    path = Path(run) / METRICS_FILE
+    rows = read_metrics(path)
+    columns = {name for row in rows for name in row}
+    metric = objective.metric or next((name for name in _OBJECTIVES if name in columns), _OBJECTIVES[-1])
+    values = [row[metric] for row in rows if metric in row]
+    if not values and objective.metric is None and "eval/non_finite" in columns:
+        return math.nan  # no evaluation could be summed up
+    if not values:
+        guess = did_you_mean(metric, columns)
+        raise ConfigError(f"objective.metric: {metric!r} is not in {path}, {guess}it has: {', '.join(sorted(columns))}")
+    return float(_VALUES[objective.value](values))

@@ -1,0 +1,60 @@
+"""Trackio: a database on this machine (``trackio show``), or a Space that the environment names."""
+
+from __future__ import annotations
+
+import io
+import uuid
+from collections.abc import Mapping
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any, ClassVar
+
+from envs.whole_files import write_text
+
+from ..config import LoggerConfig
+from .sink import flat
+
+RUN_NAME_FILE = "trackio_run"
+
+
+class TrackioSink:
+    """Trackio, which knows a run by its name. A resumed run continues under the name kept in its directory.
+
+    Args:
+        directory: of the run.
+        config: the project.
+        run_config: shown beside the run.
+    """
+
+    name: ClassVar[str] = "Trackio"
+
+    def __init__(self, directory: Path, config: LoggerConfig, run_config: Mapping[str, Any]) -> None:
+        import trackio  # slow to import, and not always wanted
+
+        name_file = directory / RUN_NAME_FILE
+        if not name_file.exists():  # another folder may have the same name
+            write_text(name_file, f"{directory.name}-{uuid.uuid4().hex[:8]}\n")
+        with redirect_stdout(io.StringIO()):
+            self._run = trackio.init(
+                project=config.trackio_project,
+                name=name_file.read_text(encoding="utf-8").strip(),
+                resume="allow",
+                config=dict(flat(run_config)),
+                embed=False,
+                auto_log_gpu=False,  # a run watches its hardware itself
+                auto_log_cpu=False,
+            )
+
+    def log(self, frames: int, metrics: Mapping[str, float]) -> None:
+        """Hand over one point of each metric, frames being Trackio's steps."""
+        self._run.log(dict(metrics), step=frames)
+
+    def truncate_after(self, frames: int) -> None:
+        """Nothing: what Trackio has received stays, and later points are drawn over it."""
+
+    def close(self, failed: bool = False) -> None:
+        """Wait until everything is written."""
+        import trackio
+
+        with redirect_stdout(io.StringIO()):
+            trackio.finish()

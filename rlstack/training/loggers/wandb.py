@@ -1,0 +1,66 @@
+"""Weights & Biases."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from envs.whole_files import write_text
+
+from ..config import LoggerConfig
+from .sink import FRAMES
+
+RUN_ID_FILE = "wandb_run_id"
+
+
+class WandbSink:
+    """Weights & Biases, online or offline. A resumed run continues under the id kept in its directory."""
+
+    name: ClassVar[str] = "W&B"
+
+    def __init__(self, directory: Path, config: LoggerConfig, run_config: dict[str, Any]) -> None:
+        self._run = _start_wandb(directory, config, run_config)
+        write_text(directory / RUN_ID_FILE, self._run.id + "\n")
+        # Frames are the x axis. W&B's own step must never go back, which a resumed run does.
+        self._run.define_metric(FRAMES, hidden=True)
+        self._run.define_metric("*", step_metric=FRAMES)
+
+    def log(self, frames: int, metrics: Mapping[str, float]) -> None:
+        """Send one point of each metric."""
+        self._run.log({FRAMES: frames, **metrics})
+
+    def truncate_after(self, frames: int) -> None:
+        """Nothing: what the service has received stays, and later points are drawn over it."""
+
+    def close(self, failed: bool = False) -> None:
+        """Wait until everything is sent (online) or written (offline)."""
+        self._run.finish(exit_code=int(failed))
+
+
+def _start_wandb(directory: Path, config: LoggerConfig, run_config: dict[str, Any]) -> Any:
+    import wandb  # slow to import, and not always wanted
+
+    id_file = directory / RUN_ID_FILE
+    times: dict[str, Any] = {"init_timeout": config.wandb_timeout, "login_timeout": config.wandb_timeout}
+    if hasattr(wandb.Settings(), "finish_timeout"):
+        times["finish_timeout"] = 10 * config.wandb_timeout
+    options: dict[str, Any] = {
+        "id": id_file.read_text(encoding="utf-8").strip() if id_file.exists() else None,
+        "dir": str(directory),
+        "project": config.wandb_project,
+        "entity": config.wandb_entity,
+        "group": config.wandb_group,
+        "tags": config.wandb_tags,
+        "name": config.wandb_name or directory.name,
+        "config": run_config,
+        "settings": wandb.Settings(console="off", quiet=True, **times),
+    }
+    if config.wandb == "online":
+        try:
+            return wandb.init(mode="online", resume="allow", **options)
+        except wandb.errors.Error as error:
+            reason = str(error).partition("\n")[0]
+            warnings.warn(f"W&B is out of reach, recording offline instead: {reason}", stacklevel=4)
+    return wandb.init(mode="offline", **options)
