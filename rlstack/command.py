@@ -76,7 +76,6 @@ _PLUGINS = {
     "hydra/launcher/joblib": _SWEEP,
     "hydra/launcher/submitit_local": _SWEEP,
     "hydra/launcher/submitit_slurm": _SWEEP,
-    "hydra/sweeper/optuna": _SWEEP,
     "hydra/launcher/ray": "; it comes with the extra 'ray' and pip install --no-deps hydra-ray-launcher",
 }
 

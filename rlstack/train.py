@@ -96,8 +96,10 @@ def _ends(callback: Callback, training: Training, metrics: Mapping[str, Any]) ->
 
 def run(cfg: DictConfig) -> float:
     """One run, new or resumed, from configuration to report; returns its score, for sweeps."""
+    from rlstack.sweeps.optuna_search import pruning
+
     plain = prepared(cfg)
-    with runs.begun(plain) as training:
+    with runs.begun(plain, pruning(str(plain["resume"] or plain["run_dir"]))) as training:
         training.execute()
     return _trained(runs.place(training), plain).score
 

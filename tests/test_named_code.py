@@ -21,7 +21,7 @@ from rlstack.play.pool import Pool
 from rlstack.runs.checkpoint import write_checkpoint
 from rlstack.runs.loading import initialise, unfinished
 from rlstack.runs.run_directory import RunDirectory
-from rlstack.sweeps.pbt import job
+from rlstack.sweeps.jobs import job
 from tests.agents.small_agents import small
 from tests.play.duel import NAME, Duel
 
@@ -248,7 +248,7 @@ def test_what_the_user_wrote_is_allowed(trap: Path, learner: Any, command: Any) 
 
 def test_later_generations_of_a_population_are_allowed_what_the_first_was(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").touch()
-    assert job(tmp_path, {}, "9", [], 0, ["my.mod:fn"])[-1] == "allow=[my.mod:fn]"
+    assert job(tmp_path, [], ["until=9"], ["my.mod:fn"])[-1] == "allow=[my.mod:fn]"
 
 
 OF_PYTHON = ["http.server:test", "subprocess:call", "builtins:exec", "os.path:join", "os:system"]

@@ -24,9 +24,11 @@ from rlstack.config import ConfigError
 from rlstack.training.notices import concealed
 
 KEY = "hydra.sweep.dir"
+JOBS = ".jobs"
+"""The folder by which jobs report, in that of a population or a search."""
 _MULTIRUN = ("-m", "--multirun", "hydra.mode=MULTIRUN")
 _ONLY_TELLS = ("--cfg", "-c", "--info", "-i", "--hydra-help", "--version", "--shell-completion", "-sc")
-_POPULATION = "hydra/sweeper=pbt"
+_WITH_FOLDERS = {"hydra/sweeper=pbt", "hydra/sweeper=search"}
 _LONGEST = 60
 _OF_SWEEPERS = {"multirun.yaml", "optimization_results.yaml"}
 
@@ -38,7 +40,8 @@ def sweep_folder(
     """Gives a sweep a folder, as an override that every launcher carries to its jobs.
 
     ``runs/<agent>_<env>_sweep_<time>``, which is removed again if no run came to be in it; a hidden one in that of a
-    population; a folder that is thrown away for commands that make no runs. A folder that the user gave stays as it is.
+    population or a search; a folder that is thrown away for commands that make no runs. A folder that the user gave
+    stays as it is.
 
     Args:
         arguments: of the command line.
@@ -51,8 +54,8 @@ def sweep_folder(
         yield list(arguments), None
     elif given:
         yield list(arguments), Path(given[-1])
-    elif _POPULATION in arguments:
-        yield [*arguments, f"{KEY}=${{hydra.sweeper.folder}}/.jobs"], None
+    elif _WITH_FOLDERS.intersection(arguments):
+        yield [*arguments, f"{KEY}=${{hydra.sweeper.folder}}/{JOBS}"], None
     elif named_by is None:
         with tempfile.TemporaryDirectory(prefix="rlstack-sweep-") as scratch:
             yield [*arguments, f"{KEY}='{scratch}'"], Path(scratch)

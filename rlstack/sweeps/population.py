@@ -6,7 +6,6 @@ population goes on from there after its process was killed at any moment.
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -16,13 +15,13 @@ from typing import Annotated, Any, Literal
 
 from omegaconf import OmegaConf
 
-from envs.whole_files import write_json
 from rlstack.config import ConfigError, Interval, build
 
-from .space import Space
+from .space import Space, check_values
+from .state import check_settings, read_state, reading, write_state
 
+KIND = "population"
 FILE = "population.json"
-_FORMAT = {"format": "rlstack-population", "version": 1}
 
 
 @dataclass
@@ -192,38 +191,24 @@ class Population:
     # -- file ----------------------------------------------------------------------------------------------------
 
     def _write(self) -> None:
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            content = {**_FORMAT, "settings": self.settings, "generations": list(map(asdict, self.generations))}
-            write_json(self.folder / FILE, content)
-        except OSError as error:
-            raise ConfigError(f"{self.folder / FILE}: cannot be written ({error.strerror})") from None
+        generations = list(map(asdict, self.generations))
+        write_state(self.folder / FILE, KIND, settings=self.settings, generations=generations)
 
     def _read(self) -> None:
         path = self.folder / FILE
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-            if {key: content[key] for key in _FORMAT} != _FORMAT:
-                raise ValueError("another format")
+        content = read_state(path, KIND)
+        with reading(path, KIND):
             theirs: dict[str, Any] = content["settings"]
             self.generations = [build(Generation, generation) for generation in content["generations"]]
             if not self.generations or any(len(g.members) != theirs["members"] for g in self.generations):
                 raise ValueError("members are missing")
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise ConfigError(f"{path}: not a population ({error})") from None
-        for key, value in self.settings.items():
-            if theirs.get(key) != value:
-                raise ConfigError(
-                    f"{self.folder} holds a population whose {key} is {theirs.get(key)}, not {value}; "
-                    "hydra.sweeper.folder=<another> begins a new one"
-                )
+        check_settings(path, KIND, theirs, self.settings)
         self._check_members(path)
 
     def _check_members(self, path: Path) -> None:
         """Members become runs and command lines: they hold nothing but values of what varies, and copy each other."""
         for member in (member for generation in self.generations for member in generation.members):
             values, copied = member.hyperparameters, member.copied_from
-            if values.keys() != self.space.keys() or not all(self.space[key].holds(values[key]) for key in values):
-                raise ConfigError(f"{path}: not a population (hyperparameters {values} are none of what varies)")
+            check_values(path, KIND, self.space, values)
             if copied is not None and not 0 <= copied < self.config.members:
                 raise ConfigError(f"{path}: not a population (there is no member {copied} to copy)")

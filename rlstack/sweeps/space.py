@@ -1,10 +1,11 @@
-"""The search space of a population: ranges and choices, in the syntax of Hydra's sweeps."""
+"""What varies in a population or a search: ranges and choices, in the syntax of Hydra's sweeps."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -14,7 +15,7 @@ from hydra.core.override_parser.types import IntervalSweep, Override, Transforme
 from rlstack.config import ConfigError
 
 VARIABLE = ("agent.", "env.")
-"""Only options of the agent and the world may vary."""
+"""Only options of the agent and the world may vary in a population, whose runs go on with other values."""
 
 
 @dataclass(frozen=True)
@@ -73,8 +74,12 @@ class ChoiceDimension:
 Space = dict[str, RangeDimension | ChoiceDimension]
 
 
-def split(arguments: Sequence[str]) -> tuple[Space, list[str]]:
+def split(arguments: Sequence[str], may_vary: tuple[str, ...] = VARIABLE) -> tuple[Space, list[str]]:
     """Splits a command line into what varies, by key, and the rest.
+
+    Args:
+        arguments: overrides.
+        may_vary: beginnings of the keys that may.
 
     Raises:
         ConfigError: nothing varies, or something that cannot.
@@ -83,7 +88,7 @@ def split(arguments: Sequence[str]) -> tuple[Space, list[str]]:
     fixed: list[str] = []
     for override, text in zip(OverridesParser.create().parse_overrides(list(arguments)), arguments):
         if override.is_sweep_override():
-            space[override.key_or_group] = _dimension(override)
+            space[override.key_or_group] = _dimension(override, may_vary)
         else:
             fixed.append(text)
     for entry in fixed:  # on the command line what was to vary in the yaml
@@ -93,10 +98,21 @@ def split(arguments: Sequence[str]) -> tuple[Space, list[str]]:
     return space, fixed
 
 
-def _dimension(override: Override) -> RangeDimension | ChoiceDimension:
+def assignment(key: str, value: Any) -> str:
+    """The override that gives one of the values to what varies; a group or a key of the root is there already."""
+    return f"{'++' if '.' in key else ''}{key}={'null' if value is None else value}"
+
+
+def check_values(path: Path, kind: str, space: Space, values: Mapping[str, Any]) -> None:
+    """Raises a :class:`ConfigError` where values of a file, which become a command line, are none of what varies."""
+    if values.keys() != space.keys() or not all(space[key].holds(values[key]) for key in values):
+        raise ConfigError(f"{path}: not a {kind} (hyperparameters {values} are none of what varies)")
+
+
+def _dimension(override: Override, may_vary: tuple[str, ...]) -> RangeDimension | ChoiceDimension:
     key, value = override.key_or_group, override.value()
-    if not key.startswith(VARIABLE):
-        raise ConfigError(f"{key}: cannot vary in a population, only what begins with {' or '.join(VARIABLE)}")
+    if not key.startswith(may_vary):
+        raise ConfigError(f"{key}: cannot vary in a population, only what begins with {' or '.join(may_vary)}")
     if not isinstance(value, IntervalSweep):
         return ChoiceDimension(tuple(override.sweep_iterator(transformer=Transformer.encode)))
     low, high, log = value.start, value.end, "log" in value.tags

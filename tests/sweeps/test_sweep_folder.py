@@ -56,7 +56,7 @@ def test_folders_are_left_alone_where_there_is_no_need(tmp_path: Path, monkeypat
 
 
 @contextmanager
-def stand_in(plain: dict[str, Any]) -> Iterator[SimpleNamespace]:
+def stand_in(plain: dict[str, Any], hooks: list[Any]) -> Iterator[SimpleNamespace]:
     """A run of a low score, of which a report draws the logarithm of nothing."""
     folder = Path(plain["run_dir"])
     score = -1.0 - plain["seed"]

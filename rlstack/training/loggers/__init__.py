@@ -19,12 +19,12 @@ from typing_extensions import Self
 from ..config import LoggerConfig
 from .mlflow import MlflowSink
 from .sink import FRAMES, Sink
-from .table import METRICS_FILE, CsvSink, read_metrics, score
+from .table import METRICS_FILE, CsvSink, read_metrics, score, scores
 from .tensorboard import TensorBoardSink
 from .trackio import TrackioSink
 from .wandb import WandbSink
 
-__all__ = ["FRAMES", "METRICS_FILE", "CsvSink", "MetricLogger", "Sink", "read_metrics", "score"]
+__all__ = ["FRAMES", "METRICS_FILE", "CsvSink", "MetricLogger", "Sink", "read_metrics", "score", "scores"]
 
 OF_ONE_RUN = ("wandb", "wandb_run_id", "mlflow.db", "mlflow_run_id", "trackio_run")
 """What loggers keep in a run's folder by which services know the run; a copy of the run leaves it out."""

@@ -43,19 +43,17 @@ class MlflowSink:
         given = config.mlflow_uri or os.environ.get("MLFLOW_TRACKING_URI")
         self._client = MlflowClient(given or f"sqlite:///{directory.resolve() / DATABASE}")
         self._metric, id_file = Metric, directory / RUN_ID_FILE
-        self._run: str | None = id_file.read_text(encoding="utf-8").strip() if id_file.exists() else None
-        if self._run is not None:
-            try:
+        if id_file.exists():
+            self._run = id_file.read_text(encoding="utf-8").strip()
+            with suppress(MlflowException):  # another server knows nothing of it
                 self._client.update_run(self._run, "RUNNING")
-            except MlflowException:  # another server
-                self._run = None
-        if self._run is None:
-            with suppress(MlflowException):  # it is there already
-                self._client.create_experiment(config.mlflow_experiment)
-            experiment = self._client.get_experiment_by_name(config.mlflow_experiment)
-            self._run = self._client.create_run(experiment.experiment_id, run_name=directory.name).info.run_id
-            self._log_parameters(run_config)
-            write_text(id_file, f"{self._run}\n")
+                return
+        with suppress(MlflowException):  # it is there already
+            self._client.create_experiment(config.mlflow_experiment)
+        experiment: Any = self._client.get_experiment_by_name(config.mlflow_experiment)
+        self._run = str(self._client.create_run(experiment.experiment_id, run_name=directory.name).info.run_id)
+        self._log_parameters(run_config)
+        write_text(id_file, f"{self._run}\n")
 
     def log(self, frames: int, metrics: Mapping[str, float]) -> None:
         """Send one point of each metric, frames being MLflow's steps."""

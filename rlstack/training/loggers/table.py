@@ -116,14 +116,23 @@ def score(run: Path | str, objective: ObjectiveConfig) -> float:
     Raises:
         ConfigError: the run has not logged such a metric; it says what it has logged.
     """
+    return (scores(run, objective) or [math.nan])[-1]
+
+
+def scores(run: Path | str, objective: ObjectiveConfig) -> list[float]:
+    """The objective of a run after each row that has its metric; none where no evaluation could be summed up.
+
+    Raises:
+        ConfigError: the run has not logged such a metric; it says what it has logged.
+    """
     path = Path(run) / METRICS_FILE
     rows = read_metrics(path)
     columns = {name for row in rows for name in row}
     metric = objective.metric or next((name for name in _OBJECTIVES if name in columns), _OBJECTIVES[-1])
     values = [row[metric] for row in rows if metric in row]
     if not values and objective.metric is None and "eval/non_finite" in columns:
-        return math.nan  # no evaluation could be summed up
+        return []  # no evaluation could be summed up
     if not values:
         guess = did_you_mean(metric, columns)
         raise ConfigError(f"objective.metric: {metric!r} is not in {path}, {guess}it has: {', '.join(sorted(columns))}")
-    return float(_VALUES[objective.value](values))
+    return [float(_VALUES[objective.value](values[:count])) for count in range(1, len(values) + 1)]

@@ -1,0 +1,87 @@
+"""Runs as jobs of Hydra's launchers, for populations and searches: each begins a run, or goes on with it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from rlstack.config import ConfigError, build, to_plain
+from rlstack.config.named_code import allowing, code_in
+
+from .folder import take_results
+from .space import Space, assignment
+
+if TYPE_CHECKING:
+    from rlstack.training.config import TrainConfig
+
+Launch = Callable[[Sequence[Sequence[str]], int], Any]
+"""Runs jobs, given as overrides, and the number of the first one; returns when all have ended."""
+
+Compose = Callable[[list[str]], DictConfig]
+"""From overrides to a run's configuration."""
+
+
+def checked(compose: Compose, space: Space, fixed: Sequence[str]) -> tuple[TrainConfig, list[str]]:
+    """The configuration of a run with some value of all that varies, and the user's code that it names.
+
+    Raises:
+        ConfigError: a mistake in it, before any work.
+    """
+    from rlstack.training.config import TrainConfig, with_length
+    from rlstack.training.run import debugged
+
+    drawn = [assignment(key, dimension.draw(Random(0))) for key, dimension in space.items()]
+    composed = compose([*fixed, *drawn])
+    plain = debugged(to_plain(OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])))
+    return build(TrainConfig, with_length(plain)), code_in(plain)
+
+
+def job(run: Path, beginning: Sequence[str], always: Sequence[str] = (), allowed: Sequence[str] = ()) -> list[str]:
+    """The overrides that begin a run, or go on with one that has begun.
+
+    Args:
+        run: its folder.
+        beginning: overrides of a new run.
+        always: overrides of either.
+        allowed: code that the user's command line names, so that the run's files may.
+    """
+    if (run / "config.yaml").is_file():
+        return [f"resume={run}", *always, *([allowing(allowed)] if allowed else [])]
+    return [*beginning, f"run_dir={run}", *always]
+
+
+def tell_failures(folder: Path) -> None:
+    """Prints the errors of the jobs that have reported in a folder, and removes their reports."""
+    for result in take_results(folder):
+        if "error" in result:
+            print(f"a run failed: {result['error']} ({' '.join(result['overrides'])})", file=sys.stderr, flush=True)
+
+
+def wait_for(run: Path) -> None:
+    """Returns once no job that a killed command has left behind trains this run."""
+    from rlstack.runs.run_directory import taken
+
+    told = False
+    while True:
+        try:
+            with taken(run):
+                return
+        except ConfigError as error:
+            if not told:
+                print(f"waiting: {error}", flush=True)
+            told = True
+            time.sleep(1)
+
+
+def reached(run: Path, until: int) -> bool:
+    """The run has a checkpoint of so many frames; it was evaluated before that was written."""
+    from rlstack.runs.checkpoint import CheckpointStore
+
+    latest = CheckpointStore(run / "checkpoints").latest()
+    return latest is not None and int(latest.stem.partition("_")[2]) >= until

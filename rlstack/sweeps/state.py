@@ -1,0 +1,61 @@
+"""The file in which a population or a search keeps all that is decided, from which the same command goes on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from envs.whole_files import write_json
+from rlstack.config import ConfigError
+
+
+def write_state(path: Path, kind: str, **content: Any) -> None:
+    """Writes a file of this kind, whole or not at all.
+
+    Raises:
+        ConfigError: it cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, {**_format(kind), **content})
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written ({error.strerror})") from None
+
+
+def read_state(path: Path, kind: str) -> dict[str, Any]:
+    """What :func:`write_state` has written.
+
+    Raises:
+        ConfigError: the file cannot be read, or holds something else.
+    """
+    with reading(path, kind):
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if {key: content[key] for key in _format(kind)} != _format(kind):
+            raise ValueError("another format")
+        return content
+
+
+@contextmanager
+def reading(path: Path, kind: str) -> Iterator[None]:
+    """Tells in one line that a file is not of this kind."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ConfigError(f"{path}: not a {kind} ({error})") from None
+
+
+def check_settings(path: Path, kind: str, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
+    """Raises a :class:`ConfigError` where a file was begun with other settings."""
+    for key, value in ours.items():
+        if theirs.get(key) != value:
+            raise ConfigError(
+                f"{path.parent} holds a {kind} whose {key} is {theirs.get(key)}, not {value}; "
+                "hydra.sweeper.folder=<another> begins a new one"
+            )
+
+
+def _format(kind: str) -> dict[str, Any]:
+    return {"format": f"rlstack-{kind}", "version": 1}
