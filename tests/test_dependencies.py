@@ -18,7 +18,8 @@ Tables = dict[str, dict[str, str]]
 def listed() -> Tables:
     """Licence by package, by group, as the file has them."""
     tables: Tables = {}
-    for section in (REPO / "DEPENDENCIES.md").read_text(encoding="utf-8").split("\n## ")[1:]:
+    licences, _, _ = (REPO / "DEPENDENCIES.md").read_text(encoding="utf-8").partition("\n# Private names")
+    for section in licences.split("\n## ")[1:]:
         group, _, body = section.partition("\n")
         rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in body.splitlines() if line[:1] == "|"]
         assert rows[0] == ["package", "licence", "for"] and all(len(row) == 3 and all(row) for row in rows)

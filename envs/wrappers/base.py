@@ -38,7 +38,7 @@ class Wrapper(World):
         try:
             return super().__getattr__(name)
         except AttributeError:
-            if name.startswith("_") or "inner" not in self.__dict__.get("_modules", {}):
+            if name.startswith("_") or name == "inner":
                 raise
             return getattr(self.inner, name)
 
@@ -117,7 +117,7 @@ class Wrapper(World):
         self.inner.share(first, all_worlds, seed)
 
     def _set_seed(self, seed: int | None) -> None:
-        if "inner" in self._modules:  # the base class seeds before there is one
+        if hasattr(self, "inner"):  # the base class seeds before there is one
             self.inner._set_seed(seed)
 
     def _state_to_save(self) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from tensordict import TensorDict
 from torch import Tensor
-from torchrl._utils import logger as torchrl_logger
+from torchrl import logger as torchrl_logger
 from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
 
 from rlstack.data import make_replay

@@ -14,6 +14,7 @@ import torch
 from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 from torchrl.envs.utils import ExplorationType, exploration_type
 
 from envs.waiting import looks_are_free
@@ -159,11 +160,13 @@ class Target:
         self.tau, self.network = tau, target
         self._online: list[Tensor] = list(network.parameters())
         self._target: list[Tensor] = list(target.parameters())
+        self._approach = get_ema_multi_avg_fn(1 - tau)
 
     @torch.no_grad()
     def copy(self) -> None:
         """Makes the target equal to the network."""
-        torch._foreach_copy_(self._target, self._online)
+        for target, online in zip(self._target, self._online):
+            target.copy_(online)
 
     @torch.no_grad()
     def update(self) -> None:
@@ -171,7 +174,7 @@ class Target:
         if self.tau == 1:
             self.copy()
         else:
-            torch._foreach_lerp_(self._target, self._online, self.tau)
+            self._approach(self._target, self._online, None)
 
 
 def _trained(parameters: Iterable[Tensor]) -> list[Tensor]:

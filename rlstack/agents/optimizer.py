@@ -81,7 +81,6 @@ class Optimizer:
         self._device = device.type
         self.refused = torch.zeros((), device=device)
         self.refusal: Refusal | None = None
-        self._no_scale = torch.ones((), device=device)
         if kind == "adam":
             self._optimizer: torch.optim.Optimizer = Adam(self.parameters, lr=lr, eps=eps, fused=True)
         else:
@@ -198,7 +197,8 @@ class Optimizer:
         gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
         scalars = {name: told for name, told in info.items() if not told.dim()}
         means = mean([*gradients, value, *scalars.values()])
-        torch._foreach_copy_(gradients, means[: len(gradients)])
+        for gradient, averaged in zip(gradients, means):
+            gradient.copy_(averaged)
         value, *told = means[len(gradients) :]
         return value, {**info, **dict(zip(scalars, told))}
 
@@ -286,20 +286,14 @@ class Optimizer:
         """
         numbers = [loss]
         if not self._scaler.is_enabled():
-            numbers += self.norms or [self._overflow()]
+            # A sum over all of them tells of one that is not finite in less time than a look at each.
+            numbers += self.norms or [norm_of([grad for p in self.parameters if (grad := p.grad) is not None])]
         if looks_are_free(loss.device):
             return not all(math.isfinite(number.item()) for number in numbers)
         sound = torch.stack([torch.isfinite(number) for number in numbers]).all()
         found = (~sound).to(self.refused.dtype)
         self.refused.add_(found)
         return found
-
-    def _overflow(self) -> Tensor:
-        """Zero, or infinity where a gradient that is not clipped is not finite: what float16 looks for, and as fast."""
-        gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
-        found = torch.zeros_like(self._no_scale)
-        torch._amp_foreach_non_finite_check_and_unscale_(gradients, found, self._no_scale)
-        return found / (1 - found)
 
     def _explain(self, info: Info, batch: TensorDictBase) -> None:
         self.refused.add_(1)
@@ -340,7 +334,9 @@ def norm_of(gradients: list[Tensor]) -> Tensor:
 
 def clip(gradients: list[Tensor], norm: Tensor, max_norm: float) -> None:
     """Clips as ``clip_grad_norm_`` does, without sorting the tensors by device and type every time."""
-    torch._foreach_mul_(gradients, (max_norm / (norm + 1e-6)).clamp(max=1.0))
+    factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
+    for gradient in gradients:
+        gradient.mul_(factor)
 
 
 class Adam(torch.optim.Adam):
@@ -373,7 +369,8 @@ class Adam(torch.optim.Adam):
                 self._counts = list({id(step): step for step in self._columns[2]}.values())
             return
         means, squares, steps = self._columns
-        torch._foreach_add_(self._counts, 1)
+        for count in self._counts:
+            count.add_(1)
         torch._fused_adam_(
             *(parameters, gradients, means, squares, [], steps),
             lr=group["lr"],
@@ -386,7 +383,8 @@ class Adam(torch.optim.Adam):
             found_inf=refused,
         )
         if refused is not None:
-            torch._foreach_sub_(self._counts, [refused] * len(self._counts))
+            for count in self._counts:
+                count.sub_(refused)
 
     def count_apart(self) -> None:
         """Gives every parameter a count of steps of its own, as torch has them, until the next :meth:`quick_step`."""
@@ -433,7 +431,8 @@ def descend(
             put(parameter, parameter - lr.to(square.dtype) * gradient / (square.sqrt() + constants["eps"]))
         return
     low, high = constants["betas"]
-    torch._foreach_add_(moments["step"], sound.to(moments["step"][0].dtype))
+    for step in moments["step"]:
+        step.add_(sound.to(step.dtype))
     done = moments["step"][0].to(lr.dtype)  # all have made as many
     rate, root = lr / (1 - low**done), (1 - high**done).sqrt()
     for parameter, gradient, mean, square in zip(parameters, gradients, moments["exp_avg"], moments["exp_avg_sq"]):

@@ -26,12 +26,13 @@ def has_bfloat16(device: torch.device) -> bool:
 def _cpu_has_bfloat16() -> bool:
     """For oneDNN, AVX-512 is enough on x86, though it converts there; AVX512_BF16 comes with AMX, too.
 
-    torch tells neither under a public name. If a torch lacks one of these, so that nobody knows, float32 is right.
+    What oneDNN takes, torch tells under no public name. If a torch lacks one of these, so that nobody knows, float32 is
+    right.
     """
     try:
         if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
             return False
-        return platform.machine().lower() not in ("x86_64", "amd64") or torch.cpu._is_avx512_bf16_supported()
+        return platform.machine().lower() not in ("x86_64", "amd64") or torch.cpu.get_capabilities()["avx512_bf16"]
     except AttributeError:
         return False
 

@@ -440,7 +440,8 @@ class LossParts:
                 _, norm, info = optimizer.minimize(self._told, batch)
                 norms.append(norm)
                 if optimizer.mean is not None and self._running:  # as gradients, the same in all processes
-                    torch._foreach_copy_(self._running, optimizer.mean(self._running))
+                    for statistic, averaged in zip(self._running, optimizer.mean(self._running)):
+                        statistic.copy_(averaged)
         metrics = {f"loss/{name.removeprefix('loss_')}": value for name, value in info.items() if not value.dim()}
         return {**metrics, "grad/all": torch.stack(norms).max() if norms else 0.0}, info
 

@@ -147,6 +147,7 @@ class RewardScaler(nn.Module):
         self.gamma = gamma
         self.moments = RunningMoments(torch.Size([]), unbiased)
         self.register_buffer("returns", torch.zeros(0, dtype=torch.float64))
+        self.register_load_state_dict_pre_hook(_make_room)
 
     @torch.no_grad()
     def update(self, sequences: TensorDictBase, everyone: bool = False) -> None:
@@ -172,11 +173,12 @@ class RewardScaler(nn.Module):
         """Rewards of any shape, scaled and clipped to +-10."""
         return (reward / (self.moments.var + _EPS).sqrt().to(reward.dtype)).clamp(-_CLIP, _CLIP)
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
-        saved = state_dict.get(f"{prefix}returns")
-        if saved is not None:
-            self.returns = torch.zeros_like(saved, device=self.returns.device)
-        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
+def _make_room(scaler: RewardScaler, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Gives a :class:`RewardScaler` that is about to load as many returns as the state has."""
+    saved = state_dict.get(f"{prefix}returns")
+    if saved is not None:
+        scaler.returns = torch.zeros_like(saved, device=scaler.returns.device)
 
 
 # -- as JSON -----------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import torch
@@ -123,14 +124,8 @@ def missing_compiler(device: torch.device) -> str | None:
         # Triton compiles what launches a kernel.
         found = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
         return None if found else "there is no C compiler (such as gcc)"
-    from torch._inductor.cpp_builder import get_cpp_compiler
-    from torch._inductor.exc import InvalidCxxCompiler
-
-    try:
-        get_cpp_compiler()
-    except InvalidCxxCompiler:
-        return "there is no C++ compiler (such as g++)"
-    return None
+    name = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
+    return None if shutil.which(name) else "there is no C++ compiler (such as g++)"
 
 
 def keep_compiled_code() -> None:

@@ -139,6 +139,17 @@ def test_compiling_for_a_gpu_needs_a_c_compiler(monkeypatch: pytest.MonkeyPatch)
     assert missing_compiler(GPU) == "there is no C compiler (such as gcc)"
 
 
+def test_compiling_for_a_cpu_needs_a_cpp_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(acceleration.sys, "platform", "linux")
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr(acceleration.shutil, "which", {"g++": "/usr/bin/g++", "icpx": "/opt/icpx"}.get)
+    assert missing_compiler(CPU) is None
+    monkeypatch.setattr(acceleration.sys, "platform", "darwin")  # clang++ there
+    assert missing_compiler(CPU) == "there is no C++ compiler (such as g++)"
+    monkeypatch.setenv("CXX", "icpx")
+    assert missing_compiler(CPU) is None
+
+
 def test_graphs_need_a_gpu() -> None:
     found, agent = decided("cudagraphs=true")
     assert agent.compiler is None and found.notes == ["cudagraphs: the device is cpu, nothing is recorded"]

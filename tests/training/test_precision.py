@@ -93,14 +93,13 @@ def test_a_cpu_is_asked_for_its_units(
 ) -> None:
     monkeypatch.setattr(platform, "machine", lambda: machine)
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: onednn)
-    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: avx512_bf16)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": avx512_bf16})
     assert precision.has_bfloat16(CPU) is has
 
 
 def test_torch_still_tells_what_the_kernel_tells() -> None:
     """If this fails with an AttributeError, torch has renamed what ``precision._cpu_has_bfloat16`` asks."""
     assert isinstance(torch.ops.mkldnn._is_mkldnn_bf16_supported(), bool)
-    assert isinstance(torch.cpu._is_avx512_bf16_supported(), bool)
     if platform.machine() != "x86_64" or not Path("/proc/cpuinfo").is_file() or "ONEDNN_MAX_CPU_ISA" in os.environ:
         pytest.skip("the kernel does not tell, or oneDNN is held back")
     flags = next(line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("flags")).split()
@@ -108,7 +107,7 @@ def test_torch_still_tells_what_the_kernel_tells() -> None:
 
 
 def test_a_torch_that_tells_nothing_computes_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(torch.cpu, "_is_avx512_bf16_supported")
+    monkeypatch.delattr(torch.cpu, "get_capabilities")
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: True)
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     assert not precision.has_bfloat16(CPU)

@@ -1,0 +1,128 @@
+"""What the private names of torch, TorchRL and tensordict save: ``python -m experiments.benchmarks.private_names``.
+
+Microseconds of CPU time of one thread for what a step or an update of DQN on CartPole does (a network of 4 inputs, 128
+and 128 hidden units and two choices: 17,282 numbers in six tensors), ours and by public names. They take turns; numbers
+are medians over rounds.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from tensordict import TensorDict
+from torch import nn
+from torch.optim.adam import adam
+from torchrl import logger as torchrl_logger
+
+import envs
+import rlstack
+from envs.tensordicts import unchecked
+from rlstack.agents.optimizer import Adam
+from rlstack.data.collector import LEAN
+from rlstack.networks.encoders import mlp
+from rlstack.training.environment import machine
+
+from .replay import microseconds
+
+Ways = dict[str, Callable[[], object]]
+"""What does the same thing, ours first."""
+
+
+def network() -> nn.Module:
+    """A network as DQN has it, with gradients."""
+    made = nn.Sequential(mlp([4, 128, 128]), nn.Linear(128, 2))
+    made(torch.randn(64, 4)).square().mean().backward()
+    return made
+
+
+def adam_ways() -> Ways:
+    """A step on gradients that are there."""
+
+    def of(kind: type[torch.optim.Adam], **options: bool) -> torch.optim.Adam:
+        return kind(list(network().parameters()), lr=1e-4, **options)
+
+    ours, functional = of(Adam, fused=True), of(torch.optim.Adam, fused=True)
+    functional.step()
+    group = functional.param_groups[0]["params"]
+    states = [functional.state[parameter] for parameter in group]
+    columns = [[state[name] for state in states] for name in ("exp_avg", "exp_avg_sq", "step")]
+    numbers = {"beta1": 0.9, "beta2": 0.999, "lr": 1e-4, "weight_decay": 0.0, "eps": 1e-8}
+
+    def by_function() -> None:
+        with torch.no_grad():
+            gradients = [parameter.grad for parameter in group]
+            adam(group, gradients, *columns[:2], [], columns[2], fused=True, amsgrad=False, maximize=False, **numbers)
+
+    return {
+        "ours": ours.quick_step,
+        "torch.optim.Adam(fused=True)": of(torch.optim.Adam, fused=True).step,
+        "torch.optim.Adam(foreach=True)": of(torch.optim.Adam, foreach=True).step,
+        "torch.optim.adam.adam": by_function,
+    }
+
+
+def copying_ways() -> Ways:
+    """Copies of as many tensors as an update on a GPU takes in."""
+    pairs = [[torch.randn(*shape) for shape in ((128, 4), (128,), (128, 128), (128,), (2, 128), (2,))] for _ in "ab"]
+
+    def one_by_one() -> None:
+        for old, new in zip(*pairs):
+            old.copy_(new)
+
+    return {"ours": lambda: torch._foreach_copy_(*pairs), "one by one": one_by_one}
+
+
+def layers_ways() -> Ways:
+    """The forward pass for one observation."""
+    ours, data = mlp([4, 128, 128]), torch.randn(1, 4)
+    theirs = nn.Sequential(*ours)
+
+    def forward(module: nn.Module) -> None:
+        with torch.no_grad():
+            module(data)
+
+    return {"ours": partial(forward, ours), "nn.Sequential": partial(forward, theirs)}
+
+
+def tensordict_ways() -> Ways:
+    """A tensordict of entries that fit."""
+    entries = {name: torch.zeros(8, 1) for name in "abcdef"}
+    return {"ours": lambda: unchecked(entries, (8,)), "TensorDict": lambda: TensorDict(entries, [8])}
+
+
+def collecting_ways() -> Ways:
+    """Two steps of eight CartPoles under DQN's policy."""
+    ways: Ways = {}
+    for name, options in (("ours", {}), ("Collector", LEAN)):
+        env = envs.make("cartpole", num_worlds=8)
+        policy = rlstack.make_agent("dqn", env).policy(explore=True)
+        ways[name] = iter(rlstack.make_collector(env, policy, 2, **options)).__next__
+    return ways
+
+
+WAYS: dict[str, Callable[[], Ways]] = {
+    "Adam's step": adam_ways,
+    "tensors copied": copying_ways,
+    "two layers, batch 1": layers_ways,
+    "a tensordict of six tensors": tensordict_ways,
+    "two steps of 8 CartPoles": collecting_ways,
+}
+
+
+def main() -> None:
+    """Measures and prints."""
+    warnings.simplefilter("ignore")
+    torchrl_logger.setLevel("WARNING")
+    torch.set_num_threads(1)
+    print(f"CPU microseconds, 1 thread, {machine()}, torch {torch.__version__}")
+    for what, make in WAYS.items():
+        ways = make()
+        numbers = dict(zip(ways, microseconds(list(ways.values()))))
+        print(f"{what}: " + ", ".join(f"{name} {value:.1f}" for name, value in numbers.items()), flush=True)
+
+
+if __name__ == "__main__":
+    main()
