@@ -17,7 +17,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from experiments.runs import complete, logged
+from experiments.runs import logged
 
 from .algorithms import ENV_STEPS, run
 
@@ -51,6 +51,7 @@ def judged(path: Path) -> dict[str, float | None]:
     return {
         "frames": reached,
         "cpu_seconds": spent[-1] if spent else None,
+        "last": rows[-1]["frames"],
         "success": rows[-1]["eval/success"],
         "all_cpu_seconds": clock[-1]["time/cpu_seconds"],
     }
@@ -63,17 +64,19 @@ def _folder(name: str) -> str:
 def table(results: dict[str, Any]) -> str:
     """Markdown, a row for each arm; a dash where a seed did not reach the goal."""
 
-    def listed(row: dict[str, Any], name: str, form: str) -> str:
-        return ", ".join("-" if one[name] is None else format(one[name], form) for one in row.values())
+    def listed(row: dict[str, Any], form: str) -> str:
+        return "; ".join(
+            "-" if None in one.values() and "{frames" in form else form.format(**one) for one in row.values()
+        )
 
     lines = [
-        f"| agent | option | env steps to {GOAL:.2f}, by seed | CPU-s to {GOAL:.2f} | success at the end | CPU-s |",
+        f"| agent | option | env steps to {GOAL:.2f}, by seed (CPU-s) | success at the end | env steps | CPU-s |",
         "|---|---|---|---|---|---|",
     ]
+    forms = ("{frames:,.0f} ({cpu_seconds:.0f})", "{success:.3f}", "{last:,.0f}", "{all_cpu_seconds:.0f}")
     for name, row in results.items():
         agent, option = name.split(" ", 1)
-        cells = [listed(row, *column) for column in (("frames", ",.0f"), ("cpu_seconds", ".0f"), ("success", ".3f"))]
-        lines.append(f"| {' | '.join([agent, option, *cells, listed(row, 'all_cpu_seconds', '.0f')])} |")
+        lines.append(f"| {' | '.join([agent, option, *(listed(row, form) for form in forms)])} |")
     return "\n".join(lines) + "\n"
 
 
@@ -85,6 +88,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--folder", type=Path, default=Path("runs/options"), help="of the run directories")
     parser.add_argument("--out", type=Path, default=HERE)
+    parser.add_argument(
+        "--judge-only", action="store_true", help="train nothing; take runs that are there, however far"
+    )
     arguments = parser.parse_args()
     arms = OPTIONS[arguments.option]
     file = arguments.out / "options.json"
@@ -92,8 +98,11 @@ def main() -> None:
         for agent in arguments.agents or AGENTS[arguments.option]:
             for arm, changes in arms.items():
                 name = f"{agent} {arguments.option}: {arm}"
-                path = run(agent, seed, arguments.folder / _folder(name), [*EVALUATED, *changes])
-                if not complete(path):
+                folder = arguments.folder / _folder(name)
+                path = folder / f"seed{seed}"
+                if not arguments.judge_only:
+                    run(agent, seed, folder, [*EVALUATED, *changes])
+                elif not path.is_dir():
                     continue
                 results = json.loads(file.read_text()) if file.is_file() else {}
                 results.setdefault(name, {})[str(seed)] = judged(path)

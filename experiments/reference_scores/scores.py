@@ -76,6 +76,7 @@ STUDIES = {
     "lunarlander_dqn": Study("LunarLander-v3", "DQN", 150, "mean"),
     "lunarlander_iqn": Study("LunarLander-v3", "IQN", 150, "mean"),
     "pendulum_sac": Study("Pendulum-v1", "SAC", -200, "mean"),
+    "pendulum_sac_critic_norm": Study("Pendulum-v1", "SAC, critic_norm and weight_norm", -200, "mean"),
     "pendulum_torchrl_sac": Study("Pendulum-v1", "SAC of TorchRL", -200, "mean"),
     "pendulum_tqc": Study("Pendulum-v1", "TQC", -200, "mean"),
     "pendulum_td3": Study("Pendulum-v1", "TD3", -200, "mean"),
@@ -85,6 +86,9 @@ STUDIES = {
     "pendulum_crossq": Study("Pendulum-v1", "CrossQ", -200, "mean"),
     "pendulum_redq": Study("Pendulum-v1", "REDQ", -200, "mean"),
     "halfcheetah_sac": Study("HalfCheetah-v5", "SAC", 4000, "mean"),
+    "halfcheetah_sac_actor_every": Study("HalfCheetah-v5", "SAC, actor_every=2", 4000, "mean"),
+    "halfcheetah_sac_critic_norm": Study("HalfCheetah-v5", "SAC, critic_norm", 4000, "mean"),
+    "halfcheetah_sac_weight_norm": Study("HalfCheetah-v5", "SAC, critic_norm and weight_norm", 4000, "mean"),
 }
 
 
