@@ -29,7 +29,7 @@ from experiments.runs import add_options, cost, final_evaluation, train
 
 HERE = Path(__file__).parent
 KINDS = {"mlp": [], "lstm": ["agent.recurrent={kind: lstm, size: 128, sequence_length: 32}"]}
-LABELS = {"mlp": "without memory", "lstm": "LSTM of 128"}
+LABELS = {"mlp": "no recurrent core", "lstm": "LSTM of 128"}
 
 
 def judge(run: Path, episodes: int, seed: int) -> dict[str, float]:

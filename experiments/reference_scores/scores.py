@@ -66,7 +66,7 @@ STUDIES = {
     "cartpole_iqn": Study("CartPole-v1", "IQN", 475, "every seed"),
     "cartpole_pqn": Study("CartPole-v1", "PQN", 475, "every seed"),
     "cartpole_hidden_ppo": Study("CartPole-v1 without velocities", "PPO, LSTM", 475, "every seed"),
-    "cartpole_hidden_mlp": Study("CartPole-v1 without velocities", "PPO, no memory", 200, "none above"),
+    "cartpole_hidden_mlp": Study("CartPole-v1 without velocities", "PPO, no recurrent core", 200, "none above"),
     "cartpole_a2c": Study("CartPole-v1", "A2C", 450, "mean"),
     "acrobot_dqn": Study("Acrobot-v1", "DQN", -100, "mean"),
     "acrobot_ppo": Study("Acrobot-v1", "PPO", -90, "mean"),
