@@ -31,11 +31,11 @@ def compare(*words: str, quiet: bool = False, **keys: Any) -> Improvement:
     """Compares runs as the command ``rlstack compare`` does: ``rlstack.compare("runs/<a>", "runs/<b>")``.
 
     Args:
-        words: as they are typed on the command line.
+        words: arguments as on the command line.
         quiet: prints nothing but warnings.
         keys: of ``conf/compare.yaml``.
 
-    Returns how much better the second ones are.
+    Returns the improvement of the second over the first.
     """
     return command.call(run, words, keys, quiet)
 

@@ -56,10 +56,10 @@ def positional(arguments: list[str]) -> list[str]:
 
 @as_module
 def convert(*words: str, quiet: bool = False, **keys: Any) -> Path:
-    """Makes a native agent of one from elsewhere as the command ``rlstack convert`` does.
+    """Converts an agent from elsewhere to a native one as the command ``rlstack convert`` does.
 
     Args:
-        words: as they are typed on the command line, such as ``"sb3", "model.zip"``.
+        words: arguments as on the command line, such as ``"sb3", "model.zip"``.
         quiet: prints nothing but warnings.
         keys: of ``conf/convert.yaml``.
 

@@ -29,11 +29,11 @@ def demo(*words: str, quiet: bool = False, **keys: Any) -> list[str]:
     """Shows a trained agent as the command ``rlstack demo`` does: ``rlstack.demo("arena", show="film")``.
 
     Args:
-        words: as they are typed on the command line.
+        words: arguments as on the command line.
         quiet: prints nothing but warnings.
         keys: of ``conf/demo.yaml``.
 
-    Returns how each episode went, in a line.
+    Returns a line about each episode.
     """
     return command.call(run, words, keys, quiet)
 

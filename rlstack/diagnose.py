@@ -34,11 +34,11 @@ def diagnose(*words: str, quiet: bool = False, **keys: Any) -> dict[str, Any]:
     """Finds out why a training is slow as the command ``rlstack diagnose`` does.
 
     Args:
-        words: as they are typed on the command line.
+        words: arguments as on the command line.
         quiet: prints nothing but warnings.
         keys: of ``conf/diagnose.yaml``, and those of :func:`rlstack.train`.
 
-    Returns what ``diagnosis.json`` holds.
+    Returns the content of ``diagnosis.json``.
     """
     return command.call(run, words, keys, quiet)
 

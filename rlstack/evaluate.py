@@ -108,19 +108,19 @@ def evaluate(
     quiet: bool = False,
     **keys: Any,
 ) -> Evaluation | dict[str, Any]:
-    """Judges an agent as the command ``rlstack evaluate`` does, and returns the results that it prints.
+    """Evaluates an agent as the command ``rlstack evaluate`` does, and returns the results that it prints.
 
     Args:
         judged: a run's folder or a checkpoint, :func:`rlstack.train`'s or :func:`rlstack.load`'s result, or
-            ``kind:path`` of an agent from elsewhere; or what acts itself: an agent, a policy that TorchRL's collectors
-            take, or a function of a batch of observations (see :func:`rlstack.adapters.protocols.foreign_policy`).
+            ``kind:path`` of an agent from elsewhere; or an object that acts: an agent, a policy that TorchRL's
+            collectors accept, or a function of observations (see :func:`rlstack.adapters.protocols.foreign_policy`).
         env: an option of the group ``env``, or a class; None for the world that a run was trained in.
-        words: as they are typed on the command line, such as ``"env.num_robots=8"``.
-        opponents: games against each of them instead; then the content of ``results.json`` is returned.
+        words: arguments as on the command line, such as ``"env.num_robots=8"``.
+        opponents: plays games against each of them instead, and returns the content of ``results.json``.
         quiet: prints nothing but warnings.
         keys: of ``conf/evaluate.yaml``, such as ``episodes`` and ``seed``.
 
-    Of an agent from a file the results are left where the command leaves them; of what acts itself, only in ``output``.
+    Results of an agent from a file go where the command writes them; those of an object that acts only to ``output``.
 
     Raises:
         ConfigError: a mistake in the keys, or an agent that cannot act in this world, in one line.

@@ -29,14 +29,14 @@ class ExportConfig:
 
 @as_module
 def export(*words: str, quiet: bool = False, **keys: Any) -> Path:
-    """Writes a policy as a program as the command ``rlstack export`` does: ``rlstack.export(checkpoint="runs/<run>")``.
+    """Exports a policy as the command ``rlstack export`` does: ``rlstack.export(checkpoint="runs/<run>")``.
 
     Args:
-        words: as they are typed on the command line.
+        words: arguments as on the command line.
         quiet: prints nothing but warnings.
         keys: of ``conf/export.yaml``.
 
-    Returns where the program is.
+    Returns the path of the program.
     """
     return command.call(run, words, keys, quiet)
 

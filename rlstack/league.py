@@ -91,14 +91,14 @@ def positional(arguments: list[str]) -> list[str]:
 
 @as_module
 def league(*words: str, quiet: bool = False, **keys: Any) -> League | None:
-    """Lets players meet as the command ``rlstack league`` does.
+    """Plays, rates and trains players as the command ``rlstack league`` does.
 
     Args:
-        words: as they are typed on the command line, such as ``"run"``, ``"play"`` or ``"train"``.
+        words: arguments as on the command line, such as ``"run"``, ``"play"`` or ``"train"``.
         quiet: prints nothing but warnings.
         keys: of ``conf/league.yaml``, or ``conf/league_train.yaml``.
 
-    Returns the league of the folder, as it then is; None where there is none.
+    Returns the folder's league afterwards; None if there is none.
 
     Example:
         >>> rlstack.league("run", players=["runs/<run>", "random"], games=20).ratings

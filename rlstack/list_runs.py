@@ -27,7 +27,7 @@ def list_runs(*words: str, quiet: bool = False, **keys: Any) -> list[dict[str, A
     """Lists runs as the command ``rlstack runs`` does: ``rlstack.list_runs("runs")``.
 
     Args:
-        words: as they are typed on the command line.
+        words: arguments as on the command line.
         quiet: prints nothing but warnings.
         keys: of ``conf/runs.yaml``.
 

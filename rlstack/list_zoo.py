@@ -25,7 +25,7 @@ def list_zoo(*words: str, quiet: bool = False, **keys: Any) -> list[dict[str, An
     """Lists trained agents as the command ``rlstack zoo`` does.
 
     Args:
-        words: as they are typed on the command line.
+        words: arguments as on the command line.
         quiet: prints nothing but warnings.
         keys: of ``conf/zoo.yaml``.
 

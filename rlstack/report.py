@@ -24,14 +24,14 @@ class ReportConfig:
 
 @as_module
 def report(*words: str, quiet: bool = False, **keys: Any) -> Path:
-    """Makes a page about runs as the command ``rlstack report`` does: ``rlstack.report("runs/<run>")``.
+    """Writes a page about runs as the command ``rlstack report`` does: ``rlstack.report("runs/<run>")``.
 
     Args:
-        words: as they are typed on the command line.
+        words: arguments as on the command line.
         quiet: prints nothing but warnings.
         keys: of ``conf/report.yaml``.
 
-    Returns where the page is.
+    Returns the path of the page.
     """
     return command.call(run, words, keys, quiet)
 

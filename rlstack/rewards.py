@@ -33,7 +33,7 @@ def rewards(*words: str, quiet: bool = False, **keys: Any) -> RewardBreakdown:
     """Shows what a reward is made of as the command ``rlstack rewards`` does: ``rlstack.rewards(checkpoint=...)``.
 
     Args:
-        words: as they are typed on the command line.
+        words: arguments as on the command line.
         quiet: prints nothing but warnings.
         keys: of ``conf/rewards.yaml``.
 

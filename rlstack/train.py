@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # importing torch takes seconds, which a mistyped key need no
     from rlstack.training.loop import Training
 
 Callback = Callable[[int, dict[str, float], "Agent"], Any]
-"""Is given the frames so far, metrics by name, and the agent; returns False to end the run."""
+"""Receives the frames so far, metrics by name, and the agent; returns False to end the run."""
 
 
 @as_module
@@ -35,27 +35,27 @@ def train(
     quiet: bool = False,
     **keys: Any,
 ) -> TrainedRun:
-    """Trains an agent as the command ``rlstack train`` does, and returns what the run has left.
+    """Trains an agent as the command ``rlstack train`` does, and returns the run.
 
-    Keys are those of ``conf/train.yaml`` and its groups, as values of Python; a dotted key is written as a word, or
-    given as ``**{"agent.lr": 1e-3}``. A world, an agent or a loss of your own is given as the class itself.
+    Keys are those of ``conf/train.yaml`` and its groups, with Python values. Pass a dotted key as a word, or as
+    ``**{"agent.lr": 1e-3}``; pass a world, an agent or a loss of your own as the class itself.
 
     Args:
-        words: as they are typed on the command line, such as ``"agent.lr=1e-3"``.
-        on_batch: called after each batch that the agent has learned from, with what it then tells of itself
-            (``loss/...``) and of the episodes since the last log line (``train/...``). A GPU is waited for.
+        words: arguments as on the command line, such as ``"agent.lr=1e-3"``.
+        on_batch: called after each batch that the agent has learned from, with the agent's metrics (``loss/...``)
+            and those of the episodes since the last log line (``train/...``). This waits for a GPU.
         on_evaluation: called after each evaluation, with its summary (``eval/...``).
-        hooks: what else takes part in the run, see :class:`rlstack.training.hooks.Hook`.
+        hooks: further parts of the run, see :class:`rlstack.training.hooks.Hook`.
         quiet: prints nothing but warnings.
-        keys: the same as words, by name.
+        keys: the same options by name.
 
-    A callback that returns False ends the run after this batch, with an evaluation and a checkpoint as usual. What a
-    callback raises ends the run, and is raised here.
+    If a callback returns False, the run ends after this batch, with an evaluation and a checkpoint as usual. An
+    exception in a callback ends the run and is raised here.
 
     Raises:
         ConfigError: a mistake in the keys, in one line, before anything is written.
-        RunError: the run cannot go on; what it has written so far is whole.
-        KeyboardInterrupt: Ctrl-C, or the notebook's stop; after a checkpoint, with which ``resume=`` goes on.
+        RunError: the run cannot continue; the files that it has written so far are intact.
+        KeyboardInterrupt: Ctrl-C, or the notebook's stop; after a checkpoint from which ``resume=`` continues.
 
     Example:
         >>> run = rlstack.train("agent.lr=1e-3", agent="ppo", env="cartpole", total_frames=50_000)

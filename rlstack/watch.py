@@ -53,14 +53,14 @@ class WatchConfig:
 
 @as_module
 def watch(*words: str, quiet: bool = False, **keys: Any) -> list[str]:
-    """Shows an agent as it acts as the command ``rlstack watch`` does.
+    """Shows an agent at play as the command ``rlstack watch`` does.
 
     Args:
-        words: as they are typed on the command line.
+        words: arguments as on the command line.
         quiet: prints nothing but warnings.
         keys: of ``conf/watch.yaml``.
 
-    Returns how each episode went, in a line.
+    Returns a line about each episode.
 
     Example:
         >>> rlstack.watch(checkpoint="runs/<run>", record="film.mp4", episodes=3)

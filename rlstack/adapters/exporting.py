@@ -54,23 +54,23 @@ class ExportedProgram:
 def export_policy(
     agent: Agent, path: str | Path, format: str = "torchscript", frames: int | None = None
 ) -> ExportedProgram:
-    """Writes an agent's greedy policy, from raw observations to the env's actions, as a program of its own.
+    """Writes an agent's greedy policy, from raw observations to the env's actions, as a stand-alone program.
 
     Inputs are the leaves of the observation in the env's order ``[N, *shape]``, and the action mask last where the env
-    has one; N is free. The output is the action ``[N, *shape]`` in the env's units, or the choice (int64). An agent
-    with a memory takes it as the last input ``memory [N, M]``, zeros at first, and gives ``next_memory`` as a second
-    output. All are named in a JSON file beside the program. The program runs on the CPU; it is compared with the agent
-    before it gets its name. The global random generators are left as they are.
+    has one; N is free. The output is the action ``[N, *shape]`` in the env's units, or the choice (int64). A
+    recurrent agent takes its recurrent state as the last input ``memory [N, M]``, zeros at first, and returns
+    ``next_memory`` as a second output. A JSON file beside the program names them all. The program runs on the CPU, and
+    is compared with the agent before it gets its name. The global random generators keep their state.
 
     Args:
-        agent: of rlstack; what is random in its greedy acting is replaced by the mean or mode, which ``note`` tells.
+        agent: of rlstack; if its greedy policy samples, the program takes the mean or mode, and ``note`` says so.
         path: of the file to write.
         format: ``torchscript`` or ``onnx``.
-        frames: it was trained for, for the record.
+        frames: number that it was trained for, for the JSON file.
 
     Raises:
-        ConfigError: one line: an agent that is none of ours, a package is missing, the file cannot be written, or the
-            program does not act as the agent; then nothing is left.
+        ConfigError: one line: the agent is not one of ours, a package is missing, the file cannot be written, or the
+            program does not act as the agent; no file remains then.
     """
     path = Path(path)
     if agent.device.type != "cpu":

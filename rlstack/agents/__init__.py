@@ -111,8 +111,8 @@ def make_agent(
 
     Args:
         name: of the yaml file.
-        env: what it is to act in.
-        total_frames: length of the run, which the schedules are relative to.
+        env: the world in which it acts.
+        total_frames: length of the run, to which schedules are relative.
         device: of networks and replay; default the env's.
         overrides: values that replace the file's.
 

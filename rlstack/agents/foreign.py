@@ -56,7 +56,7 @@ def load_policy(source: str, env: EnvBase, allow: Collection[str] = (), **option
     rlstack       the same                                the same
     zoo           the name of an agent that comes with    ``explore`` (False)
                   rlstack, see ``rlstack zoo``
-    marinenav     files of a published agent              ``agent_type`` where the files do not settle it
+    marinenav     files of a published agent              ``agent_type`` if the files do not tell
     sb3           a model's zip                           ``vecnormalize`` (its statistics), ``deterministic`` (True)
     arena         a ``.pt`` of the Arena's own stack      ``normalization`` (its statistics; ``none``),
                                                           ``deterministic`` (True)
@@ -68,7 +68,7 @@ def load_policy(source: str, env: EnvBase, allow: Collection[str] = (), **option
 
     Args:
         source: ``kind:path``.
-        env: what it is to act in; the policy is on its device.
+        env: the world in which it acts; the policy is on its device.
         allow: code that a checkpoint of ours may name, see :func:`rlstack.load`.
         options: of the kind.
 

@@ -54,7 +54,7 @@ def recurrent_class(cls: type[Agent]) -> type[Agent]:
     elif issubclass(cls, DQN | IQN):
         base = RecurrentOffPolicy
     else:
-        raise ConfigError(f"agent.recurrent: {cls.__name__} has no recurrent core; ppo, a2c, dqn and iqn have")
+        raise ConfigError(f"agent.recurrent: {cls.__name__} has no recurrent core; ppo, a2c, dqn and iqn have one")
     doc = f"{cls.__name__} with a memory."
     return type(f"Recurrent{cls.__name__}", (base, cls), {"__doc__": doc, "ALGORITHM": cls})
 

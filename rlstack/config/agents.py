@@ -1,9 +1,9 @@
 """The options of the agents: types, bounds, defaults, and what each one does.
 
-A dataclass is all there is to say about an algorithm's options: ``conf/agent/*.yaml`` begin with its defaults
+A dataclass defines an algorithm's options completely: ``conf/agent/*.yaml`` begin with its defaults
 (``defaults: [dqn_options, _self_]``) and only say what differs, and ``rlstack agents dqn`` shows the comments below.
-Those of the algorithms that are shipped stand here, apart from the agents, so that a mistake is told without importing
-torch, which takes seconds. An algorithm of a user's has them in its own file.
+The options of shipped algorithms are here, apart from the agents, so that a mistake is reported without importing
+torch, which takes seconds. A user's algorithm has them in its own file.
 """
 
 from __future__ import annotations
@@ -70,14 +70,14 @@ CVaR: TypeAlias = Level | AdaptiveLevel
 
 @dataclass(frozen=True)
 class RecurrentConfig:
-    """The memory of an agent.
+    """The recurrent core of an agent.
 
     Attributes:
         kind: of its cells.
         size: width of a layer.
-        layers: one above the other.
+        layers: number of stacked layers.
         sequence_length: steps that a gradient reaches back (truncated backpropagation through time, Williams & Peng
-            1990); what is older is given as the state in which a sequence began.
+            1990); the state in which a sequence begins stands for everything before it.
     """
 
     kind: Literal["lstm", "gru"]
@@ -88,10 +88,10 @@ class RecurrentConfig:
 
 @dataclass(frozen=True)
 class ReplayedConfig(RecurrentConfig):
-    """The memory of an agent that learns from replayed sequences.
+    """The recurrent core of an agent that learns from replayed sequences.
 
     Attributes:
-        burn_in: further steps before each sequence that only bring its first state up to date.
+        burn_in: steps before each sequence that only bring its first state up to date.
     """
 
     burn_in: Annotated[int, Interval(low=0, high=10_000, why="steps of an episode")] = 0
@@ -102,9 +102,9 @@ class ReplayConfig:
     """The parts of a replay buffer."""
 
     storage: Literal["LazyTensorStorage", "LazyMemmapStorage"] = "LazyTensorStorage"
-    #   LazyTensorStorage: in memory | LazyMemmapStorage: in files, may be larger than memory
-    directory: str | None = None  # of these files, null: the system's temporary one
-    sampler: Literal["uniform", "prioritized"] = "uniform"  # uniform | prioritized: by errors (Schaul et al. 2016)
+    #   LazyTensorStorage: in memory | LazyMemmapStorage: in files, which may exceed memory
+    directory: str | None = None  # folder of these files, null: the system's temporary one
+    sampler: Literal["uniform", "prioritized"] = "uniform"  # uniform | prioritized (by errors, Schaul et al. 2016)
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class RNDConfig:
     Attributes:
         coefficient: weight of the bonus beside the reward; its discounted sum has a standard deviation of 1.
         gamma: discount of that sum.
-        features: numbers that are predicted of an observation.
+        features: number of features that are predicted of an observation.
         hidden: widths of the hidden layers of both networks.
         lr: of the predictor.
     """
@@ -145,16 +145,16 @@ class EncoderConfig:
     """How one key of an observation is encoded.
 
     Attributes:
-        kind: ``flat``: its numbers as they are; ``mlp``: these through layers; ``set``: K things ``[K, F]``, each
-            through the same layers; ``attention``: the same, and then each looks at all others (Vaswani et al. 2017);
-            ``image``: through convolutions; ``skip``: it is left out.
+        kind: ``flat``: its numbers as they are; ``mlp``: these through layers; ``set``: K objects ``[K, F]``, each
+            through the same layers; ``attention``: the same, then attention among them (Vaswani et al. 2017);
+            ``image``: through convolutions; ``skip``: left out.
         hidden: ``mlp``, ``set``, ``attention``: widths of the layers.
-        mask: ``set``, ``attention``: key of ``[K]``, above 0.5 where there is something; null: everywhere.
+        mask: ``set``, ``attention``: key of ``[K]``, above 0.5 where there is an object; null: everywhere.
         pool: ``set``, ``attention``: ``flatten`` joins the K encodings in order (empty ones zero), the others join
-            those that are there into one, whatever their order and number (Zaheer et al. 2017); without any it is
-            zero. null: ``flatten`` of a set, ``mean`` of attention.
+            the present ones into one, whatever their order and number (Zaheer et al. 2017); the result is zero if
+            there are none. null: ``flatten`` of a set, ``mean`` of attention.
         features: ``image``: width of the layer after the convolutions.
-        heads: ``attention``: ways to look at the others, which share the last width; null: 4.
+        heads: ``attention``: number of heads, which share the last width; null: 4.
     """
 
     kind: Literal["flat", "mlp", "set", "attention", "image", "skip"]
@@ -199,20 +199,20 @@ class AgentConfig:
 
     name: str
     algorithm: str
-    parameters: Literal["shared", "split"] = "shared"  # shared: one agent for all; split: one for each of two sides
+    parameters: Literal["shared", "split"] = "shared"  # shared: one agent for all; split: one for each side
 
     # networks
-    network: str | dict[str, str] | None = None  # yours, package.module:Net, instead of ours; or some of them by role:
+    network: str | dict[str, str] | None = None  # your own, package.module:Net; or some of them by role:
     #   {actor: package.module:Actor}, see agents/README.md
-    network_options: dict[str, Any] = field(default_factory=dict)  # arguments of yours besides inputs and outputs
+    network_options: dict[str, Any] = field(default_factory=dict)  # further arguments of your network
     inputs: Literal["raw", "features"] = "features"  # features: the world's own scaled inputs, if any; raw: as they are
-    self_features: Count = 64  # width of the encoding of oneself in worlds with objects, or of an image
+    self_features: Count = 64  # width of the encoding of the agent's own state in worlds with objects, or of an image
     object_features: list[Count] = layers(32, 32)  # widths of the layers that every perceived object goes through
     encoders: dict[str, EncoderConfig] | None = None  # of single keys of a dict observation:
     #   {<key>: {kind: mlp, hidden: [64]}}, see networks/keyed.py
     hidden: list[Count] = layers(256, 256)  # hidden widths
     activation: Activation = "relu"  # relu | tanh | silu | gelu | elu
-    normalize_observations: bool = False  # by running mean and variance; a replay memory keeps raw observations
+    normalize_observations: bool = False  # by running mean and variance; a replay buffer keeps raw observations
     normalize_rewards: bool = False  # divided by the running std of the return; the mean stays
 
     # data
@@ -224,8 +224,8 @@ class AgentConfig:
     # optimisation
     precision: Precision = "auto"  # of forward passes: float32 | bfloat16 | float16 (with loss scaling) |
     #   auto: by bfloat16_pays
-    bfloat16_pays: bool = False  # auto takes bfloat16 where this is true and the device has units for it, else float32
-    accumulate: Count = 1  # equal parts a batch is split into, whose gradients are summed
+    bfloat16_pays: bool = False  # auto uses bfloat16 if this is true and the device has units for it, otherwise float32
+    accumulate: Count = 1  # number of equal parts into which a batch is split; their gradients are summed
 
     def __post_init__(self) -> None:
         for name in ("hidden", "object_features"):
@@ -247,30 +247,30 @@ class OnPolicyConfig(AgentConfig):
     # networks
     hidden: list[Count] = layers(64, 64)  # hidden widths of policy and value function
     activation: Activation = "tanh"
-    shared_layers: Whole = 0  # how many of the hidden layers, the first ones, both share; 0: separate networks
-    critic_hidden: list[Count] | None = None  # of the value function, if other than those of the policy
+    shared_layers: Whole = 0  # number of first hidden layers that both share; 0: separate networks
+    critic_hidden: list[Count] | None = None  # hidden widths of the value function, if they differ from the policy's
     critic: Literal["own", "central"] = "own"
-    #   own: it sees what its agent sees; central: in training also what others in its world see
+    #   own: sees its agent's observation; central: in training also those of the others in its world
     recurrent: RecurrentConfig | None = None
-    #   a memory: {kind: lstm, size: 128, layers: 1, sequence_length: 32}, or kind: gru
-    orthogonal: bool = True  # orthogonal initial weights of gain sqrt 2, but for the outputs:
+    #   a recurrent core: {kind: lstm, size: 128, layers: 1, sequence_length: 32}, or kind: gru
+    orthogonal: bool = True  # orthogonal initial weights with gain sqrt 2, except for the outputs:
     policy_gain: Gain = 0.01  # gain of the policy's output
     value_gain: Gain = 1.0  # gain of the value function's output
     initial_std: Annotated[float, Interval(low=1e-8, high=148.0, why="its logarithm is kept within [-20, 5]")] = 1.0
-    #   of Gaussian actions, which is learned and does not depend on the state
+    #   of Gaussian actions; learned, and independent of the state
     greedy: Literal["mode", "sample"] = "mode"
     #   in evaluation: mode: the mean or most probable choice; sample: a sample
 
     # data
     advantage: Literal["gae", "vtrace"] = "gae"
-    #   gae: of data that the present policy has gathered; vtrace: corrected for older ones' (collector=multiasync)
+    #   gae: for data of the present policy; vtrace: corrects for data of older ones (collector=multiasync)
     gae_lambda: Fraction = 0.95  # of generalised advantages, and decay of vtrace's traces
-    rho_clip: Positive = 1.0  # advantage=vtrace: bound of the probability ratio that an error is multiplied by ...
-    c_clip: Positive = 1.0  # ... and of that by which errors of later steps are carried on
+    rho_clip: Positive = 1.0  # advantage=vtrace: bound of the probability ratio that multiplies an error ...
+    c_clip: Positive = 1.0  # ... and of the one that carries later errors back
     normalize_advantage: bool = True  # zero mean and unit standard deviation
 
     # exploration
-    rnd: RNDConfig | None = None  # a bonus for what is new, null: none: {coefficient: 1.0}
+    rnd: RNDConfig | None = None  # an exploration bonus for novel observations: {coefficient: 1.0}; null: none
 
     # optimisation
     value_coefficient: NonNegative = 0.5  # weight of the value function's error
@@ -309,9 +309,9 @@ class PPOConfig(OnPolicyConfig):
     minibatch_size: Annotated[int, Interval(low=2, high=_WHOLE)] = 256  # about: the data are split into equal parts
     clip: Annotated[Scheduled, Interval(low=0, high=100, open_low=True, why="probability ratios begin at 1")] = 0.2
     #   of the probability ratio
-    clip_value: Positive | None = None  # value predictions are kept this close to the old ones, null: free
-    target_kl: Positive | None = None  # stop an update after an epoch in which the policy has moved so far
-    value_first: Whole = 0  # frames at the beginning in which only the value function learns: 1e6 or so after imitation
+    clip_value: Positive | None = None  # value predictions stay this close to the old ones; null: no limit
+    target_kl: Positive | None = None  # an update stops after an epoch in which the policy moved this far
+    value_first: Whole = 0  # initial frames in which only the value function learns: some 1e6 after imitation
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -333,11 +333,11 @@ class A2CConfig(OnPolicyConfig):
 
 @dataclass
 class PQNConfig(AgentConfig):
-    """The options of PQN: values of choices from fresh data of many worlds, without a memory and without a target."""
+    """The options of PQN: values of choices from fresh data of many worlds, without replay buffer or target network."""
 
     # networks
     hidden: list[Count] = layers(128, 128)
-    layer_norm: bool = True  # of every hidden layer: what keeps the values bounded in a target network's place
+    layer_norm: bool = True  # in every hidden layer: keeps the values bounded, in place of a target network
 
     # data
     steps_per_batch: Count = 32  # env steps per world between two updates
@@ -351,7 +351,7 @@ class PQNConfig(AgentConfig):
 
     # exploration
     epsilon: Probability = linear(1.0, 0.05, duration=0.2)  # probability of a uniform random action
-    rnd: RNDConfig | None = None  # a bonus for what is new, null: none: {coefficient: 1.0}
+    rnd: RNDConfig | None = None  # an exploration bonus for novel observations: {coefficient: 1.0}; null: none
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -364,7 +364,7 @@ class PQNConfig(AgentConfig):
 
 @dataclass
 class OffPolicyConfig(AgentConfig):
-    """The options of every agent with a replay memory."""
+    """The options of every agent with a replay buffer."""
 
     # targets
     n_step: Steps = 1  # rewards summed before bootstrapping
@@ -372,11 +372,11 @@ class OffPolicyConfig(AgentConfig):
     #   target <- tau network + (1 - tau) target
     target_every: Count | None = None  # frames between target updates, null: after every update
 
-    # memory and cadence
+    # replay and cadence
     batch_size: Count = 256  # transitions per update
     buffer_size: Count = 200_000  # transitions
-    replay_device: str | None = None  # where the memory lives, null: with the learner; cpu saves GPU memory
-    replay: ReplayConfig = field(default_factory=ReplayConfig)  # where transitions are kept, and which are drawn
+    replay_device: str | None = None  # device of the replay buffer; null: the learner's; cpu saves GPU memory
+    replay: ReplayConfig = field(default_factory=ReplayConfig)  # where transitions are stored, and how they are sampled
     priority_exponent: Annotated[float, Interval(low=0, high=10)] = 0.6  # of sampler=prioritized, 0: uniform
     importance_exponent: Probability = linear(0.4, 1.0)  # of the weights that correct for it
     random_frames: Whole = 0  # frames of uniform random actions at the start
@@ -422,21 +422,21 @@ class DQNConfig(ValueBasedConfig):
     # networks
     dueling: bool = False  # separate streams for the state's value and the actions' advantages
     recurrent: ReplayedConfig | None = None
-    #   a memory: {kind: lstm, size: 128, layers: 1, sequence_length: 32, burn_in: 0}, or kind: gru
+    #   a recurrent core: {kind: lstm, size: 128, layers: 1, sequence_length: 32, burn_in: 0}, or kind: gru
 
     # targets
     double: bool = True  # the target's action is chosen by the online network
     correction: Literal["none", "retrace"] = "none"
     #   of n-step returns for actions that the greedy policy would not take: none | retrace (Munos et al. 2016)
     retrace_lambda: Fraction = 1.0  # decay of its traces
-    retrace_epsilon: Fraction = 0.0  # the policy whose value it learns takes so many random actions; 0: greedy
+    retrace_epsilon: Fraction = 0.0  # share of random actions of the policy whose value it learns; 0: greedy
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.correction == "retrace" and self.n_step == 1:
             raise ValueError("correction=retrace corrects returns of several steps, n_step is 1")
         if self.correction == "retrace" and self.recurrent is not None:
-            raise ValueError("correction=retrace is for agents without a memory, recurrent must be null")
+            raise ValueError("correction=retrace is for agents without a recurrent core, recurrent must be null")
 
 
 @dataclass
@@ -449,11 +449,11 @@ class RainbowConfig(ValueBasedConfig):
 
     # targets
     num_atoms: Annotated[int, Interval(low=2, high=100_000)] = 51  # evenly spaced returns ...
-    value_min: Finite = -10.0  # ... from here, which should be reachable: returns beyond are clamped
+    value_min: Finite = -10.0  # ... from here (should be reachable: returns beyond are clamped)
     value_max: Finite = 100.0
     n_step: Steps = 3
 
-    # memory and cadence
+    # replay and cadence
     replay: ReplayConfig = field(default_factory=lambda: ReplayConfig(sampler="prioritized"))
     priority_exponent: Annotated[float, Interval(low=0, high=10)] = 0.5
 
@@ -461,7 +461,7 @@ class RainbowConfig(ValueBasedConfig):
     adam_eps: Positive = 1.0e-8
 
     # exploration
-    epsilon: Probability = linear(1.0, 0.0, duration=0.05)  # the noise explores, and now and then a random action
+    epsilon: Probability = linear(1.0, 0.0, duration=0.05)  # explores beside the noise by some random actions
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -482,7 +482,7 @@ class QRDQNConfig(ValueBasedConfig):
 
     # acting
     cvar: CVaR = 1.0  # conditional value at risk: act by the mean of the worst fraction of returns; or, in worlds
-    #   that tell distances, {distance: 10.0, low: 0.1, high: 1.0}: lower near obstacles
+    #   that report distances, {distance: 10.0, low: 0.1, high: 1.0}: lower near obstacles
 
 
 @dataclass
@@ -491,22 +491,22 @@ class IQNConfig(ValueBasedConfig):
 
     # networks
     recurrent: ReplayedConfig | None = None
-    #   a memory: {kind: lstm, size: 128, layers: 1, sequence_length: 32, burn_in: 0}, or kind: gru
+    #   a recurrent core: {kind: lstm, size: 128, layers: 1, sequence_length: 32, burn_in: 0}, or kind: gru
 
     # targets
     target_action: Literal["mean", "per_quantile"] = "mean"  # mean: the action with the best mean;
-    #   per_quantile: the best of each quantile by itself
+    #   per_quantile: the best for each quantile separately
     double: bool = True  # target_action=mean: chosen by the online network
     num_quantiles: Levels = 8
     #   levels drawn per update, for prediction and target
     kappa: Positive = 1.0  # Huber threshold of the quantile loss
 
     # acting
-    act_quantiles: Levels = 32  # levels an action's value is averaged over
+    act_quantiles: Levels = 32  # levels over which an action's value is averaged
     act_levels: Literal["midpoints", "random"] = "midpoints"
     #   midpoints: evenly spaced; random: drawn for every decision
     cvar: CVaR = 1.0  # conditional value at risk: act by the mean of the worst fraction of returns; or, in worlds
-    #   that tell distances, {distance: 10.0, low: 0.1, high: 1.0}: lower near obstacles
+    #   that report distances, {distance: 10.0, low: 0.1, high: 1.0}: lower near obstacles
 
 
 def _check_critics(c: DDPGConfig | SACConfig) -> None:
@@ -541,7 +541,7 @@ class DDPGConfig(OffPolicyConfig):
     raw_penalty: NonNegative = 0.0
     #   weight of the squared actor output before squashing: a saturated actor stops learning
 
-    # memory and cadence
+    # replay and cadence
     random_frames: Whole = 1000
 
     # optimisation
@@ -595,7 +595,7 @@ class SACConfig(OffPolicyConfig):
     #   null: minus the number of action dimensions, or 0.89 log n for n (legal) choices
     lr_alpha: LearningRate = 3.0e-4
 
-    # memory and cadence
+    # replay and cadence
     random_frames: Whole = 100
     learning_starts: Whole = 100
 
@@ -625,8 +625,8 @@ class TQCConfig(SACConfig):
     num_critics: Annotated[int, Interval(low=1, high=100)] = 5
 
     # targets
-    num_quantiles: Levels = 25  # that each critic predicts
-    drop: Whole = 2  # of these so many a critic, the largest of all, are left out: more makes values more cautious
+    num_quantiles: Levels = 25  # quantiles that each critic predicts
+    drop: Whole = 2  # per critic, this many of the largest are left out: more makes values more cautious
     kappa: Positive = 1.0  # Huber threshold of the quantile loss
 
     def __post_init__(self) -> None:
@@ -659,7 +659,7 @@ class ACQNConfig(OffPolicyConfig):
     raw_penalty: NonNegative = 0.001  # weight of the squared actor output before squashing: a saturated actor stops
     #   learning
 
-    # memory and cadence
+    # replay and cadence
     batch_size: Count = 512
     buffer_size: Count = 400_000
     steps_per_batch: Count = 8
@@ -667,7 +667,7 @@ class ACQNConfig(OffPolicyConfig):
     frames_per_update: PerUpdate = 1200
 
     # optimisation
-    lr_actor: LearningRate = cosine(5.0e-4, 1.0e-5)  # high for most of the run, then settle
+    lr_actor: LearningRate = cosine(5.0e-4, 1.0e-5)  # high for most of the run, then settles
     lr_critic: LearningRate = cosine(1.0e-3, 2.0e-5)  # the critic leads the actor
     max_grad_norm_actor: Positive | None = 1.0  # gradient norms are clipped to these
     max_grad_norm_critic: Positive | None = 20.0  # null: gradients are not clipped
@@ -684,8 +684,8 @@ class ACQNConfig(OffPolicyConfig):
     #   actions compared by the critic: the actor's own and others around it; 1: the actor's own
     candidate_spread: Noise = 1.0  # std of the others
     cvar: CVaR = 0.25  # conditional value at risk: compared by the mean of the worst fraction of returns; or, in
-    #   worlds that tell distances, {distance: 10.0, low: 0.1, high: 1.0}: lower near obstacles;
-    #   without effect where candidates is 1, since nothing is compared
+    #   worlds that report distances, {distance: 10.0, low: 0.1, high: 1.0}: lower near obstacles;
+    #   has no effect with candidates 1, as nothing is compared
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -705,18 +705,18 @@ class LegacyConfig:
     algorithm: str
     kind: str | None = None  # marinenav | sb3 | arena | torchscript | onnx | callable | rlstack
     path: str | None = None  # its file or folder, or package.module:attribute of a callable
-    epsilon: Probability = 0.0  # probability of a uniform random action while it explores
+    epsilon: Probability = 0.0  # probability of a uniform random action while exploring
 
-    # of one kind only; null: as that kind has it
+    # of one kind only; null: that kind's default
     vecnormalize: str | None = None  # sb3: file of the VecNormalize statistics it was trained with
-    normalization: str | None = None  # arena: file of its statistics, none without; null: those that lie beside it
+    normalization: str | None = None  # arena: file of its statistics, or none; null: the one beside the checkpoint
     deterministic: bool | None = None  # sb3, arena: false samples actions; null: true
     agent_type: str | None = None
-    #   marinenav: AC-IQN | IQN | DDPG | DQN | SAC | Rainbow, where the files do not settle it
-    protocol: Literal["auto", "callable", "act", "predict"] | None = None  # callable: how it is asked: callable | act |
-    #   predict; null: found out
+    #   marinenav: AC-IQN | IQN | DDPG | DQN | SAC | Rainbow, if the files do not tell
+    protocol: Literal["auto", "callable", "act", "predict"] | None = None  # callable: its interface: callable | act |
+    #   predict; null: detected
     batched: bool | None = None  # callable: false calls it once per observation; null: true
-    arrays: Literal["auto", "numpy", "torch"] | None = None  # callable: numpy | torch; null: found out
+    arrays: Literal["auto", "numpy", "torch"] | None = None  # callable: numpy | torch; null: detected
     which: Literal["latest", "best"] | None = None  # rlstack: latest | best of a run; null: latest
     steps_per_batch: Count = 1  # env steps per world between two calls
 
@@ -772,15 +772,15 @@ class TorchRLConfig(OffPolicyConfig):
     # the loss
     options: dict[str, Any] = field(default_factory=dict)  # further arguments of the loss
     keys: dict[str, str | list[str]] = field(default_factory=dict)  # of the loss's set_keys, such as {reward: cost}
-    loss_weights: dict[str, Finite] = field(default_factory=dict)  # of its terms in the sum that is lowered, else 1:
+    loss_weights: dict[str, Finite] = field(default_factory=dict)  # of its terms in the minimised sum, else 1:
     #   {loss_actor_bc: 0}
-    value_estimator: Literal["td0", "td1", "td_lambda", "gae"] = "td0"  # that the loss makes itself; not vtrace: that
-    #   of TorchRL 0.14.1 takes the probability of an action that it draws anew, not of the one taken
+    value_estimator: Literal["td0", "td1", "td_lambda", "gae"] = "td0"  # that the loss makes itself; not vtrace, which
+    #   in TorchRL 0.14.1 uses the probability of a newly drawn action, not of the one taken
     estimator_options: dict[str, Any] = field(default_factory=dict)  # of it, such as {lmbda: 0.95}; gamma is above
 
     # optimisation
     lr: LearningRate = 3.0e-4
-    optimizers: dict[str, LossOptimizer] = field(default_factory=dict)  # instead of one over everything:
+    optimizers: dict[str, LossOptimizer] = field(default_factory=dict)  # instead of one for all networks:
     #   {actor: {networks: [actor_network], lr: 1.0e-3, every: 2}, ...}, a forward pass for each
     optimizer_eps: Positive = 1.0e-8
     max_grad_norm: Positive | None = None  # null: gradients are not clipped

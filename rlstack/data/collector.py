@@ -100,7 +100,7 @@ def make_collector(
         policy: tensordict in, tensordict with actions out.
         steps_per_batch: env steps per world and batch.
         total_frames: stop after this many world steps (W per step); -1 never stops.
-        policy_device: where the policy acts and the batches are wanted, None for the env's device.
+        policy_device: device of the policy and the batches, None for the env's device.
         options: passed to :class:`torchrl.collectors.Collector`, whose own loop then runs.
 
     Example:

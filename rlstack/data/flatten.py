@@ -21,17 +21,17 @@ STAYS = ("next", "active")
 def flatten_agents(batch: TensorDictBase, group: str | None = GROUP) -> TensorDict:
     """Folds the agent axis into the batch.
 
-    An agent's episode also ends with its world's, whatever the agent's own flags say: what follows is another one.
+    An agent's episode also ends with its world's episode, whatever the agent's own flags say.
 
     Args:
-        batch: what a collector yields, ``[W, T]``, agents under ``group`` with shape ``[W, T, A, ...]``; for a
-            single-agent env ``group=None``, or a batch without that group. An unbatched env's ``[T]`` is taken as
+        batch: of a collector, ``[W, T]``, agents under ``group`` with shape ``[W, T, A, ...]``; for a
+            single-agent env ``group=None``, or a batch without that group. An unbatched env's ``[T]`` counts as
             one world.
 
     Returns ``[W*A, T]`` (or ``[W, T]``) with ``observation``, ``action``, ``next`` (``observation``, ``reward``,
-    ``terminated``, ``done``, the last two ``[..., 1]``) and ``active [.., T]`` bool: entries to learn from (of agents
-    in a group also in ``next``: who is there after the step); where there are any, also ``action_mask`` (here and
-    next), and what a policy left beside its action: ``raw_action``, ``log_prob`` and ``memory`` (here and next).
+    ``terminated``, ``done``, the last two ``[..., 1]``) and ``active [.., T]`` bool: entries to learn from (for agents
+    in a group also in ``next``: those present after the step); if there are any, also ``action_mask`` (here and
+    next), and a policy's further entries: ``raw_action``, ``log_prob`` and ``memory`` (here and next).
     """
     if batch.ndim != 2:
         batch = batch.reshape(-1, batch.shape[-1])

@@ -1,4 +1,4 @@
-"""One TorchRL ``LossModule`` for each algorithm: they train in any TorchRL script, and our agents are made of them."""
+"""One TorchRL ``LossModule`` for each algorithm: each trains in any TorchRL script, and our agents use it."""
 
 from .a2c import A2CLoss
 from .aciqn import ACIQNLoss

@@ -1,4 +1,4 @@
-"""The loss of A2C (Mnih et al. 2016), and what PPO's has in common with it.
+"""The loss of A2C (Mnih et al. 2016), and the part that it shares with PPO's.
 
 Advantages and returns come with the data: from :func:`rlstack.losses.estimate`, or from TorchRL's ``GAE``.
 """
@@ -80,12 +80,12 @@ class PolicyGradientLoss(Loss):
         return tensordict.get(key).reshape(tensordict.batch_size)
 
     def advantage(self, tensordict: TensorDictBase) -> Tensor:
-        """``[...]``, normalised if so wanted."""
+        """``[...]``, normalised with ``normalize_advantage``."""
         advantage = self.entry(tensordict, self.tensor_keys.advantage)
         return normalized(advantage) if self.normalize_advantage else advantage
 
     def objective(self, tensordict: TensorDictBase, distribution: Any, report: bool) -> tuple[Tensor, Metrics]:
-        """The policy's objective, a scalar to be lowered, and its metrics."""
+        """The policy's objective, a scalar to minimise, and its metrics."""
         raise NotImplementedError
 
     def value_loss(self, tensordict: TensorDictBase, value: Tensor) -> Tensor:
@@ -93,7 +93,7 @@ class PolicyGradientLoss(Loss):
         return mse_loss(value, self.entry(tensordict, self.tensor_keys.value_target))
 
     def terms(self, tensordict: TensorDictBase, report: bool = True) -> tuple[Metrics, Metrics]:
-        """The losses by name, to be summed, and what is to be reported of them; less where no ``report`` is wanted."""
+        """The losses by name, to be summed, and their metrics; fewer without ``report``."""
         distribution, values = self.evaluate(tensordict)
         objective, metrics = self.objective(tensordict, distribution, report)
         value = self.value_loss(tensordict, values)
@@ -110,7 +110,7 @@ class PolicyGradientLoss(Loss):
         return losses, metrics
 
     def total_loss(self, tensordict: TensorDictBase, report: bool = True) -> tuple[Tensor, Metrics]:
-        """The sum of all losses, and what is to be reported of them."""
+        """The sum of all losses, and their metrics."""
         losses, metrics = self.terms(tensordict, report)
         critic, objective, *bonus = losses.values()
         return (critic + objective + bonus[0] if bonus else critic + objective), metrics

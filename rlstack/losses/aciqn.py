@@ -96,7 +96,7 @@ class ACIQNLoss(Loss):
     def critic_loss(
         self, tensordict: TensorDictBase, tau: Tensor | None = None, tau_target: Tensor | None = None
     ) -> tuple[Tensor, Metrics]:
-        """A scalar, and what is to be reported of it; levels are drawn, the target's first, unless they are given."""
+        """A scalar, and its metrics; levels that are not given are drawn, the target's first."""
         action = tensordict.get(self.tensor_keys.action)
         target = self.target_quantiles(tensordict, self.draw_levels(action) if tau_target is None else tau_target)
         tau = self.draw_levels(action) if tau is None else tau
@@ -108,7 +108,7 @@ class ACIQNLoss(Loss):
         return self.mean(errors, tensordict), metrics
 
     def actor_loss(self, tensordict: TensorDictBase, tau: Tensor | None = None) -> tuple[Tensor, Metrics]:
-        """A scalar, whose gradients also reach the critic, and what is to be reported of it."""
+        """A scalar, whose gradients also reach the critic, and its metrics."""
         penalty: Tensor | float = 0.0
         if self.raw_penalty and not isinstance(self.actor_network, TensorDictModuleBase):
             actor: Any = self.actor_network
@@ -121,7 +121,7 @@ class ACIQNLoss(Loss):
         return penalty - value, {"saturation": (action.detach().abs() > 0.95).to(action.dtype).mean()}
 
     def forward(self, tensordict: TensorDictBase) -> TensorDict:
-        """Both losses of a batch; of their sum the actor's part does not reach the critic."""
+        """Both losses of a batch; the gradient of the actor's part does not reach the critic."""
         critic, metrics = self.critic_loss(tensordict)
         with frozen(self.critic_network):
             actor, acted = self.actor_loss(tensordict)

@@ -45,11 +45,11 @@ def vtrace(
     Args:
         gamma: discount.
         trace_lambda: decay of the traces.
-        rho_clip, c_clip: bounds of the ratio, where it weighs an error and where it carries on later ones.
+        rho_clip, c_clip: bounds of the ratio, where it weights an error and where it carries back later ones.
         log_ratio: ``log pi(a | s) - log mu(a | s)`` of the present policy and the one that acted.
         value, next_value: of each state and of the true one that follows it.
-        reward, done, terminated: of each step; later ones do not count beyond ``done``.
-        weighted: False leaves ``rho`` out of the advantage, for a loss that weighs actions by itself, as PPO's does.
+        reward, done, terminated: of each step; steps after ``done`` do not count.
+        weighted: False leaves ``rho`` out of the advantage, for a loss that contains the ratio itself, as PPO's does.
     """
     # TorchRL's has no lambda: its bound of c, which may differ from step to step, takes it in.
     bound = trace_lambda * log_ratio.exp().clamp_max(c_clip)

@@ -204,7 +204,7 @@ class Loss(LossModule):
     def regression(
         self, error: Callable[..., Tensor], values: Sequence[Tensor], target: Tensor, tensordict: TensorDictBase
     ) -> tuple[list[Tensor], Metrics]:
-        """The mean error of each critic's values ``[..., 1]`` to one target, and what is to be reported of it."""
+        """The mean error of each critic's values ``[..., 1]`` to one target, and its metrics."""
         metrics = {"value": values[0].detach().mean(), "target": target.mean()}
         if self.weight(tensordict) is None:
             return [error(value, target) for value in values], metrics

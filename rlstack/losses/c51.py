@@ -50,7 +50,7 @@ class C51Loss(Loss):
 
     @torch.no_grad()
     def target_distribution(self, tensordict: TensorDictBase) -> Tensor:
-        """Probabilities that the prediction is compared with, ``[..., K]``."""
+        """The target probabilities of the prediction, ``[..., K]``."""
         following = tensordict.get("next")
         logits = self.logits(following, target=True)
         chooser = self.logits(following) if self.double_targets else logits
@@ -61,7 +61,7 @@ class C51Loss(Loss):
         return project_distribution(probabilities, self.bootstrapped(tensordict, self.atoms), self.atoms)
 
     def critic_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, Metrics]:
-        """A scalar, and what is to be reported: of each entry its cross entropy ``td_error`` and its ``value``."""
+        """A scalar, and its metrics: each entry's cross entropy ``td_error`` and its ``value``."""
         projected = self.target_distribution(tensordict)
         logits = self.logits(tensordict)
         logits = _of_action(logits, self.chosen(tensordict, logits.shape[-2])).to(self.atoms.dtype)

@@ -19,7 +19,7 @@ _ERRORS = {"mse": mse_loss, "smooth_l1": smooth_l1_loss}
 class DDPGLoss(Loss):
     """Error of ``Q(s, a)`` to ``r + gamma Qbar(s', mubar(s'))``, and ``-Q(s, mu(s))`` for the actor.
 
-    Of several critics the target is the least one, and the actor climbs the first one.
+    With several critics, the target is the least of their values, and the actor maximises the first.
 
     Args:
         actor: observation -> action ``[..., D]``, or a ``TensorDictModule``.
@@ -61,7 +61,7 @@ class DDPGLoss(Loss):
         return action
 
     def target_action(self, following: TensorDictBase) -> Tensor:
-        """The action that the target value is of, ``[..., D]``."""
+        """The action whose value is the target, ``[..., D]``."""
         return self.act(following, target=not self.joint)
 
     @torch.no_grad()
@@ -80,7 +80,7 @@ class DDPGLoss(Loss):
         return self.bootstrapped(tensordict, _least(following)), values
 
     def critic_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, Metrics]:
-        """The sum over the critics, and what is to be reported of it."""
+        """The sum over the critics, and its metrics."""
         if self.joint:
             target, values = self.joint_target(tensordict)
         else:
@@ -101,7 +101,7 @@ class DDPGLoss(Loss):
         return self.raw_penalty * raw.square().mean() - value, {}
 
     def forward(self, tensordict: TensorDictBase) -> TensorDict:
-        """Both losses of a batch; of their sum the actor's part does not reach the critics."""
+        """Both losses of a batch; the gradient of the actor's part does not reach the critics."""
         critic, metrics = self.critic_loss(tensordict)
         with frozen(self.critics):
             actor, _ = self.actor_loss(tensordict)

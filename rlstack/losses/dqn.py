@@ -46,7 +46,7 @@ class DQNLoss(Loss):
         return self.bootstrapped(tensordict, values.gather(-1, self.greedy(chooser, following)))
 
     def critic_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, Metrics]:
-        """A scalar, and what is to be reported of it; ``td_error [...]`` of data that were sampled by priority."""
+        """A scalar, and its metrics; ``td_error [...]`` of data that were sampled by priority."""
         target = self.target_value(tensordict)
         values = self.values(tensordict)
         value = values.gather(-1, self.chosen(tensordict, values.shape[-1]))

@@ -14,7 +14,7 @@ from .quantile import QuantileLoss
 
 
 class IQNLoss(QuantileLoss):
-    """The loss of IQN: quantiles at levels that are drawn anew for each entry.
+    """The loss of IQN: quantiles at levels that are drawn for each entry.
 
     Args:
         network: (observation, tau ``[..., n]``) -> quantiles ``[..., n, actions]``; or a ``TensorDictModule`` that

@@ -19,8 +19,8 @@ class PPOLoss(PolicyGradientLoss):
         actor: observation (and action mask, where there is one) -> a distribution with ``log_prob`` and ``entropy``,
             or a ``ProbabilisticActor``.
         critic: observation -> value ``[..., 1]``, or a ``ValueOperator``.
-        clip: how far the probability ratio may be from one; may be assigned later.
-        clip_value: predictions are kept this close to the old ones; None leaves them free.
+        clip: largest distance of the probability ratio from one; can be changed later.
+        clip_value: predictions stay this close to the old ones; None sets no limit.
         options: ``value_coefficient``, ``entropy_coefficient``, ``normalize_advantage``, ``evaluate``: see
             :class:`A2CLoss`.
 

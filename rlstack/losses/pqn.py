@@ -85,7 +85,7 @@ class PQNLoss(Loss):
         return returns
 
     def critic_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, Metrics]:
-        """A scalar, and what is to be reported of it."""
+        """A scalar, and its metrics."""
         values = self.values(tensordict)
         value = values.gather(-1, self.chosen(tensordict, values.shape[-1]))
         target = tensordict.get(self.tensor_keys.value_target).reshape(value.shape)

@@ -16,7 +16,7 @@ class QRDQNLoss(QuantileLoss):
         network: observation -> quantiles ``[..., quantiles, actions]``, or a ``TensorDictModule`` that leaves them
             under ``action_value``.
         gamma: see :class:`Loss`.
-        num_quantiles: how many the network returns.
+        num_quantiles: number that the network returns.
         kappa: Huber threshold.
         double: the next action is the best by the network, not by its target.
         target_action: the next action is the best by its ``mean``; or ``per_quantile``, each quantile's own best.

@@ -75,7 +75,7 @@ class QuantileLoss(Loss):
     def critic_loss(
         self, tensordict: TensorDictBase, tau: Tensor | None = None, tau_target: Tensor | None = None
     ) -> tuple[Tensor, Metrics]:
-        """A scalar, and what is to be reported of it; levels are drawn, the target's first, unless they are given."""
+        """A scalar, and its metrics; levels that are not given are drawn, the target's first."""
         reward = tensordict.get("next").get(self.tensor_keys.reward)
         target = self.target_quantiles(tensordict, self.draw_levels(reward) if tau_target is None else tau_target)
         tau = self.draw_levels(reward) if tau is None else tau

@@ -15,11 +15,11 @@ from .base import Loss, Metrics
 class RNDLoss(Loss):
     """Mean squared distance of predicted features of an observation to those that a random network gives it.
 
-    Of what the predictor was often trained on the distance is small: it tells how new an observation is.
+    The distance is small where the predictor was trained often, so it measures how new an observation is.
 
     Args:
         predictor: observation -> features ``[..., F]``, or a ``TensorDictModule`` that leaves them under ``features``.
-        target: the same, of random weights, which stay.
+        target: the same with random weights, which stay fixed.
 
     ``forward`` returns ``loss_predictor``.
     """
@@ -43,13 +43,13 @@ class RNDLoss(Loss):
         raise AttributeError("in_keys follow from the keys, see set_keys")
 
     def distance(self, tensordict: TensorDictBase) -> Tensor:
-        """How new each entry is, ``[...]``."""
+        """The novelty of each entry, ``[...]``."""
         with torch.no_grad():
             wanted = self.output(self.target_features, tensordict, "features")
         return (self.output(self.predictor, tensordict, "features") - wanted).square().mean(-1)
 
     def predictor_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, Metrics]:
-        """A scalar; there is nothing else to report."""
+        """A scalar; there are no other metrics."""
         return self.distance(tensordict).mean(), {}
 
     def forward(self, tensordict: TensorDictBase) -> TensorDict:

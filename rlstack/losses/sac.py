@@ -165,7 +165,7 @@ class SACLoss(Loss):
         return self.bootstrapped(tensordict, soft), values
 
     def critic_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, Metrics]:
-        """The sum over both critics, and what is to be reported of it."""
+        """The sum over both critics, and its metrics."""
         if self.joint:
             target, values = self.joint_target(tensordict)
         else:
@@ -188,7 +188,7 @@ class SACLoss(Loss):
         return self.temperature.log_alpha * gap
 
     def forward(self, tensordict: TensorDictBase) -> TensorDict:
-        """All losses of a batch; of their sum the actor's part does not reach the critics."""
+        """All losses of a batch; the gradient of the actor's part does not reach the critics."""
         critic, metrics = self.critic_loss(tensordict)
         with frozen(self.critics):
             actor, acted = self.actor_loss(tensordict)

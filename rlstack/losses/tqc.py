@@ -24,7 +24,7 @@ class TQCLoss(SACLoss):
         actor: see :class:`SACLoss`.
         critics: any number of (observation, action) -> quantiles ``[..., n]`` at the midpoints of n equal parts of
             (0, 1); or ``TensorDictModule``s that leave them under ``state_action_value``.
-        drop: how many quantiles are left out for each critic.
+        drop: number of quantiles that are left out for each critic.
         kappa: Huber threshold.
         options: see :class:`SACLoss`.
 
@@ -52,7 +52,7 @@ class TQCLoss(SACLoss):
         return kept - self.temperature() * log_prob
 
     def critic_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, Metrics]:
-        """The sum over the critics, each the mean over its quantiles, and what is to be reported of it."""
+        """The sum over the critics, each the mean over its quantiles, and its metrics."""
         target = self.target_value(tensordict)
         predicted = torch.stack(self.quantiles(self.critics, tensordict, tensordict.get(self.tensor_keys.action)))
         n = predicted.shape[-1]

@@ -41,9 +41,9 @@ def other_rewards(comparison: GroupComparison) -> str:
     if not all(any(f"{group}/return" in run.curves for run in comparison.runs) for group in ("train", "eval")):
         return ""
     return (
-        "train/return and eval/return are of other rewards: training sums those that the agent learns from, shaped as "
-        "the world's options say, while it explores; an evaluation sums the world's own, without exploration, "
-        "discounted where the world says so. Neither their size nor their sign need agree."
+        "train/return and eval/return sum different rewards, so their sizes and even their signs may differ: training "
+        "sums the rewards that the agent learns from, shaped by the world's options, while it explores; an evaluation "
+        "sums the world's own rewards without exploration, discounted if the world says so."
     )
 
 

@@ -63,14 +63,14 @@ def load(
 
     Args:
         path: a run directory, a checkpoint file, or ``zoo:<name>``.
-        device: where its networks are put.
+        device: of its networks.
         which: of a run directory: ``"latest"`` or ``"best"`` (highest evaluated success, or return).
         agent: values that replace the run's own in the agent's configuration, such as how it acts (``cvar``).
-        allow: code that the checkpoint may name beside worlds and agents: ``package.module:attribute``.
+        allow: code that the checkpoint may name beyond registered worlds and agents: ``package.module:attribute``.
 
     Raises:
-        ConfigError: nothing there, not a sound checkpoint of rlstack, one that names other code, or values that are
-            unknown, impossible, or those of other networks.
+        ConfigError: no such file, not an intact checkpoint of rlstack, one that names other code, or values that are
+            unknown, impossible, or of other networks.
 
     Example:
         >>> run = rlstack.load("runs/acqn_marinenav_0")

@@ -55,21 +55,21 @@ def imitate(
     lr: float = 1e-3,
     replay: bool = False,
 ) -> dict[str, float]:
-    """Makes an agent act as an expert does.
+    """Clones an expert's behaviour into an agent.
 
     Args:
         agent: the learner. Its optimisers, counters and schedules stay as they are; targets become copies.
         source: an env for the expert to act in; or data: a file that ``read_demonstrations`` takes, sequences
             ``[B, T]`` of :func:`rlstack.flatten_agents`, or a flat batch ``[N]`` of ``observation``, ``action`` (as
             the world takes it) and, where the world has one, ``action_mask``.
-        expert: whom to imitate in the env: a policy, or what ``imitation.expert`` takes.
+        expert: acts in the env: a policy, or any value of ``imitation.expert``.
         frames: decisions of the expert to gather.
         epochs: passes over the data.
         batch_size: of one step.
         lr: learning rate at the beginning; it falls linearly to zero.
-        replay: the expert's experience also goes into the agent's replay memory.
+        replay: the expert's transitions also go into the agent's replay buffer.
 
-    How far it is can be followed, and be ended, with :mod:`envs.working`.
+    :mod:`envs.working` reports its progress, and can end it.
 
     Returns ``imitation/loss`` (mean over the last epoch), ``imitation/held_out`` (loss on a tenth of the data that was
     not trained on), ``imitation/frames``, and of greedy acting on that tenth ``imitation/accuracy`` (share of choices
@@ -125,7 +125,7 @@ def expert_policy(
     """An expert as a policy that has been tried on a sample of the env's observations; draws no random numbers.
 
     Args:
-        env: what it is to act in.
+        env: the world in which it acts.
         interface: of the env.
         options: of the kind of agent, see :func:`rlstack.agents.foreign.load_policy`.
 

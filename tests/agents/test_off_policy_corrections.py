@@ -202,7 +202,7 @@ def test_it_learns_from_a_stream_and_goes_on() -> None:
     ("options", "reason"),
     [
         ({"n_step": 1}, "correction=retrace corrects returns of several steps, n_step is 1"),
-        ({"recurrent": {"kind": "gru", "size": 4}}, "correction=retrace is for agents without a memory"),
+        ({"recurrent": {"kind": "gru", "size": 4}}, "correction=retrace is for agents without a recurrent core"),
     ],
 )
 def test_what_it_cannot_correct_is_refused(options: dict[str, Any], reason: str) -> None:

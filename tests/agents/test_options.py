@@ -144,7 +144,7 @@ def test_priorities_come_back_in_the_order_of_the_batch() -> None:
     torch.testing.assert_close(*found)
 
 
-# -- memory and cadence ------------------------------------------------------------------------------------------------
+# -- replay and cadence ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

@@ -78,9 +78,9 @@ def test_long_names_leave_room_for_numbers(tmp_path: Path) -> None:
 
 def test_returns_of_other_rewards_are_told_apart(tmp_path: Path) -> None:
     text = words(report(make_run(tmp_path / "run", config())))
-    assert "train/return and eval/return are of other rewards" in text
+    assert "train/return and eval/return sum different rewards" in text
     header = "frames,train/return,loss/actor"
-    assert "other rewards" not in words(report(make_run(tmp_path / "new", config(), ("1,2,3", "2,3,4"), header)))
+    assert "different rewards" not in words(report(make_run(tmp_path / "new", config(), ("1,2,3", "2,3,4"), header)))
 
 
 def test_every_axis_has_a_name(tmp_path: Path) -> None:
