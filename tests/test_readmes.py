@@ -7,18 +7,25 @@ import importlib.util
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 import yaml
+from tensordict import TensorDict
 
 from rlstack.agents import agent_class
 from rlstack.config import build
 from rlstack.help import COMMANDS, module_of
+from rlstack.runs.run_directory import RunDirectory
 from rlstack.training.config import TrainConfig, with_length
+from rlstack.training.hooks import Hook
 from rlstack.training.run import debugged
+from rlstack.training.stages import CurriculumConfig
 from tests.agents import munchausen
 from tests.conftest import Ended
 
@@ -26,8 +33,8 @@ ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 PAGES = sorted(
     path
-    for path in ROOT.rglob("README.md")
-    if not {".venv", "runs", "fixtures", "node_modules"} & set(path.relative_to(ROOT).parts)
+    for path in ROOT.rglob("*.md")
+    if not {".venv", ".github", "runs", "fixtures", "node_modules"} & set(path.relative_to(ROOT).parts)
 )
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.S | re.M)
 _SPAN = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
@@ -52,7 +59,10 @@ def commands() -> list[tuple[str, list[str]]]:
     for page in PAGES:
         for line in spans(page):
             line = (
-                re.sub(r"<[^>]*>", "x", re.sub(r" \[\w+=[^]]*\]", "", line)).replace(" ...", "").replace("=...", "=1")
+                re.sub(r"<[^>]*>", "x", re.sub(r" \[\w+=[^]]*\]", "", line))
+                .replace(" ...,", "")
+                .replace(" ...", "")
+                .replace("=...", "=1")
             )
             match = _ORIGIN.match(line)
             if match is not None and "x" not in (match["command"], str(match["module"]).rpartition(".")[2]):
@@ -78,6 +88,7 @@ def test_a_command_exists_and_knows_its_options(
     if not module.startswith("rlstack.") or name not in COMMANDS:
         known = importlib.util.find_spec(module) is not None or name in ("agents", "envs", "completion")
         assert known, f"there is no {module}"
+        assert not (lost := [flag for flag in arguments if flag.startswith("--") and not _knows(module, flag)]), lost
         return
     if "--help" in arguments or "-C" in arguments or not arguments:
         return
@@ -91,6 +102,15 @@ def test_a_command_exists_and_knows_its_options(
     content = yaml.safe_load(capsys.readouterr().out)
     if name == "train":
         _check_types(content)
+
+
+def _knows(module: str, flag: str) -> bool:
+    """Whether the module, or a file beside it or above it, names a flag."""
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None:  # a word of the command rlstack
+        return flag == "--config-dir"
+    folders = Path(spec.origin).parents[:2]
+    return any(f'"{flag}"' in path.read_text(encoding="utf-8") for folder in folders for path in folder.glob("*.py"))
 
 
 def _first_choice(entry: str) -> str:
@@ -129,7 +149,7 @@ def test_files_that_are_named_are_there() -> None:
         f"{page.relative_to(ROOT)}: {span}"
         for page in PAGES
         for span in _SPAN.findall(_FENCE.sub("", page.read_text(encoding="utf-8")))
-        if re.fullmatch(r"(?:rlstack|envs|conf|experiments|tests)/[\w./]+", span) and not (ROOT / span).exists()
+        if re.fullmatch(r"(?:rlstack|envs|conf|experiments|tests|\.ci)/[\w./]+", span) and not (ROOT / span).exists()
     ]
     assert not lost
 
@@ -150,15 +170,113 @@ def test_the_first_page_is_short() -> None:
     assert len(README.read_text(encoding="utf-8").splitlines()) <= 150
 
 
-def test_the_first_page_s_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The ten lines of the first page, with fewer frames."""
-    monkeypatch.chdir(tmp_path)
-    (program,) = [block for language, block in _FENCE.findall(README.read_text(encoding="utf-8")) if language]
+@pytest.fixture(scope="module")
+def first_page(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The names that the ten lines of the first page leave, with fewer frames."""
+    (program,) = programs(README)
     shorter = program.replace("250_000", "1000, threads=1, device='cpu', logger='csv', quiet=True")
     assert shorter != program and len(program.strip().splitlines()) <= 11
     space: dict[str, Any] = {}
-    exec(shorter, space)
-    assert all(parameter.grad is not None for parameter in space["loss"].parameters() if parameter.requires_grad)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("first_page"))
+        exec(shorter, space)
+        space["run"] = replace(space["run"], path=space["run"].path.resolve())
+    return space
+
+
+def test_the_first_page_s_code_runs(first_page: dict[str, Any]) -> None:
+    trained = [parameter for parameter in first_page["loss"].parameters() if parameter.requires_grad]
+    assert trained and all(parameter.grad is not None for parameter in trained)
+
+
+def programs(page: Path) -> list[str]:
+    """The blocks of Python of a page."""
+    return [block for language, block in _FENCE.findall(page.read_text(encoding="utf-8")) if language == "python"]
+
+
+def test_every_program_is_run_by_a_test() -> None:
+    """Those that are run elsewhere: by tests/agents/test_own_*.py, and by tests/envs/test_own_world.py."""
+    elsewhere = {"rlstack/agents/README.md": 3, "envs/README.md": 1}
+    here = {"README.md": 1, "rlstack/README.md": 2, "rlstack/training/README.md": 2, "rlstack/data/README.md": 1}
+    here |= {"rlstack/losses/README.md": 1, "rlstack/adapters/README.md": 1, "experiments/plain_torchrl/README.md": 1}
+    here["envs/README.md"] = 1
+    counts = {page.relative_to(ROOT).as_posix(): len(programs(page)) for page in PAGES}
+    names = {*elsewhere, *here}
+    assert {name: count for name, count in counts.items() if count} == {
+        name: elsewhere.get(name, 0) + here.get(name, 0) for name in names
+    }
+
+
+def test_training_from_python(first_page: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the pages show of ``rlstack.train``, each call composed and checked, but with the first page's run."""
+    composed: list[dict[str, Any]] = []
+    ended: list[bool] = []
+
+    def composed_only(plain: dict[str, Any], hooks: Sequence[Hook] = ()) -> RunDirectory:
+        _check_types(plain)
+        composed.append(plain)
+        training: Any = SimpleNamespace(finish=lambda: ended.append(True), ranks=SimpleNamespace(any=bool), frames=1)
+        training.agent = None
+        for hook in hooks:
+            hook.on_evaluation(training, SimpleNamespace(summary=lambda: {"eval/return": 480.0}), True)  # type: ignore[arg-type]
+        return RunDirectory(first_page["run"].path)
+
+    monkeypatch.setattr("rlstack.training.run.train", composed_only)
+    package, training = ROOT / "rlstack" / "README.md", ROOT / "rlstack" / "training" / "README.md"
+    space: dict[str, Any] = {}
+    exec(programs(package)[0].replace("episodes=100", "episodes=2"), space)
+    exec(programs(package)[1], space)
+    assert composed[0]["total_frames"] == 200_000 and composed[0]["agent"]["lr"] == 1e-3
+    assert len(composed) == 2 and ended == [True]  # 480 is not below 475
+    exec(programs(training)[1], {})
+    assert len(composed) == 3 and ended == [True, True]
+
+
+def test_the_loop_is_quoted() -> None:
+    quoted = programs(ROOT / "rlstack" / "training" / "README.md")[0]
+    source = (ROOT / "rlstack" / "training" / "loop.py").read_text(encoding="utf-8")
+    lines = [line.partition("  #")[0].strip() for line in quoted.splitlines()]
+    assert len(lines) > 5 and not [line for line in lines if line not in source]
+
+
+def test_a_curriculum_of_a_page_is_one() -> None:
+    (text,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "rlstack/training/README.md").read_text(encoding="utf-8"), re.S)
+    assert len(build(CurriculumConfig, yaml.safe_load(text), "curriculum").stages) == 3
+
+
+def test_the_replay_buffer_of_a_page_works() -> None:
+    space: dict[str, Any] = {}
+    exec(programs(ROOT / "rlstack" / "data" / "README.md")[0], space)
+    assert len(space["replay"]) == 500 and {"index", "priority_weight"} <= set(space["sample"].keys())
+
+
+def test_the_loss_of_a_page_learns() -> None:
+    """The lines of the loop stand there as a comment, since the page has no data."""
+    (program,) = programs(ROOT / "rlstack" / "losses" / "README.md")
+    data = TensorDict(observation=torch.randn(8, 4), action=torch.randint(2, (8,)), batch_size=[8])
+    after = TensorDict(observation=torch.randn(8, 4), reward=torch.ones(8, 1), batch_size=[8])
+    data["next"] = after.set("terminated", torch.zeros(8, 1, dtype=torch.bool))
+    before, after_it = program.split("#   loss(batch)")
+    space: dict[str, Any] = {}
+    exec(before, space)
+    start = [parameter.detach().clone() for parameter in space["loss"].parameters()]
+    exec(f"loss(batch){after_it}", {**space, "batch": data})
+    assert not all(torch.equal(*pair) for pair in zip(start, space["loss"].parameters()))
+
+
+def test_evaluations_of_a_page_are_read(fixtures_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (program,) = programs(ROOT / "rlstack" / "adapters" / "README.md")
+    file = fixtures_dir / "marinenav" / "evaluations_example.npz"
+    exec(program.replace("training_.../seed_9/evaluations.npz", file.as_posix()), {})
+    assert "success" in capsys.readouterr().out
+
+
+def test_worlds_for_other_libraries() -> None:
+    pytest.importorskip("pettingzoo")
+    pytest.importorskip("stable_baselines3")
+    space: dict[str, Any] = {}
+    exec(programs(ROOT / "envs" / "README.md")[0].replace("64", "2"), space)
+    assert space["worlds"].num_envs == 2 and len(space["game"].possible_agents) > 1
 
 
 def test_the_code_runs(rlstack_command: Callable[..., Ended]) -> None:
@@ -168,8 +286,6 @@ def test_the_code_runs(rlstack_command: Callable[..., Ended]) -> None:
     small += ["total_frames=100", "eval.episodes=1", "eval.max_steps=20"]
     trained = rlstack_command("train", "agent=acqn", "env=marinenav", "run_dir=run", *small)
     assert trained.status == 0, trained.err
-    program = next(
-        block for language, block in _FENCE.findall(page.read_text(encoding="utf-8")) if "make_collector" in block
-    )
+    (program,) = programs(page)
     program = program.replace("64 * 800", "64 * 16").replace("rollout(60", "rollout(4").replace("runs/<run>", "run")
     exec(program, {})

@@ -48,7 +48,7 @@ class Option:
         if self.value in ("true", "false"):
             return ["false", "true"]
         listed = re.search(r"[\w.]+(?: \([^)]*\))?(?: \| [\w.<>:]+)+", self.comment)
-        found = [part.split()[0] for part in listed[0].split(" | ")] if listed else []
+        found = [part.split()[0].rstrip(":") for part in listed[0].split(" | ")] if listed else []
         return [choice for choice in found if "<" not in choice] if self.value in (*found, "null") else []
 
 

@@ -21,7 +21,7 @@ hidden: [64, 64]            # widths, see
 kind: late                  # late | early (sooner) | <other>
 either: x                   # of both: either | or
 nested:                     # of two
-  deep: null                # cpu | gpu
+  deep: null                # cpu | gpu: if there is one
   on: true
 
 # rest
@@ -51,7 +51,7 @@ def test_keys_with_defaults_comments_and_headings(folder: Path) -> None:
         Option("kind", "late", "late | early (sooner) | <other>", "sizes"),
         Option("either", "x", "of both: either | or", "sizes"),
         Option("nested", "", "of two", "sizes"),
-        Option("nested.deep", "null", "cpu | gpu"),
+        Option("nested.deep", "null", "cpu | gpu: if there is one"),
         Option("nested.on", "true"),
         Option("list", "- 1 - 2", "", "rest"),
         Option("words", '"a # b"', "no comment inside", "rest"),
