@@ -12,9 +12,12 @@ from torchrl.modules import BatchRenorm1d
 from rlstack.agents import make_agent
 from rlstack.agents.compilation import CannotCompile, Compiler
 from rlstack.config import ConfigError
+from rlstack.data.collector import make_collector
+from rlstack.data.flatten import flatten_agents
 from rlstack.losses import TD3Loss
 from rlstack.networks.renormalized import BatchRenorm, running_statistics
-from tests.agents.small_agents import copies, equal, plain, small
+from tests.agents.small_agents import Detour, copies, equal, plain, small
+from tests.agents.test_learning import LEARNERS
 
 AGENTS = ("ddpg", "td3", "sac")
 NORM = {"critic_norm": "batch"}
@@ -54,6 +57,26 @@ def test_statistics_run_on_with_the_critics_loss_alone(name: str) -> None:
     assert equal(before, statistics(agent))
     agent.loss.critic_loss(batch)
     assert not equal(before, statistics(agent))
+
+
+def test_statistics_are_those_of_all_processes() -> None:
+    agent = small(plain(False), name="td3", **NORM)
+    agent.critic_optimizer.mean = lambda tensors: [torch.full_like(value, 0.5) for value in tensors]
+    learned(agent, 1)
+    assert all((value == 0.5).all() for value in statistics(agent))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("weight_norm", [False, True])
+@pytest.mark.parametrize("name", ["td3", "sac"])
+def test_critics_without_targets_look_two_steps_ahead(name: str, weight_norm: bool) -> None:
+    env, options = Detour(32), {**LEARNERS[name], **NORM, "weight_norm": weight_norm}
+    agent, frames = small(env, 5120, name, **options), 0
+    for batch in make_collector(env, agent.policy(explore=True), 4, total_frames=5120):
+        frames += batch.numel()
+        agent.learn(flatten_agents(batch, None), frames)
+    first, second = env.rollout(2, agent.policy(explore=False))["action"][0].flatten().tolist()
+    assert first < -0.5 and abs(second - 0.5) < 0.35
 
 
 def test_the_state_holds_the_statistics() -> None:
