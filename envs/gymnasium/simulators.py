@@ -111,7 +111,8 @@ class LocalSimulators:
     ) -> None:
         self._recipe, self.environments, self.arrays, self._codec = recipe, list(environments), arrays, codec
         self._rows = dict(zip(rows, self.environments))
-        self._slice = slice(rows.start, rows.stop)
+        own = slice(rows.start, rows.stop)
+        self._over, self._actions, self._rewards = arrays.flags[0, own, 0], arrays.action[own], arrays.reward[own]
         # Where an observation is one array as it comes, it goes straight to its row.
         self._plain = arrays.observations[0] if codec.observations.plain and not codec.mask else None
         _, self._without_mask = split_mask(self.environments[0].observation_space)
@@ -125,8 +126,8 @@ class LocalSimulators:
 
     def step(self) -> None:
         arrays, plain, observe = self.arrays, self._plain, self._observe
-        ended, rewards = arrays.flags[0, self._slice, 0].tolist(), []
-        actions = self._codec.actions.decode_all(arrays.action[self._slice])
+        rewards = []
+        actions, ended = self._codec.actions.decode_all(self._actions), self._over.tolist()
         for row, environment, action, over in zip(self._rows, self.environments, actions, ended):
             if over:
                 rewards.append(0.0)
@@ -144,7 +145,7 @@ class LocalSimulators:
                 plain[row] = observation
             else:
                 observe(row, observation, info)
-        arrays.reward[self._slice] = rewards
+        self._rewards[:] = rewards
 
     def reset(self, rows: Iterable[int], seeds: Iterable[int | None]) -> None:
         for row, seed in zip(rows, seeds):

@@ -215,6 +215,7 @@ class Agent(ABC):
         self.config, self.interface, self.device = config, interface, device
         self.total_frames, self.clock = total_frames, torch.zeros((), dtype=torch.int64, device=device)
         self.updates, self.frames = 0, 0
+        self._drawn = torch.empty(0, device=device)
         self.networks: dict[str, nn.Module] = {}
         self.optimizers: dict[str, Optimizer] = {}
         self.targets: dict[str, Target] = {}
@@ -297,13 +298,17 @@ class Agent(ABC):
         epsilon, lead = self.now("epsilon"), self.interface.lead(observation)
         if self.unused("epsilon"):
             return best()
-        drawn = torch.rand(lead, device=self.device)
         if looks_are_free(self.device) and not torch.compiler.is_compiling():
+            if self._drawn.shape != lead:
+                self._drawn = torch.empty(lead, device=self.device)
+            drawn = self._drawn.uniform_()  # what torch.rand draws, without its allocation
             random = np.count_nonzero(drawn.numpy() < epsilon)
             if not random:
                 return best()
             if random == drawn.numel():
                 return self.interface.random_action(lead, self.device, mask)
+        else:
+            drawn = torch.rand(lead, device=self.device)
         return torch.where(drawn < epsilon, self.interface.random_action(lead, self.device, mask), best())
 
     def _kept(self, entries: Any, sequences: TensorDictBase) -> Any:
