@@ -228,7 +228,8 @@ def markdown(result: Mapping[str, Any]) -> str:
         if name not in result["work"]:
             continue
         found = result["work"][name]
-        ours, day = f"{found['speeds']['rlstack']['median']:,.0f}", found["date"][:10]
+        ours = f"{found['speeds']['rlstack']['median']:,.0f}"
+        day = ", ".join([found["date"][:10], *filter(None, [found.get("instruction_set")])])
         rows = [
             (
                 f"{peer}: {found['speeds'][peer]['median']:,.0f}",
@@ -288,8 +289,9 @@ def main(arguments: list[str] | None = None) -> int:
     # What is not measured now keeps its last figures.
     kept = json.loads(options.out.read_text())["work"] if options.out.is_file() else {}
     result = {**circumstances("peers"), **versions(), "unit": "environment steps per CPU-second", "work": kept}
+    when = {key: result[key] for key in ("date", "instruction_set")}
     for name in names:
-        result["work"][name] = {**compare(WORK[name], options.rounds), "date": result["date"]}
+        result["work"][name] = {**compare(WORK[name], options.rounds), **when}
         print("\n".join(lines(name, result["work"][name])), flush=True)
         options.out.write_text(json.dumps(result, indent=2) + "\n")
     measured = {**result, "work": {name: result["work"][name] for name in names}}
