@@ -1,4 +1,4 @@
-"""The contract of a world: everything that it can be asked, and what all batched worlds share."""
+"""The contract of a world: the hooks that it may implement, and the base of all batched worlds."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ in memory of their own."""
 
 
 class Told(NamedTuple):
-    """The choice of a scripted player whose actions the world's own are too coarse to write down.
+    """A scripted player's choice, which the world's own actions are too coarse to express.
 
     Attributes:
         actions: the nearest ones, ``[n, A, ...]``.
@@ -64,9 +64,9 @@ class Sides:
 
     Attributes:
         names: of the sides.
-        score: of what a step led to (``"next"``), the points ``[W, 2]`` that each side has; more are a win.
+        score: of what a step led to (``"next"``), the points ``[W, 2]`` of each side; the side with more wins.
         scripted: players that come with the world, by name.
-        anchors: ratings of players by name, on Elo's scale, which give ratings in this world their meaning.
+        anchors: ratings of players by name, which fix Elo's scale in this world.
         mirrored: pairs of statistics under ``episode`` that change places when seen from the other side.
         one_sided: how the names of statistics begin that are known of the first side alone.
     """
@@ -81,7 +81,7 @@ class Sides:
 
 @dataclass(frozen=True)
 class Mirror:
-    """A reflection that the rules of a world do not notice.
+    """A reflection under which the rules of a world are symmetric.
 
     A mirrored action in a mirrored state leads to the mirror image of what the action leads to, with the same reward,
     where random numbers are as likely to fall one way as the other. Each function takes entries of any batch
@@ -103,11 +103,10 @@ class Mirror:
 
 
 class WorldHooks:
-    """Everything that a world can be asked besides TorchRL's ``EnvBase``, with the answer of a world that says nothing.
+    """The hooks of a world beyond TorchRL's ``EnvBase``, each with its default.
 
-    :class:`World` has all of it; an ``EnvBase`` of another make may inherit from both. Who asks an env goes through
-    :func:`hooks_of`, who asks a world by its name through :func:`envs.world_hooks`: envs of other makes then give the
-    answers below.
+    :class:`World` inherits them; any other ``EnvBase`` may, too. Ask an env through :func:`hooks_of`, and
+    a world by its name through :func:`envs.world_hooks`: other envs then answer with the defaults below.
     """
 
     # -- asked of the class, before there is a world -------------------------------------------------------------
@@ -131,7 +130,7 @@ class WorldHooks:
         """The fixed episodes of evaluations; None where these are random ones.
 
         Returns:
-            What :meth:`reset_to` takes, and the name of each one's level; ``per_level`` of each.
+            The argument of :meth:`reset_to`, and the name of each episode's level; ``per_level`` of each.
         """
         return None
 
@@ -191,7 +190,7 @@ class WorldHooks:
         return 0
 
     def count_on_from(self, steps: int) -> None:
-        """Makes :attr:`total_steps` go on from a number, for schedules. Collector workers that replace others."""
+        """Makes :attr:`total_steps` continue from a number, for schedules. Collector workers that replace others."""
 
     @property
     def worker_failures(self) -> int:
@@ -226,18 +225,18 @@ class WorldHooks:
         return {}
 
     def mirror(self) -> Mirror | str:
-        """A reflection that its rules do not notice, or in words why there is none.
+        """The mirror symmetry of its rules, or in words why there is none.
 
         Agents with ``symmetry: augment``, when they learn.
         """
         return "it declares no mirror"
 
     def sides(self) -> Sides | None:
-        """The two sides that its agents are; None for a world in which nobody plays against anybody. Play."""
+        """The two sides that its agents are; None for a world without opponents. Play."""
         return None
 
     def tell(self, half_worlds: Tensor, exact: Tensor) -> None:
-        """Takes what scripted players do in the next step where actions cannot say it, see :class:`Told`. Play.
+        """Takes the scripted players' choices for the next step that actions cannot express, see :class:`Told`. Play.
 
         Args:
             half_worlds: ``[n]``, 2 w + s for side s of world w.
@@ -257,7 +256,7 @@ class WorldHooks:
         return None
 
     def render(self) -> Any:
-        """A picture of the first world as it stands, uint8 ``[height, width, 3]``.
+        """A picture of the first world, uint8 ``[height, width, 3]``.
 
         Films of ``rlstack watch`` and of evaluations, for a world without recordings.
         """
@@ -283,7 +282,7 @@ class World(WorldHooks, EnvBase):
 
     A subclass declares its specs (:meth:`declare_specs`), lists its options as constructor arguments, and implements
     :meth:`_advance` (one step for all worlds), :meth:`_restart` (a fresh start for some)
-    and :meth:`_current` (what they show now).
+    and :meth:`_current` (their observations).
     Episode statistics, time limits and deactivation belong into the world: a transform around it would cost more than
     the simulation. On the CPU the process keeps the memory it frees, see :func:`keep_freed_memory`.
 
@@ -295,7 +294,7 @@ class World(WorldHooks, EnvBase):
 
     Args:
         num_worlds: W.
-        device: where state and outputs live.
+        device: of state and outputs.
         dtype: of all floating-point tensors.
         seed: of the world's own generator, the only source of its randomness.
     """
@@ -371,7 +370,7 @@ class World(WorldHooks, EnvBase):
 
     @abstractmethod
     def _current(self) -> TensorDict:
-        """Observations and other root entries of all worlds as they stand, without the end flags."""
+        """Observations and other root entries of all worlds in their present state, without the end flags."""
 
     def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
         """Random actions; allowed ones where :attr:`choices` are declared and ``tensordict`` has an ``action_mask``."""
@@ -415,7 +414,7 @@ class World(WorldHooks, EnvBase):
         """Resets as ``reset`` does.
 
         Args:
-            tensordict: with a mask ``_reset [W, 1]``, only its worlds begin anew.
+            tensordict: with a mask ``_reset [W, 1]``, only its worlds restart.
             seed: of the world's generator, as ``set_seed`` takes it; or a seed for each world: a world begins the same
                 episode with the same seed, whatever the others' seeds and however many they are.
 
@@ -480,7 +479,7 @@ class World(WorldHooks, EnvBase):
         return seeds
 
     def _begin_anew(self, ended: Tensor) -> bool:
-        """Gives worlds ``[W]`` bool a fresh start; False if there are none. Where looking waits, it is not looked."""
+        """Gives worlds ``[W]`` bool a fresh start; False if there are none. It does not look where that would wait."""
         if not looks_are_free(self.device) and self._restart_where(ended):
             return True
         worlds = ended.nonzero()[:, 0]
@@ -502,7 +501,7 @@ class World(WorldHooks, EnvBase):
 
     @property
     def _step_mdp(self) -> Callable[[TensorDictBase], TensorDictBase]:
-        """TorchRL's way from a step to the next root, which knows only of what the specs name."""
+        """TorchRL's way from a step to the next root, which passes on only the entries that specs name."""
         plain = super()._step_mdp
 
         def step_mdp(tensordict: TensorDictBase) -> TensorDictBase:
@@ -547,7 +546,7 @@ class World(WorldHooks, EnvBase):
             self._pool.clear()
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Everything needed to go on exactly here: nested dict of tensors and numbers."""
+        """Everything needed to continue exactly here: nested dict of tensors and numbers."""
         return {"generator": self.generator.get_state(), **self._state_to_save()}
 
     def load_state_dict(self, state_dict: dict[str, Any], *args: Any, **kwargs: Any) -> None:
@@ -579,7 +578,7 @@ def check_within(name: str, value: float, low: float, high: float, unit: str = "
 
 
 def hand_on(source: TensorDictBase, target: TensorDictBase, forget: bool = False) -> None:
-    """Puts what a policy remembers where it stands in another tensordict, too.
+    """Copies a policy's recurrent state into another tensordict.
 
     Args:
         forget: zeros where the episode of a world, or an agent's own, is ``done`` in the source.

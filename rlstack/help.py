@@ -19,21 +19,21 @@ from rlstack.config import ConfigError, catalogue
 from rlstack.config.catalogue import Option
 
 COMMANDS = {
-    "train": "trains an agent in a world, or goes on with a run",
-    "evaluate": "judges a trained agent by many episodes, or by games",
-    "watch": "shows an agent as it acts: in a window, in the terminal, or as a film",
-    "demo": "shows a trained agent that comes with rlstack at work",
+    "train": "trains an agent in a world, or continues a run",
+    "evaluate": "evaluates a trained agent on many episodes, or in games",
+    "watch": "shows an agent at play: in a window, in the terminal, or as a film",
+    "demo": "shows a trained agent that comes with rlstack at play",
     "zoo": "lists the trained agents that come with rlstack, with their scores",
     "runs": "lists the runs below a folder: state, score, age",
-    "compare": "says how much better one run, or group of seeds, is than another",
-    "report": "makes one HTML page of a run or a sweep",
-    "league": "lets players meet: tournaments, ratings, leagues that grow by training",
-    "convert": "makes a native agent of one from elsewhere",
-    "export": "writes an agent's policy as a program of its own",
+    "compare": "compares two runs, or two groups of seeds, with intervals",
+    "report": "writes one HTML page about a run or a sweep",
+    "league": "plays tournaments, rates players, and trains in leagues",
+    "convert": "converts an agent from elsewhere to a native one",
+    "export": "exports an agent's policy as a stand-alone program",
     "diagnose": "finds out why a training is slow",
-    "rewards": "shows what a reward is made of",
+    "rewards": "shows the terms of a reward",
 }
-"""Commands that are a module each, with what they do."""
+"""Commands that are a module each, and their purpose."""
 
 
 def module_of(command: str) -> str:
@@ -52,9 +52,9 @@ INSTALLED = "rlstack.envs"
 _NARROW, _WIDE = 60, 120
 _EXAMPLES = ("python -m ", "rlstack ")
 _FOOT = (
-    ("--cfg job", "print the whole configuration instead"),
-    ("-m agent=ppo,sac seed=0,1,2", "several runs, one after the other"),
-    ("--config-dir my_conf", "groups of yours: my_conf/agent/*.yaml, my_conf/env/*.yaml"),
+    ("--cfg job", "prints the whole configuration and ends"),
+    ("-m agent=ppo,sac seed=0,1,2", "makes several runs, one after another"),
+    ("--config-dir my_conf", "adds your own groups: my_conf/agent/*.yaml, my_conf/env/*.yaml"),
 )
 
 
@@ -81,8 +81,8 @@ def command_help(config: str, arguments: Sequence[str] = ()) -> str:
             parts.append(_section(title, _choices(group, default, found, where)))
     parts.append(_section("options", _options(command.options)))
     if command.extends:
-        parts.append(f"and every option and group of: rlstack {command.extends} --help")
-    parts.append(_section("besides", table(_FOOT)))
+        parts.append(f"also accepts every option and group of: rlstack {command.extends} --help")
+    parts.append(_section("further flags", table(_FOOT)))
     return "\n\n".join(part for part in parts if part)
 
 

@@ -57,7 +57,7 @@ def explained(agent: Mapping[str, Any], device: torch.device, resumed: bool = Fa
     here = "this GPU" if device.type == "cuda" else "this CPU" if device.type == "cpu" else f"the device {device}"
     if asked == "auto":
         if not agent.get("bfloat16_pays"):
-            return f"{taken} (auto: nothing says that bfloat16 pays here, see agent.bfloat16_pays)"
+            return f"{taken} (auto: agent.bfloat16_pays is false)"
         has = "has" if taken == "bfloat16" else "has no"
         return f"{taken} (auto: bfloat16 pays with this recipe, and {here} {has} units for it)"
     remarks = []

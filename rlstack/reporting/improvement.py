@@ -240,7 +240,7 @@ def in_words(found: Improvement) -> list[str]:
     if found.difference_interval is None:
         lines.append("no intervals: a single number of a single run each")
     elif found.between == "episodes":
-        lines.append("the intervals tell how certain these runs are, not how other seeds would do")
+        lines.append("the intervals cover the episodes of these runs, not other seeds")
     if found.differences:
         lines += ["", "configurations differ in:"]
         kept = list(found.differences.items())[:_MOST_KEYS]

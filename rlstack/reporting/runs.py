@@ -201,14 +201,14 @@ def _numbers(cells: list[str]) -> list[float] | None:
 def _config(path: Path, notes: list[str]) -> dict[str, Any]:
     file = next((path / name for name in _CONFIGS if (path / name).is_file()), None)
     if file is None:
-        notes.append(f"{_CONFIG} is missing: what was run is not known")
+        notes.append(f"{_CONFIG} is missing: the configuration is unknown")
         return {}
     try:
         content = yaml.safe_load(bounded_yaml.read_text(file))
     except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError, ValueError):
         content = None
     if not isinstance(content, dict):
-        notes.append(f"{file.name} is damaged: what was run is not known")
+        notes.append(f"{file.name} is damaged: the configuration is unknown")
         return {}
     return {str(key): value for key, value in content.items()}
 

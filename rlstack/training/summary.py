@@ -81,9 +81,9 @@ def where_things_are(run: RunDirectory, config: TrainConfig, digest: str = "") -
     elif config.until is not None and config.until < config.total_frames:
         go_on = "until=null"
     parts = [
-        ("config.yaml", "what was run"),
+        ("config.yaml", "the resolved configuration"),
         ("environment.json", "versions, machine, commit, command"),
-        ("data.json", "what it has learned from, with its SHA-256"),
+        ("data.json", "the recorded data that it learned from, with their SHA-256"),
         ("metrics.csv", "every logged number"),
         ("tensorboard", f"curves: tensorboard --logdir {run.path}"),
         ("evaluations", "evaluation results during training"),
@@ -95,9 +95,9 @@ def where_things_are(run: RunDirectory, config: TrainConfig, digest: str = "") -
     named = code_in(to_plain(config))  # by the user, who allows it again
     allow = f" {shlex.quote(allowing(named))}" if named else ""
     lines.append(f"evaluate it:   python -m rlstack.evaluate checkpoint={run.path}{allow}")
-    lines.append(f"a page of it:  python -m rlstack.report {run.path}")
+    lines.append(f"report on it:  python -m rlstack.report {run.path}")
     lines.append(f"train longer:  python -m rlstack.train resume={run.path} {go_on}{allow}")
     if digest:
-        repeats = "" if config.collector.backend == "multiasync" else " (the same seed on this machine gives the same)"
+        repeats = "" if config.collector.backend == "multiasync" else " (a repeat on this machine ends with the same)"
         lines.append(f"last state:    sha256 {digest[:16]}{repeats}")
     return "\n".join(lines)

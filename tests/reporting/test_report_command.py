@@ -104,5 +104,5 @@ def test_a_real_run_is_reported_whole(tmp_path: Path) -> None:
     assert {"Results", "Training", "Learner", "Time", "Configuration", "Environment"} <= {
         s.title for s in page.sections
     }
-    assert "agent.candidates" in html and "Otherwise than python -m rlstack.train agent=acqn env=marinenav" in html
+    assert "agent.candidates" in html and "Differences from python -m rlstack.train agent=acqn env=marinenav" in html
     assert "processor" in html and "eval/success by level" in html

@@ -127,7 +127,7 @@ def test_a_torch_that_tells_nothing_computes_in_float32(monkeypatch: pytest.Monk
             False,
             "float32 (auto: bfloat16 pays with this recipe, and this CPU has no units for it)",
         ),
-        ("auto", False, True, False, "float32 (auto: nothing says that bfloat16 pays here, see agent.bfloat16_pays)"),
+        ("auto", False, True, False, "float32 (auto: agent.bfloat16_pays is false)"),
         ("float32", True, True, False, "float32"),
         ("bfloat16", True, True, False, "bfloat16"),
         (
