@@ -45,7 +45,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "benchmark_public": lambda: benchmark.table(_read("marinenav/benchmark_public")),
     "vtrace": lambda: corrections.table(_read("corrections/vtrace")),
     "retrace": lambda: corrections.table(_read("corrections/retrace")),
-    "offline": lambda: offline.table(_read("marinenav/offline"), 50 * quality.LEVELS),
+    "offline": lambda: offline.table(_read("marinenav/offline")["agents"], 50 * quality.LEVELS),
     "speed": lambda: speed.markdown(_read("benchmarks/results/speed")),
     "peers": lambda: peers.markdown(_read("benchmarks/results/peers")),
     "soak": lambda: soak.markdown(_read("benchmarks/results/soak")),

@@ -3,8 +3,9 @@
     python -m experiments.recorded.curves
 
 SAC stops after 3,000 frames; the transitions in its replay buffer are the data of every run. The agents have the
-options of their yaml files but for small networks. Results beside this file: ``curves.csv`` (greedy return of each
-evaluation), ``curves.json`` (returns of the last one with their intervals) and ``curves.png``.
+options of their yaml files but for small networks and larger learning rates. Results beside this file:
+``curves.csv`` (greedy return of each evaluation), ``curves.json`` (returns of the last one with their intervals) and
+``curves.png``.
 """
 
 from __future__ import annotations
@@ -29,9 +30,11 @@ from rlstack.training.environment import machine
 
 HERE = Path(__file__).parent
 AGENTS = {"bc": "behaviour cloning", "td3_bc": "TD3+BC", "iql": "IQL", "cql": "CQL"}
-TEACHER_FRAMES, UPDATES, POINTS = 3_000, 4_000, 10
+TEACHER_FRAMES, UPDATES, POINTS = 3_000, 1_000, 10
 """Frames of SAC, updates of each agent, and evaluations of a run."""
-BATCH, EPISODES = 128, 20
+BATCH, EPISODES = 128, 10
+_ONE, _TWO = ["agent.lr=1e-3"], [f"agent.optimizers.{name}.lr=1e-3" for name in ("critic", "actor")]
+RATES = {"bc": _ONE, "td3_bc": _TWO, "iql": _ONE, "cql": _TWO}
 COMMON = [
     *("env=gymnasium", "env.id=Pendulum-v1", "env.num_envs=1", "logger=csv", "threads=1", "device=cpu"),
     *(f"agent.batch_size={BATCH}", "agent.hidden=[64,64]", f"eval.episodes={EPISODES}", "checkpoint.every=1.0e9"),
@@ -50,7 +53,7 @@ def teacher(folder: Path) -> Path:
 def learner(agent: str, seed: int, data: Path, folder: Path, overrides: list[str]) -> Path:
     """The run of an agent that learns from the teacher's replay buffer."""
     given = [f"agent={agent}", f"seed={seed}", f"data={data}", f"total_frames={BATCH * UPDATES}"]
-    given += [*COMMON, f"eval.every={BATCH * UPDATES // POINTS}", "checkpoint.replay=false", *overrides]
+    given += [*COMMON, f"eval.every={BATCH * UPDATES // POINTS}", "checkpoint.replay=false", *RATES[agent], *overrides]
     return _trained(folder / agent / f"seed{seed}", *given)
 
 

@@ -117,7 +117,7 @@ def judge(study: str, seeds: list[int], folder: Path, earlier: dict[str, Any] | 
         study: a key of :data:`STUDIES`.
         seeds: to judge.
         folder: of the runs.
-        earlier: a result of this function. Its other seeds stay, if they trained for as many frames.
+        earlier: a result of this function. Its other seeds stay if they trained for as many frames.
     """
     import torch
 
@@ -141,7 +141,7 @@ def judge(study: str, seeds: list[int], folder: Path, earlier: dict[str, Any] | 
         scores[seed] = evaluation.summary()["eval/return"]
         seconds[seed] = logged(run, "time/cpu_seconds")[-1]["time/cpu_seconds"]
     if earlier is not None and earlier["frames"] == frames:
-        for key in sorted(earlier["scores"].keys() - set(map(str, seeds))):
+        for key in sorted(earlier["scores"].keys() - set(map(str, scores))):
             scores[int(key)], seconds[int(key)] = earlier["scores"][key], earlier["cpu_seconds"][key]
             machines.update(earlier["machine"].split("; "))
     scores, seconds = dict(sorted(scores.items())), dict(sorted(seconds.items()))
