@@ -1,4 +1,4 @@
-"""The memory of MarineNav's published Rainbow agent, in which the robots' records stand in one sequence."""
+"""The replay buffer of MarineNav's published Rainbow agent, in which the robots' records stand in one sequence."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WHOLE_REDRAWS, _REDRAWS = 100, 1000
 
 
 class InterleavedReplay:
-    """Prioritised n-step memory over one sequence of records (Hessel et al. 2018, as MarineNav published it).
+    """Prioritised n-step replay over one sequence of records (Hessel et al. 2018, as MarineNav published it).
 
     Kept for comparison with the published agent: records of several robots follow each other, so returns and next
     observations mix robots. What comes after the start of an episode, anyone's, is blank: reward and observation
@@ -141,7 +141,7 @@ class InterleavedReplay:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restores :meth:`state_dict` of a memory of the same capacity.
+        """Restores :meth:`state_dict` of a buffer of the same capacity.
 
         Raises:
             ConfigError: the state does not fit.
@@ -186,5 +186,5 @@ class InterleavedReplay:
         raise ConfigError(f"{len(self)} records are too few for a return over {self.n_step} that may be drawn")
 
     def _within(self, index: Tensor) -> Tensor:
-        """Marks records that have n successors; the oldest of a full memory, at the write position, has none."""
+        """Marks records that have n successors; the oldest of a full buffer, at the write position, has none."""
         return (self._records.writer.cursor - index) % self.capacity > self.n_step

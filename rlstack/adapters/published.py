@@ -61,7 +61,7 @@ class PublishedSAC(SAC):
 
 
 class PublishedRainbow(Rainbow):
-    """Rainbow as MarineNav has it: its memory is one sequence in which the robots alternate."""
+    """Rainbow as MarineNav has it: its replay buffer is one sequence in which the robots alternate."""
 
     def make_replay(self, steps: int = 1) -> InterleavedReplay:
         c = self.config
@@ -70,9 +70,9 @@ class PublishedRainbow(Rainbow):
         if c.steps_per_batch != 1:
             raise ConfigError("agent.steps_per_batch: rainbow_published takes steps one by one, give 1")
         if c.replay.storage != "LazyTensorStorage":
-            raise ConfigError("agent.replay.storage: rainbow_published has no memory in files, give LazyTensorStorage")
+            raise ConfigError("agent.replay.storage: rainbow_published keeps no files, give LazyTensorStorage")
         if c.replay_device is not None:
-            raise ConfigError("agent.replay_device: the memory of rainbow_published lives with the learner, give null")
+            raise ConfigError("agent.replay_device: rainbow_published replays on the learner's device, give null")
         return InterleavedReplay(c.buffer_size, c.batch_size, self.device, c.n_step, c.gamma, c.priority_exponent)
 
     def remember(self, sequences: TensorDictBase) -> None:

@@ -121,11 +121,11 @@ def test_every_shipped_configuration_builds_in_every_fitting_world(name: str) ->
         ("dqn", {"batch_size": 64, "accumulate": 3}, "accumulate 3 does not divide batch_size 64"),
         ("rainbow", {"value_min": 5.0, "value_max": 5.0}, "value_min must be below value_max"),
         ("rainbow_published", {"steps_per_batch": 4}, r"^agent\.steps_per_batch: .* takes steps one by one, give 1"),
-        ("rainbow_published", {"replay_device": "cpu"}, r"^agent\.replay_device: .* lives with the learner, give null"),
+        ("rainbow_published", {"replay_device": "cpu"}, r"^agent\.replay_device: .* the learner's device, give null"),
         (
             "rainbow_published",
             {"replay": {"storage": "LazyMemmapStorage"}},
-            r"^agent\.replay\.storage: rainbow_published has no memory in files, give LazyTensorStorage",
+            r"^agent\.replay\.storage: rainbow_published keeps no files, give LazyTensorStorage",
         ),
         ("dqn", {"replay_device": "gpu"}, "agent.replay_device: 'gpu' cannot be used .*; allowed: null, cpu, cuda"),
         ("rainbow", {"replay_device": "cuda:99"}, "agent.replay_device: 'cuda:99' cannot be used"),
