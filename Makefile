@@ -86,8 +86,8 @@ bench: $(EXTRAS_STAMP) ## speed of the worlds, and of training beside peers; ARG
 gpu: $(STAMP) ## checks and speeds of everything on a GPU, nine minutes; ARGS="output=<folder>"
 	$(PY) -m experiments.gpu $(ARGS)
 
-wheel: $(STAMP) ## build the wheel into dist/
-	$(PY) -m build --no-isolation --wheel --outdir dist .
+wheel: $(STAMP) ## build the source archive, and out of it the wheel, into dist/
+	$(PY) -m build --no-isolation --outdir dist .
 
 pins: $(STAMP) ## rewrite constraints.txt from what .venv holds
 	@{ grep '^#' constraints.txt; $(PY) -m pip freeze --all --exclude-editable --exclude pip --exclude rlstack-torchrl \

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import subprocess
@@ -17,6 +18,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 import rlstack
+from experiments.benchmarks.speed import parse as speed_options
 
 REPO = Path(__file__).resolve().parent.parent
 
@@ -96,6 +98,12 @@ def test_the_workflow_runs_what_there_is() -> None:
     lines = [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
     targets = {word for line in lines for word in re.findall(r"make ([a-z-]+)\b", line)}
     assert targets <= set(re.findall(r"^([a-z-]+):", (REPO / "Makefile").read_text(), re.MULTILINE))
+    (speed,) = (line for line in lines if "experiments.benchmarks.speed" in line)
+    flags = re.findall(r"--[a-z-]+", speed)
+    assert {"--compare", "--fail-if-slower"} <= set(flags)
+    assert speed_options(
+        [part for flag in flags for part in (flag, *(["x"] if flag in ("--out", "--compare") else []))]
+    )
     worlds = {job["env"] for job in jobs["smoke"]["strategy"]["matrix"]["include"]}
     assert {"marinenav", "arena", "rocket", "echelon"} <= worlds
 
@@ -124,7 +132,9 @@ def test_wheel_is_complete_and_runs_from_anywhere(tmp_path: Path, pyproject: dic
     # Without options the source archive is built first and the wheel out of that: both must be complete.
     dist = tmp_path / "dist"
     _python("-m", "build", "--no-isolation", "--outdir", str(dist), str(REPO), cwd=tmp_path)
-    (wheel,) = dist.glob("*.whl")
+    (wheel,), (source,) = dist.glob("*.whl"), dist.glob("*.tar.gz")
+    if importlib.util.find_spec("twine"):  # what the package index would refuse; the workflow has it
+        _python("-m", "twine", "check", "--strict", str(wheel), str(source), cwd=tmp_path)
     version = pyproject["project"]["version"]
     assert wheel.name == f"rlstack_torchrl-{version}-py3-none-any.whl"
 
@@ -142,6 +152,8 @@ def test_wheel_is_complete_and_runs_from_anywhere(tmp_path: Path, pyproject: dic
     assert wanted <= names, f"missing from the wheel: {sorted(wanted - names)}"
     assert {name.split("/")[0] for name in names} == {"rlstack", "envs", info}
     in_tree = {f"rlstack/{path.relative_to(REPO).as_posix()}" for path in (REPO / "conf").rglob("*.yaml")}
+    zoo = (path for path in (REPO / "experiments/zoo").rglob("*") if path.suffix in (".pt", ".json", ".mp4"))
+    in_tree |= {f"rlstack/{path.relative_to(REPO / 'experiments').as_posix()}" for path in zoo}
     assert in_tree <= names, f"missing from the wheel: {sorted(in_tree - names)}"
     assert not [name for name in names if re.search(r"__pycache__|\.pyc$", name)]
 

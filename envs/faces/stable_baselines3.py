@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from gymnasium.vector import AutoresetMode
+from gymnasium.vector import AutoresetMode, VectorEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnv
 
 from .learner import Others
@@ -16,18 +16,35 @@ from .vector import VectorWorld
 class SB3World(VecEnv):
     """``num_envs`` worlds, one learner in each: ``PPO("MlpPolicy", SB3World("arena", 64))``.
 
+    Or a vector that there is: ``SB3World(gymnasium.make_vec("rlstack/Arena-v0", 64, autoreset_mode="SAME_STEP"))``.
+
     The info of a world whose episode ended holds ``terminal_observation``, ``TimeLimit.truncated``, ``episode``
     (return ``r`` and length ``l``) and, where the world knows of success, ``is_success``.
 
     Args:
-        world: a name or path for :func:`envs.make`.
+        world: a name or path for :func:`envs.make`, or a vector, which already has what follows.
         num_envs: worlds.
         others, options: see :class:`~envs.faces.vector.VectorWorld`.
+
+    Raises:
+        ValueError: a vector whose worlds begin anew in the next step; or what a vector refuses.
     """
 
-    def __init__(self, world: str, num_envs: int, others: Others | None = None, **options: Any) -> None:
-        self.vector = VectorWorld(world, num_envs, AutoresetMode.SAME_STEP, "numpy", others, **options)
-        self.render_mode = None
+    def __init__(
+        self,
+        world: str | VectorEnv[Any, Any, Any],
+        num_envs: int = 1,
+        others: Others | None = None,
+        **options: Any,
+    ) -> None:
+        if not isinstance(world, VectorEnv):
+            world = VectorWorld(world, num_envs, AutoresetMode.SAME_STEP, "numpy", others, **options)
+        self.vector = world
+        if self.vector.metadata.get("autoreset_mode") is not AutoresetMode.SAME_STEP:
+            raise ValueError(
+                "autoreset_mode: Stable-Baselines3 needs SAME_STEP, make_vec(..., autoreset_mode='SAME_STEP')"
+            )
+        self.render_mode, num_envs = None, self.vector.num_envs
         super().__init__(num_envs, self.vector.single_observation_space, self.vector.single_action_space)
         self._actions: Any = None
         self._next_seed: int | None = None

@@ -267,6 +267,18 @@ def test_stable_baselines_trains_on_a_batch() -> None:
     assert model.num_timesteps == 128 and {info["l"] for info in model.ep_info_buffer} == {5}
 
 
+def test_stable_baselines_trains_on_a_vector_of_gymnasium() -> None:
+    sb3 = pytest.importorskip("stable_baselines3")
+    from envs.faces.stable_baselines3 import SB3World
+
+    vector = gymnasium.make_vec(MARINENAV, num_envs=4, autoreset_mode="SAME_STEP", max_steps=5)
+    model = sb3.PPO("MultiInputPolicy", SB3World(vector), n_steps=8, batch_size=32, n_epochs=1, seed=0)
+    model.learn(64)
+    assert model.num_timesteps == 64 and {info["l"] for info in model.ep_info_buffer} == {6}
+    with pytest.raises(ValueError, match="Stable-Baselines3 needs SAME_STEP"):
+        SB3World(gymnasium.make_vec(MARINENAV, num_envs=4))
+
+
 @pytest.mark.slow
 def test_stable_baselines_solves_our_cartpole() -> None:
     sb3 = pytest.importorskip("stable_baselines3")

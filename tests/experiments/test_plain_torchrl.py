@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -9,11 +10,13 @@ from types import ModuleType
 import pytest
 import torch
 
-from experiments.plain_torchrl import iqn, marinenav, pendulum, policy
+from experiments.plain_torchrl import gymnasium_ppo, iqn, marinenav, pendulum, policy
 from tests.conftest import Ended
 
 
-@pytest.mark.parametrize(("script", "lines"), [(iqn, 40), (marinenav, 60), (pendulum, 60), (policy, 60)])
+@pytest.mark.parametrize(
+    ("script", "lines"), [(gymnasium_ppo, 75), (iqn, 40), (marinenav, 60), (pendulum, 60), (policy, 60)]
+)
 def test_the_scripts_are_short(script: ModuleType, lines: int) -> None:
     assert len(Path(script.__file__ or "").read_text().splitlines()) <= lines
 
@@ -35,6 +38,18 @@ def test_our_world_teaches_torchrls_ppo() -> None:
 def test_our_loss_of_ac_iqn_runs_in_a_script_of_torchrl() -> None:
     torch.manual_seed(0)
     assert len(pendulum.train(frames=600, start=400)) == 3
+
+
+def test_our_world_runs_under_a_ppo_of_plain_pytorch() -> None:
+    rewards = gymnasium_ppo.train(batches=2, worlds=4, steps=8)
+    assert len(rewards) == 2 and all(map(math.isfinite, rewards))
+
+
+@pytest.mark.slow
+def test_our_world_teaches_a_ppo_of_plain_pytorch() -> None:
+    rewards = gymnasium_ppo.train(batches=30, worlds=32, steps=32)
+    assert rewards[0] < 0
+    assert sum(rewards[-3:]) / 3 > 0.1
 
 
 @pytest.mark.slow
