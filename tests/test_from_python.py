@@ -6,6 +6,7 @@ import inspect
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -309,10 +310,33 @@ def test_a_command_is_a_function_and_a_module_in_any_order_of_imports(first: str
     subprocess.run([sys.executable, "-c", code], env=there, check=True, timeout=120)
 
 
-def test_a_notebook(tmp_path: Path) -> None:
-    """In a process with the arguments of a notebook's kernel."""
-    kernel = [sys.executable, str(ROOT / "tests" / "notebook.py"), "-f", "kernel.json"]
-    there = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(kernel, cwd=tmp_path, env=there, capture_output=True, text=True, timeout=240)
+@pytest.mark.slow
+def test_the_notebook_runs(tmp_path: Path) -> None:
+    """Its cells in a process with the arguments of a notebook's kernel, the two trainings cut short."""
+    cells = json.loads((ROOT / "experiments" / "quickstart.ipynb").read_text(encoding="utf-8"))["cells"]
+    code = "\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    for long, short in (("total_frames=250_000", "total_frames=2048"), ("frames = 10_000", "frames = 1000")):
+        assert code.count(long) == 1
+        code = code.replace(long, short)
+    (tmp_path / "cells.py").write_text(code)
+    there = {**os.environ, "PYTHONPATH": str(ROOT), "MPLBACKEND": "Agg", "OMP_NUM_THREADS": "1"}
+    kernel = [sys.executable, "cells.py", "-f", "kernel.json"]
+    done = subprocess.run(kernel, cwd=tmp_path, env=there, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-2].split() == ["level", "episodes", "return", "length"]
+    assert done.stdout.splitlines()[0].split()[:2] == ["level", "episodes"]
+    assert re.match(r"\d+ episodes; the first ten returned \d+", done.stdout.splitlines()[-1])
+
+
+def test_the_notebook_is_small_and_of_no_machine() -> None:
+    text = (ROOT / "experiments" / "quickstart.ipynb").read_text(encoding="utf-8")
+    notebook = json.loads(text)
+    outputs = [output for cell in notebook["cells"] for output in cell.get("outputs", [])]
+    assert len(text) < 60_000 and text.count('"image/png"') == 1
+    assert {output["output_type"] for output in outputs} == {"stream", "display_data"}
+    assert not re.search(r"/(?:home|root|tmp|work|Users)/", text)
+    try:
+        import nbformat
+    except ImportError:
+        assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 5)
+    else:
+        nbformat.validate(notebook)
