@@ -104,8 +104,12 @@ def pooled(rows: list[dict[str, Any]], episodes: int) -> tuple[float, float, flo
 
 
 def gain(results: Results, better: str, worse: str) -> tuple[float, float, float]:
-    """How much more one succeeds than another, with a 95 % bootstrap interval over the episodes, which are the same."""
-    means = [np.mean([row["solved"] for row in results[name]], axis=0) for name in (better, worse)]
+    """How much more one succeeds than another, with a 95 % bootstrap interval over the episodes, which are the same.
+
+    Seeds that only one of them has do not count.
+    """
+    seeds = min(len(results[better]), len(results[worse]))
+    means = [np.mean([row["solved"] for row in results[name][:seeds]], axis=0) for name in (better, worse)]
     difference = means[0] - means[1]
     return float(difference.mean()), *bootstrap_interval(difference)
 
