@@ -49,7 +49,7 @@ def run(cfg: DictConfig) -> list[str]:
     record = f"demo_{config.name}.mp4" if film else None
     options: dict[str, Any] = {"show": "auto"} if film else {"show": config.show}
     told = watch(checkpoint=f"zoo:{config.name}", record=record, episodes=config.episodes, seed=config.seed, **options)
-    print("\ngo on with")
+    print("\nnext, you can run")
     for line in (
         f"rlstack evaluate checkpoint=zoo:{config.name}",
         f"rlstack train agent={known['agent']} env={known['world']}",

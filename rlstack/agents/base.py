@@ -493,9 +493,9 @@ class Agent(ABC):
             self.reward_scaler.returns.zero_()
 
     def replay_state(self) -> dict[str, Any] | None:
-        """The replay memory for a checkpoint, None for agents without one."""
+        """The replay buffer for a checkpoint, None for agents without one."""
         return None
 
     def load_replay_state(self, state: dict[str, Any]) -> None:
         """Restores :meth:`replay_state`."""
-        raise ConfigError(f"{type(self).__name__} has no replay memory to restore")
+        raise ConfigError(f"{type(self).__name__} has no replay buffer to restore")

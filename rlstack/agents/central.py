@@ -79,7 +79,7 @@ class Mates:
         agents: A.
 
     Attributes:
-        pieces: the rollout cut into sequences, for a critic with a memory.
+        pieces: the rollout cut into sequences, for a critic with a recurrent core.
     """
 
     def __init__(self, critic: CentralNetwork, agents: int) -> None:

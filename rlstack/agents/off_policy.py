@@ -1,4 +1,4 @@
-"""Agents with a replay memory: they act at random at first, remember, update, and move their targets.
+"""Agents with a replay buffer: they act at random at first, remember, update, and move their targets.
 
 A new algorithm subclasses :class:`OffPolicy`, :class:`ActorCritic` for an actor and critics, or :class:`ValueBased`
 for values of choices; see the README of this folder.
@@ -30,7 +30,7 @@ from .optimizer import Info, Optimizer
 
 
 class OffPolicy(Agent):
-    """An agent that learns from a replay memory.
+    """An agent that learns from a replay buffer.
 
     A subclass writes :meth:`build`, :meth:`exploit`, :meth:`explore` and :meth:`update`.
     """
@@ -299,7 +299,7 @@ class ActorCritic(OffPolicy):
 
 
 class ValueBased(Choosing, OffPolicy):
-    """An agent that learns the values of choices from a replay memory.
+    """An agent that learns the values of choices from a replay buffer.
 
     A subclass writes :meth:`build`, with ``self.network``, ``self.loss`` and ``self.optimizer``, and
     :meth:`action_values`. What is lowered is ``self.loss.critic_loss``.

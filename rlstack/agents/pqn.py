@@ -1,4 +1,4 @@
-"""PQN, the parallelised Q-network (Gallici et al. 2024): Q-learning without a replay memory and without a target.
+"""PQN, the parallelised Q-network (Gallici et al. 2024): Q-learning without a replay buffer and without a target.
 
 Made for many worlds at once: their fresh data are diverse enough to learn from as they come, layer normalisation keeps
 the values from running away. The loss's returns equal those of TorchRL's ``TDLambdaEstimator``. Where the authors' code

@@ -1,4 +1,4 @@
-"""Agents with a memory: PPO, A2C, DQN and IQN behind a recurrent core (``agent.recurrent`` in their yaml).
+"""Recurrent agents: PPO, A2C, DQN and IQN behind a recurrent core (``agent.recurrent`` in their yaml).
 
 PPO and A2C learn from whole sequences, each from the state in which it began. DQN and IQN replay sequences (R2D2,
 Kapturowski et al. 2019): a sequence begins in the state that the policy had when it was gathered; as that state belongs
@@ -43,7 +43,7 @@ _LARGEST = 0.9
 
 @cache
 def recurrent_class(cls: type[Agent]) -> type[Agent]:
-    """The same algorithm with a memory.
+    """The same algorithm with a recurrent core.
 
     Raises:
         ConfigError: there is none.
@@ -55,7 +55,7 @@ def recurrent_class(cls: type[Agent]) -> type[Agent]:
         base = RecurrentOffPolicy
     else:
         raise ConfigError(f"agent.recurrent: {cls.__name__} has no recurrent core; ppo, a2c, dqn and iqn have one")
-    doc = f"{cls.__name__} with a memory."
+    doc = f"{cls.__name__} with a recurrent core."
     return type(f"Recurrent{cls.__name__}", (base, cls), {"__doc__": doc, "ALGORITHM": cls})
 
 
@@ -204,7 +204,7 @@ class Recurrent(Agent):
 
 
 class RecurrentOnPolicy(Recurrent, OnPolicy):
-    """An :class:`OnPolicy` agent with a memory.
+    """An :class:`OnPolicy` agent with a recurrent core.
 
     A batch is one of sequences ``[N]`` of ``sequence_length`` steps, of which the rollout is made up. Their first
     states are those that the policy had.
@@ -312,7 +312,7 @@ class RecurrentOnPolicy(Recurrent, OnPolicy):
 
 
 class RecurrentOffPolicy(Recurrent, OffPolicy):
-    """A value-based :class:`OffPolicy` agent with a memory, whose one network is called ``network``.
+    """A value-based :class:`OffPolicy` agent with a recurrent core, whose one network is called ``network``.
 
     Numbers of transitions, of a batch as of the memory, count the steps that are learned from.
     """

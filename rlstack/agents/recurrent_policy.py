@@ -1,4 +1,4 @@
-"""Acting with a memory, and where episodes begin in envs that do not hand it on."""
+"""Acting with a recurrent core, and where episodes begin in envs that do not hand it on."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Learning from mirror images, in worlds that have a mirror: ``agent.symmetry=augment``.
 
-Agents with a replay memory mirror half of what they draw from it, at random. Agents that learn from fresh data learn
+Agents with a replay buffer mirror half of what they draw from it, at random. Agents that learn from fresh data learn
 from each minibatch and from its mirror image; the probability with which the acting policy would have taken a mirrored
 action is taken to be that of the action itself, as in Mittal et al. 2024 (arXiv 2403.04359).
 """

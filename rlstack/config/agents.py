@@ -232,7 +232,7 @@ class AgentConfig:
             if not getattr(self, name):
                 raise ValueError(f"{name} [] has no layers, give one width at least")
         if self.symmetry == "augment" and getattr(self, "recurrent", None) is not None:
-            raise ValueError("symmetry=augment is for agents without a memory, recurrent must be null")
+            raise ValueError("symmetry=augment is for agents without a recurrent core, recurrent must be null")
         if self.network_options and not self.network:
             raise ValueError("network_options are those of a network of yours, which agent.network names")
 

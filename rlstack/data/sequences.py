@@ -1,4 +1,4 @@
-"""Sequences of equal length for agents with a memory, cut out of what a collector gathers."""
+"""Sequences of equal length for recurrent agents, cut out of what a collector gathers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def cut(entries: TensorDictBase, length: int) -> TensorDictBase:
 class Windows(WaitingSteps):
     """Overlapping windows of a stream of sequences ``[B, T]`` whose rows go on from one call to the next.
 
-    A window is what an agent with a memory learns from at once (Kapturowski et al. 2019): steps that only bring its
+    A window is what a recurrent agent learns from at once (Kapturowski et al. 2019): steps that only bring its
     memory up to date, those it learns from, and those that are needed for the returns of the last of these. Every
     step (but the very first) is learned from in one window.
 

@@ -39,7 +39,7 @@ PARTS = {
     "reset": "new episodes",
     "opponents": "the other side's players",
     "policy": "choosing actions",
-    "store": "stacking steps, folding agents, replay memory",
+    "store": "stacking steps, folding agents, replay buffer",
     "learn": "advantages and updates",
     "log": "statistics, metrics, progress",
     OTHER: "everything else",

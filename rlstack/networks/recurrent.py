@@ -1,4 +1,4 @@
-"""Networks with a memory: LSTM (Hochreiter & Schmidhuber 1997) and GRU (Cho et al. 2014) cores behind an encoder.
+"""Recurrent networks: LSTM (Hochreiter & Schmidhuber 1997) and GRU (Cho et al. 2014) cores behind an encoder.
 
 A core is fed step by step while acting, and with whole sequences while learning; both give the same. Sequences may
 contain ends of episodes: they are taken apart into :class:`Segments` of one episode each, which are then laid side by

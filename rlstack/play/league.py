@@ -251,7 +251,7 @@ def add_candidates(
 ) -> list[str]:
     """Makes candidates of files; all of them join, or none does.
 
-    Checkpoints of ours are copied, without replay memory and the opponents they learned against, so that the league
+    Checkpoints of ours are copied, without replay buffer and the opponents they learned against, so that the league
     does not need their runs any more; files of other kinds stay where they are.
 
     Args:

@@ -157,7 +157,7 @@ class CheckpointConfig:
     Attributes:
         every: frames between checkpoints, see :data:`Often`.
         keep: how many of the latest to keep; the best is kept besides.
-        replay: store the replay memory too; without it a resumed run starts with an empty one.
+        replay: store the replay buffer too; without it a resumed run starts with an empty one.
     """
 
     every: Often
@@ -193,7 +193,7 @@ class ImitationConfig:
         batch_size: of one step.
         lr: learning rate at the beginning; it falls linearly to zero.
         only: the run ends with it.
-        replay: the expert's experience also goes into the replay memory of an off-policy agent.
+        replay: the expert's experience also goes into the replay buffer of an off-policy agent.
     """
 
     expert: str | None
@@ -347,4 +347,4 @@ def offline_options(plain: Mapping[str, Any]) -> dict[str, Any]:
 
 def needs_memory(name: Any) -> str:
     """Says why an agent cannot learn from recorded data."""
-    return f"agent={name} learns from fresh rollouts alone; choose one with a replay memory: iql, cql, td3_bc, bc, sac"
+    return f"agent={name} learns from fresh rollouts alone; choose one with a replay buffer: iql, cql, td3_bc, bc, sac"

@@ -32,7 +32,7 @@ from rlstack.data.recordings import save_arrays
 
 from .recorded import read_file
 
-UNORDERED = "imitation: an agent with a memory needs decisions in their order: an expert, or sequences, not a file"
+UNORDERED = "imitation: a recurrent agent needs decisions in their order: an expert, or sequences, not a file"
 HELD_OUT = 10
 """One in so many stretches of the data is not trained on but measured."""
 _STRETCHES = 100
@@ -45,7 +45,7 @@ def decisions(sequences: TensorDictBase, ordered: bool = False) -> TensorDict:
 
     Returns the active entries as a flat batch ``[N]`` with ``observation``, ``action`` and, where there is one,
     ``action_mask``. All entries count where there is no ``active``; a batch may be flat already. ``ordered``, which
-    agents with a memory need, returns ``[B, T]`` with ``active`` and ``("next", "done")``.
+    recurrent agents need, returns ``[B, T]`` with ``active`` and ``("next", "done")``.
     """
     active = sequences.get("active", None)
     if not ordered:
@@ -184,7 +184,7 @@ class RecordedDecisions:
 
 
 class RecordedSequences(RecordedDecisions):
-    """Decisions in sequences ``[B, T]``, which are cut for an agent with a memory.
+    """Decisions in sequences ``[B, T]``, which are cut for a recurrent agent.
 
     Before each pass the state in which a part begins is computed anew: the one that the learner itself would have had.
 

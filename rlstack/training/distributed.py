@@ -1,6 +1,6 @@
 """Data parallelism: one run in several processes, ``torchrun --nproc_per_node=2 -m rlstack.train ...``.
 
-Each rank has worlds, replay memory and random numbers of its own, a share of ``env.num_worlds``, of the batch sizes and
+Each rank has worlds, replay buffer and random numbers of its own, a share of ``env.num_worlds``, of the batch sizes and
 of the replay capacity. Frames are counted over all ranks, gradients and reports are averaged at every optimiser step,
 running statistics and episodes are merged. The first rank alone evaluates, logs and writes the run.
 See the README of this folder.
@@ -220,7 +220,7 @@ def join() -> Ranks:
 
 
 def share_of(config: TrainConfig, ranks: Ranks) -> TrainConfig:
-    """A rank's configuration: its share of the worlds, batches and replay memory, its own device, no loggers.
+    """A rank's configuration: its share of the worlds, batches and replay buffer, its own device, no loggers.
 
     Batch sizes and capacities that are no multiple of the ranks are rounded up, so that all ranks have the same.
 

@@ -103,11 +103,11 @@ def imitate(
 
 
 def check_learner(agent: Agent, replay: bool = False) -> None:
-    """Raises a one-line :class:`ConfigError` if the agent cannot imitate, or lacks the replay memory asked for."""
+    """Raises a one-line :class:`ConfigError` if the agent cannot imitate, or lacks the replay buffer asked for."""
     if type(agent).imitation_loss is Agent.imitation_loss:
         raise ConfigError(f"imitation: {type(agent).__name__} cannot imitate, it has no imitation_loss")
     if replay and not isinstance(agent, OffPolicy):
-        raise ConfigError(f"imitation.replay: {type(agent).__name__} has no replay memory; set it to false")
+        raise ConfigError(f"imitation.replay: {type(agent).__name__} has no replay buffer; set it to false")
 
 
 def _remember(agent: Agent, sequences: TensorDictBase) -> None:
@@ -163,12 +163,12 @@ def _try_out(policy: TensorDictModuleBase, env: EnvBase, interface: Interface, w
         raise ConfigError(f"{who}: actions are {offered}, the env takes {spec.dtype} of shape {list(spec.shape)}")
     check_bounds(action, interface.action, who)
     forget = getattr(policy, "reset", None)
-    if callable(forget):  # policies with a memory
+    if callable(forget):  # policies with a recurrent core
         forget()
 
 
 def clone(agent: Agent, data: TensorDictBase, epochs: int, batch_size: int, lr: float) -> dict[str, float]:
-    """Supervised learning of a flat batch of decisions ``[N]``, by an agent with a memory of sequences ``[B, T]``.
+    """Supervised learning of a flat batch of decisions ``[N]``, by a recurrent agent of sequences ``[B, T]``.
 
     See :func:`imitate`.
     """

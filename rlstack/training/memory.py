@@ -126,7 +126,7 @@ def needs(config: TrainConfig) -> list[Need]:
         # That of a CPU is taken as it fills, but the system refuses to reserve many times what there is.
         lazy = storage.type == "cpu" and capacity * row < _RESERVED * (free_bytes(storage) or 0.0)
         filled = min(capacity, decisions) if lazy else capacity
-        found.append(Need("the replay memory (agent.buffer_size)", float(filled * row), storage))
+        found.append(Need("the replay buffer (agent.buffer_size)", float(filled * row), storage))
     if isinstance(steps := agent.get("n_step"), int | float) and steps > 1:
         found.append(Need("n-step returns (agent.n_step)", float(worlds * steps * shown), device))
     return found

@@ -1,4 +1,4 @@
-"""Offline runs: an agent with a replay memory learns from recorded data alone (``data=``), without steps of a world.
+"""Offline runs: an agent with a replay buffer learns from recorded data alone (``data=``), without steps of a world.
 
 The data are its whole memory, and the loop is that of every run. A frame is one transition that is drawn: there is an
 update for every ``agent.batch_size`` of them, so that ``total_frames`` over the number of transitions are the passes
@@ -47,10 +47,10 @@ def recorded_for(config: TrainConfig, agent: Agent) -> RecordedTransitions:
             f"data: agent={name} keeps its memory in a form of its own; agent.memory=prioritized does not"
         )
     if isinstance(agent, Recurrent):
-        raise ConfigError("data: a memory needs sequences, recorded transitions have none; set agent.recurrent=null")
+        raise ConfigError("data: a recurrent agent needs sequences, not single transitions; set agent.recurrent=null")
     found = read_recorded(config.data, agent.interface, agent.config.n_step, agent.config.gamma)
     if agent.reward_scaler is not None and not found.ordered:
-        raise ConfigError("data: agent.normalize_rewards=true needs whole episodes, a replay memory holds none")
+        raise ConfigError("data: agent.normalize_rewards=true needs whole episodes, a replay buffer holds none")
     return found
 
 

@@ -61,7 +61,7 @@ def read_recorded(source: str, interface: Interface, n_step: int = 1, gamma: flo
 
     Args:
         source: a file of :mod:`rlstack.data.recordings`; a folder of such files, which are taken in the order of their
-            names; a run, whose latest checkpoint's replay memory is taken; or ``minari:<name or path of a dataset>``.
+            names; a run, whose latest checkpoint's replay buffer is taken; or ``minari:<name or path of a dataset>``.
         interface: of the world that they are learned for.
         n_step, gamma: of the agent: a memory holds returns of so many steps.
 
@@ -145,7 +145,7 @@ def write_recorded(target: str, data: TensorDict, interface: Interface, policy: 
 
 
 def _replay(path: Path, interface: Interface, n_step: int, gamma: float) -> TensorDict:
-    """The transitions in the replay memory of a run's latest checkpoint, of all its processes."""
+    """The transitions in the replay buffer of a run's latest checkpoint, of all its processes."""
     try:
         file = checkpoint_file(path, "latest")
         state = read_agent(file)
@@ -158,12 +158,12 @@ def _replay(path: Path, interface: Interface, n_step: int, gamma: float) -> Tens
     rows = [memory.get("transitions") for memory in memories if isinstance(memory, Mapping)]
     rows = [part for part in rows if isinstance(part, Mapping) and part]
     if not rows or theirs.get("recurrent") is not None:
-        held = "no replay memory of single transitions"
+        held = "no replay buffer of single transitions"
         raise ConfigError(f"{file} holds {held} (agent={theirs['name']}, checkpoint.replay=true keeps one)")
     steps, discount = theirs.get("n_step", 1), theirs.get("gamma")
     if steps != n_step or (steps > 1 and discount != gamma):
         wanted = f"agent.n_step={steps}" + (f" agent.gamma={discount}" if steps > 1 else "")
-        raise ConfigError(f"{file}: its replay memory holds returns of {steps} steps, give {wanted}")
+        raise ConfigError(f"{file}: its replay buffer holds returns of {steps} steps, give {wanted}")
     arrays: Arrays = {}
     flat = [TensorDict(part).auto_batch_size_(1).flatten_keys("/") for part in rows]
     for name in flat[0].keys():  # noqa: SIM118

@@ -28,7 +28,7 @@ def describe(
         config: of the run.
         run: where it goes.
         compiled: what is compiled of it, in words.
-        processes: that learn together, and share worlds, batches and replay memory.
+        processes: that learn together, and share worlds, batches and replay buffer.
         data: what an offline run learns from, in words.
     """
     device = choose_device(config.device)
@@ -53,7 +53,7 @@ def describe(
         "run": str(run.path),
     }
     if processes > 1:
-        rows["processes"] = f"{processes}, which share worlds, batches and replay memory"
+        rows["processes"] = f"{processes}, which share worlds, batches and replay buffer"
     if compiled is not None:
         rows["compiled"] = compiled
     if config.collector.backend != "direct":

@@ -1,4 +1,4 @@
-"""A world that only an agent with a memory can master."""
+"""A world that only a recurrent agent can master."""
 
 from __future__ import annotations
 

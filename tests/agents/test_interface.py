@@ -124,7 +124,7 @@ def test_agents_without_replay_say_so() -> None:
 
     agent = object.__new__(Forgetful)
     assert agent.replay_state() is None
-    with pytest.raises(ConfigError, match="Forgetful has no replay memory"):
+    with pytest.raises(ConfigError, match="Forgetful has no replay buffer"):
         agent.load_replay_state({})
 
 

@@ -1,4 +1,4 @@
-"""Agents with a memory: what they learn from is what they remembered when they acted."""
+"""Recurrent agents: what they learn from is what they remembered when they acted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sequences cut for agents with a memory."""
+"""Sequences cut for recurrent agents."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ class Watching(Player):
 
 
 class Counting(TensorDictModuleBase):
-    """A policy with a memory in the tensordict: names how many steps it remembers, at most 2."""
+    """A policy with a recurrent core in the tensordict: names how many steps it remembers, at most 2."""
 
     in_keys = [("agents", "observation")]
     out_keys = [("agents", "action"), ("agents", "memory"), ("next", "agents", "memory")]

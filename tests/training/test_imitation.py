@@ -181,7 +181,7 @@ def test_the_experts_experience_fills_the_replay_memory() -> None:
     assert 0 < len(agent.replay) <= metrics["imitation/frames"] + 4 * 2 * agent.config.steps_per_batch
     assert agent.n_step.state_dict() == {}  # nothing waits for a next step in other worlds
     assert agent.replay.storage.get(torch.tensor([0])).get("action").shape == (1, 2)
-    with pytest.raises(ConfigError, match="replay memory"):
+    with pytest.raises(ConfigError, match="replay buffer"):
         rlstack.imitate(agent_for("ppo", Noise(5, 3)), Noise(5, 3), scripted(choose, Noise(5, 3)), replay=True)
 
 

@@ -35,7 +35,7 @@ def sixteen_gigabytes(monkeypatch: pytest.MonkeyPatch) -> None:
         (["agent=ppo", "env.num_worlds=1e11"], r"a batch of 100,000,000,000 worlds and 32 steps \(.*\) 153,600.0 GB"),
         (["agent=ppo", "env.frame_stack=4294967296"], "agent.steps_per_batch"),
         (["agent=ppo", "eval.episodes=4294967296"], r"episodes of an evaluation \(eval.episodes\) 859.0 GB"),
-        (["agent=dqn", "agent.buffer_size=1e13"], r"the replay memory \(agent.buffer_size\) 4[0-9]{2},[0-9]{3}.0 GB"),
+        (["agent=dqn", "agent.buffer_size=1e13"], r"the replay buffer \(agent.buffer_size\) 4[0-9]{2},[0-9]{3}.0 GB"),
         (["agent=dqn", "agent.n_step=10000", "env.num_worlds=1000000"], r"n-step returns \(agent.n_step\)"),
         (["agent=ppo", "agent.hidden=[10000000,10000000]"], r"networks \(agent.hidden and other widths\) 3,200,0"),
         (["agent=ppo", "agent.recurrent={kind: lstm, size: 10000000}"], "networks"),

@@ -159,7 +159,7 @@ def refused(command: Command, folder: Path, message: str, *words: str) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["agent=torchrl_ppo"], "agent=torchrl_ppo learns from fresh rollouts alone; choose one with a replay memory"),
+        (["agent=torchrl_ppo"], "agent=torchrl_ppo learns from fresh rollouts alone; choose one with a replay buffer"),
         (["data=nothing.npz"], "data: nothing.npz does not exist"),
         (["data=."], "is no run, and holds no file of recorded episodes"),
         (["imitation.expert=random"], "give imitation or data, not both"),

@@ -1,4 +1,4 @@
-"""Runs of agents with a memory: resumed, loaded, begun from others, and taught by imitation."""
+"""Runs of recurrent agents: resumed, loaded, begun from others, and taught by imitation."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ class Trial:
         plain["collector"]["steps_per_batch"] = math.gcd(_UPDATE_EVERY, self.eval_freq, self.total_timesteps)
         plain["eval"] |= {"every": self.eval_freq, "episodes": max(self.eval_schedule.num_episodes)}
         plain["eval"]["seed"] = EVALUATION_SEED
-        # The best is kept besides; each holds the whole replay memory, a third of a gigabyte in the end.
+        # The best is kept besides; each holds the whole replay buffer, a third of a gigabyte in the end.
         plain["checkpoint"] |= {"every": _EVALUATIONS_PER_CHECKPOINT * self.eval_freq, "keep": 1}
         plain |= {"total_frames": self.total_timesteps, "seed": self.seed, "device": device}
         # The networks are too small for more than one thread.

@@ -76,7 +76,7 @@ def sb3_agent(
 
     PPO, A2C, DQN, SAC, and RecurrentPPO as a PPO with a memory. Networks, targets, SAC's temperature and observation
     statistics are taken over, and the settings that both have (:data:`SETTINGS`). Its greedy actions are the model's
-    own. Optimisers, replay memory and schedules begin anew.
+    own. Optimisers, replay buffer and schedules begin anew.
 
     Args:
         path: the model's zip, or the model as loaded.
