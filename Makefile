@@ -69,11 +69,12 @@ test-portable: $(STAMP) ## what compares numbers, with a CPU's plainest instruct
 test-all: $(EXTRAS_STAMP) ## the same, the slow proofs and what needs optional packages, with coverage (takes twice the time)
 	$(PYTEST) -m "" --cov --cov-report=term $(ARGS)
 
-lint: $(STAMP) ## ruff check, ruff format --check, import-linter, mypy
+lint: $(STAMP) ## ruff check, ruff format --check, import-linter, mypy, and whether every test can be imported
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(VENV)/bin/lint-imports
 	$(PY) -m mypy
+	$(KEEP_COMPILED) $(PY) -m pytest -q -m nothing || test $$? = 5 # pytest's status where it ran no test
 
 format: $(STAMP) ## apply ruff's fixes and format
 	$(PY) -m ruff check --fix .

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from tensordict import TensorDictBase, TensorDictParams
+from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch.utils.benchmark import Timer
 from torch.utils.flop_counter import FlopCounterMode
@@ -24,6 +24,7 @@ from rlstack.agents.off_policy import OffPolicy
 from rlstack.agents.on_policy import FromRollouts
 from rlstack.agents.optimizer import Optimizer
 from rlstack.agents.split import Split
+from rlstack.agents.torchrl import AroundLoss
 from rlstack.runs.run_directory import RunDirectory
 from rlstack.training.hooks import Hook
 from rlstack.training.loggers import MetricLogger
@@ -267,9 +268,8 @@ def measure_learning(measured: MeasuredTraining) -> dict[str, Any]:
     parts[OTHER] = 1e3 * seconds["learn"] / updates
     took = sum(parts.values())
     usual = run.update_of(1)
-    # torch's counter of operations cannot follow the functional networks of TorchRL's losses.
-    modules = (part for network in getattr(run.agent, "networks", {}).values() for part in network.modules())
-    countable = usual is not None and not any(isinstance(part, TensorDictParams) for part in modules)
+    # Torch's counter of operations looks at the parts of every module that is called, and fails on TensorDictParams.
+    countable = usual is not None and not isinstance(run.agent, AroundLoss)
     batch = usual[0] if usual else run.sequences.numel()
     return {
         "updates": updates,
@@ -314,7 +314,7 @@ def _sweep(measured: MeasuredTraining, run: TimedRun) -> list[dict[str, Any]]:
         points.append({"batch": samples, "ms_per_update": 1e3 * took, "samples_per_second": samples / took})
         if factor >= 1 and 4 * took > measured.seconds:
             break
-    return points if len(points) > 1 else []
+    return points
 
 
 # -- the matrix products of an update ----------------------------------------------------------------------------

@@ -3,50 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
+import yaml
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import Binary, Bounded, Categorical, Composite, MultiCategorical, TensorSpec, Unbounded
 from torchrl.envs import EnvBase
 
 from envs.world import WorldHooks
-from rlstack.agents import make_agent
+from rlstack.agents import agent_class, make_agent
+from rlstack.agents.interface import Interface
+from rlstack.config import ConfigError, conf_dir
+from rlstack.config.agents import CONFIGS
 
-_NETWORKS: dict[str, Any] = {"self_features": 8, "object_features": [4], "hidden": [16, 16]}
-_OFF_POLICY: dict[str, Any] = {
-    **_NETWORKS,
-    "batch_size": 16,
-    "buffer_size": 1000,
-    "random_frames": 0,
-    "learning_starts": 0,
-    "frames_per_update": 10,
-    "n_step": 2,
+_SMALL: dict[str, Any] = {
+    **{"self_features": 8, "object_features": [4], "hidden": [16, 16], "minibatch_size": 16, "epochs": 2},
+    **{"batch_size": 16, "buffer_size": 1000, "random_frames": 0, "learning_starts": 0, "frames_per_update": 10},
+    **{"n_step": 2, "num_atoms": 11, "num_quantiles": 8, "num_critics": 2, "actor_every": 1, "candidates": 1},
 }
-SMALL: dict[str, dict[str, Any]] = {
-    "ppo": {**_NETWORKS, "minibatch_size": 16, "epochs": 2},
-    "ppo_published": {**_NETWORKS, "shared_layers": 0, "normalize_observations": False, "normalize_rewards": False},
-    "a2c": _NETWORKS,
-    "pqn": {**_NETWORKS, "minibatch_size": 16, "epochs": 2},
-    "dqn": _OFF_POLICY,
-    "rainbow": {**_OFF_POLICY, "num_atoms": 11},
-    "rainbow_published": {**_OFF_POLICY, "num_atoms": 11},
-    "qrdqn": {**_OFF_POLICY, "num_quantiles": 8},
-    "iqn": _OFF_POLICY,
-    "ddpg": _OFF_POLICY,
-    "td3": {**_OFF_POLICY, "actor_every": 1},
-    "sac": _OFF_POLICY,
-    "tqc": {**_OFF_POLICY, "num_critics": 2, "num_quantiles": 6},
-    "acqn": {**_OFF_POLICY, "candidates": 1},
-}
-ON_POLICY = ("ppo", "a2c")
-FRESH = (*ON_POLICY, "pqn")
-"""Those that learn from the data their present policy has gathered."""
-CONTINUOUS = ("ppo", "a2c", "ddpg", "td3", "sac", "tqc", "acqn")
-DISCRETE = ("ppo", "a2c", "pqn", "dqn", "rainbow", "qrdqn", "iqn", "sac")
-CASES = [(name, False) for name in CONTINUOUS] + [(name, True) for name in DISCRETE]
-"""Every agent with the kinds of action it takes: name, discrete."""
+
+
+def options_of(name: str, **values: Any) -> dict[str, Any]:
+    """Of some values, those of options that an algorithm has."""
+    return {option: value for option, value in values.items() if option in CONFIGS[name].__dataclass_fields__}
+
+
+def takes(name: str, action: TensorSpec) -> bool:
+    """An algorithm says that it can act so."""
+    try:
+        agent_class(name).check(Interface.of(cast("EnvBase", Decisions(Unbounded(3), action))))
+    except ConfigError:
+        return False
+    return True
 
 
 class Detour(EnvBase):
@@ -144,6 +134,29 @@ def plain(discrete: bool, dtype: torch.dtype = torch.float32) -> Decisions:
     """Vectors of three numbers; four choices, or two numbers in [-1, 1]."""
     action = Categorical(4, shape=()) if discrete else Bounded(-1.0, 1.0, shape=(2,), dtype=dtype)
     return Decisions(Bounded(-2.0, 2.0, shape=(3,), dtype=dtype), action)
+
+
+YAMLS = {path.stem: yaml.safe_load(path.read_text()) for path in sorted((conf_dir() / "agent").glob("*.yaml"))}
+"""Every shipped configuration of an agent."""
+ALGORITHMS = [
+    name
+    for name in CONFIGS
+    if YAMLS.get(name, {}).get("algorithm") == name and name != "legacy" and not name.endswith("_published")
+]
+"""Those that learn, but for those around TorchRL's losses: a new one is in every list of the tests from here on."""
+SMALL: dict[str, dict[str, Any]] = {name: options_of(name, **_SMALL) for name in ALGORITHMS}
+SMALL["ppo_published"] = {key: _SMALL[key] for key in ("self_features", "object_features", "hidden")}
+SMALL["ppo_published"] |= {"shared_layers": 0, "normalize_observations": False, "normalize_rewards": False}
+SMALL["rainbow_published"] = SMALL["rainbow"]
+FRESH = [name for name in ALGORITHMS if not options_of(name, buffer_size=0)]
+"""Those that learn from the data their present policy has gathered."""
+ON_POLICY = [name for name in FRESH if takes(name, MultiCategorical([3, 2]))]
+REMEMBERING = [name for name in ALGORITHMS if options_of(name, recurrent=None)]
+"""Those that may have a memory."""
+CONTINUOUS = [name for name in ALGORITHMS if takes(name, Bounded(-1.0, 1.0, shape=(2,)))]
+DISCRETE = [name for name in ALGORITHMS if takes(name, Categorical(4, shape=()))]
+CASES = [(name, False) for name in CONTINUOUS] + [(name, True) for name in DISCRETE]
+"""Every agent with the kinds of action it takes: name, discrete."""
 
 
 def sequences(frames: int) -> TensorDict:

@@ -23,6 +23,7 @@ from tests.agents.small_agents import (
     Decisions,
     copies,
     equal,
+    options_of,
     plain,
     small,
 )
@@ -125,9 +126,7 @@ PER_QUANTILE = {"target_action": "per_quantile"}
 @pytest.mark.parametrize("random_frames", [0, 1000])
 def test_forbidden_actions_are_never_chosen(name: str, random_frames: int) -> None:
     env = Decisions(Bounded(-2.0, 2.0, shape=(3,)), Categorical(4, shape=()), masked=True)
-    own = {} if name in FRESH else {"random_frames": random_frames, "n_step": 3}
-    if name in ("dqn", "rainbow", "qrdqn", "iqn", "sac"):
-        own["epsilon"] = 0.5
+    own = {} if name in FRESH else options_of(name, random_frames=random_frames, n_step=3, epsilon=0.5)
     agent = small(env, name=name, **own)
     learn(agent, env)
     for explore in (True, False):

@@ -11,7 +11,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from rlstack.data.flatten import NStep
-from tests.agents.small_agents import CASES, FRESH, equal, plain, small
+from tests.agents.small_agents import CASES, FRESH, equal, options_of, plain, small
 from tests.exhaustive import exhaustive
 
 
@@ -32,11 +32,11 @@ def leaves(state: Any) -> list[Tensor]:
 
 def options(name: str) -> dict[str, Any]:
     """Everything that has a state of its own: statistics, schedules, steps that wait, targets by period."""
-    lr = "lr_actor" if name in ("ddpg", "td3", "sac", "tqc", "acqn") else "lr"
+    lr = {"kind": "linear", "start": 1e-3, "end": 0.0}
     own: dict[str, Any] = {"normalize_observations": True, "normalize_rewards": True}
-    own[lr] = {"kind": "linear", "start": 1e-3, "end": 0.0}
+    own |= options_of(name, **{"lr_actor" if options_of(name, lr_actor=lr) else "lr": lr})
     if name not in FRESH:
-        own |= {"n_step": 3, "frames_per_update": 7, "target_every": 50, "target_tau": 0.5}
+        own |= options_of(name, n_step=3, frames_per_update=7, target_every=50, target_tau=0.5)
     return own | ({"actor_every": 2} if name == "td3" else {})
 
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from small_agents import CASES, plain, small
 
 from envs.compilation import Compiled, telling, under_way
 from rlstack.agents.compilation import CannotCompile, Compiler
+from tests.agents.small_agents import CASES, plain, small
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::UserWarning")
 

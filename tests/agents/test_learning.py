@@ -9,42 +9,23 @@ from tensordict import TensorDict
 
 from rlstack.data.collector import make_collector
 from rlstack.data.flatten import flatten_agents
-from tests.agents.small_agents import CASES, ON_POLICY, Detour, plain, small
+from tests.agents.small_agents import CASES, ON_POLICY, Detour, options_of, plain, small
 from tests.exhaustive import exhaustive
 
-_OFF: dict[str, Any] = {
-    "hidden": [32, 32],
-    "gamma": 1.0,
-    "batch_size": 64,
-    "buffer_size": 10_000,
-    "learning_starts": 500,
-    "frames_per_update": 12,
-    "target_tau": 0.1,
-    "target_every": None,
+_COMMON: dict[str, Any] = {
+    **{"hidden": [32, 32], "gamma": 1.0, "lr": 3e-3, "lr_actor": 1e-3, "lr_critic": 3e-3, "epsilon": 0.3},
+    **{"batch_size": 64, "buffer_size": 10_000, "learning_starts": 500, "frames_per_update": 12},
+    **{"minibatch_size": 64, "epochs": 8, "target_tau": 0.1, "target_every": None},
 }
-_DISCRETE = {**_OFF, "lr": 3e-3, "epsilon": 0.3}
-LEARNERS: dict[str, dict[str, Any]] = {
-    "ppo": {"hidden": [32, 32], "gamma": 1.0, "lr": 3e-3, "minibatch_size": 64, "epochs": 8},
-    "a2c": {"hidden": [32, 32], "gamma": 1.0, "lr": 3e-3, "normalize_advantage": True, "initial_std": 0.5},
-    "pqn": {"hidden": [32, 32], "gamma": 1.0, "lr": 3e-3, "minibatch_size": 64, "epochs": 8, "epsilon": 0.3},
-    "dqn": _DISCRETE,
-    "rainbow": {**_DISCRETE, "num_atoms": 31, "value_min": -4.0, "value_max": 3.0, "n_step": 2},
-    "qrdqn": {**_DISCRETE, "num_quantiles": 8},
-    "iqn": _DISCRETE,
-    "ddpg": {**_OFF, "lr_actor": 1e-3, "lr_critic": 3e-3, "noise": 0.4, "epsilon": 0.2},
-    "td3": {**_OFF, "lr_actor": 1e-3, "lr_critic": 3e-3, "noise": 0.4, "epsilon": 0.2, "target_noise": 0.05},
-    "sac": {**_OFF, "lr_actor": 3e-3, "lr_critic": 3e-3, "lr_alpha": 3e-3, "alpha": 0.05, "frames_per_update": 8},
-    "tqc": {
-        **_OFF,
-        "num_critics": 2,
-        "num_quantiles": 8,
-        "lr_actor": 3e-3,
-        "lr_critic": 3e-3,
-        "lr_alpha": 3e-3,
-        "alpha": 0.05,
-        "frames_per_update": 8,
-    },
-    "acqn": {**_OFF, "lr_actor": 1e-3, "lr_critic": 3e-3, "num_quantiles": 8, "epsilon": 0.2, "noise_high": 0.5},
+_SOFT = {"lr_actor": 3e-3, "lr_alpha": 3e-3, "alpha": 0.05, "frames_per_update": 8, "epsilon": 0.0}
+_OWN: dict[str, dict[str, Any]] = {
+    "a2c": {"normalize_advantage": True, "initial_std": 0.5},
+    "rainbow": {"num_atoms": 31, "value_min": -4.0, "value_max": 3.0},
+    "ddpg": {"noise": 0.4, "epsilon": 0.2},
+    "td3": {"noise": 0.4, "epsilon": 0.2, "target_noise": 0.05},
+    "sac": _SOFT,
+    "tqc": _SOFT,
+    "acqn": {"epsilon": 0.2, "noise_high": 0.5},
 }
 FRAMES = {"ppo": 10_240, "pqn": 10_240, "a2c": 20_480}
 
@@ -52,7 +33,7 @@ FRAMES = {"ppo": 10_240, "pqn": 10_240, "a2c": 20_480}
 @exhaustive(("name", "discrete"), CASES)
 def test_it_finds_the_actions_of_the_highest_return(name: str, discrete: bool) -> None:
     env, total = Detour(32, discrete=discrete), FRAMES.get(name, 5120)
-    agent = small(env, total, name, **LEARNERS[name])
+    agent = small(env, total, name, **{**options_of(name, **_COMMON), **_OWN.get(name, {})})
     frames, steps = 0, 16 if name in ("ppo", "pqn") else 4
     for batch in make_collector(env, agent.policy(explore=True), steps, total_frames=total):
         flat = flatten_agents(batch, None)

@@ -13,7 +13,17 @@ from torchrl.data import Bounded, Categorical
 
 from rlstack.agents.optimizer import Optimizer
 from rlstack.config import ConfigError
-from tests.agents.small_agents import CASES, FRESH, ON_POLICY, Decisions, copies, equal, plain, small
+from tests.agents.small_agents import (
+    CASES,
+    DISCRETE,
+    FRESH,
+    Decisions,
+    copies,
+    equal,
+    options_of,
+    plain,
+    small,
+)
 from tests.exhaustive import exhaustive
 
 OFF_POLICY = [(name, discrete) for name, discrete in CASES if name not in FRESH]
@@ -67,7 +77,7 @@ def test_in_low_precision_a_policy_acts_as_it_learns(name: str, discrete: bool) 
     assert not torch.allclose(agent.critic(batch["observation"])[:, 0], batch["value"], atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["dqn", "qrdqn", "iqn", "rainbow", "sac"])
+@pytest.mark.parametrize("name", [name for name in DISCRETE if name not in FRESH])
 def test_masked_choices_can_be_imitated_in_low_precision(name: str) -> None:
     agent = small(plain(discrete=True), name=name)
     observation, mask = torch.randn(8, 3), (torch.arange(4) > 0).expand(8, 4)
@@ -114,10 +124,8 @@ def gradients(agent: Any, batch: TensorDict) -> list[Tensor]:
 @exhaustive(("name", "discrete"), CASES)
 @exhaustive("max_grad_norm", [None, 0.1])
 def test_a_split_batch_gives_the_gradients_of_the_whole(name: str, discrete: bool, max_grad_norm: float | None) -> None:
-    names = ("max_grad_norm_actor", "max_grad_norm_critic") if name == "acqn" else ("max_grad_norm",)
-    own: dict[str, Any] = dict.fromkeys(names, max_grad_norm)
-    own |= {"target_noise": 0.0} if name in ("td3", "acqn") else {}
-    own |= {"normalize_advantage": True} if name in ON_POLICY else {} if name in FRESH else {"n_step": 1}
+    norms = dict.fromkeys(("max_grad_norm", "max_grad_norm_actor", "max_grad_norm_critic"), max_grad_norm)
+    own = options_of(name, **norms, target_noise=0.0, n_step=1, normalize_advantage=True)
     env, found = plain(discrete, torch.float64), []
     for accumulate in (1, 4):
         agent = small(env, name=name, accumulate=accumulate, **own)

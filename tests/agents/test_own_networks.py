@@ -20,12 +20,11 @@ from rlstack.losses import DQNLoss
 from rlstack.networks.own import OwnNetwork
 from rlstack.runs.loading import initialise
 from tests.agents import own_network
-from tests.agents.small_agents import CASES, Decisions, plain, small
+from tests.agents.small_agents import CASES, REMEMBERING, Decisions, plain, small
 
 HERE = "tests.agents.test_own_networks"
 NET = "tests.agents.own_network:Net"
 MEMORY = {"kind": "gru", "size": 6, "sequence_length": 4}
-REMEMBERING = [("ppo", True), ("a2c", False), ("dqn", True), ("iqn", True)]
 
 
 def mine(name: str, env: Any = None, **options: Any) -> Any:
@@ -96,9 +95,9 @@ def test_every_agent_trains_all_of_it(name: str, discrete: bool) -> None:
         assert not any(map(torch.equal, network.parameters(), old))
 
 
-@pytest.mark.parametrize(("name", "discrete"), REMEMBERING)
-def test_with_a_memory_it_stands_before_the_core(name: str, discrete: bool) -> None:
-    agent = mine(name, plain(discrete), recurrent=MEMORY, hidden=[5, 7])
+@pytest.mark.parametrize("name", REMEMBERING)
+def test_with_a_memory_it_stands_before_the_core(name: str) -> None:
+    agent = mine(name, recurrent=MEMORY, hidden=[5, 7])
     for network in agent.memories.values():
         assert type(network.encoder.network) is own_network.Net and network.core.cells.input_size == 5
     assert set(agent.memories) == set(agent.own.by_role)

@@ -15,14 +15,14 @@ from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 import envs
 from rlstack.agents import Agent, make_agent
+from tests.agents.small_agents import ALGORITHMS, DISCRETE
 
 MEMORY = {"recurrent": {"kind": "gru", "size": 4, "layers": 1, "sequence_length": 4}}
 CARTPOLE = ("gymnasium", {"id": "CartPole-v1", "num_envs": 2, "workers": 0})
 PENDULUM = ("gymnasium", {"id": "Pendulum-v1", "num_envs": 2, "workers": 0})
 MARINENAV = ("marinenav", {"num_worlds": 2, "num_robots": 3})
 CASES: dict[str, tuple[str, tuple[str, dict[str, Any]], dict[str, Any]]] = {
-    **{name: (name, CARTPOLE, {}) for name in ("ppo", "a2c", "pqn", "dqn", "rainbow", "qrdqn", "iqn")},
-    **{name: (name, PENDULUM, {}) for name in ("ddpg", "td3", "sac", "tqc", "acqn")},
+    **{name: (name, CARTPOLE if name in DISCRETE else PENDULUM, {}) for name in ALGORITHMS},
     **{f"recurrent {name}": (name, CARTPOLE, MEMORY) for name in ("ppo", "a2c", "dqn", "iqn")},
     "normalising ppo": ("ppo", PENDULUM, {"normalize_observations": True, "normalize_rewards": True}),
     "ppo in a group": ("ppo", MARINENAV, {}),

@@ -19,11 +19,10 @@ from rlstack.data.flatten import flatten_agents, n_step_returns
 from rlstack.evaluation.evaluator import evaluate
 from rlstack.networks.recurrent import REMEMBERED
 from tests.agents.recall import Recall
-from tests.agents.small_agents import SMALL, Detour, copies, equal
+from tests.agents.small_agents import ON_POLICY, REMEMBERING, SMALL, Detour, copies, equal
 from tests.exhaustive import exhaustive
 
-NAMES = ("ppo", "a2c", "dqn", "iqn")
-ON_POLICY, OFF_POLICY = NAMES[:2], NAMES[2:]
+OFF_POLICY = [name for name in REMEMBERING if name not in ON_POLICY]
 KINDS = ("lstm", "gru")
 
 
@@ -59,7 +58,7 @@ WORLDS = {"recall": lambda: Recall(6, delay=2, dtype=torch.float64), "marinenav"
 # -- acting ------------------------------------------------------------------------------------------------------------
 
 
-@exhaustive("name", NAMES)
+@exhaustive("name", REMEMBERING)
 @exhaustive("kind", KINDS)
 def test_the_memory_goes_on_from_batch_to_batch_and_ends_with_episodes(name: str, kind: str) -> None:
     env = Recall(3, delay=2)
@@ -83,7 +82,7 @@ def test_any_collector_hands_it_on(options: dict[str, Any]) -> None:
     assert torch.equal(data["memory"][:, 1:], after[:, :-1]) and (data["memory"][:, 0] == 0).all()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", REMEMBERING)
 def test_what_is_stored_is_what_the_cores_make_of_the_observations(name: str) -> None:
     env = WORLDS["recall"]()
     agent = small(env, name, normalize_observations=True, layers=2)
@@ -155,7 +154,7 @@ def test_other_envs_have_their_memory_kept_for_them() -> None:
     assert torch.equal(found["memory"][:, 1::2], found["next", "memory"][:, :-1:2])
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", REMEMBERING)
 def test_evaluations_begin_with_an_empty_memory(name: str) -> None:
     options = {"id": "CartPole-v1", "observation_keep": [0, 2]}
     agent = small(envs.make("gymnasium", num_envs=2, **options), name)
@@ -167,7 +166,7 @@ def test_evaluations_begin_with_an_empty_memory(name: str) -> None:
 # -- learning ----------------------------------------------------------------------------------------------------------
 
 
-ALL = [("recall", name, kind) for name in NAMES for kind in KINDS]
+ALL = [("recall", name, kind) for name in REMEMBERING for kind in KINDS]
 
 
 @exhaustive(("world", "name", "kind"), [*ALL, ("marinenav", "ppo", "lstm"), ("marinenav", "dqn", "gru")])
@@ -266,7 +265,7 @@ def test_burning_in_repairs_a_stale_memory_and_is_not_learned_from() -> None:
     assert 0 < errors[8] < 0.2 * errors[0]
 
 
-@exhaustive("name", NAMES)
+@exhaustive("name", REMEMBERING)
 def test_a_split_batch_gives_the_gradients_of_the_whole(name: str) -> None:
     found = []
     for accumulate in (1, 2):
@@ -329,7 +328,7 @@ def test_shared_layers_share_one_memory() -> None:
     assert agent.learn(part, 32) and not equal(before, copies(agent.parameters()))
 
 
-@exhaustive("name", NAMES)
+@exhaustive("name", REMEMBERING)
 @exhaustive("precision", ["bfloat16", "float16"])
 def test_low_precision_learns(name: str, precision: str) -> None:
     env = Recall(4)

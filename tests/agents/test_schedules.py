@@ -7,7 +7,7 @@ from omegaconf import OmegaConf
 
 from rlstack.config import ConfigError, Interval
 from rlstack.config.schedules import ScheduleConfig, make_schedule
-from tests.agents.small_agents import CONTINUOUS, SMALL, plain, small
+from tests.agents.small_agents import ALGORITHMS, CONTINUOUS, plain, small
 
 LINEAR = {"kind": "linear", "start": 1, "end": 0}
 
@@ -94,7 +94,7 @@ def test_values_outside_the_bounds_are_refused(config: Any) -> None:
         make_schedule(config, 100, "agent.epsilon", Interval(low=0, high=1))
 
 
-@pytest.mark.parametrize("name", sorted(SMALL))
+@pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_scheduled_option_of_an_agent_is_told(name: str) -> None:
     agent = small(plain(discrete=name not in CONTINUOUS), name=name)
     options = {key for key, hint in get_type_hints(type(agent).Config).items() if ScheduleConfig in get_args(hint)}

@@ -17,6 +17,7 @@ from rlstack.runs.checkpoint import read_checkpoint, state_digest
 from rlstack.runs.run_directory import RunDirectory
 from rlstack.training.config import TrainConfig
 from rlstack.training.loop import Training
+from tests.agents.small_agents import ALGORITHMS, CONTINUOUS, YAMLS
 
 RUN = [
     *("total_frames=400", "log_every=100", "eval.every=1000", "eval.episodes=1", "checkpoint.every=130"),
@@ -39,25 +40,22 @@ ECHELON = ["env=echelon", "env.num_worlds=2", "env.blue=2", "env.red=2", "env.ma
 
 CARTPOLE, OWN = ["env=cartpole", "env.num_worlds=4"], "agent.network=tests.agents.own_network:Net"
 
+TORCHRL = [name for name, yaml in YAMLS.items() if yaml.get("algorithm", "torchrl") == "torchrl" and name != "cql"]
+"""Around TorchRL's losses, but for the one that takes no observations with keys."""
 ALONE = ["~agent.networks.qvalue_network", "~agent.options.loss_function", "++agent.options.scale=2.0"]
 
 AGENTS: dict[str, list[str]] = {
+    **{name: [f"agent={name}", *(MARINENAV if name in CONTINUOUS else DISCRETE)] for name in ALGORITHMS},
     "ppo": ["agent=ppo", *MARINENAV, *NORMALIZED, "agent.normalize_rewards=true"],
     "ppo discrete": ["agent=ppo", *DISCRETE],
     "ppo recurrent": ["agent=ppo", *MARINENAV, MEMORY],
     "ppo central": ["agent=ppo", *MARINENAV, "agent.critic=central"],
-    "a2c": ["agent=a2c", *MARINENAV],
     "a2c vtrace": ["agent=a2c", *MARINENAV, *NORMALIZED, "agent.advantage=vtrace"],
     "ppo rnd": ["agent=ppo", *MARINENAV, "agent.rnd={coefficient: 0.5}"],
     "pqn": ["agent=pqn", *DISCRETE, "agent.normalize_rewards=true"],
     "dqn": ["agent=dqn", *DISCRETE, "agent.n_step=3"],
     "dqn retrace": ["agent=dqn", *DISCRETE, "agent.n_step=3", "agent.correction=retrace"],
     "dqn recurrent": ["agent=dqn", *DISCRETE, MEMORY],
-    "rainbow": ["agent=rainbow", *DISCRETE],
-    "qrdqn": ["agent=qrdqn", *DISCRETE],
-    "iqn": ["agent=iqn", *DISCRETE],
-    "ddpg": ["agent=ddpg", *MARINENAV],
-    "td3": ["agent=td3", *MARINENAV],
     "sac": ["agent=sac", *MARINENAV, *NORMALIZED],
     "sac mirrored": ["agent=sac", *MARINENAV, "env.colregs_penalty=0", "agent.symmetry=augment"],
     "sac critic_norm": [
@@ -68,13 +66,9 @@ AGENTS: dict[str, list[str]] = {
         "agent.layer_norm=false",
     ],
     "sac discrete": ["agent=sac", *DISCRETE],
-    "tqc": ["agent=tqc", *MARINENAV],
-    "acqn": ["agent=acqn", *MARINENAV],
+    **{name: [f"agent={name}", *(DISCRETE if "discrete" in name else MARINENAV)] for name in TORCHRL},
     "torchrl_sac": ["agent=torchrl_sac", *MARINENAV, *NORMALIZED],
     "torchrl_ppo": ["agent=torchrl_ppo", *DISCRETE],
-    "crossq": ["agent=crossq", *MARINENAV],
-    **{name: [f"agent={name}", *MARINENAV] for name in ("iql", "td3_bc", "bc")},
-    **{name: [f"agent={name}", *DISCRETE] for name in ("discrete_iql", "discrete_cql")},
     "own loss": ["agent=torchrl_sac", *DISCRETE, "agent.loss=tests.agents.own_loss:RewardWeightedLoss", *ALONE],
     "dqn own network": ["agent=dqn", *CARTPOLE, OWN],
     "ppo own network": ["agent=ppo", *CARTPOLE, OWN],

@@ -14,20 +14,10 @@ from envs import waiting
 from rlstack.data.collector import make_collector
 from rlstack.data.flatten import flatten_agents
 from rlstack.training.monitor import Monitor, count_frames
+from tests.agents.small_agents import CONTINUOUS, DISCRETE, SMALL
 from tests.exhaustive import exhaustive
 from tests.host_waits import HostWaits
 
-_NETWORKS: dict[str, Any] = {"self_features": 8, "object_features": [8], "hidden": [16, 16]}
-_OFF_POLICY: dict[str, Any] = {
-    **_NETWORKS,
-    **{"batch_size": 16, "buffer_size": 5000, "learning_starts": 0, "random_frames": 0, "frames_per_update": 40},
-}
-_AGENTS: dict[str, dict[str, Any]] = {
-    "ppo": {**_NETWORKS, "epochs": 2, "minibatch_size": 64},
-    "a2c": _NETWORKS,
-    "pqn": {**_NETWORKS, "epochs": 2, "minibatch_size": 64},
-    **dict.fromkeys(("dqn", "rainbow", "qrdqn", "iqn", "ddpg", "td3", "sac", "tqc", "acqn"), _OFF_POLICY),
-}
 _WORLDS: dict[str, dict[str, Any]] = {
     "marinenav": {"num_worlds": 6, "max_steps": 7},
     "arena": {"num_worlds": 6, "max_steps": 7},
@@ -38,8 +28,8 @@ _GROUPED = 2
 """Waits of an iteration with agents that may leave: how many frames it was, and which entries to keep."""
 _CASES = [
     *[("ppo", world, {}) for world in _WORLDS],
-    *[(agent, "marinenav", {}) for agent in ("a2c", "ddpg", "td3", "sac", "tqc", "acqn")],
-    *[(agent, "arena", {}) for agent in ("dqn", "rainbow", "qrdqn", "iqn", "sac", "a2c", "pqn")],
+    *[(agent, "marinenav", {}) for agent in CONTINUOUS if agent != "ppo"],
+    *[(agent, "arena", {}) for agent in DISCRETE if agent != "ppo"],
     ("sac", "arena", {"inputs": "raw", "normalize_observations": True, "normalize_rewards": True}),
     ("ppo", "arena", {"inputs": "raw", "normalize_observations": True, "normalize_rewards": True}),
     ("dqn", "arena", {"n_step": 3, "epsilon": 0.5}),
@@ -58,7 +48,7 @@ class Loop:
     def __init__(self, agent: str, world: str, **overrides: Any) -> None:
         torch.manual_seed(0)
         self.env = envs.make(world, **_WORLDS[world])
-        self.agent = rlstack.make_agent(agent, self.env, 100_000, **{**_AGENTS[agent], **overrides})
+        self.agent = rlstack.make_agent(agent, self.env, 100_000, **{**SMALL[agent], **overrides})
         self.batches = iter(make_collector(self.env, self.agent.policy(explore=True), 8))
         self.monitor, self.frames = Monitor(), 0
 

@@ -27,7 +27,7 @@ from rlstack.training.config import TrainConfig
 from rlstack.training.demonstrations import read_demonstrations, save_demonstrations
 from rlstack.training.loop import Training
 from tests.adapters.small_worlds import Noise
-from tests.agents.small_agents import Detour
+from tests.agents.small_agents import CONTINUOUS, DISCRETE, Detour, options_of
 from tests.exhaustive import exhaustive
 from tests.small_run import SMALL_RUN
 from tests.test_train_command import train
@@ -52,7 +52,7 @@ def scripted(function: Any, env: Any) -> TensorDictModuleBase:
 
 def agent_for(name: str, env: Any, **overrides: Any) -> Any:
     torch.manual_seed(0)
-    small = {"hidden": [32, 32], "self_features": 32, **({"candidates": 1} if name == "acqn" else {})}
+    small = options_of(name, hidden=[32, 32], self_features=32, candidates=1)
     return rlstack.make_agent(name, env, 10_000, **{**small, **overrides})
 
 
@@ -66,7 +66,7 @@ def act(agent: Any, observation: Any) -> Tensor:
 SETTINGS: dict[str, Any] = {"frames": 1500, "epochs": 12, "batch_size": 32, "lr": 5e-3}
 
 
-@exhaustive("name", ["dqn", "qrdqn", "iqn", "rainbow", "sac", "ppo", "a2c", "pqn"])
+@exhaustive("name", DISCRETE)
 def test_choices_are_cloned(name: str) -> None:
     env = Noise(5, 3, num_worlds=16)
     agent = agent_for(name, env)
@@ -78,7 +78,7 @@ def test_choices_are_cloned(name: str) -> None:
     assert metrics["imitation/held_out"] < 0.25 and metrics["imitation/frames"] == 1500
 
 
-@exhaustive("name", ["acqn", "ddpg", "td3", "sac", "tqc", "ppo"])
+@exhaustive("name", CONTINUOUS)
 def test_continuous_actions_are_cloned_in_the_worlds_units(name: str) -> None:
     env = Noise(2, WIDE, num_worlds=16)
     agent = agent_for(name, env)
