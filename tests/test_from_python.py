@@ -29,6 +29,7 @@ from rlstack.help import COMMANDS, module_of
 from rlstack.training.hooks import Hook
 from rlstack.training.loggers import read_metrics
 from rlstack.training.trained import TrainedRun
+from tests.exhaustive import exhaustive
 
 ROOT = Path(__file__).resolve().parents[1]
 SMALL: dict[str, Any] = {
@@ -66,12 +67,21 @@ def test_the_same_words_make_the_same_run(run: TrainedRun, tmp_path: Path) -> No
     assert [row.get("loss/policy") for row in again.metrics] == [row.get("loss/policy") for row in run.metrics]
 
 
-def test_callbacks_see_frames_metrics_and_agent() -> None:
+def test_callbacks_and_hooks_see_frames_metrics_and_agent() -> None:
+    class Ends(Hook):
+        def on_end(self, training: Any) -> None:
+            ended.append(training.frames)
+
+    ended: list[int] = []
     batches: list[tuple[int, dict[str, float], Any]] = []
     evaluations: list[tuple[int, dict[str, float], Any]] = []
     rlstack.train(
-        on_batch=lambda *seen: batches.append(seen), on_evaluation=lambda *seen: evaluations.append(seen), **SMALL
+        on_batch=lambda *seen: batches.append(seen),
+        on_evaluation=lambda *seen: evaluations.append(seen),
+        hooks=[Ends()],
+        **SMALL,
     )
+    assert ended == [128]
     assert [frames for frames, _, _ in batches] == [32, 64, 96, 128]
     assert [frames for frames, _, _ in evaluations] == [64, 128]
     _, metrics, agent = batches[-1]
@@ -80,7 +90,7 @@ def test_callbacks_see_frames_metrics_and_agent() -> None:
     assert agent.interface.choices == (2,) and evaluations[0][2] is agent
 
 
-@pytest.mark.parametrize(("event", "last"), [("on_batch", 96), ("on_evaluation", 64)])
+@exhaustive(("event", "last"), [("on_batch", 96), ("on_evaluation", 64)])
 def test_a_callback_that_returns_false_ends_the_run_with_a_checkpoint(event: str, last: int) -> None:
     done = rlstack.train(quiet=True, **{event: lambda frames, *_: frames < last}, **SMALL)
     assert done.load().frames == last and done.metrics[-1]["frames"] == last
@@ -93,16 +103,6 @@ def test_what_a_callback_raises_is_raised(tmp_path: Path) -> None:
 
     with pytest.raises(LookupError, match="mine"):
         rlstack.train(on_batch=fail, quiet=True, **SMALL)
-
-
-def test_hooks_take_part_in_a_run() -> None:
-    class Ends(Hook):
-        def on_end(self, training: Any) -> None:
-            seen.append(training.frames)
-
-    seen: list[int] = []
-    rlstack.train(hooks=[Ends()], quiet=True, **SMALL)
-    assert seen == [128]
 
 
 # -- evaluating ----------------------------------------------------------------------------------------------------
@@ -236,7 +236,7 @@ def test_values_of_python_arrive_as_they_are(value: Any) -> None:
 def test_groups_of_ones_own_are_found(tmp_path: Path) -> None:
     (tmp_path / "mine" / "agent").mkdir(parents=True)
     (tmp_path / "mine" / "agent" / "small.yaml").write_text("defaults: [ppo, _self_]\nname: small\nhidden: [3]\n")
-    keys = {key: value for key, value in SMALL.items() if key not in ("agent", "agent.hidden")}
+    keys = {key: value for key, value in SMALL.items() if key not in ("agent", "agent.hidden")} | {"total_frames": 32}
     made = rlstack.train("--config-dir=mine", agent="small", quiet=True, **keys)
     assert made.load().config["agent"]["hidden"] == [3]
 
@@ -273,17 +273,16 @@ def test_nothing_else_of_the_process_changes(hydra_application: None, run: Train
     assert state() == before and sys.argv is arguments
 
 
-def test_a_policy_is_judged_while_another_is_trained() -> None:
+def test_a_policy_is_judged_while_another_is_trained(run: TrainedRun) -> None:
     judged: list[float] = []
 
     def judge(frames: int, metrics: dict[str, float], agent: Any) -> None:
         evaluation = rlstack.evaluate(agent, "cartpole", episodes=2, seed=7, quiet=True)
         judged.append(evaluation.summary()["eval/return"] - metrics["eval/return"])
 
-    plain = rlstack.train(quiet=True, **SMALL)
     looked = rlstack.train(quiet=True, on_evaluation=judge, **SMALL)
     assert judged == [0.0, 0.0]
-    assert [row.get("loss/policy") for row in looked.metrics] == [row.get("loss/policy") for row in plain.metrics]
+    assert [row.get("loss/policy") for row in looked.metrics] == [row.get("loss/policy") for row in run.metrics]
 
 
 def test_it_works_outside_of_the_main_thread(run: TrainedRun) -> None:
@@ -294,18 +293,18 @@ def test_it_works_outside_of_the_main_thread(run: TrainedRun) -> None:
     assert len(found[0].levels) == 1
 
 
-@pytest.mark.parametrize(
-    "first",
-    [
-        "import rlstack; rlstack.train",
-        "import rlstack.train",
-        "from rlstack import train",
-    ],
-)
-def test_a_command_is_a_function_and_a_module_in_any_order_of_imports(first: str) -> None:
-    code = f"{first}; import rlstack, rlstack.evaluate, inspect, sys; from rlstack.train import main\n"
-    code += "assert callable(rlstack.train) and callable(rlstack.evaluate) and rlstack.train.main is main\n"
-    code += "assert 'on_batch' in inspect.signature(rlstack.train).parameters and 'torch' not in sys.modules"
+def test_a_command_is_a_function_and_a_module_in_any_order_of_imports() -> None:
+    code = """
+import sys
+for first in ("import rlstack; rlstack.train", "import rlstack.train", "from rlstack import train"):
+    for name in [name for name in sys.modules if name.partition(".")[0] == "rlstack"]:
+        del sys.modules[name]
+    exec(first)
+    import rlstack, rlstack.evaluate, inspect
+    from rlstack.train import main
+    assert callable(rlstack.train) and callable(rlstack.evaluate) and rlstack.train.main is main, first
+    assert "on_batch" in inspect.signature(rlstack.train).parameters and "torch" not in sys.modules, first
+"""
     there = {**os.environ, "PYTHONPATH": str(ROOT)}
     subprocess.run([sys.executable, "-c", code], env=there, check=True, timeout=120)
 

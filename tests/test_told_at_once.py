@@ -7,11 +7,13 @@ import os
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from rlstack.config import conf_dir, load_group
+from tests.exhaustive import exhaustive
 
 SCRIPT = """
 import io, json, sys
@@ -63,8 +65,7 @@ MISTAKES = {
 }
 
 
-@pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str, list[str]]]:
+def told(mistakes: Iterable[str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str, list[str]]]:
     """Of every mistake the exit status, what was printed, and what had been imported by then."""
     folder = tmp_path_factory.mktemp("told")
     (folder / "mine" / "agent").mkdir(parents=True)
@@ -73,7 +74,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str, 
     (folder / "complete" / "config.yaml").write_text(json.dumps(_complete()))
     with zipfile.ZipFile(folder / "complete" / "checkpoints" / "checkpoint_000000001000.pt", "w") as archive:
         archive.writestr("data.pkl", b"")
-    commands = [["train", *_words(mistake)] for mistake in MISTAKES]
+    commands = [["train", *_words(mistake)] for mistake in mistakes]
     result = subprocess.run(
         [sys.executable, "-c", SCRIPT, json.dumps(commands)],
         cwd=folder,
@@ -97,11 +98,19 @@ def _complete() -> dict[str, object]:
     return {**resolve(compose_config("train"), ""), "total_frames": 1000}
 
 
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_told_in_one_line_without_torch(mistake: str, told: dict[str, tuple[int, str, list[str]]]) -> None:
-    status, errors, imported = told[mistake]
-    assert errors.startswith(f"error: {MISTAKES[mistake]}") and errors.count("\n") == 1
-    assert (status, imported) == (2, [])
+QUICK = [mistake for mistake in MISTAKES if mistake.startswith(("agent.lrr", "agent.noise", "env.num", "resume=comp"))]
+
+
+@exhaustive("mistakes", [QUICK, [mistake for mistake in MISTAKES if mistake not in QUICK]], ids=["some", "others"])
+def test_mistakes_are_told_in_one_line_without_torch(
+    mistakes: list[str], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """The slow ones hold for the command what tests of configurations hold without it."""
+    found = told(mistakes, tmp_path_factory)
+    assert list(found) == mistakes
+    for mistake, (status, errors, imported) in found.items():
+        assert errors.startswith(f"error: {MISTAKES[mistake]}") and errors.count("\n") == 1
+        assert (status, imported) == (2, []), mistake
 
 
 def test_the_shipped_agents_are_known_without_their_code() -> None:

@@ -55,17 +55,13 @@ def train(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         ("agent=acqnn", ["agent", "did you mean 'acqn'"]),
         ("agent.gama=0.9", ["agent.gama", "gamma"]),
         ("env=gymnasium", ["total_frames: how long", "total_frames=1e5"]),
-        ("total_frames=many", ["total_frames", "int", "many"]),
         ("agent.gamma=1.5", ["agent.gamma", "1.5", "[0, 1]"]),
         ("eval.episodes=0", ["eval.episodes", "0"]),
         ("env.num_wordls=3", ["env.num_wordls", "num_worlds"]),
         ("env.continuous_actions=false", ["continuous"]),
         ("env.num_worlds=0", ["num_worlds"]),
-        ("env.max_steps=abc", ["env.max_steps", "int", "abc"]),
-        ("env.perception_noise=flase", ["env.perception_noise", "bool"]),
         ("env.goal_reward=nan", ["env.goal_reward", "finite"]),
         ("device=cuda:7", ["device"]),
-        ("resume=nowhere", ["nowhere", "not a run directory"]),
     ],
 )
 def test_a_mistake_is_one_clear_line_and_leaves_nothing(
@@ -83,7 +79,9 @@ def test_a_mistake_is_one_clear_line_and_leaves_nothing(
 def test_a_multirun_over_seeds_with_a_users_own_group(rlstack_command: Callable[..., Ended], tmp_path: Path) -> None:
     (tmp_path / "mine" / "agent").mkdir(parents=True)
     (tmp_path / "mine" / "agent" / "small.yaml").write_text("defaults: [acqn, _self_]\nname: small\nhidden: [16, 16]\n")
-    result = rlstack_command("train", "--config-dir", "mine", "-m", "agent=small", "seed=0,1", *TINY)
+    result = rlstack_command(
+        "train", "--config-dir", "mine", "-m", "agent=small", "seed=0,1", *TINY, "total_frames=600"
+    )
     assert result.status == 0, result.err
     (sweep,) = (tmp_path / "runs").iterdir()
     names = sorted(path.name for path in sweep.iterdir() if path.is_dir())
@@ -222,7 +220,7 @@ class _Reached(BaseException):
     """An update has come to its gradients."""
 
 
-@pytest.mark.parametrize("agent", ["dqn", "ppo", "sac"])
+@exhaustive("agent", ["dqn", "ppo", "sac"], quick=2)
 def test_six_functions_of_ours_lead_to_the_gradients(
     agent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

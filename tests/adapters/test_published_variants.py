@@ -12,6 +12,7 @@ from rlstack.config import ConfigError
 from rlstack.config.earlier import renewed
 from rlstack.runs.checkpoint import read_checkpoint, state_digest
 from rlstack.runs.run_directory import RunDirectory
+from tests.exhaustive import exhaustive
 from tests.training.test_every_resume import AGENTS, configured, killed, resumed, training
 
 FORMER: dict[str, dict[str, Any]] = {
@@ -36,7 +37,7 @@ def as_stored(plain: dict[str, Any]) -> dict[str, Any]:
     return {**plain, "agent": agent}
 
 
-@pytest.mark.parametrize("name", FORMER)
+@exhaustive("name", FORMER)
 def test_a_run_of_an_earlier_version_loads_and_goes_on(name: str, tmp_path: Path) -> None:
     plain, ends = configured(*AGENTS[name]), []
     for folder in (tmp_path / "straight", tmp_path / "killed"):

@@ -163,13 +163,13 @@ def test_the_published_recipe_reproduces_recorded_updates(fixtures_dir: Path) ->
 # -- that it learns ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@exhaustive(
     ("options", "first"),
     [
         ({"n_step": 1}, -1.0),  # through the critic's bootstrap
         ({"n_step": 1, "gamma": 0.0, "squash": "arctan"}, 1.0),  # who does not look ahead takes the reward at once
-        pytest.param({"n_step": 2, "lr_actor": 5e-4}, -1.0, marks=pytest.mark.slow),  # through the summed rewards
-        pytest.param(
+        ({"n_step": 2, "lr_actor": 5e-4}, -1.0),  # through the summed rewards
+        (
             {
                 "n_step": 1,
                 "critic": "gated",
@@ -179,7 +179,6 @@ def test_the_published_recipe_reproduces_recorded_updates(fixtures_dir: Path) ->
                 "lr_actor": 3e-3,
             },
             -1.0,
-            marks=pytest.mark.slow,
         ),
     ],
 )

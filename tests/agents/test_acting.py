@@ -123,7 +123,7 @@ PER_QUANTILE = {"target_action": "per_quantile"}
 
 
 @pytest.mark.parametrize("name", DISCRETE)
-@pytest.mark.parametrize("random_frames", [0, 1000])
+@exhaustive("random_frames", [0, 1000])
 def test_forbidden_actions_are_never_chosen(name: str, random_frames: int) -> None:
     env = Decisions(Bounded(-2.0, 2.0, shape=(3,)), Categorical(4, shape=()), masked=True)
     own = {} if name in FRESH else options_of(name, random_frames=random_frames, n_step=3, epsilon=0.5)
@@ -195,7 +195,7 @@ def test_random_actions_are_uniform_over_what_is_allowed() -> None:
 
 @pytest.mark.parametrize("name", ON_POLICY)
 @pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("counts", [(3, 2, 4), (5,)])
+@exhaustive("counts", [(3, 2, 4), (5,)])
 def test_several_choices_at_once(name: str, masked: bool, counts: tuple[int, ...]) -> None:
     env = Decisions(Bounded(-2.0, 2.0, shape=(3,)), MultiCategorical(torch.tensor(counts)), masked)
     agent = small(env, name=name)

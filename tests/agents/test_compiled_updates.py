@@ -10,6 +10,7 @@ import torch
 from envs.compilation import Compiled, telling, under_way
 from rlstack.agents.compilation import CannotCompile, Compiler
 from tests.agents.small_agents import CASES, plain, small
+from tests.exhaustive import exhaustive
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::UserWarning")
 
@@ -57,7 +58,7 @@ def _compare(name: str, discrete: bool, backend: str, **overrides: Any) -> list[
     return told
 
 
-@pytest.mark.parametrize(("name", "discrete"), [("dqn", True), ("ppo", False)])
+@exhaustive(("name", "discrete"), [("dqn", True), ("ppo", False)])
 def test_an_update_is_one_graph(name: str, discrete: bool) -> None:
     schedule = {"lr": _CHANGING, **({"clip": {**_CHANGING, "start": 0.3, "end": 0.1}} if name == "ppo" else {})}
     told = _compare(name, discrete, "eager", **schedule)

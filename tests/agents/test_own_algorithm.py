@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,6 +14,7 @@ import envs
 from rlstack.agents import Agent, build_agent, completed
 from rlstack.config import ConfigError
 from tests.agents.munchausen import MunchausenConfig, MunchausenLoss
+from tests.conftest import Ended
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -53,7 +52,9 @@ def test_its_target_is_that_of_the_paper() -> None:
 
 
 @pytest.mark.parametrize("by_yaml", [True, False])
-def test_it_trains_from_a_yaml_and_from_its_name_alone(by_yaml: bool, tmp_path: Path) -> None:
+def test_it_trains_from_a_yaml_and_from_its_name_alone(
+    by_yaml: bool, rlstack_command: Callable[..., Ended], tmp_path: Path
+) -> None:
     if by_yaml:
         (tmp_path / "conf/agent").mkdir(parents=True)
         yaml = f"defaults: [dqn, _self_]\nname: munchausen\nalgorithm: {CLASS}\nalpha: 0.8\n"
@@ -61,9 +62,7 @@ def test_it_trains_from_a_yaml_and_from_its_name_alone(by_yaml: bool, tmp_path: 
         given = ["--config-dir=conf", "agent=mine", "agent.epsilon.end=0.2"]
     else:
         given = [f"agent.algorithm={CLASS}", "agent.alpha=0.8", "agent.epsilon.end=0.2"]
-    command = [sys.executable, "-m", "rlstack.train", *given, "env=cartpole", "debug=300", "logger=csv", "run_dir=run"]
-    there = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=tmp_path, env=there, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr
+    done = rlstack_command("train", *given, "env=cartpole", "debug=300", "logger=csv", "device=cpu", "run_dir=run")
+    assert done.status == 0, done.err
     stored = OmegaConf.load(tmp_path / "run/config.yaml").agent
     assert (stored.algorithm, stored.alpha, stored.epsilon.end, stored.temperature) == (CLASS, 0.8, 0.2, 0.03)

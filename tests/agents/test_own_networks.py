@@ -21,6 +21,7 @@ from rlstack.networks.own import OwnNetwork
 from rlstack.runs.loading import initialise
 from tests.agents import own_network
 from tests.agents.small_agents import CASES, REMEMBERING, Decisions, plain, small
+from tests.exhaustive import exhaustive
 
 HERE = "tests.agents.test_own_networks"
 NET = "tests.agents.own_network:Net"
@@ -211,7 +212,7 @@ def test_dropout_is_for_gradients_alone() -> None:
 # -- kept and handed on ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["dqn", "ppo", "td3"])
+@exhaustive("name", ["ppo", "dqn", "td3"])
 def test_checkpoints_copies_and_exports_act_the_same(name: str, tmp_path: Path) -> None:
     env = plain(discrete=name != "td3")
     agent = mine(name, env)
@@ -228,6 +229,7 @@ def test_checkpoints_copies_and_exports_act_the_same(name: str, tmp_path: Path) 
     torch.testing.assert_close(program(x["observation"]), wanted)
 
 
+@pytest.mark.slow
 def test_exported_as_onnx(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     found = export_policy(mine("dqn"), tmp_path / "mine.onnx", format="onnx")
