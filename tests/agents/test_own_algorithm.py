@@ -62,7 +62,8 @@ def test_it_trains_from_a_yaml_and_from_its_name_alone(
         given = ["--config-dir=conf", "agent=mine", "agent.epsilon.end=0.2"]
     else:
         given = [f"agent.algorithm={CLASS}", "agent.alpha=0.8", "agent.epsilon.end=0.2"]
-    done = rlstack_command("train", *given, "env=cartpole", "debug=300", "logger=csv", "device=cpu", "run_dir=run")
+    words = ["env=cartpole", "debug=300", "logger=csv", "device=cpu", "threads=1", "run_dir=run"]
+    done = rlstack_command("train", *given, *words)
     assert done.status == 0, done.err
     stored = OmegaConf.load(tmp_path / "run/config.yaml").agent
     assert (stored.algorithm, stored.alpha, stored.epsilon.end, stored.temperature) == (CLASS, 0.8, 0.2, 0.03)

@@ -2,6 +2,8 @@ import errno
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 import zipfile
 from collections import OrderedDict
@@ -14,6 +16,8 @@ import torch
 from torch import nn
 
 from rlstack.runs.checkpoint import CheckpointError, CheckpointStore, read_checkpoint
+
+REPOSITORY = Path(__file__).parents[2]
 
 
 def same(a: Any, b: Any) -> bool:
@@ -285,25 +289,48 @@ def test_a_malicious_pickle_is_refused_and_not_executed(tmp_path: Path) -> None:
     assert target.exists()
 
 
+WRITER = """
+import os, sys, torch
+from rlstack.runs.checkpoint import CheckpointStore
+torch.set_num_threads(1)
+store = CheckpointStore(sys.argv[1], keep=2)
+for line in sys.stdin:
+    frames, writer = int(line), os.fork()
+    while writer == 0:
+        frames += 1
+        state = {"frames": frames, "weights": torch.full((300_000,), float(frames))}
+        store.save(state, frames, best=frames % 2 == 0)
+    print(writer, flush=True)
+    os.waitpid(writer, 0)
+    print("reaped", flush=True)
+"""
+
+
 def test_a_killed_writer_always_leaves_a_sound_checkpoint(tmp_path: Path) -> None:
     store, rng = CheckpointStore(tmp_path, keep=2), random.Random(0)
     store.save({"frames": 1, "weights": torch.full((300_000,), 1.0)}, frames := 1)
-    for _ in range(12):
-        writer = os.fork()  # of this process: a new one takes seconds to import torch
-        while writer == 0:
-            frames += 1
-            state = {"frames": frames, "weights": torch.full((300_000,), float(frames))}
-            store.save(state, frames, best=frames % 2 == 0)
-        time.sleep(0.01 + 0.05 * rng.random())
-        os.kill(writer, signal.SIGKILL)
-        os.waitpid(writer, 0)
-        latest = store.latest()
-        assert latest is not None
-        state = read_checkpoint(latest)  # the very newest, no falling back
-        assert state["frames"] >= frames and torch.all(state["weights"] == state["frames"])
-        frames = state["frames"]
-        if (tmp_path / "best.pt").exists():
-            read_checkpoint(tmp_path / "best.pt")
+    with subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+    ) as forker:
+        assert forker.stdin is not None and forker.stdout is not None
+        for _ in range(12):
+            print(frames, file=forker.stdin, flush=True)
+            writer = int(forker.stdout.readline())
+            time.sleep(0.01 + 0.05 * rng.random())
+            os.kill(writer, signal.SIGKILL)
+            assert forker.stdout.readline() == "reaped\n"
+            latest = store.latest()
+            assert latest is not None
+            state = read_checkpoint(latest)  # the very newest, no falling back
+            assert state["frames"] >= frames and torch.all(state["weights"] == state["frames"])
+            frames = state["frames"]
+            if (tmp_path / "best.pt").exists():
+                read_checkpoint(tmp_path / "best.pt")
+        forker.stdin.close()
     assert frames > 1
     store.save({}, frames + 1)
     assert not list(tmp_path.glob(".*"))

@@ -14,7 +14,7 @@ from envs import waiting
 from rlstack.data.collector import make_collector
 from rlstack.data.flatten import flatten_agents
 from rlstack.training.monitor import Monitor, count_frames
-from tests.agents.small_agents import CONTINUOUS, DISCRETE, SMALL
+from tests.agents.small_agents import CONTINUOUS, DISCRETE, SMALL, options_of
 from tests.exhaustive import exhaustive
 from tests.host_waits import HostWaits
 
@@ -42,13 +42,17 @@ def _like_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
+def _small(agent: str) -> dict[str, Any]:
+    return {**SMALL[agent], **options_of(agent, buffer_size=5000, frames_per_update=40, minibatch_size=64)}
+
+
 class Loop:
     """The steady part of a training."""
 
     def __init__(self, agent: str, world: str, **overrides: Any) -> None:
         torch.manual_seed(0)
         self.env = envs.make(world, **_WORLDS[world])
-        self.agent = rlstack.make_agent(agent, self.env, 100_000, **{**SMALL[agent], **overrides})
+        self.agent = rlstack.make_agent(agent, self.env, 100_000, **{**_small(agent), **overrides})
         self.batches = iter(make_collector(self.env, self.agent.policy(explore=True), 8))
         self.monitor, self.frames = Monitor(), 0
 
