@@ -11,7 +11,7 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 from torchrl.data import Binary, Composite, TensorSpec
 
-from envs.world import WorldHooks
+from envs.world import Mirror, WorldHooks
 from rlstack.config import ConfigError
 from rlstack.config.agents import LegacyConfig
 
@@ -130,6 +130,10 @@ class SpecsOnly(WorldHooks):
         self.full_action_spec = self._of_one(interface.group, {"action": interface.action})
         self.input_features, self.nearest_obstacle = interface.features, interface.nearest
         self.carries_memory = interface.carries
+        self._mirror = interface.mirror
+
+    def mirror(self) -> Mirror | str:
+        return self._mirror
 
     def _of_one(self, group: str | None, specs: dict[str, TensorSpec]) -> Composite:
         lead = (1,) if group is None else (1, self._agents)

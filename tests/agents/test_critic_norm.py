@@ -17,7 +17,7 @@ from rlstack.data.flatten import flatten_agents
 from rlstack.losses import TD3Loss
 from rlstack.networks.renormalized import BatchRenorm, running_statistics
 from tests.agents.small_agents import Detour, copies, equal, plain, small
-from tests.agents.test_learning import LEARNERS
+from tests.agents.test_learning import learner
 
 AGENTS = ("ddpg", "td3", "sac")
 NORM = {"critic_norm": "batch"}
@@ -70,7 +70,7 @@ def test_statistics_are_those_of_all_processes() -> None:
 @pytest.mark.parametrize("weight_norm", [False, True])
 @pytest.mark.parametrize("name", ["td3", "sac"])
 def test_critics_without_targets_look_two_steps_ahead(name: str, weight_norm: bool) -> None:
-    env, options = Detour(32), {**LEARNERS[name], **NORM, "weight_norm": weight_norm}
+    env, options = Detour(32), {**learner(name), **NORM, "weight_norm": weight_norm}
     agent, frames = small(env, 5120, name, **options), 0
     for batch in make_collector(env, agent.policy(explore=True), 4, total_frames=5120):
         frames += batch.numel()

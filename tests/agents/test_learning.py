@@ -30,10 +30,15 @@ _OWN: dict[str, dict[str, Any]] = {
 FRAMES = {"ppo": 10_240, "pqn": 10_240, "a2c": 20_480}
 
 
+def learner(name: str) -> dict[str, Any]:
+    """Options with which an algorithm solves :class:`~tests.agents.small_agents.Detour`."""
+    return {**options_of(name, **_COMMON), **_OWN.get(name, {})}
+
+
 @exhaustive(("name", "discrete"), CASES)
 def test_it_finds_the_actions_of_the_highest_return(name: str, discrete: bool) -> None:
     env, total = Detour(32, discrete=discrete), FRAMES.get(name, 5120)
-    agent = small(env, total, name, **{**options_of(name, **_COMMON), **_OWN.get(name, {})})
+    agent = small(env, total, name, **learner(name))
     frames, steps = 0, 16 if name in ("ppo", "pqn") else 4
     for batch in make_collector(env, agent.policy(explore=True), steps, total_frames=total):
         flat = flatten_agents(batch, None)
