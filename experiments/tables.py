@@ -17,7 +17,7 @@ from typing import Any
 
 from experiments import against
 from experiments.arena import learning as arena
-from experiments.benchmarks import peers, recurrent, soak, speed
+from experiments.benchmarks import equal_ppo, peers, recurrent, soak, speed
 from experiments.corrections import curves as corrections
 from experiments.echelon import memory
 from experiments.marinenav import algorithms, benchmark, offline, quality
@@ -48,6 +48,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "offline": lambda: offline.table(_read("marinenav/offline")["agents"], 50 * quality.LEVELS),
     "speed": lambda: speed.markdown(_read("benchmarks/results/speed")),
     "peers": lambda: peers.markdown(_read("benchmarks/results/peers")),
+    "equal_ppo": lambda: equal_ppo.markdown(_read("benchmarks/results/equal_ppo")),
     "soak": lambda: soak.markdown(_read("benchmarks/results/soak")),
     "recurrent": lambda: recurrent.markdown(_read("benchmarks/results/recurrent")),
 }

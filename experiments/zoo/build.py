@@ -53,19 +53,19 @@ def started(run: Path) -> dict[str, Any]:
     return {"command": f"python {shlex.join(words)}", **told}
 
 
-def build(name: str, run: Path, episodes: int, seed: int, policy: str, out: Path) -> dict[str, Any]:
+def build(name: str, run: Path, episodes: int, seed: int, policy: str, out: Path, film: bool) -> dict[str, Any]:
     """Makes ``<out>/<name>`` and returns its card."""
     folder = out / name
     config = strip(run, folder / AGENT)
     loaded = load(folder / AGENT)
     world = config["env"]["name"]
-    found = evaluate(
-        loaded.agent.policy(explore=policy == "explore"), world, world_options(config["env"]), episodes, seed, record=1
-    )
-    films = [path for path in save_pictures(found, folder, plots=False, video=True) if path.suffix == ".mp4"]
-    shutil.move(films[0], folder / "film.mp4")  # the best one, or the only one
-    for path in films[1:]:
-        path.unlink()
+    acting = loaded.agent.policy(explore=policy == "explore")
+    found = evaluate(acting, world, world_options(config["env"]), episodes, seed, record=int(film))
+    if film:
+        films = [path for path in save_pictures(found, folder, plots=False, video=True) if path.suffix == ".mp4"]
+        shutil.move(films[0], folder / "film.mp4")  # the best one, or the only one
+        for path in films[1:]:
+            path.unlink()
     card = {
         "name": name,
         "agent": config["agent"]["name"],
@@ -95,8 +95,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1000)
     parser.add_argument("--policy", choices=("greedy", "explore"), default="greedy")
     parser.add_argument("--out", type=Path, default=HERE)
-    arguments = parser.parse_args()
-    card = build(arguments.name, arguments.run, arguments.episodes, arguments.seed, arguments.policy, arguments.out)
+    parser.add_argument("--no-film", dest="film", action="store_false", help="for worlds whose films take megabytes")
+    card = build(**vars(parser.parse_args()))
     print(json.dumps({key: value for key, value in card.items() if key != "config"}, indent=1))
 
 
