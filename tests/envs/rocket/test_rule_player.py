@@ -11,7 +11,7 @@ import envs
 from envs.rocket.actions import chosen_for
 from envs.rocket.players import rule_controls
 from tests.envs.rocket.fields import lively
-from tests.envs.rocket.test_symmetry import turned
+from tests.envs.rocket.test_rocket_symmetry import turned
 
 
 def play(worlds: int, steps: int, prepare: Any = None, **options: Any) -> dict[str, torch.Tensor]:
