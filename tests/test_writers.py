@@ -197,6 +197,7 @@ ELSEWHERE = {
     ("rlstack/adapters/marinenav/__main__.py", "open"): "what was printed, appended",
     ("rlstack/data/messages.py", "save"): "into memory",
     ("rlstack/training/distributed.py", "open"): "nowhere",
+    ("rlstack/command.py", "open"): "nowhere",
     ("rlstack/play/league.py", "open"): "a lock",
     ("rlstack/training/league.py", "open"): "a lock",
 }

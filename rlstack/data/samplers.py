@@ -10,6 +10,7 @@ from torch import Tensor
 from torchrl.data import Storage
 from torchrl.data.replay_buffers import Sampler
 
+from envs.whole_files import replacing
 from rlstack.config import ConfigError
 
 from .sum_tree import SumTree
@@ -102,8 +103,8 @@ class SumTreeSampler(Sampler):
 
     def dumps(self, path: Path | str) -> None:
         """Writes :meth:`state_dict` into a folder."""
-        Path(path).mkdir(parents=True, exist_ok=True)
-        torch.save(self.state_dict(), Path(path) / _FILE)
+        with replacing(Path(path) / _FILE) as (partial,):
+            torch.save(self.state_dict(), partial)
 
     def loads(self, path: Path | str) -> None:
         """Restores what :meth:`dumps` wrote."""

@@ -40,7 +40,7 @@ class SearchConfig:
 
 
 @dataclass
-class Trial:
+class SearchTrial:
     """One run of a search.
 
     Attributes:
@@ -72,7 +72,7 @@ class Search:
         ours = {key: value for key, value in asdict(config).items() if key not in _MAY_CHANGE}
         described = {key: str(dimension) for key, dimension in space.items()}
         self.settings = {**settings, **ours, "space": described}
-        self.trials: list[Trial] = []
+        self.trials: list[SearchTrial] = []
         if (path := self.folder / FILE).is_file():
             self.trials = read_trials(self.folder)
             check_settings(path, KIND, read_state(path, KIND)["settings"], self.settings)
@@ -90,7 +90,7 @@ class Search:
         first, jobs = len(self.trials), self.config.n_jobs
         known = first // jobs * jobs  # batches begin at multiples, however often the search has stopped between
         numbers = range(first, min(known + jobs, self.config.n_trials))
-        self.trials += [Trial(self._drawn(number, known), known) for number in numbers]
+        self.trials += [SearchTrial(self._drawn(number, known), known) for number in numbers]
         self._write()
         return list(numbers)
 
@@ -166,7 +166,7 @@ class Search:
         write_state(self.folder / FILE, KIND, settings=self.settings, trials=list(map(asdict, self.trials)))
 
 
-def read_trials(folder: Path) -> list[Trial]:
+def read_trials(folder: Path) -> list[SearchTrial]:
     """The trials of a search, as its file has them.
 
     Raises:
@@ -174,7 +174,7 @@ def read_trials(folder: Path) -> list[Trial]:
     """
     content = read_state(folder / FILE, KIND)
     with reading(folder / FILE, KIND):
-        trials = [build(Trial, trial) for trial in content["trials"]]
+        trials = [build(SearchTrial, trial) for trial in content["trials"]]
         for number, trial in enumerate(trials):
             if trial.known > number or any(before.state == "running" for before in trials[: trial.known]):
                 raise ValueError(f"trial {number} knows trials that had not finished")
@@ -183,7 +183,7 @@ def read_trials(folder: Path) -> list[Trial]:
         return trials
 
 
-def falls_behind(config: SearchConfig, before: Sequence[Trial], scores: Sequence[float]) -> bool:
+def falls_behind(config: SearchConfig, before: Sequence[SearchTrial], scores: Sequence[float]) -> bool:
     """True for a trial to be pruned, by Optuna's median rule.
 
     Its best score so far is worse than the median of the scores that the complete ones of the trials before it had

@@ -27,6 +27,7 @@ from torch import Tensor
 from torchrl.envs import EnvBase
 
 from envs.processes import place_of
+from envs.whole_files import write_text
 from envs.world import GROUP, MEMORY, hooks_of
 from rlstack.agents import Agent
 from rlstack.agents.base import copy_on
@@ -127,7 +128,7 @@ class WorkerCollector(LeanCollector):
             if self._errors is None:
                 raise _Mistake(reason) from error
             text = "".join(traceback.format_exception(error))
-            (Path(self._errors) / str(self.worker_idx)).write_text(f"{reason}\n{text}")
+            write_text(Path(self._errors) / str(self.worker_idx), f"{reason}\n{text}")
             raise SystemExit(1) from None
 
     def state_dict(self) -> Any:
@@ -342,7 +343,7 @@ class RemoteCollector:
             for process in multiprocessing.active_children():
                 if process not in before:  # of workers that have not begun
                     process.kill()
-            for left in sorted(Path(self._errors.name).iterdir()):
+            for left in sorted(Path(self._errors.name).glob("[0-9]*")):
                 reason, _, trace = left.read_text().partition("\n")
                 raise CollectorFailed(reason, trace) from None
             if isinstance(mistake := getattr(error, "cause", None), _Mistake):

@@ -12,7 +12,7 @@ import pytest
 import rlstack
 from rlstack.config import ConfigError
 from rlstack.sweeps.optuna_search import Pruning, _finished
-from rlstack.sweeps.search import Search, SearchConfig, Trial, falls_behind
+from rlstack.sweeps.search import Search, SearchConfig, SearchTrial, falls_behind
 from rlstack.sweeps.space import ChoiceDimension, RangeDimension, Space
 from rlstack.training.config import ObjectiveConfig
 
@@ -115,8 +115,8 @@ def test_another_seed_tries_something_else(tmp_path: Path) -> None:
 def test_the_median_of_the_trials_before_prunes(
     tmp_path: Path, scores: list[float], changes: dict[str, Any], pruned: bool
 ) -> None:
-    before = [Trial({}, 0, "complete", [0.0, second, 9.0]) for second in (1.0, 3.0, 5.0)]
-    before += [Trial({}, 0, "pruned", [0.0, 99.0]), Trial({}, 0, "failed")]
+    before = [SearchTrial({}, 0, "complete", [0.0, second, 9.0]) for second in (1.0, 3.0, 5.0)]
+    before += [SearchTrial({}, 0, "pruned", [0.0, 99.0]), SearchTrial({}, 0, "failed")]
     assert falls_behind(config(tmp_path, **changes), before, scores) == pruned
 
 
