@@ -1,7 +1,7 @@
 """Off-policy corrections on batched CartPole: V-trace for late data, Retrace for returns of much exploration.
 
     python -m experiments.corrections.curves vtrace     # an acting policy that is some updates old
-    python -m experiments.corrections.curves retrace    # DQN that explores with every second action
+    python -m experiments.corrections.curves retrace    # DQN and IQN that explore with every second action
 
 The lag of V-trace is exact, in one process: who acts has the weights of so many calls of the learner ago, as a worker
 would that does not wait. So a seed repeats a run. Each writes ``<study>.csv`` (greedy return of each evaluation),
@@ -53,9 +53,11 @@ ARMS: dict[str, dict[str, tuple[str, int, dict[str, Any]]]] = {
         "PPO, lag 8, V-trace": ("ppo", 8, {**_PPO, "advantage": "vtrace"}),
     },
     "retrace": {
-        "one step": ("dqn", 0, _DQN),
-        "5 steps": ("dqn", 0, {**_DQN, "n_step": 5}),
-        "5 steps, Retrace": ("dqn", 0, {**_DQN, "n_step": 5, "correction": "retrace"}),
+        "DQN, one step": ("dqn", 0, _DQN),
+        "DQN, 5 steps": ("dqn", 0, {**_DQN, "n_step": 5}),
+        "DQN, 5 steps, Retrace": ("dqn", 0, {**_DQN, "n_step": 5, "correction": "retrace"}),
+        "IQN, 5 steps": ("iqn", 0, {**_DQN, "n_step": 5}),
+        "IQN, 5 steps, Retrace": ("iqn", 0, {**_DQN, "n_step": 5, "correction": "retrace"}),
     },
 }
 """Of each study the arms: agent, lag in calls of the learner, options."""
@@ -116,7 +118,7 @@ def draw(rows: list[dict[str, Any]], picture: Path) -> None:
     """A panel for each agent: its arms' means over the seeds, and the range of these."""
     panels: dict[str, list[str]] = {}
     for arm in dict.fromkeys(row["arm"] for row in rows):
-        panels.setdefault(arm.partition(",")[0] if arm[:3] in ("A2C", "PPO") else "DQN", []).append(arm)
+        panels.setdefault(arm.partition(",")[0], []).append(arm)
     figure, axes = plt.subplots(
         1, len(panels), figsize=(5.5 * len(panels), 3.6), constrained_layout=True, squeeze=False, sharey=True
     )

@@ -67,6 +67,8 @@ class PublishedRainbow(Rainbow):
         c = self.config
         if self.interface.masked:
             raise ConfigError("agent.algorithm: rainbow_published keeps no action masks, as the env has; give rainbow")
+        if c.correction != "none":
+            raise ConfigError("agent.correction: rainbow_published replays its own n-step returns, give none")
         if c.steps_per_batch != 1:
             raise ConfigError("agent.steps_per_batch: rainbow_published takes steps one by one, give 1")
         if c.replay.storage != "LazyTensorStorage":

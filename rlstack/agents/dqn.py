@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from tensordict import TensorDictBase
 from torch import Tensor
 
 from rlstack.config import ConfigError
 from rlstack.config.agents import DQNConfig
-from rlstack.data.flatten import NStep, NStepWindows
 from rlstack.losses import DQNLoss, RetraceLoss
 from rlstack.networks.distributions import legal
 from rlstack.networks.values import DuelingNetwork, StateNetwork
@@ -46,14 +46,14 @@ class DQN(ValueBased):
             return RetraceLoss(self.network, c.gamma, c.double, c.retrace_lambda, c.retrace_epsilon)
         return DQNLoss(self.network, c.gamma, c.double)
 
-    @property
-    def corrects(self) -> bool:
-        """Its returns are corrected, for which it remembers how probable each action was."""
-        return self.config.correction == "retrace"
+    def corrected(self, batch: TensorDictBase) -> TensorDictBase:
+        """The batch itself: the loss corrects its returns, by the probabilities of the actions."""
+        return batch
 
-    def make_n_step(self, carry: bool = True) -> NStep:
-        kind = NStepWindows if self.corrects else NStep
-        return kind(self.config.n_step, self.config.gamma, carry)
+    def remember(self, sequences: TensorDictBase) -> None:
+        if self.corrects and "log_prob" not in sequences.keys():  # noqa: SIM118
+            raise ConfigError("agent.correction=retrace needs the probability of each action, these data have none")
+        super().remember(sequences)
 
     def policy(self, explore: bool | None = None) -> Policy:
         """With :attr:`corrects`, an exploring one leaves the ``log_prob`` of each action beside it."""

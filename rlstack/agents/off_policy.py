@@ -16,8 +16,9 @@ from torch.nn.functional import mse_loss
 
 from rlstack.data import make_replay
 from rlstack.data.devices import usable_device
-from rlstack.data.flatten import STAYS, NStep, transitions
+from rlstack.data.flatten import STAYS, NStep, NStepWindows, transitions
 from rlstack.data.recordings import in_rows
+from rlstack.losses import greedy_returns
 from rlstack.networks.actors import DeterministicActor
 from rlstack.networks.own import OwnDeterministicActor
 from rlstack.networks.renormalized import running_statistics
@@ -312,7 +313,27 @@ class ValueBased(Choosing, OffPolicy):
         told: tuple[Tensor, Info] = self.loss.critic_loss(batch)
         return told
 
+    @property
+    def corrects(self) -> bool:
+        """Its n-step returns are corrected for the policy that acted, so the replay buffer holds all n steps."""
+        return self.config.correction == "retrace"
+
+    def make_n_step(self, carry: bool = True) -> NStep:
+        kind = NStepWindows if self.corrects else NStep
+        return kind(self.config.n_step, self.config.gamma, carry)
+
+    def corrected(self, batch: TensorDictBase) -> TensorDictBase:
+        """The n steps of a batch ``[N]`` as n-step transitions that end where the actions were not greedy."""
+        steps = batch.get("next").copy()
+        steps.batch_size = steps.get("reward").shape[:-1]
+        values = self.values_as_logits(steps.get("observation").flatten(0, 1)).unflatten(0, steps.batch_size)
+        follows = self.loss.chosen(steps, values.shape[-1]) == self.loss.greedy(values, steps)
+        return greedy_returns(batch, follows, self.config.gamma)
+
     def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
+        if self.corrects:
+            with torch.no_grad():
+                batch = self.corrected(batch)
         loss, norm, info = self.optimizer.minimize(self.objective, batch)
         self.reprioritize(batch, info)
         return critic_metrics(loss, norm, info)

@@ -397,7 +397,7 @@ class OffPolicyConfig(AgentConfig):
 
 @dataclass
 class ValueBasedConfig(OffPolicyConfig):
-    """The options that DQN, IQN and Rainbow share."""
+    """The options that DQN, QR-DQN, IQN and Rainbow share."""
 
     hidden: list[Count] = layers(128, 128)
     target_tau: Tau = 1.0
@@ -414,6 +414,17 @@ class ValueBasedConfig(OffPolicyConfig):
     # exploration
     epsilon: Probability = linear(1.0, 0.05, duration=0.1)  # probability of a uniform random action
 
+    # targets
+    correction: Literal["none", "retrace"] = "none"
+    #   of n-step returns for actions that the greedy policy would not take: none | retrace (Munos et al. 2016)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.correction == "retrace" and self.n_step == 1:
+            raise ValueError("correction=retrace corrects returns of several steps, n_step is 1")
+        if self.correction == "retrace" and getattr(self, "recurrent", None) is not None:
+            raise ValueError("correction=retrace is for agents without a recurrent core, recurrent must be null")
+
 
 @dataclass
 class DQNConfig(ValueBasedConfig):
@@ -426,17 +437,8 @@ class DQNConfig(ValueBasedConfig):
 
     # targets
     double: bool = True  # the target's action is chosen by the online network
-    correction: Literal["none", "retrace"] = "none"
-    #   of n-step returns for actions that the greedy policy would not take: none | retrace (Munos et al. 2016)
-    retrace_lambda: Fraction = 1.0  # decay of its traces
+    retrace_lambda: Fraction = 1.0  # decay of the traces of correction=retrace
     retrace_epsilon: Fraction = 0.0  # share of random actions of the policy whose value it learns; 0: greedy
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.correction == "retrace" and self.n_step == 1:
-            raise ValueError("correction=retrace corrects returns of several steps, n_step is 1")
-        if self.correction == "retrace" and self.recurrent is not None:
-            raise ValueError("correction=retrace is for agents without a recurrent core, recurrent must be null")
 
 
 @dataclass

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from envs.keys import GROUP
 from envs.tensordicts import unchecked
-from rlstack.config import ConfigError
 
 _ROOT = ("observation", "action", "action_mask", "raw_action", "log_prob", "memory")
 _NEXT = ("observation", "reward", "terminated", "done", "action_mask", "memory")
@@ -94,25 +93,21 @@ def n_step_windows(sequences: TensorDictBase, n: int) -> TensorDict:
     """All n steps that begin with each step, for returns that are worked out as they are learned from (Retrace).
 
     Args:
-        sequences: ``[B, T]`` from :func:`flatten_agents`, with the ``log_prob`` of their actions.
+        sequences: ``[B, T]`` from :func:`flatten_agents`, with the ``log_prob`` of their actions where it is needed.
 
     Returns ``[B, T]`` with ``next`` replaced by what followed each of the steps, ``[B, T, n, ...]``, and beside it the
     ``action`` taken there and its ``log_prob``. A window ends with an episode, or with the sequence, by ``done``; what
     it holds after that is of no meaning.
-
-    Raises:
-        ConfigError: nobody has left the probabilities of the actions.
     """
-    if "log_prob" not in sequences.keys():  # noqa: SIM118
-        raise ConfigError("agent.correction=retrace needs the probability of each action, these data have none")
-    following, device = sequences.get("next"), sequences.get("log_prob").device
+    following, device = sequences.get("next"), sequences.get("action").device
     last = sequences.shape[1] - 1
     step = torch.arange(last + 1, device=device).unsqueeze(-1) + torch.arange(n, device=device)
     windows = following[:, step.clamp(max=last)]
     windows.batch_size = sequences.batch_size
     windows.set("done", windows.get("done") | (step >= last).unsqueeze(-1))
     for name in ("action", "log_prob"):
-        windows.set(name, sequences.get(name)[:, (step + 1).clamp(max=last)])
+        if name in sequences.keys():  # noqa: SIM118
+            windows.set(name, sequences.get(name)[:, (step + 1).clamp(max=last)])
     return sequences.exclude("log_prob", "next").set("next", windows)
 
 

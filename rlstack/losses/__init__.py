@@ -12,7 +12,7 @@ from .ppo import PPOLoss
 from .pqn import PQNLoss
 from .qrdqn import QRDQNLoss
 from .quantile import quantile_huber_loss
-from .retrace import RetraceLoss, retrace
+from .retrace import RetraceLoss, greedy_returns, retrace
 from .rnd import RNDLoss
 from .sac import DiscreteSACLoss, SACLoss
 from .td3 import TD3Loss
@@ -36,6 +36,7 @@ __all__ = [
     "TD3Loss",
     "TQCLoss",
     "estimate",
+    "greedy_returns",
     "project_distribution",
     "quantile_huber_loss",
     "retrace",

@@ -42,6 +42,33 @@ def retrace(
     return target
 
 
+def greedy_returns(transitions: TensorDictBase, follows: Tensor, gamma: float) -> TensorDictBase:
+    """n-step transitions that end before the first action that the greedy policy would not take.
+
+    With ``lambda = 1`` and a greedy policy, every trace is 1 or 0, and Retrace is the return up to there. So any loss
+    can learn from it, also of return distributions, whose Retrace would otherwise weigh some of them negatively
+    (Gruslys et al. 2018).
+
+    Args:
+        transitions: ``[N]``, with n steps under ``next``, see :class:`RetraceLoss`; probabilities are not needed.
+        follows: whether the action taken after each step is the greedy one, ``[N, n, 1]``; that after the last step is
+            not needed.
+        gamma: discount.
+
+    Returns ``[N]`` with ``next`` replaced as by :func:`rlstack.data.flatten.n_step_returns`, and ``gamma [N, 1]``.
+    """
+    steps = transitions.get("next")
+    reward = steps.get("reward")
+    on = (follows & ~steps.get("done"))[:, :-1].cumprod(1)
+    used = torch.cat((torch.ones_like(on[:, :1]), on), 1)
+    powers = gamma ** torch.arange(reward.shape[1], device=reward.device, dtype=reward.dtype).unsqueeze(-1)
+    last = used.sum(1) - 1
+    rows = torch.arange(len(reward), device=reward.device)
+    end = steps.exclude("action", "log_prob")[rows, last[:, 0]]
+    result = transitions.copy().set("next", end.set("reward", (used * powers * reward).sum(1)))
+    return result.set("gamma", gamma * powers[last[:, 0]])
+
+
 class RetraceLoss(DQNLoss):
     """Huber loss of ``Q(s, a)`` to the Retrace target of n steps that any policy has taken.
 

@@ -336,7 +336,7 @@ def offline_options(plain: Mapping[str, Any]) -> dict[str, Any]:
     if agent.get("parameters", "shared") != "shared":
         raise ConfigError("data: the learners of two sides share no data, set agent.parameters=shared")
     if agent.get("correction") == "retrace":
-        raise ConfigError("data: recorded decisions do not say how probable they were, set agent.correction=none")
+        raise ConfigError("data: correction=retrace is for data that the agent collects, set agent.correction=none")
     if agent.get("batch_size") is None:
         raise ConfigError(f"data: {needs_memory(agent.get('name'))}")
     agent |= {"frames_per_update": agent["batch_size"], "learning_starts": 0, "random_frames": 0}

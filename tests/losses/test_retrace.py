@@ -8,7 +8,7 @@ from tensordict import TensorDict
 from torch import Tensor, nn
 
 from rlstack.data.flatten import NStepWindows, n_step_windows
-from rlstack.losses import RetraceLoss, retrace
+from rlstack.losses import RetraceLoss, greedy_returns, retrace
 
 
 def column(*values: float) -> Tensor:
@@ -66,6 +66,32 @@ def test_the_loss_by_hand(epsilon: float, target: float) -> None:
     out = RetraceLoss(Table(), gamma=0.5, epsilon=epsilon)(TensorDict(data, [1]))
     assert out["target"].item() == pytest.approx(target)
     assert out["loss_critic"].item() == pytest.approx(target - 0.5), "Huber's, of an error beyond one"
+
+
+@pytest.mark.parametrize(
+    ("follows", "done", "reward", "state", "gamma"),
+    [
+        ((1, 1, 0), None, 1 + 1 + 1, 3, 0.125),
+        ((1, 0, 1), None, 1 + 1, 2, 0.25),
+        ((0, 1, 1), None, 1, 1, 0.5),
+        ((1, 1, 1), 1, 1 + 1, 2, 0.25),
+        ((1, 1, 1), 0, 1, 1, 0.5),
+    ],
+)
+def test_returns_end_with_the_greedy_actions(
+    follows: tuple[int, ...], done: int | None, reward: float, state: float, gamma: float
+) -> None:
+    """Rewards 1, 2 and 4 at a discount of 1/2: 1 each, up to the first action that is not the greedy one."""
+    ends = torch.zeros(1, 3, 1, dtype=torch.bool)
+    if done is not None:
+        ends[0, done] = True
+    steps = {"observation": column(1, 2, 3), "reward": column(1, 2, 4), "done": ends, "terminated": ends}
+    steps |= {"action": torch.zeros(1, 3, dtype=torch.int64)}
+    data = TensorDict({"observation": torch.zeros(1, 1), "next": steps}, [1])
+    found = greedy_returns(data, column(*follows).bool(), 0.5)
+    assert found["next", "reward"].tolist() == [[reward]] and found["gamma"].tolist() == [[gamma]]
+    assert found["next", "observation"].tolist() == [[state]]
+    assert found["next", "terminated"].tolist() == [[done is not None]]
 
 
 def numbered(time: int, ends: tuple[int, ...] = ()) -> TensorDict:

@@ -55,6 +55,7 @@ AGENTS: dict[str, list[str]] = {
     "pqn": ["agent=pqn", *DISCRETE, "agent.normalize_rewards=true"],
     "dqn": ["agent=dqn", *DISCRETE, "agent.n_step=3"],
     "dqn retrace": ["agent=dqn", *DISCRETE, "agent.n_step=3", "agent.correction=retrace"],
+    "iqn retrace": ["agent=iqn", *DISCRETE, "agent.n_step=3", "agent.correction=retrace"],
     "dqn recurrent": ["agent=dqn", *DISCRETE, MEMORY],
     "sac": ["agent=sac", *MARINENAV, *NORMALIZED],
     "sac mirrored": ["agent=sac", *MARINENAV, "env.colregs_penalty=0", "agent.symmetry=augment"],
