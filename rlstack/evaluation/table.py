@@ -30,7 +30,7 @@ def print_rows(rows: Sequence[Mapping[str, Any]], stream: TextIO) -> None:
     for name in header:
         table.add_column(name, no_wrap=True, justify="left" if name == header[0] else "right")
     for line in lines:
-        table.add_row(*line, style="bold" if line is lines[-1] else "")
+        table.add_row(*line, style="bold" if line[0] == "all" else "")
     console = Console(file=stream)
     console.width = max(console.width, sum(widths) + 2 * len(widths))  # rather wrapped than cut off
     console.print(table)

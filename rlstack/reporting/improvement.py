@@ -19,7 +19,7 @@ from rlstack.config.errors import did_you_mean
 from rlstack.evaluation.table import aligned
 
 from .blocks import interval, number, shorter
-from .differences import OF_NO_MATTER, compared_by, varied, written
+from .differences import NAMES, OF_NO_MATTER, compared_by, lookup, varied, written
 from .runs import Series, StoredRun, find
 
 _OF_SUCCESSES = ("time", "energy")
@@ -130,6 +130,9 @@ def _improvement(metric: str, names: Sequence[str], groups: Sequence[list[Stored
     configs = [{key: value for key, value in group[0].config.items() if key not in OF_NO_MATTER} for group in groups]
     apart = {key: (written(one), written(other)) for key, (one, other) in varied(configs).items()}
     notes = [f"{run.path}: {note}" for group in groups for run in group for note in run.notes]
+    worlds = {" ".join(str(lookup(run.config, key)) for key in NAMES[1:]) for group in groups for run in group}
+    if len(worlds) > 1:
+        notes.append("the runs are of different worlds, whose scores are no measure of one another")
     return Improvement(
         metric,
         sides[0],
@@ -220,11 +223,12 @@ def _ends(samples: Series) -> Interval:
 
 def in_words(found: Improvement) -> list[str]:
     """A comparison as lines of text."""
-    rows = [["", "runs", "episodes", "mean", "minimum", "maximum"]]
+    several = max(len(side.scores) for side in (found.first, found.second)) > 1
+    rows = [["", "runs", "episodes a run", "mean", *(["minimum", "maximum"] if several else [])]]
     for name, side in (("first", found.first), ("second", found.second)):
         counts = sorted(set(side.episodes))
         told = "-" if counts == [1] else " to ".join(map(str, (counts[0], counts[-1])[: len(counts)]))
-        ends = [number(min(side.scores)), number(max(side.scores))]
+        ends = [number(min(side.scores)), number(max(side.scores))] if several else []
         rows.append([name, str(len(side.runs)), told, number(side.mean), *ends])
     chance = f"{found.probability:.3f}"
     lines = [
@@ -243,7 +247,7 @@ def in_words(found: Improvement) -> list[str]:
         lines.append("the intervals cover the episodes of these runs, not other seeds")
     if found.differences:
         lines += ["", "configurations differ in:"]
-        kept = list(found.differences.items())[:_MOST_KEYS]
+        kept = sorted(found.differences.items(), key=lambda entry: entry[0] not in NAMES)[:_MOST_KEYS]
         lines += [f"  {key}: {shorter(one, 60)} -> {shorter(other, 60)}" for key, (one, other) in kept]
         more = len(found.differences) - len(kept)
         lines += [f"  and {more} more keys"] if more else []
@@ -252,8 +256,8 @@ def in_words(found: Improvement) -> list[str]:
 
 def _pairs(found: Improvement) -> str:
     if found.between == "runs":
-        return "of a run of each"
-    return "in the same episode" if found.paired else "in an episode of each"
+        return "one run of each drawn at random"
+    return "in the same episode" if found.paired else "one episode of each drawn at random"
 
 
 def _within(bounds: Any) -> str:

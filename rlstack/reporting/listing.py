@@ -9,7 +9,7 @@ from typing import Any
 
 from rlstack.runs.run_directory import is_taken
 
-from .blocks import duration, number, shorter
+from .blocks import number, shorter
 from .differences import compared_by
 from .runs import StoredRun, find
 
@@ -65,6 +65,13 @@ def state_of(run: StoredRun) -> tuple[str, str]:
     return how, "Ctrl-C" if how == "interrupted" else why
 
 
+def _age(seconds: float) -> str:
+    """Seconds in whole units of which there are at least two: ``44 s``, ``12 min``, ``3 h``, ``5 days``."""
+    sizes = {"days": 86400, "h": 3600, "min": 60}
+    unit, size = next(((unit, size) for unit, size in sizes.items() if seconds >= 2 * size), ("s", 1))
+    return f"{seconds / size:.0f} {unit}"
+
+
 def shown(rows: Sequence[Mapping[str, Any]], folder: Path) -> list[dict[str, str]]:
     """The rows of :func:`listed` as words for a table; reasons only where there are any."""
     metrics = {row["metric"] for row in rows} - {None}
@@ -79,7 +86,7 @@ def shown(rows: Sequence[Mapping[str, Any]], folder: Path) -> list[dict[str, str
             "frames": f"{number(row['frames'])}{total}",
             "state": row["state"],
             head: score if row["metric"] in (head, None) else f"{row['metric']} {score}",
-            "age": duration(row["age"]),
+            "age": _age(row["age"]),
         }
         found.append({**cells, "why": shorter(row["why"], _WHY)} if any(row["why"] for row in rows) else cells)
     return [{name: cell.replace("–", "-") for name, cell in row.items()} for row in found]

@@ -76,6 +76,14 @@ def test_a_number_each_has_no_interval(tmp_path: Path) -> None:
     assert found.difference == pytest.approx(0.3) and found.difference_interval is None and found.probability == 1
 
 
+def test_runs_of_different_worlds_are_told(tmp_path: Path) -> None:
+    one = make_run(tmp_path / "a", config())
+    other = make_run(tmp_path / "b", config(env={"name": "another"}))
+    told = "\n".join(in_words(compare([one], [other], "eval/success")))
+    assert "note: the runs are of different worlds" in told and "env.name: toy -> another" in told
+    assert "minimum" not in told  # of a single run each
+
+
 def test_the_command(rlstack_command: Callable[..., Ended], tmp_path: Path) -> None:
     judged(tmp_path / "runs/a", [1.0, 2.0]), judged(tmp_path / "runs/b", [2.0, 4.0], 1, 0.2)
     done = rlstack_command("compare", "runs/a", "runs/b", "score=eval/return")
