@@ -29,6 +29,14 @@ class DataTable:
     fold: str | None = None
     named: bool = False
 
+    @classmethod
+    def of_runs(
+        cls, head: Sequence[Any], rows: Sequence[Sequence[Any]], several: bool, text: int = 1, **more: Any
+    ) -> DataTable:
+        """A table whose first column names the run; without this column where there are not several runs."""
+        cut = 0 if several else 1
+        return cls(head[cut:], [row[cut:] for row in rows], text - cut, named=True, **more)
+
     @property
     def shown(self) -> Iterator[Sequence[Any]]:
         """The rows as they are drawn."""
@@ -42,7 +50,12 @@ class DataTable:
 
 @dataclass(frozen=True)
 class Panels:
-    """Charts side by side, with one legend: ``(label, class of the colour)``; those in ``more`` are folded."""
+    """Charts side by side, with one legend: ``(label, class of the colour)``.
+
+    Attributes:
+        more: further charts, which are folded.
+        fold: the line that shows these when it is opened; empty: how many they are.
+    """
 
     kind: ClassVar[str] = "panels"
     items: Sequence[tuple[str, Markup]]
@@ -50,6 +63,7 @@ class Panels:
     legend: Sequence[tuple[str, str]] = ()
     caption: str = ""
     big: bool = False
+    fold: str = ""
 
 
 @dataclass(frozen=True)

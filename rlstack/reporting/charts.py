@@ -121,12 +121,12 @@ class ChartArea:
         points = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(self.across(x), self.down(y)))
         return f"M{points}Z" if closed else f"M{points}"
 
-    def axes(self, names: Mapping[float, str] | None, called: tuple[str, str]) -> str:
-        """Grid lines and their numbers, or names, and what the axes are ``called``."""
+    def axes(self, names: Mapping[float, str], called: tuple[str, str]) -> str:
+        """Grid lines and their ``names``, the numbers below, and what the axes are ``called``."""
         right, parts = WIDTH - _RIGHT, list[str]()
         parts.append(f'<text class="unit" x="0" y="10">{escape(called[1])}</text>')
         parts.append(f'<text class="unit end" x="{right:g}" y="{HEIGHT - 5:g}">{escape(called[0])}</text>')
-        for value, name in (names or labelled(ticks(self.y, 5))).items():
+        for value, name in names.items():
             y = float(self.down(value))
             parts.append(f'<path class="rule" d="M{self.left:g},{y:.1f}H{right:g}"/>')
             parts.append(f'<text class="end" x="{self.left - 6:g}" y="{y + 3.5:.1f}">{escape(name)}</text>')
@@ -175,9 +175,10 @@ def chart(
     faint = [curve for line in lines for curve in line.faint]
     across = np.concatenate([line.x for line in lines] + [curve.frames for curve in faint])
     shown = [part for line in lines for part in (line.y, line.low, line.high) if part is not None]
-    widest = max((len(name) for name in names.values()), default=0) if names else 0
     y = limits or _range(shown + [curve.values for curve in faint])
-    area = ChartArea((0.0, float(across.max())), y, max(_LEFT, min(130.0, 14 + 6.2 * widest)))
+    names = names or labelled(ticks(_widened(y), 5))
+    widest = max(map(len, names.values()), default=0)
+    area = ChartArea((0.0, float(across.max())), y, max(_LEFT, min(130.0, 12 + 6.2 * widest)))
     inside = (area.left, WIDTH - _RIGHT, HEIGHT - _BOTTOM, _TOP, *area.x, *area.y)  # for the script
     return Markup(
         f'<svg class="chart" viewBox="0 0 {WIDTH:g} {HEIGHT:g}" role="img" aria-label="{escape(title)}" '
@@ -190,10 +191,20 @@ def chart(
 _QUANTITIES = {
     **dict.fromkeys(("success", "collision", "win_rate"), "share of episodes"),
     **dict.fromkeys(("return", "discounted_return"), "return per episode, sum of rewards"),
+    **dict.fromkeys(("near_miss", "lost", "draw"), "share of episodes"),
     **{"length": "env steps per episode", "time": "s per episode", "energy": "J per episode"},
-    **{"episodes": "episodes so far", "updates": "gradient steps so far", "stage": "stage"},
-    **{"frames_per_second": "frames/s", "cpu_percent": "% of a core", "gpu_percent": "% of the GPU"},
+    **{"path": "m per episode", "closest": "m, the least of an episode"},
+    **dict.fromkeys(("rule_time", "violation_time"), "s per episode"),
+    **{"episodes": "episodes since the last row", "updates": "gradient steps so far", "stage": "stage"},
+    **{"level": "mean level of the episodes", "frames_per_second": "frames/s"},
+    **{"cpu_percent": "% of a core", "gpu_percent": "% of the GPU"},
+    **{"lr": "learning rate", "lr_actor": "learning rate", "lr_critic": "learning rate"},
+    **{"epsilon": "probability of a random action", "clip": "bound of the probability ratio's distance from 1"},
+    **{"entropy": "entropy, nats", "target_entropy": "entropy, nats", "kl": "KL divergence, nats"},
+    **{"clipped": "share of samples", "saturation": "share of actions"},
+    **dict.fromkeys(("predicted", "target"), "mean value, discounted return"),
 }
+"""The names of axes by the last part of a metric's name."""
 
 
 def quantity(metric: str) -> str:
@@ -202,11 +213,19 @@ def quantity(metric: str) -> str:
     name = name.partition("_level")[0]
     if name.startswith("reward_"):
         return "sum of this term per episode"
+    if group == "grad":
+        return "norm of the gradient"
+    if metric == "time/frames_per_second":
+        return "frames/s, mean since the start"
+    if metric == "system/frames_per_second":
+        return "frames/s since the last row"
     if name.endswith(("_seconds", "seconds")):
         return "s"
     if name.endswith(("_mb", "_gb")):
         return name[-2:].upper()
-    return _QUANTITIES.get(name, f"{name.replace('_', ' ')} (loss)" if group == "loss" else name.replace("_", " "))
+    words = name.replace("_", " ")
+    usual = {"loss": f"{words} loss", "train": f"{words} per episode", "eval": f"{words} per episode"}.get(group, words)
+    return usual if group == "loss" else _QUANTITIES.get(name, usual)
 
 
 def _stepped(line: Line) -> Line:
@@ -238,7 +257,7 @@ def labelled(values: Sequence[float]) -> dict[float, str]:
 def _brief(value: float, figures: int = 4) -> str:
     """A number in a few letters: 0.25, 1.5k, 20M."""
     if abs(value) >= 1000:
-        return EngFormatter(sep="")(float(f"{value:.{figures}g}"))
+        return EngFormatter(sep="")(float(f"{value:.{figures}g}")).replace("\N{MINUS SIGN}", "-")
     return f"{value:.{figures}g}"
 
 
@@ -303,13 +322,14 @@ class ParallelAxis:
             chosen = ticks((self._low, self._high), 6)
         return [(self.place(value), _brief(value)) for value in chosen]
 
-    def drawn(self, x: float) -> str:
-        """The axis at so many pixels from the left."""
+    def drawn(self, x: float, last: bool = False) -> str:
+        """The axis at so many pixels from the left; beside the last one, its marks are on the right, free of lines."""
         name = self.name if len(self.name) <= 22 else f"…{self.name[-21:]}"
         parts = [f'<path class="axis" d="M{x:g},{_FIRST:g}V{_LAST:g}"/>']
         parts.append(f'<text class="middle name" x="{x:g}" y="{_FIRST - 22:g}">{escape(name)}</text>')
+        side = f'class="mark" x="{x + 6:g}"' if last else f'class="end mark" x="{x - 6:g}"'
         for place, text in self.marks():
-            parts.append(f'<text class="end mark" x="{x - 6:g}" y="{_from_top(place) + 3.5:.1f}">{escape(text)}</text>')
+            parts.append(f'<text {side} y="{_from_top(place) + 3.5:.1f}">{escape(text)}</text>')
         return "".join(parts)
 
 
@@ -340,7 +360,7 @@ def parallel(keys: Sequence[str], rows: Sequence[Sequence[Any]], score: str, sco
             f'<path class="sweep" style="--share:{share:.0%}" d="{path}">'
             f"<title>{escape(told)}: {escape(score)} {result:.4g}</title></path>"
         )
-    drawn = "".join(axis.drawn(_MARGIN + _APART * index) for index, axis in enumerate(axes))
+    drawn = "".join(axis.drawn(_MARGIN + _APART * index, index == len(keys)) for index, axis in enumerate(axes))
     return Markup(
         f'<svg class="chart parallel" viewBox="0 0 {width:g} {_TALL:g}" style="min-width:{0.62 * width:.0f}px;'
         f'max-width:{1.15 * width:.0f}px" role="img" aria-label="parallel coordinates">{"".join(lines)}{drawn}</svg>'

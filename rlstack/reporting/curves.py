@@ -36,14 +36,14 @@ def panels(comparison: GroupComparison, metrics: Iterable[str], **options: Any) 
     return drawn
 
 
-def other_rewards(comparison: GroupComparison) -> str:
-    """A line on why returns of training and of evaluations cannot be compared, where both were logged."""
-    if not all(any(f"{group}/return" in run.curves for run in comparison.runs) for group in ("train", "eval")):
+def other_rewards(comparison: GroupComparison, shown: Iterable[str]) -> str:
+    """A line on why returns of training and of evaluations may differ, beside the former if both were logged."""
+    if "train/return" not in shown or not any("eval/return" in run.curves for run in comparison.runs):
         return ""
     return (
-        "train/return and eval/return sum different rewards, so their sizes and even their signs may differ: training "
-        "sums the rewards that the agent learns from, shaped by the world's options, while it explores; an evaluation "
-        "sums the world's own rewards without exploration, discounted if the world says so."
+        "train/return and eval/return may differ in size and even in sign: training sums the rewards that the agent "
+        "learns from, shaped by the world's options, while it explores; an evaluation sums the world's own rewards "
+        "without exploration, discounted if the world says so."
     )
 
 
@@ -78,7 +78,7 @@ def sections(comparison: GroupComparison) -> list[Section]:
     found = []
     for title, wanted in chosen.items():
         drawn = panels(comparison, wanted)
-        told = other_rewards(comparison) if wanted is trained else ""
+        told = other_rewards(comparison, wanted)
         blocks: list[Block] = [Panels(drawn[:_SHOWN], drawn[_SHOWN:], comparison.legend, told)] if drawn else []
         if wanted is evaluated and levels:
             blocks.append(_by_level(comparison, levels))
@@ -95,7 +95,7 @@ def _place(metric: str) -> int:
 def _by_level(comparison: GroupComparison, levels: Sequence[str]) -> Panels:
     """Success at every level: of one group in one chart."""
     if len(comparison.groups) > 1:
-        return Panels([], panels(comparison, levels))
+        return Panels([], panels(comparison, levels), fold="Success by level")
     names = [f"level {level.rpartition('_level')[2]}" for level in levels]
     lines = [line_of(comparison.runs, *entry, index % 8) for index, entry in enumerate(zip(levels, names))]
     drawn = [Line(line.label, line.colour, line.x, line.y) for line in lines if line is not None]
@@ -114,11 +114,11 @@ def _curriculum(comparison: GroupComparison, metrics: Sequence[str]) -> list[Sec
     blocks: list[Block] = [Panels(drawn[:_SHOWN], drawn[_SHOWN:], comparison.legend)]
     runs = [run for run in comparison.runs if _STAGE in run.curves]
     if runs and len(runs) <= 12:
-        rows = []
-        for stage in range(int(max(run.curves[_STAGE].values.max() for run in runs)) + 1):
-            rows.append([names.get(stage, str(stage)), *(_entered(run, stage) for run in runs)])
-        head = ["stage", *(run.name for run in runs)]
-        blocks.append(DataTable(head, rows, caption="Frames after which a run was first seen in a stage."))
+        reached = range(int(max(run.curves[_STAGE].values.max() for run in runs)) + 1)
+        rows = [[run.name, *(_entered(run, stage) for stage in reached)] for run in runs]
+        head = ["run", *(names.get(stage, str(stage)) for stage in reached)]
+        caption = "Frames after which a run was first seen in a stage."
+        blocks.append(DataTable.of_runs(head, rows, len(comparison.runs) > 1, caption=caption))
     return [Section("Curriculum", blocks)]
 
 

@@ -19,6 +19,7 @@ from . import curves, provenance
 from .blocks import Block, Films, Medium, Paragraphs, Section, breakable, duration, interval, number, shorter
 from .differences import GroupComparison, RunGroup, grouped
 from .leagues import leagues
+from .listing import state_of
 from .results import results
 from .runs import CPU_SECONDS, SECONDS, StoredRun, find
 
@@ -73,7 +74,7 @@ def report(folder: Path, score: str | None = None, films_mb: float = 20.0) -> Re
         raise ConfigError(f"score: no run has logged {score!r}, {did_you_mean(score, names)}logged: {', '.join(names)}")
     groups = grouped(runs)
     found = GroupComparison.of(groups, score)
-    notes = [(run.name, note) for run in runs for note in run.notes]
+    notes = [(run.name, note) for run in runs for note in (*run.notes, *_failure(run))]
     sections: list[Section] = []
     if runs:
         shown, missing = films(_best_and_worst(groups, found.metric), films_mb)
@@ -86,6 +87,12 @@ def report(folder: Path, score: str | None = None, films_mb: float = 20.0) -> Re
         sections += [provenance.configuration(groups), provenance.environment(runs)]
     sections = [entry for entry in sections if entry.blocks]
     return ReportPage(folder.resolve().name, _subtitle(groups), _tiles(found), sections, notes)
+
+
+def _failure(run: StoredRun) -> list[str]:
+    """A line on the error that ended a run."""
+    state, why = state_of(run)
+    return [f"failed: {why}" if why else "failed"] if state == "failed" else []
 
 
 def _subtitle(groups: Sequence[RunGroup]) -> str:
@@ -110,7 +117,7 @@ def _tiles(found: GroupComparison) -> list[Tile]:
         spread = f"{interval(score.interval)} (95\N{NO-BREAK SPACE}%)" if score.interval else score.kind
         tiles.append(Tile(f"{'Best ' if several else ''}{found.metric}", number(score.mean), spread))
     if several:
-        tiles.append(Tile("Best group", shorter(best.label, 28), best.seeds))
+        tiles.append(Tile("Best group", shorter(best.label, 60), best.seeds))
     complete = sum(run.complete for run in runs)
     if len(runs) > 1:
         tiles.append(Tile("Runs", str(len(runs)), f"{complete} complete" if complete < len(runs) else "all complete"))

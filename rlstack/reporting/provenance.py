@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from rlstack.config import ConfigError
 
-from .blocks import Block, Code, DataTable, Panels, Paragraphs, Section, duration, number, shorter
+from .blocks import Block, Code, DataTable, Panels, Paragraphs, Section, breakable, duration, number, shorter
 from .curves import panels
 from .differences import OF_NO_MATTER, GroupComparison, RunGroup, from_default, varied, written
 from .runs import CPU_SECONDS, SECONDS, StoredRun
@@ -20,6 +20,8 @@ from .runs import CPU_SECONDS, SECONDS, StoredRun
 _MOST = 12
 """Groups whose configuration is shown."""
 _LONG = 80
+_DIGITS = 12
+"""Those of a commit that are shown."""
 _WORDS = {
     **{"system": "system", "processor": "processor", "instruction_set": "instructions"},
     **{"cores": "cores", "gpu": "GPU", "commit": "commit"},
@@ -38,7 +40,8 @@ def time(comparison: GroupComparison) -> Section:
     rows = [[run.name, *_row_of(run)] for run in runs if run.curves]
     if rows:
         head = ["run", "frames", "wall clock", "CPU time", "CPUs busy", "frames/s", "evaluating"]
-        blocks.append(DataTable(head, rows, fold=None if len(rows) <= _MOST else "Every run", named=True))
+        fold = None if len(rows) <= _MOST else "Every run"
+        blocks.append(DataTable.of_runs(head, rows, len(runs) > 1, fold=fold))
     metrics = dict.fromkeys(
         name
         for run in runs
@@ -97,6 +100,7 @@ def _bars(parts: Mapping[str, Mapping[str, float]], names: Sequence[str]) -> Mar
     longest = max(sum(part.values()) for part in parts.values()) or 1.0
     rows = []
     for run, part in parts.items():
+        whole = duration(sum(part.values()))
         pieces = [
             Markup('<i class="c{}" style="width:{:.3f}%" title="{}: {}"></i>').format(
                 names.index(name) % 8, 100 * seconds / longest, name, duration(seconds)
@@ -105,7 +109,7 @@ def _bars(parts: Mapping[str, Mapping[str, float]], names: Sequence[str]) -> Mar
         ]
         rows.append(
             Markup('<div class="bar"><span>{}</span><div>{}</div><b>{}</b></div>').format(
-                shorter(run, 40), Markup("").join(pieces), duration(sum(part.values()))
+                breakable(shorter(run, 40)) if len(parts) > 1 else "", Markup("").join(pieces), whole
             )
         )
     return Markup('<div class="bars">{}</div>').format(Markup("").join(rows))
@@ -171,7 +175,8 @@ def environment(runs: Sequence[StoredRun]) -> Section:
         head = [""]
         for _, names in columns:
             some = ", ".join(names) if len(names) <= 3 else f"{len(names)} runs"
-            head.append(f"all {len(runs)} runs" if len(names) == len(runs) > 1 else some)
+            whole = "this run" if len(runs) == 1 else f"all {len(runs)} runs"
+            head.append(whole if len(names) == len(runs) else some)
         body = [[key, *(rows.get(key, "–") for rows, _ in columns)] for key in keys]
         blocks.append(DataTable(head, body, text=len(head)))
     if silent := [run.name for run in runs if not run.environment]:
@@ -192,6 +197,8 @@ def _environments(run: StoredRun) -> Iterator[dict[str, str]]:
     for entry in run.environment:
         versions = entry.get("versions")
         rows = {label: entry.get(key) for key, label in _WORDS.items()}
+        digits, mark, changes = str(rows["commit"]).partition("+") if rows["commit"] else ("", "", "")
+        rows["commit"] = f"{digits[:_DIGITS]}{f' {mark} {changes}' if mark else ''}" or None
         yield {
             **{key: str(value) for key, value in rows.items() if value is not None},
             **{str(key): str(value) for key, value in (versions if isinstance(versions, dict) else {}).items()},

@@ -23,7 +23,7 @@ def results(comparison: GroupComparison) -> Section:
     """Curves of the scores, and tables."""
     blocks: list[Block] = []
     if drawn := panels(comparison, comparison.first):
-        caption = " ".join(filter(None, (_told(comparison), other_rewards(comparison))))
+        caption = " ".join(filter(None, (_told(comparison), other_rewards(comparison, comparison.first))))
         blocks.append(Panels(drawn, legend=comparison.legend, caption=caption, big=True))
     if comparison.metric is not None:
         blocks += _compared(comparison)
@@ -45,20 +45,12 @@ def _compared(comparison: GroupComparison) -> Iterator[Block]:
     if len(comparison.runs) == 1:
         return
     keys = list(groups[0].values)
-    head = [
-        *(keys or ["runs"]),
-        "seeds",
-        "mean",
-        "IQM",
-        "95 % interval",
-        "minimum",
-        "maximum",
-        "frames",
-        "CPU time a run",
-    ]
-    rows = [_row(comparison, group, keys) for group in groups]
+    several = any(len(group.runs) > 1 for group in groups)
+    spread = ["mean", "IQM", "95 % interval", "minimum", "maximum"] if several else [metric, "95 % interval"]
+    head = [*(keys or ["runs"]), "seeds", *spread, "frames", "CPU time a run" if several else "CPU time"]
+    rows = [_row(comparison, group, keys, several) for group in groups]
     kinds = sorted({score.kind for score in comparison.scores.values() if score is not None})
-    caption = f"{metric} at the end of each run, best mean first. Intervals: {'; '.join(kinds)}."
+    caption = f"{metric} at the end of each run, best {'mean ' * several}first. Intervals: {'; '.join(kinds)}."
     yield DataTable(head, rows, text=max(len(keys), 1), caption=caption)
     if len(keys) == 2 and len(groups) > 3:
         yield _crossed(comparison, keys)
@@ -69,7 +61,7 @@ def _compared(comparison: GroupComparison) -> Iterator[Block]:
         yield Drawing(drawing, f"A line for every group of runs, coloured by {metric}: the darker, the higher.")
 
 
-def _row(comparison: GroupComparison, group: RunGroup, keys: Sequence[str]) -> list[Any]:
+def _row(comparison: GroupComparison, group: RunGroup, keys: Sequence[str], several: bool) -> list[Any]:
     score = comparison.scores[group.label]
     cells = [written(group.values[key]) for key in keys] or [group.label]
     colour = comparison.colours[group.label]
@@ -78,10 +70,11 @@ def _row(comparison: GroupComparison, group: RunGroup, keys: Sequence[str]) -> l
     seconds = [value for run in group.runs if (value := run.last(CPU_SECONDS)) is not None]
     frames = [run.frames for run in group.runs]
     reached = number(frames[0]) if len(set(map(number, frames))) == 1 else interval((min(frames), max(frames)))
-    told = ["–"] * 5
+    told = ["–"] * (5 if several else 2)
     if score is not None:
         ends = (number(min(score.values)), number(max(score.values)))
         told = [number(score.mean), number(score.iqm), interval(score.interval), *ends]
+        told = told if several else [told[0], told[2]]
     return [*cells, len(group.runs), *told, reached, duration(sum(seconds) / len(seconds)) if seconds else "–"]
 
 
@@ -115,9 +108,9 @@ def _judged(comparison: GroupComparison) -> Iterator[Block]:
     games = [(run, entry) for run, entry in later if "opponents" in entry.content]
     played = [(run, entry) for run, entry in later if "opponents" not in entry.content]
     if played:
-        yield _later(played)
+        yield _later(played, len(runs) > 1)
     if games:
-        yield _games(games)
+        yield _games(games, len(runs) > 1)
 
 
 def _levels(evaluation: StoredEvaluation) -> Iterator[DataTable]:
@@ -130,7 +123,8 @@ def _levels(evaluation: StoredEvaluation) -> Iterator[DataTable]:
         [name, number(_figure(level.get("episodes"))), *(_cell(level, key) for key in names)]
         for name, level in zip(called, levels)
     ]
-    caption = f"The last evaluation while training, after {evaluation.frames:,} frames; success with its 95 % interval."
+    interval_of_success = "; success with its 95 % interval" if "success" in names else ""
+    caption = f"The last evaluation while training, after {evaluation.frames:,} frames{interval_of_success}."
     yield DataTable(["level", "episodes", *names], rows, caption=caption)
     if (spread := _spread(evaluation)) is not None:
         yield spread
@@ -166,10 +160,10 @@ def _all_runs(runs: Sequence[StoredRun]) -> DataTable:
         rows.append([run.name, str(run.seed), frames, *(_cell(values, name) for name in names)])
     fold = None if len(runs) < 13 else "Every run"
     caption = "The last evaluation of every run."
-    return DataTable(["run", "seed", "frames", *names], rows, caption=caption, fold=fold, named=True)
+    return DataTable.of_runs(["run", "seed", "frames", *names], rows, len(runs) > 1, caption=caption, fold=fold)
 
 
-def _later(entries: Sequence[tuple[StoredRun, StoredEvaluation]]) -> DataTable:
+def _later(entries: Sequence[tuple[StoredRun, StoredEvaluation]], several: bool) -> DataTable:
     rows, levels = [], [level for _, entry in entries for level in entry.content["levels"]]
     names = [name for name in _statistics(levels) if name in FIRST]
     for run, entry in entries:
@@ -177,10 +171,10 @@ def _later(entries: Sequence[tuple[StoredRun, StoredEvaluation]]) -> DataTable:
             cells = [run.name, entry.name, str(level.get("level", "")), number(_figure(level.get("episodes")))]
             rows.append(cells + [_cell(level, name) for name in names])
     caption = "Evaluations made by rlstack.evaluate."
-    return DataTable(["run", "evaluation", "level", "episodes", *names], rows, text=3, caption=caption, named=True)
+    return DataTable.of_runs(["run", "evaluation", "level", "episodes", *names], rows, several, 3, caption=caption)
 
 
-def _games(entries: Sequence[tuple[StoredRun, StoredEvaluation]]) -> DataTable:
+def _games(entries: Sequence[tuple[StoredRun, StoredEvaluation]], several: bool) -> DataTable:
     rows = []
     for run, entry in entries:
         for row in entry.content["opponents"]:
@@ -189,7 +183,7 @@ def _games(entries: Sequence[tuple[StoredRun, StoredEvaluation]]) -> DataTable:
             told = [win_rate(rates), number(_figure(row.get("elo_after")))]
             rows.append([run.name, entry.name, str(row.get("opponent", "")), *counts, *told])
     head = ["run", "evaluation", "opponent", "games", "won", "drawn", "lost", "of decided, 95 %", "rating"]
-    return DataTable(head, rows, text=3, caption="Games against opponents.", named=True)
+    return DataTable.of_runs(head, rows, several, 3, caption="Games against opponents.")
 
 
 def win_rate(rates: Sequence[float | None]) -> str:

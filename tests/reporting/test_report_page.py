@@ -70,24 +70,27 @@ def test_long_names_leave_room_for_numbers(tmp_path: Path) -> None:
     content["levels"] = [{**content["levels"][0], "level": level} for level in ("easy", "hard")]
     path.write_text(json.dumps(content))
     html = render(report(run))
-    assert "<h1>ppo_<wbr>toy_<wbr>seed0_<wbr>20260102-<wbr>030405</h1>" in html
-    assert html.count('<td class="name">ppo_<wbr>toy') == 3  # of two tables of evaluations and of its time
+    assert "<h1>ppo_<wbr>toy_<wbr>seed0_<wbr>20260102-<wbr>030405</h1>" in html and 'class="name">ppo' not in html
     assert "final easy 1 0.500" in words(report(run)) and "hard 1 0.500" in words(report(run))
     assert words(report(run)).count(" final ") == 1
+    make_run(tmp_path / "other", config(1))
+    html = render(report(tmp_path))
+    assert html.count('<td class="name">ppo_<wbr>toy') == 3  # of two tables of evaluations and of its time
 
 
 def test_returns_of_other_rewards_are_told_apart(tmp_path: Path) -> None:
-    text = words(report(make_run(tmp_path / "run", config())))
-    assert "train/return and eval/return sum different rewards" in text
-    header = "frames,train/return,loss/actor"
-    assert "different rewards" not in words(report(make_run(tmp_path / "new", config(), ("1,2,3", "2,3,4"), header)))
+    header, rows = "frames,train/return,eval/return", ("1,2,3", "2,3,4")
+    shown = "train/return and eval/return may differ in size and even in sign"
+    assert words(report(make_run(tmp_path / "run", config(), rows, header))).count(shown) == 1
+    assert shown not in words(report(make_run(tmp_path / "new", config(), rows, "frames,train/return,loss/actor")))
 
 
 def test_every_axis_has_a_name(tmp_path: Path) -> None:
     html = render(report(make_run(tmp_path / "run", config())))
     charts = html.count('<svg class="chart"')
     assert charts == 3 and html.count(">frames</text>") == charts and html.count('<text class="unit" x="0"') == charts
-    assert "share of episodes" in html and quantity("time/frames_per_second") == "frames/s"
+    assert "share of episodes" in html and quantity("eval/path") == "m per episode"
+    assert quantity("train/kills_blue") == "kills blue per episode" and quantity("loss/critic") == "critic loss"
 
 
 def test_schedules_are_curves_of_their_own(tmp_path: Path) -> None:
@@ -149,6 +152,12 @@ def test_what_is_missing_is_told_first(tmp_path: Path) -> None:
     assert "What is missing" in words(page)
 
 
+def test_the_error_that_ended_a_run_is_told(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", config(total_frames=400))
+    (run / "environment.json").write_text(json.dumps([{"ended": {"how": "failed", "why": "ValueError of a hook"}}]))
+    assert ("run", "failed: ValueError of a hook") in report(run).notes
+
+
 def test_films_are_inside_as_far_as_there_is_room(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", config())
     folder = make_evaluation(run / "evaluations/final/evaluation.json", [1.0]).parent
@@ -185,7 +194,7 @@ def test_curriculum_stages_are_named_and_dated(tmp_path: Path) -> None:
     settings = config(curriculum={"stages": [{"name": "easy"}, {"name": "hard"}]})
     header = "frames,train/return,curriculum/stage"
     make_run(tmp_path / "run", settings, ("50,1,0", "100,1,1", "200,2,1"), header)
-    assert "easy start hard 100" in words(report(tmp_path / "run"))
+    assert "easy hard start 100" in words(report(tmp_path / "run"))
 
 
 def test_what_cannot_be_reported_is_one_error(tmp_path: Path) -> None:
@@ -210,4 +219,4 @@ def test_axes_of_parameters_are_linear_logarithmic_or_of_names() -> None:
     assert ParallelAxis("kind", ["a", None]).place(None) == 0.75
     assert ParallelAxis("flag", [True, False]).scale == "names"
     assert len(ParallelAxis("lr", [10 ** (-k / 3) for k in range(20)]).marks()) == 7
-    assert (0.0, "\u22121.5k") in ParallelAxis("eval/return", [-1500.0 + 200 * k for k in range(8)]).marks()
+    assert (0.0, "-1.5k") in ParallelAxis("eval/return", [-1500.0 + 200 * k for k in range(8)]).marks()
