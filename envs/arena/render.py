@@ -86,9 +86,10 @@ class ArenaAnimation(Animation):
 
 
 def overview(recording: ArenaRecording) -> Picture:
-    """The last frame with the way of the ship, which brightens with time."""
-    renderer = ArenaRenderer(recording.rules, _TILE)
-    tile = renderer.draw(recording.frames[-1], title=recording.title)
+    """The last frame with the way of the ship, which brightens with time, and the outcome in the corner."""
+    renderer, last = ArenaRenderer(recording.rules, _TILE), recording.frames[-1]
+    outcome = f": {_outcome(last, recording.rules)[0].lower()}" if last.over(recording.rules) else ""
+    tile = renderer.draw(last, title=f"{recording.title}{outcome}", banner=False)
     renderer.draw_way(tile, [frame.position for frame in recording.frames])
     return tile
 
@@ -117,12 +118,13 @@ class ArenaRenderer:
         """Takes in a snapshot without drawing it."""
         self._effects.watch(now)
 
-    def draw(self, now: ArenaSnapshot, pause: int = 0, title: str = "") -> Picture:
+    def draw(self, now: ArenaSnapshot, pause: int = 0, title: str = "", banner: bool = True) -> Picture:
         """The picture of a snapshot, uint8 ``[H, W, 3]``.
 
         Args:
             pause: steps for which the game has stood still after its end, while explosions go on.
             title: shown in a corner.
+            banner: announce the phases and the end across the picture.
         """
         self._effects.watch(now, pause)
         ground = background(self._size, self._scale, self._corner, NIGHTS[min(now.phase, len(NIGHTS) - 1)], self._rules)
@@ -138,6 +140,8 @@ class ArenaRenderer:
         if danger := _share(events, "hurt", clock) or _share(events, "death", clock):
             _draw_alarm(canvas.picture, danger)
         _draw_hud(canvas.picture, now, self._rules, title)
+        if banner:
+            _draw_banner(canvas.picture, now, self._rules)
         return canvas.picture
 
     def draw_way(self, picture: Picture, positions: Sequence[Array]) -> None:
@@ -282,7 +286,7 @@ def _dim(colour: Colour, share: float) -> Colour:
 
 
 def _draw_hud(picture: Picture, now: ArenaSnapshot, rules: ArenaRules, title: str) -> None:
-    """Health, phase, score and time, as large as the picture allows, and how the game ended."""
+    """Health, phase, score and time, as large as the picture allows."""
     height, width = picture.shape[:2]
     block = max(1, round(height / 300))
     margin, row, points = 6 * block, 11 * block, 9 * block
@@ -297,7 +301,13 @@ def _draw_hud(picture: Picture, now: ArenaSnapshot, rules: ArenaRules, title: st
     share = max(0.0, 1 - now.step / rules.max_steps)
     box(picture, 0, height - block, round(width * share), block, _FAINT, 0.8)
     write(picture, f"{now.kills} KILLS", margin, line + row, points, _FAINT)
-    write(picture, title, margin, height - 6 * block, max(7, 5 * block), _FAINT)
+    write(picture, title, margin, height - 7 * block, max(9, 5 * block), _FAINT)
+
+
+def _draw_banner(picture: Picture, now: ArenaSnapshot, rules: ArenaRules) -> None:
+    """The end of the game, or the phase that begins."""
+    height, width = picture.shape[:2]
+    block = max(1, round(height / 300))
     if now.over(rules):
         _draw_end(picture, now, rules, block)
     elif (age := now.step - now.phase_start) < _INTRO_STEPS:
@@ -339,9 +349,14 @@ def _draw_phase(picture: Picture, now: ArenaSnapshot, rules: ArenaRules, middle:
         box(picture, left + 9 * pip * block, top, 6 * block, 4 * block, SPAWNER, 1.0 if pip < standing else 0.2)
 
 
+def _outcome(now: ArenaSnapshot, rules: ArenaRules) -> tuple[str, Colour]:
+    """How a game that is over ended, and the colour of that."""
+    return ("YOU WIN", WIN) if now.won(rules) else ("GAME OVER", LOSS) if now.health <= 0 else ("TIME UP", LATE)
+
+
 def _draw_end(picture: Picture, now: ArenaSnapshot, rules: ArenaRules, block: int) -> None:
     height, width = picture.shape[:2]
-    text, colour = ("YOU WIN", WIN) if now.won(rules) else ("GAME OVER", LOSS) if now.health <= 0 else ("TIME UP", LATE)
+    text, colour = _outcome(now, rules)
     top = round(0.36 * height)
     box(picture, 0, top - 12 * block, width, 60 * block, (0, 0, 0), 0.6)
     for edge in (top - 12 * block, top + 48 * block):

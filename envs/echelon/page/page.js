@@ -110,7 +110,7 @@ function show() {
   el("holder").textContent = said[held];
   el("holder").style.color = held === "nobody" ? "" : COLOURS[held];
   state.objective.score.forEach((score, side) => {
-    el("score" + side).textContent = score.toFixed(1) + " / " + state.objective.to_win;
+    el("score" + side).textContent = score.toFixed(1) + " / " + state.objective.to_win + " s";
     el("bar" + side).style.width = Math.min(100 * score / state.objective.to_win, 100) + "%";
   });
   el("scrub").value = tick;
@@ -149,8 +149,8 @@ function choose(id) {
   head.append(title, badges);
   const hint = make("p", "hint");
   box.append(head, hint);
-  charts = [["health", "hp", "#6ee678", mech.hpMax], ["heat", "heat", "#ffa83a", mech.heatCap * 1.25],
-    ["stability", "stability", "#96aaff", 100]].map(([label, name, colour, most]) => {
+  charts = [["health, hp", "hp", "#6ee678", mech.hpMax], ["heat of " + mech.heatCap, "heat", "#ffa83a", mech.heatCap * 1.25],
+    ["stability, %", "stability", "#96aaff", 100]].map(([label, name, colour, most]) => {
     const line = chartLine(box, label);
     return { ...line, name, colour, most, values: series(replay, id, name), limit: name === "heat" ? mech.heatCap : null };
   });
