@@ -30,7 +30,9 @@ def main() -> None:
 
 
 def _answer(command: str, arguments: Sequence[str]) -> str:
-    if command in _HELP or (command in LISTS and _HELP & set(arguments)):
+    if (told := {**LISTS, **_FURTHER}.get(command)) and _HELP & set(arguments):
+        return f"rlstack {command}: {told}"
+    if command in _HELP:
         rows = [*COMMANDS.items(), *LISTS.items(), *_FURTHER.items()]
         lines = ["rlstack <command> [group=name] [key=value] ...", "", *table(rows)]
         return "\n".join([*lines, "", "options, groups and examples of a command: rlstack <command> --help"])

@@ -70,7 +70,7 @@ def command_help(config: str, arguments: Sequence[str] = ()) -> str:
     told = [line for line in command.header if not line.startswith(_EXAMPLES)]
     examples = [line for line in command.header if line.startswith(_EXAMPLES)]
     parts = [
-        _wrapped(f"rlstack {name}: {COMMANDS[config]}" if config in COMMANDS else f"rlstack {name}", *told),
+        _wrapped(f"rlstack {name}: {COMMANDS[config]}" if config in COMMANDS else f"rlstack {name}", *_joined(told)),
         _section("examples", [f"  {line}" for line in examples]),
     ]
     for group, default in command.groups.items():
@@ -82,7 +82,7 @@ def command_help(config: str, arguments: Sequence[str] = ()) -> str:
     parts.append(_section("options", _options(command.options)))
     if command.extends:
         parts.append(f"also accepts every option and group of: rlstack {command.extends} --help")
-    parts.append(_section("further flags", table(_FOOT)))
+    parts.append(_section("further flags", table(_FOOT if command.groups or command.extends else _FOOT[:1])))
     return "\n\n".join(part for part in parts if part)
 
 
@@ -136,7 +136,7 @@ def _options(options: Iterable[Option], prefix: str = "") -> list[str]:
 
 def _described(group: str, name: str, where: Sequence[Path]) -> str:
     told = catalogue.header(catalogue.find(group, name, where))
-    lines = [_wrapped(f"{group}={name}", *told)]
+    lines = [_wrapped(f"{group}={name}", *_joined(told))]
     found = catalogue.group_options(group, name, where)
     for heading in dict.fromkeys(option.section for option in found):
         chosen = [option for option in found if option.section == heading]
@@ -168,6 +168,17 @@ def _titled(group: str, found: Sequence[str], where: Sequence[Path]) -> list[tup
 
 def _section(title: str, lines: Sequence[str]) -> str:
     return "\n".join([f"{title}:", *lines]) if lines else ""
+
+
+def _joined(lines: Sequence[str]) -> list[str]:
+    """Lines of a file without the line ends within its sentences."""
+    found: list[str] = []
+    for line in lines:
+        if found and line[:1].islower() and not found[-1].endswith((".", ":")):
+            found[-1] += f" {line}"
+        else:
+            found.append(line)
+    return found
 
 
 def _wrapped(*lines: str) -> str:

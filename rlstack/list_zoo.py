@@ -50,8 +50,9 @@ def run(cfg: DictConfig) -> list[dict[str, Any]]:
 
 def _row(known: dict[str, Any]) -> dict[str, Any]:
     score = known["score"]
-    shown = {"name": known["name"], "agent": known["agent"], "world": known["world"], "frames": known["frames"]}
+    shown = {"name": known["name"], "agent": known["agent"], "world": known["world"]}
     value = "" if score.get("eval/success") is None else f"{score['eval/success']:.3f}"
+    shown["frames"] = f"{known['frames']:,}"
     return {**shown, "success": value, "return": round(score["eval/return"], 2), "episodes": known["episodes"]}
 
 

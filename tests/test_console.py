@@ -38,12 +38,14 @@ def test_a_command_gets_the_other_arguments(monkeypatch: pytest.MonkeyPatch) -> 
     assert seen == ["rlstack.league", ["rlstack league", "run", "env=rocket"]]
 
 
-@pytest.mark.parametrize("arguments", [[], ["--help"], ["help"], ["agents", "--help"]])
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["help"]])
 def test_the_overview(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     call(monkeypatch, *arguments)
     shown = capsys.readouterr().out
     for name in (*help.COMMANDS, *help.LISTS):
         assert f"\n  {name} " in shown
+    call(monkeypatch, "agents", "--help")
+    assert capsys.readouterr().out.startswith("rlstack agents: lists the agents")
 
 
 @pytest.mark.parametrize(
@@ -103,8 +105,13 @@ def test_help_is_short_and_says_what_matters(name: str, monkeypatch: pytest.Monk
     assert (
         lines[0].startswith(f"rlstack {name.replace('_', ' ')}") and len(lines) < 200
     )  # train lists every agent and world
-    assert "examples:\n  python -m rlstack." in shown and "\noptions:\n" in shown
-    assert max(len(line) for line in lines if not line.lstrip().startswith("python -m")) <= 90
+    assert "examples:\n  rlstack " in shown and "\noptions:\n" in shown
+    assert max(len(line) for line in lines if not line.startswith("  rlstack ")) <= 90
+
+
+def test_a_sentence_of_a_file_is_wrapped_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "101")
+    assert "(Agarwal\net al. 2021), each with a 95 % bootstrap" in help.command_help("compare")
 
 
 def test_help_of_a_command_line(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
