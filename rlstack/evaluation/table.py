@@ -11,29 +11,44 @@ from rich.table import Table
 
 _DECIMALS = {"success": 3, "collision": 3, "return": 2, "time": 2, "length": 1, "energy": 0}
 _INTERVAL = ("success_low", "success_high")
+_FOLDED = 24
+"""Letters of a column of words that a narrow terminal shows in a line."""
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]], stream: TextIO) -> None:
     """Prints rows that share their keys: with rich to a terminal, else as aligned plain ASCII.
 
-    ``success_low`` and ``success_high`` become one column; missing numbers are shown as ``-``.
+    ``success_low`` and ``success_high`` become one column; missing numbers are shown as ``-``. On a narrow terminal the
+    first column and ``why`` are folded.
     """
     header, *lines = [_header(rows[0]), *(_cells(row) for row in rows)]
     widths = [max(map(len, column)) for column in zip(header, *lines)]
     if not stream.isatty():
         for line in (header, *lines):
-            first, *rest = (cell.rjust(width) for cell, width in zip(line, widths))
-            print(first.strip().ljust(widths[0]), *rest, sep="  ", file=stream)
+            cells = (
+                cell.ljust(width) if name in _words(header) else cell.rjust(width)
+                for name, cell, width in zip(header, line, widths)
+            )
+            print("  ".join(cells).rstrip(), file=stream)
         return
     # Without a frame the usual table just fits 80 columns.
     table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), header_style="bold cyan")
-    for name in header:
-        table.add_column(name, no_wrap=True, justify="left" if name == header[0] else "right")
+    least = [min(width, _FOLDED) if name in _words(header) else width for name, width in zip(header, widths)]
+    for name, width in zip(header, least):
+        words = name in _words(header)
+        table.add_column(
+            name, no_wrap=not words, overflow="fold", min_width=width, justify="left" if words else "right"
+        )
     for line in lines:
         table.add_row(*line, style="bold" if line[0] == "all" else "")
     console = Console(file=stream)
-    console.width = max(console.width, sum(widths) + 2 * len(widths))  # rather wrapped than cut off
+    console.width = max(console.width, sum(least) + 2 * len(least))  # rather wrapped than cut off
     console.print(table)
+
+
+def _words(header: Sequence[str]) -> tuple[str, str]:
+    """The columns of words, flush left."""
+    return header[0], "why"
 
 
 def aligned(rows: Sequence[Sequence[str]], indent: int = 0) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import torch
 
 from rlstack.evaluation.results import Evaluation
 from rlstack.evaluation.statistics import wilson_interval
+from rlstack.evaluation.table import print_rows
 from tests.evaluation.scripted import play
 
 
@@ -72,6 +74,16 @@ def test_recordings_are_the_episodes(result: Evaluation) -> None:
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
+
+
+def test_words_are_folded_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "70")
+    monkeypatch.setenv("TERM", "xterm")
+    terminal, row = Terminal(), {"run": "long_" * 12, "score": 1.0, "why": "no such thing " * 4}
+    print_rows([row, row], terminal)
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", terminal.getvalue()).splitlines()
+    assert max(map(len, lines)) <= 70 and len(lines) > 4
+    assert "".join(line.split()[0] for line in lines[2 : 2 + (len(lines) - 2) // 2]) == row["run"]
 
 
 def test_table_as_text(result: Evaluation, monkeypatch: pytest.MonkeyPatch) -> None:
