@@ -21,7 +21,7 @@ from .runs import StoredEvaluation, StoredRun
 
 NAMES = ("agent.name", "env.name", "env.id")
 """The names of agent and world: other options follow from it, and are compared only where it is the same."""
-OF_NO_MATTER = ("seed", "run_dir", "resume", "device", "threads", "logger", "checkpoint", "log_every")
+OF_NO_MATTER = ("seed", "run_dir", "resume", "until", "device", "threads", "logger", "checkpoint", "log_every")
 """Keys that do not make runs another experiment."""
 
 
@@ -255,7 +255,8 @@ class GroupComparison:
         """Labels and classes of colours; none for a single group."""
         coloured = [(label, f"c{colour}") for label, colour in self.colours.items() if colour is not None]
         rest = len(self.groups) - len(coloured)
-        return [] if len(self.groups) < 2 else coloured + ([(f"{rest} others", "grey")] if rest else [])
+        others = [("1 other" if rest == 1 else f"{rest} others", "grey")] if rest else []
+        return [] if len(self.groups) < 2 else coloured + others
 
 
 # -- and the shipped defaults ------------------------------------------------------------------------------------

@@ -109,7 +109,7 @@ def _bars(parts: Mapping[str, Mapping[str, float]], names: Sequence[str]) -> Mar
         ]
         rows.append(
             Markup('<div class="bar"><span>{}</span><div>{}</div><b>{}</b></div>').format(
-                breakable(shorter(run, 40)) if len(parts) > 1 else "", Markup("").join(pieces), whole
+                breakable(run) if len(parts) > 1 else "", Markup("").join(pieces), whole
             )
         )
     return Markup('<div class="bars">{}</div>').format(Markup("").join(rows))

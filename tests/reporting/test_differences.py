@@ -31,7 +31,9 @@ def test_mappings_are_looked_into_and_other_values_compared_whole() -> None:
 
 
 def test_runs_that_differ_in_their_seed_alone_are_one_group() -> None:
-    groups = grouped(runs_of(*(config(seed, lr, logger={"x": seed}) for lr in (0.1, 0.2) for seed in (0, 1))))
+    groups = grouped(
+        runs_of(*(config(seed, lr, logger={"x": seed}, until=seed or None) for lr in (0.1, 0.2) for seed in (0, 1)))
+    )
     assert [(group.label, [run.seed for run in group.runs]) for group in groups] == [
         ("lr=0.1", [0, 1]),
         ("lr=0.2", [0, 1]),
