@@ -282,6 +282,8 @@ def _widened(limits: Limits) -> Limits:
 
 _TALL, _FIRST, _LAST = 300.0, 44.0, 282.0  # px: the picture, and the ends of an axis
 _MARGIN, _APART = 70.0, 150.0
+_CLOSE = 11.0 / (_LAST - _FIRST)
+"""The share of an axis between two marks that can be read."""
 _WIDE = 50.0
 """Positive numbers that span this ratio are shown on a logarithmic axis."""
 
@@ -328,7 +330,11 @@ class ParallelAxis:
         parts = [f'<path class="axis" d="M{x:g},{_FIRST:g}V{_LAST:g}"/>']
         parts.append(f'<text class="middle name" x="{x:g}" y="{_FIRST - 22:g}">{escape(name)}</text>')
         side = f'class="mark" x="{x + 6:g}"' if last else f'class="end mark" x="{x - 6:g}"'
-        for place, text in self.marks():
+        free = -1.0
+        for place, text in sorted(self.marks()):
+            if place < free:
+                continue  # it would be written over the one below
+            free = place + _CLOSE
             parts.append(f'<text {side} y="{_from_top(place) + 3.5:.1f}">{escape(text)}</text>')
         return "".join(parts)
 

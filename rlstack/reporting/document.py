@@ -175,7 +175,8 @@ def _best_and_worst(groups: Sequence[RunGroup], metric: str | None) -> list[tupl
 def _files(run: StoredRun) -> list[Path]:
     """Films and known pictures: the best first, then the worst, then others; of each the newest evaluation's first."""
     found = [path for path in (run.path / "evaluations").rglob("*") if path.suffix.lower() in _KINDS and path.is_file()]
-    wanted = [path for path in found if path.suffix.lower() != ".png" or path.name in _PICTURES]
+    whole = (path for path in found if not path.name.startswith("."))  # an interrupted evaluation leaves parts
+    wanted = [path for path in whole if path.suffix.lower() != ".png" or path.name in _PICTURES]
     return sorted(wanted, key=lambda path: (_rank(path), [-ord(c) for c in path.parent.name], path.name))
 
 

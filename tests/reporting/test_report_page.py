@@ -163,11 +163,12 @@ def test_films_are_inside_as_far_as_there_is_room(tmp_path: Path) -> None:
     folder = make_evaluation(run / "evaluations/final/evaluation.json", [1.0]).parent
     (folder / "best_1.mp4").write_bytes(b"x" * 900)
     (folder / "episode.mp4").write_bytes(b"y" * 300)
+    (folder / ".worst.123.partial.mp4").write_bytes(b"p")
     (folder / "trajectories.png").write_bytes(b"z" * 50)
     (folder / "elo.png").write_bytes(b"z")
     html = render(report(run, films_mb=0.001))
     assert html.count("data:video/mp4;base64,eHh4") == 1 and "Best episode" in html
-    assert html.count("data:image/png") == 1
+    assert html.count("data:image/png") == 1 and "partial" not in html
     assert "evaluations/final/episode.mp4 was left out: 0.0 MB, and films_mb=0.001 is the most" in html
     assert "data:" not in render(report(run, films_mb=0))
 
