@@ -105,7 +105,7 @@ def draw_episode(episode: RewardBreakdown, path: Path, title: str = "") -> None:
             height = 0.45 * values / np.abs(values).max()
             right.fill_between(steps, -row, -row + height, color=colour, lw=0, step="mid")
             right.axhline(-row, color="0.8", lw=0.5, zorder=0)
-        left.set(xlabel="step", ylabel="reward summed up")
+        left.set(xlabel="step", ylabel="sum of rewards", title="each term summed up so far")
         labels = [f"{name}  ±{np.abs(values).max():.3g}" for name, values in ranked]
         right.set_yticks([-row for row in range(len(ranked))], labels)
         right.set(xlabel="step", title="reward of every step, each term to its own scale")
@@ -114,9 +114,9 @@ def draw_episode(episode: RewardBreakdown, path: Path, title: str = "") -> None:
 def draw_curves(frames: Series, terms: Mapping[str, Series], path: Path) -> None:
     """A panel for every term that ever paid."""
     ranked = _ranked(terms)
-    with saved_figure(path, "Terms of the reward over the training", len(ranked), 4, (3.2, 2.2), sharex=True) as panels:
+    with saved_figure(path, "Terms of the reward over the training", len(ranked), 4, (3.2, 2.2)) as panels:
         for axes, (name, values) in zip(panels, ranked):
-            axes.plot(frames / 1e6, values)
+            axes.plot(frames / 1e6, values, marker="." if np.isfinite(values).sum() <= 15 else "")
             axes.axhline(0, color="0.7", lw=0.6, zorder=0)
             axes.set_title(name, fontsize=9)
             axes.set(xlabel="million frames", ylabel="per episode")

@@ -42,6 +42,7 @@ DEFINITIONS = {
 """Meanings of the numbers in a summary; any other statistic of a world is its mean over all episodes."""
 
 _OF_SUCCESSES = ("time", "energy", "path")
+_MOST_COLUMNS, _FEW_COLUMNS = 16, 10  # of a printed table
 Row = dict[str, Any]
 
 
@@ -144,8 +145,17 @@ class Evaluation:
         return row
 
     def print_table(self, stream: TextIO | None = None) -> None:
-        """Prints :meth:`table` to a stream (default: stdout): with rich to a terminal, else as aligned ASCII."""
-        print_rows(self.table(), stream or sys.stdout)
+        """Prints :meth:`table` to a stream (default: stdout): with rich to a terminal, else as aligned ASCII.
+
+        Of many statistics the first are columns; the others follow with a row each.
+        """
+        rows, stream = self.table(), stream or sys.stdout
+        names = list(rows[0])
+        first, rest = (names, []) if len(names) <= _MOST_COLUMNS else (names[:_FEW_COLUMNS], names[_FEW_COLUMNS:])
+        print_rows([{name: row[name] for name in first} for row in rows], stream)
+        if rest:
+            print(file=stream)
+            print_rows([{"statistic": name, **{str(row["level"]): row[name] for row in rows}} for name in rest], stream)
 
     def to_json(self) -> str:
         """Everything but the recordings, readable by :meth:`from_json` and by people."""

@@ -71,6 +71,15 @@ def test_recordings_are_the_episodes(result: Evaluation) -> None:
     assert result.recordings[1].title == "level collides, episode 1"
 
 
+def test_many_statistics_have_rows_of_their_own(result: Evaluation) -> None:
+    for index in range(20):
+        result.episodes[f"part{index}"] = torch.full_like(result.episodes["return"], index)
+    text = io.StringIO()
+    result.print_table(text)
+    head, *_, last = text.getvalue().splitlines()
+    assert "part0" not in head and len(head) < 120 and last.split() == ["part19", *["19.000"] * 4]
+
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
