@@ -17,7 +17,7 @@ from rlstack.config.errors import did_you_mean
 
 from . import curves, provenance
 from .blocks import Block, Films, Medium, Paragraphs, Section, breakable, duration, interval, number, shorter
-from .differences import GroupComparison, RunGroup, grouped
+from .differences import GroupComparison, RunGroup, grouped, lookup
 from .leagues import leagues
 from .listing import state_of
 from .results import results
@@ -113,10 +113,13 @@ def _tiles(found: GroupComparison) -> list[Tile]:
         return []
     tiles = []
     best = found.ranked[0]
-    if (score := found.scores[best.label]) is not None:
+    worlds = {repr([lookup(run.config, key) for key in ("env.name", "env.id")]) for run in runs}
+    if len(worlds) > 1:
+        tiles.append(Tile("Worlds", str(len(worlds)), "their scores do not compare"))
+    elif (score := found.scores[best.label]) is not None:
         spread = f"{interval(score.interval)} (95\N{NO-BREAK SPACE}%)" if score.interval else score.kind
         tiles.append(Tile(f"{'Best ' if several else ''}{found.metric}", number(score.mean), spread))
-    if several:
+    if several and len(worlds) == 1:
         tiles.append(Tile("Best group", shorter(best.label, 60), best.seeds))
     complete = sum(run.complete for run in runs)
     if len(runs) > 1:

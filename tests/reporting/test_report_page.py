@@ -135,6 +135,13 @@ def test_groups_are_compared_by_what_differs(tmp_path: Path) -> None:
     assert "lr=0.01" in render(report(tmp_path, score="eval/return"))
 
 
+def test_no_group_is_the_best_of_several_worlds(tmp_path: Path) -> None:
+    for name in ("cartpole", "marinenav"):
+        make_run(tmp_path / name, config(env={"name": name}))
+    text = words(report(tmp_path))
+    assert "Worlds 2 their scores do not compare" in text and "Best" not in text
+
+
 def test_many_groups_leave_grey_ones_in_the_background(tmp_path: Path) -> None:
     for index in range(10):
         make_run(tmp_path / str(index), config(lr=float(index)), score_rows(index / 10))
