@@ -2,7 +2,7 @@
 
     python -m experiments.recorded.curves
 
-SAC stops after 3,000 frames; the transitions in its replay buffer are the data of every run. The agents have the
+SAC stops after 5,000 frames; the transitions in its replay buffer are the data of every run. The agents have the
 options of their yaml files but for small networks and larger learning rates. Results beside this file:
 ``curves.csv`` (greedy return of each evaluation), ``curves.json`` (returns of the last one with their intervals) and
 ``curves.png``.
@@ -30,7 +30,7 @@ from rlstack.training.environment import machine
 
 HERE = Path(__file__).parent
 AGENTS = {"bc": "behaviour cloning", "td3_bc": "TD3+BC", "iql": "IQL", "cql": "CQL"}
-TEACHER_FRAMES, UPDATES, POINTS = 3_000, 1_000, 10
+TEACHER_FRAMES, UPDATES, POINTS = 5_000, 4_000, 10
 """Frames of SAC, updates of each agent, and evaluations of a run."""
 BATCH, EPISODES = 128, 10
 _ONE, _TWO = ["agent.lr=1e-3"], [f"agent.optimizers.{name}.lr=1e-3" for name in ("critic", "actor")]
