@@ -58,7 +58,7 @@ def _compared(comparison: GroupComparison) -> Iterator[Block]:
     if keys and len(scored) > 1:
         values = [[group.values[key] for key in keys] for group, _ in scored]
         drawing = parallel(keys, values, metric, [score for _, score in scored])
-        yield Drawing(drawing, f"A line for every group of runs, coloured by {metric}: the darker, the higher.")
+        yield Drawing(drawing, f"A line for every group of runs, coloured by {metric}: the stronger, the higher.")
 
 
 def _row(comparison: GroupComparison, group: RunGroup, keys: Sequence[str], several: bool) -> list[Any]:
