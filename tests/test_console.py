@@ -169,8 +169,8 @@ def test_it_works_in_bash(tmp_path: Path) -> None:
         eval "$(rlstack completion)"
         complete -p rlstack
         try() { COMP_LINE=$1 COMP_POINT=${#1}; _rlstack rlstack "$2" ""; printf '<%s>' "${COMPREPLY[@]}"; echo; }
-        try 'rlstack train agent=iq' iq
-        try 'rlstack train agent=iq' agent=iq
+        try 'rlstack train agent=iqn' iqn
+        try 'rlstack train agent=iqn' agent=iqn
         try 'rlstack train --config-dir my_conf agent=spe' spe
         try 'rlstack wat' wat
         COMP_LINE='rlstack train agent=iqn agent.ga and what follows' COMP_POINT=32; _rlstack rlstack agent.ga ""

@@ -22,6 +22,7 @@ WORLDS: dict[str, dict[str, Any]] = {
 _MARINENAV = ["env=marinenav", "env.max_steps=12"]
 _CHOICES = [*_MARINENAV, "env.continuous_actions=false"]
 _ARENA = ["env=arena", "env.max_steps=12"]
+_BOX = ["env=echelon", "env.actions=box"]
 _FLEET: dict[str, Any] = {
     **{"name": "marinenav", "options": {"num_robots": 5, "num_obstacles": 4}, "unit": "robot-steps/s", "each": 5}
 }
@@ -69,7 +70,11 @@ def agents() -> dict[str, list[str]]:
 def _world_of(agent: str) -> list[str]:
     if agent == "ppo_published":  # the recipe of Arena's original learner
         return _ARENA
-    chooses = issubclass(agent_class(load_group("agent", agent)["algorithm"]), Choosing)
+    if agent == "cql":  # TorchRL's loss takes observations of one tensor
+        return _BOX
+    options = load_group("agent", agent)
+    judged = {network["kind"] for network in options.get("networks", {}).values()}
+    chooses = issubclass(agent_class(options["algorithm"]), Choosing) or "action_values" in judged
     return _CHOICES if chooses else _MARINENAV
 
 

@@ -320,7 +320,7 @@ class Agent(ABC):
     @property
     def augments(self) -> bool:
         """It learns from mirror images, too."""
-        return bool(self.config.symmetry == "augment")
+        return getattr(self.config, "symmetry", "none") == "augment"  # agents from elsewhere have no such option
 
     @cached_property
     def mirroring(self) -> Mirroring:

@@ -241,6 +241,8 @@ class LossParts:
                 ActionValue(self.agent.encoder(name), outputs, hidden, **options), c.batch_norm
             )
             return ValueOperator(judge, ["observation", "action"], [c.out_key or "state_action_value"])
+        if c.kind == "action_values" and not choices:
+            raise ConfigError("agent.networks: kind action_values judges choices, action_value continuous actions")
         size = {"value": 1, "actor": outputs if choices else 2 * outputs}.get(c.kind, outputs)
         network = self.agent.own_network(name, size) or renormalized(
             StateNetwork(self.agent.encoder(name), size, hidden, **options), c.batch_norm

@@ -110,7 +110,7 @@ def test_every_world_and_checkpoint_has_a_folder_of_its_own(run_dir: Path, monke
         changed = SimpleNamespace(**{**vars(loaded), "path": path, "run_dir": run_dir})
         with monkeypatch.context() as patch:
             patch.setattr(loading, "load", lambda *_, **__: changed)
-            patch.setattr("rlstack.evaluate.check_fit", lambda *_: None)
+            patch.setattr("rlstack.evaluation.evaluator.check_fit", lambda *_: None)
             config = EvaluateConfig("x", "latest", "greedy", 1, None, 0, "cpu", None, False, False, None, env)
             return output_folder(config, from_checkpoint(config, torch.device("cpu")))
 

@@ -142,5 +142,5 @@ def test_an_evaluation_leaves_pictures(tmp_path: Path) -> None:
     options = {"blue": 1, "red": 1, "maps": 2, "max_steps": 4}
     done = evaluate(nobody, "echelon", options, episodes=2, seed=0, record=1)  # type: ignore[arg-type]
     written = save_pictures(done, tmp_path)
-    assert [path.name for path in written] == ["trajectories.png", "best.mp4"]
+    assert [path.name for path in written] == ["trajectories.png", "first.mp4"]
     assert all(path.stat().st_size > 1000 for path in written)
