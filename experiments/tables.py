@@ -21,6 +21,7 @@ from experiments.benchmarks import equal_ppo, peers, recurrent, soak, speed
 from experiments.corrections import curves as corrections
 from experiments.echelon import memory
 from experiments.marinenav import algorithms, benchmark, offline, quality
+from experiments.recorded import curves as recorded
 from experiments.reference_scores import scores
 
 HERE = Path(__file__).parent
@@ -46,6 +47,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "vtrace": lambda: corrections.table(_read("corrections/vtrace")),
     "retrace": lambda: corrections.table(_read("corrections/retrace")),
     "offline": lambda: offline.table(_read("marinenav/offline")["agents"], 50 * quality.LEVELS),
+    "recorded": lambda: recorded.table(_read("recorded/curves")),
     "speed": lambda: speed.markdown(_read("benchmarks/results/speed")),
     "peers": lambda: peers.markdown(_read("benchmarks/results/peers")),
     "equal_ppo": lambda: equal_ppo.markdown(_read("benchmarks/results/equal_ppo")),

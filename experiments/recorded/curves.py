@@ -80,6 +80,19 @@ def summary(rows: Rows, minutes: dict[str, list[float]], taught: float) -> dict[
     return {"machine": f"{machine()}, one thread", "teacher": taught, "agents": agents}
 
 
+def table(result: dict[str, Any]) -> str:
+    """Markdown, a row for each agent, with 95 % intervals over the seeds, and one for the teacher."""
+    lines = ["| agent | greedy return | 95 % | by seed | CPU-min |", "|---|---|---|---|---|"]
+    for agent, row in result["agents"].items():
+        low, high = row["interval"]
+        seeds = " ".join(f"{value:.0f}" for value in row["returns"].values())
+        lines.append(
+            f"| {AGENTS[agent]} | {row['mean']:.0f} | {low:.0f} to {high:.0f} | {seeds} | {row['cpu_minutes']:.1f} |"
+        )
+    lines.append(f"| SAC, whose replay buffer it was | {result['teacher']:.0f} | | | |")
+    return "\n".join(lines) + "\n"
+
+
 def draw(rows: Rows, taught: float, picture: Path) -> None:
     """The mean over the seeds and their range, for each agent."""
     figure, axis = plt.subplots(figsize=(6, 3.8), constrained_layout=True)
