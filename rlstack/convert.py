@@ -101,7 +101,7 @@ def run(cfg: DictConfig) -> Path:
             print(f"note: {note.message}")
     print(f"{name} of {sum(p.numel() for p in agent.parameters()):,} parameters; {compared}")
     print(f"wrote {out}")
-    print(f"evaluate it:  python -m rlstack.evaluate checkpoint={out}")
+    print(f"evaluate it:  rlstack evaluate checkpoint={out}")
     # The options that differ from the yaml of the same name.
     usual = to_plain(build(type(agent).Config, load_group("agent", name), "agent"))
     changed = overrides({key: value for key, value in content["agent"].items() if value != usual[key]})

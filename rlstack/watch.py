@@ -92,8 +92,15 @@ def run(cfg: DictConfig) -> list[str]:
             if config.show == "numbers":
                 _print_numbers(config, shown, told)
             else:
-                with closing(_animations(config, shown, told)) as animations:
-                    _present(config, animations, shown.name)
+                try:
+                    with closing(_animations(config, shown, told)) as animations:
+                        _present(config, animations, shown.name)
+                except NoPicturesError as error:
+                    if config.show != "auto" or config.record is not None:
+                        raise
+                    config.episodes = config.episodes or 1
+                    print(f"{error}; show=auto shows its numbers")
+                    _print_numbers(config, shown, told)
     except KeyboardInterrupt:
         if config.record is not None:
             raise
@@ -104,6 +111,10 @@ def run(cfg: DictConfig) -> list[str]:
     if config.record is not None:
         print(f"wrote {config.record}")
     return told
+
+
+class NoPicturesError(ConfigError):
+    """The world draws nothing, so only its numbers can be shown."""
 
 
 def _check_output(config: WatchConfig) -> None:
@@ -179,7 +190,7 @@ def _animations(config: WatchConfig, shown: WatchedPolicy, told: list[str]) -> G
         except ValueError as error:
             raise ConfigError(f"show: {error}") from None
         if animation is None:
-            raise ConfigError(f"show: {shown.world} draws no pictures; give show=numbers")
+            raise NoPicturesError(f"show: {shown.world} draws no pictures")
         try:
             yield animation
         finally:

@@ -199,7 +199,7 @@ def test_the_hint_at_the_end_is_what_the_next_command_takes(overrides: list[str]
     """A run that has come to its end, or to where it was to stop, goes on with what it says and with nothing less."""
     run = RunDirectory(tmp_path)
     config = build(TrainConfig, composed(*overrides))
-    assert f"train longer:  python -m rlstack.train resume={tmp_path} {hint}" in where_things_are(run, config)
+    assert f"train longer:  rlstack train resume={tmp_path} {hint}" in where_things_are(run, config)
     if hint == "until=null":
         (tmp_path / "checkpoints").mkdir()
         with zipfile.ZipFile(tmp_path / "checkpoints" / "checkpoint_000000001000.pt", "w") as archive:

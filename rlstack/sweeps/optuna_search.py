@@ -133,5 +133,5 @@ def show(found: Search) -> None:
     print(f"\nsearch finished: {found.folder}")
     print_rows(rows, sys.stdout)
     print(f"hyperparameters and scores of every trial: {found.folder / FILE}")
-    print(f"evaluate the best:   python -m rlstack.evaluate checkpoint={found.run(order[-1])}")
+    print(f"evaluate the best:   rlstack evaluate checkpoint={found.run(order[-1])}")
     print("more trials:         the same command with a higher hydra.sweeper.n_trials")

@@ -86,4 +86,4 @@ def show(population: Population) -> None:
     print(f"\npopulation finished: {population.folder}")
     print_rows(rows, sys.stdout)
     print(f"who copied whom, scores and hyperparameters of every generation: {population.folder / FILE}")
-    print(f"evaluate the best:   python -m rlstack.evaluate checkpoint={population.run(order[-1])}")
+    print(f"evaluate the best:   rlstack evaluate checkpoint={population.run(order[-1])}")

@@ -94,9 +94,9 @@ def where_things_are(run: RunDirectory, config: TrainConfig, digest: str = "") -
     lines += [f"  {name:<18}{what}" for name, what in parts if (run.path / name).exists()]
     named = code_in(to_plain(config))  # by the user, who allows it again
     allow = f" {shlex.quote(allowing(named))}" if named else ""
-    lines.append(f"evaluate it:   python -m rlstack.evaluate checkpoint={run.path}{allow}")
-    lines.append(f"report on it:  python -m rlstack.report {run.path}")
-    lines.append(f"train longer:  python -m rlstack.train resume={run.path} {go_on}{allow}")
+    lines.append(f"evaluate it:   rlstack evaluate checkpoint={run.path}{allow}")
+    lines.append(f"report on it:  rlstack report {run.path}")
+    lines.append(f"train longer:  rlstack train resume={run.path} {go_on}{allow}")
     if digest:
         repeats = "" if config.collector.backend == "multiasync" else " (a repeat on this machine ends with the same)"
         lines.append(f"last state:    sha256 {digest[:16]}{repeats}")

@@ -157,6 +157,16 @@ def test_a_film_and_numbers(checkpoint: Path, tmp_path: Path, capsys: Any) -> No
     assert len(rows) == 8 and rows[0].startswith("    1  observation ") and " reward " in rows[6]
 
 
+def test_a_world_without_pictures_is_shown_in_numbers(capsys: Any) -> None:
+    command("policy=random", "env=cartpole")
+    first, *rows, last = capsys.readouterr().out.splitlines()
+    assert first == "show: cartpole draws no pictures; show=auto shows its numbers"
+    assert rows[0].startswith("    1  observation ") and last.startswith(f"episode 1, step {len(rows)}: ")
+    for asked in ("show=terminal", "record=film.gif"):
+        with pytest.raises(ConfigError, match="cartpole draws no pictures"):
+            command("policy=random", "env=cartpole", asked)
+
+
 @pytest.mark.slow
 def test_agents_from_elsewhere(tmp_path: Path, capsys: Any) -> None:
     pytest.importorskip("pygame")
