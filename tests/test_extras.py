@@ -145,3 +145,14 @@ def test_a_missing_package_is_told_with_its_extra(hide: Any) -> None:
         env.render()
     with pytest.raises(ValueError, match=r"No module named 'pettingzoo' .pip install 'rlstack-torchrl.pettingzoo.'"):
         envs.make("pettingzoo", id="sisl/pursuit_v5")
+
+
+def test_hints_name_this_distribution() -> None:
+    """``rlstack`` on PyPI is another project, whose code a wrong hint would install."""
+    root = Path(__file__).parents[1]
+    files = [*root.glob("*.md"), *(path for top in ("rlstack", "envs", "conf") for path in root.glob(f"{top}/**/*.*"))]
+    texts = {path: path.read_text(encoding="utf-8") for path in files if path.suffix in (".py", ".md", ".yaml")}
+    hints = [(path, *hint) for path, text in texts.items() for hint in re.findall(r"([\w-]+)\[([\w,]+)\]['\"]", text)]
+    named = [hint for hint in hints if hint[1].startswith("rlstack")]
+    assert len(named) > 3
+    assert all(name == PROJECT["name"] and set(extras.split(",")) <= EXTRAS.keys() for _, name, extras in named), named

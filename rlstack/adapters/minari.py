@@ -24,7 +24,7 @@ def _minari() -> Any:
     try:
         import minari
     except ImportError as error:
-        raise ConfigError(f"minari: is not installed ({error}); pip install 'rlstack[offline]'") from None
+        raise ConfigError(f"minari: is not installed ({error}); pip install 'rlstack-torchrl[offline]'") from None
     return minari
 
 
