@@ -151,7 +151,7 @@ def _source(path: str) -> list[str]:
     from rlstack.agents.foreign import KINDS
 
     kind, colon, rest = path.partition(":")
-    if colon and kind in KINDS and kind != "rlstack" and not Path(path).exists():
+    if colon and kind in KINDS and kind not in ("rlstack", "zoo") and not Path(path).exists():
         return ["agent=legacy", f"agent.kind={kind}", override("agent.path", rest)]
     return [override("checkpoint", path)]
 
@@ -333,10 +333,10 @@ def from_checkpoint(config: EvaluateConfig, device: torch.device) -> Candidate:
     changes = overrides(config.agent or {})
     name = f"{loaded.path} ({config.policy}, {loaded.frames:,} frames{', ' if changes else ''}{changes})"
     stem = f"{loaded.frames:012d}" if loaded.run_dir else f"{loaded.path.stem}_{loaded.frames:012d}"
-    folder = (loaded.run_dir or loaded.path.parent) / "evaluations"
     player = loaded.run_dir.name if loaded.run_dir else loaded.path.stem
     policy = loaded.agent.policy(explore=config.policy == "explore")
-    return Candidate(policy, env, name, folder, "_".join([stem, *_as_names(changes)]), player, loaded.frames)
+    stem = "_".join([stem, *_as_names(changes)])
+    return Candidate(policy, env, name, loaded.folder / "evaluations", stem, player, loaded.frames)
 
 
 def from_elsewhere(config: EvaluateConfig, device: torch.device) -> Candidate:

@@ -54,8 +54,7 @@ def run(cfg: DictConfig) -> Path:
     if config.format == "arena":
         return _save_arena(loaded, config.out)
     ending = "pt" if config.format == "torchscript" else "onnx"
-    folder = (loaded.run_dir or loaded.path.parent) / "exports"
-    out = folder / f"{loaded.path.stem}_policy.{ending}" if config.out is None else Path(config.out)
+    out = loaded.folder / "exports" / f"{loaded.path.stem}_policy.{ending}" if config.out is None else Path(config.out)
     exported = export_policy(loaded.agent, out, config.format, frames=loaded.frames)
     if "note" in exported.description:
         print(f"note: {exported.description['note']}")
@@ -73,7 +72,7 @@ def _save_arena(loaded: LoadedRun, out: str | None) -> Path:
     from rlstack.adapters.arena import STYLES, save_arena, training_state
     from rlstack.runs.checkpoint import read_checkpoint
 
-    run = loaded.run_dir or loaded.path.parent
+    run = loaded.folder
     path = run / "exports" / f"{run.resolve().name}_{loaded.frames}_steps.pt" if out is None else Path(out)
     state = None
     if path.stem.endswith("_final"):

@@ -9,7 +9,9 @@ import math
 import operator
 from typing import Any
 
+import numpy as np
 import torch
+from PIL import Image, ImageDraw
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import Categorical, Unbounded
@@ -21,6 +23,7 @@ from ..world import MOST_STEPS, Mirror, World, check_within
 GRAVITY, CART_MASS, POLE_MASS, HALF_POLE = 9.8, 1.0, 0.1, 0.5  # m/s^2, kg, kg, m
 FORCE, SECONDS = 10.0, 0.02  # N, s a step
 MOST_X, MOST_ANGLE, STARTS_WITHIN = 2.4, math.radians(12), 0.05
+PAPER, RAIL, LIMIT, CART, POLE = "#f7f7f5", "#9a9a9a", "#c83c3c", "#2b4a6f", "#d98a3d"
 
 
 def advance(state: Tensor, action: Tensor) -> Tensor:
@@ -53,6 +56,8 @@ class CartPole(World):
     Raises:
         ValueError: no worlds, or no steps.
     """
+
+    pictures_per_second = 1 / SECONDS
 
     state: Tensor
     length: Tensor
@@ -97,6 +102,22 @@ class CartPole(World):
     def _tensordict(self, entries: dict[str, Any]) -> TensorDict:
         # The public constructor checks every entry, which takes as long as the simulation.
         return unchecked(entries, batch_size=self.batch_size, device=self.device)
+
+    def render(self) -> Any:
+        """The first world, uint8 ``[320, 640, 3]``, 120 pixels a metre: a cart on a rail between its two limits."""
+        x, _, angle, _ = self.state[0].tolist()
+        picture = Image.new("RGB", (1280, 640), PAPER)  # reduced at the end, which smooths the edges
+        draw, metre, middle, axle = ImageDraw.Draw(picture), 240, 640, 470
+        draw.line((0, 520, 1280, 520), RAIL, 4)
+        for limit in (middle - MOST_X * metre, middle + MOST_X * metre):
+            draw.line((limit, 490, limit, 550), LIMIT, 8)
+        place, length = middle + x * metre, 2 * HALF_POLE * metre
+        draw.rounded_rectangle((place - 60, axle - 20, place + 60, 516), 10, CART)
+        tip = place + length * math.sin(angle), axle - length * math.cos(angle)
+        draw.line((place, axle, *tip), POLE, 20)
+        for (across, down), radius, colour in (((place, axle), 9, POLE), (tip, 9, POLE), ((place, axle), 4, PAPER)):
+            draw.ellipse((across - radius, down - radius, across + radius, down + radius), colour)
+        return np.asarray(picture.reduce(2))
 
     def _state_to_save(self) -> dict[str, Any]:
         return {"state": self.state, "length": self.length}

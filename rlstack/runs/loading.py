@@ -26,7 +26,7 @@ from rlstack.files.safe_load import load_tensors
 from .checkpoint import BEST, CheckpointError, CheckpointStore, read_checkpoint
 from .run_directory import RunDirectory, refuse_finished
 from .worlds import build_world, choose_device
-from .zoo import PREFIX, zoo_file
+from .zoo import PREFIX, zoo_file, zoo_folder
 
 
 @dataclass
@@ -46,6 +46,13 @@ class LoadedRun:
     frames: int
     path: Path
     run_dir: Path | None
+
+    @property
+    def folder(self) -> Path:
+        """Where what is made of it goes: the run's folder, or that of a lone checkpoint; of the zoo ``runs/zoo_<name>``."""
+        if self.run_dir is None and self.path.is_relative_to(zoo_folder()):
+            return Path("runs") / f"zoo_{self.path.parent.name}"
+        return self.run_dir or self.path.parent
 
     def make_env(self, num_worlds: int = 1, seed: int = 0, **overrides: Any) -> EnvBase:
         """The world the agent was trained in, with as many worlds as wanted."""

@@ -8,11 +8,13 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from PIL import ImageColor
 from tensordict import TensorDictBase
 from torchrl.envs.utils import check_env_specs
 
 import envs
 import rlstack
+from envs.cartpole.env import POLE
 from rlstack.config import load_group
 from rlstack.evaluation.evaluator import evaluate
 from tests.exhaustive import exhaustive
@@ -86,6 +88,18 @@ def test_a_restored_world_goes_on_exactly() -> None:
             env.step_and_maybe_reset(at.set("action", action)) for env, at in ((world, root), (other, following))
         )
         assert (before == after).all() and (root == following).all()
+
+
+def test_the_picture_of_a_mirrored_state_is_mirrored() -> None:
+    world = envs.make("cartpole", num_worlds=2)
+    world.state = torch.tensor([[1.2, 0.0, 0.1, 0.0], [0.0] * 4])
+    picture = world.render()
+    assert picture.shape == (320, 640, 3) and picture.dtype == np.uint8
+    pole = np.argwhere((abs(picture.astype(int) - ImageColor.getrgb(POLE)).sum(-1) < 30).any(0))
+    assert 320 + 120 * 1.2 < pole.mean() < 320 + 120 * 1.4  # the cart is 1.2 m to the right, and the pole leans there
+    world.state = -world.state
+    flipped = world.render()[:, ::-1]
+    assert (abs(picture.astype(int) - flipped).max(-1) > 60).mean() < 0.005  # edges fall a pixel to either side
 
 
 @pytest.mark.slow

@@ -158,13 +158,14 @@ def test_a_film_and_numbers(checkpoint: Path, tmp_path: Path, capsys: Any) -> No
 
 
 def test_a_world_without_pictures_is_shown_in_numbers(capsys: Any) -> None:
-    command("policy=random", "env=cartpole")
+    world = ("policy=random", "env.name=tests.agents.recall:Recall", "allow=[tests.agents.recall]")
+    command(*world)
     first, *rows, last = capsys.readouterr().out.splitlines()
-    assert first == "show: cartpole draws no pictures; show=auto shows its numbers"
+    assert first.endswith(" draws no pictures; show=auto shows its numbers")
     assert rows[0].startswith("    1  observation ") and last.startswith(f"episode 1, step {len(rows)}: ")
     for asked in ("show=terminal", "record=film.gif"):
-        with pytest.raises(ConfigError, match="cartpole draws no pictures"):
-            command("policy=random", "env=cartpole", asked)
+        with pytest.raises(ConfigError, match="Recall draws no pictures"):
+            command(*world, asked)
 
 
 @pytest.mark.slow

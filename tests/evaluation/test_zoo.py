@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -63,6 +64,23 @@ def test_an_agent_of_the_zoo_acts_by_its_name() -> None:
     policy = rlstack.load_policy("zoo:marinenav", run.make_env(num_worlds=2))
     rollout = run.make_env(num_worlds=2).rollout(3, policy)
     assert rollout["agents", "action"].abs().max() <= 1
+
+
+def test_what_is_made_of_it_goes_below_runs_and_not_into_the_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def files() -> set[Path]:
+        return set(zoo.zoo_folder().rglob("*"))
+
+    before = files()
+    monkeypatch.chdir(tmp_path)
+    rlstack.evaluate("zoo:marinenav", episodes=6, plots=False, video=False, quiet=True)
+    rlstack.export(checkpoint="zoo:marinenav", quiet=True)
+    assert {path.parts[:3] for path in Path().rglob("*") if path.is_file()} == {
+        ("runs", "zoo_marinenav", "evaluations"),
+        ("runs", "zoo_marinenav", "exports"),
+    }
+    assert files() == before
 
 
 def test_the_zoo_is_listed(capsys) -> None:
