@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import shutil
 import sys
+import sysconfig
+import traceback
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 import torch
 from tensordict import TensorDictBase
 from torchrl import logger as torchrl_logger
+from torchrl.data import Composite
 from torchrl.envs import EnvBase
 from torchrl.envs.utils import check_env_specs
 
+import envs
+import rlstack
 from envs.processes import EnvironmentFailed
 from rlstack.agents import Agent, build_agent
 from rlstack.config import ConfigError
@@ -59,7 +65,19 @@ def self_check(config: TrainConfig, run: RunDirectory, stream: TextIO | None = N
             except EnvironmentFailed as error:
                 raise ConfigError(f"env: {error}") from error
             except Exception as error:
-                raise ConfigError(f"self-check {name} failed: {type(error).__name__}: {error}; {hint}") from error
+                told = f"{type(error).__name__}: {error}{_place(error)}"
+                raise ConfigError(f"self-check {name} failed: {told}; {hint}") from error
+
+
+def _place(error: Exception) -> str:
+    """File and line of the user's own code that an error comes from, such as ``(tank.py, line 38)``; or nothing."""
+    others = [Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    others += [Path(package.__file__).parent for package in (rlstack, envs) if package.__file__]
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        file = Path(frame.filename)
+        if file.is_file() and not any(file.is_relative_to(folder) for folder in others):
+            return f" ({file.name}, line {frame.lineno})"
+    return ""
 
 
 class _SmallCopy:
@@ -74,6 +92,11 @@ class _SmallCopy:
         self.agent = build_agent(config.agent, self.env, config.total_frames, device)
 
     def specs(self) -> str:
+        root = self.env.reset()
+        _compare("reset", root, self.env.full_observation_spec)
+        stepped, _ = self.env.step_and_maybe_reset(self.env.rand_action(root))
+        for spec in (self.env.full_observation_spec, self.env.full_reward_spec, self.env.full_done_spec):
+            _compare("step", stepped["next"], spec)
         level = torchrl_logger.level
         torchrl_logger.setLevel("WARNING")
         try:
@@ -110,6 +133,20 @@ class _SmallCopy:
             shutil.rmtree(folder, ignore_errors=True)
         free = shutil.disk_usage(self.run.path).free
         return f"checkpoint written and read back ({size / 1e6:.1f} MB without replay, {free / 1e9:.0f} GB free)"
+
+
+def _compare(call: str, given: TensorDictBase, spec: Composite) -> None:
+    """Raises a ValueError if an entry that a call gave has another shape or type than its spec."""
+    for key, wanted in spec.items(include_nested=True, leaves_only=True):
+        value = given.get(key, None)
+        if not isinstance(value, torch.Tensor) or -1 in wanted.shape:
+            continue
+        if (value.shape, value.dtype) != (wanted.shape, wanted.dtype):
+            name = key if isinstance(key, str) else " ".join(key)
+            raise ValueError(
+                f"{call} gives {name} {list(value.shape)} of {value.dtype}, the spec says {list(wanted.shape)} of "
+                f"{wanted.dtype}"
+            )
 
 
 def check_buildable(config: TrainConfig) -> Agent:

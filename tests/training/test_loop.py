@@ -11,8 +11,10 @@ import pytest
 import torch
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
+from tensordict import TensorDict, TensorDictBase
 
 import rlstack
+from envs.cartpole.env import CartPole
 from envs.working import working
 from rlstack.agents.acqn import ACQN
 from rlstack.config import ConfigError, build, conf_dir, to_plain
@@ -236,6 +238,40 @@ def test_the_self_check_tells_of_an_environment_of_the_older_kind(tmp_path: Path
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         plain = to_plain(compose("train", overrides))
     with pytest.raises(ConfigError, match=r"^env: tests\.envs\.gymnasium_toys:Old: step does not fit"):
+        self_check(build(TrainConfig, plain), run)
+
+
+class MistakenCartPole(CartPole):
+    def __init__(self, *args: Any, mistake: str = "", **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.mistake = mistake
+
+    def _advance(self, tensordict: TensorDictBase) -> TensorDict:
+        if self.mistake == "broken":
+            raise KeyError("here")
+        given = super()._advance(tensordict)
+        return given.set("reward", given["reward"][:, 0]) if self.mistake == "reward" else given
+
+    def _current(self, **more: torch.Tensor) -> TensorDict:
+        given = super()._current(**more)
+        return given.set("observation", given["observation"].double()) if self.mistake == "observation" else given
+
+
+@exhaustive(
+    ("mistake", "told"),
+    [
+        ("reward", r"step gives reward \[4\] of torch.float32, the spec says \[4, 1\] of"),
+        ("observation", r"reset gives observation \[4, 4\] of torch.float64, the spec says \[4, 4\] of torch.float32"),
+        ("broken", r"KeyError: 'here' \(test_loop.py, line \d+\)"),
+    ],
+)
+def test_the_self_check_tells_what_is_wrong_with_a_world(tmp_path: Path, mistake: str, told: str) -> None:
+    GlobalHydra.instance().clear()
+    world = [f"env.name={__name__}:MistakenCartPole", f"+env.mistake={mistake}", f"allow=[{__name__}]"]
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        plain = to_plain(compose("train", ["agent=ppo", "env=own", *world, "total_frames=64", "device=cpu"]))
+    run = RunDirectory.create(tmp_path / "run", "test", 1)
+    with pytest.raises(ConfigError, match=f"self-check specs failed: .*{told}"):
         self_check(build(TrainConfig, plain), run)
 
 
