@@ -305,10 +305,13 @@ class _WorkStatus:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock, self._work = clock, Work("", "", None)
         self.began, self._first, self._told_at = clock(), 0, -math.inf
+        self._done, self._gained_at = 0, -math.inf
 
     def observe(self, work: Work) -> None:
         if work is not self._work:
             self._work, self.began, self._first = work, self._clock(), work.done
+        if work.done != self._done:
+            self._done, self._gained_at = work.done, self._clock()
 
     def told(self, interval: float) -> bool:
         """A line about it is due, so many seconds after it began or after the last one."""
@@ -325,8 +328,10 @@ class _WorkStatus:
         if work.total is not None:
             of = f" of {work.total:,}"
             if gained := work.done - self._first:
-                seconds = (self._clock() - self.began) * max(work.total - work.done, 0) / gained
-                left = f"left {_duration(seconds)}"
+                now = self._clock()
+                seconds = (now - self.began) * max(work.total - work.done, 0) / gained
+                # Where the rest takes longer than the pace says, such as the last episodes, nothing is known of its end.
+                left = f"left {_duration(seconds)}" if now - self._gained_at <= seconds else ""
         parts = (f"{work.what}: {work.done:,}{of} {work.unit}", work.note, left)
         return ", ".join(part for part in parts if part)
 

@@ -256,6 +256,18 @@ def test_long_work_is_told_in_plain_lines_now_and_then() -> None:
     ]
 
 
+def test_the_last_long_episode_has_no_time_left() -> None:
+    clock, stream = Clock(), Stream("ascii")
+    with following(WorkDisplay(stream, clock=clock)), working("evaluating", "episodes", 4) as work:
+        for step in range(1, 31):
+            clock.now += 1
+            work.reach(min(step // 4, 3))
+    assert stream.lines() == [
+        "evaluating: 2 of 4 episodes, left 0:00:10",
+        *["evaluating: 3 of 4 episodes"] * 2,
+    ]
+
+
 def test_work_of_unknown_length_has_no_time_left() -> None:
     clock, stream = Clock(), Stream("ascii")
     display, work = WorkDisplay(stream, clock=clock), Work("reading", "runs", None)
