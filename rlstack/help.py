@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import shutil
 import sys
@@ -43,7 +44,7 @@ def module_of(command: str) -> str:
 
 LISTS = {
     "agents": "lists the agents; rlstack agents <name>: every option of one",
-    "envs": "lists the worlds; rlstack envs <name>: every option of one",
+    "envs": "lists the worlds; rlstack envs <name>: every option of one, also of <module>:<class>",
 }
 
 INSTALLED = "rlstack.envs"
@@ -135,6 +136,9 @@ def _options(options: Iterable[Option], prefix: str = "") -> list[str]:
 
 
 def _described(group: str, name: str, where: Sequence[Path]) -> str:
+    brought = {entry.name for entry in metadata.entry_points(group=INSTALLED)}
+    if group == "env" and (":" in name or name in brought) and name not in catalogue.names(group, where):
+        return _own_world(name)
     told = catalogue.header(catalogue.find(group, name, where))
     lines = [_wrapped(f"{group}={name}", *_joined(told))]
     found = catalogue.group_options(group, name, where)
@@ -145,6 +149,28 @@ def _described(group: str, name: str, where: Sequence[Path]) -> str:
     if any(paired):
         lines.append(_wrapped(f"other defaults (conf/recipe) with: {', '.join(filter(None, paired))}"))
     return "\n\n".join(lines)
+
+
+def _own_world(name: str) -> str:
+    """The first sentence and the options of a world that has no yaml file: its constructor's arguments."""
+    from envs.registry import options_of, world_class
+
+    try:
+        options, described = options_of(name), inspect.getdoc(world_class(name)) or ""
+    except ValueError as error:
+        raise ConfigError(f"env: {error}") from None
+    rows = [(f"env.name={name}", "")]
+    for key, entry in options.items():
+        if key not in ("device", "seed", "**"):  # a run's own
+            value = "" if entry.default is entry.empty else f"={_as_yaml(entry.default)}"
+            rows.append((f"env.{key}{value}", "" if value else "required"))
+    return "\n\n".join([_wrapped(f"env.name={name}", described.partition("\n\n")[0]), _section("options", table(rows))])
+
+
+def _as_yaml(value: object) -> str:
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    return str(value).removeprefix("torch.")
 
 
 def _pairs(group: str, recipe: str, name: str, where: Sequence[Path]) -> str:

@@ -54,6 +54,7 @@ def test_the_overview(arguments: list[str], monkeypatch: pytest.MonkeyPatch, cap
         (["trian"], "trian: no such command, did you mean 'train'? available: train, evaluate, watch"),
         (["agents", "ppoo"], "agent: no option 'ppoo', did you mean 'ppo'? available: a2c"),
         (["envs", "marinav"], "env: no option 'marinav', did you mean 'marinenav'?"),
+        (["envs", "tests.agents.recall:Recal"], "env: world 'tests.agents.recall:Recal': tests.agents.recall:Recal cannot"),
         (["agents", "ppo", "sac"], "ppo sac: one name at most, such as: rlstack agents ppo"),
         (["train", "ppo"], "ppo: expected key=value, did you mean 'agent=ppo'? see --help"),
         (["train", "agent.lrr=1"], "agent.lrr: unknown key, did you mean 'lr_actor' or 'lr_critic'?"),
@@ -89,6 +90,13 @@ def test_agents_and_envs_are_listed(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     call(monkeypatch, "envs", "env=rocket")
     shown = capsys.readouterr().out
     assert "other defaults (conf/recipe) with: agent=ppo" in shown and "env.blue=1" in shown
+
+
+def test_the_options_of_a_world_of_ones_own_are_told(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    call(monkeypatch, "envs", "tests.agents.recall:Recall")
+    shown = capsys.readouterr().out
+    assert shown.startswith("env.name=tests.agents.recall:Recall\n")
+    assert "\n  env.num_worlds=" in shown and "\n  env.dtype=float32\n" in shown and "env.seed" not in shown
 
 
 def test_worlds_of_installed_packages_are_those_of_the_registry() -> None:
