@@ -10,6 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from rlstack.command import HydraCommand, as_module, open_group
 from rlstack.config import ConfigError, build, convert, to_plain
 from rlstack.config.groups import is_own
+from rlstack.config.named_code import code_in
 from rlstack.runs.run_directory import RunDirectory, named
 from rlstack.training import run as runs
 from rlstack.training.config import RESUMABLE, ObjectiveConfig, TrainConfig, with_length
@@ -119,7 +120,7 @@ def _trained(run: RunDirectory, plain: dict[str, Any]) -> TrainedRun:
 
     result = score(run.path, build(ObjectiveConfig, plain.get("objective", {}), "objective"))
     note_result(score=result, run=str(run.path))
-    return TrainedRun(run.path, result)
+    return TrainedRun(run.path, result, tuple(code_in(plain)))
 
 
 def _named(plain: dict[str, Any]) -> dict[str, str]:

@@ -50,6 +50,14 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> TrainedRun:
     return rlstack.train(run_dir=tmp_path_factory.mktemp("runs") / "run", quiet=True, **SMALL)
 
 
+def test_a_script_may_use_the_run_of_its_own_network_again(tmp_path: Path) -> None:
+    own = rlstack.train(*("agent.network=tests.agents.own_network:Net",), run_dir=tmp_path / "own", quiet=True, **SMALL)
+    assert type(own.load().agent.actor.network).__name__ == "Net"
+    assert rlstack.evaluate(own, episodes=2, plots=False, video=False, quiet=True).episodes["length"].numel() == 2
+    with pytest.raises(rlstack.ConfigError, match="names code"):
+        rlstack.evaluate(str(own.path), episodes=2)
+
+
 # -- training ------------------------------------------------------------------------------------------------------
 
 

@@ -21,10 +21,12 @@ class TrainedRun:
         path: the folder.
         score: by which sweeps compare runs: the last ``eval/success``, or ``eval/return`` in worlds without success,
             unless ``objective.*`` says otherwise; NaN where no evaluation could be summed up.
+        allowed: code that its configuration names, such as a network of your own: whoever has trained it may load it.
     """
 
     path: Path
     score: float
+    allowed: tuple[str, ...] = ()
 
     @property
     def evaluation(self) -> Evaluation:
@@ -45,4 +47,4 @@ class TrainedRun:
         """The agent and its configuration, see :func:`rlstack.load`; ``which``: latest or best."""
         from rlstack.runs.loading import load
 
-        return load(self.path, device, which)
+        return load(self.path, device, which, allow=self.allowed)
