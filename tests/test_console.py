@@ -54,7 +54,10 @@ def test_the_overview(arguments: list[str], monkeypatch: pytest.MonkeyPatch, cap
         (["trian"], "trian: no such command, did you mean 'train'? available: train, evaluate, watch"),
         (["agents", "ppoo"], "agent: no option 'ppoo', did you mean 'ppo'? available: a2c"),
         (["envs", "marinav"], "env: no option 'marinav', did you mean 'marinenav'?"),
-        (["envs", "tests.agents.recall:Recal"], "env: world 'tests.agents.recall:Recal': tests.agents.recall:Recal cannot"),
+        (
+            ["envs", "tests.agents.recall:Recal"],
+            "env: world 'tests.agents.recall:Recal': tests.agents.recall:Recal cannot",
+        ),
         (["agents", "ppo", "sac"], "ppo sac: one name at most, such as: rlstack agents ppo"),
         (["train", "ppo"], "ppo: expected key=value, did you mean 'agent=ppo'? see --help"),
         (["train", "agent.lrr=1"], "agent.lrr: unknown key, did you mean 'lr_actor' or 'lr_critic'?"),

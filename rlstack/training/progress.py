@@ -330,7 +330,7 @@ class _WorkStatus:
             if gained := work.done - self._first:
                 now = self._clock()
                 seconds = (now - self.began) * max(work.total - work.done, 0) / gained
-                # Where the rest takes longer than the pace says, such as the last episodes, nothing is known of its end.
+                # Once the rest takes longer than the pace says, as the last episodes do, nothing is known of its end.
                 left = f"left {_duration(seconds)}" if now - self._gained_at <= seconds else ""
         parts = (f"{work.what}: {work.done:,}{of} {work.unit}", work.note, left)
         return ", ".join(part for part in parts if part)
