@@ -195,7 +195,7 @@ def _run(cfg: DictConfig, acting: Any = None) -> Evaluation | dict[str, Any]:
     if acting is not None:
         return _judge_acting(config, acting, device)
     if config.policy not in _TRAINED:
-        judged = from_world(config, device)
+        judged = from_world(config)
     else:
         judged = from_elsewhere(config, device) if foreign else from_checkpoint(config, device)
     return (judge if config.opponents is None else play_games)(config, judged, device)
@@ -376,7 +376,7 @@ def _check_player(config: EvaluateConfig, acting: Any) -> None:
         raise ConfigError("env: missing, a player of a world needs its world: env=<group>")
 
 
-def from_world(config: EvaluateConfig, device: torch.device) -> Candidate:
+def from_world(config: EvaluateConfig) -> Candidate:
     """A player that comes with the world.
 
     Raises:

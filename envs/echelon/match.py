@@ -239,7 +239,7 @@ def ends(state: State, options: EchelonOptions) -> tuple[Tensor, Tensor, Tensor]
 
 
 def _shown(state: State, tables: Tables, now: Hold, options: EchelonOptions) -> Shown:
-    visible = visible_enemies(state, tables, options.partial)
+    visible = visible_enemies(state, options.partial)
     limits = (float(options.most_steps), options.to_win)
     observation = observe(state, tables, now, visible, options.teams, limits)
     mask = possible(options.actions, state, tables, visible, options.teams)

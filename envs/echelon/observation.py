@@ -47,7 +47,7 @@ def enemies_seen(state: State, tables: Tables, visible: Tensor, teams: int, cos:
     if len(state.memory):
         recalled = state.memory[:, :teams]
     else:
-        recalled = recallable(state, tables)[:, :teams, None]
+        recalled = recallable(state)[:, :teams, None]
     others = Others(recalled[:3], recalled[3:6], *recalled[6:])
     alive = of_enemies(state.alive)[:teams]
     ago = (state.ago[:teams] * (rules.DECISION / 10)).clamp_max(1.0)
@@ -130,7 +130,7 @@ def _rows(state: State, tables: Tables, others: Others, teams: int, cos: Tensor,
     ]
 
 
-def visible_enemies(state: State, tables: Tables, partial: bool) -> Tensor:
+def visible_enemies(state: State, partial: bool) -> Tensor:
     """Enemies in contact, ``[2, n, n, W]`` bool; without ``partial`` all that live."""
     alive = of_enemies(state.alive) & state.alive[:, :, None]
     return alive & (state.ago == 0) if partial else alive

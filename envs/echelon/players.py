@@ -73,12 +73,12 @@ def bot_orders(
     luck = bot_luck(state, tables, team) if luck is None else luck
     orders = _heuristic(state, tables, team, view, luck)
     if VETERAN in possible:
-        orders = torch.where(kinds == VETERAN, _veteran(orders, tables, view, vent_blocks_fire), orders)
+        orders = torch.where(kinds == VETERAN, _veteran(orders, view, vent_blocks_fire), orders)
     if RUSH in possible:
         orders = torch.where(kinds == RUSH, _rush(orders, state, tables, team, view), orders)
     orders = _held(orders, tables, luck[-1] < state.fire_prob)
     if RANDOM in possible:
-        orders = torch.where(kinds == RANDOM, _random(orders, luck, tables), orders)
+        orders = torch.where(kinds == RANDOM, _random(luck, tables), orders)
     return orders
 
 
@@ -119,7 +119,7 @@ def _view(state: State, tables: Tables, team: int) -> BotView:
     )
 
 
-def _way(state: State, tables: Tables, team: int, view: BotView, goal: Tensor, straight: Tensor) -> Tensor:
+def _way(state: State, tables: Tables, team: int, goal: Tensor, straight: Tensor) -> Tensor:
     """Unit vector to where the bot wants to be: along the flow, or ``straight`` to its goal, ``[2, n, W]``."""
     own = state.position[:, team]
     flow = look_up(tables.maps.flow, cell(own[0], own[1], state.base, tables.side), own).long()
@@ -138,7 +138,7 @@ def _heuristic(state: State, tables: Tables, team: int, view: BotView, luck: Ten
     forward, strafe = _heuristic_steps(state, tables, team, view)
     turn = torch.where(view.there, (view.bearing / (math.pi / 3)).clamp(-1.0, 1.0), 0.0)
     vents = view.hot > _VENT_AT
-    primary, secondary, tertiary = _fire(state, tables, team, view)
+    primary, secondary, tertiary = _fire(tables, view)
     calm = ~vents
     weapon = torch.where(calm, secondary, 0.0)
     secondary = torch.where(tables.scout > 0, _electronics(state, team, view), weapon)
@@ -158,7 +158,7 @@ def _heuristic_steps(state: State, tables: Tables, team: int, view: BotView) -> 
     lonely = (view.zone < 2 * state.zone[2]) & (view.distance > _QUIET)
     lonely = lonely & ((home[:, None] - own).square().sum(0).sqrt() > _LONELY)
     goal = torch.where(lonely, (home[:, None] - own) / 2 + view.to_zone / 2, view.to_zone)
-    forward, strafe = _steering(state, team, _way(state, tables, team, view, goal, lonely | (view.zone < _STRAIGHT)))
+    forward, strafe = _steering(state, team, _way(state, tables, team, goal, lonely | (view.zone < _STRAIGHT)))
     close = view.distance < _CLOSE
     holds = view.inside & (tables.heavy > 0)
     forward = torch.where(close & ~holds, -0.3, forward)
@@ -167,7 +167,7 @@ def _heuristic_steps(state: State, tables: Tables, team: int, view: BotView) -> 
     return forward * slow, strafe * slow
 
 
-def _fire(state: State, tables: Tables, team: int, view: BotView) -> tuple[Tensor, Tensor, Tensor]:
+def _fire(tables: Tables, view: BotView) -> tuple[Tensor, Tensor, Tensor]:
     """Primary, secondary and tertiary where a shot may hit, 0 or 1."""
     off, far = view.bearing.abs(), view.distance
     laser = (far <= rules.LASER_RANGE) & (off <= math.pi / 3) & view.sight
@@ -190,7 +190,7 @@ def _electronics(state: State, team: int, view: BotView) -> Tensor:
     return torch.where((view.hot < _ECM_BELOW) & clear, 1.0, 2.0)
 
 
-def _veteran(orders: Tensor, tables: Tables, view: BotView, vent_blocks_fire: bool) -> Tensor:
+def _veteran(orders: Tensor, view: BotView, vent_blocks_fire: bool) -> Tensor:
     """Waits for its heavy before it goes into the zone."""
     heavies = slice(0, None, SLOTS)
     lives = view.alive[heavies].repeat_interleave(SLOTS, 0)
@@ -205,7 +205,7 @@ def _veteran(orders: Tensor, tables: Tables, view: BotView, vent_blocks_fire: bo
 def _rush(orders: Tensor, state: State, tables: Tables, team: int, view: BotView) -> Tensor:
     """Runs at the nearest enemy once it sees one, at the zone until then, and never backs away."""
     charge = view.sight & view.there
-    way = _way(state, tables, team, view, view.to_zone, view.zone < _STRAIGHT)
+    way = _way(state, tables, team, view.to_zone, view.zone < _STRAIGHT)
     way = torch.where(charge, view.to_target, way)
     steps = torch.stack(_steering(state, team, way))
     free = (state.escape[team] > 0) & view.alive
@@ -225,7 +225,7 @@ def _held(orders: Tensor, tables: Tables, fires: Tensor) -> Tensor:
     return torch.cat((orders[: rules.PRIMARY], torch.stack(held), orders[rules.TARGET :]))
 
 
-def _random(orders: Tensor, luck: Tensor, tables: Tables) -> Tensor:
+def _random(luck: Tensor, tables: Tables) -> Tensor:
     """Anything, uniformly: axes within [-1, 1], buttons half of the time."""
     axes = 2 * luck[: rules.PRIMARY] - 1
     buttons = (luck[rules.PRIMARY : rules.TARGET] < 0.5).to(luck.dtype)

@@ -32,7 +32,7 @@ _TALL, _LOW = 116.0, 60.0  # of a mech's plate, in lines of 720, in teams of fiv
 # -- panels --------------------------------------------------------------------------------------------------------
 
 
-def draw_head(picture: Picture, layout: EchelonLayout, now: Moment, players: Sequence[str], title: str) -> None:
+def draw_head(picture: Picture, layout: EchelonLayout, now: Moment, title: str) -> None:
     """The clock in the middle; scores as bars that grow towards it, full where they win."""
     unit, middle = layout.unit, layout.size[0] / 2
     seconds = now.tick * rules.DT
@@ -202,7 +202,7 @@ class EchelonAnimation(Animation):
         self._write_names(picture, now)
         self._clear_margins(picture)
         draw_panels(picture, self.layout, now, self.recording.players)
-        draw_head(picture, self.layout, now, self.recording.players, self.recording.title)
+        draw_head(picture, self.layout, now, self.recording.title)
         if pause > _END_TICKS:
             self._draw_end(picture, now.record.winner)
         return picture

@@ -174,7 +174,7 @@ def step(
     ground = look_up(tables.maps.kind, cell(x, y, state.base, tables.side), z)
     low = (z <= rules.HAZARD_HEIGHT) & was_alive
     wet, burning = (ground == WATER) & low, (ground == LAVA) & low
-    state, falls = _balanced(_in_hazards(state, wet, burning), tables)
+    state, falls = _balanced(_in_hazards(state, wet, burning))
     state, venting = _cooled(state, orders, tables)
     able = state.alive & (state.heat <= tables.heat_cap)
     if vent_blocks_fire:
@@ -182,7 +182,7 @@ def step(
     pairs = measure(state, tables)
     state, hits, intercepts = fly(state, tables, pairs, missile_luck, places)
     volley = choose(state, orders, tables, pairs, able)
-    state, harm = strike(state, hits.plus(beams(state, volley, tables, pairs, beam_luck)), tables)
+    state, harm = strike(state, hits.plus(beams(volley, tables, pairs, beam_luck)), tables)
     state = paint(launch(pay(state, volley, tables), volley, tables, pairs), volley, tables)
     if smoke:
         state = launch_smoke(drift(state, tables), orders, tables, able)
@@ -213,7 +213,7 @@ def _full(state: State) -> Tensor:
     return torch.where(state.legs > 0, rules.STABILITY, rules.STABILITY * rules.LEGGED_STABILITY).to(state.hp.dtype)
 
 
-def _balanced(state: State, tables: Tables) -> tuple[State, Tensor]:
+def _balanced(state: State) -> tuple[State, Tensor]:
     """Regains balance, or falls; also who falls, bool."""
     clocks, alive = state.clocks, state.alive
     falls = alive & (state.stability <= 0) & ~state.fallen

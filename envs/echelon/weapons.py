@@ -164,7 +164,7 @@ def pay(state: State, volley: Volley, tables: Tables) -> State:
     return state.replace(heat=state.heat + heat.unflatten(1, (3, mechs)).sum(1), clocks=clocks)
 
 
-def beams(state: State, volley: Volley, tables: Tables, pairs: Pairs, luck: Tensor) -> Hits:
+def beams(volley: Volley, tables: Tables, pairs: Pairs, luck: Tensor) -> Hits:
     """Hits of lasers and flamers.
 
     Args:

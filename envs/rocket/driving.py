@@ -231,7 +231,7 @@ def maneuver(cars: Cars, control: Control, facts: Facts) -> tuple[dict[str, Tens
     kick = torch.stack((kick[0], kick[1], kick[2] + slowing))
     twist = forward * (auto["auto_side"] * turning * (rules.AUTO_FLIP_SPIN * DT))
 
-    roll_force, roll_torque = _auto_roll(cars, control, facts)
+    roll_force, roll_torque = _auto_roll(cars, facts)
     boost, boosted = _boost(cars, control, grounded)
     force = up * jump_force + forward * (throttle_air + boosted) + roll_force
     force = force + _gravity_and_grip(facts)
@@ -366,7 +366,7 @@ def _flip_kick(cars: Cars, forth: Tensor, side: Tensor, speed: Tensor) -> Tensor
     return torch.stack((x * forth - y * side, y * forth + x * side, torch.zeros_like(x)))
 
 
-def _auto_roll(cars: Cars, control: Control, facts: Facts) -> tuple[Tensor, Tensor]:
+def _auto_roll(cars: Cars, facts: Facts) -> tuple[Tensor, Tensor]:
     """A car that touches with its body or some wheels turns upright while the throttle is pressed."""
     some = (facts.wheels > 0) & (facts.wheels < 4)
     acts = ((facts.throttle != 0) & (some | (cars.touching > 0))).to(cars.boost.dtype)

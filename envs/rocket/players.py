@@ -49,7 +49,7 @@ def rule_controls(state: RocketState) -> Tensor:
     target = _target(state, sight, chases)
     ground = _drive(state, sight, target, chases)
     air = _steer_in_air(state, sight, flies)
-    dodge = _dodges(state, sight, chases)
+    dodge = _dodges(sight, chases)
     takes_off = sight.grounded & (flies | dodge)
     controls = torch.where(sight.grounded, ground, air)
     throttle, steer, pitch, yaw, roll, jump, boost, handbrake = controls.unbind(0)
@@ -158,7 +158,7 @@ def _drive(state: RocketState, sight: _Sight, target: Tensor, chases: Tensor) ->
     return torch.stack((throttle, steer, zero, steer, zero, zero, *flags))
 
 
-def _dodges(state: RocketState, sight: _Sight, chases: Tensor) -> Tensor:
+def _dodges(sight: _Sight, chases: Tensor) -> Tensor:
     """Cars that jump to flip into the ball, ``[C, W]`` bool."""
     away = sight.soon - sight.position
     aligned = dot(unit(away), sight.rotation[0]) > 0.92

@@ -109,7 +109,7 @@ def judge(player: str, episodes: EpisodeSet) -> Evaluation:
     return evaluate(policy, "marinenav", options, 1, SEED, episode_set=episodes, name=player)
 
 
-def both_solve(first: dict[str, Any], other: dict[str, Any], seed: int = 0) -> dict[str, Any]:
+def both_solve(first: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
     """Time and energy of the other relative to the first, over the episodes that both solve, with 95 % intervals."""
     both = np.array(first["success"]) * np.array(other["success"]) > 0
     found: dict[str, Any] = {"episodes": int(both.sum())}

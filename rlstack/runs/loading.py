@@ -49,7 +49,7 @@ class LoadedRun:
 
     @property
     def folder(self) -> Path:
-        """Where evaluations and exports go: the run's folder, that of a lone checkpoint, ``runs/zoo_<name>`` of the zoo."""
+        """Of evaluations and exports: the run's, that of a lone checkpoint, or ``runs/zoo_<name>`` of the zoo."""
         if self.run_dir is None and self.path.is_relative_to(zoo_folder()):
             return Path("runs") / f"zoo_{self.path.parent.name}"
         return self.run_dir or self.path.parent

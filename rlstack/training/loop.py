@@ -180,7 +180,7 @@ class Training:
             self.log(row | {"time/frames_per_second": self._clock.rate(self.frames)})
             self.progress.update(self.frames, row)
         try:
-            is_best = self.evaluation_due(self.previous) and self.evaluate_and_log()
+            is_best = self.evaluation_due() and self.evaluate_and_log()
             if is_best or self.due(self.config.checkpoint.every):
                 self.event(f"checkpoint {self.save(is_best).name}{' (best so far)' if is_best else ''}")
             self._call("on_iteration")
@@ -271,8 +271,8 @@ class Training:
 
     # -- evaluation ----------------------------------------------------------------------------------------------
 
-    def evaluation_due(self, previous: int) -> bool:
-        """An evaluation is due after a batch that began at ``previous`` frames; always at the end of the run."""
+    def evaluation_due(self) -> bool:
+        """An evaluation is due after this batch; always at the end of the run."""
         told = (hook.evaluation_due(self) for hook in self.hooks)
         return next((due for due in told if due is not None), self.due(self.config.eval.every))
 

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -34,14 +35,14 @@ REPOSITORY = Path(__file__).parents[2]
 @pytest.fixture
 def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A run whose agent, loaded from anywhere, goes full ahead when greedy and slower when it explores."""
-    agent = SimpleNamespace(
+    agent: Any = SimpleNamespace(
         interface=Interface.of(envs.make("marinenav", num_worlds=1)),
         policy=lambda explore: Scripted(lambda td: full_ahead(td) * (0.3 if explore else 1.0)),
     )
     path = tmp_path / "run"
     env = {"name": "marinenav", "num_worlds": 8, "dtype": "float32", "collision_penalty": -30.0, "num_robots": 2}
     file = path / "checkpoints" / "checkpoint_000000001234.pt"
-    loaded = SimpleNamespace(agent=agent, config={"env": env}, frames=1234, path=file, run_dir=path)
+    loaded = loading.LoadedRun(agent, {"env": env}, 1234, file, path)
     monkeypatch.setattr(loading, "load", lambda *_, **__: loaded)
     return path
 
@@ -107,7 +108,7 @@ def test_another_world_and_folder(run_dir: Path, episodes_file: Path, tmp_path: 
 def test_every_world_and_checkpoint_has_a_folder_of_its_own(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def folder(path: Path, run_dir: Path | None, env: dict[str, Any] | None = None) -> Path:
         loaded = loading.load("any")
-        changed = SimpleNamespace(**{**vars(loaded), "path": path, "run_dir": run_dir})
+        changed = replace(loaded, path=path, run_dir=run_dir)
         with monkeypatch.context() as patch:
             patch.setattr(loading, "load", lambda *_, **__: changed)
             patch.setattr("rlstack.evaluation.evaluator.check_fit", lambda *_: None)

@@ -42,10 +42,10 @@ def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A run that was trained against opponents, in a world whose second side lacks one of its two agents."""
     env = {"name": NAME, "num_worlds": 4, "size": 2, "absent": True, "opponents": {"players": ["gone:forever"]}}
     interface = Interface.of(envs.make(NAME, size=2, absent=True))
-    agent = SimpleNamespace(interface=interface, policy=lambda explore: Ones(2 if explore else 1))
+    agent: Any = SimpleNamespace(interface=interface, policy=lambda explore: Ones(2 if explore else 1))
     path = tmp_path / "r7"
     file = path / "checkpoints" / "checkpoint_000000001234.pt"
-    loaded = SimpleNamespace(agent=agent, config={"env": env}, frames=1234, path=file, run_dir=path)
+    loaded = loading.LoadedRun(agent, {"env": env}, 1234, file, path)
     monkeypatch.setattr(loading, "load", lambda *_, **__: loaded)
     return path
 

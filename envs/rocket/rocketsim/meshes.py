@@ -131,17 +131,17 @@ def _wall(builder: _Builder, side: int, shape: Profile) -> None:
             if not (abs(normal_x) == 1.0 and lower[0] == upper[0] == 0.0):
                 builder.add(first, first_up, last_up, last)
             continue
-        near, far = (_post(side, normal_y, lower, which) for which in (0, 1))
+        near, far = (_post(normal_y, lower, which) for which in (0, 1))
         if upper[1] <= rules.GOAL_HEIGHT:
-            builder.add(first, first_up, _post(side, normal_y, upper, 0), near)
-            builder.add(far, _post(side, normal_y, upper, 1), last_up, last)
+            builder.add(first, first_up, _post(normal_y, upper, 0), near)
+            builder.add(far, _post(normal_y, upper, 1), last_up, last)
         elif lower[1] == rules.GOAL_HEIGHT:
             builder.add(first_up, last_up, last, far, near, first)
         else:
             builder.add(first, first_up, last_up, last)
 
 
-def _post(side: int, end: float, point: tuple[float, float], which: int) -> Point:
+def _post(end: float, point: tuple[float, float], which: int) -> Point:
     """The end wall at the goal's first (0) or second (1) post on the way along the wall."""
     # Counterclockwise the north wall runs west, the south wall east.
     x = rules.GOAL_HALF_WIDTH * end * (1 - 2 * which)
