@@ -31,7 +31,7 @@ class DQN(ValueBased):
     def build(self) -> None:
         c, (actions,) = self.config, self.interface.choices or (0,)
         own, kind = self.own_network("network", actions), DuelingNetwork if c.dueling else StateNetwork
-        network = own or kind(self.encoder(), actions, c.hidden, activation=c.activation)
+        network = own or kind(self.encoder(), actions, c.hidden, activation=c.activation, layer_norm=c.layer_norm)
         self.network = self.add_network("network", network)
         self.loss = self.make_loss()
         if self.corrects and not isinstance(self.loss, RetraceLoss):

@@ -28,7 +28,7 @@ class IQN(ValueBased):
     def build(self) -> None:
         c, (actions,) = self.config, self.interface.choices or (0,)
         check_level(c.cvar, self.interface)
-        network = QuantileNetwork(self.encoder(), actions, c.hidden, c.activation)
+        network = QuantileNetwork(self.encoder(), actions, c.hidden, c.activation, c.layer_norm)
         self.network = self.add_network("network", network)
         self.loss = IQNLoss(self.network, c.gamma, c.num_quantiles, c.kappa, c.double, c.target_action)
         self.add_target("network", self.loss.target_network, c.target_tau)

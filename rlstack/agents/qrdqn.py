@@ -25,7 +25,7 @@ class QRDQN(ValueBased):
         c, (actions,) = self.config, self.interface.choices or (0,)
         check_level(c.cvar, self.interface)
         own, shape = self.own_network("network", c.num_quantiles, actions), (actions, c.num_quantiles)
-        network = own or FixedQuantileNetwork(self.encoder(), *shape, c.hidden, c.activation)
+        network = own or FixedQuantileNetwork(self.encoder(), *shape, c.hidden, c.activation, c.layer_norm)
         self.network = self.add_network("network", network)
         self.loss = QRDQNLoss(self.network, c.gamma, c.num_quantiles, c.kappa, c.double)
         self.add_target("network", self.loss.target_network, c.target_tau)

@@ -34,7 +34,8 @@ class Rainbow(ValueBased):
         c, (actions,) = self.config, self.interface.choices or (0,)
         noisy = partial(NoisyLinear, std_init=c.noise_std, use_exploration_type=False)
         own = self.own_network("network", actions, c.num_atoms)
-        network = own or DuelingNetwork(self.encoder(), actions, c.hidden, c.num_atoms, c.activation, noisy)
+        options = c.num_atoms, c.activation, noisy, c.layer_norm
+        network = own or DuelingNetwork(self.encoder(), actions, c.hidden, *options)
         self.network = self.add_network("network", network)
         atoms = torch.linspace(c.value_min, c.value_max, c.num_atoms, dtype=self.interface.dtype, device=self.device)
         self.loss = C51Loss(self.network, atoms, c.gamma)

@@ -399,7 +399,11 @@ class OffPolicyConfig(AgentConfig):
 class ValueBasedConfig(OffPolicyConfig):
     """The options that DQN, QR-DQN, IQN and Rainbow share."""
 
+    # networks
     hidden: list[Count] = layers(128, 128)
+    layer_norm: bool = False  # in every hidden layer: keeps the values of rarely chosen actions bounded
+
+    # targets
     target_tau: Tau = 1.0
     target_every: Count | None = 500
     batch_size: Count = 64

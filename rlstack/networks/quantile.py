@@ -113,17 +113,22 @@ class QuantileNetwork(nn.Module):
     """
 
     def __init__(
-        self, encoder: nn.Module, actions: int, hidden: Sequence[int] = (128, 128), activation: Activation = "relu"
+        self,
+        encoder: nn.Module,
+        actions: int,
+        hidden: Sequence[int] = (128, 128),
+        activation: Activation = "relu",
+        layer_norm: bool = False,
     ) -> None:
         super().__init__()
         features: int = encoder.out_features  # type: ignore[assignment]
         self.encoder, widths = encoder, list(hidden)
         self.lift: nn.Module = nn.Identity()
         if not any(True for _ in encoder.parameters()):
-            self.lift = mlp((features, widths[0]), activation=activation)
+            self.lift = mlp((features, widths[0]), layer_norm, activation)
             features, widths = widths[0], widths[1:] or widths
         self.embedding = CosineEmbedding(features)
-        self.trunk = mlp((features, *widths), activation=activation)
+        self.trunk = mlp((features, *widths), layer_norm, activation)
         self.output = nn.Linear(widths[-1], actions)
 
     def forward(self, observation: Observation, tau: Tensor) -> Tensor:
@@ -149,8 +154,9 @@ class FixedQuantileNetwork(StateNetwork):
         quantiles: int,
         hidden: Sequence[int] = (128, 128),
         activation: Activation = "relu",
+        layer_norm: bool = False,
     ) -> None:
-        super().__init__(encoder, quantiles * actions, hidden, activation)
+        super().__init__(encoder, quantiles * actions, hidden, activation, layer_norm)
         self.shape = (quantiles, actions)
 
     def head(self, features: Tensor) -> Tensor:

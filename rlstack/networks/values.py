@@ -70,15 +70,16 @@ class DuelingNetwork(nn.Module):
         atoms: int | None = None,
         activation: Activation = "relu",
         linear: Callable[[int, int], nn.Module] = nn.Linear,
+        layer_norm: bool = False,
     ) -> None:
         super().__init__()
         features: int = encoder.out_features  # type: ignore[assignment]
         self.encoder = encoder
         self.actions, self.atoms = actions, atoms
         width = atoms or 1
-        self.value = Layers(mlp((features, *hidden), activation=activation, linear=linear), linear(hidden[-1], width))
-        self.advantage = Layers(
-            mlp((features, *hidden), activation=activation, linear=linear), linear(hidden[-1], actions * width)
+        self.value, self.advantage = (
+            Layers(mlp((features, *hidden), layer_norm, activation, linear), linear(hidden[-1], outputs))
+            for outputs in (width, actions * width)
         )
 
     def forward(self, observation: Observation) -> Tensor:

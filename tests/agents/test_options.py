@@ -224,6 +224,19 @@ def test_the_first_frames_are_random(name: str, discrete: bool) -> None:
             assert action.mean(0).abs().max() < 0.05
 
 
+@pytest.mark.parametrize("name", ["dqn", "qrdqn", "iqn", "rainbow"])
+def test_layer_norm_bounds_the_values_far_from_the_data(name: str) -> None:
+    env = plain(discrete=True)
+    near = env.draw(64)["observation"]
+    growth = {}
+    for layer_norm in (False, True):
+        agent = small(env, name=name, layer_norm=layer_norm)
+        updated(agent, env)
+        spread = [agent.values_as_logits(scale * near).std().item() for scale in (1.0, 1e4)]
+        growth[layer_norm] = spread[1] / spread[0]
+    assert growth[True] < 10 and (growth[False] > 100 or name == "rainbow")  # whose values lie between its outer atoms
+
+
 def test_the_temperature_is_learned_towards_its_entropy() -> None:
     for target, up in ((50.0, True), (-50.0, False)):
         env = plain(discrete=False)
