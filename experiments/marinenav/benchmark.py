@@ -11,8 +11,8 @@ definition, greedily and with noise: an episode succeeds when every robot reache
 order, whose SHA-256 is :data:`SHA256`; ``--freeze`` writes it anew. ``--episodes public`` are the 720 on which the
 published agents were measured (evaluation seeds 253 to 264, ten a level). Results beside this file:
 ``benchmark_<episodes>.json``; the table of the public episodes also compares everybody with the first player over the
-episodes that both solve. Players that were measured before keep their rows. ``python -m experiments.tables`` writes
-both tables into the README.
+episodes that both solve, and ``benchmark_public.png`` draws that for players named ``<recipe>, risk <level>``. Players
+that were measured before keep their rows. ``python -m experiments.tables`` writes both tables into the README.
 """
 
 from __future__ import annotations
@@ -25,8 +25,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import numpy as np
 from tensordict.nn import TensorDictModuleBase
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
 
 import envs
 from envs.marinenav.episodes import load_episodes
@@ -158,7 +162,36 @@ def run(players: Sequence[str], which: str, out: Path, names: Sequence[str] | No
         row["both_solve"] = both_solve(first, row["episodes"])
     content = {"episodes": which, "machine": machine(), "players": results}
     file.write_text(json.dumps(content, separators=(",", ":")) + "\n")
+    if which == "public":
+        draw(content, out / "benchmark_public.png")
     return table(content)
+
+
+def draw(content: dict[str, Any], picture: Path) -> None:
+    """Success over time relative to the first player, a line for each recipe through its levels of risk."""
+    first = next(iter(content["players"].values()))["levels"][-1]["success"]
+    lines: dict[str, list[tuple[float, float, str]]] = {}
+    for name, row in content["players"].items():
+        recipe, _, level = name.rpartition(", risk ")
+        if recipe:
+            lines.setdefault(recipe, []).append(
+                (row["both_solve"]["time"]["ratio"], row["levels"][-1]["success"], level)
+            )
+    figure, axis = plt.subplots(figsize=(7.5, 4.5), constrained_layout=True)
+    for number, (recipe, points) in enumerate(lines.items()):
+        ratios, rates, levels = zip(*sorted(points, key=lambda point: float(point[2])), strict=True)
+        axis.plot(ratios, rates, marker="o", label=recipe)
+        for point in zip(ratios, rates, levels, strict=True):
+            aside = (4, -10) if number % 2 else (-4, 6)
+            axis.annotate(point[2], point[:2], xytext=aside, textcoords="offset points", fontsize=8)
+    axis.scatter([1], [first], color="grey", label=next(iter(content["players"])))
+    axis.axvline(1, color="grey", linestyle=":")
+    axis.set(xlabel="time to the goal over the published agent's, both solve", ylabel="success, public episodes")
+    axis.set_title("AC-IQN on MarineNav by recipe and level of risk")
+    axis.grid(alpha=0.3)
+    axis.legend(fontsize=8)
+    figure.savefig(picture, dpi=120)
+    plt.close(figure)
 
 
 def main() -> None:

@@ -29,13 +29,13 @@ HERE = Path(__file__).parent
 MOST_BYTES = 1_000_000
 
 
-def strip(run: Path, file: Path) -> dict[str, Any]:
-    """Writes what acts of a run's last checkpoint; returns its configuration.
+def strip(run: Path, which: str, file: Path) -> dict[str, Any]:
+    """Writes what acts of a run's checkpoint, the latest or the best; returns its configuration.
 
     Raises:
         ValueError: it is larger than a zoo's agent may be.
     """
-    state = read_agent(checkpoint_file(run, "latest"))
+    state = read_agent(checkpoint_file(run, which))
     agent = {key: state["agent"][key] for key in ("networks", "targets", "updates", "frames")} | {"optimizers": {}}
     config = {**state["config"], "run_dir": None, "resume": None, "init": None, "notify": None}
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -53,10 +53,12 @@ def started(run: Path) -> dict[str, Any]:
     return {"command": f"python {shlex.join(words)}", **told}
 
 
-def build(name: str, run: Path, episodes: int, seed: int, policy: str, out: Path, film: bool) -> dict[str, Any]:
+def build(
+    name: str, run: Path, which: str, episodes: int, seed: int, policy: str, out: Path, film: bool
+) -> dict[str, Any]:
     """Makes ``<out>/<name>`` and returns its card."""
     folder = out / name
-    config = strip(run, folder / AGENT)
+    config = strip(run, which, folder / AGENT)
     loaded = load(folder / AGENT)
     world = config["env"]["name"]
     acting = loaded.agent.policy(explore=policy == "explore")
@@ -91,6 +93,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name")
     parser.add_argument("run", type=Path)
+    parser.add_argument("--which", choices=("latest", "best"), default="latest", help="checkpoint of the run")
     parser.add_argument("--episodes", type=int, default=300, help="per level of the world's evaluation set, or in all")
     parser.add_argument("--seed", type=int, default=1000)
     parser.add_argument("--policy", choices=("greedy", "explore"), default="greedy")
