@@ -17,7 +17,7 @@ from typing import Any
 
 from experiments import against
 from experiments.arena import learning as arena
-from experiments.benchmarks import equal_ppo, peers, recurrent, soak, speed
+from experiments.benchmarks import data_parallel, equal_ppo, instruction_sets, peers, recurrent, soak, speed, workers
 from experiments.corrections import curves as corrections
 from experiments.echelon import memory
 from experiments.marinenav import algorithms, benchmark, offline, quality
@@ -51,6 +51,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "speed": lambda: speed.markdown(_read("benchmarks/results/speed")),
     "peers": lambda: peers.markdown(_read("benchmarks/results/peers")),
     "equal_ppo": lambda: equal_ppo.markdown(_read("benchmarks/results/equal_ppo")),
+    "instruction_sets": lambda: instruction_sets.markdown(_read("benchmarks/results/instruction_sets")),
+    "data_parallel": lambda: data_parallel.markdown(_read("benchmarks/results/data_parallel")),
+    "workers": lambda: workers.markdown(_read("benchmarks/results/workers")),
     "soak": lambda: soak.markdown(_read("benchmarks/results/soak")),
     "recurrent": lambda: recurrent.markdown(_read("benchmarks/results/recurrent")),
 }

@@ -1,7 +1,7 @@
-"""Rocket's two teams, and its player of rules.
+"""Rocket's two teams, and its rule-based player.
 
-The player of rules kicks off, shoots at the rivals' goal, covers its own, fetches boost, flips and flies a little: all
-cars of all worlds at once by selection, in the view of their own team, which attacks +y.
+The rule-based player kicks off, shoots at the rivals' goal, covers its own, fetches boost, flips and flies a little:
+all cars of all worlds at once by selection, in the view of their own team, which attacks +y.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ def _goals(following: TensorDictBase) -> Tensor:
 
 
 def _rule(env: Any, worlds: Tensor) -> Tensor:
-    """The actions ``[n, C, ...]`` of the player of rules in some worlds of a :class:`~envs.rocket.env.Rocket`."""
+    """The actions ``[n, C, ...]`` of the rule-based player in some worlds of a :class:`~envs.rocket.env.Rocket`."""
     state = env.worlds.world
     if len(worlds) < state.clock.shape[-1]:
         state = state.map(lambda value: value.index_select(-1, worlds))

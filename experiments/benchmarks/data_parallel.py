@@ -61,6 +61,18 @@ def rate(processes: int, frames: int, folder: Path) -> float:
     return logged(run, RATE)[-1][RATE]
 
 
+def markdown(result: dict[str, Any]) -> str:
+    """The figures of a result file for a page."""
+    lines = ["| processes | frames per second | times |", "|---|---|---|"]
+    first = statistics.median(result["runs"][0]["frames_per_second"])
+    for run in result["runs"]:
+        each = run["frames_per_second"]
+        middle = statistics.median(each)
+        cells = [run["processes"], f"{middle:,.0f} ({min(each):,.0f} to {max(each):,.0f})", f"{middle / first:.2f}"]
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -75,13 +87,10 @@ def main() -> None:
             for turn in range(arguments.repeats)
         ]
     rates = {count: [rates[count] for rates in found] for count in arguments.processes}
-    first = statistics.median(rates[arguments.processes[0]])
-    for count, each in rates.items():
-        middle = statistics.median(each)
-        told = f"{middle:,.0f} frames/s ({min(each):,.0f} to {max(each):,.0f}), {middle / first:.2f} times"
-        print(f"{count} processes: {told}")
     runs = [{"processes": count, "frames_per_second": each} for count, each in rates.items()]
-    arguments.out.write_text(json.dumps({**circumstances("data_parallel"), "runs": runs}, indent=2) + "\n")
+    result = {**circumstances("data_parallel"), "runs": runs}
+    print(markdown(result))
+    arguments.out.write_text(json.dumps(result, indent=2) + "\n")
 
 
 if __name__ == "__main__":

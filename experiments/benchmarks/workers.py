@@ -1,11 +1,13 @@
 """Frames per second of collecting in this process and by two workers: ``python -m experiments.benchmarks.workers``.
 
 Two worlds: one whose steps take 2 ms of waiting (a simulator elsewhere, say), and MarineNav. An untrained AC-IQN policy
-acts; nothing is learned.
+acts; nothing is learned. Result in ``results/workers.json``.
 """
 
 from __future__ import annotations
 
+import json
+import statistics
 import tempfile
 import time
 from collections.abc import Iterator
@@ -24,14 +26,18 @@ from rlstack.training.config import TrainConfig
 from rlstack.training.loop import Training
 from rlstack.training.remote import start_collector
 
+from .speed import circumstances
+
 WAIT = 0.002
 """Seconds that a step of :class:`Slow` takes."""
 _SLOW = "env.id=experiments.benchmarks.workers:Slow-v0"
 WORLDS = {
-    "2 ms a step": ["env=gymnasium", _SLOW, "env.num_envs=8", "env.workers=0"],
-    "marinenav, 256 worlds": ["env=marinenav", "env.num_worlds=256"],
+    "eight environments of 2 ms a step": ["env=gymnasium", _SLOW, "env.num_envs=8", "env.workers=0"],
+    "MarineNav, 256 worlds": ["env=marinenav", "env.num_worlds=256"],
 }
+COLLECTORS = {"default": "one process", "multiprocess": "`multiprocess`", "multiasync": "`multiasync`"}
 ROUNDS, SECONDS = 5, 4.0
+RESULT = Path(__file__).parent / "results" / "workers.json"
 
 
 class Slow(gymnasium.Env[Any, Any]):
@@ -67,8 +73,8 @@ def collecting(collector: str, *overrides: str) -> Iterator[Iterator[Any]]:
             made.shutdown(close_env=False)
 
 
-def rate(collector: str, *overrides: str) -> float:
-    """Steps of worlds per second of wall clock in the best of some rounds: others may use the machine, too."""
+def rates(collector: str, *overrides: str) -> list[float]:
+    """Steps of worlds per second of wall clock, in some rounds."""
     with collecting(collector, *overrides) as batches:
         next(batches)
         found = []
@@ -77,16 +83,30 @@ def rate(collector: str, *overrides: str) -> float:
             while (passed := time.perf_counter() - begun) < SECONDS:
                 steps += next(batches).numel()
             found.append(steps / passed)
-    return max(found)
+    return found
+
+
+def markdown(result: dict[str, Any]) -> str:
+    """The figures of a result file for a page: medians, and the spread of the rounds."""
+    lines = [f"| world | {' | '.join(COLLECTORS.values())} |", "|" + "---|" * (1 + len(COLLECTORS))]
+    for world, row in result["worlds"].items():
+        cells = [
+            f"{statistics.median(row[name]):,.0f} ({min(row[name]):,.0f} to {max(row[name]):,.0f})" for name in row
+        ]
+        lines.append(f"| {world} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
 
 
 def main() -> None:
-    """Prints a table."""
+    """Measures, writes and prints a table."""
     torch.set_num_threads(1)
-    print(f"{'world':24}{'collector':16}{'steps/s':>10}")
-    for name, overrides in WORLDS.items():
-        for collector in ("default", "multiprocess", "multiasync"):
-            print(f"{name:24}{collector:16}{rate(collector, *overrides):10,.0f}", flush=True)
+    found = {
+        world: {collector: rates(collector, *overrides) for collector in COLLECTORS}
+        for world, overrides in WORLDS.items()
+    }
+    result = {**circumstances("workers"), "worlds": found}
+    RESULT.write_text(json.dumps(result, indent=1) + "\n")
+    print(markdown(result))
 
 
 if __name__ == "__main__":

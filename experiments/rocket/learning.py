@@ -1,4 +1,4 @@
-"""Does PPO beat Rocket's player of rules in 1v1? Trains seeds, plays 1000 games with each, draws the curve.
+"""Does PPO beat Rocket's rule-based player in 1v1? Trains seeds, plays 1000 games with each, draws the curve.
 
     python -m experiments.rocket.learning --seeds 0
 

@@ -1,4 +1,4 @@
-"""The player of rules: scores when it can, drives at the ball, and beats who acts at random."""
+"""The rule-based player: scores when it can, drives at the ball, and beats who acts at random."""
 
 from __future__ import annotations
 
