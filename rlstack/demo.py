@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -33,22 +34,24 @@ def demo(*words: str, quiet: bool = False, **keys: Any) -> list[str]:
         quiet: prints nothing but warnings.
         keys: of ``conf/demo.yaml``.
 
-    Returns a line about each episode.
+    Returns a line about each episode, or one about the film.
     """
     return command.call(run, words, keys, quiet)
 
 
 def run(cfg: DictConfig) -> list[str]:
-    """Shows episodes in a window, in the terminal or as a film, and prints three commands to go on with."""
-    from rlstack.runs.zoo import card
+    """Shows episodes in a window or in the terminal, or copies the film of one; prints three commands to go on with."""
+    from rlstack.runs.zoo import FILM, card, zoo_folder
 
     config = build(DemoConfig, cfg)
     known = card(config.name)
     print(f"{known['agent']} in {known['world']}, trained for {known['frames']:,} frames; Ctrl-C ends it", flush=True)
-    film = config.show == "film" or (config.show == "auto" and not _screen_is_there())
-    record = f"demo_{config.name}.mp4" if film else None
-    options: dict[str, Any] = {"show": "auto"} if film else {"show": config.show}
-    told = watch(checkpoint=f"zoo:{config.name}", record=record, episodes=config.episodes, seed=config.seed, **options)
+    if config.show == "film" or (config.show == "auto" and not _screen_is_there()):
+        film = shutil.copyfile(zoo_folder() / config.name / FILM, f"demo_{config.name}.mp4")  # drawing takes a minute
+        told = [f"wrote {film}"]
+        print(told[0])
+    else:
+        told = watch(checkpoint=f"zoo:{config.name}", show=config.show, episodes=config.episodes, seed=config.seed)
     print("\nnext, you can run")
     for line in (
         f"rlstack evaluate checkpoint=zoo:{config.name}",

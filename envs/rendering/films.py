@@ -97,7 +97,7 @@ def save_film(
         raise ValueError(f"size: {size[0]} x {size[1]} must be even numbers of pixels")
     first = next(pictures)  # what cannot be drawn leaves no file
     gif = path.suffix.lower() == ".gif"
-    mp4 = {"fps": fps, "codec": "libx264", "quality": 7, "macro_block_size": 2, "ffmpeg_params": _QUICK}
+    mp4 = {"fps": fps, "codec": "libx264", "quality": 5, "macro_block_size": 2, "ffmpeg_params": _QUICK}
     options = {"duration": 1000 / fps, "loop": 0} if gif else mp4
     with (
         working(f"writing {path.name}", "pictures", total) as work,

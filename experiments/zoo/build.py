@@ -13,16 +13,16 @@ import argparse
 import hashlib
 import json
 import shlex
-import shutil
 from pathlib import Path
 from typing import Any
 
+from envs.rendering.films import save_animation
 from rlstack.evaluation.evaluator import evaluate
-from rlstack.evaluation.pictures import save_pictures
+from rlstack.evaluation.pictures import best_and_worst
 from rlstack.runs.checkpoint import write_checkpoint
 from rlstack.runs.loading import checkpoint_file, load, read_agent
 from rlstack.runs.worlds import world_options
-from rlstack.runs.zoo import AGENT, CARD
+from rlstack.runs.zoo import AGENT, CARD, FILM
 from rlstack.training.environment import ENVIRONMENT, machine
 
 HERE = Path(__file__).parent
@@ -40,9 +40,13 @@ def strip(run: Path, which: str, file: Path) -> dict[str, Any]:
     config = {**state["config"], "run_dir": None, "resume": None, "init": None, "notify": None}
     file.parent.mkdir(parents=True, exist_ok=True)
     write_checkpoint(file, {"frames": state["frames"], "agent": agent, "config": config}, state["frames"])
+    _check_size(file)
+    return config
+
+
+def _check_size(file: Path) -> None:
     if file.stat().st_size > MOST_BYTES:
         raise ValueError(f"{file}: {file.stat().st_size:,} bytes, more than {MOST_BYTES:,}")
-    return config
 
 
 def started(run: Path) -> dict[str, Any]:
@@ -54,20 +58,22 @@ def started(run: Path) -> dict[str, Any]:
 
 
 def build(
-    name: str, run: Path, which: str, episodes: int, seed: int, policy: str, out: Path, film: bool
+    name: str, run: Path, which: str, episodes: int, seed: int, policy: str, out: Path, speed: float
 ) -> dict[str, Any]:
-    """Makes ``<out>/<name>`` and returns its card."""
+    """Makes ``<out>/<name>`` and returns its card.
+
+    Raises:
+        ValueError: the agent or the film is larger than allowed.
+    """
     folder = out / name
     config = strip(run, which, folder / AGENT)
     loaded = load(folder / AGENT)
     world = config["env"]["name"]
     acting = loaded.agent.policy(explore=policy == "explore")
-    found = evaluate(acting, world, world_options(config["env"]), episodes, seed, record=int(film))
-    if film:
-        films = [path for path in save_pictures(found, folder, plots=False, video=True) if path.suffix == ".mp4"]
-        shutil.move(films[0], folder / "film.mp4")  # the best one, or the only one
-        for path in films[1:]:
-            path.unlink()
+    found = evaluate(acting, world, world_options(config["env"]), episodes, seed, record=1)
+    shown = next(iter(best_and_worst(found).values()))  # the best one, or the only one
+    save_animation(found.recordings[shown].animation(), folder / FILM, speed=speed)
+    _check_size(folder / FILM)
     card = {
         "name": name,
         "agent": config["agent"]["name"],
@@ -81,7 +87,7 @@ def build(
         "score": found.summary(),
         "judged_on": machine(),
         "sha256": hashlib.sha256((folder / AGENT).read_bytes()).hexdigest(),
-        "film": "film.mp4" if (folder / "film.mp4").is_file() else None,
+        "film": FILM,
         "config": config,
     }
     (folder / CARD).write_text(json.dumps(card, indent=1) + "\n")
@@ -98,7 +104,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1000)
     parser.add_argument("--policy", choices=("greedy", "explore"), default="greedy")
     parser.add_argument("--out", type=Path, default=HERE)
-    parser.add_argument("--no-film", dest="film", action="store_false", help="for worlds whose films take megabytes")
+    parser.add_argument("--speed", type=float, default=1.0, help="of the film; higher where it takes megabytes")
     card = build(**vars(parser.parse_args()))
     print(json.dumps({key: value for key, value in card.items() if key != "config"}, indent=1))
 

@@ -15,7 +15,7 @@ from rlstack.config import ConfigError
 from rlstack.config.errors import missing_option
 
 PREFIX = "zoo:"
-AGENT, CARD = "agent.pt", "card.json"
+AGENT, CARD, FILM = "agent.pt", "card.json", "film.mp4"
 
 
 def zoo_folder() -> Path:
