@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -240,6 +241,9 @@ def rating_curves(league: League) -> dict[str, list[float]]:
 def show_ranking(league: League, plots: bool) -> None:
     """Prints ranking and cross table, and leaves them beside the league, with a picture of ratings over games.
 
+    An Elo league is ranked by the ratings that fit all of its games: those after each game are for long those of a
+    beginner, which may be far from the anchors.
+
     Raises:
         ConfigError: the league has no players.
     """
@@ -248,6 +252,9 @@ def show_ranking(league: League, plots: bool) -> None:
     anchors = league.ratings.anchors
     fitted = fit_elo([game.scored for game in league.games], anchors)
     rows = [row | {"fitted_elo": fitted.get(row["player"])} for row in standings(league)]
+    if isinstance(league.ratings, Elo):
+        rows.sort(key=lambda row: -fitted.get(row["player"], -math.inf))
+        rows = [row | {"rank": place} for place, row in enumerate(rows, start=1)]
     cross = cross_table(league.games, [row["player"] for row in rows])
     print_results(rows, "player")
     print_rows(cross, sys.stdout)

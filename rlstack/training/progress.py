@@ -36,7 +36,8 @@ class Progress:
     Metrics that are shown: ``train/return``, ``train/success`` (a share in [0, 1]; its interval is in ``_low`` and
     ``_high``), ``curriculum/level``, everything under ``loss/``, and ``train/updates`` as a rate. Others are ignored; a
     metric keeps its last value until it is given again. A terminal also shows how the return and the success have gone
-    so far, the last evaluation (``eval/return``, ``eval/success``), and what is being compiled.
+    so far, the last evaluation (``eval/return``, ``eval/success``), and what is being compiled. Rates and the time left
+    leave out the time of other work, such as imitation and evaluations.
 
     Args:
         total_frames: length of the run.
@@ -65,6 +66,7 @@ class Progress:
         self._frames, self._metrics, self._now = start_frames, dict[str, float](), ""
         self._clock, self._began, self._interval = clock, clock(), interval
         self._work, self._compiling = _WorkStatus(clock), compiling
+        self._worked = 0.0
         self._curves = {name: RunningCurve() for name in _CURVES}
         self._evaluated = 0
         self._events: deque[str] = deque(maxlen=_EVENTS_SHOWN)
@@ -112,6 +114,7 @@ class Progress:
         with self._lock:
             self._work.observe(work)
             self._now = "" if work.over else self._work.text
+            self._worked += self._clock() - self._work.began if work.over else 0.0
             if self._live is not None:
                 if work.over or self.due:
                     self._show()
@@ -164,14 +167,15 @@ class Progress:
     def _rows(self) -> dict[str, str]:
         """Everything that is known by now, by name."""
         metrics, elapsed = self._metrics, self._clock() - self._began
-        rate = (self._frames - self._start_frames) / elapsed if elapsed > 0 else 0.0
+        learning = elapsed - self._worked
+        rate = (self._frames - self._start_frames) / learning if learning > 0 else 0.0
         updates = metrics.get("train/updates", self._start_updates) - self._start_updates
         rows = {
             "frames": f"{self._frames:,} / {self._total:,} ({100 * self._fraction:.1f}%)",
             "frames/s": f"{rate:,.0f}",
         }
-        if updates > 0 and elapsed > 0:
-            rows["updates/s"] = f"{updates / elapsed:,.1f}"
+        if updates > 0 and learning > 0:
+            rows["updates/s"] = f"{updates / learning:,.1f}"
         if "train/return" in metrics:
             rows["return"] = f"{metrics['train/return']:.4g}"
         if "train/success" in metrics:

@@ -52,6 +52,12 @@ def test_a_league_plays_ranks_and_shows(tmp_path: Path, capsys: pytest.CaptureFi
     assert capsys.readouterr().out == table
 
 
+def test_the_results_rank_and_not_the_rating_that_beginners_start_with(tmp_path: Path) -> None:
+    run_league(config(tmp_path, ratings={"system": "elo", "options": {"start": 0.0}}))
+    lines = (tmp_path / "ranking.csv").read_text().splitlines()[1:]
+    assert [line.split(",")[:2] for line in lines] == [["1", "high"], ["2", "random"], ["3", "low"]]
+
+
 def test_an_interrupted_league_goes_on_to_the_same_games(tmp_path: Path) -> None:
     run_league(config(tmp_path / "whole"))
     run_league(config(tmp_path / "parts", games=4))

@@ -245,6 +245,19 @@ def evaluated(display: WorkDisplay, clock: Clock, seconds: float, episodes: int 
             work.reach(done, f"step {10 * done}")
 
 
+def test_other_work_does_not_count_in_rates() -> None:
+    clock, stream = Clock(), Stream("utf-8")
+    progress = Progress(1_000, stream, clock=clock)
+    with following(progress.work), working("imitating", "decisions", 10) as work:
+        for done in range(1, 11):
+            clock.now += 60
+            work.reach(done)
+    clock.now += 10
+    progress.update(100)
+    line = stream.lines()[-1]
+    assert "frames/s 10 " in line and line.endswith("elapsed 0:10:10 | left 0:01:30")
+
+
 def test_long_work_is_told_in_plain_lines_now_and_then() -> None:
     clock, stream = Clock(), Stream("ascii")
     evaluated(WorkDisplay(stream, clock=clock), clock, seconds=40)
