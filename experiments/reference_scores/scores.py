@@ -34,6 +34,8 @@ from .curves import draw, write
 
 HERE = Path(__file__).parent
 EPISODES, EVALUATION_SEED = 100, 1000
+OURS = "experiments.reference_scores.deep_sea:DeepSea-v0"
+"""The environment of these studies that is code of this folder, which a run's files may name."""
 
 
 class Study(NamedTuple):
@@ -72,6 +74,8 @@ STUDIES = {
     "acrobot_ppo": Study("Acrobot-v1", "PPO", -90, "mean"),
     "mountaincar_rnd": Study("MountainCar-v0", "PPO, RND", -130, "every seed"),
     "mountaincar_ppo": Study("MountainCar-v0", "PPO, no bonus", -130, "mean"),
+    "deepsea_rnd": Study("deep sea of 20 rows", "PPO, RND", 0.9, "every seed"),
+    "deepsea_ppo": Study("deep sea of 20 rows", "PPO, no bonus", 0.1, "none above"),
     "lunarlander_ppo": Study("LunarLander-v3", "PPO", 200, "mean"),
     "lunarlander_dqn": Study("LunarLander-v3", "DQN", 150, "mean"),
     "lunarlander_iqn": Study("LunarLander-v3", "IQN", 150, "mean"),
@@ -133,7 +137,7 @@ def judge(study: str, seeds: list[int], folder: Path, earlier: dict[str, Any] | 
         run = folder / study / f"seed{seed}"
         if not complete(run):
             continue
-        loaded = rlstack.load(run)
+        loaded = rlstack.load(run, allow=[OURS])
         env, frames = loaded.config["env"], loaded.frames
         evaluation = evaluate(
             loaded.agent.policy(explore=False), env["name"], world_options(env), EPISODES, EVALUATION_SEED
