@@ -36,11 +36,17 @@ PUBLISHED = {"acqn": 0.769, "sac": 0.725, "iqn": 0.719, "ddpg": 0.481, "dqn": 0.
 """Success of the released agents (arXiv 2412.09466), levels 0-5, after 6 million env steps."""
 DECISIONS_PER_STEP = 4.3
 """Of the robots of a world, roughly: turns the recipes' numbers, which count decisions, into env steps."""
-PER_UPDATE = {"acqn": 600, "iqn": 600, "dqn": 600, "rainbow": 600}
+PER_UPDATE = {"acqn": 600, "iqn": 600, "dqn": 600, "rainbow": 600, "qrdqn": 600, "tqc": 600}
 """Decisions per update where the agent makes more updates than the others, one for every 1200."""
-CHANGES = {"iqn": ("agent.kappa=10",), "dqn": ("agent.normalize_rewards=true",)}
-"""The Huber threshold in the size of the rewards, which reach 30: beyond it all errors pull equally. AC-IQN's recipe
-has it already; DQN's threshold is 1, so its rewards are scaled."""
+CHANGES = {
+    "acqn": ("env.timestep_penalty=-0.2", "env.collision_penalty=-30"),
+    "iqn": ("agent.kappa=10",),
+    "qrdqn": ("agent.kappa=10",),
+    "tqc": ("agent.kappa=10",),
+    "dqn": ("agent.normalize_rewards=true",),
+}
+"""AC-IQN learns from the rewards of the others instead of its recipe's. The rest set the Huber threshold to the size of
+the rewards, which reach 30: beyond it all errors pull equally. DQN's threshold is 1, so its rewards are scaled."""
 
 
 def run(agent: str, seed: int, folder: Path, changes: Sequence[str] = ()) -> Path:
