@@ -89,7 +89,7 @@ def test_seeds_of_an_earlier_result_stay_if_they_trained_as_long(
     frames: int, kept: dict[int, float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded = SimpleNamespace(config={"env": {"name": "gymnasium"}}, frames=512, agent=Mock())
-    monkeypatch.setattr("rlstack.load", lambda run: loaded)
+    monkeypatch.setattr("rlstack.load", lambda run, allow: loaded)
     monkeypatch.setattr("rlstack.evaluation.evaluator.evaluate", lambda *_: Mock(summary=lambda: {"eval/return": 9.0}))
     monkeypatch.setattr("rlstack.runs.worlds.world_options", lambda env: {})
     monkeypatch.setattr(scores, "complete", lambda run: True)
