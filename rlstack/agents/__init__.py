@@ -48,7 +48,7 @@ def register(name: str, target: str) -> None:
 
 
 def agent_class(name: str | None) -> type[Agent]:
-    """The class of an algorithm by registered name or dotted path ``package.module:Class``."""
+    """Returns the class of an algorithm, given its registered name or a dotted path ``package.module:Class``."""
     if name is None:
         raise ConfigError(f"agent.algorithm: missing, one of {', '.join(_AGENTS)} or 'package.module:Class'")
     target = _AGENTS.get(name, name if ":" in name else None)
@@ -65,7 +65,7 @@ def agent_class(name: str | None) -> type[Agent]:
 
 
 def completed(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration with the defaults of its algorithm for what it does not say."""
+    """Returns a configuration whose missing options are filled in with the defaults of its algorithm."""
     return {**defaults_of(agent_class(config.get("algorithm")).Config), **config}
 
 
@@ -75,7 +75,8 @@ def build_agent(
     """Builds the agent of a complete configuration (an ``agent`` group) for an env.
 
     Raises:
-        ConfigError: one line: unknown key, wrong type, impossible value, or an env the algorithm cannot act on.
+        ConfigError: in one line: an unknown key, a wrong type, an impossible value, or an env in which the algorithm
+            cannot act.
     """
     cls = agent_class(config.get("algorithm"))
     interface = Interface.of(env)
@@ -110,11 +111,11 @@ def make_agent(
     """Builds an agent from ``conf/agent/<name>.yaml`` with overrides.
 
     Args:
-        name: of the yaml file.
-        env: the world in which it acts.
+        name: name of the yaml file.
+        env: world in which the agent acts.
         total_frames: length of the run, to which schedules are relative.
-        device: of networks and replay; default the env's.
-        overrides: values that replace the file's.
+        device: device of the networks and the replay buffer; default: the env's.
+        overrides: values that replace those in the file.
 
     Example:
         >>> agent = make_agent("acqn", env, batch_size=512)

@@ -17,7 +17,7 @@ from .on_policy import OnPolicy
 
 
 class A2C(OnPolicy):
-    """Advantage actor-critic: one step on all fresh data."""
+    """Advantage actor-critic: one gradient step on all the fresh data."""
 
     Config = A2CConfig
     OPTIMIZER = "rmsprop"

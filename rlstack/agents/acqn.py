@@ -1,7 +1,8 @@
-"""AC-IQN: an actor taught by an implicit quantile critic (arXiv 2412.09466), off-policy.
+"""AC-IQN: an off-policy actor trained by an implicit quantile critic (arXiv 2412.09466).
 
-``agent=acqn`` is our recipe, ``agent=acqn_published`` the published one; the yaml files hold every number. The update
-rule was checked against recordings of the reference learner (losses, gradient norms, parameters: ``tests/losses``).
+``agent=acqn`` is our recipe, ``agent=acqn_published`` the published one; the yaml files hold all the numbers. The
+update rule was checked against recordings of the reference learner (losses, gradient norms and parameters, in
+``tests/losses``).
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class ACQN(ActorCritic):
         loss = ACIQNLoss(
             actor, critic, c.gamma, c.num_quantiles, c.kappa, c.shared_levels, c.target_noise, c.raw_penalty
         )
-        self.loss = self.add_network("loss", loss)  # which holds the targets, too, in a checkpoint
+        self.loss = self.add_network("loss", loss)  # it also holds the targets in a checkpoint
         self.actor, self.critic = loss.actor_network, loss.critic_network
         self._followers = [
             Target(self.actor, loss.target_actor_network, c.target_tau),
@@ -56,7 +57,7 @@ class ACQN(ActorCritic):
     # -- acting --------------------------------------------------------------------------------------------------
 
     def exploit(self, observation: Any, mask: Tensor | None = None) -> Tensor:
-        """The actor's action, or of candidates around it the one with the highest conditional value at risk."""
+        """Returns the actor's action, or the candidate around it with the highest conditional value at risk."""
         target = self.config.greedy_actor == "target"
         seen = self.normalized(observation)
         actor, critic = self.actor, self.critic
@@ -77,7 +78,7 @@ class ACQN(ActorCritic):
         return chosen.view_as(action)
 
     def explore(self, observation: Any, mask: Tensor | None = None) -> Tensor:
-        """Gaussian noise whose size differs from world to world, and now and then a uniform random action."""
+        """Adds Gaussian noise whose size differs between worlds; with probability ``epsilon``, acts at random."""
         action = self.actor(self.normalized(observation))
         if not self.unused("noise_scale") and self.config.noise_high > 0:
             worlds = len(action) if action.dim() > 1 else 1
@@ -86,9 +87,9 @@ class ACQN(ActorCritic):
         return torch.where(torch.rand_like(action[..., :1]) < self.now("epsilon"), random, action)
 
     def _noise_sizes(self, worlds: int, like: Tensor) -> Tensor:
-        """Standard deviations from noise_low to noise_high over the worlds, log-spaced, ``[W, 1...]``.
+        """Standard deviations ``[W, 1...]``, log-spaced from noise_low to noise_high across the worlds.
 
-        A single world gets the one in the middle.
+        A single world gets their geometric mean.
         """
         low, high = max(self.config.noise_low, 1e-6), max(self.config.noise_high, 1e-6)
         ends = (math.log10(low), math.log10(high)) if worlds > 1 else 2 * (math.log10(low * high) / 2,)
@@ -108,7 +109,7 @@ class ACQN(ActorCritic):
 
 
 def _candidate_offsets(count: int, size: int, spread: float) -> Tensor:
-    """``[K, 1, D]``: zero, and quasi-random normal draws that are always the same, so that greedy is deterministic."""
+    """Offsets ``[K, 1, D]``: zero, then fixed quasi-random normal draws, so that greedy acting is deterministic."""
     uniform = torch.quasirandom.SobolEngine(size, scramble=True, seed=0).draw(count)
     offsets = spread * math.sqrt(2) * torch.erfinv((2 * uniform - 1).clamp(-0.999, 0.999))
     offsets[0] = 0

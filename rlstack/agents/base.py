@@ -1,4 +1,4 @@
-"""The base class of agents, and of their policies."""
+"""The base classes of agents and of their policies."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ from .own_networks import OwnNetworks
 from .symmetry import Mirroring
 
 _LEARNING = ("reward_scaler", "curiosity")
-"""Networks that no policy needs."""
+"""Networks that only learning needs, not policies."""
 
 
 class Policy(TensorDictModuleBase):
     """Writes an action for every decision in an env's tensordict; a bare module, without dispatch overhead.
 
-    That of an agent has the agent's networks and its place in the run (``frames``) as parameters and buffers. A copy,
-    by ``deepcopy`` or pickle, has networks of its own, and follows whatever weights it is given, schedules included:
-    so TorchRL's collectors take it to their workers and keep it up to date.
+    An agent's policy has the agent's networks and its place in the run (``frames``) as parameters and buffers. A copy
+    made by ``deepcopy`` or pickle has its own networks and follows the weights it is given, schedules included. This
+    is how TorchRL's collectors send it to their workers and keep it up to date.
 
     Args:
-        interface: what it acts on.
-        act: observation (and, where the env has one, action mask) to the env's action, or to a dict with ``action``
-            and what else is to be stored beside it (keys ``extras``).
-        extras: names of the further entries.
-        agent: whose policy it is.
-        explore: as :meth:`Agent.policy` was asked for it.
+        interface: the env as the agent sees it.
+        act: maps an observation (and an action mask, where the env has one) to the env's action, or to a dict with
+            ``action`` and the entries to store beside it (keys ``extras``).
+        extras: names of these further entries.
+        agent: the agent that the policy belongs to.
+        explore: as passed to :meth:`Agent.policy`.
     """
 
     def __init__(
@@ -72,14 +72,14 @@ class Policy(TensorDictModuleBase):
             self.register_buffer("frames", agent.clock)
 
     def action(self, observation: Any, mask: Tensor | None = None) -> Tensor:
-        """The env's action for an observation ``[...]``, by itself: what an export traces."""
+        """Returns only the env's action for an observation ``[...]``, which is what an export traces."""
         acted = self._act(observation, mask) if self._masked else self._act(observation)
         return acted if isinstance(acted, Tensor) else acted["action"]
 
     def entries(self, observation: Any, mask: Tensor | None = None) -> dict[str, Tensor]:
-        """The entries that it leaves in a tensordict, by name without group: ``action`` and the extras.
+        """Returns the entries to write into a tensordict, by name without group: ``action`` and the extras.
 
-        It does not turn gradients off: whoever steps many times does so once.
+        It does not turn gradients off: a caller that steps many times does so once.
         """
         if self.copied:
             self.catch_up()
@@ -95,7 +95,7 @@ class Policy(TensorDictModuleBase):
         return tensordict
 
     def catch_up(self) -> None:
-        """Puts the agent of a copy where the weights that the copy was given say it is."""
+        """Moves the agent of a copy to the frame and device of the weights that the copy was given."""
         agent, frames = self._agent, self.frames
         if agent is not None and (agent.frames != frames or agent.device != frames.device):
             agent.device = frames.device
@@ -117,14 +117,14 @@ def policy_copy(
     explore: bool | None,
     state: dict[str, Tensor],
 ) -> Any:
-    """The policy of a new agent (see :meth:`Agent.recipe`), with the state of another policy of its kind."""
+    """Returns the policy of a new agent (see :meth:`Agent.recipe`), with the state of another policy of its kind."""
     if getattr(config, "recurrent", None) is not None:
         from .recurrent import recurrent_class
 
         algorithm = recurrent_class(algorithm)
     with torch.random.fork_rng():
         policy: Any = algorithm(config, interface, total_frames, device).policy(explore)
-    if not any(value.is_meta for value in state.values()):  # without weights, which whoever asks brings along
+    if not any(value.is_meta for value in state.values()):  # without weights, which the caller loads
         policy.load_state_dict(state)
     for module in policy.modules():
         if isinstance(module, Policy):
@@ -133,7 +133,7 @@ def policy_copy(
 
 
 def copy_on(policy: Any, device: torch.device) -> Any:
-    """A copy of an agent's policy whose networks are on a device."""
+    """Returns a copy of an agent's policy with its networks on the given device."""
     for part in policy.modules():
         if isinstance(part, Policy):
             part.copies_on = device
@@ -141,18 +141,18 @@ def copy_on(policy: Any, device: torch.device) -> Any:
 
 
 def exploring(explore: bool | None) -> bool:
-    """True to explore: as told, or where nothing is told, as TorchRL's ``set_exploration_type`` says."""
+    """Returns ``explore``, or where it is None, whether TorchRL's ``set_exploration_type`` asks for exploration."""
     return exploration_type() is ExplorationType.RANDOM if explore is None else explore
 
 
 class Target:
-    """Moves the target of a network after it (Mnih et al. 2015; Lillicrap et al. 2016).
+    """Moves a target network towards its network (Mnih et al. 2015; Lillicrap et al. 2016).
 
-    It does what TorchRL's ``SoftUpdate`` does, in one call for all parameters: 10 us for six of them, not 377.
+    It does what TorchRL's ``SoftUpdate`` does, in one call for all parameters: 10 us for six of them instead of 377.
 
     Args:
-        network: the one that is trained.
-        target: a copy of it, as losses hold one; buffers stay as they were copied.
+        network: the network that is trained.
+        target: its copy, held by the loss; buffers stay as they were copied.
         tau: ``target <- tau network + (1 - tau) target`` at each :meth:`update`; 1 copies.
     """
 
@@ -170,7 +170,7 @@ class Target:
 
     @torch.no_grad()
     def update(self) -> None:
-        """One step towards the network."""
+        """Moves the target one step towards the network."""
         if self.tau == 1:
             self.copy()
         else:
@@ -178,29 +178,29 @@ class Target:
 
 
 def _trained(parameters: Iterable[Tensor]) -> list[Tensor]:
-    """Those that are not frozen."""
+    """Returns the parameters that are not frozen."""
     return [parameter for parameter in parameters if parameter.requires_grad]
 
 
 class Agent(ABC):
-    """A learner and its policies; knows nothing of worlds, files or loggers.
+    """A learner and its policies; independent of worlds, files and loggers.
 
     Args:
         config: the agent's typed configuration, with at least the fields of
-            :class:`rlstack.config.agents.AgentConfig`, and ``Scheduled`` ones where schedules are allowed.
-        interface: what it acts on.
-        total_frames: length of the run, which schedules are relative to.
-        device: of its networks.
+            :class:`rlstack.config.agents.AgentConfig`, and ``Scheduled`` fields where schedules are allowed.
+        interface: the env as the agent sees it.
+        total_frames: length of the run, to which schedules are relative.
+        device: device of the networks.
 
     Raises:
-        ConfigError: a schedule out of its bounds, or inputs that would be scaled twice.
+        ConfigError: a schedule is out of its bounds, or inputs would be scaled twice.
 
     Attributes:
         networks: everything with parameters or running statistics, by name.
-        optimizers: by the name of the learning rate in the configuration (``lr``, ``lr_actor``, ...).
-        targets: slowly following copies, by name.
-        own: the networks of the user's among them.
-        loss: the TorchRL ``LossModule`` that the algorithm lowers.
+        optimizers: optimisers by the name of their learning rate in the configuration (``lr``, ``lr_actor``, ...).
+        targets: target networks by name.
+        own: the user's networks among ``networks``.
+        loss: the TorchRL ``LossModule`` that the algorithm minimises.
     """
 
     Config: ClassVar[type]
@@ -209,7 +209,7 @@ class Agent(ABC):
     _live: Mapping[str, Tensor] = MappingProxyType({})
 
     least: Callable[[int], int] = int
-    """The least of a number (how many entries there are to learn from) over all processes that learn together."""
+    """Returns the minimum of a number (of entries to learn from) over all processes that learn together."""
 
     def __init__(self, config: Any, interface: Interface, total_frames: int, device: torch.device) -> None:
         self.config, self.interface, self.device = config, interface, device
@@ -238,7 +238,7 @@ class Agent(ABC):
     # -- building ------------------------------------------------------------------------------------------------
 
     def encoder(self, role: str = "network") -> nn.Module:
-        """A new encoder of the observation for the network of a role; the user's, where one is named for it."""
+        """Returns a new observation encoder for the network of a role: the user's, if one is named for it."""
         c, features = self.config, self.own.features
         if own := self.own.make(role, OwnNetwork, c.hidden[:1]):
             return own
@@ -249,32 +249,32 @@ class Agent(ABC):
     def own_network(
         self, role: str, *shape: int, kind: type[OwnNetwork] = OwnNetwork, actions: int = 0, **options: Any
     ) -> Any:
-        """The user's network for a role, None where none is named for it, or where a memory stands behind it.
+        """Returns the user's network for a role; None if none is named for it, or if the agent is recurrent.
 
         Args:
             role: which of the agent's networks it is.
-            shape: of its output.
-            kind: what becomes of that.
-            actions: numbers of an action that it judges.
-            options: of the kind.
+            shape: shape of its output.
+            kind: class that says how the output is used.
+            actions: size of the actions that it evaluates.
+            options: further options of ``kind``.
         """
         if getattr(self.config, "recurrent", None) is not None:
             return None
         return self.own.make(role, kind, shape, actions=actions, **options)
 
     def add_network(self, name: str, network: nn.Module) -> Any:
-        """Puts a network on the device and under ``networks[name]``."""
+        """Moves a network to the device and stores it as ``networks[name]``."""
         self.networks[name] = network.to(device=self.device, dtype=self.interface.dtype)
         return self.networks[name]
 
     def add_target(self, name: str, target: nn.Module, tau: float) -> None:
-        """Lets a target, which a loss holds, follow ``networks[name]``."""
+        """Makes a target, which a loss holds, follow ``networks[name]``."""
         self.targets[name] = Target(self.networks[name], target, tau)
 
     def add_optimizer(
         self, name: str, *networks: nn.Module | list[Tensor], max_grad_norm: float | None, **options: Any
     ) -> Optimizer:
-        """An optimiser of these networks, each clipped by itself, whose learning rate is the schedule ``name``."""
+        """Adds an optimiser of these networks, each clipped separately, with the schedule ``name`` as learning rate."""
         optimizer = Optimizer(
             [_trained(network if isinstance(network, list) else network.parameters()) for network in networks],
             self.scheduled[name],
@@ -287,13 +287,13 @@ class Agent(ABC):
         return optimizer
 
     def normalized(self, observation: Any) -> Any:
-        """The observation as the networks see it."""
+        """Returns the observation as the networks see it."""
         return observation if self.normalizer is None else self.normalizer(observation)
 
     def epsilon_greedy(self, best: Callable[[], Tensor], observation: Any, mask: Tensor | None = None) -> Tensor:
-        """The best action, with probability ``epsilon`` a uniformly random (legal) one, ``[...]``.
+        """Returns the best actions ``[...]``, replaced by uniformly random (legal) ones with probability ``epsilon``.
 
-        On the CPU nothing is computed that is not used; on a GPU asking would cost more.
+        On the CPU nothing is computed that is not used; on a GPU, finding out would cost more.
         """
         epsilon, lead = self.now("epsilon"), self.interface.lead(observation)
         if self.unused("epsilon"):
@@ -312,27 +312,27 @@ class Agent(ABC):
         return torch.where(drawn < epsilon, self.interface.random_action(lead, self.device, mask), best())
 
     def _kept(self, entries: Any, sequences: TensorDictBase) -> Any:
-        """The active ones of entries ``[B, T, ...]`` as ``[N, ...]``; without a group all are."""
+        """Returns the active ones among entries ``[B, T, ...]`` as ``[N, ...]``; without a group, all are active."""
         if self.interface.group is not None:
             return kept(entries, sequences.get("active"))
         return entries.flatten(0, 1) if isinstance(entries, Tensor) else entries.reshape(-1)
 
     @property
     def augments(self) -> bool:
-        """It learns from mirror images, too."""
+        """Whether the agent also learns from mirror images."""
         return getattr(self.config, "symmetry", "none") == "augment"  # agents from elsewhere have no such option
 
     @cached_property
     def mirroring(self) -> Mirroring:
-        """The mirror of its world.
+        """The mirror of the agent's world.
 
         Raises:
-            ConfigError: it has none.
+            ConfigError: the world has none.
         """
         return Mirroring(self.interface)
 
     def check_learning(self) -> None:
-        """Raises a one-line :class:`ConfigError` if it could act in its world, but not learn there as it is told to."""
+        """Raises a one-line :class:`ConfigError` if the agent can act in its world, but not learn as configured."""
         if self.augments:
             _ = self.mirroring
 
@@ -340,73 +340,73 @@ class Agent(ABC):
 
     @classmethod
     def of(cls, config: Any) -> type[Agent]:
-        """The class that a configuration asks for: this one, or another one of the same algorithm."""
+        """Returns the class that a configuration asks for: this one, or another one of the same algorithm."""
         return cls
 
     @classmethod
     @abstractmethod
     def check(cls, interface: Interface) -> None:
-        """Raises a one-line :class:`ConfigError` if the algorithm cannot act on such an env."""
+        """Raises a one-line :class:`ConfigError` if the algorithm cannot act in such an env."""
 
     @abstractmethod
     def policy(self, explore: bool | None = None) -> TensorDictModuleBase:
-        """An env's tensordict in, the same with actions out.
+        """Returns a module that takes an env's tensordict and adds actions to it.
 
-        It shares the learner's parameters, so it always acts as the latest update would.
+        It shares the learner's parameters, so it always acts with the latest ones.
 
         Args:
-            explore: whether to explore; None follows TorchRL's ``set_exploration_type`` at each step: explores where
-                it says ``RANDOM``, as TorchRL's collectors do, and is greedy where it says anything else, or nothing.
+            explore: whether to explore. None follows TorchRL's ``set_exploration_type`` at each step: the policy
+                explores if it is ``RANDOM``, as in TorchRL's collectors, and is greedy if it is anything else or unset.
         """
 
     def recipe(self) -> tuple[Any, ...]:
-        """The arguments to build an agent like this one: algorithm, configuration, interface, total frames."""
+        """Returns the arguments to build an agent like this one: algorithm, configuration, interface, total frames."""
         return getattr(self, "ALGORITHM", type(self)), self.config, self.interface, self.total_frames
 
     @abstractmethod
     def learn(self, sequences: TensorDictBase, frames: int) -> dict[str, Tensor | float]:
-        """Takes in new data ``[B, T]`` (see ``collection.flatten``) and updates the networks.
+        """Takes in new data ``[B, T]`` (see :mod:`rlstack.data.flatten`) and updates the networks.
 
         Args:
-            sequences: folded collector batch.
-            frames: decisions made so far in the run, this batch included.
+            sequences: the flattened batch of a collector.
+            frames: frames of the run so far, including this batch.
 
         Returns metrics named ``group/name``.
         """
 
     @abstractmethod
     def update_once(self, sequences: TensorDictBase) -> dict[str, Tensor | float]:
-        """One update on just this data, outside the run's schedule: what a self-check tries."""
+        """Makes one update on this data alone, outside the run's schedule, as self-checks do."""
 
     def lesson(self, batch: TensorDictBase) -> tuple[Any, Tensor, Tensor | None]:
-        """The arguments of :meth:`imitation_loss` for a batch of decisions to imitate."""
+        """Returns the arguments of :meth:`imitation_loss` for a batch of decisions to imitate."""
         return self.normalized(batch.get("observation")), batch.get("action"), batch.get(MASK, None)
 
     def imitation_loss(self, observation: Any, action: Tensor, mask: Tensor | None) -> Tensor:
-        """Behaviour cloning: a scalar that is least where the policy acts as given.
+        """The loss of behaviour cloning: a scalar that is smallest where the policy takes the given actions.
 
         Args:
             observation: normalised batch ``[N]``.
-            action: as the agent has it: ``[N, D]`` in [-1, 1], choices ``[N]``, or ``[N, K]`` of several parts.
-            mask: legal actions ``[N, n]``, where the env has them.
+            action: actions in the agent's form: ``[N, D]`` in [-1, 1], choices ``[N]``, or ``[N, K]`` for K parts.
+            mask: legal actions ``[N, n]``, where the env has a mask.
         """
         raise ConfigError(f"{type(self).__name__} cannot imitate")
 
     # -- compiled code -------------------------------------------------------------------------------------------
 
     def now(self, name: str) -> Any:
-        """The value of a schedule for losses and policies: a number, or for compiled code a 0-d tensor."""
+        """Returns the value of a schedule for losses and policies: a number, or for compiled code a 0-d tensor."""
         return self._live.get(name, self.scheduled[name])
 
     def unused(self, name: str) -> bool:
-        """True where a schedule is zero and what it scales need not be computed; compiled code always computes it."""
+        """Returns True if a schedule is zero, so that what it scales can be skipped; compiled code never skips it."""
         return name not in self._live and not self.scheduled[name]
 
     def compile(self, compiler: Compiler) -> None:
         """Compiles updates, and exploring policies that are made later.
 
         Raises:
-            CannotCompile: not this agent, it says why; nothing has changed then.
+            CannotCompile: this agent cannot be compiled, and is left unchanged; the message says why.
         """
         if compiler.compiles:
             trace_gradients()
@@ -425,11 +425,11 @@ class Agent(ABC):
         }
 
     def quick(self, choose: Callable[..., Any]) -> Callable[..., Any]:
-        """The function by which an exploring policy acts, compiled where the agent is."""
+        """Returns the function by which an exploring policy acts, compiled if the agent is."""
         return choose if self.compiler is None else self.compiler(choose, f"the policy of {self.config.name}")
 
     def refresh(self) -> None:
-        """Tells compiled code what the schedules say now."""
+        """Passes the present values of the schedules on to compiled code."""
         for name, value in self._live.items():
             value.fill_(self.scheduled[name])
 
@@ -445,19 +445,19 @@ class Agent(ABC):
         self.refresh()
 
     def schedule_metrics(self) -> dict[str, float]:
-        """The present value of everything that may be a schedule, as ``schedule/<field of the configuration>``."""
+        """Returns the present values of all options that may be schedules, as ``schedule/<name of the option>``."""
         return {f"schedule/{name}": float(value) for name, value in self.scheduled.items()}
 
     def expected_updates(self) -> float:
-        """Gradient steps of a whole run, about; 0 for an agent with few and large ones."""
+        """Returns the approximate number of gradient steps in a whole run; 0 for agents with few, large steps."""
         return 0.0
 
     def parameters(self) -> list[Tensor]:
-        """All trained parameters."""
+        """Returns all trained parameters."""
         return [parameter for optimizer in self.optimizers.values() for parameter in optimizer.parameters]
 
     def state_dict(self) -> dict[str, Any]:
-        """Networks, optimisers and counters as nested dicts of tensors and numbers."""
+        """Returns networks, optimisers and counters as nested dicts of tensors and numbers."""
         return {
             "networks": {name: dict(network.state_dict()) for name, network in self.networks.items()},
             "targets": {name: dict(target.network.state_dict()) for name, target in self.targets.items()},
@@ -473,7 +473,7 @@ class Agent(ABC):
             optimizer.load_state_dict(state["optimizers"][name])
 
     def load_networks(self, state: Mapping[str, Any]) -> None:
-        """Restores what of :meth:`state_dict` an agent needs to act: networks, targets and counters."""
+        """Restores the parts of :meth:`state_dict` that an agent needs to act: networks, targets and counters."""
         for name, network in self.networks.items():
             network.load_state_dict(state["networks"][name])
         for name, target in self.targets.items():
@@ -482,18 +482,18 @@ class Agent(ABC):
         self.set_frames(state["frames"])
 
     def take_weights(self, weights: Mapping[str, Any]) -> None:
-        """Gives networks of the user's, and their targets, recorded weights, see :meth:`OwnNetworks.load`."""
+        """Loads recorded weights into the user's networks and their targets, see :meth:`OwnNetworks.load`."""
         self.own.load(weights)
         for target in self.targets.values():
             target.copy()
 
     def begin_episodes(self) -> None:
-        """Forgets episodes that were under way: the next sequences do not continue the last ones."""
+        """Forgets unfinished episodes: the next sequences do not continue the last ones."""
         if self.reward_scaler is not None:
             self.reward_scaler.returns.zero_()
 
     def replay_state(self) -> dict[str, Any] | None:
-        """The replay buffer for a checkpoint, None for agents without one."""
+        """Returns the replay buffer for a checkpoint; None for agents without one."""
         return None
 
     def load_replay_state(self, state: dict[str, Any]) -> None:

@@ -1,6 +1,6 @@
 """A value function that sees, in training, what all agents of a world see (``agent.critic=central``, Yu et al. 2022).
 
-A rollout keeps every observation once; what an agent's critic sees of the others is looked up where it is needed.
+A rollout stores every observation once; what an agent's critic sees of the others is looked up when needed.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from rlstack.networks.values import StateNetwork
 
 
 class CentralNetwork(StateNetwork):
-    """The value of an agent's state from its own observation and those of the others in its world.
+    """Computes the value of an agent's state from its own observation and those of the others in its world.
 
-    All observations go through the same encoder. The own encoding is joined by the mean of the others' after one more
-    layer (Zaheer et al. 2017), and by the share of them that are there; without any, both are zero.
+    All observations go through the same encoder. The agent's own encoding is concatenated with the mean of the others'
+    after one more layer (Zaheer et al. 2017), and with the share of them that are present; if none are, both are zero.
 
     Args:
         encoder: observation encoder.
-        hidden: widths of the hidden layers; the first is that of the others' mean, too.
-        others: how many other agents a world has room for.
+        hidden: widths of the hidden layers; the first is also the width of the others' mean.
+        others: the number of other agents that a world has room for.
     """
 
     def __init__(
@@ -38,24 +38,24 @@ class CentralNetwork(StateNetwork):
         self.others = others
 
     def forward(self, observation: Observation, there: Tensor) -> Tensor:  # type: ignore[override]
-        """Values ``[..., A, 1]`` of worlds of A agents.
+        """Returns the values ``[..., A, 1]`` for worlds of A agents.
 
         Args:
-            observation: of all of them, ``[..., A]``.
-            there: ``[..., A, A]`` bool, who counts for whom; nobody does for itself.
+            observation: observations of all agents, ``[..., A]``.
+            there: ``[..., A, A]`` bool, which agents (last dimension) count for which; none counts for itself.
         """
         return self.joint(self.encoder(observation), there)
 
     def joint(self, features: Tensor, there: Tensor) -> Tensor:
-        """:meth:`forward` for observations that are encoded already, ``[..., A, F]``."""
+        """Does what :meth:`forward` does, for observations that are already encoded, ``[..., A, F]``."""
         return self.head(torch.cat((features, self.pooled(features, apart(there))), -1))
 
     def pooled(self, features: Tensor, there: Tensor) -> Tensor:
-        """The pooled encodings of the others, which join those of Q agents, ``[..., Q, V]``.
+        """Returns the pooled encodings of the others ``[..., Q, V]``, to be concatenated with those of Q agents.
 
         Args:
             features: encodings of M others, ``[..., M, F]``.
-            there: ``[..., Q, M]`` bool, which of them count for whom.
+            there: ``[..., Q, M]`` bool, which of the M others count for each of the Q agents.
         """
         views = self.view(features)
         count = there.sum(-1, keepdim=True)
@@ -64,19 +64,19 @@ class CentralNetwork(StateNetwork):
 
 
 def apart(there: Tensor) -> Tensor:
-    """``[..., A, A]`` without oneself."""
+    """Returns ``there [..., A, A]`` with its diagonal set to False: no agent counts for itself."""
     return there & ~torch.eye(there.shape[-1], dtype=torch.bool, device=there.device)
 
 
 class Mates:
-    """The values that a :class:`CentralNetwork` gives the agents of one rollout.
+    """Computes the values that a :class:`CentralNetwork` gives the agents of one rollout.
 
-    Rows of sequences ``[B, T]`` are those of :func:`~rlstack.data.flatten.flatten_agents`: A agents of the first
-    world, then those of the next one.
+    Rows of sequences ``[B, T]`` are in the order of :func:`~rlstack.data.flatten.flatten_agents`: the A agents of the
+    first world, then those of the next one.
 
     Args:
-        critic: whose values they are.
-        agents: A.
+        critic: the network that computes the values.
+        agents: A, the number of agents in each world.
 
     Attributes:
         pieces: the rollout cut into sequences, for a critic with a recurrent core.
@@ -89,40 +89,40 @@ class Mates:
         self._active = torch.empty(0, 0, dtype=torch.bool)
 
     def begin(self, observation: Any, active: Tensor) -> Tensor:
-        """Takes a new rollout, in place of the last one.
+        """Takes a new rollout in place of the last one.
 
         Args:
             observation: as the networks see it, ``[B, T]``.
-            active: ``[B, T]`` bool; others that are not are not there.
+            active: ``[B, T]`` bool; agents that are not active do not count for the others.
 
-        Returns the places ``[B, T]`` of its decisions, by which :meth:`seen` knows them.
+        Returns the places ``[B, T]`` of its decisions, which identify them in :meth:`seen`.
         """
         self._observation, self._active = observation, active
         return torch.arange(active.numel(), device=active.device).view_as(active)
 
     def forget(self) -> None:
-        """Lets the rollout go."""
+        """Releases the rollout."""
         self._observation = self.pieces = None
 
     @property
     def rows(self) -> int:
-        """B."""
+        """B, the number of rows of the rollout."""
         return len(self._active)
 
     def row_and_step(self, place: Tensor) -> tuple[Tensor, Tensor]:
-        """Row and step of some places in ``[B, T]``."""
+        """Returns the rows and steps of some places in ``[B, T]``."""
         time = self._active.shape[1]
         return place // time, place % time
 
     def values(self, features: Tensor | None = None) -> Tensor:
-        """The values of all decisions, ``[B, T, 1]``; their own encodings ``[B, T, F]`` may be known already."""
+        """Returns the values of all decisions ``[B, T, 1]``; encodings ``[B, T, F]`` may be passed if known."""
         if features is None:
             features = self.critic.encoder(self._observation)
         return self.critic.head(torch.cat((features, self._all(features)), -1))
 
     def seen(self, place: Tensor) -> Tensor:
-        """The pooled encodings of the others at some places ``[N]``, ``[N, V]``."""
-        if len(place) * (self.agents - 1) >= self._active.numel():  # everyone once is less
+        """Returns the pooled encodings ``[N, V]`` of the others at some places ``[N]``."""
+        if len(place) * (self.agents - 1) >= self._active.numel():  # encoding everyone once is cheaper
             return self._all(self.critic.encoder(self._observation)).flatten(0, 1)[place]
         row, step = self.row_and_step(place)
         own = row % self.agents
@@ -133,7 +133,7 @@ class Mates:
         return self.critic.pooled(features, self._active[chosen].unsqueeze(1)).squeeze(1)
 
     def among(self, features: Tensor, active: Tensor) -> Tensor:
-        """The pooled encodings of the others for all agents of some worlds, ``[G, A, T, F]`` to ``[G, A, T, V]``.
+        """Pools the encodings ``[G, A, T, F]`` of all agents of some worlds into those of the others ``[G, A, T, V]``.
 
         Args:
             active: ``[G, A, T]`` bool.
@@ -142,22 +142,22 @@ class Mates:
         return self.critic.pooled(features.transpose(1, 2), apart(there)).transpose(1, 2)
 
     def _all(self, features: Tensor) -> Tensor:
-        """:meth:`seen` of everyone, ``[B, T, V]``, of the encodings of all, ``[B, T, F]``."""
+        """:meth:`seen` for all places, ``[B, T, V]``, from the encodings of all, ``[B, T, F]``."""
         worlds = (-1, self.agents)
         return self.among(features.unflatten(0, worlds), self._active.unflatten(0, worlds)).flatten(0, 1)
 
     def values_after(
         self, sequences: TensorDictBase, ends: Tensor, encoded: Callable[[tuple[Tensor, Tensor]], Tensor]
     ) -> Tensor:
-        """The values of the states that follow some decisions, by what everyone sees then.
+        """Returns the values of the states that follow some decisions, given what all agents see then.
 
-        Others are there who go on, or who are cut off at the same step. Those who died with it, or before, are not;
-        nor are newcomers.
+        Other agents count if they go on, or if they are truncated at the same step. Those that terminated at this step
+        or earlier do not count; nor do newcomers.
 
         Args:
             sequences: ``[B, T]``.
             ends: which decisions, ``[B, T]`` bool, E of them.
-            encoded: encodings of what followed the decisions with such indices of row and step.
+            encoded: maps indices (rows and steps) of decisions to the encodings of the observations that followed.
 
         Returns ``[E, 1]``.
         """

@@ -1,4 +1,4 @@
-"""Agents that choose by the value of each choice: how they act, explore and imitate, whatever data they learn from."""
+"""Agents that choose by the value of each choice: how they act, explore and imitate, independent of their data."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from .interface import Interface, require_choices
 
 
 class Choosing(Agent):
-    """An agent that chooses by the value of each choice, and explores by random ones.
+    """An agent that chooses by the value of each choice, and explores with random choices.
 
-    A subclass has a ``network`` and writes :meth:`action_values`.
+    A subclass has a ``network`` and implements :meth:`action_values`.
     """
 
     network: Any
@@ -29,26 +29,26 @@ class Choosing(Agent):
 
     @abstractmethod
     def action_values(self, observation: Any) -> Tensor:
-        """The values ``[..., n]`` by which it chooses in an observation ``[...]``."""
+        """Returns the values ``[..., n]`` by which the agent chooses, given an observation ``[...]``."""
 
     def values_as_logits(self, observation: Any) -> Tensor:
-        """Values for imitation, of a normalised batch ``[N]``, ``[N, n]``."""
+        """Returns the values ``[N, n]`` of a normalised batch ``[N]``, used as logits in imitation."""
         values: Tensor = self.network(observation)
         return values
 
     def exploit(self, observation: Any, mask: Tensor | None = None) -> Tensor:
-        """The best (legal) choices in an observation ``[...]``."""
+        """Returns the best (legal) choices for an observation ``[...]``."""
         return greedy(self.action_values(observation), mask)
 
     def explore(self, observation: Any, mask: Tensor | None = None) -> Tensor:
-        """The same, with probability ``epsilon`` random ones."""
+        """Returns the best choices, replaced by random ones with probability ``epsilon``."""
         return self.epsilon_greedy(lambda: greedy(self.action_values(observation), mask), observation, mask)
 
     def imitation_loss(self, observation: Any, action: Tensor, mask: Tensor | None) -> Tensor:
-        """Cross entropy of the choice, values taken as logits."""
+        """Cross entropy of the choices, with values taken as logits."""
         return cross_entropy(masked_logits(self.values_as_logits(observation), mask), action)
 
 
 def greedy(values: Tensor, mask: Tensor | None = None) -> Tensor:
-    """The best (legal) action of ``[..., n]`` values, ``[...]``."""
+    """Returns the best (legal) actions ``[...]`` by their values ``[..., n]``."""
     return (values if mask is None else values.masked_fill(~mask, -torch.inf)).argmax(-1)

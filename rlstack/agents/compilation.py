@@ -1,4 +1,4 @@
-"""Compiled functions, and functions recorded as CUDA graphs: one launch in place of hundreds, without a wait."""
+"""Compiled functions, and functions recorded as CUDA graphs: one launch instead of hundreds, without waiting."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from envs.compilation import Compiled
 
-_WARM_UP = 3  # calls on a stream of their own before recording, as libraries choose their algorithms then
+_WARM_UP = 3  # calls on a separate stream before recording, during which libraries choose their algorithms
 _LAYOUTS = 4  # recordings kept; each takes memory
 
 
 class CannotCompile(Exception):
-    """An agent cannot run as compiled code; the message says why."""
+    """Raised when an agent cannot run as compiled code; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,10 @@ class Compiler:
     """Compiles functions of an agent, or records them as CUDA graphs.
 
     Attributes:
-        backend: of ``torch.compile``.
-        compiles: with it; False only records graphs.
-        graphs: record CUDA graphs, too.
-        varying: batches differ in size from call to call; otherwise code is made for one size.
+        backend: backend of ``torch.compile``.
+        compiles: whether to compile; False only records graphs.
+        graphs: whether to record CUDA graphs as well.
+        varying: whether batches differ in size from call to call; otherwise code is made for one size.
     """
 
     backend: str = "inductor"
@@ -38,7 +38,7 @@ class Compiler:
     varying: bool = False
 
     def __call__(self, function: Callable[..., Any], what: str) -> Callable[..., Any]:
-        """The function, of tensors or nested dicts of tensors, with the same results but for rounding."""
+        """Returns a faster function of tensors or nested dicts of tensors, with the same results up to rounding."""
         quick: Callable[..., Any] = function
         if self.compiles:
             quick = Compiled(function, what, self.backend, dynamic=True if self.varying else None)
@@ -46,10 +46,10 @@ class Compiler:
 
 
 def trace_gradients() -> None:
-    """Lets a compiled function take gradients within itself.
+    """Lets compiled functions compute gradients inside themselves.
 
     Raises:
-        CannotCompile: this torch does not know how.
+        CannotCompile: this version of torch does not support it.
     """
     import torch._dynamo
 
@@ -59,16 +59,16 @@ def trace_gradients() -> None:
 
 
 class Recorded:
-    """A function of tensors on a GPU, recorded once for each layout of its arguments, replayed ever after.
+    """A function of tensors on a GPU, recorded once for each layout of its arguments, and replayed after that.
 
-    Tensors that the function reaches by itself (parameters, moments) must stay the same objects. Random numbers go on
-    from replay to replay: torch tells graphs of its default generator. Arguments of more layouts than are kept, or on
-    a CPU, are computed without a recording.
+    Tensors that the function uses without taking them as arguments (parameters, moments) must stay the same objects.
+    Random numbers continue from replay to replay, because torch registers its default generator with graphs. Once the
+    limit of layouts is reached, further layouts, like arguments on a CPU, are computed without a recording.
 
     Args:
-        function: arguments and results are tensors, or nested dicts, tensordicts and lists of them; no gradient
-            leads from or to them.
-        what: it is, for messages.
+        function: takes and returns tensors, or nested dicts, tensordicts and lists of them; no gradient flows through
+            them.
+        what: name of the function in messages.
     """
 
     def __init__(self, function: Callable[..., Any], what: str) -> None:
@@ -88,7 +88,7 @@ class Recorded:
             recording = self._recordings[layout] = _Recording(self.function)
         try:
             return recording(tensors, structure)
-        except RuntimeError as error:  # something in it waits for the GPU, or asks for memory in a way of its own
+        except RuntimeError as error:  # something in it waits for the GPU, or allocates memory by itself
             if recording.graph is not None:
                 raise
             self._failed = True
@@ -101,7 +101,7 @@ def _is_on_gpu(entry: Any) -> bool:
 
 
 class _Recording:
-    """For arguments of one layout."""
+    """The recording of a function for one layout of arguments."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function, self._calls = function, 0

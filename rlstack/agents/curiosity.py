@@ -1,7 +1,7 @@
-"""Exploration by random network distillation (Burda et al. 2018): what is new is worth a reward of its own.
+"""Exploration by random network distillation (Burda et al. 2018): novel observations earn a bonus reward.
 
-Two things are simpler than published: the bonus joins the reward, so that one value function sees the sum of both
-(theirs has two, and the bonus's goes on behind the ends of episodes), and the predictor learns from all new data once.
+Two things are simpler than published: the bonus is added to the reward, so that one value function learns their sum
+(theirs has two, and the bonus's continues past the ends of episodes), and the predictor makes one pass over new data.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from rlstack.networks.values import StateNetwork
 from .interface import Interface
 
 BATCH = 256
-"""Observations in a step of the predictor, about."""
+"""The number of observations in one step of the predictor."""
 
 
 class Curiosity(nn.Module):
-    """The bonus, and everything that it depends on: both networks, and the scales of observations and bonuses.
+    """The bonus and everything that it depends on: both networks, and the scales of observations and bonuses.
 
     Args:
-        config: its options.
-        interface: what the agent acts on.
-        widths: of the encoding of oneself, or of an image, and of the layers that every object goes through.
+        config: options of the bonus.
+        interface: the env as the agent sees it.
+        widths: width of the encoding of the agent itself, or of an image; widths of the layers applied to each object.
     """
 
     def __init__(self, config: RNDConfig, interface: Interface, widths: tuple[int, list[int]]) -> None:
@@ -48,10 +48,10 @@ class Curiosity(nn.Module):
 
     @torch.no_grad()
     def bonus(self, sequences: TensorDictBase, active: Any) -> Tensor:
-        """The bonus ``[B, T, 1]`` of what the decisions of new data ``[B, T]`` have led to.
+        """Returns the bonus ``[B, T, 1]`` for the observations that the decisions of new data ``[B, T]`` led to.
 
         Args:
-            active: the observations of those who decided, ``[N]``, which the statistics take in.
+            active: the next observations of the active agents, ``[N]``, with which the statistics are updated.
         """
         self.statistics.update(active)
         following = sequences.get("next")
@@ -64,10 +64,10 @@ class Curiosity(nn.Module):
         return self.config.coefficient * self.scaler(novelty)
 
     def learn(self, active: Any, minimize: Any) -> dict[str, Tensor | float]:
-        """One pass of the predictor over new observations ``[N]``.
+        """Trains the predictor in one pass over new observations ``[N]``.
 
         Args:
-            minimize: makes a step on a loss and a batch, see ``Optimizer.minimize``.
+            minimize: makes one step on a loss and a batch, see ``Optimizer.minimize``.
         """
         batch = TensorDict({"observation": self.statistics(active)}, [len(active)])
         metrics: dict[str, Tensor | float] = {}

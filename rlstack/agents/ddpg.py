@@ -1,7 +1,7 @@
-"""DDPG (Lillicrap et al. 2016): a deterministic actor that climbs its critic.
+"""DDPG (Lillicrap et al. 2016): a deterministic actor that ascends the gradient of its critic.
 
 ``agent=ddpg`` is our recipe, ``agent=ddpg_published`` that of MarineNav's DDPG, whose recorded updates the tests
-repeat; on the same batch the losses equal those of TorchRL's ``DDPGLoss``.
+reproduce; on the same batch the losses equal those of TorchRL's ``DDPGLoss``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class DDPG(ActorCritic):
         return renormalized(critic, c.critic_norm == "batch")
 
     def make_loss(self) -> DDPGLoss:
-        """The loss of the networks that the agent has now."""
+        """Returns a loss over the agent's networks."""
         c = self.config
         joint = c.critic_norm == "batch"
         return DDPGLoss(self.actor, self.critics, c.gamma, c.critic_loss, c.raw_penalty, joint)
@@ -49,7 +49,7 @@ class DDPG(ActorCritic):
         return self.actor(self.normalized(observation))
 
     def explore(self, observation: Any, mask: Tensor | None = None) -> Tensor:
-        """Gaussian noise, and now and then a uniform random action."""
+        """Adds Gaussian noise to the greedy action; with probability ``epsilon``, acts uniformly at random."""
         action = self.exploit(observation)
         if not self.unused("noise"):
             action = (action + self.now("noise") * torch.randn_like(action)).clamp(-1, 1)

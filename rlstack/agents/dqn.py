@@ -1,8 +1,8 @@
-"""DQN (Mnih et al. 2015), with double targets (van Hasselt et al. 2016), dueling streams (Wang et al. 2016) and, where
-asked for, Retrace (Munos et al. 2016).
+"""DQN (Mnih et al. 2015), with double targets (van Hasselt et al. 2016), dueling streams (Wang et al. 2016) and,
+optionally, Retrace (Munos et al. 2016).
 
-``agent=dqn`` is our recipe, ``agent=dqn_published`` that of MarineNav's DQN, whose recorded updates the tests repeat;
-on the same batch the loss equals that of TorchRL's ``DQNLoss``.
+``agent=dqn`` is our recipe, ``agent=dqn_published`` that of MarineNav's DQN, whose recorded updates the tests
+reproduce; on the same batch the loss equals that of TorchRL's ``DQNLoss``.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ class DQN(ValueBased):
         self.optimizer = self.add_optimizer("lr", self.network, max_grad_norm=c.max_grad_norm)
 
     def make_loss(self) -> DQNLoss:
-        """The loss, in which variants of DQN differ and in little else."""
+        """Returns the loss, which is almost all that variants of DQN differ in."""
         c = self.config
         if self.corrects:
             return RetraceLoss(self.network, c.gamma, c.double, c.retrace_lambda, c.retrace_epsilon)
         return DQNLoss(self.network, c.gamma, c.double)
 
     def corrected(self, batch: TensorDictBase) -> TensorDictBase:
-        """The batch itself: the loss corrects its returns, by the probabilities of the actions."""
+        """Returns the batch itself: the loss corrects its returns by the probabilities of the actions."""
         return batch
 
     def remember(self, sequences: TensorDictBase) -> None:
@@ -56,7 +56,7 @@ class DQN(ValueBased):
         super().remember(sequences)
 
     def policy(self, explore: bool | None = None) -> Policy:
-        """With :attr:`corrects`, an exploring one leaves the ``log_prob`` of each action beside it."""
+        """With :attr:`corrects`, an exploring policy also writes the ``log_prob`` of each action."""
         if explore is False or not self.corrects:
             return super().policy(explore)
 

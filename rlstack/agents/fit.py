@@ -1,4 +1,4 @@
-"""Checks that a policy from elsewhere fits an env: samples of what it will see, and checks of what it answers."""
+"""Checks that a foreign policy fits an env: samples of its observations, and checks of its actions."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from rlstack.config import ConfigError
 from rlstack.files.safe_load import first_line
 
 BOUNDS_TOLERANCE = 1e-5
-"""The distance outside its bounds, relative to their width, of float32 rounding of a rescaled action."""
+"""How far float32 rounding may put a rescaled action outside its bounds, relative to their width."""
 
 
 def choices(spec: TensorSpec) -> int | None:
-    """Number of discrete actions, None if the action is something else."""
+    """Returns the number of discrete actions; None for other kinds of action."""
     return int(spec.space.n) if isinstance(spec, Categorical | OneHot) and type(spec) in (Categorical, OneHot) else None
 
 
 def encode(spec: TensorSpec, index: Tensor) -> Tensor:
-    """Indices ``[...]`` of discrete actions as the env wants them: as they are, or one-hot."""
+    """Returns indices ``[...]`` of discrete actions in the env's form: unchanged, or one-hot."""
     if isinstance(spec, OneHot):
         return torch.nn.functional.one_hot(index.long(), int(spec.space.n)).to(spec.dtype)
     return index.reshape(*index.shape, *spec.shape).to(spec.dtype)
 
 
 def sample_observation(env: EnvBase, interface: Interface) -> Any:
-    """An observation within the env's spec, the same every time; the global random generator is left as it was."""
+    """Returns an observation within the env's spec, always the same; the global random generator is left as it was."""
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(0)  # alone: those of GPUs would not be put back
+        torch.default_generator.manual_seed(0)  # not torch.manual_seed: the generators of GPUs would not be restored
         return env.observation_spec[interface.key("observation")].to("cpu").rand().to(env.device or "cpu")
 
 
 def describe_observation(interface: Interface) -> str:
-    """Keys and shapes of an observation, for messages."""
+    """Returns the keys and shapes of an observation, for messages."""
     spec = interface.observation
     if not isinstance(spec, Composite):
         return f"a vector of shape {tuple(spec.shape)}"
@@ -47,7 +47,7 @@ def describe_observation(interface: Interface) -> str:
 
 
 def describe_action(interface: Interface) -> str:
-    """The actions that an env takes, for messages."""
+    """Describes the actions that an env takes, for messages."""
     count = choices(interface.action)
     if count is not None:
         return f"{count} discrete actions"
@@ -56,7 +56,7 @@ def describe_action(interface: Interface) -> str:
 
 
 def leaves(observation: Any, interface: Interface) -> list[Tensor]:
-    """The leaves of an observation in the env's order, ``[..., *shape]`` each."""
+    """Returns the leaves of an observation in the env's order, each ``[..., *shape]``."""
     if isinstance(observation, Tensor):
         return [observation]
     prefix = len(_path(interface.key("observation")))
@@ -64,7 +64,7 @@ def leaves(observation: Any, interface: Interface) -> list[Tensor]:
 
 
 def batch_of(observation: Any, interface: Interface) -> torch.Size:
-    """The batch dimensions of an observation."""
+    """Returns the batch dimensions of an observation."""
     spec = interface.observation
     if isinstance(spec, Composite):
         spec = next(iter(spec.values(include_nested=True, leaves_only=True)))
@@ -73,14 +73,14 @@ def batch_of(observation: Any, interface: Interface) -> torch.Size:
 
 
 def as_actions(answer: Any, lead: torch.Size, spec: TensorSpec, device: Any, who: str) -> Tensor:
-    """The answer of a policy as a tensor of the env's shape and dtype.
+    """Converts the answer of a policy to a tensor of the env's shape and dtype.
 
     Args:
-        answer: tensor, array or nested list: actions ``[*lead, *shape]`` or, the batch folded, ``[N, *shape]``.
-            Discrete actions may have a last dimension of 1, or be indices where the env wants one-hot vectors.
+        answer: tensor, array or nested list: actions ``[*lead, *shape]`` or, with the batch flattened, ``[N, *shape]``.
+            Discrete actions may have a last dimension of 1, or be indices where the env takes one-hot vectors.
 
     Raises:
-        ConfigError: no numbers, another shape, or discrete actions that are fractions or none of the env's.
+        ConfigError: not numbers, the wrong shape, or discrete actions that are fractions or outside the env's.
     """
     try:
         action = torch.as_tensor(answer, device=device)
@@ -113,25 +113,25 @@ def _check_choices(action: Tensor, counts: Tensor, who: str) -> None:
 
 @contextmanager
 def telling(interface: Interface, who: str) -> Iterator[None]:
-    """Turns an error that a stranger's code raises inside into one clear line that names it.
+    """Turns an error that foreign code raises inside the context into one clear line that names the policy.
 
     Raises:
-        ConfigError: it fails on an observation of this env.
+        ConfigError: the code fails on an observation of this env.
     """
     try:
         yield
     except ConfigError:
         raise
-    except (Exception, SystemExit) as error:  # a stranger's code may raise anything
+    except (Exception, SystemExit) as error:  # foreign code may raise anything
         saw, said = describe_observation(interface), (str(error).strip().splitlines() or [""])[0]
         raise ConfigError(f"{who}: fails on {saw}: {type(error).__name__}: {said}") from error
 
 
 def try_out(act: Callable[[Any], Tensor], env: EnvBase, interface: Interface, who: str) -> None:
-    """Acts once on a sample, and checks shape, dtype and bounds of the answer.
+    """Acts once on a sample observation, and checks the shape, dtype and bounds of the action.
 
     Raises:
-        ConfigError: it fails on an observation of this env, or its action is not one of the env's.
+        ConfigError: the policy fails on an observation of this env, or its action is not one of the env's.
     """
     observation = sample_observation(env, interface)
     with torch.no_grad(), telling(interface, who):
@@ -143,7 +143,7 @@ def check_bounds(action: Tensor, spec: TensorSpec, who: str) -> None:
     """Checks an action of the env's shape against the bounds of its spec.
 
     Raises:
-        ConfigError: not finite, or out of bounds.
+        ConfigError: the action is not finite, or out of bounds.
     """
     if not bool(torch.isfinite(action.float()).all()):
         raise ConfigError(f"{who}: an action is not a finite number")

@@ -1,6 +1,7 @@
-"""Agents from anywhere as policies of an env, by one name: ``kind:path``.
+"""Loads agents from any source as policies of an env, named by ``kind:path``.
 
-A kind is loaded by a function named here, which is imported when it is used: rooms above register theirs by name.
+Each kind is loaded by a function that is named here and imported when it is used, because it may be in a package that
+itself imports this one.
 """
 
 from __future__ import annotations
@@ -38,16 +39,16 @@ KINDS: dict[str, tuple[str, ...]] = {
     "onnx": (),
     "callable": ("protocol", "batched", "arrays"),
 }
-"""The kinds of agents, and the options that :func:`load_policy` takes for each."""
+"""The kinds of foreign agents, and the options that :func:`load_policy` takes for each."""
 
 _RECORDINGS: dict[str, str] = {"timesteps.npy": "rlstack.adapters.marinenav.evaluations:demonstrations"}
-"""Recorded episodes from elsewhere: a member that their ``.npz`` files alone have, and the function that reads them."""
+"""Recorded episodes of other projects: a member that only their ``.npz`` files have, and the function to read them."""
 
 _MINARI = "rlstack.adapters.minari"
 
 
 def load_policy(source: str, env: EnvBase, allow: Collection[str] = (), **options: Any) -> TensorDictModuleBase:
-    """An agent from anywhere as a policy of an env.
+    """Loads an agent from any source as a policy of an env.
 
     ============= ======================================= =============================================================
     kind          path                                    options
@@ -68,12 +69,12 @@ def load_policy(source: str, env: EnvBase, allow: Collection[str] = (), **option
 
     Args:
         source: ``kind:path``.
-        env: the world in which it acts; the policy is on its device.
-        allow: code that a checkpoint of ours may name, see :func:`rlstack.load`.
-        options: of the kind.
+        env: world in which the policy acts, and whose device it is on.
+        allow: code that one of our checkpoints may name, see :func:`rlstack.load`.
+        options: options of the kind.
 
     Raises:
-        ConfigError: one line: no such kind, option or file, or an agent that cannot act in this env.
+        ConfigError: in one line: no such kind, option or file, or an agent that cannot act in this env.
 
     Example:
         >>> policy = load_policy("sb3:model.zip", env, vecnormalize="statistics.pkl")
@@ -88,21 +89,21 @@ def load_policy(source: str, env: EnvBase, allow: Collection[str] = (), **option
 
 
 def recording_reader(members: Collection[str]) -> Callable[[str | Path], dict[str, Any]] | None:
-    """The function that reads the decisions in a file of recorded episodes from elsewhere, as arrays by name.
+    """Returns the function that reads the decisions in another project's recorded episodes, as arrays by name.
 
     Args:
-        members: the names in the file, an ``.npz``.
+        members: names of the members of the ``.npz`` file.
 
-    Returns None where the members are those of no such file.
+    Returns None if the file is not of a known kind.
     """
     return next((_imported(reader) for member, reader in _RECORDINGS.items() if member in members), None)
 
 
 def minari_arrays(name: str) -> dict[str, Any]:
-    """The transitions of a Minari dataset as the arrays of :mod:`rlstack.data.recordings`.
+    """Returns the transitions of a Minari dataset as the arrays of :mod:`rlstack.data.recordings`.
 
     Raises:
-        ConfigError: Minari is not installed, or no such dataset is here.
+        ConfigError: Minari is not installed, or there is no such dataset on this machine.
     """
     return _imported(f"{_MINARI}:read_dataset")(name)
 
@@ -113,7 +114,7 @@ def write_minari(name: str, data: Any, interface: Any, policy: str) -> None:
 
 
 def check_new_dataset(name: str) -> None:
-    """Raises a one-line :class:`ConfigError` unless a Minari dataset of that name can be made."""
+    """Raises a one-line :class:`ConfigError` unless a Minari dataset of that name can be created."""
     _imported(f"{_MINARI}:check_new")(name)
 
 
@@ -123,10 +124,10 @@ def _imported(name: str) -> Any:
 
 
 def parse(source: str) -> tuple[str, str]:
-    """``kind:path`` in its parts; a path alone is a run or checkpoint of ours.
+    """Splits ``kind:path`` into its parts; a path alone is one of our runs or checkpoints.
 
     Raises:
-        ConfigError: no such kind, or nothing behind it.
+        ConfigError: no such kind, or no path after it.
     """
     kind, colon, path = source.partition(":")
     if Path(source).exists():

@@ -26,16 +26,16 @@ class Interface:
     """An env as one agent sees it: the specs of a single decision, without batch or agent dimensions.
 
     Attributes:
-        group: key under which several agents stand, None for a single agent.
-        observation: spec of one observation, a Composite when structured.
+        group: key of the group of agents in a tensordict; None for a single agent.
+        observation: spec of one observation, a Composite if structured.
         action: spec of one action.
         features: builds the world's own input scaling (a module from observation to observation), if it has one.
-        dtype: of floating-point observations.
-        masked: the env says under ``action_mask`` which actions are legal.
-        nearest: the world's own distance to the nearest obstacle, a function of the observation, if it has one.
-        carries: the env hands on what a policy remembers, see :class:`envs.world.World`.
-        agents: how many stand in the group of each world, absent ones included.
-        mirror: of the world, or why it has none.
+        dtype: dtype of floating-point observations.
+        masked: whether the env says under ``action_mask`` which actions are legal.
+        nearest: function from the observation to the distance of the nearest obstacle, if the world has one.
+        carries: whether the env passes on a policy's recurrent state, see :class:`envs.world.World`.
+        agents: the number of agents in the group of each world, absent ones included.
+        mirror: the mirror of the world, or the reason why it has none.
     """
 
     group: str | None
@@ -74,11 +74,11 @@ class Interface:
         )
 
     def key(self, name: str) -> str | tuple[str, str]:
-        """``name`` or ``(group, name)``."""
+        """Returns ``name`` or ``(group, name)``."""
         return name if self.group is None else (self.group, name)
 
     def observation_keys(self) -> list[Any]:
-        """Leaf keys of the observation in the env's layout, for a policy's ``in_keys``."""
+        """Returns the leaf keys of the observation in the env's layout, for a policy's ``in_keys``."""
         root = self.key("observation")
         if not isinstance(self.observation, Composite):
             return [root]
@@ -87,7 +87,7 @@ class Interface:
         return [(*prefix, *((key,) if isinstance(key, str) else key)) for key in leaves]
 
     def lead(self, observation: Any) -> torch.Size:
-        """The batch dimensions of an observation."""
+        """Returns the batch dimensions of an observation."""
         if not isinstance(observation, Tensor):
             return observation.batch_size
         return observation.shape[: observation.dim() - len(self.observation.shape)]
@@ -96,12 +96,12 @@ class Interface:
 
     @cached_property
     def continuous(self) -> bool:
-        """The action is a bounded vector."""
+        """Whether the action is a bounded vector."""
         return isinstance(self.action, Bounded) and self.action.dtype.is_floating_point and self.action.ndim == 1
 
     @cached_property
     def choices(self) -> tuple[int, ...] | None:
-        """Number of choices of each discrete part of an action (one part, usually); None for other actions."""
+        """The number of choices of each discrete part of an action (usually one part); None for other actions."""
         if isinstance(self.action, MultiCategorical):
             return tuple(int(n) for n in self.action.nvec.reshape(-1))
         if isinstance(self.action, Categorical) and not isinstance(self.action, Binary):
@@ -110,13 +110,13 @@ class Interface:
 
     @cached_property
     def hybrid(self) -> HybridAction | None:
-        """The form in which a dict of bounded vectors and choices is one vector; None for other actions."""
+        """The conversion of a dict of bounded vectors and choices to one vector; None for other actions."""
         if not isinstance(self.action, Composite):
             return None
         return HybridAction.of({key: replace(self, action=part) for key, part in self.action.items()})
 
     def describe_action(self) -> str:
-        """The kind of action in words, for messages."""
+        """Describes the kind of action, for messages."""
         if self.hybrid is not None:
             return f"hybrid actions of {self.hybrid.numbers} numbers and choices {list(self.hybrid.counts)}"
         if self.continuous:
@@ -129,16 +129,16 @@ class Interface:
 
     @cached_property
     def as_is(self) -> bool:
-        """An agent's action is the env's: :meth:`to_env` changes nothing."""
+        """Whether an agent's action is the env's as it is, so that :meth:`to_env` changes nothing."""
         if self.hybrid is not None:
             return False
         return not self._single if self._whole else self._scaling(torch.empty(0)) is None
 
     def to_env(self, action: Tensor) -> Any:
-        """An agent's action as the env takes it.
+        """Converts an agent's action to the env's form.
 
-        A continuous one in [-1, 1] is put within the env's bounds (infinite bounds leave it as it is); a choice
-        ``[...]`` gets the last dimension of 1 that some envs have; a hybrid one becomes a tensordict.
+        A continuous action in [-1, 1] is scaled to the env's bounds (infinite bounds leave it as it is); a choice
+        ``[...]`` gets a last dimension of 1 if the env has one; a hybrid action becomes a tensordict.
         """
         if self.hybrid is not None:
             return self.hybrid.to_env(action)
@@ -165,7 +165,7 @@ class Interface:
         return tuple(self.action.shape) == (1,)
 
     def _scaling(self, like: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
-        """Centre and half width of the bounds ``[D]``, and the half width to divide by: 1 where there is but one value.
+        """Returns centre and half width of the bounds ``[D]``, and the divisor: the half width, or 1 where that is 0.
 
         None where actions are in [-1, 1] or unbounded.
         """
@@ -183,7 +183,7 @@ class Interface:
         return centre, half, divisor
 
     def random_action(self, lead: Sequence[int], device: torch.device, mask: Tensor | None = None) -> Tensor:
-        """Uniform actions of shape ``[*lead, ...]``, legal where a mask is given; continuous ones in [-1, 1]."""
+        """Draws uniform actions ``[*lead, ...]``, legal if a mask is given; continuous ones in [-1, 1]."""
         choices = self.choices
         if choices is None:
             return torch.rand((*lead, *self.action.shape), dtype=self.dtype, device=device) * 2 - 1
@@ -195,16 +195,16 @@ class Interface:
 
 
 class HybridAction:
-    """Writes a dict of bounded vectors and of choices as a vector ``[..., D + K]``.
+    """Converts between a dict of bounded vectors and choices and one vector ``[..., D + K]``.
 
-    First all D numbers, in [-1, 1], then the K choices as whole numbers; both in the order of the dict.
+    The D numbers in [-1, 1] come first, then the K choices as whole numbers; both in the order of the dict.
 
     Args:
-        parts: of the dict by key, each as the interface of an env with that action alone.
+        parts: parts of the dict by key, each given as the interface of an env with that action alone.
 
     Attributes:
         numbers: D.
-        counts: options of each of the K choices.
+        counts: the number of options of each of the K choices.
     """
 
     def __init__(self, parts: Mapping[str, Interface]) -> None:
@@ -217,14 +217,14 @@ class HybridAction:
 
     @classmethod
     def of(cls, parts: Mapping[str, Interface]) -> HybridAction | None:
-        """None unless there are both and nothing else."""
+        """Returns the conversion; None unless there are both vectors and choices, and nothing else."""
         kinds = {part.continuous for part in parts.values()}
         if kinds != {True, False} or any(not part.continuous and part.choices is None for part in parts.values()):
             return None
         return cls(parts)
 
     def to_env(self, action: Tensor) -> TensorDict:
-        """A vector as the env takes it; numbers beyond [-1, 1] are cut off."""
+        """Converts a vector to the env's form; numbers are clipped to [-1, 1]."""
         columns = iter(action.split(self._widths, -1))
         entries = {key: part.to_env(next(columns).clamp(-1, 1)) for key, part in self.vectors.items()}
         for key, part in self.selections.items():
@@ -242,9 +242,9 @@ class HybridAction:
 
 
 def chosen_by(weights: Tensor) -> Tensor:
-    """An option of ``weights [..., n]`` (at least 0, one above it) in proportion to them, ``[...]``.
+    """Draws options ``[...]`` in proportion to ``weights [..., n]``, which are at least 0, and one of them above 0.
 
-    What ``torch.multinomial`` does, but for its look at the weights, which waits for a GPU.
+    It does what ``torch.multinomial`` does, without its check of the weights, which waits for the GPU.
     """
     return (weights / torch.empty_like(weights).exponential_()).argmax(-1)
 
@@ -271,7 +271,7 @@ def _refusal(need: str, interface: Interface, continuous: str) -> str:
 
 
 def _fitting(interface: Interface) -> str | None:
-    """The agents that can act there."""
+    """Names the agents that can act in such an env."""
     if interface.continuous:
         return "ppo, a2c, sac, tqc, td3, ddpg, acqn"
     if interface.hybrid is not None:
@@ -282,7 +282,7 @@ def _fitting(interface: Interface) -> str | None:
 
 
 def difference(known: Interface, offered: Interface) -> str | None:
-    """The first difference between the env that an agent knows and another, in words; None if they agree."""
+    """Describes the first difference between the env that an agent knows and another; None if they agree."""
     ours, theirs = _described(known), _described(offered)
     for key in sorted(ours.keys() | theirs.keys()):
         if ours.get(key) != theirs.get(key):
@@ -291,7 +291,7 @@ def difference(known: Interface, offered: Interface) -> str | None:
 
 
 def _described(interface: Interface) -> dict[str, str]:
-    """Kind, shape and type of everything an agent sees and does, in words."""
+    """Describes the kind, shape and dtype of everything that an agent sees and does."""
     leaves = {"action": interface.action}
     if isinstance(interface.observation, Composite):
         for key, leaf in interface.observation.items(include_nested=True, leaves_only=True):
@@ -303,7 +303,7 @@ def _described(interface: Interface) -> dict[str, str]:
 
 
 def _strip(spec: TensorSpec, dims: int) -> TensorSpec:
-    """The spec of one entry of its leading dimensions."""
+    """Returns the spec of a single entry, without the leading ``dims`` dimensions."""
     return spec[(0,) * dims] if dims else spec
 
 

@@ -1,6 +1,7 @@
-"""IQN: implicit quantile networks (Dabney et al. 2018), with acting at a risk level.
+"""IQN: implicit quantile networks (Dabney et al. 2018) that act at a risk level.
 
-``agent=iqn`` is our recipe, ``agent=iqn_published`` that of MarineNav's IQN, whose recorded updates the tests repeat.
+``agent=iqn`` is our recipe, ``agent=iqn_published`` that of MarineNav's IQN, whose recorded updates the tests
+reproduce.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class IQN(ValueBased):
         self.optimizer = self.add_optimizer("lr", self.network, max_grad_norm=c.max_grad_norm)
 
     def action_values(self, observation: Any) -> Tensor:
-        """Conditional value at risk of every action, ``[..., N]``."""
+        """Returns the conditional value at risk of every action, ``[..., N]``."""
         n, lead = self.config.act_quantiles, self.interface.lead(observation)
         dtype = self.interface.dtype
         if self.config.act_levels == "random":
@@ -46,7 +47,7 @@ class IQN(ValueBased):
         return self.network(self.normalized(observation), tau).mean(-2)
 
     def values_as_logits(self, observation: Any) -> Tensor:
-        """Means over random levels."""
+        """Returns mean values over random quantile levels."""
         tau = torch.rand(len(observation), self.config.num_quantiles, dtype=self.interface.dtype, device=self.device)
         return self.network(observation, tau).mean(-2)
 
@@ -55,18 +56,18 @@ class IQN(ValueBased):
 
 
 def check_level(level: CVaR, interface: Interface) -> None:
-    """Raises a one-line :class:`ConfigError` if a level needs distances that the env does not tell."""
+    """Raises a one-line :class:`ConfigError` if a level needs distances that the env does not provide."""
     if isinstance(level, AdaptiveLevel) and interface.nearest is None:
         raise ConfigError("agent.cvar: an adaptive level needs a world that tells the distance of the nearest obstacle")
 
 
 def levels(cvar: CVaR, tau: Tensor, interface: Interface, observation: Any) -> Tensor:
-    """Quantile levels ``[..., n]`` in (0, 1) squeezed into the worst part of the distribution.
+    """Scales quantile levels ``[..., n]`` in (0, 1) to the worst part of the distribution.
 
     The mean over quantiles at ``c tau`` with tau uniform in (0, 1) is the conditional value at risk at level c.
 
     Args:
-        observation: raw observation ``[...]``, whose obstacles an adaptive level looks at.
+        observation: raw observation ``[...]``, whose nearest obstacle sets an adaptive level.
     """
     if not isinstance(cvar, AdaptiveLevel):
         return tau * cvar

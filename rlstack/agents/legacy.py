@@ -1,4 +1,4 @@
-"""An agent from elsewhere as it is: it acts wherever agents act, explores by random actions, and learns nothing."""
+"""A foreign agent used as it is: it acts wherever agents act, explores with random actions, and does not learn."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .interface import MASK, Interface
 
 
 class Legacy(Agent):
-    """Acts through :func:`~rlstack.agents.foreign.load_policy`."""
+    """An agent that acts by a policy from :func:`~rlstack.agents.foreign.load_policy`."""
 
     Config = LegacyConfig
 
@@ -44,7 +44,7 @@ class Legacy(Agent):
         """Accepts every env: only the loaded agent knows which ones it can act in."""
 
     def policy(self, explore: bool | None = None) -> TensorDictModuleBase:
-        """The policy as loaded, with random actions in between where it explores; one with a memory begins anew."""
+        """Returns the loaded policy, which mixes in random actions if it explores; recurrent ones are reset."""
         forget = getattr(self._policy, "reset", None)
         if callable(forget):
             forget()
@@ -70,13 +70,13 @@ class Legacy(Agent):
 
 
 class EpsilonPolicy(TensorDictModuleBase):
-    """Acts as another policy does, but for a share of uniformly random (legal) actions while it explores.
+    """Acts as another policy does, with a share of uniformly random (legal) actions while it explores.
 
     Args:
-        policy: the other one.
-        interface: of the env.
-        epsilon: probability of a random action, by frames of the run.
-        clock: these frames, 0-d.
+        policy: the other policy.
+        interface: interface of the env.
+        epsilon: probability of a random action, as a function of the frames of the run so far.
+        clock: these frames, a 0-d tensor.
         explore: see :meth:`Agent.policy`.
     """
 
@@ -103,7 +103,7 @@ class EpsilonPolicy(TensorDictModuleBase):
         lead, action = interface.lead(observation), acted.get(key)
         mask = acted.get(interface.key(MASK)) if interface.masked else None
         chosen = torch.rand(lead, device=action.device) < self._epsilon(int(self.frames))
-        if mask is None:  # actions of any kind, some of which agents of ours do not know
+        if mask is None:  # actions of any kind, including those that our agents do not support
             drawn = interface.action.rand(lead).to(action.device)
         else:
             drawn = interface.to_env(interface.random_action(lead, action.device, mask))
@@ -117,8 +117,8 @@ class SpecsOnly(WorldHooks):
     """A stand-in for an env, made from an agent's interface: one world with its agents, to load a policy for.
 
     Args:
-        interface: what the agent acts on.
-        device: of the env.
+        interface: the env as the agent sees it.
+        device: device of the env.
     """
 
     def __init__(self, interface: Interface, device: torch.device) -> None:
@@ -143,6 +143,6 @@ class SpecsOnly(WorldHooks):
 
 
 def _options(config: LegacyConfig) -> dict[str, Any]:
-    """The options given beside kind and path."""
+    """Returns the options that are given in addition to kind and path."""
     names = [name for options in KINDS.values() for name in options if name != "explore"]
     return {name: getattr(config, name) for name in names if getattr(config, name) is not None}

@@ -1,6 +1,6 @@
-"""Agents with a replay buffer: they act at random at first, remember, update, and move their targets.
+"""Agents with a replay buffer: they act at random at first, store data, update, and move their targets.
 
-A new algorithm subclasses :class:`OffPolicy`, :class:`ActorCritic` for an actor and critics, or :class:`ValueBased`
+A new algorithm subclasses :class:`OffPolicy`, or :class:`ActorCritic` for an actor and critics, or :class:`ValueBased`
 for values of choices; see the README of this folder.
 """
 
@@ -33,7 +33,7 @@ from .optimizer import Info, Optimizer
 class OffPolicy(Agent):
     """An agent that learns from a replay buffer.
 
-    A subclass writes :meth:`build`, :meth:`exploit`, :meth:`explore` and :meth:`update`.
+    A subclass implements :meth:`build`, :meth:`exploit`, :meth:`explore` and :meth:`update`.
     """
 
     config: Any
@@ -54,7 +54,7 @@ class OffPolicy(Agent):
         """Makes networks, loss, targets and optimisers, see ``add_network``, ``add_target`` and ``add_optimizer``."""
 
     def make_replay(self, steps: int = 1) -> Any:
-        """The memory, as ``config.replay`` says, of transitions or sequences of so many steps."""
+        """Returns a replay buffer as ``config.replay`` specifies, of transitions or of sequences of ``steps``."""
         c, where = self.config, self.replay_device()
         options = {"storage": c.replay.storage, "directory": c.replay.directory, "sampler": c.replay.sampler}
         return make_replay(
@@ -62,14 +62,14 @@ class OffPolicy(Agent):
         )
 
     def make_n_step(self, carry: bool = True) -> NStep:
-        """What makes n-step transitions of new data, see :class:`NStep`."""
+        """Returns the object that makes n-step transitions of new data, see :class:`NStep`."""
         return NStep(self.config.n_step, self.config.gamma, carry)
 
     def replay_device(self) -> torch.device | None:
-        """The device of the memory, None for the agent's.
+        """Returns the device of the replay buffer; None for the agent's.
 
         Raises:
-            ConfigError: not a device, or one that is not there.
+            ConfigError: not a device, or one that is not available.
         """
         name = self.config.replay_device
         return None if name is None else usable_device(name, "agent.replay_device", "null, cpu, cuda, cuda:<k>")
@@ -78,11 +78,11 @@ class OffPolicy(Agent):
 
     @abstractmethod
     def exploit(self, observation: Any, mask: Tensor | None = None) -> Tensor:
-        """Greedy actions for an observation ``[...]``, as the agent has them (see ``imitation_loss``)."""
+        """Returns greedy actions for an observation ``[...]``, in the agent's form (see ``imitation_loss``)."""
 
     @abstractmethod
     def explore(self, observation: Any, mask: Tensor | None = None) -> Tensor:
-        """Actions that gather experience."""
+        """Returns exploring actions for an observation ``[...]``, in the agent's form."""
 
     def policy(self, explore: bool | None = None) -> Policy:
         try_out = self.exploit if explore is False else self.quick(self.explore)
@@ -102,7 +102,7 @@ class OffPolicy(Agent):
 
     @abstractmethod
     def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
-        """One gradient step of every network on a batch ``[N]`` of :meth:`prepared` transitions."""
+        """Makes one gradient step of every network on a batch ``[N]`` of :meth:`prepared` transitions."""
 
     def learn(self, sequences: TensorDictBase, frames: int) -> dict[str, Tensor | float]:
         c = self.config
@@ -128,15 +128,15 @@ class OffPolicy(Agent):
         return self.update(self.prepared(self._transitions(self.make_n_step(carry=False)(self._own(sequences)))))
 
     def remember(self, sequences: TensorDictBase) -> None:
-        """Puts new data into the memory."""
+        """Puts new data into the replay buffer."""
         self.replay.extend(self._transitions(self.n_step(self._own(sequences))))
 
     def study(self, recorded: TensorDictBase, seen: bool = False) -> None:
-        """Makes recorded transitions ``[N]`` the whole memory.
+        """Replaces the contents of the replay buffer with recorded transitions ``[N]``.
 
         Args:
-            recorded: see :class:`rlstack.training.recorded.Recorded`; n-step returns are made of them.
-            seen: running statistics know them already.
+            recorded: see :class:`rlstack.training.recorded.Recorded`; n-step returns are computed from them.
+            seen: whether the running statistics have already been updated with them.
         """
         c, data = self.config, recorded.to(self.device).copy()
         following = data.get("next")
@@ -155,18 +155,18 @@ class OffPolicy(Agent):
         self.replay.extend(transitions(self._own(sequences), everyone=True))
 
     def sample(self) -> TensorDictBase:
-        """A batch from the memory."""
+        """Draws a batch from the replay buffer."""
         if self.prioritized:
             self.replay.sampler.beta = self.scheduled["importance_exponent"]
         return self.replay.sample()
 
     def reprioritize(self, batch: TensorDictBase, info: Info) -> None:
-        """Tells a memory that draws by priority how large the errors of a batch's entries were."""
+        """Updates the priorities of a batch's entries with their errors, if the replay buffer is prioritised."""
         if self.prioritized and "index" in batch.keys():  # noqa: SIM118
             self.replay.update_priority(batch.get("index"), info["td_error"])
 
     def prepared(self, batch: TensorDictBase) -> TensorDictBase:
-        """Transitions as the losses take them: mirrored at random where wanted, observations and rewards scaled."""
+        """Prepares transitions for the losses: mirrors them at random if enabled, scales observations and rewards."""
         if self.augments:
             batch = self.mirroring.at_random(batch)
         if self.normalizer is None and self.reward_scaler is None:
@@ -179,7 +179,7 @@ class OffPolicy(Agent):
         return batch.set("next", following)
 
     def _observe(self, sequences: TensorDictBase) -> None:
-        """Running statistics see every new entry once."""
+        """Updates the running statistics with every new entry once."""
         if self.normalizer is not None:
             self.normalizer.update(self._kept(sequences.get("observation"), sequences))
         if self.reward_scaler is not None:
@@ -189,7 +189,7 @@ class OffPolicy(Agent):
         return transitions(sequences, everyone=self.interface.group is None)
 
     def _own(self, sequences: TensorDictBase) -> TensorDictBase:
-        """The sequences with actions in the agent's form, without entries that it does not learn from."""
+        """Returns the sequences with actions in the agent's form, without entries that it does not learn from."""
         if self.interface.group is not None:
             sequences = sequences.exclude(STAYS)
         if self.interface.as_is:
@@ -197,7 +197,7 @@ class OffPolicy(Agent):
         return sequences.copy().set("action", self.interface.from_env(sequences.get("action")))
 
     def _update_targets(self, frames: int) -> None:
-        """After the update that was due at ``frames``."""
+        """Moves the targets, if they are due, after the update that was due at ``frames``."""
         every = self.config.target_every
         if every is not None:
             if frames < self._next_target_update:
@@ -206,7 +206,7 @@ class OffPolicy(Agent):
         self.move_targets()
 
     def move_targets(self) -> None:
-        """One step of every target towards its network."""
+        """Moves every target one step towards its network."""
         for target in self.targets.values():
             target.update()
 
@@ -233,10 +233,10 @@ class OffPolicy(Agent):
 
 
 class ActorCritic(OffPolicy):
-    """An agent with an actor of continuous actions and critics that teach it.
+    """An agent with an actor of continuous actions and critics that train it.
 
-    A subclass writes :meth:`build`, with ``self.actor``, ``self.loss`` (that has ``critic_loss`` and ``actor_loss``)
-    and both optimisers, :meth:`exploit` and :meth:`explore`.
+    A subclass implements :meth:`build`, which sets ``self.actor``, ``self.loss`` (with ``critic_loss`` and
+    ``actor_loss``) and both optimisers, and :meth:`exploit` and :meth:`explore`.
     """
 
     CRITICS: tuple[str, ...] = ("critic_1", "critic_2")
@@ -251,7 +251,7 @@ class ActorCritic(OffPolicy):
         require_continuous(cls.__name__.lower(), interface)
 
     def deterministic_actor(self, layer_norm: bool = False) -> nn.Module:
-        """A new actor of deterministic actions; the user's, squashed, where one is named."""
+        """Returns a new actor of deterministic actions: the user's with squashed outputs, if one is named."""
         c, size = self.config, self.interface.action.shape[-1]
         if own := self.own_network("actor", size, kind=OwnDeterministicActor, squash=c.squash):
             return own
@@ -261,7 +261,7 @@ class ActorCritic(OffPolicy):
         return actor
 
     def follow_and_optimize(self, target_actor: bool = True) -> None:
-        """Makes targets and optimisers of the networks ``actor`` and :attr:`CRITICS`."""
+        """Makes targets and optimisers for the networks ``actor`` and :attr:`CRITICS`."""
         c = self.config
         if not self.loss.joint:
             if target_actor:
@@ -277,9 +277,9 @@ class ActorCritic(OffPolicy):
         self._running = [value for critic in critics for value in running_statistics(critic)]
 
     def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
-        """One critic step, then one actor step against the new critic."""
+        """Makes one critic step, then one actor step against the new critic."""
         loss, norm, info = self.critic_optimizer.minimize(self.loss.critic_loss, batch)
-        if self._running and self.critic_optimizer.mean is not None:  # as gradients, the same in all processes
+        if self._running and self.critic_optimizer.mean is not None:  # like gradients, the same in all processes
             torch._foreach_copy_(self._running, self.critic_optimizer.mean(self._running))
         self.reprioritize(batch, info)
         return critic_metrics(loss, norm, info) | self.actor_step(batch)
@@ -290,7 +290,7 @@ class ActorCritic(OffPolicy):
         super().compile(compiler)
 
     def actor_step(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
-        """One step of the actor; its metrics, among them as ``policy/...`` what the loss reports."""
+        """Makes one step of the actor and returns its metrics, with those that the loss reports as ``policy/...``."""
         loss, norm, info = self.actor_optimizer.minimize(self.loss.actor_loss, batch)
         return {"loss/actor": loss, "grad/actor": norm, **{f"policy/{name}": value for name, value in info.items()}}
 
@@ -302,20 +302,20 @@ class ActorCritic(OffPolicy):
 class ValueBased(Choosing, OffPolicy):
     """An agent that learns the values of choices from a replay buffer.
 
-    A subclass writes :meth:`build`, with ``self.network``, ``self.loss`` and ``self.optimizer``, and
-    :meth:`action_values`. What is lowered is ``self.loss.critic_loss``.
+    A subclass implements :meth:`build`, which sets ``self.network``, ``self.loss`` and ``self.optimizer``, and
+    :meth:`action_values`. The loss that is minimised is ``self.loss.critic_loss``.
     """
 
     optimizer: Optimizer
 
     def objective(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
-        """The loss on a batch ``[N]``, and its metrics."""
+        """Returns the loss on a batch ``[N]`` and its metrics."""
         told: tuple[Tensor, Info] = self.loss.critic_loss(batch)
         return told
 
     @property
     def corrects(self) -> bool:
-        """Its n-step returns are corrected for the policy that acted, so the replay buffer holds all n steps."""
+        """Whether n-step returns are corrected for the acting policy, so that the replay buffer holds all n steps."""
         return self.config.correction == "retrace"
 
     def make_n_step(self, carry: bool = True) -> NStep:
@@ -323,7 +323,7 @@ class ValueBased(Choosing, OffPolicy):
         return kind(self.config.n_step, self.config.gamma, carry)
 
     def corrected(self, batch: TensorDictBase) -> TensorDictBase:
-        """The n steps of a batch ``[N]`` as n-step transitions that end where the actions were not greedy."""
+        """Turns the n steps of a batch ``[N]`` into n-step transitions that end where the actions were not greedy."""
         steps = batch.get("next").copy()
         steps.batch_size = steps.get("reward").shape[:-1]
         values = self.values_as_logits(steps.get("observation").flatten(0, 1)).unflatten(0, steps.batch_size)
@@ -340,6 +340,6 @@ class ValueBased(Choosing, OffPolicy):
 
 
 def critic_metrics(loss: Tensor, norm: Tensor, info: Info) -> dict[str, Tensor | float]:
-    """What an agent tells of a step of its values."""
+    """Returns the metrics of one step of a critic."""
     told: dict[str, Tensor | float] = {"loss/critic": loss, "grad/critic": norm, "value/predicted": info["value"]}
     return {**told, "value/target": info["target"]} if "target" in info else told

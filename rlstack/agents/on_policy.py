@@ -1,4 +1,4 @@
-"""Agents that learn from fresh data; of these PPO and A2C have a policy, a value function and advantages in common."""
+"""Agents that learn from fresh data, and what PPO and A2C share: a policy, a value function and advantages."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ LOG_STD_RANGE = (-20.0, 5.0)
 
 
 class FromRollouts(Agent):
-    """An agent that learns from the data its present policy has gathered, and forgets it.
+    """An agent that learns from the data that its present policy has gathered, and then discards them.
 
-    A subclass writes :meth:`rollout`, :meth:`objective` and :meth:`update`, and makes the ``optimizer``.
+    A subclass implements :meth:`rollout`, :meth:`objective` and :meth:`update`, and makes the ``optimizer``.
     """
 
     config: Any
     optimizer: Optimizer
     row_size = 1
-    """Decisions in an entry of a batch; more where entries are sequences."""
+    """The number of decisions in an entry of a batch; above 1 where entries are sequences."""
     curiosity: Curiosity | None = None
 
     def __init__(self, config: Any, interface: Interface, total_frames: int, device: torch.device) -> None:
@@ -59,21 +59,21 @@ class FromRollouts(Agent):
 
     @abstractmethod
     def rollout(self, sequences: TensorDictBase) -> TensorDictBase:
-        """Active decisions of ``[B, T]`` as a flat batch ``[N]``, with what they are learned from."""
+        """Returns the active decisions of ``[B, T]`` as a flat batch ``[N]``, with all that learning needs."""
 
     @abstractmethod
     def objective(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
-        """A scalar that is a mean over a batch ``[N]``, and what is told of it."""
+        """Returns a scalar that is a mean over a batch ``[N]``, and metrics."""
 
     def for_step(self, batch: TensorDictBase) -> TensorDictBase:
-        """A batch ``[N]`` as one step takes it: with its mirror image where wanted, ``[2 N]``."""
+        """Returns a batch ``[N]`` as one step takes it: with its mirror image appended if enabled, ``[2 N]``."""
         return with_images(batch) if self.augments else batch
 
     def image(self, sequences: TensorDictBase, action: Tensor) -> dict[str, Any]:
-        """Beside the entries ``[B, T]`` of a rollout, their mirror images where wanted: for :meth:`for_step`.
+        """Returns the mirror images of the entries ``[B, T]`` of a rollout if enabled, for :meth:`for_step`.
 
         Args:
-            action: theirs, as the agent has it.
+            action: actions of the entries, in the agent's form.
         """
         if not self.augments:
             return {}
@@ -84,7 +84,7 @@ class FromRollouts(Agent):
 
     @abstractmethod
     def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
-        """The updates on one :meth:`rollout`."""
+        """Makes the updates on one :meth:`rollout`."""
 
     def learn(self, sequences: TensorDictBase, frames: int) -> dict[str, Tensor | float]:
         self.set_frames(frames)
@@ -96,7 +96,7 @@ class FromRollouts(Agent):
         return metrics
 
     def finish(self, sequences: TensorDictBase) -> None:
-        """Follows the updates: normalisers take in the data, whose log probabilities belong to the old statistics."""
+        """Updates the normaliser, only after the updates: the data's log probabilities belong to the old statistics."""
         if self.normalizer is not None:
             self.normalizer.update(self._kept(sequences.get("observation"), sequences))
 
@@ -104,7 +104,7 @@ class FromRollouts(Agent):
         return self.update(self.rollout(sequences))
 
     def scaled_reward(self, sequences: TensorDictBase) -> Tensor:
-        """The rewards ``[B, T, 1]`` of new data, divided by the std of returns and with a bonus, where wanted."""
+        """Returns the rewards ``[B, T, 1]`` of new data, divided by the std of returns and with a bonus if enabled."""
         reward: Tensor = sequences.get(("next", "reward"))
         if self.reward_scaler is not None:
             self.reward_scaler.update(sequences, everyone=self.interface.group is None)
@@ -120,11 +120,11 @@ class FromRollouts(Agent):
 
 
 class OnPolicy(FromRollouts):
-    """An agent with a policy and a value function, which learns from advantages of fresh data."""
+    """An agent with a policy and a value function, which learns from the advantages of fresh data."""
 
     OPTIMIZER = "adam"
     WEIGHS = False
-    """The loss multiplies advantages by the ratio of the probabilities of learner and acting policy itself."""
+    """Whether the loss itself multiplies advantages by the probability ratio of learner and acting policy."""
 
     def __init__(self, config: Any, interface: Interface, total_frames: int, device: torch.device) -> None:
         super().__init__(config, interface, total_frames, device)
@@ -136,7 +136,7 @@ class OnPolicy(FromRollouts):
         actor, critic = self._make_actor(shared, outputs), self._make_critic(shared)
         if c.orthogonal:
             for network, gain in ((actor, c.policy_gain), (critic, c.value_gain)):
-                if isinstance(network, StateNetwork):  # a user's keeps the weights that it begins with
+                if isinstance(network, StateNetwork):  # a user's network keeps its initial weights
                     orthogonal_(network, gain)
         if self.numbers:
             actor.register_parameter("log_std", nn.Parameter(torch.full((self.numbers,), math.log(c.initial_std))))
@@ -160,7 +160,7 @@ class OnPolicy(FromRollouts):
         return own or StateNetwork(shared or self.encoder("actor"), outputs, hidden, c.activation)
 
     def _make_critic(self, shared: nn.Module | None) -> nn.Module:
-        """One that sees the others, too, where it should and there are any."""
+        """Returns a new critic, one that also sees the other agents if so configured and there are any."""
         c, others = self.config, self.interface.agents - 1
         hidden = c.critic_hidden or c.hidden[c.shared_layers :]
         if c.critic == "central" and others:
@@ -180,7 +180,7 @@ class OnPolicy(FromRollouts):
     # -- acting --------------------------------------------------------------------------------------------------
 
     def distribution(self, observation: Any, mask: Tensor | None = None) -> Distribution:
-        """The distribution of actions for a normalised observation."""
+        """Returns the distribution of actions for a normalised observation."""
         return self._distribution(self.actor(observation), mask)
 
     def _distribution(self, out: Tensor, mask: Tensor | None) -> Distribution:
@@ -190,7 +190,7 @@ class OnPolicy(FromRollouts):
         return Hybrid(numbers, Choices(out[..., self.numbers :], self.choices, mask)) if self.choices else numbers
 
     def policy_and_value(self, batch: TensorDictBase) -> tuple[Distribution, Tensor]:
-        """Distribution and values ``[N]`` of normalised observations ``[N]``; layers that both share run once."""
+        """Returns distribution and values ``[N]`` for normalised observations ``[N]``; shared layers run only once."""
         observation, mask = batch.get("observation"), batch.get("action_mask", None)
         if not self.config.shared_layers:
             return self.distribution(observation, mask), self._value(self.critic.encoder(observation), batch)
@@ -198,13 +198,13 @@ class OnPolicy(FromRollouts):
         return self._distribution(self.actor.head(features), mask), self._value(features, batch)
 
     def _value(self, features: Tensor, batch: TensorDictBase) -> Tensor:
-        """Values ``[N]`` of the encoded observations of a batch ``[N]``."""
+        """Returns the values ``[N]`` of the encoded observations of a batch ``[N]``."""
         if self.mates is not None:
             features = torch.cat((features, self._others(self.mates, batch)), -1)
         return self.critic.head(features).squeeze(-1)
 
     def _others(self, mates: Mates, batch: TensorDictBase) -> Tensor:
-        """The pooled encodings of the others, for a central critic."""
+        """Returns the pooled encodings of the others, for a central critic."""
         return mates.seen(batch.get("place"))
 
     def compile(self, compiler: Compiler) -> None:
@@ -215,7 +215,7 @@ class OnPolicy(FromRollouts):
     def policy(self, explore: bool | None = None) -> Policy:
         def chooser(explores: bool) -> Callable[..., tuple[Tensor, Tensor | None]]:
             def choose(observation: Any, mask: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-                # Exploring as precisely as it learns: the ratio of a policy to itself must be one.
+                # Explores in the precision in which it learns: the ratio of a policy to itself must be one.
                 with self.optimizer.autocast(explores):
                     distribution = self.distribution(self.normalized(observation), mask)
                 sampled = explores or self.config.greedy == "sample"
@@ -228,7 +228,7 @@ class OnPolicy(FromRollouts):
 
         def act(observation: Any, mask: Tensor | None = None) -> dict[str, Tensor]:
             raw, log_prob = choosers[exploring(explore)](observation, mask)
-            # A hybrid's choices are whole numbers; its own conversion cuts off the others.
+            # The choices of a hybrid action are whole numbers; its own conversion clips the other numbers.
             acted = {"action": self.interface.to_env(raw if self.choices else raw.clamp(-1, 1))}
             if log_prob is not None:
                 acted["log_prob"] = log_prob
@@ -243,10 +243,11 @@ class OnPolicy(FromRollouts):
 
     @torch.no_grad()
     def rollout(self, sequences: TensorDictBase) -> TensorDictBase:
-        """Active decisions as a flat batch ``[N]``.
+        """Returns the active decisions as a flat batch ``[N]``.
 
-        ``observation`` (scaled), ``action`` (before clipping), ``log_prob``, ``value``, ``advantage``, ``return``, all
-        ``[N]``; ``action_mask`` where the env has one, and for a central critic ``place`` (see :class:`Mates`).
+        Its entries are ``observation`` (scaled), ``action`` (before clipping), ``log_prob``, ``value``, ``advantage``
+        and ``return``, all ``[N]``; ``action_mask`` where the env has one, and for a central critic ``place`` (see
+        :class:`Mates`).
         """
         observation = self.normalized(sequences.get("observation"))
         place = None if self.mates is None else self.mates.begin(observation, sequences.get("active"))
@@ -271,9 +272,9 @@ class OnPolicy(FromRollouts):
         return self._batch(batch.set("advantage", advantage[..., 0]).set("return", target[..., 0]), sequences)
 
     def _advantages(self, batch: TensorDict, sequences: TensorDictBase, *told: Tensor) -> tuple[Tensor, Tensor]:
-        """Advantages and returns ``[B, T, 1]`` of entries ``[B, T]``, from what :func:`estimate` is told of them.
+        """Returns advantages and returns ``[B, T, 1]`` of entries ``[B, T]``, given the tensors for :func:`estimate`.
 
-        V-trace weighs each advantage by the probability ratio of its action, unless the loss does (:attr:`WEIGHS`).
+        V-trace weights each advantage by the probability ratio of its action, unless the loss does (:attr:`WEIGHS`).
         """
         c = self.config
         if c.advantage == "gae":
@@ -283,27 +284,28 @@ class OnPolicy(FromRollouts):
         return vtrace(c.gamma, c.gae_lambda, c.rho_clip, c.c_clip, ratio, *told, weighted=not self.WEIGHS)
 
     def _log_prob(self, batch: TensorDict, sequences: TensorDictBase) -> Tensor:
-        """The log probability ``[B, T]`` of the actions of entries, by the present policy."""
+        """Returns the log probabilities ``[B, T]`` of the actions of entries under the present policy."""
         with self.optimizer.autocast():
             distribution = self.distribution(batch.get("observation"), batch.get("action_mask", None))
         return distribution.log_prob(batch.get("action"))
 
     def _batch(self, entries: TensorDict, sequences: TensorDictBase) -> TensorDictBase:
-        """The batch to learn from, out of entries ``[B, T]``."""
+        """Returns the batch to learn from, made from entries ``[B, T]``."""
         return self._kept(entries, sequences)
 
     def _values(self, observation: Any, sequences: TensorDictBase) -> tuple[Tensor, Tensor]:
-        """The values of all (scaled) observations ``[B, T]`` and of those that follow them, ``[B, T, 1]``."""
+        """Returns the values ``[B, T, 1]`` of all (scaled) observations ``[B, T]`` and of those that follow them."""
         value = self.critic(observation) if self.mates is None else self.mates.values()
         return value, self._next_values(value, sequences)
 
     def _next_values(
         self, value: Tensor, sequences: TensorDictBase, encoded: Callable[[Any], Tensor] | None = None
     ) -> Tensor:
-        """The values of the true next states: the following entry's, computed anew where a sequence or an episode ends.
+        """Returns the values of the true next states: the next entry's, or new ones where a sequence or episode ends.
 
         Args:
-            encoded: encodings of what follows the decisions of an index, for a central critic that knows them already.
+            encoded: maps an index of decisions to the encodings of the observations that follow them, where a central
+                critic has these already.
         """
         following = sequences.get("next")
 
@@ -314,7 +316,7 @@ class OnPolicy(FromRollouts):
         ends[:, -1:].fill_(True)
         following_value = torch.cat((value[:, 1:], value[:, -1:]), 1)
         if self.mates is None and not looks_are_free(value.device):
-            values = self.critic(self.normalized(following.get("observation")))  # of all: to ask of which would wait
+            values = self.critic(self.normalized(following.get("observation")))  # of all: selecting would wait
             return torch.where(ends.unsqueeze(-1), values, following_value)
         if self.mates is None:
             following_value[ends] = self.critic(seen(ends))
@@ -327,15 +329,15 @@ class OnPolicy(FromRollouts):
 
     @abstractmethod
     def make_loss(self, **options: Any) -> PolicyGradientLoss:
-        """The algorithm's, with what is common to all of them in ``options``."""
+        """Returns the algorithm's loss; ``options`` are those common to all such losses."""
 
     def objective(self, batch: TensorDictBase, report: bool = True) -> tuple[Tensor, Info]:
-        """A scalar that is a mean over a batch ``[N]``, and what is told of it; less where no ``report`` is wanted."""
+        """Returns a scalar that is a mean over a batch ``[N]``, and metrics; fewer of them without ``report``."""
         told: tuple[Tensor, Info] = self.loss.total_loss(batch, report)
         return told
 
     def plain_objective(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
-        """The objective without its report, which nobody reads for most minibatches."""
+        """Returns the objective without its report, which is not needed for most minibatches."""
         return self.objective(batch, report=False)
 
     def refresh(self) -> None:
@@ -345,12 +347,12 @@ class OnPolicy(FromRollouts):
                 setattr(self.loss, name, self.now(name))
 
     def for_step(self, batch: TensorDictBase) -> TensorDictBase:
-        """A batch ``[N]`` as one step takes it: its advantages normalised over all of it, where each step does so."""
+        """Returns a batch ``[N]`` as one step takes it: with its advantages normalised if :attr:`normalizes_steps`."""
         batch = super().for_step(batch)
         return self.with_normalized_advantages(batch) if self.normalizes_steps else batch
 
     def with_normalized_advantages(self, batch: TensorDictBase) -> TensorDictBase:
-        """The batch, its advantages with zero mean and unit standard deviation (of one alone, as it is)."""
+        """Returns the batch with advantages of zero mean and unit standard deviation; a single one is unchanged."""
         if len(batch) < 2:
             return batch
         entries = {**dict(batch.items()), "advantage": normalized(batch.get("advantage"))}
@@ -358,7 +360,7 @@ class OnPolicy(FromRollouts):
 
     @property
     def normalizes_steps(self) -> bool:
-        """Each step normalises the advantages of its own batch."""
+        """Whether each step normalises the advantages of its own batch."""
         return self.config.normalize_advantage
 
     def finish(self, sequences: TensorDictBase) -> None:
@@ -367,16 +369,16 @@ class OnPolicy(FromRollouts):
             self.mates.forget()
 
     def imitation_loss(self, observation: Any, action: Tensor, mask: Tensor | None) -> Tensor:
-        """Negative log likelihood of choices (and numbers beside them); else squared difference to the mean."""
+        """Negative log likelihood for choices and hybrid actions; otherwise squared difference from the mean."""
         if self.choices:
             return -self.distribution(observation, mask).log_prob(action).mean()
         return mse_loss(self.actor(observation), action)
 
 
 def nearly_equal(count: int, size: int) -> list[int]:
-    """``count`` in parts of about ``size``, none of them a small remainder whose gradient is mostly noise.
+    """Splits ``count`` into parts of about ``size``, with no small remainder whose gradient would be mostly noise.
 
-    Every part has two entries, if there are: an advantage by itself cannot be normalised.
+    Every part has at least two entries if there are two: a single advantage cannot be normalised.
     """
     parts = max(1, min(round(count / size), count // 2))
     least, more = divmod(count, parts)

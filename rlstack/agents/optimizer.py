@@ -1,4 +1,4 @@
-"""One optimiser step: mixed precision, gradient accumulation, clipping, Adam and RMSprop, compiled where wanted."""
+"""Optimiser steps: mixed precision, gradient accumulation, clipping, Adam and RMSprop, optionally compiled."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Refusal(NamedTuple):
     """The reason why a step was not taken.
 
     Attributes:
-        terms: what of the loss's report is not finite.
-        parameters: whose gradients are not.
-        batch: that of the step.
+        terms: names of the loss's reported values that are not finite.
+        parameters: parameters whose gradients are not finite.
+        batch: the batch of the step.
     """
 
     terms: list[str]
@@ -41,25 +41,25 @@ class Refusal(NamedTuple):
 class Optimizer:
     """Minimises losses over some parameters.
 
-    A step of a loss or a gradient that is not finite is not taken: the parameters stay as good as they were. On a GPU
-    nobody waits to know.
+    A step whose loss or gradient is not finite is not taken: the parameters stay as they were. On a GPU this is decided
+    without waiting for the result.
 
     Args:
-        groups: what to train; the gradients of each group are clipped by themselves.
-        lr: learning rate, a number that :attr:`lr` changes later.
+        groups: the parameters to train; the gradients of each group are clipped separately.
+        lr: learning rate, which can be changed later as :attr:`lr`.
         max_grad_norm: gradients are clipped to this norm; None leaves them.
         kind: ``"adam"`` (Kingma & Ba 2015, moments 0.9 and 0.999) or ``"rmsprop"`` (smoothing 0.99).
         eps: added to the denominator of a step.
-        precision: of the forward pass. float16 scales the loss, so that small gradients do not vanish, and leaves out
-            steps whose gradients overflow (Micikevicius et al. 2018); parameters stay as they are.
-        accumulate: a batch is split into so many parts whose gradients are summed before the step; those of a smaller
-            last part count that much less.
+        precision: precision of the forward pass. float16 scales the loss, so that small gradients do not vanish, and
+            skips steps whose gradients overflow (Micikevicius et al. 2018); the dtype of parameters does not change.
+        accumulate: number of parts into which a batch is split, whose gradients are summed before the step; a smaller
+            last part counts proportionally less.
 
     Attributes:
-        refused: how many steps were not taken, 0-d on the device; those that float16 leaves out are none of them.
+        refused: the number of steps not taken, 0-d on the device; those that float16 skips are not counted.
         refusal: the first of them on the CPU, until it is set to None.
-        mean: where several processes learn together, takes tensors to their means over these: a step's gradients, and
-            the scalars that it reports. They count alike, and must take the same steps.
+        mean: where several processes learn together, maps tensors (a step's gradients, and the scalars that it
+            reports) to their means over the processes. All processes have equal weight and must take the same steps.
     """
 
     mean: Callable[[Sequence[Tensor]], list[Tensor]] | None = None
@@ -94,27 +94,27 @@ class Optimizer:
         self._units: list[Tensor] = []
 
     def keep_within(self, parameter: Tensor, low: float, high: float) -> None:
-        """Keeps a parameter within bounds, at whose ends it can turn back, after every step."""
+        """Clamps a parameter to bounds after every step; it can move back from their ends."""
         self._bounds.append((parameter, low, high))
 
     def keep_unit(self, weights: Sequence[Tensor]) -> None:
         """Gives each row of weights ``[N, F]`` a norm of 1, now and after every step.
 
-        Layers whose output is normalised compute the same with any other norm, but a step of a given size turns a long
-        row less (Palenicek et al. 2025, arXiv 2502.07523, keep the weights of CrossQ's critics at unit norm).
+        Layers whose output is normalised compute the same with any other norm, but a step of a given size rotates a
+        long row less (Palenicek et al. 2025, arXiv 2502.07523, keep the weights of CrossQ's critics at unit norm).
         """
         self._units += weights
         self._clamp()
 
     def compile(self, compiler: Compiler, what: str) -> None:
-        """Makes a step one graph; same results but for rounding.
+        """Compiles a step into one graph, with the same results up to rounding.
 
         Args:
-            compiler: how.
-            what: of the agent it trains, for messages.
+            compiler: compiles or records it.
+            what: name of the agent that it trains, for messages.
 
         Raises:
-            CannotCompile: the steps take a way that has no compiled form.
+            CannotCompile: the steps use something that has no compiled form.
         """
         if self._scaler.is_enabled():
             raise CannotCompile("agent.precision=float16 leaves out steps that overflow")
@@ -144,13 +144,13 @@ class Optimizer:
             self._live_lr.fill_(value)
 
     def minimize(self, loss: Loss, batch: TensorDictBase) -> tuple[Tensor, Tensor, Info]:
-        """One step on a batch.
+        """Makes one step on a batch.
 
         Args:
-            loss: of the batch; it reports scalars, or one value for each entry.
+            loss: loss of the batch; it reports scalars, or one value for each entry.
 
-        Returns the loss, the largest norm of a group's gradient before clipping (0 where nothing is clipped, and for a
-        step that is left out) and the report.
+        Returns the loss, the largest norm of a group's gradient before clipping (0 if nothing is clipped, and for a
+        step that is skipped) and the report.
         """
         if self._compiler is not None:
             value, self.norms, info = self._compiled(self._compiler, loss)(batch, self._live_lr)
@@ -184,7 +184,7 @@ class Optimizer:
             torch.nn.functional.normalize(weight.data, dim=-1, out=weight.data)
 
     def _compiled(self, compiler: Compiler, loss: Loss) -> Callable[..., tuple[Tensor, list[Tensor], Info]]:
-        """The step of a loss as one graph, made when it is first asked for."""
+        """Returns the step of a loss as one graph, made at its first use."""
         if loss not in self._steps:
             name = getattr(loss, "__name__", "loss").strip("_").replace("_", " ")
             self._steps[loss] = compiler(self._compilable_step(loss), f"the update of {self._what} ({name})")
@@ -193,7 +193,7 @@ class Optimizer:
     def _averaged(
         self, mean: Callable[[Sequence[Tensor]], list[Tensor]], value: Tensor, info: Info
     ) -> tuple[Tensor, Info]:
-        """Takes gradients to their means over the processes, and returns those of loss and scalar reports."""
+        """Replaces gradients by their means over the processes, and returns the means of loss and scalar reports."""
         gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
         scalars = {name: told for name, told in info.items() if not told.dim()}
         means = mean([*gradients, value, *scalars.values()])
@@ -203,12 +203,12 @@ class Optimizer:
         return value, {**info, **dict(zip(scalars, told))}
 
     def _forward(self, loss: Loss, part: TensorDictBase) -> tuple[Tensor, Info]:
-        """A function of its own, whose time :mod:`rlstack.diagnostics` takes."""
+        """Computes the loss; a separate function so that :mod:`rlstack.diagnostics` can time it."""
         with self.autocast():
             return loss(part)
 
     def autocast(self, enabled: bool = True) -> AbstractContextManager[Any]:
-        """A context in which networks run in the precision of the forward passes."""
+        """Returns a context in which networks run in the precision of the forward pass."""
         return nullcontext() if self._dtype is None or not enabled else torch.autocast(self._device, self._dtype)
 
     def _step(self, loss: Tensor, info: Info, batch: TensorDictBase) -> Tensor:
@@ -222,7 +222,7 @@ class Optimizer:
             self._explain(info, batch)
         elif self.max_grad_norm is not None:
             for part, norm in zip(parts, self.norms):
-                # Where a look is free, gradients within the bound are not multiplied by one: 17 us of a small update.
+                # Where reading is free, gradients within the bound are not multiplied by one: 17 us of a small update.
                 if refused is not False or norm.item() + 1e-6 > self.max_grad_norm:
                     clip(part, norm, self.max_grad_norm)
         if scaled:
@@ -234,9 +234,9 @@ class Optimizer:
         return torch.nan_to_num(largest, nan=0.0, posinf=0.0) if scaled else largest
 
     def _compilable_step(self, loss: Loss) -> Callable[..., tuple[Tensor, list[Tensor], Info]]:
-        """A step of batch and learning rate that waits for nothing; all parameters have gradients.
+        """Returns a step, a function of batch and learning rate, that never waits; all parameters have gradients.
 
-        It returns the loss, the norms of the groups and the report.
+        The step returns the loss, the norms of the groups and the report.
         """
         parameters, groups, most, refused = self.parameters, self.groups, self.max_grad_norm, self.refused
         moments, constants = self.moments(), self._optimizer.param_groups[0]
@@ -266,7 +266,7 @@ class Optimizer:
         return self.norms[0] if len(self.norms) == 1 else torch.stack(self.norms).max()
 
     def moments(self) -> dict[str, list[Tensor]]:
-        """The moments that steps carry on, by name, in the order of the parameters; made if there is nothing yet."""
+        """Returns the moments kept between steps, by name, in the order of the parameters; made if missing."""
         adam = isinstance(self._optimizer, Adam)
         if isinstance(self._optimizer, Adam):
             self._optimizer.count_apart()
@@ -280,13 +280,13 @@ class Optimizer:
         return {name: [state[name] for state in states] for name in ("step", *names)}
 
     def _unsound(self, loss: Tensor) -> bool | Tensor:
-        """True if loss or gradients are not finite; of a GPU, 0 or 1 as a tensor that nobody waits for.
+        """Returns True if loss or gradients are not finite; on a GPU, 0 or 1 as a tensor, without waiting for it.
 
-        Of scaled gradients only the loss counts: overflows are how a scale is found.
+        With scaled gradients only the loss is checked: overflows are how the scale is found.
         """
         numbers = [loss]
         if not self._scaler.is_enabled():
-            # A sum over all of them tells of one that is not finite in less time than a look at each.
+            # A norm over all of them shows whether one is not finite in less time than checking each.
             numbers += self.norms or [norm_of([grad for p in self.parameters if (grad := p.grad) is not None])]
         if looks_are_free(loss.device):
             return not all(math.isfinite(number.item()) for number in numbers)
@@ -304,7 +304,7 @@ class Optimizer:
             self.refusal = Refusal(terms, bad, batch)
 
     def _take(self, refused: Tensor | None) -> None:
-        """The step itself, which on a GPU changes nothing where ``refused`` is 1."""
+        """Makes the step itself, which on a GPU changes nothing where ``refused`` is 1."""
         if isinstance(self._optimizer, Adam):
             self._optimizer.quick_step(refused)
             return
@@ -315,43 +315,43 @@ class Optimizer:
         self._optimizer.step()
 
     def state_dict(self) -> dict[str, Any]:
-        """Moments, and the scale of float16."""
+        """Returns the moments and the loss scale of float16."""
         return {"optimizer": self._optimizer.state_dict(), "scaler": self._scaler.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores :meth:`state_dict`."""
-        self._optimizer.load_state_dict(deepcopy(state["optimizer"]))  # which would share the moments
+        self._optimizer.load_state_dict(deepcopy(state["optimizer"]))  # without the copy it would share the moments
         if state["scaler"]:  # empty in a run of another precision
             self._scaler.load_state_dict(state["scaler"])
-        self._steps.clear()  # which hold the moments of before
+        self._steps.clear()  # they hold the old moments
 
 
 def norm_of(gradients: list[Tensor]) -> Tensor:
-    """The norm of all of them together, 0-d."""
-    # Copied side by side first: a norm of each by itself costs a small network as much as its loss.
+    """Returns the joint norm of all gradients, 0-d."""
+    # Concatenated first: separate norms cost a small network as much as its loss.
     return torch.linalg.vector_norm(torch.cat([gradient.flatten() for gradient in gradients]))
 
 
 def clip(gradients: list[Tensor], norm: Tensor, max_norm: float) -> None:
-    """Clips as ``clip_grad_norm_`` does, without sorting the tensors by device and type every time."""
+    """Clips as ``clip_grad_norm_`` does, without sorting the tensors by device and dtype every time."""
     factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
     for gradient in gradients:
         gradient.mul_(factor)
 
 
 class Adam(torch.optim.Adam):
-    """Torch's fused Adam (Kingma & Ba 2015) on the parameters of one device and type."""
+    """Torch's fused Adam (Kingma & Ba 2015) on parameters of one device and dtype."""
 
     _columns: tuple[list[Tensor], ...] | None = None
     _counts: list[Tensor]
-    """The counts of steps: one tensor for all parameters that have made as many."""
+    """The step counts: one tensor shared by all parameters with the same count."""
 
     @torch.no_grad()
     def quick_step(self, refused: Tensor | None = None) -> None:
-        """Does what ``step`` does, without sorting the tensors anew, which takes as long as a small network's step.
+        """Does what ``step`` does, without sorting the tensors again, which takes as long as a small network's step.
 
         Args:
-            refused: 1 on the parameters' device if nothing shall change, else 0.
+            refused: a tensor on the parameters' device: 1 if nothing is to change, else 0.
         """
         group = self.param_groups[0]
         parameters = group["params"]
@@ -387,19 +387,19 @@ class Adam(torch.optim.Adam):
                 count.sub_(refused)
 
     def count_apart(self) -> None:
-        """Gives every parameter a count of steps of its own, as torch has them, until the next :meth:`quick_step`."""
+        """Gives every parameter its own step count, as torch does, until the next :meth:`quick_step`."""
         if self._columns is not None:
             self._columns = None
             for state in self.state.values():
                 state["step"] = state["step"].clone()
 
     def state_dict(self) -> dict[str, Any]:
-        """Moments, as torch's."""
+        """Returns the moments in torch's format."""
         self.count_apart()
         return super().state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restores moments; they are new tensors."""
+        """Restores the moments as new tensors."""
         super().load_state_dict(state_dict)
         self._columns = None
 
@@ -412,12 +412,12 @@ def descend(
     constants: dict[str, Any],
     sound: Tensor,
 ) -> None:
-    """One step in operations that a compiler merges: Adam, or RMSprop (Tieleman & Hinton 2012) where moments say so.
+    """Makes one step in operations that a compiler can fuse: Adam, or RMSprop (Tieleman & Hinton 2012).
 
     Args:
-        moments: see :meth:`Optimizer.moments`.
-        lr: 0-d.
-        constants: such as ``eps``.
+        moments: see :meth:`Optimizer.moments`; ``square_avg`` among them means RMSprop.
+        lr: learning rate, 0-d.
+        constants: further options of the optimiser, such as ``eps``.
         sound: 0-d bool; False leaves everything as it is.
     """
 
@@ -433,7 +433,7 @@ def descend(
     low, high = constants["betas"]
     for step in moments["step"]:
         step.add_(sound.to(step.dtype))
-    done = moments["step"][0].to(lr.dtype)  # all have made as many
+    done = moments["step"][0].to(lr.dtype)  # the same for all
     rate, root = lr / (1 - low**done), (1 - high**done).sqrt()
     for parameter, gradient, mean, square in zip(parameters, gradients, moments["exp_avg"], moments["exp_avg_sq"]):
         put(mean, mean.lerp(gradient, 1 - low))
@@ -443,5 +443,5 @@ def descend(
 
 
 def _join(values: list[Tensor], shares: list[float]) -> Tensor:
-    """Joins the reports of parts of a batch: per entry, or as the mean over all of them."""
+    """Joins the reports of the parts of a batch: concatenates values per entry, averages scalars."""
     return torch.cat(values) if values[0].dim() else (torch.stack(values) * values[0].new_tensor(shares)).sum()

@@ -1,4 +1,4 @@
-"""The networks of a user's in an agent: those that ``agent.network`` names, by their role."""
+"""The user's networks in an agent: those that ``agent.network`` names, by their role."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from .interface import Interface
 
 
 class OwnNetworks:
-    """Makes the networks of a user's that an agent asks for, and keeps them.
+    """Makes and keeps the user's networks that an agent asks for.
 
     Args:
-        config: of the agent, with ``network``, ``network_options`` and ``inputs``.
-        interface: what it acts on.
-        device: of the networks.
+        config: the agent's configuration, with ``network``, ``network_options`` and ``inputs``.
+        interface: the env as the agent sees it.
+        device: device of the networks.
 
     Attributes:
-        by_role: of every role that a network of the user's may have, those that were made; that which acts first.
-        features: the world's input scaling where the agent takes it, see :class:`Interface`.
+        by_role: the networks made for each role that a user's network may have; the acting role comes first.
+        features: the world's input scaling if the agent uses it, see :class:`Interface`.
     """
 
     def __init__(self, config: Any, interface: Interface, device: torch.device) -> None:
@@ -34,12 +34,12 @@ class OwnNetworks:
         self.by_role: dict[str, list[OwnNetwork]] = {}
 
     def make(self, role: str, kind: type[OwnNetwork], shape: Sequence[int], **options: Any) -> OwnNetwork | None:
-        """A new one for a role, None where none is named for it.
+        """Makes a new network for a role; returns None if none is named for it.
 
         Args:
-            kind: what becomes of its outputs.
-            shape: of an output.
-            options: of the kind.
+            kind: class that says how its outputs are used.
+            shape: shape of an output.
+            options: further options of ``kind``.
 
         Raises:
             ConfigError: see :class:`OwnNetwork`.
@@ -56,7 +56,7 @@ class OwnNetworks:
         return made[-1]
 
     def check(self) -> None:
-        """Raises a one-line :class:`ConfigError` if networks are named that the agent has not asked for."""
+        """Raises a one-line :class:`ConfigError` if a network is named that the agent has not asked for."""
         if self._given is not None and not self.by_role:
             raise ConfigError(f"agent.network: agent={self._config.name} makes its networks all by itself")
         for role in self._given if isinstance(self._given, Mapping) else ():
@@ -65,18 +65,18 @@ class OwnNetworks:
 
     @property
     def roles(self) -> list[str]:
-        """The roles in which there are networks of the user's."""
+        """The roles that have networks of the user's."""
         return [role for role, networks in self.by_role.items() if networks]
 
     def load(self, weights: Mapping[str, Any]) -> None:
-        """Gives them weights that were recorded elsewhere.
+        """Loads weights that were trained elsewhere.
 
         Args:
-            weights: state dict of the network that acts, or several of them by role.
+            weights: state dict of the acting network, or several state dicts by role.
 
         Raises:
-            ConfigError: of a role without such a network.
-            RuntimeError: weights of another network.
+            ConfigError: a role without a network of the user's.
+            RuntimeError: the weights are those of another network.
         """
         alone = not all(isinstance(part, Mapping) for part in weights.values())
         for role, state in ({next(iter(self.by_role)): weights} if alone else weights).items():

@@ -49,10 +49,10 @@ class PPO(OnPolicy):
         return self.total_frames * self.config.epochs / self.config.minibatch_size
 
     def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
-        """Epochs of minibatches in random order.
+        """Makes epochs of updates on minibatches in random order.
 
         It stops after an epoch once the policy has moved by more than ``target_kl``, estimated as
-        ``E[ratio - 1 - log ratio]`` (Schulman 2020) on the epoch's last minibatch. The metrics are of the same.
+        ``E[ratio - 1 - log ratio]`` (Schulman 2020) on the epoch's last minibatch, from which the metrics come, too.
         """
         c = self.config
         rows = self.least(len(batch))
@@ -76,14 +76,14 @@ class PPO(OnPolicy):
         return {name: found[entry] for name, entry in _METRICS.items()}
 
     reports_all = False
-    """All minibatches report, not only the last one of an epoch."""
+    """Whether all minibatches report, not only the last one of an epoch."""
 
     def reported(self, info: Info) -> Info:
-        """The loss as ``total``, the gradient's norm and estimates, of the minibatches that reported: of the last."""
+        """Returns what to report, given loss (``total``), gradient norm and estimates of a minibatch: the last's."""
         return info
 
     def minibatch_sizes(self, rows: int, size: int) -> list[int]:
-        """The lengths of the minibatches that ``rows`` entries are split into, each about ``size``."""
+        """Returns the lengths, each about ``size``, of the minibatches that ``rows`` entries are split into."""
         return nearly_equal(rows, size)
 
     @property
@@ -91,7 +91,7 @@ class PPO(OnPolicy):
         return super().normalizes_steps and self.config.normalize_over == "minibatch"
 
     def objective(self, batch: TensorDictBase, report: bool = True) -> tuple[Tensor, Info]:
-        """The loss; with ``value_first`` at first that of the value function alone."""
+        """Returns the loss; before frame ``value_first``, that of the value function alone."""
         if self.config.value_first and self.frames < self.config.value_first:
             told: tuple[Tensor, Info] = self.loss.critic_loss(batch)
             return told

@@ -1,8 +1,8 @@
-"""PQN, the parallelised Q-network (Gallici et al. 2024): Q-learning without a replay buffer and without a target.
+"""PQN, the parallelised Q-network (Gallici et al. 2024): Q-learning without a replay buffer or target network.
 
-Made for many worlds at once: their fresh data are diverse enough to learn from as they come, layer normalisation keeps
-the values from running away. The loss's returns equal those of TorchRL's ``TDLambdaEstimator``. Where the authors' code
-takes rectified Adam (Liu et al. 2020), this takes Adam.
+It is made for many worlds at once: their fresh data are diverse enough to learn from directly, and layer normalisation
+keeps the values from diverging. The loss's returns equal those of TorchRL's ``TDLambdaEstimator``. The authors' code
+uses rectified Adam (Liu et al. 2020); this one uses Adam.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class PQN(Choosing, FromRollouts):
 
     @torch.no_grad()
     def rollout(self, sequences: TensorDictBase) -> TensorDictBase:
-        """Active decisions as a flat batch ``[N]``: ``observation`` (scaled), ``action``, ``value_target [N, 1]``."""
+        """Returns active decisions as a batch ``[N]``: scaled ``observation``, ``action``, ``value_target [N, 1]``."""
         following = sequences.get("next").copy().set("reward", self.scaled_reward(sequences))
         following.set("observation", self.normalized(following.get("observation")))
         with self.optimizer.autocast():
@@ -77,7 +77,7 @@ class PQN(Choosing, FromRollouts):
         return told
 
     def update(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
-        """Epochs of minibatches in random order; the returns stay those of the beginning."""
+        """Makes epochs of updates on minibatches in random order; the returns are computed once, before the first."""
         c, rows = self.config, self.least(len(batch))
         metrics: dict[str, Tensor | float] = {}
         for _ in range(c.epochs if rows else 0):

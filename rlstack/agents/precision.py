@@ -1,7 +1,7 @@
-"""The precision that networks compute in: the option ``agent.precision``.
+"""The precision in which networks compute: the option ``agent.precision``.
 
-``auto`` is bfloat16 where two things hold: the configuration says that bfloat16 pays (``agent.bfloat16_pays``, which
-recipes set once it has been measured), and the device has units for it. Everywhere else it is float32.
+``auto`` means bfloat16 if the configuration says that bfloat16 pays (``agent.bfloat16_pays``, which recipes set once
+that has been measured) and the device has units for it; otherwise it means float32.
 """
 
 from __future__ import annotations
@@ -13,21 +13,22 @@ from typing import Any
 import torch
 
 SLOWDOWN = 16
-"""Time in bfloat16 over time in float32 on a CPU without units for it: ``experiment=arena/style1``, AVX2, a thread."""
+"""Time in bfloat16 over that in float32 on a CPU without units for it (``experiment=arena/style1``, AVX2, 1 thread)."""
 
 
 def has_bfloat16(device: torch.device) -> bool:
-    """True if a device has units that multiply matrices of bfloat16, rather than converting them."""
+    """Returns True if a device has units that multiply bfloat16 matrices without converting them."""
     if device.type == "cuda":
         return torch.cuda.get_device_capability(device) >= (8, 0)
     return device.type == "cpu" and _cpu_has_bfloat16()
 
 
 def _cpu_has_bfloat16() -> bool:
-    """For oneDNN, AVX-512 is enough on x86, though it converts there; AVX512_BF16 comes with AMX, too.
+    """Returns True if a CPU has units for bfloat16.
 
-    What oneDNN takes, torch tells under no public name. If a torch lacks one of these, so that nobody knows, float32 is
-    right.
+    oneDNN accepts plain AVX-512 on x86, although it converts there, so AVX512_BF16 is asked for, which CPUs with AMX
+    have, too. Torch has no public name for what oneDNN supports; if a version lacks one of these names, the answer is
+    unknown, and float32 is the safe choice.
     """
     try:
         if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
@@ -38,7 +39,7 @@ def _cpu_has_bfloat16() -> bool:
 
 
 def decided(agent: Mapping[str, Any], device: torch.device) -> str | None:
-    """The precision of an ``agent`` group on a device, ``auto`` decided; None for agents that have no such option."""
+    """Returns the precision of an ``agent`` group on a device, with ``auto`` resolved; None without such an option."""
     asked = agent.get("precision")
     if asked != "auto":
         return asked
@@ -46,12 +47,12 @@ def decided(agent: Mapping[str, Any], device: torch.device) -> str | None:
 
 
 def explained(agent: Mapping[str, Any], device: torch.device, resumed: bool = False) -> str | None:
-    """The same with the reason, in one line.
+    """Returns the same with the reason, in one line.
 
     Args:
-        agent: the group as it was given, ``auto`` not decided yet.
-        device: of the networks.
-        resumed: the group is that of a run which goes on, perhaps on another machine than before.
+        agent: the group as it was given, with ``auto`` not yet resolved.
+        device: device of the networks.
+        resumed: whether the group is that of a resumed run, perhaps on a different machine.
     """
     asked, taken = agent.get("precision"), decided(agent, device)
     here = "this GPU" if device.type == "cuda" else "this CPU" if device.type == "cpu" else f"the device {device}"

@@ -1,4 +1,4 @@
-"""QR-DQN (Dabney et al. 2018a): DQN with quantiles of the return, at fixed levels, in place of its mean."""
+"""QR-DQN (Dabney et al. 2018a): DQN with quantiles of the return at fixed levels instead of its mean."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class QRDQN(ValueBased):
         self.optimizer = self.add_optimizer("lr", self.network, max_grad_norm=c.max_grad_norm)
 
     def action_values(self, observation: Any) -> Tensor:
-        """Conditional value at risk of every action, ``[..., N]``."""
+        """Returns the conditional value at risk of every action, ``[..., N]``."""
         quantiles, cvar = self.network(self.normalized(observation)), self.config.cvar
         if cvar == 1.0:
             return quantiles.mean(-2)
@@ -40,15 +40,15 @@ class QRDQN(ValueBased):
         return worst_mean(quantiles, level)
 
     def values_as_logits(self, observation: Any) -> Tensor:
-        """Means over all quantiles."""
+        """Returns the means over all quantiles."""
         return self.network(observation).mean(-2)
 
 
 def worst_mean(quantiles: Tensor, level: Tensor) -> Tensor:
-    """The mean ``[..., N]`` of the worst part of returns, of which each quantile of ``[..., n, N]`` is an equal share.
+    """Returns the mean ``[..., N]`` of the worst part of the returns, given equally likely quantiles ``[..., n, N]``.
 
     Args:
-        level: the size of that part in (0, 1], ``[..., 1]``; a quantile that lies in it but partly counts so much less.
+        level: the size of that part in (0, 1], ``[..., 1]``; a quantile that lies only partly in it counts in part.
     """
     n = quantiles.shape[-2]
     share = (level * n - torch.arange(n, dtype=quantiles.dtype, device=quantiles.device)).clamp(0, 1)

@@ -1,7 +1,8 @@
-"""Rainbow (Hessel et al. 2018): double, dueling, noisy, n-step, prioritised, on categorical return distributions (C51).
+"""Rainbow (Hessel et al. 2018): double, dueling, noisy, n-step and prioritised, on categorical distributions (C51).
 
-``agent=rainbow`` is our recipe, ``agent=rainbow_published`` that of MarineNav's Rainbow with its quirks (one memory in
-which robots alternate, noise drawn once, returns clamped to [-1, 1]), whose recorded updates the tests repeat.
+``agent=rainbow`` is our recipe, ``agent=rainbow_published`` that of MarineNav's Rainbow with its quirks (one replay
+buffer in which robots alternate, noise drawn once, returns clamped to [-1, 1]), whose recorded updates the tests
+reproduce.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Rainbow(ValueBased):
     # -- acting --------------------------------------------------------------------------------------------------
 
     def action_values(self, observation: Any) -> Tensor:
-        """Expected returns ``[..., n]`` under the noise as it is."""
+        """Returns expected returns ``[..., n]`` under the present noise."""
         return self.loss.expected(self.network(self.normalized(observation)))
 
     def exploit(self, observation: Any, mask: Tensor | None = None) -> Tensor:
@@ -53,13 +54,13 @@ class Rainbow(ValueBased):
             return super().exploit(observation, mask)
 
     def values_as_logits(self, observation: Any) -> Tensor:
-        """Expected returns without noise, as the greedy policy has them."""
+        """Returns expected returns without noise, those by which the greedy policy acts."""
         with self.without_noise():
             return self.loss.expected(self.network(observation))
 
     @contextmanager
     def without_noise(self) -> Iterator[None]:
-        """Mean weights only."""
+        """A context in which the network uses mean weights only."""
         self.network.eval()
         try:
             yield
@@ -74,7 +75,7 @@ class Rainbow(ValueBased):
         return {**metrics, "value/predicted": torch.as_tensor(metrics["value/predicted"]).mean()}
 
     def resample(self) -> None:
-        """New noise, for the target at least."""
+        """Draws new noise, always for the target, and for the network if ``resample_noise`` is set."""
         networks = (self.network, self.loss.target_network)
         for network in networks if self.config.resample_noise else networks[1:]:
             for layer in network.modules():

@@ -1,9 +1,9 @@
-"""Recurrent agents: PPO, A2C, DQN and IQN behind a recurrent core (``agent.recurrent`` in their yaml).
+"""Recurrent agents: PPO, A2C, DQN and IQN with a recurrent core (``agent.recurrent`` in their yaml).
 
-PPO and A2C learn from whole sequences, each from the state in which it began. DQN and IQN replay sequences (R2D2,
-Kapturowski et al. 2019): a sequence begins in the state that the policy had when it was gathered; as that state belongs
-to old parameters, the first ``burn_in`` steps only bring it up to date. n-step returns stay within the sequence, which
-is that much longer.
+PPO and A2C learn from whole sequences, each starting from the recurrent state in which it began. DQN and IQN replay
+sequences (R2D2, Kapturowski et al. 2019): a sequence begins in the recurrent state that the policy had when it was
+gathered; as that state belongs to old parameters, the first ``burn_in`` steps only bring it up to date. n-step returns
+stay within the sequence, which is n - 1 steps longer for them.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from .recurrent_policy import RecurrentPolicy
 
 SEEN = "seen"
 _LARGEST = 0.9
-"""Share of the largest error of a sequence in its priority (Kapturowski et al. 2019)."""
+"""Weight of a sequence's largest error in its priority (Kapturowski et al. 2019)."""
 
 
 @cache
 def recurrent_class(cls: type[Agent]) -> type[Agent]:
-    """The same algorithm with a recurrent core.
+    """Returns the class of the same algorithm with a recurrent core.
 
     Raises:
         ConfigError: there is none.
@@ -60,18 +60,18 @@ def recurrent_class(cls: type[Agent]) -> type[Agent]:
 
 
 class Recurrent(Agent):
-    """An agent whose networks remember; to be put in front of the algorithm it is mixed with.
+    """A mixin for agents with recurrent networks; it comes before the algorithm in the bases of a class.
 
-    Each network's encoder gets a core of its own behind it. An observation ``[...]`` goes through these first; what
-    comes out stands in its place wherever the algorithm knows an observation.
+    Each network's encoder is followed by its own recurrent core. An observation ``[...]`` first goes through these, and
+    their output replaces it wherever the algorithm expects an observation.
 
     Attributes:
-        memories: the encoders with a core by the name of their network; the parts of a memory stand in this order.
-        restored: what was remembered ``[N, M]`` when a checkpoint was saved, until learning goes on.
+        memories: encoders with a core by the name of their network, in the order of their parts of a recurrent state.
+        restored: the recurrent state ``[N, M]`` at the time a checkpoint was saved, until learning goes on.
     """
 
     ACTING: ClassVar[str]
-    """Network that decides."""
+    """The name of the network that acts."""
     memories: dict[str, Remembering]
 
     def __init__(self, config: Any, interface: Interface, total_frames: int, device: torch.device) -> None:
@@ -82,7 +82,7 @@ class Recurrent(Agent):
         self.memories, self._given = {}, given
         for name, network in sorted(self.networks.items(), key=lambda entry: entry[0] != self.ACTING):
             for module in network.modules():
-                if isinstance(module, Remembering):  # of layers that are shared the first name stays
+                if isinstance(module, Remembering):  # shared layers keep their first name
                     module.name = module.name or name
                     self.memories[module.name] = module
         self._latest: Tensor | None = None
@@ -94,11 +94,11 @@ class Recurrent(Agent):
         return Remembering(encoder, Core(c.kind, encoder.out_features, c.size, c.layers))
 
     def memory_size(self, names: Sequence[str]) -> int:
-        """Length of the memory of some networks."""
+        """Returns the size of the recurrent state of some networks."""
         return sum(self.memories[name].core.memory_size for name in names)
 
     def part(self, memory: Tensor, name: str) -> Tensor:
-        """One network's part of the memory ``[..., M]`` of all."""
+        """Returns one network's part of the recurrent state ``[..., M]`` of all."""
         sizes = [network.core.memory_size for network in self.memories.values()]
         return memory.split(sizes, -1)[list(self.memories).index(name)]
 
@@ -125,7 +125,7 @@ class Recurrent(Agent):
             return self.recall(observation, memory, names)
 
         def first(count: int) -> Tensor:
-            # Not once learning has gone on: the worlds have, too.
+            # Not after learning has gone on: by then the worlds have, too.
             if explore is not False and self.restored is not None and len(self.restored) == count:
                 return self.restored
             return torch.zeros(count, size, dtype=self.interface.dtype, device=self.device)
@@ -133,13 +133,13 @@ class Recurrent(Agent):
         return RecurrentPolicy(self.interface, inner, recall, size, first)
 
     def recall(self, observation: Any, memory: Tensor, names: Sequence[str]) -> tuple[Any, Tensor]:
-        """One step of some networks' cores.
+        """Makes one step of some networks' cores.
 
         Args:
             observation: raw, ``[...]``.
-            memory: of these networks in this order, ``[..., M]``.
+            memory: recurrent state of these networks in this order, ``[..., M]``.
 
-        Returns what is remembered, in the observation's place, and the memory after the step.
+        Returns the cores' output, which replaces the observation, and the recurrent state after the step.
         """
         seen, features, following = self.normalized(observation), {}, []
         sizes = [self.memories[name].core.memory_size for name in names]
@@ -152,20 +152,20 @@ class Recurrent(Agent):
     # -- learning ------------------------------------------------------------------------------------------------
 
     def unrolled(self, batch: TensorDictBase) -> TensorDictBase:
-        """A batch of sequences ``[N]`` as the flat batch that the algorithm learns from."""
+        """Returns the flat batch that the algorithm learns from, given a batch of sequences ``[N]``."""
         raise NotImplementedError
 
     def objective(self, batch: TensorDictBase, *args: Any, **options: Any) -> tuple[Tensor, Info]:
-        """The algorithm's own, of a batch of sequences ``[N]``: a mean over its active decisions."""
+        """Returns the algorithm's objective on a batch of sequences ``[N]``: a mean over its active decisions."""
         value, info = super().objective(self.unrolled(batch), *args, **options)  # type: ignore[misc]
         share = batch.get("share", None)
         return value if share is None else value * share.mean(), info
 
     def shared_out(self, batch: TensorDictBase, active: Tensor) -> TensorDictBase:
-        """Adds the share of each row in the mean over the batch, where the batch is going to be split.
+        """Adds the weight of each row in the mean over the batch, if the batch is going to be split.
 
         Args:
-            active: ``[N, L]``, decisions that are learned from.
+            active: ``[N, L]``, decisions to learn from.
         """
         if self.config.accumulate == 1:
             return batch
@@ -206,8 +206,8 @@ class Recurrent(Agent):
 class RecurrentOnPolicy(Recurrent, OnPolicy):
     """An :class:`OnPolicy` agent with a recurrent core.
 
-    A batch is one of sequences ``[N]`` of ``sequence_length`` steps, of which the rollout is made up. Their first
-    states are those that the policy had.
+    A batch consists of sequences ``[N]`` of ``sequence_length`` steps, into which the rollout is cut. Their initial
+    recurrent states are those that the policy had.
     """
 
     ACTING = "actor"
@@ -254,7 +254,7 @@ class RecurrentOnPolicy(Recurrent, OnPolicy):
         return batch[batch.get("active").any(1)]
 
     def _cut(self, entries: TensorDict, sequences: TensorDictBase) -> TensorDictBase:
-        """Entries ``[B, T]`` as sequences ``[N]``, with ``active`` and ``starts [N, L]`` and ``memory [N, M]``."""
+        """Cuts entries ``[B, T]`` into sequences ``[N]`` with ``active [N, L]``, ``starts [N, L]``, ``memory [N, M]``."""
         self.row_size = min(self.config.recurrent.sequence_length, sequences.batch_size[1])
         entries = entries.copy().set("active", sequences.get("active")).set("starts", episode_starts(sequences))
         batch = cut(entries, self.row_size)
@@ -279,7 +279,7 @@ class RecurrentOnPolicy(Recurrent, OnPolicy):
         return unchecked({"observation": flat, **entries}, batch_size=flat.batch_size)
 
     def _unrolled_others(self, mates: Mates, first: Tensor) -> Tensor:
-        """The pooled encodings of the others, ``[N, L, V]``, for sequences that begin at some places ``[N]``.
+        """Returns the pooled encodings of the others ``[N, L, V]`` for sequences that begin at places ``[N]``.
 
         Every agent of a world is unrolled once, however many of them are in the batch.
         """
@@ -312,9 +312,9 @@ class RecurrentOnPolicy(Recurrent, OnPolicy):
 
 
 class RecurrentOffPolicy(Recurrent, OffPolicy):
-    """A value-based :class:`OffPolicy` agent with a recurrent core, whose one network is called ``network``.
+    """A value-based :class:`OffPolicy` agent with a recurrent core, whose only network is called ``network``.
 
-    Numbers of transitions, of a batch as of the memory, count the steps that are learned from.
+    The sizes of batch and replay buffer, in transitions, count the steps that are learned from.
     """
 
     ACTING = "network"
@@ -324,7 +324,7 @@ class RecurrentOffPolicy(Recurrent, OffPolicy):
         target: Any = self.targets[self.ACTING].network
         self._target: Remembering = target.encoder
         self._target.name = "target"
-        self._target.core.cells.flatten_parameters()  # which a copy does not keep; cuDNN wants them in one piece
+        self._target.core.cells.flatten_parameters()  # cuDNN wants them in one piece, which a copy does not keep
         c = config.recurrent
         self.n_step: Any = Windows(c.burn_in, c.sequence_length, config.n_step - 1)
 
@@ -345,7 +345,7 @@ class RecurrentOffPolicy(Recurrent, OffPolicy):
         super().remember(sequences if MEMORY in sequences.keys() else self._followed(sequences))  # noqa: SIM118
 
     def _followed(self, sequences: TensorDictBase) -> TensorDict:
-        """Adds the memory that this agent would have had where another one acted."""
+        """Adds the recurrent state that this agent would have had, for data in which another one acted."""
         core, windows, active = self.memories[self.ACTING], self.n_step, sequences.get("active")
         begun = windows.following
         if begun is None or len(begun) != len(active):
@@ -357,7 +357,7 @@ class RecurrentOffPolicy(Recurrent, OffPolicy):
         return sequences.copy().set(MEMORY, torch.stack(before, 1))
 
     def _transitions(self, sequences: TensorDictBase) -> TensorDictBase:
-        """Windows as they are."""
+        """Returns the windows as they are."""
         return sequences
 
     def update_once(self, sequences: TensorDictBase) -> dict[str, Tensor | float]:
@@ -370,14 +370,14 @@ class RecurrentOffPolicy(Recurrent, OffPolicy):
         return self.shared_out(batch, active[:, burn_in : burn_in + self.config.recurrent.sequence_length])
 
     def _burn_in(self, batch: TensorDictBase) -> int:
-        """Steps at the beginning of these windows that are not learned from."""
+        """Returns the number of steps at the beginning of these windows that are not learned from."""
         c = self.config
         return batch.get("active").shape[1] - c.recurrent.sequence_length - (c.n_step - 1)
 
     # -- learning ------------------------------------------------------------------------------------------------
 
     def objective(self, batch: TensorDictBase, *args: Any, **options: Any) -> tuple[Tensor, Info]:
-        """The loss of windows ``[N]``; the error of a window is a mixture of its steps' largest and mean (R2D2)."""
+        """Returns the loss of windows ``[N]``; a window's error mixes the largest and the mean of its steps (R2D2)."""
         value, info = super().objective(batch, *args, **options)
         if "td_error" in info:
             active, burn_in = batch.get("active"), self._burn_in(batch)
@@ -419,7 +419,7 @@ class RecurrentOffPolicy(Recurrent, OffPolicy):
 
 
 def _parts(batch: TensorDictBase, burn_in: int) -> tuple[TensorDictBase, TensorDictBase]:
-    """The first steps of windows ``[N]``, and the others, as ``[N, L]`` each."""
+    """Splits windows ``[N]`` into their first ``burn_in`` steps and the others, each ``[N, L]``."""
     steps = batch.exclude(MEMORY, "share", "index", "priority_weight")
     steps.batch_size = batch.get("active").shape
     return steps[:, :burn_in], steps[:, burn_in:]

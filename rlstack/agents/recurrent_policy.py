@@ -1,4 +1,4 @@
-"""Acting with a recurrent core, and where episodes begin in envs that do not hand it on."""
+"""Acting with a recurrent core, and detecting where episodes begin in envs that do not pass on its state."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from .base import Policy
 from .interface import MASK, Interface
 
 Recall = Callable[[Any, Tensor], tuple[Any, Tensor]]
-"""Observation ``[...]`` and memory ``[..., M]`` to what is remembered, in its place, and the memory after it."""
+"""Maps observation ``[...]`` and recurrent state ``[..., M]`` to the core's output and the next recurrent state."""
 
 
 class RecurrentPolicy(TensorDictModuleBase):
-    """Writes an action for every decision in an env's tensordict, and the memory before and after it.
+    """Writes an action for every decision in an env's tensordict, and the recurrent state before and after it.
 
-    The memory ``[..., M]`` stands under ``memory`` (or ``("agents", "memory")``), that after the decision in ``next``.
-    An :class:`envs.world.World` hands it on from step to step and empties it where an episode ends. In other envs the
-    policy keeps it, and :class:`EpisodeStarts` says where episodes begin. An agent
-    that is not active remembers nothing.
+    The recurrent state ``[..., M]`` is stored as ``memory`` (or ``("agents", "memory")``), that after the decision in
+    ``next``. An :class:`envs.world.World` passes it on from step to step and sets it to zero where an episode ends. In
+    other envs the policy keeps it, and :class:`EpisodeStarts` tells where episodes begin. The recurrent state of an
+    agent that is not active becomes zero.
 
     Args:
-        interface: what it acts on.
-        inner: acts on what is remembered, in place of an observation.
+        interface: the env as the agent sees it.
+        inner: policy that acts on the core's output in place of an observation.
         recall: see :data:`Recall`.
-        size: M; of a longer memory it takes the first so many.
-        first: memory ``[N, M]`` to begin with where there is none, for so many decisions.
+        size: M; of a larger recurrent state only the first M entries are used.
+        first: maps a number of decisions N to the recurrent state ``[N, M]`` to begin with where there is none.
     """
 
     def __init__(
@@ -54,19 +54,19 @@ class RecurrentPolicy(TensorDictModuleBase):
         self._held: Tensor | None = None
 
     def reset(self) -> None:
-        """Forgets what it has kept itself: the next call begins episodes everywhere."""
+        """Forgets the recurrent states that it keeps itself: the next call begins episodes everywhere."""
         self._held = None
         if self._starts is not None:
             self._starts.reset()
 
     @torch.no_grad()
     def step(self, observation: Any, memory: Tensor, mask: Tensor | None = None) -> tuple[dict[str, Tensor], Tensor]:
-        """The entries for a tensordict, by name without group, and the memory ``[..., M]`` after the step."""
+        """Returns the entries for a tensordict, by name without group, and the next recurrent state ``[..., M]``."""
         seen, following = self._recall(observation, memory)
         return self.inner.entries(seen, mask), following
 
     def action(self, observation: Any, mask: Tensor | None = None) -> Tensor:
-        """The env's action for an observation ``[...]`` at the beginning of an episode."""
+        """Returns the env's action for an observation ``[...]`` at the beginning of an episode."""
         lead = self.interface.lead(observation)
         return self.step(observation, self._first(lead.numel()).view(*lead, -1), mask)[0]["action"]
 
@@ -106,11 +106,12 @@ class RecurrentPolicy(TensorDictModuleBase):
 class EpisodeStarts:
     """Tells at every step which entries of the batch begin an episode.
 
-    With ``is_init`` (TorchRL's ``InitTracker``) in the tensordict, at the root or under the group, that says it.
-    Without, the tensordict of the last call is looked at again: the env's step has put ``next`` into it meanwhile, so
-    an entry begins anew where ``next`` was done, or where the observation is not the one that ``next`` promised (a
-    reset in between, even of a running episode). Where steps leave no ``next`` in the policy's own tensordict (it was
-    given a copy), only ``done`` of the tensordict itself is left, and whoever steps must say so by :meth:`reset`.
+    If the tensordict has ``is_init`` (TorchRL's ``InitTracker``), at the root or under the group, that decides.
+    Otherwise the tensordict of the last call is read again: the env's step has put ``next`` into it in the meantime, so
+    an entry begins an episode where ``next`` was done, or where the observation differs from that in ``next`` (after a
+    reset in between, even of a running episode). Where steps leave no ``next`` in the policy's own tensordict (because
+    it was given a copy), only ``done`` of the tensordict itself is left, and the caller must report resets by
+    :meth:`reset`.
     """
 
     def __init__(self, interface: Interface) -> None:
@@ -119,11 +120,11 @@ class EpisodeStarts:
         self._lead: torch.Size | None = None
 
     def reset(self) -> None:
-        """Makes everything begin anew at the next step."""
+        """Makes all entries begin an episode at the next step."""
         self._last = self._lead = None
 
     def __call__(self, tensordict: TensorDictBase, lead: torch.Size) -> Tensor:
-        """Bool of shape ``lead``, the batch dimensions (worlds, and agents if there are several)."""
+        """Returns bools of shape ``lead``, the batch dimensions (worlds, and agents if there are several)."""
         last, known = self._last, self._lead
         self._last, self._lead = tensordict, lead
         device = tensordict.get(self._keys[0]).device
@@ -145,7 +146,7 @@ class EpisodeStarts:
         return starts
 
     def _flags(self, tensordict: TensorDictBase, name: str, lead: torch.Size) -> Tensor | None:
-        """A flag of the world or of the agents, whichever are set, for every entry."""
+        """Returns a flag for every entry, set where the world's or the agent's is set; None if neither exists."""
         found: Tensor | None = None
         for key in {name, self._interface.key(name)}:
             flag = tensordict.get(key, None)

@@ -1,8 +1,8 @@
-"""SAC (Haarnoja et al. 2018), with learned temperature; for discrete actions that of Christodoulou 2019.
+"""SAC (Haarnoja et al. 2018) with learned temperature; for discrete actions, the variant of Christodoulou 2019.
 
 ``agent=sac`` is our recipe, ``agent=sac_published`` that of MarineNav's SAC with its quirks (arctangent squash with
 tanh's correction, target actor in the target, fixed temperature, sampled evaluation), whose recorded updates the tests
-repeat; on the same batch the losses equal those of TorchRL's ``SACLoss`` and ``DiscreteSACLoss``.
+reproduce; on the same batch the losses equal those of TorchRL's ``SACLoss`` and ``DiscreteSACLoss``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .off_policy import ActorCritic
 from .optimizer import Info
 
 LOG_ALPHA_RANGE = (-20.0, 10.0)
-"""The range of the learned temperature: an entropy that cannot reach its target would move it without end."""
+"""The range of the log temperature: an entropy that cannot reach its target would move it without bound."""
 
 
 class SAC(ActorCritic):
@@ -50,7 +50,7 @@ class SAC(ActorCritic):
         self.alpha_optimizer.keep_within(self.temperature.log_alpha, *LOG_ALPHA_RANGE)
 
     def make_loss(self) -> SACLoss:
-        """The loss of the networks that the agent has now."""
+        """Returns a loss over the agent's networks."""
         kind = SACLoss if self.choices is None else DiscreteSACLoss
         joint = self.config.critic_norm == "batch"
         if joint and self.choices is not None:
@@ -58,7 +58,7 @@ class SAC(ActorCritic):
         return kind(self.actor, self.critics, joint=joint, **self.loss_options())
 
     def loss_options(self) -> dict[str, Any]:
-        """What the losses of all variants of SAC take."""
+        """Returns the arguments that the losses of all variants of SAC take."""
         c, size = self.config, self.interface.action.shape[-1] if self.choices is None else self.choices
         names = ("gamma", "alpha", "target_entropy", "squash", "target_actor")
         return {"action_size": size, **{name: getattr(c, name) for name in names}}
@@ -115,7 +115,7 @@ class SAC(ActorCritic):
     # -- learning ------------------------------------------------------------------------------------------------
 
     def actor_step(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
-        """One step of the actor against the new critics, one of the temperature; every ``actor_every`` updates."""
+        """Makes one step of the actor against the new critics and one of the temperature, every ``actor_every`` updates."""
         if self.updates % self.config.actor_every:
             return {}
         told = super().actor_step(batch)
@@ -126,11 +126,11 @@ class SAC(ActorCritic):
         return {**told, "policy/alpha": self.temperature().detach()}
 
     def _alpha_loss(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
-        """The temperature's loss; the entropy's distance from its target is the same in every row."""
+        """Returns the temperature's loss; the entropy's distance from its target is the same in every row."""
         return self.loss.alpha_loss(batch.get("gap")[0]), {}
 
     def imitation_loss(self, observation: Any, action: Tensor, mask: Tensor | None) -> Tensor:
-        """Cross entropy of choices; squared difference to the squashed mean of continuous actions."""
+        """Cross entropy for choices; squared difference from the squashed mean for continuous actions."""
         out = self.actor(observation)
         if self.choices is not None:
             return cross_entropy(masked_logits(out, mask), action)

@@ -1,4 +1,4 @@
-"""Two sides of a world that learn by themselves: an agent of one algorithm for each, with nothing shared."""
+"""Two sides of a world that learn separately: two agents of the same algorithm, with nothing shared."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _NAMED = ("networks", "targets", "optimizers")
 
 
 class SplitPolicy(TensorDictModuleBase):
-    """Each side's agents ``[..., A / 2]`` act by its own policy; fewer agents than A are all of the first side.
+    """Makes each side's agents ``[..., A / 2]`` act by that side's policy; if fewer than A, all are of the first side.
 
     Args:
-        policies: of the two sides.
-        agents: A.
+        policies: policies of the two sides.
+        agents: A, the number of agents in each world.
     """
 
     def __init__(self, policies: Sequence[Any], agents: int) -> None:
@@ -53,17 +53,17 @@ class SplitPolicy(TensorDictModuleBase):
 
 
 class Split(Agent):
-    """Both sides of a world, each an agent with networks, optimisers and memories of its own.
+    """Both sides of a world, each an agent with its own networks, optimisers and replay buffer.
 
-    Where only one side is to be driven, as in matches, the first side's agent drives it.
+    Where only one side is to be controlled, as in matches, the first side's agent controls it.
 
     Args:
         make: makes an agent.
-        interface: of the world.
-        agents: in each world, half of them on either side.
+        interface: interface of the world.
+        agents: the number of agents in each world, half of them on either side.
 
     Raises:
-        ConfigError: a world without two halves of agents.
+        ConfigError: the world does not have an even number of agents in a group.
     """
 
     def __init__(self, make: Callable[[], Agent], interface: Interface, agents: int | None) -> None:
@@ -94,7 +94,7 @@ class Split(Agent):
 
     @classmethod
     def check(cls, interface: Interface) -> None:
-        """Accepts every env: the algorithm of each part checks its own."""
+        """Accepts every env: the algorithm of the parts makes its own check."""
 
     def check_learning(self) -> None:
         for part in self.parts:
@@ -112,7 +112,7 @@ class Split(Agent):
         return SplitPolicy([part.policy(explore) for part in self.parts], self.agents)
 
     def _halves(self, sequences: TensorDictBase) -> list[TensorDictBase]:
-        """The rows of either side, of ``[W*A, T]``."""
+        """Returns the rows of each side, out of ``[W*A, T]``."""
         side = torch.arange(len(sequences), device=sequences.device) % self.agents // (self.agents // 2)
         return [sequences[(side == number).nonzero()[:, 0]] for number in range(len(SIDES))]
 

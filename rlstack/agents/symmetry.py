@@ -1,8 +1,8 @@
 """Learning from mirror images, in worlds that have a mirror: ``agent.symmetry=augment``.
 
-Agents with a replay buffer mirror half of what they draw from it, at random. Agents that learn from fresh data learn
+Agents with a replay buffer mirror a random half of what they draw from it. Agents that learn from fresh data learn
 from each minibatch and from its mirror image; the probability with which the acting policy would have taken a mirrored
-action is taken to be that of the action itself, as in Mittal et al. 2024 (arXiv 2403.04359).
+action is assumed to be that of the action itself, as in Mittal et al. 2024 (arXiv 2403.04359).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from .interface import MASK, Interface
 
 
 class Mirroring:
-    """The mirror of a world, for data in the form of an agent.
+    """The mirror of a world, for data in the agent's form.
 
     Args:
-        interface: of the world.
+        interface: interface of the world.
 
     Raises:
         ConfigError: a world without a mirror, or with hybrid actions.
@@ -36,7 +36,7 @@ class Mirroring:
         self.interface, self.mirror = interface, interface.mirror
 
     def image(self, entries: TensorDictBase) -> dict[str, Any]:
-        """The mirror images of raw observations, and of actions and action masks where there are any, ``[...]``."""
+        """Returns the mirror images of raw observations ``[...]``, and of actions and action masks if present."""
         found = {"observation": self.mirror.observation(entries.get("observation"))}
         action, mask = entries.get("action", None), entries.get(MASK, None)
         if action is not None:
@@ -47,7 +47,7 @@ class Mirroring:
         return found
 
     def at_random(self, batch: TensorDictBase) -> TensorDictBase:
-        """Transitions ``[N]``, each of them as it is or mirrored, with equal probability."""
+        """Returns transitions ``[N]``, each mirrored with probability 1/2."""
         flips = torch.rand(len(batch), device=batch.get(("next", "reward")).device) < 0.5
         return self._drawn(batch, flips).set("next", self._drawn(batch.get("next"), flips))
 
@@ -66,7 +66,7 @@ def _where(flips: Tensor, image: Any, plain: Any) -> Any:
 
 
 def with_images(batch: TensorDictBase) -> TensorDictBase:
-    """A minibatch ``[N]`` and behind it what stands in its entry ``image``, with all else as it is, ``[2 N]``."""
+    """Appends to a minibatch ``[N]`` a copy updated with its entry ``image``, which gives ``[2 N]``."""
     plain = batch.exclude("image")
     image = batch.get("image").select(*plain.keys(), strict=False)
     return torch.cat((plain, plain.copy().update(image)))

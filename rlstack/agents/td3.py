@@ -34,7 +34,7 @@ class TD3(DDPG):
         )
 
     def actor_step(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
-        """The actor's step, like that of the targets, comes with every ``actor_every``-th of the critics."""
+        """Makes a step of the actor, as of the targets, with every ``actor_every``-th step of the critics."""
         return {} if self.updates % self.config.actor_every else super().actor_step(batch)
 
     def _update_targets(self, frames: int) -> None:

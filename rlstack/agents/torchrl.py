@@ -1,8 +1,8 @@
 """Any TorchRL ``LossModule`` as an agent: ``algorithm: torchrl``.
 
-A yaml names the loss, its networks by the arguments of its constructor, and how data reach it: from a replay buffer
-(``data: replay``) or as fresh rollouts (``data: rollout``); ``conf/agent/torchrl_sac.yaml`` and ``torchrl_ppo.yaml``
-are the patterns. Acting, replay, schedules, checkpoints and refusals are those of every agent.
+A yaml names the loss, its networks by the arguments of its constructor, and where its data come from: a replay buffer
+(``data: replay``) or fresh rollouts (``data: rollout``); see ``conf/agent/torchrl_sac.yaml`` and ``torchrl_ppo.yaml``
+for examples. Acting, replay, schedules, checkpoints and refused steps are as in every agent.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ from .off_policy import OffPolicy
 from .optimizer import Info
 
 _OPEN = ("torchrl.objectives.", "rlstack.losses.")
-"""The module in which a loss may be named by its path alone; any other is the user's own, ``package.module:Class``."""
+"""The modules whose losses may be named by a dotted path alone; any other is the user's, ``package.module:Class``."""
 _ACTING = ("actor", "deterministic", "action_values")
 _RUNNING = ("running_mean", "running_var")
 """The statistics of layers that normalise over a batch."""
 _EDGE = 1 - 1e-6
-"""The margin of actions in (-1, 1): the density of a squashed one is infinite at the edges themselves."""
+"""The largest absolute value of an action: the density of a squashed one is infinite at -1 and 1 themselves."""
 
 
 def loss_class(name: str) -> type[LossModule]:
-    """The class that ``agent.loss`` names.
+    """Returns the class that ``agent.loss`` names.
 
     Raises:
-        ConfigError: there is none, or it is no ``LossModule``.
+        ConfigError: there is no such class, or it is not a ``LossModule``.
     """
     module, _, attribute = name.partition(":") if ":" in name else name.rpartition(".")
     if ":" not in name and not name.startswith(_OPEN):
@@ -70,20 +70,20 @@ def loss_class(name: str) -> type[LossModule]:
 
 
 class AroundLoss(Agent):
-    """The part of an agent around a ``LossModule`` that does not depend on how data reach it."""
+    """The part of an agent with a ``LossModule`` that does not depend on where its data come from."""
 
     Config = TorchRLConfig
     config: TorchRLConfig
     parts: LossParts
 
     def build(self) -> None:
-        """Makes the loss with its networks, optimisers and targets."""
+        """Makes the loss and its networks, optimisers and targets."""
         self.parts = LossParts(self)
         self.loss, self.actor = self.parts.loss, self.parts.actor
 
     @classmethod
     def of(cls, config: TorchRLConfig) -> type[Agent]:
-        """The class for the data that a configuration asks for."""
+        """Returns the class for the kind of data that a configuration asks for."""
         return OffPolicyTorchRL if config.data == "replay" else OnPolicyTorchRL
 
     @classmethod
@@ -105,7 +105,7 @@ class AroundLoss(Agent):
 
 
 class OffPolicyTorchRL(AroundLoss, OffPolicy):
-    """An agent around a ``LossModule`` that learns from a replay buffer."""
+    """An agent with a ``LossModule`` that learns from a replay buffer."""
 
     def exploit(self, observation: Any, mask: Tensor | None = None) -> Tensor:
         return self.parts.best(self.normalized(observation), mask)
@@ -129,7 +129,7 @@ class OffPolicyTorchRL(AroundLoss, OffPolicy):
 
 
 class OnPolicyTorchRL(AroundLoss):
-    """An agent around a ``LossModule`` that learns from what its present policy has gathered."""
+    """An agent with a ``LossModule`` that learns from the data that its present policy has gathered."""
 
     def __init__(self, config: TorchRLConfig, interface: Interface, total_frames: int, device: torch.device) -> None:
         super().__init__(config, interface, total_frames, device)
@@ -172,7 +172,7 @@ class OnPolicyTorchRL(AroundLoss):
 
     @torch.no_grad()
     def rollout(self, sequences: TensorDictBase) -> TensorDictBase:
-        """Active decisions as a flat batch ``[N]``, with the advantages of the loss's own value estimator."""
+        """Returns active decisions as a flat batch ``[N]``, with the advantages of the loss's own value estimator."""
         following = sequences.get("next")
         reward = following.get("reward")
         if self.reward_scaler is not None:
@@ -185,7 +185,7 @@ class OnPolicyTorchRL(AroundLoss):
         entries.set("action", sequences.get("raw_action"))
         batch = self._kept(self.parts.with_advantage(entries), sequences)
         advantage = getattr(self.loss.tensor_keys, "advantage", None)
-        if self.config.normalize_advantage and advantage is not None:  # over those who were there to decide
+        if self.config.normalize_advantage and advantage is not None:  # over active decisions only
             batch.set(advantage, normalized(batch.get(advantage)))
         return batch
 
@@ -194,18 +194,18 @@ class OnPolicyTorchRL(AroundLoss):
 
 
 class LossParts:
-    """A loss that a yaml describes, with its networks, optimisers and targets, and how it acts.
+    """A loss that a yaml describes, with its networks, optimisers and targets, and its way of acting.
 
     Args:
-        agent: that holds them.
+        agent: the agent that holds them.
 
     Raises:
-        ConfigError: something does not fit the loss, found by trying it out on a made-up batch.
+        ConfigError: something does not fit the loss; this is found by trying it out on a made-up batch.
 
     Attributes:
         loss: the ``LossModule``.
         actor: the network that acts.
-        kind: of that network.
+        kind: kind of that network.
     """
 
     def __init__(self, agent: Agent) -> None:
@@ -230,7 +230,7 @@ class LossParts:
     # -- building ------------------------------------------------------------------------------------------------
 
     def _network(self, name: str, c: LossNetwork) -> TensorDictModule:
-        """A network of its kind, on the observation, and, where it judges actions, on these; the user's, if named."""
+        """Returns a network of the kind in ``c``, on observations (and actions if it evaluates them); or the user's."""
         hidden, choices = c.hidden or self.config.hidden, self.interface.choices
         outputs = choices[0] if choices else self.interface.action.shape[-1]
         options = {"activation": self.config.activation, "layer_norm": c.layer_norm}
@@ -299,7 +299,7 @@ class LossParts:
                 if name not in known and not any(p.kind is p.VAR_KEYWORD for p in known.values()):
                     raise ConfigError(unknown_key(f"agent.{where}.{name}", [key for key in known if key != "self"]))
         try:
-            with warnings.catch_warnings():  # TorchRL would have a loss annotate what it holds
+            with warnings.catch_warnings():  # TorchRL wants losses to annotate their networks
                 warnings.filterwarnings("ignore", "The name .* wasn't part of the annotations")
                 loss = cls(**networks, **{**offered, **c.options})
             if c.keys:
@@ -317,7 +317,7 @@ class LossParts:
         return SoftUpdate(self.loss, tau=self.config.target_tau) if delayed else None
 
     def _add_optimizers(self) -> None:
-        """One over everything, or one for each that the configuration names."""
+        """Adds one optimiser of all parameters, or one for each that the configuration names."""
         agent, c = self.agent, self.config
         trained = dict(self.loss.named_parameters())
         heads = _heads(trained)
@@ -341,7 +341,7 @@ class LossParts:
             raise ConfigError(f"agent.optimizers: none trains {', '.join(_heads(trained))}")
 
     def _try_out(self) -> None:
-        """Raises a one-line :class:`ConfigError` where the loss cannot take the data that the run will have."""
+        """Raises a one-line :class:`ConfigError` if the loss cannot take the data that the run will have."""
         interface, device, size = self.interface, self.agent.device, (4, 2)
         gpus = [device] if device.type == "cuda" else []
         with torch.random.fork_rng(gpus), torch.no_grad():
@@ -372,16 +372,16 @@ class LossParts:
     # -- acting --------------------------------------------------------------------------------------------------
 
     def act(self, observation: Any, mask: Tensor | None, how: ExplorationType) -> dict[str, Tensor]:
-        """The agent's action in a normalised observation ``[...]``, with its log probability where there is one."""
+        """Returns the action for a normalised observation ``[...]``, with its log probability if there is one."""
         state = self._state(observation, mask)
-        self.actor.eval()  # layers that normalise over a batch use what they have seen, and know one dimension of it
+        self.actor.eval()  # batch norm layers use their running statistics; they take one batch dimension
         with set_exploration_type(how):
             acted = self.actor(state.reshape(-1)).select("action", "log_prob", strict=False).reshape(state.shape)
         self.actor.train()
         return {**dict(acted.items()), "action": self._inside(acted.get("action"))}
 
     def best(self, observation: Any, mask: Tensor | None) -> Tensor:
-        """The most probable action (of a squashed Gaussian that of its mean), by tensors alone, as exports need it."""
+        """Returns the most probable action (the squashed mean of a Gaussian), computed on plain tensors for exports."""
         if self.kind != "actor":
             return self.act(observation, mask, ExplorationType.DETERMINISTIC)["action"]
         lead = self.interface.lead(observation)
@@ -403,7 +403,7 @@ class LossParts:
         return state if mask is None else state.set(MASK, mask)
 
     def imitation_loss(self, observation: Any, action: Tensor, mask: Tensor | None) -> Tensor:
-        """Negative log likelihood; the squared difference of actions that have none."""
+        """Negative log likelihood, squared difference (deterministic actors) or cross entropy (values of choices)."""
         state = self._state(observation, mask)
         if self.kind == "actor":
             taken = action if self.interface.choices else action.clamp(-_EDGE, _EDGE)
@@ -415,7 +415,7 @@ class LossParts:
     # -- learning ------------------------------------------------------------------------------------------------
 
     def with_advantage(self, sequences: TensorDictBase) -> TensorDictBase:
-        """Sequences ``[B, T]`` with what the loss's value estimator adds: advantages and value targets."""
+        """Returns sequences ``[B, T]`` with what the loss's value estimator adds: advantages and value targets."""
         estimator, keys = self.loss.value_estimator, self.loss.tensor_keys
         if estimator is not None and hasattr(keys, "advantage"):
             loss = self.loss
@@ -423,8 +423,8 @@ class LossParts:
         return sequences
 
     def inputs(self, batch: TensorDictBase) -> TensorDictBase:
-        """Transitions of our replay as TorchRL's losses read them: n-step discounts as a number of steps."""
-        if self.kind == "actor" and self.interface.choices is None:  # others may have acted at the very edge
+        """Converts transitions of our replay buffer for TorchRL's losses: n-step discounts become numbers of steps."""
+        if self.kind == "actor" and self.interface.choices is None:  # other policies may have acted at -1 or 1
             batch = batch.copy().set("action", self._inside(batch.get("action")))
         gamma = batch.get("gamma", None)
         if gamma is None:
@@ -433,7 +433,7 @@ class LossParts:
         return batch.copy().set("steps_to_next_obs", steps)
 
     def step(self, batch: TensorDictBase, update: int) -> tuple[dict[str, Tensor | float], Info]:
-        """One step of every optimiser that is due at an update, on a batch ``[N]``."""
+        """Makes one step of every optimiser that is due at an update, on a batch ``[N]``."""
         norms: list[Tensor] = []
         info: Info = {}
         for name, every in self._every.items():
@@ -441,15 +441,15 @@ class LossParts:
                 optimizer = self.agent.optimizers[name]
                 _, norm, info = optimizer.minimize(self._told, batch)
                 norms.append(norm)
-                if optimizer.mean is not None and self._running:  # as gradients, the same in all processes
+                if optimizer.mean is not None and self._running:  # like gradients, the same in all processes
                     for statistic, averaged in zip(self._running, optimizer.mean(self._running)):
                         statistic.copy_(averaged)
         metrics = {f"loss/{name.removeprefix('loss_')}": value for name, value in info.items() if not value.dim()}
         return {**metrics, "grad/all": torch.stack(norms).max() if norms else 0.0}, info
 
     def _told(self, batch: TensorDictBase) -> tuple[Tensor, Info]:
-        """The sum of the losses of a batch, and all that the loss tells of it."""
-        batch = batch.copy()  # losses write into what they are given
+        """Returns the weighted sum of the losses of a batch, and everything that the loss reports."""
+        batch = batch.copy()  # losses write into their input
         out = self.loss(batch)
         weights = self.config.loss_weights
         names = [name for name in out.keys() if name == "loss" or name.startswith("loss_")]  # noqa: SIM118

@@ -1,4 +1,4 @@
-"""TQC, truncated quantile critics (Kuznetsov et al. 2020): SAC on return distributions, without their best part.
+"""TQC, truncated quantile critics (Kuznetsov et al. 2020): SAC on return distributions without their best part.
 
 On the same batch the losses equal those of TorchRL's ``TQCLoss``.
 """
