@@ -254,7 +254,7 @@ class RecurrentOnPolicy(Recurrent, OnPolicy):
         return batch[batch.get("active").any(1)]
 
     def _cut(self, entries: TensorDict, sequences: TensorDictBase) -> TensorDictBase:
-        """Cuts entries ``[B, T]`` into sequences ``[N]`` with ``active [N, L]``, ``starts [N, L]``, ``memory [N, M]``."""
+        """Cuts entries ``[B, T]`` into sequences ``[N]``, with ``active`` and ``starts [N, L]``, ``memory [N, M]``."""
         self.row_size = min(self.config.recurrent.sequence_length, sequences.batch_size[1])
         entries = entries.copy().set("active", sequences.get("active")).set("starts", episode_starts(sequences))
         batch = cut(entries, self.row_size)

@@ -115,7 +115,7 @@ class SAC(ActorCritic):
     # -- learning ------------------------------------------------------------------------------------------------
 
     def actor_step(self, batch: TensorDictBase) -> dict[str, Tensor | float]:
-        """Makes one step of the actor against the new critics and one of the temperature, every ``actor_every`` updates."""
+        """Makes one step of the actor (against the new critics) and the temperature, every ``actor_every`` updates."""
         if self.updates % self.config.actor_every:
             return {}
         told = super().actor_step(batch)

@@ -1,4 +1,4 @@
-"""TorchRL replay buffers, composed of parts that TorchRL's own can replace; each works in any TorchRL script."""
+"""TorchRL replay buffers, made of parts that TorchRL's own can replace; each part works in any TorchRL script."""
 
 from .replay import MemmapRows, RangeWriter, Replay, TensorRows, make_replay
 from .samplers import SumTreeSampler, importance_weights

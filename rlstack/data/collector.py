@@ -1,4 +1,4 @@
-"""TorchRL's collector with every default made explicit, and a lean loop where nothing has to move between devices."""
+"""TorchRL's collector with explicit defaults, and with a lean loop where nothing has to move between devices."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ LEAN: dict[str, Any] = {
 
 
 class LeanCollector(Collector):
-    """A ``Collector`` whose inner loop does nothing but act, step and stack.
+    """A ``Collector`` whose inner loop only acts, steps and stacks.
 
     TorchRL's own loop also handles device changes, hooks, trajectory ids and replay buffers, which costs more than a
-    step of a few small environments. The batches are the same.
+    step of a few small worlds. The batches are the same.
     """
 
     _carrier: TensorDictBase
 
     def iterator(self) -> Iterator[TensorDictBase]:
-        """Batches until ``total_frames``; on a GPU in a stream of its own, as TorchRL's does it."""
+        """Yields batches until ``total_frames``; on a GPU by TorchRL's own loop, in a separate stream."""
         if self.env.device is None or self.env.device.type != "cpu":
             yield from super().iterator()
             return
@@ -49,7 +49,7 @@ class LeanCollector(Collector):
 
     @torch.no_grad()
     def rollout(self) -> TensorDictBase:
-        """A batch ``[*env.batch_size, steps]``."""
+        """Returns a batch ``[*env.batch_size, steps]``."""
         policy: Any = self._wrapped_policy
         carrier, env = self._carrier, self.env
         with set_exploration_type(self.exploration_type):
@@ -64,7 +64,7 @@ class LeanCollector(Collector):
 
     @cached_property
     def _in_one_go(self) -> bool:
-        """The env can step many times under a policy that acts on tensors (not one that a wrapper merely passes on)."""
+        """Whether the env can make many steps in one call, under a policy with ``entries``."""
         return (
             isinstance(self.env, World)
             and self.env.collect is not None
@@ -75,7 +75,7 @@ class LeanCollector(Collector):
 
 
 def stack_steps(steps: list[TensorDictBase], dim: int) -> TensorDict:
-    """Tensordicts of the same keys stacked along a new dimension: what ``torch.stack`` gives, in less time."""
+    """Stacks tensordicts of the same keys along a new dimension, as ``torch.stack`` does, but faster."""
     columns = [dict(step.items()) for step in steps]
     stacked: dict[str, Any] = {}
     for key, first in columns[0].items():
@@ -93,15 +93,15 @@ def make_collector(
     policy_device: torch.device | None = None,
     **options: Any,
 ) -> Collector:
-    """A collector over a batched env; iterate over it for batches ``[W, steps_per_batch]``.
+    """Returns a collector over a batched env; iterate over it for batches ``[W, steps_per_batch]``.
 
     Args:
         env: a built env of batch size ``[W]`` (any TorchRL ``EnvBase``).
-        policy: tensordict in, tensordict with actions out.
+        policy: takes a tensordict and returns it with actions.
         steps_per_batch: env steps per world and batch.
-        total_frames: stop after this many world steps (W per step); -1 never stops.
-        policy_device: device of the policy and the batches, None for the env's device.
-        options: passed to :class:`torchrl.collectors.Collector`, whose own loop then runs.
+        total_frames: number of world steps (W per env step) after which it stops; -1 for no limit.
+        policy_device: device of the policy and the batches; None for the env's device.
+        options: passed to :class:`torchrl.collectors.Collector`, whose own loop is then used.
 
     Example:
         >>> env = envs.make("marinenav", num_worlds=64)

@@ -1,4 +1,4 @@
-"""Devices by name, and whether they are there."""
+"""Devices by name, checked for availability."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from rlstack.config import ConfigError
 
 
 def usable_device(name: str, key: str, allowed: str) -> torch.device:
-    """A device by its name, with its number as tensors report it.
+    """Returns a device by its name, with its index, as tensors report it.
 
     Args:
-        name: as torch has it.
-        key: where the name was given, for messages.
-        allowed: what may be given there, for messages.
+        name: name of the device in torch.
+        key: option in which the name was given, for messages.
+        allowed: allowed values of that option, for messages.
 
     Raises:
-        ConfigError: not a device, or one that is not there.
+        ConfigError: not a device, or one that is not available.
     """
     try:
         device = torch.device(name)
@@ -30,7 +30,7 @@ def usable_device(name: str, key: str, allowed: str) -> torch.device:
 
 
 def indexed(device: torch.device | str) -> torch.device:
-    """The device with its number, as tensors report it."""
+    """Returns the device with its index, as tensors report it."""
     device = torch.device(device)
     if device.type == "cuda" and device.index is None:
         return torch.device("cuda", torch.cuda.current_device())

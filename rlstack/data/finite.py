@@ -1,4 +1,4 @@
-"""Numbers that are not finite, in what worlds show and agents do: found and named."""
+"""Finds and names non-finite numbers in what worlds return and agents do."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from torch import Tensor
 from envs.keys import GROUP
 
 LEARNED_FROM = frozenset({"observation", "action", "reward", "raw_action", "log_prob", "memory"})
-"""The entries of a batch that an agent learns from; others are the world's own business."""
+"""The entries of a batch that agents learn from; others matter only to the world."""
 _HALF = (torch.float16, torch.bfloat16)
 
 
 class Finding(NamedTuple):
-    """The first number of a batch ``[W, T]`` that is not finite: whose, which, in which step and world."""
+    """The first non-finite number of a batch ``[W, T]``, with its entry, step, world and agent."""
 
     step: int
     stage: int
@@ -33,10 +33,10 @@ class Finding(NamedTuple):
 
 
 def find(batch: TensorDictBase, only: frozenset[str] = LEARNED_FROM) -> Finding | None:
-    """Finds where a batch ``[W, T]`` is not finite: the earliest step, within it observation, action, then the rest.
+    """Finds the first non-finite number of a batch ``[W, T]``: by step, then observation, action and results.
 
     Args:
-        only: entries to look at; nothing in it means all.
+        only: entries to check; all if it is empty.
     """
     return min((_first(key, value) for key, value in leaves(batch, only) if not _is_finite(value)), default=None)
 
@@ -59,7 +59,7 @@ def _is_finite(value: Tensor) -> bool:
 def leaves(
     batch: TensorDictBase, only: frozenset[str], above: tuple[str, ...] = (), within: bool = False
 ) -> Iterator[tuple[tuple[str, ...], Tensor]]:
-    """Keys and values of floating-point leaves under one of the names; quicker than a tensordict's own nested items."""
+    """Yields keys and values of floating-point leaves under the names in ``only``, faster than nested ``items()``."""
     for key, value in batch.items():
         chosen = within or not only or key in only
         if not isinstance(value, Tensor):
@@ -69,7 +69,7 @@ def leaves(
 
 
 class Sum:
-    """The sum of all numbers of some tensors, finite only if all of them are; a GPU's is fetched without waiting."""
+    """The sum of all numbers in some tensors, finite only if all of them are; fetched from a GPU without waiting."""
 
     def __init__(self, values: list[Tensor]) -> None:
         sums = [value.sum(dtype=torch.float32 if value.dtype in _HALF else None) for value in values]
@@ -84,11 +84,11 @@ class Sum:
             self._total = sum(one.item() for one in sums)
 
     def is_there(self) -> bool:
-        """It can be read without waiting."""
+        """Returns True if the sum can be read without waiting."""
         return self._event is None or self._event.query()
 
     def is_finite(self) -> bool:
-        """Reads it, after waiting for it if need be."""
+        """Returns True if the sum is finite; waits for it if necessary."""
         if self._event is None:
             return math.isfinite(self._total)
         self._event.synchronize()

@@ -1,4 +1,4 @@
-"""The way from the env's layout to the learner's: agents folded into the batch, n-step returns, transitions."""
+"""Converts the env's layout to the learner's: agents flattened into the batch, n-step returns, transitions."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from envs.tensordicts import unchecked
 _ROOT = ("observation", "action", "action_mask", "raw_action", "log_prob", "memory")
 _NEXT = ("observation", "reward", "terminated", "done", "action_mask", "memory")
 STAYS = ("next", "active")
-"""Key, of agents in a group, of who is there after a step."""
+"""Key of the flags that say which agents of a group are present after a step."""
 
 
 def flatten_agents(batch: TensorDictBase, group: str | None = GROUP) -> TensorDict:
-    """Folds the agent axis into the batch.
+    """Flattens the agent axis into the batch.
 
     An agent's episode also ends with its world's episode, whatever the agent's own flags say.
 
     Args:
-        batch: of a collector, ``[W, T]``, agents under ``group`` with shape ``[W, T, A, ...]``; for a
-            single-agent env ``group=None``, or a batch without that group. An unbatched env's ``[T]`` counts as
-            one world.
+        batch: batch of a collector, ``[W, T]``, with agents under ``group`` in the shape ``[W, T, A, ...]``.
+            A batch ``[T]`` of an unbatched env counts as one world.
+        group: key of the agents; None for a single-agent env, whose batches may also just lack the group.
 
     Returns ``[W*A, T]`` (or ``[W, T]``) with ``observation``, ``action``, ``next`` (``observation``, ``reward``,
     ``terminated``, ``done``, the last two ``[..., 1]``) and ``active [.., T]`` bool: entries to learn from (for agents
-    in a group also in ``next``: those present after the step); if there are any, also ``action_mask`` (here and
-    next), and a policy's further entries: ``raw_action``, ``log_prob`` and ``memory`` (here and next).
+    in a group also in ``next``: those present after the step); and, if present, ``action_mask`` (here and next) and a
+    policy's further entries: ``raw_action``, ``log_prob`` and ``memory`` (here and next).
     """
     if batch.ndim != 2:
         batch = batch.reshape(-1, batch.shape[-1])
     world_done: Tensor = batch.get(("next", "done"))
-    device = world_done.device  # TorchRL's own loop, which runs on a GPU, gives its batches none
+    device = world_done.device  # batches of TorchRL's own loop, used on a GPU, have none
     if group is None or group not in batch.keys():  # noqa: SIM118
         flat = _selected(batch, _ROOT)
         flat["next"] = _made(_selected(batch.get("next"), _NEXT), batch, device)
@@ -55,14 +55,14 @@ def flatten_agents(batch: TensorDictBase, group: str | None = GROUP) -> TensorDi
 
 
 def n_step_returns(sequences: TensorDictBase, n: int, gamma: float) -> TensorDict:
-    """Replaces one-step by n-step transitions (Sutton 1988), never across an episode's end or another agent's data.
+    """Replaces one-step by n-step transitions (Sutton 1988), which never cross an episode's end or a row.
 
     Args:
         sequences: ``[B, T]`` from :func:`flatten_agents`.
 
-    Returns ``[B, T]`` with ``next`` replaced: ``reward`` the discounted sum of up to n rewards, ``observation``,
-    ``terminated`` and ``done`` of the last step used, and ``gamma [B, T, 1]``, the discount of its bootstrap.
-    An episode that ends, and the end of the sequence, shorten n.
+    Returns ``[B, T]`` with ``next`` replaced: ``reward`` is the discounted sum of up to n rewards; ``observation``,
+    ``terminated`` and ``done`` are those of the last step used; ``gamma [B, T, 1]`` is the discount of its bootstrap.
+    The end of an episode or of the sequence shortens n.
     """
     following = sequences.get("next")
     reward, done = following.get("reward"), following.get("done")
@@ -90,14 +90,14 @@ def n_step_returns(sequences: TensorDictBase, n: int, gamma: float) -> TensorDic
 
 
 def n_step_windows(sequences: TensorDictBase, n: int) -> TensorDict:
-    """All n steps that begin with each step, for returns that are worked out as they are learned from (Retrace).
+    """Stores with each step the n steps that begin there, for returns computed when learning from them (Retrace).
 
     Args:
         sequences: ``[B, T]`` from :func:`flatten_agents`, with the ``log_prob`` of their actions where it is needed.
 
-    Returns ``[B, T]`` with ``next`` replaced by what followed each of the steps, ``[B, T, n, ...]``, and beside it the
-    ``action`` taken there and its ``log_prob``. A window ends with an episode, or with the sequence, by ``done``; what
-    it holds after that is of no meaning.
+    Returns ``[B, T]`` with ``next`` replaced by what followed each of the n steps, ``[B, T, n, ...]``, including the
+    ``action`` taken there and its ``log_prob``. ``done`` marks the end of a window at the end of an episode or of the
+    sequence; its contents after that are meaningless.
     """
     following, device = sequences.get("next"), sequences.get("action").device
     last = sequences.shape[1] - 1
@@ -112,16 +112,16 @@ def n_step_windows(sequences: TensorDictBase, n: int) -> TensorDict:
 
 
 class WaitingSteps:
-    """The last steps of a stream of sequences ``[B, T]``, which wait for those of the next call."""
+    """Keeps the last steps of a stream of sequences ``[B, T]``, which wait for those of the next call."""
 
     _waiting: TensorDictBase | None = None
 
     def clear(self) -> None:
-        """Forgets what waits: the next sequences start new episodes."""
+        """Discards the waiting steps: the next sequences start new episodes."""
         self._waiting = None
 
     def state_dict(self) -> dict[str, Any]:
-        """The steps that wait."""
+        """Returns the waiting steps."""
         return {} if self._waiting is None else {"waiting": self._waiting.to_dict()}
 
     def load_state_dict(self, state: dict[str, Any], device: torch.device | str | None = None) -> None:
@@ -131,21 +131,21 @@ class WaitingSteps:
 
 
 class NStep(WaitingSteps):
-    """n-step transitions of a stream of sequences ``[B, T]`` whose rows go on from one call to the next.
+    """Makes n-step transitions of a stream of sequences ``[B, T]`` whose rows continue from one call to the next.
 
-    The last n - 1 steps of a call wait for the next one, so that no return is shorter than n unless its episode is.
+    The last n - 1 steps of a call wait for the next one, so that only the end of an episode shortens a return.
 
     Args:
-        n: rewards summed before bootstrapping.
+        n: the number of rewards summed before bootstrapping.
         gamma: discount.
-        carry: False takes every call by itself; returns at the end of a sequence are then shorter.
+        carry: False treats every call separately; returns at the end of a sequence are then shorter.
     """
 
     def __init__(self, n: int, gamma: float, carry: bool = True) -> None:
         self.n, self.gamma, self.carry = n, gamma, carry
 
     def __call__(self, sequences: TensorDictBase) -> TensorDictBase:
-        """``[B, T']`` as :func:`n_step_returns` gives; with n = 1 the sequences themselves, without ``gamma``."""
+        """Returns ``[B, T']`` as in :func:`n_step_returns`; with n = 1 the sequences themselves, without ``gamma``."""
         if self.n == 1:
             return sequences
         if not self.carry:
@@ -157,28 +157,28 @@ class NStep(WaitingSteps):
         return self.ahead(sequences)[:, :ready]
 
     def ahead(self, sequences: TensorDictBase) -> TensorDict:
-        """What is made of sequences ``[B, T]`` that are taken by themselves."""
+        """Returns the transitions made from sequences ``[B, T]`` on their own."""
         return n_step_returns(sequences, self.n, self.gamma)
 
 
 class NStepWindows(NStep):
-    """The same with :func:`n_step_windows` in the place of returns."""
+    """The same with :func:`n_step_windows` instead of returns."""
 
     def ahead(self, sequences: TensorDictBase) -> TensorDict:
         return n_step_windows(sequences, self.n)
 
 
 def transitions(sequences: TensorDictBase, everyone: bool = False) -> TensorDict:
-    """Active entries of ``[B, T]`` as a flat batch ``[N]``; all entries where ``everyone`` is known to be active."""
+    """Returns active entries of ``[B, T]`` as a flat batch ``[N]``; all if ``everyone`` is known to be active."""
     if everyone:
         return _flat(sequences, ("active",))
     return kept(sequences.exclude("active"), sequences.get("active"))
 
 
 def kept(entries: Any, active: Tensor) -> Any:
-    """The entries ``[N, ...]`` of a tensor or tensordict ``[B, T, ...]`` that are ``active [B, T]``.
+    """Returns the entries ``[N, ...]`` of a tensor or tensordict ``[B, T, ...]`` that are ``active [B, T]``.
 
-    What indexing by ``active`` gives; but that asks a GPU how many there are once for every tensor, this once for all.
+    The result equals indexing by ``active``, which waits for their number on a GPU for every tensor; this waits once.
     """
     return _rows(entries, active.flatten().nonzero()[:, 0])
 
@@ -191,7 +191,7 @@ def _rows(entries: Any, index: Tensor) -> Any:
 
 
 def _flat(sequences: TensorDictBase, without: tuple[str, ...] = ()) -> TensorDict:
-    """``[B, T]`` as ``[B*T]``; what ``reshape(-1)`` gives, at half its cost for small batches."""
+    """Reshapes ``[B, T]`` to ``[B*T]`` like ``reshape(-1)``, at half its cost for small batches."""
     entries = {
         key: _flat(value) if isinstance(value, TensorDictBase) else value.flatten(0, 1)
         for key, value in sequences.items()
@@ -206,5 +206,5 @@ def _selected(part: TensorDictBase, keys: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _made(entries: dict[str, Any], like: TensorDictBase, device: torch.device) -> TensorDict:
-    # The public constructor checks every entry, which small batches feel.
+    # The public constructor checks every entry, which is slow for small batches.
     return unchecked(entries, batch_size=like.batch_size, device=device)

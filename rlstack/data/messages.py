@@ -1,4 +1,4 @@
-"""States as one process sends them to another: files in memory, read back without pickle."""
+"""States as sent between processes: in-memory files that are read without pickle."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 
 def to_file(state: dict[str, Any]) -> bytes:
-    """Nested dicts of tensors and numbers as a file that :func:`from_file` reads without pickle."""
+    """Returns nested dicts of tensors and numbers as a file that :func:`from_file` reads without pickle."""
     file = io.BytesIO()
     torch.save(state, file)
     return file.getvalue()

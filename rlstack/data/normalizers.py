@@ -1,6 +1,6 @@
 """Running statistics that bring observations and rewards to unit scale.
 
-They move where they are told to (``update``) and nowhere else: who acts or evaluates leaves them as they are.
+They change only by ``update``: acting and evaluating leave them as they are.
 """
 
 from __future__ import annotations
@@ -24,14 +24,13 @@ class RunningMoments(nn.Module):
     """Mean and variance of everything seen so far (parallel update of Chan et al. 1979).
 
     Args:
-        shape: of one entry.
-        unbiased: the variance of each batch is that over N - 1 (its spread around a mean that is estimated too), and
-            none of a batch of one entry, which says nothing of its spread. False: over N, so that the result does not
-            depend on how the data were split into batches.
+        shape: shape of one entry.
+        unbiased: True divides the variance of each batch by N - 1, and takes that of a batch of one entry as zero.
+            False divides by N, so that the result does not depend on how the data were split into batches.
 
     Attributes:
-        gather: where several processes share the statistics, gives the tensors of all of them for one of this process.
-            All must update at the same time.
+        gather: where several processes share the statistics, takes a tensor of this process and returns those of all
+            processes. All must update at the same time.
     """
 
     mean: Tensor
@@ -47,7 +46,7 @@ class RunningMoments(nn.Module):
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
 
     def set(self, mean: Tensor, var: Tensor, count: Tensor) -> None:
-        """Overwrites the moments, in place."""
+        """Overwrites the moments in place."""
         for buffer, value in ((self.mean, mean), (self.var, var), (self.count, count)):
             buffer.copy_(value.reshape(buffer.shape))
 
@@ -65,7 +64,7 @@ class RunningMoments(nn.Module):
             self._take(int(part[0].max()), part[1], part[2])
 
     def _take(self, size: int, mean: Tensor, var: Tensor) -> None:
-        """Merges the moments of a batch of so many entries."""
+        """Merges the moments of a batch of ``size`` entries."""
         if not size:
             return
         count = self.count + size
@@ -77,9 +76,9 @@ class RunningMoments(nn.Module):
 
 
 class ObservationNormalizer(nn.Module):
-    """``clip((o - mean) / std, -10, 10)`` of every floating-point leaf; others, such as masks and images, stay.
+    """Computes ``clip((o - mean) / std, -10, 10)`` of every floating-point leaf; other leaves (masks, images) stay.
 
-    Objects in slots (keys ``objects`` and ``mask``) share one set of statistics, of the slots that are filled.
+    Objects in slots (keys ``objects`` and ``mask``) share one set of statistics, taken over the filled slots.
 
     Args:
         observation: spec of a single observation.
@@ -95,7 +94,7 @@ class ObservationNormalizer(nn.Module):
             self._leaves = list(specs)
         self._leaves = [key for key in self._leaves if specs[key].dtype.is_floating_point]
         self._slots = "objects" in self._leaves and "mask" in specs
-        if self._slots and "mask" in self._leaves:  # a mask of 0 and 1 is one, too
+        if self._slots and "mask" in self._leaves:  # a mask of zeros and ones is floating-point, too
             self._leaves.remove("mask")
         shapes = [specs[key].shape[1:] if self._in_slots(key) else specs[key].shape for key in self._leaves]
         self.moments = nn.ModuleList(RunningMoments(shape, unbiased) for shape in shapes)
@@ -104,7 +103,7 @@ class ObservationNormalizer(nn.Module):
         return self._slots and key == "objects"
 
     def moments_by_leaf(self) -> dict[Any, Any]:
-        """The statistics of each normalised leaf by its key, None for an observation without keys."""
+        """Returns the statistics of each normalised leaf by its key, which is None for an observation without keys."""
         return dict(zip(self._leaves, self.moments))
 
     def update(self, observation: Any) -> None:
@@ -116,7 +115,7 @@ class ObservationNormalizer(nn.Module):
             moments.update(values)  # type: ignore[operator]
 
     def forward(self, observation: Any) -> Any:
-        """The same layout ``[..., *observation]``, scaled."""
+        """Returns the observation in the same layout ``[..., *observation]``, scaled."""
         if isinstance(observation, Tensor):
             return self._scaled(observation, self.moments[0]) if self._leaves else observation
         scaled: TensorDict = observation.copy()
@@ -131,9 +130,9 @@ class ObservationNormalizer(nn.Module):
 
 
 class RewardScaler(nn.Module):
-    """Divides rewards by the running standard deviation of the discounted return; their mean stays.
+    """Divides rewards by the running standard deviation of the discounted return, without subtracting a mean.
 
-    Subtracting a mean would change the task wherever episodes differ in length.
+    Subtracting one would change the task wherever episodes differ in length.
 
     Args:
         gamma: discount of the return.
@@ -151,10 +150,10 @@ class RewardScaler(nn.Module):
 
     @torch.no_grad()
     def update(self, sequences: TensorDictBase, everyone: bool = False) -> None:
-        """Takes in folded sequences ``[B, T]`` whose rows go on from one call to the next.
+        """Takes in flattened sequences ``[B, T]`` whose rows continue from one call to the next.
 
         Args:
-            everyone: all entries are known to be active.
+            everyone: whether all entries are known to be active.
         """
         following = sequences.get("next")
         reward, done = following.get("reward")[..., 0].double(), following.get("done")[..., 0]
@@ -170,12 +169,12 @@ class RewardScaler(nn.Module):
         self.moments.update(returns.flatten() if everyone else kept(returns, active))
 
     def forward(self, reward: Tensor) -> Tensor:
-        """Rewards of any shape, scaled and clipped to +-10."""
+        """Returns rewards of any shape, scaled and clipped to +-10."""
         return (reward / (self.moments.var + _EPS).sqrt().to(reward.dtype)).clamp(-_CLIP, _CLIP)
 
 
 def _make_room(scaler: RewardScaler, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Gives a :class:`RewardScaler` that is about to load as many returns as the state has."""
+    """Resizes the returns of a :class:`RewardScaler` to those of the state that it is about to load."""
     saved = state_dict.get(f"{prefix}returns")
     if saved is not None:
         scaler.returns = torch.zeros_like(saved, device=scaler.returns.device)
@@ -185,13 +184,13 @@ def _make_room(scaler: RewardScaler, state_dict: dict[str, Any], prefix: str, *_
 
 
 def statistics_to_json(observations: ObservationNormalizer | None, rewards: RewardScaler | None) -> dict[str, Any]:
-    """Both as numbers and lists: ``obs_mean [F]``, ``obs_var [F]``, ``obs_count``, ``ret_mean [1]``, ``ret_var [1]``,
-    ``ret_count``; the entries of one that is None are left out.
+    """Returns both as numbers and lists: ``obs_mean [F]``, ``obs_var [F]``, ``obs_count``, ``ret_mean [1]``,
+    ``ret_var [1]``, ``ret_count``; the entries of an argument that is None are left out.
 
-    F are the numbers of an observation, those of a structured one joined in the order of its keys.
+    F is the size of an observation; the leaves of a structured one are concatenated in the order of its keys.
 
     Raises:
-        ConfigError: an observation with object slots, whose statistics have counts of their own.
+        ConfigError: an observation with object slots, whose statistics have separate counts.
     """
     entries: dict[str, Any] = {}
     if observations is not None:
@@ -208,11 +207,11 @@ def statistics_to_json(observations: ObservationNormalizer | None, rewards: Rewa
 def load_statistics(
     entries: Mapping[str, Any], observations: ObservationNormalizer | None, rewards: RewardScaler | None
 ) -> None:
-    """The inverse of :func:`statistics_to_json`; one that is None takes nothing. Numbers keep the device and the
-    type of the statistics, whatever a file has made of them.
+    """The inverse of :func:`statistics_to_json`; an argument that is None is skipped. The statistics keep their device
+    and dtype.
 
     Raises:
-        ConfigError: a missing entry, one of the wrong kind or length, or a number that no statistics have.
+        ConfigError: a missing entry, one of the wrong kind or length, or an impossible number.
     """
     parts = [] if observations is None else _counted_together(observations)
     sizes = [part.mean.numel() for part in parts]
@@ -243,7 +242,7 @@ def _read(entries: Mapping[str, Any], prefix: str, size: int) -> tuple[Tensor, T
 
 
 def _numbers(entries: Mapping[str, Any], key: str, size: int | None) -> Tensor:
-    """One number, or a list of so many."""
+    """Reads a list of ``size`` numbers, or one number if ``size`` is None."""
     value = entries.get(key)
     values = [value] if size is None else value
     wanted = 1 if size is None else size

@@ -1,10 +1,10 @@
-"""Recorded transitions: taken down while a policy acts, and kept in files of plain arrays.
+"""Recorded transitions: collected while a policy acts, and stored in files of plain arrays.
 
-A file is an ``.npz`` without pickles, a row for every decision, one episode after the other and each in its order:
-``observation [N, ...]``, or ``observation/<leaf>`` of a structured one, ``action [N, ...]`` as the world takes it, and
-of what followed ``next/observation``, ``next/reward [N, 1]``, ``next/terminated [N, 1]`` and ``next/truncated [N, 1]``;
-``action_mask [N, n]`` and ``next/action_mask`` where the world has them. A row that is neither terminated nor truncated
-is followed by the next decision of the same agent.
+A file is an ``.npz`` without pickles, with a row for every decision, in order, one episode after another:
+``observation [N, ...]``, or ``observation/<leaf>`` of a structured one; ``action [N, ...]`` in the world's form;
+``next/observation``, ``next/reward [N, 1]``, ``next/terminated [N, 1]`` and ``next/truncated [N, 1]`` for what
+followed; and ``action_mask [N, n]`` and ``next/action_mask`` where the world has them. A row that is neither terminated
+nor truncated is followed by the next decision of the same agent.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from .flatten import flatten_agents, kept
 
 
 class TransitionRecorder:
-    """Takes down what the agents of batched worlds see, do and get.
+    """Records the observations, actions and rewards of agents in batched worlds.
 
     Args:
-        group: key under which several agents stand, None for a single agent.
+        group: key of the group of agents in a tensordict; None for a single agent.
     """
 
     def __init__(self, group: str | None) -> None:
@@ -38,19 +38,19 @@ class TransitionRecorder:
         self._finished: list[TensorDict] = []
 
     def add(self, step: TensorDictBase, wanted: Tensor) -> None:
-        """Takes down what ``env.step`` returned, ``[W]``, of the worlds that are ``wanted [W]``."""
+        """Records what ``env.step`` returned, ``[W]``, for the worlds in ``wanted [W]``."""
         self._steps.append(step)
         self._wanted.append(wanted)
 
     def end(self) -> None:
-        """Nothing that is added from now on continues an episode."""
+        """Ends all episodes: steps that are added later do not continue them."""
         if self._steps:
             batch = stack_steps(self._steps, len(self._steps[0].batch_size))
             self._finished.append(trajectories(batch, torch.stack(self._wanted, -1), self._group).cpu())
         self._steps, self._wanted = [], []
 
     def transitions(self) -> TensorDict:
-        """All of them so far, ``[N]``, episode after episode, with the keys of a file.
+        """Returns all transitions so far, ``[N]``, episode after episode, with the keys of a file.
 
         Raises:
             ValueError: there are none.
@@ -63,11 +63,11 @@ class TransitionRecorder:
 
 
 def trajectories(batch: TensorDictBase, wanted: Tensor, group: str | None) -> TensorDict:
-    """The transitions of a collector batch ``[W, T]`` as ``[N]``, one agent's after the other's.
+    """Returns the transitions of a collector batch ``[W, T]`` as ``[N]``, agent by agent.
 
     Args:
-        batch: as :func:`rlstack.flatten_agents` takes it.
-        wanted: ``[W, T]``, the steps that count; what follows one that does not is another episode.
+        batch: as taken by :func:`rlstack.flatten_agents`.
+        wanted: ``[W, T]``, the steps that count; after one that does not, a new episode begins.
         group: see :class:`TransitionRecorder`.
     """
     sequences = flatten_agents(batch, group)
@@ -84,14 +84,14 @@ def trajectories(batch: TensorDictBase, wanted: Tensor, group: str | None) -> Te
 
 
 def save_arrays(path: str | Path, data: TensorDictBase) -> None:
-    """Writes a flat batch ``[N]`` as an ``.npz`` of its leaves, whose names join the keys by ``/``."""
+    """Writes a flat batch ``[N]`` as an ``.npz`` of its leaves, named by their keys joined with ``/``."""
     arrays: Any = {key: value.detach().cpu().numpy() for key, value in data.flatten_keys("/").items()}
     with replacing(path) as (partial,), partial.open("wb") as file:
         np.savez_compressed(file, **arrays)
 
 
 def episode_lengths(ended: Tensor) -> list[int]:
-    """Lengths of the episodes of decisions in their order, of which ``ended [N, 1]`` says which were last."""
+    """Returns the lengths of episodes in order, given the flags ``ended [N, 1]`` of their last decisions."""
     count, ends = len(ended), ended.reshape(-1).nonzero()[:, 0].tolist()
     if count and (not ends or ends[-1] != count - 1):
         ends.append(count - 1)
@@ -99,9 +99,9 @@ def episode_lengths(ended: Tensor) -> list[int]:
 
 
 def in_rows(data: TensorDictBase) -> TensorDict:
-    """The rewards of transitions ``[N]`` that stand one episode after the other, a row for each: ``[E, T]``.
+    """Arranges the rewards of transitions ``[N]``, given episode after episode, in one row per episode: ``[E, T]``.
 
-    Returns ``next`` (``reward`` and ``done``) and ``active``, which is false behind the end of an episode.
+    Returns ``next`` (``reward`` and ``done``) and ``active``, which is False after the end of an episode.
     """
     following = data.get("next")
     reward, done = following.get("reward"), following.get("done")
@@ -113,7 +113,7 @@ def in_rows(data: TensorDictBase) -> TensorDict:
 
 
 def continuous(data: TensorDictBase) -> bool:
-    """True if each decision of an episode is made where the one before has led, exactly."""
+    """Returns True if within episodes each observation is exactly the next observation of the decision before."""
     following = data.get("next")
     goes_on = ~(following.get("terminated") | following.get("truncated")).reshape(-1)[:-1]
     led, begun = following.get("observation"), data.get("observation")

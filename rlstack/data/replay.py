@@ -1,9 +1,9 @@
-"""Replay buffers (Lin 1992): TorchRL's, on storages and a writer that cost no more than the copies they make.
+"""TorchRL's replay buffers (Lin 1992) on storages and a writer that cost little more than the copies they make.
 
-A buffer of TorchRL's finds rows by indexing a ``TensorDict``, which takes longer than copying them: 130 us of CPU time
-to write 4 transitions and 90 to draw 64, where the copies take 9 and 13 (``python -m experiments.benchmarks.replay``).
-The parts here copy tensor by tensor, in the public methods that TorchRL's buffers call: 21 and 23 us. Every part can be
-exchanged for one of TorchRL's, and with transforms, or on another storage, a :class:`Replay` takes TorchRL's way.
+TorchRL's buffers find rows by indexing a ``TensorDict``, which takes longer than copying them: 130 us of CPU time to
+write 4 transitions and 90 to draw 64, while the copies take 9 and 13 (``python -m experiments.benchmarks.replay``). The
+parts here copy tensor by tensor, in the public methods that TorchRL's buffers call: 21 and 23 us. Each part can be
+replaced by one of TorchRL's; with transforms or another storage, a :class:`Replay` runs TorchRL's own code.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from rlstack.data.devices import indexed
 from .samplers import SumTreeSampler
 
 Leaves = dict[str, Any]
-"""Tensors under their keys, nested as in the tensordict they come from."""
+"""Tensors by key, nested as in the tensordict they come from."""
 
 _INVOLVED = ("prefetch", "pin_memory", "sample_unit", "collate_fn")
-"""Options of TorchRL's buffers that have more to do than to draw and to copy."""
+"""Options of TorchRL's buffers that need more than drawing and copying."""
 
 
 class Rows(LazyTensorStorage):
     """The common part of :class:`TensorRows` and :class:`MemmapRows`: rows are read and written tensor by tensor.
 
-    The tensors are those of TorchRL's storage, and so are its books (its length, its last position): the only places
-    where names stand that TorchRL keeps to its own classes are :meth:`leaves` and :meth:`set`.
+    The tensors are those of TorchRL's storage, and so is its bookkeeping (length and last position); only
+    :meth:`leaves` and :meth:`set` use private names of TorchRL.
 
     Attributes:
-        sample_device: where :meth:`rows` and :meth:`get` bring what tensors of positions ask for; from CPU memory to a
-            GPU through pinned memory, without waiting for its arrival.
+        sample_device: device of the rows that :meth:`rows` and :meth:`get` return for tensors of positions; rows go
+            from the CPU to a GPU through pinned memory, without waiting for their arrival.
     """
 
     sample_device: torch.device
@@ -49,18 +49,18 @@ class Rows(LazyTensorStorage):
 
     @property
     def leaves(self) -> Leaves:
-        """The whole tensors ``[max_size, ...]``, filled up to ``len``; empty before the first write."""
+        """The whole tensors ``[max_size, ...]``, filled up to ``len``; an empty dict before the first write."""
         if self._known[0] is not self._storage:
             self._known = (self._storage, {} if self._storage is None else _nested(self._storage))
         return self._known[1]
 
     def get(self, index: Any, keys: tuple[str, ...] | None = None) -> Any:
-        """Rows of the storage.
+        """Returns rows of the storage.
 
         Args:
-            index: int64 positions ``[N]`` of the filled part on the storage's device, for copies on ``sample_device``;
-                anything else as TorchRL has it.
-            keys: top-level entries wanted, all by default.
+            index: int64 positions ``[N]`` in the filled part, on the storage's device, for copies on
+                ``sample_device``; anything else is handled by TorchRL.
+            keys: top-level entries to return; default: all.
         """
         if isinstance(index, Tensor) and index.dtype == torch.int64 and index.dim() == 1 and self.leaves:
             return self.rows(index, keys)
@@ -68,7 +68,7 @@ class Rows(LazyTensorStorage):
         return found if keys is None else found.select(*keys)
 
     def rows(self, index: Tensor, keys: tuple[str, ...] | None = None, besides: Leaves | None = None) -> TensorDict:
-        """Copies of the rows at positions ``index [N]``, with further entries ``[N, ...]`` beside them."""
+        """Returns copies of the rows at positions ``index [N]``, with the further entries ``besides [N, ...]``."""
         besides = besides or {}
         leaves = self.leaves if keys is None else {key: self.leaves[key] for key in keys}
         if self.sample_device == self.device:
@@ -113,9 +113,9 @@ class TensorRows(Rows):
     """TorchRL's ``LazyTensorStorage``: rows in memory.
 
     Args:
-        max_size: rows kept.
-        device: of the storage.
-        sample_device: of samples, ``device`` by default.
+        max_size: number of rows kept.
+        device: device of the storage.
+        sample_device: device of samples; default: ``device``.
     """
 
     def __init__(
@@ -128,12 +128,12 @@ class TensorRows(Rows):
 class MemmapRows(Rows, LazyMemmapStorage):
     """TorchRL's ``LazyMemmapStorage``: rows in files, which may be larger than memory.
 
-    The files lie in a folder of their own, which is removed with the storage or at the end of the program.
+    The files are in a new folder, which is removed with the storage or at the end of the program.
 
     Args:
-        max_size: rows kept.
-        directory: where the folder is made; None for the system's temporary one.
-        sample_device: of samples, the CPU by default.
+        max_size: number of rows kept.
+        directory: where the folder is made; None for the system's temporary directory.
+        sample_device: device of samples; default: the CPU.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class MemmapRows(Rows, LazyMemmapStorage):
             folder = tempfile.mkdtemp(prefix="replay_", dir=directory)
         except OSError as error:
             raise ConfigError(f"agent.replay.directory: {directory} cannot be written to ({error.strerror})") from None
-        # TorchRL's own cleaning up would take over the signals of the process.
+        # TorchRL's own clean-up would replace the signal handlers of the process.
         LazyMemmapStorage.__init__(self, max_size, scratch_dir=folder, existsok=True, auto_cleanup=False)
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         self.folder = Path(folder)
@@ -153,7 +153,7 @@ class MemmapRows(Rows, LazyMemmapStorage):
         """Writes as :class:`Rows` does.
 
         Raises:
-            ConfigError: the disk has no room for all rows; a write to a full one would end the process.
+            ConfigError: the disk has no room for all rows; a write to a full disk would end the process.
         """
         if not self.leaves and isinstance(data, TensorDictBase) and len(data):
             need, free = data[:1].bytes() * self.max_size, shutil.disk_usage(self.folder).free
@@ -164,9 +164,9 @@ class MemmapRows(Rows, LazyMemmapStorage):
 
 
 class RangeWriter(RoundRobinWriter):
-    """TorchRL's ``RoundRobinWriter``, which overwrites the oldest rows; a batch goes to a range of positions at once.
+    """TorchRL's ``RoundRobinWriter``, which overwrites the oldest rows; it writes a batch to a range of positions.
 
-    Of a batch larger than the storage only the last rows count.
+    Of a batch larger than the storage, only the last rows are kept.
     """
 
     def extend(self, data: Any) -> Tensor:
@@ -189,22 +189,22 @@ class RangeWriter(RoundRobinWriter):
 
     @property
     def cursor(self) -> int:
-        """Position that is written next."""
+        """The position that is written next."""
         return int(self._cursor)
 
 
 class Replay(TensorDictReplayBuffer):
     """A TorchRL replay buffer of flat tensordicts, with a state that fits into a checkpoint.
 
-    Storage, sampler and writer may be any of TorchRL's; with :class:`Rows`, a :class:`RangeWriter` and no transforms
-    the buffer adds next to nothing to the copies. Samples have the entry ``index``, and of a :class:`SumTreeSampler`
-    also ``priority_weight``, as TorchRL's have.
+    Storage, sampler and writer may be any of TorchRL's; with :class:`Rows`, a :class:`RangeWriter` and no transforms,
+    the buffer adds almost nothing to the cost of the copies. Samples have the entry ``index``, and with a
+    :class:`SumTreeSampler` also ``priority_weight``, as TorchRL's do.
 
     Args:
         storage: :class:`TensorRows`, :class:`MemmapRows` or any of TorchRL's.
-        batch_size: of a sample.
-        steps: steps that an entry counts as, of entries that are sequences: ``len`` counts steps.
-        options: see ``torchrl.data.TensorDictReplayBuffer``; the writer is a :class:`RangeWriter` by default.
+        batch_size: size of a sample.
+        steps: the number of steps in an entry, if entries are sequences; ``len`` counts steps.
+        options: see ``torchrl.data.TensorDictReplayBuffer``; the default writer is a :class:`RangeWriter`.
     """
 
     def __init__(self, *, storage: Any, batch_size: int | None = None, steps: int = 1, **options: Any) -> None:
@@ -218,7 +218,7 @@ class Replay(TensorDictReplayBuffer):
 
     @property
     def direct(self) -> bool:
-        """Its parts are such that nothing is left for TorchRL to do around them."""
+        """Whether the parts need nothing else from TorchRL's buffer, so that they can be called directly."""
         return self._plain and isinstance(self.storage, Rows)
 
     def append_transform(self, transform: Any, *, invert: bool = False) -> Replay:
@@ -234,7 +234,7 @@ class Replay(TensorDictReplayBuffer):
     def extend(self, tensordicts: TensorDictBase, *, update_priority: bool | None = None) -> Tensor:
         """Adds entries ``[N]`` from any device and returns their positions ``[N]``.
 
-        Those that come with a ``priority_key`` get that priority, others the largest so far.
+        Entries with a ``priority_key`` get that priority, others the largest one so far.
 
         Raises:
             ConfigError: keys or shapes differ from those of earlier entries.
@@ -254,7 +254,7 @@ class Replay(TensorDictReplayBuffer):
         return index
 
     def sample(self, batch_size: int | None = None, return_info: bool = False, include_info: bool | None = None) -> Any:
-        """A batch ``[batch_size]`` of copies, drawn with the global generator of the storage's device.
+        """Draws a batch ``[batch_size]`` of copies with the global generator of the storage's device.
 
         Raises:
             ConfigError: the buffer is empty.
@@ -267,10 +267,10 @@ class Replay(TensorDictReplayBuffer):
         return self.storage.rows(index, besides={"index": index, **info})
 
     def update_tensordict_priority(self, data: TensorDictBase) -> None:
-        """Sets the priorities of a sample's entries to their errors, which a loss left under ``priority_key``.
+        """Sets the priorities of a sample's entries to their errors, which a loss wrote under ``priority_key``.
 
         Raises:
-            ConfigError: the entry is missing.
+            ConfigError: the errors are missing.
         """
         if not isinstance(self.sampler, SumTreeSampler):
             super().update_tensordict_priority(data)
@@ -283,9 +283,10 @@ class Replay(TensorDictReplayBuffer):
     # -- checkpoint ----------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """The filled part of the storage, the write position, and what the sampler and transforms have to say.
+        """Returns the filled part of the storage, the write position, and the states of sampler and transforms.
 
-        Its tensors are views: save or copy them before the next extend. On a storage of TorchRL's it is TorchRL's.
+        Its tensors are views: save or copy them before the next extend. With a storage of TorchRL's, the state is
+        TorchRL's.
         """
         if not isinstance(self.storage, Rows):
             return super().state_dict()
@@ -299,7 +300,7 @@ class Replay(TensorDictReplayBuffer):
         return state | ({"transforms": transforms} if transforms else {})
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restores :meth:`state_dict` of a buffer of the same capacity and, once it has held some, entries.
+        """Restores :meth:`state_dict` of a buffer with the same capacity and, once it has held any, the same entries.
 
         Raises:
             ConfigError: the state does not fit.
@@ -308,7 +309,7 @@ class Replay(TensorDictReplayBuffer):
             super().load_state_dict(state_dict)
             return
         data = self._checked(state_dict)
-        # Allocated tensors stay, so that a load needs no second storage's memory.
+        # Allocated tensors are reused, so that loading needs no memory for a second storage.
         self.empty()
         if data is not None:
             self.writer.extend(data)
@@ -319,7 +320,7 @@ class Replay(TensorDictReplayBuffer):
             self.transform.load_state_dict(state_dict["transforms"])
 
     def _checked(self, state: dict[str, Any]) -> TensorDict | None:
-        """The entries of a state that fits, None if it has none."""
+        """Returns the entries of a state after checking that it fits; None if it has none."""
         if missing := {"transitions", "cursor", "capacity"} - state.keys():
             raise ConfigError(f"not the state of a replay: {', '.join(sorted(missing))} missing")
         if isinstance(self.sampler, SumTreeSampler) and "tree" not in state:
@@ -352,18 +353,18 @@ def make_replay(
     eps: float = 1e-6,
     steps: int = 1,
 ) -> Replay:
-    """A replay buffer from options as a configuration has them.
+    """Makes a replay buffer from the options of a configuration.
 
     Args:
-        capacity: transitions kept, the oldest are overwritten.
-        batch_size: of a sample, drawn with replacement.
-        device: of samples.
-        storage_device: of the storage and the random numbers, ``device`` by default; files are read by the CPU.
-        storage: :class:`TensorRows` or :class:`MemmapRows`, by the name of the class of TorchRL's that it is.
+        capacity: number of transitions kept; the oldest are overwritten.
+        batch_size: size of a sample, drawn with replacement.
+        device: device of samples.
+        storage_device: device of the storage and the random numbers; default: ``device``. Files are read by the CPU.
+        storage: :class:`TensorRows` or :class:`MemmapRows`, by the name of its base class in TorchRL.
         directory: see :class:`MemmapRows`.
         sampler: TorchRL's ``RandomSampler`` or a :class:`SumTreeSampler`.
         alpha, eps: see :class:`SumTreeSampler`.
-        steps: of each entry, for sequences; capacity and batch size count steps then, and are rounded down.
+        steps: length of each entry, for sequences; capacity and batch size then count steps, and are rounded down.
     """
     capacity, batch_size = capacity // steps, batch_size // steps
     if capacity < 1 or batch_size < 1:
@@ -381,7 +382,7 @@ def make_replay(
 
 
 def _nested(data: TensorDictBase) -> Leaves:
-    # Memory-mapped tensors are of a class of their own, every call of which goes through Python.
+    # Memory-mapped tensors have their own class, and every call on it goes through Python.
     return {
         key: _nested(value) if isinstance(value, TensorDictBase) else value.as_subclass(Tensor)
         for key, value in data.items()
@@ -395,7 +396,7 @@ def _filled(leaves: Leaves, size: int) -> Leaves:
 
 
 def _layout(leaves: Leaves, prefix: str = "") -> set[tuple[str, torch.Size, torch.dtype]]:
-    """Name, shape without the batch, and dtype of every tensor."""
+    """Returns name, shape without the batch, and dtype of every tensor."""
     found = set()
     for key, leaf in leaves.items():
         if isinstance(leaf, dict):

@@ -21,16 +21,16 @@ _FILE = "sum_tree.pt"
 class SumTreeSampler(Sampler):
     """Draws entries in proportion to ``(priority + eps)**alpha``, stratified.
 
-    The proportional variant of Schaul et al., "Prioritized Experience Replay" (ICLR 2016). TorchRL's own
-    ``PrioritizedSampler`` needs an extension in C++, which its wheels do not have for every version of torch. A
+    This is the proportional variant of Schaul et al., "Prioritized Experience Replay" (ICLR 2016). TorchRL's own
+    ``PrioritizedSampler`` needs a C++ extension, which its wheels do not include for every version of torch. A
     :class:`~rlstack.data.Replay` takes either.
 
     Args:
-        capacity: of the storage.
-        alpha: how much priorities count, 0 (uniform) to 1.
-        beta: exponent of the importance weights ``(N P)**-beta / max``, the maximum over the batch; 0 leaves them at 1.
-        eps: added to every priority, > 0, so that each entry keeps a chance.
-        device: where the tree lives: that of the storage.
+        capacity: capacity of the storage.
+        alpha: how much priorities count, from 0 (uniform) to 1.
+        beta: exponent of the importance weights ``(N P)**-beta / max``, the maximum over the batch; 0 makes them 1.
+        eps: added to every priority, > 0, so that every entry can be drawn.
+        device: device of the tree: that of the storage.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class SumTreeSampler(Sampler):
 
     @property
     def max_priority(self) -> Tensor:
-        """The largest priority so far (0-d, at least 1), which new entries get."""
+        """The largest priority so far (0-d, at least 1), which is given to new entries."""
         return self._max.clone()
 
     @property
@@ -57,7 +57,7 @@ class SumTreeSampler(Sampler):
         return float(self._max)
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict[str, Any]]:
-        """Positions ``[batch_size]``, and ``priority_weight [batch_size]``."""
+        """Draws positions ``[batch_size]``, and returns them with ``priority_weight [batch_size]``."""
         tree = self.tree
         drawn = torch.rand(batch_size, dtype=tree.dtype, device=tree.device, generator=self._rng)
         index = tree.sample(batch_size, drawn)
@@ -67,12 +67,12 @@ class SumTreeSampler(Sampler):
         self.renew(index, 1)
 
     def extend(self, index: Tensor) -> None:
-        """Entries ``index [N]`` are new: they get the largest priority so far."""
+        """Gives new entries ``index [N]`` the largest priority so far."""
         index = index.reshape(-1).to(self.tree.device)
         self.tree.set(index, self._stored(self._max).expand(len(index)))
 
     def renew(self, start: int, count: int) -> None:
-        """The same for ``count`` entries from ``start`` on, round the end; a range costs less than its numbers."""
+        """Does the same for ``count`` entries from ``start``, wrapping round; a range costs less than indices."""
         stop, value = start + count, self._stored(self._max)
         self.tree.set_range(start, min(stop, self.tree.capacity), value)
         self.tree.set_range(0, stop - self.tree.capacity, value)
@@ -81,9 +81,9 @@ class SumTreeSampler(Sampler):
         """Sets new priorities of sampled entries.
 
         Args:
-            index: ``[N]``, the sample's ``index``; of one given twice the larger priority counts.
-            priority: ``[N]`` or ``[N, 1]``, absolute errors or losses. Those that are not finite count as zero: a
-                diverged loss must not take all mass for ever.
+            index: ``[N]``, the sample's ``index``; if one is given twice, the larger priority counts.
+            priority: ``[N]`` or ``[N, 1]``, absolute errors or losses. Non-finite ones count as zero: a diverged loss
+                must not take all the mass for ever.
             storage: unused.
         """
         device, dtype = self.tree.device, self.tree.dtype
@@ -93,7 +93,7 @@ class SumTreeSampler(Sampler):
         self.tree.set(torch.as_tensor(index).reshape(-1).to(device), self._stored(priority))
 
     def state_dict(self) -> dict[str, Any]:
-        """The tree's values, as a view, and the largest priority."""
+        """Returns the tree's values, as a view, and the largest priority."""
         return {"tree": self.tree.state_dict(), "max_priority": self.max_priority}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -119,9 +119,9 @@ class SumTreeSampler(Sampler):
 
 
 def importance_weights(priority: Tensor, beta: float) -> Tensor:
-    """``(N P)**-beta`` over its maximum, ``[B]``, of entries drawn in proportion to ``priority [B]`` (> 0).
+    """Returns ``(N P)**-beta`` over its maximum, ``[B]``, for entries drawn in proportion to ``priority [B]`` (> 0).
 
-    Normalised over the batch, neither the number of entries nor the total priority matters: the entry of the least
+    Because of the maximum, neither the number of entries nor the total priority matters: the entry with the lowest
     priority has weight 1, the others less.
     """
     return ((priority / priority.min()) ** -beta).to(torch.get_default_dtype())

@@ -1,4 +1,4 @@
-"""Sequences of equal length for recurrent agents, cut out of what a collector gathers."""
+"""Sequences of equal length for recurrent agents, cut out of the batches of a collector."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from .flatten import WaitingSteps
 
 
 def episode_starts(sequences: TensorDictBase) -> Tensor:
-    """``[B, T]`` bool, steps before which an agent's memory is empty, of folded sequences ``[B, T]``.
+    """Returns ``[B, T]`` bool: steps of sequences ``[B, T]`` before which an agent's recurrent state is zero.
 
-    Those after the end of an episode, or after a step at which the agent was not active. The first column is False:
-    what it begins with is stored beside it.
+    These are the steps after the end of an episode, or after a step at which the agent was not active. The first column
+    is False: its recurrent state is stored with the sequence.
     """
     ended = sequences.get(("next", "done"))[:, :-1, 0] | ~sequences.get("active")[:, :-1]
     return torch.cat((torch.zeros_like(ended[:, :1]), ended), 1) if ended.shape[1] else ~sequences.get("active") & False
 
 
 def cut(entries: TensorDictBase, length: int) -> TensorDictBase:
-    """``[B, T]`` as ``[B * ceil(T / length), length]``; what is missing at the end of a row is not ``active``."""
+    """Cuts ``[B, T]`` into ``[B * ceil(T / length), length]``; padding at the end of a row is not ``active``."""
     rows, time = entries.batch_size[:2]
     parts = -(-time // length)
     if parts * length > time:
@@ -31,20 +31,20 @@ def cut(entries: TensorDictBase, length: int) -> TensorDictBase:
 
 
 class Windows(WaitingSteps):
-    """Overlapping windows of a stream of sequences ``[B, T]`` whose rows go on from one call to the next.
+    """Makes overlapping windows of a stream of sequences ``[B, T]`` whose rows continue from one call to the next.
 
-    A window is what a recurrent agent learns from at once (Kapturowski et al. 2019): steps that only bring its
-    memory up to date, those it learns from, and those that are needed for the returns of the last of these. Every
-    step (but the very first) is learned from in one window.
+    A window is an entry that a recurrent agent learns from (Kapturowski et al. 2019): steps that only bring its
+    recurrent state up to date, steps that it learns from, and steps needed for the returns of the last of these. Every
+    step (except the first ``burn_in`` of the stream) is learned from in one window.
 
     Args:
-        burn_in: steps at the beginning that are not learned from.
-        length: those that are.
-        after: further ones.
-        carry: False takes every call by itself, and fills up what is missing with steps that are not active.
+        burn_in: number of steps at the beginning that are not learned from.
+        length: number of steps that are learned from.
+        after: number of further steps.
+        carry: False treats every call separately, and pads short sequences with steps that are not active.
 
     Attributes:
-        following: for whoever works out the memory that belongs to the stream: what it was after the last call.
+        following: the recurrent state after the last call, stored here by a user that computes it for the stream.
     """
 
     def __init__(self, burn_in: int, length: int, after: int, carry: bool = True) -> None:
@@ -53,10 +53,10 @@ class Windows(WaitingSteps):
         self.following: Tensor | None = None
 
     def __call__(self, sequences: TensorDictBase) -> TensorDict:
-        """Windows ``[N]`` that are complete by now, of entries ``[N, total, ...]``.
+        """Returns the windows ``[N]`` that are now complete, with entries ``[N, total, ...]``.
 
-        Besides those of the sequences ``starts [N, total]`` (see :func:`episode_starts`); ``memory [N, M]`` is that of
-        the first step. Windows with nothing to learn from are left out.
+        These are the entries of the sequences and ``starts [N, total]`` (see :func:`episode_starts`); ``memory [N, M]``
+        is that of the first step. Windows with nothing to learn from are left out.
         """
         if self.carry and self._waiting is not None:
             sequences = torch.cat((self._waiting, sequences), 1)

@@ -1,4 +1,4 @@
-"""A sum tree: priorities by index, and the index at a prefix of their total mass."""
+"""A sum tree: stores priorities by index, and finds the index at a prefix of their total mass."""
 
 from __future__ import annotations
 
@@ -12,53 +12,53 @@ from torch import Tensor
 class SumTree:
     """Non-negative values with their running sums, vectorised over a batch and without host synchronisation.
 
-    Two levels: groups of values under one root. A tensor operation costs more than summing thousands of numbers, so
-    up to millions of entries a flat tree is several times quicker than a binary one with its twenty levels. All sums
-    are recomputed from the values below whenever one of them changes: errors do not pile up over a long run, and a
-    state is restored exactly from the values alone.
+    The tree has two levels: groups of values under one root. A tensor operation costs more than summing thousands of
+    numbers, so up to millions of entries a flat tree is several times faster than a binary one with twenty levels.
+    All sums are recomputed from the values below whenever one of these changes, so that errors do not accumulate over a
+    long run, and a state is restored exactly from the values alone.
 
     Args:
         capacity: number of entries, all zero at first.
-        device: where the tree lives.
+        device: device of the tree.
         dtype: float64 by default: in float32 the running sum over a million priorities has no bits left for small
             ones, which would never be found.
     """
 
     def __init__(self, capacity: int, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float64) -> None:
         self.capacity, self.device, self.dtype = capacity, torch.device(device), dtype
-        # The root has at most 256 times as many entries as a group: it is summed once, groups once per index.
+        # The root has at most 256 times as many entries as a group: it is summed once, groups are summed per index.
         self._width = max(64, 2 ** math.ceil(math.log2(max(capacity, 1)) / 2 - 4))
         groups = -(-capacity // self._width)
         zeros = partial(torch.zeros, dtype=dtype, device=self.device)
         self._values = zeros(groups * self._width)
         self._grouped = self._values.view(groups, self._width)
         self._group_totals = zeros(groups)
-        # Running sums stand after a zero, so that the sum before entry k is entry k.
+        # Running sums begin with a zero, so that entry k is the sum before entry k.
         self._group_sums = zeros(groups, self._width + 1)
         self._root_sums = zeros(groups + 1)
         self._zero = zeros(())
 
     @property
     def total(self) -> Tensor:
-        """Sum of all values, 0-d."""
+        """The sum of all values, 0-d."""
         return self._root_sums[-1].clone()
 
     @property
     def values(self) -> Tensor:
-        """All values ``[capacity]``; a view, not to be written."""
+        """All values ``[capacity]``; a view, not to be written to."""
         return self._values[: self.capacity]
 
     def get(self, index: Tensor) -> Tensor:
-        """Values ``[N]`` at ``index [N]`` (int64)."""
+        """Returns the values ``[N]`` at ``index [N]`` (int64)."""
         return self._values.index_select(0, index)
 
     def set(self, index: Tensor, value: Tensor) -> None:
-        """Sets ``value [N]`` (>= 0, finite) at ``index [N]``; of an index given twice the larger value counts.
+        """Sets ``value [N]`` (>= 0, finite) at ``index [N]``; if an index is given twice, the larger value counts.
 
-        The larger, because on a GPU "the last" is not defined, and results should not depend on a race.
+        It is the larger one because on a GPU "the last" is not defined, and results should not depend on a race.
         """
         self._values.index_fill_(0, index, 0).scatter_reduce_(0, index, value.to(self.dtype), "amax")
-        if index.shape[0] >= self._grouped.shape[0]:  # summing every group once is less
+        if index.shape[0] >= self._grouped.shape[0]:  # summing every group once is cheaper
             self._sum_groups(0, self._grouped.shape[0])
             return
         group = index // self._width
@@ -68,21 +68,21 @@ class SumTree:
         self._sum_root()
 
     def set_range(self, start: int, stop: int, value: Tensor | float) -> None:
-        """Sets entries ``start..stop-1`` to one value (0-d) or to ``value [stop - start]``; none if there are none."""
+        """Sets entries ``start..stop-1`` to one value (0-d) or to ``value [stop - start]``; the range may be empty."""
         if start < stop:
             self._values[start:stop] = value
             self._sum_groups(start // self._width, (stop - 1) // self._width + 1)
 
     def find(self, mass: Tensor) -> Tensor:
-        """The entries in which prefix masses fall: for each the first whose running sum exceeds it.
+        """Finds the entries in which prefix masses fall: for each mass the first whose running sum exceeds it.
 
         Args:
-            mass: ``[N]``, from 0 to :attr:`total`; the total itself and what lies above belongs to the last entry.
+            mass: ``[N]``, from 0 to :attr:`total`; the total itself and anything above belongs to the last entry.
 
-        Returns int64 ``[N]``, always entries greater than zero. There must be at least one.
+        Returns int64 ``[N]``, always entries greater than zero. There must be at least one such entry.
         """
         # Just below a total some running sum still exceeds the mass, and the first one to do so rises there, so its
-        # entry is greater than zero. What remains for a group may reach the group's total by rounding.
+        # entry is greater than zero. Rounding may raise the remaining mass within a group to the group's total.
         mass = torch.minimum(mass.to(self.dtype), torch.nextafter(self._root_sums[-1], self._zero))
         group = torch.searchsorted(self._root_sums, mass, right=True).sub_(1)
         mass = mass - self._root_sums.index_select(0, group)
@@ -92,11 +92,11 @@ class SumTree:
         return group.mul_(self._width).add_(entry)
 
     def sample(self, count: int, uniform: Tensor | None = None) -> Tensor:
-        """Stratified draws: one uniform draw in each of ``count`` equal segments of the total mass.
+        """Draws stratified entries: one uniform draw in each of ``count`` equal segments of the total mass.
 
         Args:
             count: number of draws.
-            uniform: ``[count]`` in [0, 1), instead of the device's global generator.
+            uniform: ``[count]`` in [0, 1), used instead of the device's global generator.
 
         Returns int64 ``[count]``, in ascending order. At least one entry must be greater than zero.
         """
@@ -106,14 +106,14 @@ class SumTree:
         return self.find((segment + uniform) * (self._root_sums[-1] / count))
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The values, as a view."""
+        """Returns the values, as a view."""
         return {"values": self.values}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Restores :meth:`state_dict` of a tree of the same capacity.
 
         Raises:
-            ValueError: of another capacity.
+            ValueError: the capacity is different.
         """
         if state["values"].shape != (self.capacity,):
             raise ValueError(f"a sum tree of {[*state['values'].shape]} does not fit a capacity of {self.capacity}")
@@ -130,10 +130,10 @@ class SumTree:
 
 
 def _running_sums(values: Tensor) -> Tensor:
-    """Sums along the last dimension that never fall, and rise only at values greater than zero.
+    """Returns running sums along the last dimension that never fall, and rise only at values greater than zero.
 
-    On the CPU terms are added one by one, which guarantees both. A parallel scan associates differently for each
-    entry, so that neighbours may differ by rounding alone.
+    On the CPU terms are added one by one, which guarantees both. A parallel scan adds in a different order for each
+    entry, so that neighbours may differ merely by rounding.
     """
     sums = values.cumsum(-1)
     return sums if values.device.type == "cpu" else _rising_only_at_values(values, sums)

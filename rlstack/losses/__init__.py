@@ -1,4 +1,4 @@
-"""One TorchRL ``LossModule`` for each algorithm: each trains in any TorchRL script, and our agents use it."""
+"""A TorchRL ``LossModule`` for each algorithm; our agents use these, and they work in any TorchRL script."""
 
 from .a2c import A2CLoss
 from .aciqn import ACIQNLoss

@@ -21,11 +21,11 @@ from .base import Loss, Metrics
 
 
 class PolicyGradientLoss(Loss):
-    """The common part of A2C and PPO: a policy's objective, squared error of the value function, an entropy bonus."""
+    """The common part of A2C and PPO: a policy objective, the value function's squared error and an entropy bonus."""
 
     @dataclass
     class _AcceptedKeys(Loss._AcceptedKeys):
-        """``sample_log_prob [...]`` is the acting policy's, ``value`` what the value function said then.
+        """``sample_log_prob [...]`` is the acting policy's; ``value`` is the value function's prediction at that time.
 
         ``value``, ``advantage`` and ``value_target`` are ``[...]`` or ``[..., 1]``.
         """
@@ -56,7 +56,7 @@ class PolicyGradientLoss(Loss):
 
     @property
     def in_keys(self) -> list[NestedKey]:
-        """Entries that must be there."""
+        """The required entries."""
         keys = self.tensor_keys
         return [keys.observation, keys.action, keys.advantage, keys.value_target]
 
@@ -65,7 +65,7 @@ class PolicyGradientLoss(Loss):
         raise AttributeError("in_keys follow from the keys, see set_keys")
 
     def evaluate(self, tensordict: TensorDictBase) -> tuple[Any, Tensor]:
-        """The policy's distribution in a state, and the state's value ``[...]``."""
+        """Returns the policy's distribution in a state, and the state's value ``[...]``."""
         if self._evaluate is not None:
             return self._evaluate(tensordict)
         keys, lead = self.tensor_keys, tensordict.batch_size
@@ -76,24 +76,24 @@ class PolicyGradientLoss(Loss):
         return self.actor(tensordict.get(keys.observation), *(() if mask is None else (mask,))), value
 
     def entry(self, tensordict: TensorDictBase, key: NestedKey) -> Tensor:
-        """An entry ``[...]`` or ``[..., 1]`` as ``[...]``."""
+        """Returns an entry ``[...]`` or ``[..., 1]`` as ``[...]``."""
         return tensordict.get(key).reshape(tensordict.batch_size)
 
     def advantage(self, tensordict: TensorDictBase) -> Tensor:
-        """``[...]``, normalised with ``normalize_advantage``."""
+        """Returns the advantages ``[...]``, normalised if ``normalize_advantage`` is set."""
         advantage = self.entry(tensordict, self.tensor_keys.advantage)
         return normalized(advantage) if self.normalize_advantage else advantage
 
     def objective(self, tensordict: TensorDictBase, distribution: Any, report: bool) -> tuple[Tensor, Metrics]:
-        """The policy's objective, a scalar to minimise, and its metrics."""
+        """Returns the policy's objective, a scalar to minimise, and its metrics."""
         raise NotImplementedError
 
     def value_loss(self, tensordict: TensorDictBase, value: Tensor) -> Tensor:
-        """Squared error of values ``[...]``, a scalar."""
+        """Returns the mean squared error of values ``[...]``."""
         return mse_loss(value, self.entry(tensordict, self.tensor_keys.value_target))
 
     def terms(self, tensordict: TensorDictBase, report: bool = True) -> tuple[Metrics, Metrics]:
-        """The losses by name, to be summed, and their metrics; fewer without ``report``."""
+        """Returns the losses by name, to be summed, and their metrics, of which there are fewer without ``report``."""
         distribution, values = self.evaluate(tensordict)
         objective, metrics = self.objective(tensordict, distribution, report)
         value = self.value_loss(tensordict, values)
@@ -110,13 +110,13 @@ class PolicyGradientLoss(Loss):
         return losses, metrics
 
     def total_loss(self, tensordict: TensorDictBase, report: bool = True) -> tuple[Tensor, Metrics]:
-        """The sum of all losses, and their metrics."""
+        """Returns the sum of all losses, and their metrics."""
         losses, metrics = self.terms(tensordict, report)
         critic, objective, *bonus = losses.values()
         return (critic + objective + bonus[0] if bonus else critic + objective), metrics
 
     def forward(self, tensordict: TensorDictBase) -> TensorDict:
-        """The losses of a batch."""
+        """Returns the losses of a batch."""
         losses, metrics = self.terms(tensordict)
         return self.told(tensordict, losses, metrics)
 
@@ -125,13 +125,13 @@ class A2CLoss(PolicyGradientLoss):
     """``-A log pi(a | s)``, squared error of the value function, and an entropy bonus.
 
     Args:
-        actor: observation (and action mask, where there is one) -> a distribution with ``log_prob`` and ``entropy``,
-            or a ``ProbabilisticActor``.
+        actor: observation (and action mask, if there is one) -> a distribution with ``log_prob`` and ``entropy``, or a
+            ``ProbabilisticActor``.
         critic: observation -> value ``[..., 1]``, or a ``ValueOperator``.
         value_coefficient: weight of the value function's error.
         entropy_coefficient: weight of the entropy bonus.
-        normalize_advantage: over each batch.
-        evaluate: takes the place of both networks' calls, where they share layers: batch -> distribution, values
+        normalize_advantage: normalise advantages over each batch.
+        evaluate: replaces the calls of both networks, for networks that share layers: batch -> distribution, values
             ``[...]``.
 
     ``forward`` returns ``loss_objective``, ``loss_critic``, ``loss_entropy``, and the metrics ``policy``, ``value`` and
@@ -146,7 +146,7 @@ class A2CLoss(PolicyGradientLoss):
 
 
 def entropy_of(distribution: Any) -> Tensor:
-    """The entropy of a distribution ``[...]``; of one without a formula, an estimate by one sample with gradients."""
+    """Returns the entropy of a distribution ``[...]``; without a formula, estimates it by one sample with gradients."""
     try:
         entropy: Tensor = distribution.entropy()
     except NotImplementedError:

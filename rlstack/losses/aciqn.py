@@ -1,4 +1,4 @@
-"""The loss of AC-IQN: a deterministic actor taught by an implicit quantile critic (arXiv 2412.09466)."""
+"""The loss of AC-IQN: a deterministic actor trained by an implicit quantile critic (arXiv 2412.09466)."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class ACIQNLoss(Loss):
     Args:
         actor: observation -> action ``[..., D]`` in [-1, 1], or a ``TensorDictModule``.
         critic: (observation, action, tau ``[..., n]``) -> quantiles ``[..., n]``; or a ``TensorDictModule`` that reads
-            the levels under ``tau`` and leaves the quantiles under ``state_action_value``.
+            the levels under ``tau`` and writes the quantiles under ``state_action_value``.
         gamma: see :class:`Loss`.
-        num_quantiles: n, levels drawn for the prediction, the target and the actor.
+        num_quantiles: n, the number of levels drawn for each of prediction, target and actor.
         kappa: Huber threshold.
         shared_levels: one set of levels for the whole batch, stratified over (0, 1), instead of one set per entry.
-        target_noise: std of the Gaussian noise on the target action (Fujimoto et al. 2018), clipped at two of them; 0
-            for none.
+        target_noise: std of the Gaussian noise on the target action (Fujimoto et al. 2018), clipped at two std; 0 for
+            none.
         raw_penalty: weight of the actor's mean squared output before squashing, which keeps it from saturating; needs
             an actor with ``raw`` and ``squashed``, such as ``rlstack.networks.actors.DeterministicActor``.
 
@@ -64,19 +64,19 @@ class ACIQNLoss(Loss):
         self.shared_levels, self.target_noise, self.raw_penalty = shared_levels, target_noise, raw_penalty
 
     def act(self, tensordict: TensorDictBase, target: bool = False) -> Tensor:
-        """The actor's action in a state, ``[..., D]``."""
+        """Returns the actor's action ``[..., D]`` in a state."""
         actor = self.target_actor_network if target else self.actor_network
         action: Tensor = self.output(actor, tensordict, self.tensor_keys.action)
         return action
 
     def quantiles(self, tensordict: TensorDictBase, action: Tensor, tau: Tensor, target: bool = False) -> Tensor:
-        """``Z_tau(s, a) [..., n]``."""
+        """Returns ``Z_tau(s, a) [..., n]``."""
         critic = self.target_critic_network if target else self.critic_network
         out: Tensor = self.output(critic, tensordict, self.tensor_keys.state_action_value, action=action, tau=tau)
         return out
 
     def draw_levels(self, like: Tensor) -> Tensor:
-        """Quantile levels ``[..., n]`` for entries ``[..., k]``; when shared ``[1, n]``."""
+        """Draws quantile levels ``[..., n]`` for entries ``[..., k]``; ``[1, n]`` if shared."""
         n = self.num_quantiles
         if not self.shared_levels:
             return torch.rand((*like.shape[:-1], n), dtype=like.dtype, device=like.device)
@@ -85,7 +85,7 @@ class ACIQNLoss(Loss):
 
     @torch.no_grad()
     def target_quantiles(self, tensordict: TensorDictBase, tau: Tensor) -> Tensor:
-        """Samples of the target distribution, ``[..., n]``."""
+        """Returns samples of the target distribution, ``[..., n]``."""
         following = tensordict.get("next")
         action = self.act(following, target=True)
         if self.target_noise:
@@ -96,7 +96,7 @@ class ACIQNLoss(Loss):
     def critic_loss(
         self, tensordict: TensorDictBase, tau: Tensor | None = None, tau_target: Tensor | None = None
     ) -> tuple[Tensor, Metrics]:
-        """A scalar, and its metrics; levels that are not given are drawn, the target's first."""
+        """Returns the loss, a scalar, and its metrics; levels not given are drawn, the target's first."""
         action = tensordict.get(self.tensor_keys.action)
         target = self.target_quantiles(tensordict, self.draw_levels(action) if tau_target is None else tau_target)
         tau = self.draw_levels(action) if tau is None else tau
@@ -108,7 +108,7 @@ class ACIQNLoss(Loss):
         return self.mean(errors, tensordict), metrics
 
     def actor_loss(self, tensordict: TensorDictBase, tau: Tensor | None = None) -> tuple[Tensor, Metrics]:
-        """A scalar, whose gradients also reach the critic, and its metrics."""
+        """Returns the loss, a scalar whose gradients also reach the critic, and its metrics."""
         penalty: Tensor | float = 0.0
         if self.raw_penalty and not isinstance(self.actor_network, TensorDictModuleBase):
             actor: Any = self.actor_network
@@ -121,7 +121,7 @@ class ACIQNLoss(Loss):
         return penalty - value, {"saturation": (action.detach().abs() > 0.95).to(action.dtype).mean()}
 
     def forward(self, tensordict: TensorDictBase) -> TensorDict:
-        """Both losses of a batch; the gradient of the actor's part does not reach the critic."""
+        """Returns both losses of a batch; the gradient of the actor's loss does not reach the critic."""
         critic, metrics = self.critic_loss(tensordict)
         with frozen(self.critic_network):
             actor, acted = self.actor_loss(tensordict)

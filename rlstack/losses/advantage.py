@@ -1,4 +1,4 @@
-"""Advantages of sequences: generalised ones (Schulman et al. 2016), and V-trace's (Espeholt et al. 2018)."""
+"""Advantages of sequences: generalised ones (Schulman et al. 2016) and those of V-trace (Espeholt et al. 2018)."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from torchrl.objectives.value.functional import (
 )
 
 LONG = 64
-"""Sequences up to this length are quicker through a plain loop than through TorchRL's vectorised estimate."""
+"""Sequences up to this length are faster with a plain loop than with TorchRL's vectorised estimate."""
 
 
 def estimate(
     gamma: float, gae_lambda: float, value: Tensor, next_value: Tensor, reward: Tensor, done: Tensor, terminated: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Generalised advantages (Schulman et al. 2016) and returns of sequences, ``[B, T, 1]`` as all tensors."""
+    """Returns generalised advantages (Schulman et al. 2016) and returns; all tensors are ``[B, T, 1]``."""
     function = vec_generalized_advantage_estimate if value.shape[1] > LONG else generalized_advantage_estimate
     return function(gamma, gae_lambda, value, next_value, reward, done=done, terminated=terminated)
 
@@ -36,7 +36,7 @@ def vtrace(
     *,
     weighted: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    """Advantages and value targets of sequences that an older policy has gathered, ``[B, T, 1]`` as all tensors.
+    """Returns advantages and value targets of data that an older policy gathered; all tensors are ``[B, T, 1]``.
 
     V-trace (Espeholt et al. 2018, eq. 1 and section 4.2) with ``rho = min(rho_clip, pi / mu)`` and
     ``c = lambda min(c_clip, pi / mu)`` (remark 2 there). The advantage is ``rho (r + gamma v' - V)``. With ``pi = mu``
@@ -45,13 +45,13 @@ def vtrace(
     Args:
         gamma: discount.
         trace_lambda: decay of the traces.
-        rho_clip, c_clip: bounds of the ratio, where it weights an error and where it carries back later ones.
-        log_ratio: ``log pi(a | s) - log mu(a | s)`` of the present policy and the one that acted.
-        value, next_value: of each state and of the true one that follows it.
-        reward, done, terminated: of each step; steps after ``done`` do not count.
+        rho_clip, c_clip: bounds of the ratio as the weight of an error and as the weight of later errors.
+        log_ratio: ``log pi(a | s) - log mu(a | s)``, with the present policy pi and the acting policy mu.
+        value, next_value: values of each state and of the true next state.
+        reward, done, terminated: those of each step; steps after ``done`` do not count.
         weighted: False leaves ``rho`` out of the advantage, for a loss that contains the ratio itself, as PPO's does.
     """
-    # TorchRL's has no lambda: its bound of c, which may differ from step to step, takes it in.
+    # TorchRL's function has no lambda, so it goes into the bound of c, which may differ from step to step.
     bound = trace_lambda * log_ratio.exp().clamp_max(c_clip)
     still = torch.zeros_like(log_ratio)
     ends = {"done": done, "terminated": terminated, "rho_thresh": rho_clip, "c_thresh": bound}
@@ -63,7 +63,7 @@ def vtrace(
 
 
 def normalized(advantage: Tensor) -> Tensor:
-    """Zero mean and unit standard deviation over the batch; one alone stays as it is."""
+    """Returns advantages with zero mean and unit standard deviation over the batch; a single one is unchanged."""
     if advantage.numel() < 2:
         return advantage
     std, mean = torch.std_mean(advantage)

@@ -1,4 +1,4 @@
-"""The base of every loss: plain networks inside a TorchRL ``LossModule``, keys, targets, the Bellman equation."""
+"""The base class of losses: plain networks inside a TorchRL ``LossModule``, keys, targets, the Bellman equation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Metrics = dict[str, Tensor]
 
 
 class Loss(LossModule):
-    """A ``LossModule`` that calls its networks as they are, so that it costs no more than plain tensors.
+    """A ``LossModule`` that calls its networks directly, so that it costs no more than plain tensors.
 
     TorchRL's losses swap parameters in and out of a functional network with every call. Here a network added by
     :meth:`add_network` stays a plain module (``loss.<name>``), its target is a frozen copy (``loss.target_<name>``),
@@ -32,16 +32,16 @@ class Loss(LossModule):
     ``in_keys``. Entries may have any number of batch dimensions ``[...]``; rewards and ends are ``[..., 1]``.
 
     Args:
-        gamma: discount of the value of the next state, where the data bring none of their own (entry ``gamma``).
+        gamma: discount of the value of the next state, where the data do not have their own (entry ``gamma``).
     """
 
     @dataclass
     class _AcceptedKeys:
-        """Entries that :meth:`set_keys` can rename; those of the next state stand under ``next``.
+        """Entries that :meth:`set_keys` can rename; those of the next state are under ``next``.
 
         ``gamma [..., 1]`` is the discount of an (n-step) bootstrap, ``action_mask [..., n]`` (bool) the legal choices,
-        ``priority_weight [...]`` the importance of an entry that was sampled by priority: all of them optional.
-        ``priority`` is where :meth:`forward` leaves the size of each entry's error.
+        and ``priority_weight [...]`` the importance weight of an entry that was sampled by priority; all are optional.
+        Under ``priority``, :meth:`forward` writes the size of each entry's error.
         """
 
         observation: NestedKey = "observation"
@@ -64,12 +64,12 @@ class Loss(LossModule):
         self.gamma = gamma
 
     def _forward_value_estimator_keys(self, **kwargs: NestedKey) -> None:
-        """These losses bootstrap by themselves, there is no value estimator to tell."""
+        """Does nothing: these losses bootstrap by themselves, without a value estimator."""
 
     # -- networks ------------------------------------------------------------------------------------------------
 
     def add_network(self, name: str, network: nn.Module, target: bool = False) -> None:
-        """Holds a network as ``self.<name>``, with ``target`` also a frozen copy as ``self.target_<name>``."""
+        """Stores a network as ``self.<name>``, and with ``target`` also a frozen copy as ``self.target_<name>``."""
         self.__dict__[name] = network  # not registered as a module: its parameters are those of the view
         if target:
             self.__dict__[f"target_{name}"] = deepcopy(network).requires_grad_(False)
@@ -95,14 +95,14 @@ class Loss(LossModule):
         return self
 
     def named_parameters(self, *args: Any, **options: Any) -> Iterator[tuple[str, nn.Parameter]]:
-        """The trained parameters: without those of the targets."""
+        """Yields the trained parameters, without those of the targets."""
         for name, parameter in super().named_parameters(*args, **options):
             if not name.rpartition("_params")[0].rpartition(".")[2].startswith("target_"):
                 yield name, parameter
 
     @property
     def in_keys(self) -> list[NestedKey]:
-        """Entries that must be there."""
+        """The required entries."""
         keys = self.tensor_keys
         following = [_under_next(key) for key in (keys.observation, keys.reward, keys.terminated)]
         return [keys.observation, keys.action, *following]
@@ -114,12 +114,12 @@ class Loss(LossModule):
     # -- calls ---------------------------------------------------------------------------------------------------
 
     def output(self, network: Any, tensordict: TensorDictBase, key: NestedKey, **given: Tensor) -> Any:
-        """The output of a network for a tensordict's entries.
+        """Returns the output of a network for a tensordict's entries.
 
         Args:
             network: a plain one is called with the observation and the tensors in ``given``, in their order.
-            tensordict: the state, under whose keys a ``TensorDictModule`` finds its inputs.
-            key: where a ``TensorDictModule`` leaves its output.
+            tensordict: the state, with the inputs of a ``TensorDictModule`` under its ``in_keys``.
+            key: where a ``TensorDictModule`` writes its output.
             given: further inputs by the name of their key, such as ``action``.
         """
         if not isinstance(network, TensorDictModuleBase):
@@ -130,17 +130,17 @@ class Loss(LossModule):
         return network(inputs).get(key)
 
     def value(self, critic: nn.Module, tensordict: TensorDictBase, action: Tensor) -> Tensor:
-        """``Q(s, a) [..., 1]``."""
+        """Returns ``Q(s, a) [..., 1]``."""
         value: Tensor = self.output(critic, tensordict, self.tensor_keys.state_action_value, action=action)
         return value
 
     def joint_values(
         self, critics: Any, tensordict: TensorDictBase, next_action: Tensor
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """``Q(s, a)`` and, without gradients, ``Q(s', a')`` ``[..., 1]`` of each critic, from one pass over both.
+        """Returns ``Q(s, a)`` and, without gradients, ``Q(s', a')`` ``[..., 1]`` of each critic, from one joint pass.
 
-        Layers that normalise over the batch so see both as one, which takes the place of target networks, and only here
-        do their statistics run on (CrossQ, Bhatt et al. 2024).
+        Layers that normalise over the batch thus see both as one batch, which replaces target networks; their running
+        statistics are updated only here (CrossQ, Bhatt et al. 2024).
 
         Args:
             critics: an ``nn.ModuleList`` of (observation, action) -> value.
@@ -155,14 +155,14 @@ class Loss(LossModule):
         return [now for now, _ in pairs], [then.detach() for _, then in pairs]
 
     def greedy(self, values: Tensor, tensordict: TensorDictBase) -> Tensor:
-        """Index of the best legal action ``[..., 1]`` of values ``[..., n]`` in the state of a tensordict."""
+        """Returns the index ``[..., 1]`` of the best legal action by values ``[..., n]`` in a tensordict's state."""
         mask = tensordict.get(self.tensor_keys.action_mask, None)
         if mask is not None:
             values = values.masked_fill(~legal(mask), -torch.inf)
         return values.argmax(-1, keepdim=True)
 
     def chosen(self, tensordict: TensorDictBase, choices: int) -> Tensor:
-        """Index of the action taken ``[..., 1]``; the entry may be one-hot ``[..., n]`` or the index itself."""
+        """Returns the index ``[..., 1]`` of the action taken, whose entry may be one-hot ``[..., n]`` or an index."""
         action, lead = tensordict.get(self.tensor_keys.action), len(tensordict.batch_size)
         if action.dim() > lead and action.shape[-1] == choices and choices > 1:
             return action.to(torch.uint8).argmax(-1, keepdim=True)
@@ -171,9 +171,9 @@ class Loss(LossModule):
     # -- arithmetic ----------------------------------------------------------------------------------------------
 
     def bootstrapped(self, tensordict: TensorDictBase, values: Tensor) -> Tensor:
-        """``r + gamma v`` for values ``[..., k]`` of the next states; ``r`` alone, whatever ``v`` is, after the end.
+        """Returns ``r + gamma v`` for values ``[..., k]`` of the next states; at the end ``r`` alone, whatever ``v``.
 
-        Only the end of a task (``terminated``) has no future; a time limit (``truncated``) has.
+        Only the end of a task (``terminated``) has no future; a time limit (``truncated``) does.
         """
         keys, following = self.tensor_keys, tensordict.get("next")
         reward, gamma = following.get(keys.reward), tensordict.get(keys.gamma, None)
@@ -184,27 +184,27 @@ class Loss(LossModule):
         return torch.where(following.get(keys.terminated), reward, target)
 
     def mean(self, errors: Tensor, tensordict: TensorDictBase) -> Tensor:
-        """Mean of errors ``[...]`` or ``[..., 1]``, each times the importance of its entry where there is one."""
+        """Returns the mean of errors ``[...]`` or ``[..., 1]``, each times its importance weight if there is one."""
         weight = self.weight(tensordict)
         return errors.mean() if weight is None else (weight.reshape(errors.shape) * errors).mean()
 
     def weight(self, tensordict: TensorDictBase) -> Tensor | None:
-        """Importance of each entry, of data that were sampled by priority."""
+        """Returns the importance weight of each entry, for data sampled by priority; otherwise None."""
         return tensordict.get(self.tensor_keys.priority_weight, None)
 
     def critic_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, Metrics]:
-        """The loss of the critic, a scalar, and its metrics, among them ``td_error`` of each entry if there is one."""
+        """Returns the critic's loss, a scalar, and its metrics, among them ``td_error`` of each entry if known."""
         raise NotImplementedError
 
     def forward(self, tensordict: TensorDictBase) -> TensorDict:
-        """The loss of a batch, of a critic alone."""
+        """Returns the loss of a batch, that of the critic alone."""
         loss, metrics = self.critic_loss(tensordict)
         return self.told(tensordict, {"loss_critic": loss}, metrics)
 
     def regression(
         self, error: Callable[..., Tensor], values: Sequence[Tensor], target: Tensor, tensordict: TensorDictBase
     ) -> tuple[list[Tensor], Metrics]:
-        """The mean error of each critic's values ``[..., 1]`` to one target, and its metrics."""
+        """Returns the mean error of each critic's values ``[..., 1]`` to the target, and metrics."""
         metrics = {"value": values[0].detach().mean(), "target": target.mean()}
         if self.weight(tensordict) is None:
             return [error(value, target) for value in values], metrics
@@ -212,7 +212,7 @@ class Loss(LossModule):
         return [self.mean(error(value, target, reduction="none"), tensordict) for value in values], metrics
 
     def told(self, tensordict: TensorDictBase, losses: Metrics, metrics: Metrics) -> TensorDict:
-        """The result of :meth:`forward`; the errors go into the input, where a prioritised buffer looks for them."""
+        """Returns the result of :meth:`forward`; writes errors into the input, for a prioritised replay buffer."""
         error = metrics.pop("td_error", None)
         if error is not None:
             tensordict.set(self.tensor_keys.priority, error.reshape(*tensordict.batch_size, -1).mean(-1))
@@ -221,7 +221,7 @@ class Loss(LossModule):
 
 @contextmanager
 def frozen(*networks: nn.Module) -> Iterator[None]:
-    """Gradients pass through these networks without reaching their parameters."""
+    """Lets gradients pass through these networks inside the context without reaching their parameters."""
     parameters = [p for network in networks for p in network.parameters() if p.requires_grad]
     for parameter in parameters:
         parameter.requires_grad_(False)

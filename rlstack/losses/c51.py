@@ -1,4 +1,4 @@
-"""The loss of C51 (Bellemare et al. 2017) as Rainbow has it (Hessel et al. 2018): double, n-step, by priority."""
+"""The loss of C51 (Bellemare et al. 2017) as in Rainbow (Hessel et al. 2018): double, n-step, prioritised."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .base import Loss, Metrics
 
 
 class C51Loss(Loss):
-    """Cross entropy of the distribution of ``Z(s, a)`` and that of ``r + gamma Zbar(s', a')``, projected on the atoms.
+    """Cross entropy of ``Z(s, a)`` to the distribution of ``r + gamma Zbar(s', a')``, projected onto the atoms.
 
     ``a'`` is the best action by the target network, or with ``double`` by the network itself.
 
@@ -23,8 +23,8 @@ class C51Loss(Loss):
         gamma: see :class:`Loss`.
         double: double targets.
 
-    ``forward`` returns ``loss_critic`` and ``value``, the mean return that is predicted; the error of an entry is its
-    cross entropy.
+    ``forward`` returns ``loss_critic`` and ``value``, the mean predicted return; the error of an entry is its cross
+    entropy.
     """
 
     network_params: TensorDictParams
@@ -39,18 +39,18 @@ class C51Loss(Loss):
         self.double_targets = double
 
     def logits(self, tensordict: TensorDictBase, target: bool = False) -> Tensor:
-        """The logits of every action's return, ``[..., n, K]``."""
+        """Returns the logits of every action's return, ``[..., n, K]``."""
         network = self.target_network if target else self.network
         out: Tensor = self.output(network, tensordict, self.tensor_keys.action_value)
         return out.transpose(-2, -1) if isinstance(network, TensorDictModuleBase) else out
 
     def expected(self, logits: Tensor) -> Tensor:
-        """Mean returns of logits ``[..., K]``, in the precision of the atoms."""
+        """Returns the mean returns of logits ``[..., K]``, in the precision of the atoms."""
         return (logits.softmax(-1, dtype=self.atoms.dtype) * self.atoms).sum(-1)
 
     @torch.no_grad()
     def target_distribution(self, tensordict: TensorDictBase) -> Tensor:
-        """The target probabilities of the prediction, ``[..., K]``."""
+        """Returns the target probabilities ``[..., K]`` of the prediction."""
         following = tensordict.get("next")
         logits = self.logits(following, target=True)
         chooser = self.logits(following) if self.double_targets else logits
@@ -61,7 +61,7 @@ class C51Loss(Loss):
         return project_distribution(probabilities, self.bootstrapped(tensordict, self.atoms), self.atoms)
 
     def critic_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, Metrics]:
-        """A scalar, and its metrics: each entry's cross entropy ``td_error`` and its ``value``."""
+        """Returns the loss, a scalar, and its metrics: each entry's cross entropy ``td_error`` and its ``value``."""
         projected = self.target_distribution(tensordict)
         logits = self.logits(tensordict)
         logits = _of_action(logits, self.chosen(tensordict, logits.shape[-2])).to(self.atoms.dtype)
@@ -71,7 +71,7 @@ class C51Loss(Loss):
         return self.mean(error, tensordict), {"td_error": error.detach(), "value": value}
 
     def forward(self, tensordict: TensorDictBase) -> TensorDict:
-        """The loss of a batch."""
+        """Returns the loss of a batch."""
         loss, metrics = self.critic_loss(tensordict)
         metrics["value"] = metrics["value"].mean()
         return self.told(tensordict, {"loss_critic": loss}, metrics)
@@ -82,10 +82,10 @@ def project_distribution(probabilities: Tensor, target_atoms: Tensor, atoms: Ten
 
     Args:
         probabilities: ``[..., K]``.
-        target_atoms: the returns they belong to ``[..., K]``, which are clamped to the range of the atoms.
+        target_atoms: the returns ``[..., K]`` that they belong to, which are clamped to the range of the atoms.
         atoms: the fixed returns ``[K]``, evenly spaced.
 
-    Returns ``[..., K]``: each return's mass is shared by its two neighbouring atoms in proportion to their nearness.
+    Returns ``[..., K]``: each return's mass is split between its two neighbouring atoms, more to the nearer one.
     """
     spacing = (atoms[-1] - atoms[0]) / (len(atoms) - 1)
     position = (target_atoms.clamp(atoms[0], atoms[-1]) - atoms[0]) / spacing  # [..., K] in 0..K-1

@@ -1,5 +1,5 @@
-"""Behaviour cloning (Pomerleau 1991) as a TorchRL loss, of numbers and of choices, which TorchRL's ``BCLoss`` compares
-with sampled choices instead of their distribution."""
+"""Behaviour cloning (Pomerleau 1991) as a TorchRL loss, for continuous actions and for choices. TorchRL's ``BCLoss``
+compares choices with sampled ones, not with their distribution."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from torchrl.objectives.common import LossModule
 
 
 class CloningLoss(LossModule):
-    """``-E[log pi(a | s)]`` of recorded actions; the mean squared difference where an actor has no distribution.
+    """``-E[log pi(a | s)]`` of recorded actions; the mean squared difference if the actor has no distribution.
 
     Args:
-        actor_network: from ``observation`` to ``action``; one with ``get_dist`` is taken to be stochastic.
+        actor_network: from ``observation`` to ``action``; one with ``get_dist`` is assumed to be stochastic.
     """
 
     @dataclass
@@ -34,10 +34,10 @@ class CloningLoss(LossModule):
         self.convert_to_functional(actor_network, "actor_network")
 
     def _forward_value_estimator_keys(self, **kwargs: NestedKey) -> None:
-        """It bootstraps nothing."""
+        """Does nothing: this loss does not bootstrap."""
 
     def forward(self, tensordict: TensorDictBase) -> TensorDict:
-        """``loss_actor``, a scalar, of a batch ``[N]`` with ``observation`` and ``action``."""
+        """Returns ``loss_actor``, a scalar, for a batch ``[N]`` with ``observation`` and ``action``."""
         taken = tensordict.get(self.tensor_keys.action)
         with self.actor_network_params.to_module(self.actor_network, preserve_module_state=False):
             if self.stochastic:

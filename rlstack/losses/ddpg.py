@@ -19,16 +19,16 @@ _ERRORS = {"mse": mse_loss, "smooth_l1": smooth_l1_loss}
 class DDPGLoss(Loss):
     """Error of ``Q(s, a)`` to ``r + gamma Qbar(s', mubar(s'))``, and ``-Q(s, mu(s))`` for the actor.
 
-    With several critics, the target is the least of their values, and the actor maximises the first.
+    With two critics, the target is the smaller of their values, and the actor maximises the first.
 
     Args:
         actor: observation -> action ``[..., D]``, or a ``TensorDictModule``.
-        critic: (observation, action) -> value ``[..., 1]``, or a ``ValueOperator``; several as a sequence.
+        critic: (observation, action) -> value ``[..., 1]``, or a ``ValueOperator``; or a sequence of one or two.
         gamma: see :class:`Loss`.
-        error: of the critics.
+        error: error function of the critics.
         raw_penalty: weight of the actor's mean squared output before squashing, which keeps it from saturating; needs
             an actor with ``raw`` and ``squashed``, such as ``rlstack.networks.actors.DeterministicActor``.
-        joint: without targets, see :meth:`Loss.joint_values`; for critics that normalise over the batch.
+        joint: use no targets, see :meth:`Loss.joint_values`; for critics that normalise over the batch.
 
     ``forward`` returns ``loss_critic``, ``loss_actor``, and the means ``value`` and ``target``.
     """
@@ -56,31 +56,31 @@ class DDPGLoss(Loss):
         self.error, self.raw_penalty = _ERRORS[error], raw_penalty
 
     def act(self, tensordict: TensorDictBase, target: bool = False) -> Tensor:
-        """The actor's action in a state, ``[..., D]``."""
+        """Returns the actor's action ``[..., D]`` in a state."""
         action: Tensor = self.output(self.target_actor if target else self.actor, tensordict, self.tensor_keys.action)
         return action
 
     def target_action(self, following: TensorDictBase) -> Tensor:
-        """The action whose value is the target, ``[..., D]``."""
+        """Returns the next action ``[..., D]``, whose value is in the target."""
         return self.act(following, target=not self.joint)
 
     @torch.no_grad()
     def target_value(self, tensordict: TensorDictBase) -> Tensor:
-        """The target of ``Q(s, a)``, ``[..., 1]``."""
+        """Returns the target of ``Q(s, a)``, ``[..., 1]``."""
         following = tensordict.get("next")
         action = self.target_action(following)
         values = [self.value(critic, following, action) for critic in self.target_critics]
         return self.bootstrapped(tensordict, _least(values))
 
     def joint_target(self, tensordict: TensorDictBase) -> tuple[Tensor, list[Tensor]]:
-        """The target and ``Q(s, a) [..., 1]`` of critics without targets."""
+        """Returns the target, and ``Q(s, a) [..., 1]`` of each critic, for critics without target networks."""
         with torch.no_grad():
             action = self.target_action(tensordict.get("next"))
         values, following = self.joint_values(self.critics, tensordict, action)
         return self.bootstrapped(tensordict, _least(following)), values
 
     def critic_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, Metrics]:
-        """The sum over the critics, and its metrics."""
+        """Returns the sum of the critics' losses, and its metrics."""
         if self.joint:
             target, values = self.joint_target(tensordict)
         else:
@@ -90,7 +90,7 @@ class DDPGLoss(Loss):
         return torch.stack(errors).sum(), metrics
 
     def actor_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, Metrics]:
-        """A scalar, whose gradients also reach the critic."""
+        """Returns the loss, a scalar whose gradients also reach the critic, and no metrics."""
         if self.joint:
             self.critics.eval()
         if not self.raw_penalty or isinstance(self.actor, TensorDictModuleBase):
@@ -101,7 +101,7 @@ class DDPGLoss(Loss):
         return self.raw_penalty * raw.square().mean() - value, {}
 
     def forward(self, tensordict: TensorDictBase) -> TensorDict:
-        """Both losses of a batch; the gradient of the actor's part does not reach the critics."""
+        """Returns both losses of a batch; the gradient of the actor's loss does not reach the critics."""
         critic, metrics = self.critic_loss(tensordict)
         with frozen(self.critics):
             actor, _ = self.actor_loss(tensordict)

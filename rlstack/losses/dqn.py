@@ -13,12 +13,12 @@ from .base import Loss, Metrics
 class DQNLoss(Loss):
     """Huber loss of ``Q(s, a)`` to ``r + gamma Qbar(s', a')``.
 
-    ``a'`` is the best action by the target network, or with ``double`` by the network itself.
+    ``a'`` is the best action according to the target network, or with ``double`` the network itself.
 
     Args:
         network: observation -> values ``[..., n]``, or a ``QValueActor``.
         gamma: see :class:`Loss`.
-        double: double targets.
+        double: use double targets.
 
     ``forward`` returns ``loss_critic``, and the means ``value`` and ``target``.
     """
@@ -33,20 +33,20 @@ class DQNLoss(Loss):
         self.double_targets = double
 
     def values(self, tensordict: TensorDictBase, target: bool = False) -> Tensor:
-        """Values ``[..., n]`` of all actions in a state."""
+        """Returns the values ``[..., n]`` of all actions in a state."""
         network = self.target_network if target else self.network
         return self.output(network, tensordict, self.tensor_keys.action_value)
 
     @torch.no_grad()
     def target_value(self, tensordict: TensorDictBase) -> Tensor:
-        """The target of ``Q(s, a)``, ``[..., 1]``."""
+        """Returns the target of ``Q(s, a)``, ``[..., 1]``."""
         following = tensordict.get("next")
         values = self.values(following, target=True)
         chooser = self.values(following) if self.double_targets else values
         return self.bootstrapped(tensordict, values.gather(-1, self.greedy(chooser, following)))
 
     def critic_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, Metrics]:
-        """A scalar, and its metrics; ``td_error [...]`` of data that were sampled by priority."""
+        """Returns the loss, a scalar, and its metrics, with ``td_error [...]`` for data sampled by priority."""
         target = self.target_value(tensordict)
         values = self.values(tensordict)
         value = values.gather(-1, self.chosen(tensordict, values.shape[-1]))

@@ -18,12 +18,12 @@ class IQNLoss(QuantileLoss):
 
     Args:
         network: (observation, tau ``[..., n]``) -> quantiles ``[..., n, actions]``; or a ``TensorDictModule`` that
-            reads the levels under ``tau`` and leaves the quantiles under ``action_value``.
+            reads the levels under ``tau`` and writes the quantiles under ``action_value``.
         gamma: see :class:`Loss`.
-        num_quantiles: levels drawn for the prediction, and as many for the target.
+        num_quantiles: the number of levels drawn for the prediction, and for the target.
         kappa: Huber threshold.
-        double: the next action is the best by the network, not by its target.
-        target_action: the next action is the best by its ``mean``; or ``per_quantile``, each quantile's own best.
+        double: the next action is the best according to the network, not its target.
+        target_action: the next action has the best ``mean``; or ``per_quantile``, each quantile takes its own best.
 
     ``forward`` returns ``loss_critic``, and the means ``value`` and ``target``.
     """
@@ -35,11 +35,11 @@ class IQNLoss(QuantileLoss):
     default_keys = _AcceptedKeys
 
     def quantiles(self, tensordict: TensorDictBase, tau: Tensor, target: bool = False) -> Tensor:
-        """``Z_tau(s, .)`` of all actions, ``[..., n, actions]``."""
+        """Returns ``Z_tau(s, .)`` of all actions, ``[..., n, actions]``."""
         network = self.target_network if target else self.network
         out: Tensor = self.output(network, tensordict, self.tensor_keys.action_value, tau=tau)
         return out
 
     def draw_levels(self, like: Tensor) -> Tensor:
-        """Uniform levels ``[..., n]`` for entries ``[..., 1]``."""
+        """Draws uniform levels ``[..., n]`` for entries ``[..., 1]``."""
         return torch.rand((*like.shape[:-1], self.num_quantiles), dtype=like.dtype, device=like.device)

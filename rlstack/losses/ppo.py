@@ -16,11 +16,11 @@ class PPOLoss(PolicyGradientLoss):
     """``-min(r A, clip(r) A)`` with ``r = pi(a | s) / pi_old(a | s)``, the value function's error, an entropy bonus.
 
     Args:
-        actor: observation (and action mask, where there is one) -> a distribution with ``log_prob`` and ``entropy``,
-            or a ``ProbabilisticActor``.
+        actor: observation (and action mask, if there is one) -> a distribution with ``log_prob`` and ``entropy``, or a
+            ``ProbabilisticActor``.
         critic: observation -> value ``[..., 1]``, or a ``ValueOperator``.
         clip: largest distance of the probability ratio from one; can be changed later.
-        clip_value: predictions stay this close to the old ones; None sets no limit.
+        clip_value: largest distance of predicted values from the old ones that lowers the loss; None for no limit.
         options: ``value_coefficient``, ``entropy_coefficient``, ``normalize_advantage``, ``evaluate``: see
             :class:`A2CLoss`.
 
@@ -57,7 +57,7 @@ class PPOLoss(PolicyGradientLoss):
         return -surrogate, {"kl": kl, "clipped": clipped}
 
     def value_loss(self, tensordict: TensorDictBase, value: Tensor) -> Tensor:
-        """Squared error of values ``[...]``, kept within ``clip_value`` of the old ones where that is set."""
+        """Returns the mean squared error of values ``[...]``, clipped by ``clip_value`` around the old ones if set."""
         if self.clip_value is None:
             return super().value_loss(tensordict, value)
         target = self.entry(tensordict, self.tensor_keys.value_target)
@@ -66,7 +66,7 @@ class PPOLoss(PolicyGradientLoss):
         return torch.maximum((value - target).square(), (near - target).square()).mean()
 
     def critic_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, Metrics]:
-        """The value function's alone: the policy gets no gradient and stays as it is."""
+        """Returns the value function's loss alone: the policy gets no gradient and stays as it is."""
         distribution, values = self.evaluate(tensordict)
         value = self.value_loss(tensordict, values)
         still = torch.zeros_like(value.detach())

@@ -21,21 +21,21 @@ class PQNLoss(Loss):
     """Half the squared error of ``Q(s, a)`` to a lambda return of greedy values, without a target network.
 
     The return is ``G_t = r_t + gamma ((1 - lambda) max_a Q(s_t+1, a) + lambda G_t+1)`` (Peng & Williams 1996), and
-    ``r_t + gamma max_a Q(s_t+1, a)`` where the sequence or, by a time limit, its episode ends. It comes with the data:
-    from :meth:`returns`, before the first step on them.
+    ``r_t + gamma max_a Q(s_t+1, a)`` where the sequence ends, or a time limit ends its episode. It comes with the data:
+    compute it by :meth:`returns` before the first step on them.
 
     Args:
-        network: observation -> values ``[..., n]``, or a ``QValueActor``; with layer normalisation, which stands in for
-            a target network (arXiv 2407.04811, theorem 2).
+        network: observation -> values ``[..., n]``, or a ``QValueActor``; with layer normalisation, which replaces a
+            target network (arXiv 2407.04811, theorem 2).
         gamma: see :class:`Loss`.
-        td_lambda: lambda; 0 makes one-step targets.
+        td_lambda: lambda; 0 gives one-step targets.
 
     ``forward`` returns ``loss_critic``, and the means ``value`` and ``target``.
     """
 
     @dataclass
     class _AcceptedKeys(Loss._AcceptedKeys):
-        """``value_target [...]`` or ``[..., 1]`` is the return; ``done [..., 1]`` ends the episode of a sequence."""
+        """``value_target [...]`` or ``[..., 1]`` is the return; ``done [..., 1]`` marks the end of an episode."""
 
         done: NestedKey = "done"
         value_target: NestedKey = "value_target"
@@ -51,7 +51,7 @@ class PQNLoss(Loss):
 
     @property
     def in_keys(self) -> list[NestedKey]:
-        """Entries that must be there."""
+        """The required entries."""
         keys = self.tensor_keys
         return [keys.observation, keys.action, keys.value_target]
 
@@ -60,24 +60,24 @@ class PQNLoss(Loss):
         raise AttributeError("in_keys follow from the keys, see set_keys")
 
     def values(self, tensordict: TensorDictBase) -> Tensor:
-        """``Q(s, .) [..., n]``."""
+        """Returns ``Q(s, .) [..., n]``."""
         values: Tensor = self.output(self.network, tensordict, self.tensor_keys.action_value)
         return values
 
     @torch.no_grad()
     def returns(self, sequences: TensorDictBase) -> Tensor:
-        """The lambda returns ``[B, T, 1]`` of sequences ``[B, T]``.
+        """Returns the lambda returns ``[B, T, 1]`` of sequences ``[B, T]``.
 
         Args:
-            sequences: with ``next``: observation, reward, done and terminated, ``[B, T, 1]``; where there is one
-                also its ``action_mask``.
+            sequences: with ``next``: observation; reward, done and terminated, ``[B, T, 1]``; and ``action_mask``, if
+                there is one.
         """
         keys, following = self.tensor_keys, sequences.get("next")
         reward, terminated = following.get(keys.reward), following.get(keys.terminated)
         values, mask = self.values(following), following.get(keys.action_mask, None)
         if mask is not None:
             values = values.masked_fill(~legal(mask), -torch.inf)
-        # Whatever is predicted behind an end, and be it infinite, does not count.
+        # Predictions after an end do not count, even infinite ones.
         best = values.amax(-1, keepdim=True).to(reward.dtype).masked_fill(terminated, 0)
         returns: Tensor = td_lambda_return_estimate(
             self.gamma, self.td_lambda, best, reward, following.get(keys.done), terminated
@@ -85,7 +85,7 @@ class PQNLoss(Loss):
         return returns
 
     def critic_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, Metrics]:
-        """A scalar, and its metrics."""
+        """Returns the loss, a scalar, and its metrics."""
         values = self.values(tensordict)
         value = values.gather(-1, self.chosen(tensordict, values.shape[-1]))
         target = tensordict.get(self.tensor_keys.value_target).reshape(value.shape)

@@ -14,10 +14,10 @@ from .base import Loss, Metrics
 
 
 def quantile_huber_loss(prediction: Tensor, target: Tensor, tau: Tensor, kappa: float = 1.0) -> Tensor:
-    """Quantile Huber loss of each batch entry (Dabney et al. 2018b, eq. 3).
+    """Computes the quantile Huber loss of each batch entry (Dabney et al. 2018b, eq. 3).
 
     Args:
-        prediction: quantiles ``[..., n]`` at levels ``tau`` (``[..., n]``, or of fewer dimensions when shared).
+        prediction: quantiles ``[..., n]`` at levels ``tau`` (``[..., n]``, or of fewer dimensions if shared).
         target: samples or quantiles of the target distribution ``[..., m]``.
         kappa: Huber threshold.
 
@@ -31,7 +31,7 @@ def quantile_huber_loss(prediction: Tensor, target: Tensor, tau: Tensor, kappa: 
 
 
 class QuantileLoss(Loss):
-    """The base of QR-DQN and IQN: the quantile Huber loss of ``Z_tau(s, a)`` to ``r + gamma Zbar_tau'(s', a')``."""
+    """The base class of QR-DQN and IQN: quantile Huber loss of ``Z_tau(s, a)`` to ``r + gamma Zbar_tau'(s', a')``."""
 
     network_params: TensorDictParams
     target_network_params: TensorDictParams
@@ -52,16 +52,16 @@ class QuantileLoss(Loss):
         self.double_targets, self.target_action = double, target_action
 
     def quantiles(self, tensordict: TensorDictBase, tau: Tensor, target: bool = False) -> Tensor:
-        """``Z_tau(s, .)`` of all actions, ``[..., quantiles, actions]``."""
+        """Returns ``Z_tau(s, .)`` of all actions, ``[..., quantiles, actions]``."""
         raise NotImplementedError
 
     def draw_levels(self, like: Tensor) -> Tensor:
-        """Levels ``[..., quantiles]`` for entries ``[..., 1]``."""
+        """Returns levels ``[..., quantiles]`` for entries ``[..., 1]``."""
         raise NotImplementedError
 
     @torch.no_grad()
     def target_quantiles(self, tensordict: TensorDictBase, tau: Tensor) -> Tensor:
-        """Samples of the target distribution, ``[..., quantiles]``."""
+        """Returns samples of the target distribution, ``[..., quantiles]``."""
         following = tensordict.get("next")
         quantiles = self.quantiles(following, tau, target=True)
         if self.target_action == "per_quantile":
@@ -75,7 +75,7 @@ class QuantileLoss(Loss):
     def critic_loss(
         self, tensordict: TensorDictBase, tau: Tensor | None = None, tau_target: Tensor | None = None
     ) -> tuple[Tensor, Metrics]:
-        """A scalar, and its metrics; levels that are not given are drawn, the target's first."""
+        """Returns the loss, a scalar, and its metrics; levels not given are drawn, the target's first."""
         reward = tensordict.get("next").get(self.tensor_keys.reward)
         target = self.target_quantiles(tensordict, self.draw_levels(reward) if tau_target is None else tau_target)
         tau = self.draw_levels(reward) if tau is None else tau

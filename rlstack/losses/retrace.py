@@ -18,18 +18,18 @@ from .dqn import DQNLoss
 def retrace(
     gamma: float, reward: Tensor, value: Tensor, taken: Tensor, trace: Tensor, done: Tensor, terminated: Tensor
 ) -> Tensor:
-    """The target of the first of n steps ``[..., n, 1]`` (as all tensors), ``[..., 1]``.
+    """Returns the target ``[..., 1]`` of the first of n steps; all tensors are ``[..., n, 1]``.
 
-    ``Q_0 + sum_k gamma^k c_1 ... c_k (r_k + gamma V_k+1 - Q_k)`` (Munos et al. 2016, eq. 3 and 4), from the last step
-    backwards: ``G_k = r_k + gamma (V_k+1 + c_k+1 (G_k+1 - Q_k+1))``.
+    It is ``Q_0 + sum_k gamma^k c_1 ... c_k (r_k + gamma V_k+1 - Q_k)`` (Munos et al. 2016, eq. 3 and 4), computed from
+    the last step backwards: ``G_k = r_k + gamma (V_k+1 + c_k+1 (G_k+1 - Q_k+1))``.
 
     Args:
         gamma: discount.
-        reward: of each step.
-        value: ``V = E_pi Q(s', .)`` of the state after it.
+        reward: reward of each step.
+        value: ``V = E_pi Q(s', .)`` of the state after each step.
         taken: ``Q(s', a')`` of the action taken there.
-        trace: ``c = lambda min(1, pi(a' | s') / mu(a' | s'))`` of that action; that after the last step is not needed.
-        done, terminated: the steps after ``done`` do not count.
+        trace: ``c = lambda min(1, pi(a' | s') / mu(a' | s'))`` of that action; the last step's is not used.
+        done, terminated: ends of each step; steps after ``done`` do not count.
     """
     target = reward
     for step in reversed(range(reward.shape[-2])):
@@ -43,16 +43,15 @@ def retrace(
 
 
 def greedy_returns(transitions: TensorDictBase, follows: Tensor, gamma: float) -> TensorDictBase:
-    """n-step transitions that end before the first action that the greedy policy would not take.
+    """Returns n-step transitions that end before the first action that the greedy policy would not take.
 
-    With ``lambda = 1`` and a greedy policy, every trace is 1 or 0, and Retrace is the return up to there. So any loss
-    can learn from it, also of return distributions, whose Retrace would otherwise weigh some of them negatively
-    (Gruslys et al. 2018).
+    With ``lambda = 1`` and a greedy policy, every trace is 1 or 0, and Retrace is the return up to that action. So any
+    loss can learn from it, including those of return distributions, for which Retrace would otherwise give some
+    distributions negative weights (Gruslys et al. 2018).
 
     Args:
         transitions: ``[N]``, with n steps under ``next``, see :class:`RetraceLoss`; probabilities are not needed.
-        follows: whether the action taken after each step is the greedy one, ``[N, n, 1]``; that after the last step is
-            not needed.
+        follows: whether the action taken after each step is the greedy one, ``[N, n, 1]``; the last step's is not used.
         gamma: discount.
 
     Returns ``[N]`` with ``next`` replaced as by :func:`rlstack.data.flatten.n_step_returns`, and ``gamma [N, 1]``.
@@ -70,19 +69,19 @@ def greedy_returns(transitions: TensorDictBase, follows: Tensor, gamma: float) -
 
 
 class RetraceLoss(DQNLoss):
-    """Huber loss of ``Q(s, a)`` to the Retrace target of n steps that any policy has taken.
+    """Huber loss of ``Q(s, a)`` to the Retrace target of n steps, taken by any policy.
 
     Under ``next`` the data hold n steps ``[..., n]``: ``observation``, ``reward``, ``done``, ``terminated`` (and
-    ``action_mask``) after each, the ``action`` taken there and its ``log_prob`` by the policy that took it
-    (:func:`rlstack.data.flatten.n_step_windows` makes them). The policy whose value is learned takes the best action,
-    or with probability ``epsilon`` a (legal) random one; values are those of the target network.
+    ``action_mask``) after each, the ``action`` taken there and its ``log_prob`` under the policy that took it
+    (:func:`rlstack.data.flatten.n_step_windows` makes them). The policy that is learned takes the best action, or with
+    probability ``epsilon`` a (legal) random one; values are those of the target network.
 
     Args:
         network, gamma: see :class:`DQNLoss`.
         double: the policy's best action is that of the network, not of its target.
-        trace_lambda: decay of the traces: 0 takes one step, 1 the whole return as long as the policy takes these
-            actions, too.
-        epsilon: of the policy that is learned.
+        trace_lambda: decay of the traces: 0 uses one step, 1 the whole return as long as the learned policy would take
+            the same actions.
+        epsilon: probability of a random action of the learned policy.
 
     ``forward`` returns ``loss_critic``, and the means ``value`` and ``target``.
     """
@@ -106,7 +105,7 @@ class RetraceLoss(DQNLoss):
         self.trace_lambda, self.epsilon = trace_lambda, epsilon
 
     def probabilities(self, values: Tensor, tensordict: TensorDictBase) -> Tensor:
-        """The policy that is learned, ``[..., n]``, by the values ``[..., n]`` of all actions."""
+        """Returns the learned policy's probabilities ``[..., n]``, given the values ``[..., n]`` of all actions."""
         best = torch.zeros_like(values).scatter(-1, self.greedy(values, tensordict), 1.0)
         if not self.epsilon:
             return best
@@ -116,7 +115,7 @@ class RetraceLoss(DQNLoss):
 
     @torch.no_grad()
     def target_value(self, tensordict: TensorDictBase) -> Tensor:
-        """The target of ``Q(s, a)``, ``[..., 1]``."""
+        """Returns the target of ``Q(s, a)``, ``[..., 1]``."""
         keys, steps = self.tensor_keys, tensordict.get("next").copy()
         reward, terminated = steps.get(keys.reward), steps.get(keys.terminated)
         steps.batch_size = terminated.shape[:-1]
@@ -124,7 +123,7 @@ class RetraceLoss(DQNLoss):
         policy = self.probabilities(self.values(steps) if self.double_targets else values, steps)
         chosen = self.chosen(steps, values.shape[-1])
         acted = steps.get(keys.sample_log_prob).reshape(reward.shape).exp()
-        # Whatever was taken had a probability, however small.
+        # An action that was taken had a probability above zero.
         ratio = policy.gather(-1, chosen) / acted.clamp_min(torch.finfo(acted.dtype).tiny)
         trace = self.trace_lambda * ratio.clamp_max(1.0)
         value, taken = (policy * values).sum(-1, keepdim=True), values.gather(-1, chosen)

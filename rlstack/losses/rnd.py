@@ -13,13 +13,13 @@ from .base import Loss, Metrics
 
 
 class RNDLoss(Loss):
-    """Mean squared distance of predicted features of an observation to those that a random network gives it.
+    """Mean squared distance between predicted features of an observation and those of a fixed random network.
 
-    The distance is small where the predictor was trained often, so it measures how new an observation is.
+    The distance is small where the predictor has often been trained, so it measures how new an observation is.
 
     Args:
-        predictor: observation -> features ``[..., F]``, or a ``TensorDictModule`` that leaves them under ``features``.
-        target: the same with random weights, which stay fixed.
+        predictor: observation -> features ``[..., F]``, or a ``TensorDictModule`` that writes them under ``features``.
+        target: a network of the same kind with random weights, which stay fixed.
 
     ``forward`` returns ``loss_predictor``.
     """
@@ -35,7 +35,7 @@ class RNDLoss(Loss):
 
     @property
     def in_keys(self) -> list[NestedKey]:
-        """Entries that must be there."""
+        """The required entries."""
         return [self.tensor_keys.observation]
 
     @in_keys.setter
@@ -43,15 +43,15 @@ class RNDLoss(Loss):
         raise AttributeError("in_keys follow from the keys, see set_keys")
 
     def distance(self, tensordict: TensorDictBase) -> Tensor:
-        """The novelty of each entry, ``[...]``."""
+        """Returns the distance ``[...]`` of each entry, its novelty."""
         with torch.no_grad():
             wanted = self.output(self.target_features, tensordict, "features")
         return (self.output(self.predictor, tensordict, "features") - wanted).square().mean(-1)
 
     def predictor_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, Metrics]:
-        """A scalar; there are no other metrics."""
+        """Returns the loss, a scalar, and no metrics."""
         return self.distance(tensordict).mean(), {}
 
     def forward(self, tensordict: TensorDictBase) -> TensorDict:
-        """The loss of a batch."""
+        """Returns the loss of a batch."""
         return self.told(tensordict, {"loss_predictor": self.predictor_loss(tensordict)[0]}, {})

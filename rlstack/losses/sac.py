@@ -1,4 +1,4 @@
-"""The losses of SAC (Haarnoja et al. 2018, arXiv 1812.05905), and of SAC for choices (Christodoulou 2019)."""
+"""The losses of SAC (Haarnoja et al. 2018, arXiv 1812.05905), and of discrete SAC (Christodoulou 2019)."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from rlstack.networks.distributions import legal, masked_logits
 from .base import Loss, Metrics, frozen
 
 ENTROPY_SHARE = 0.89
-"""The share of the entropy of uniform choices that discrete policies aim at unless ``target_entropy`` is given."""
+"""The share of the entropy of uniform choices that discrete policies aim for unless ``target_entropy`` is given."""
 
 
 class Temperature(nn.Module):
     """``alpha = exp(log_alpha)``.
 
     Args:
-        alpha: at the beginning.
-        dtype: of the parameter.
+        alpha: initial value.
+        dtype: dtype of the parameter.
     """
 
     def __init__(self, alpha: float, dtype: torch.dtype | None = None) -> None:
@@ -35,14 +35,14 @@ class Temperature(nn.Module):
         self.log_alpha = nn.Parameter(torch.tensor(math.log(alpha), dtype=dtype))
 
     def forward(self) -> Tensor:
-        """Alpha, 0-d."""
+        """Returns alpha, 0-d."""
         return self.log_alpha.exp()
 
 
 class SACLoss(Loss):
     """Squared error of both critics to ``r + gamma (min Qbar(s', a') - alpha log pi(a' | s'))``, for bounded vectors.
 
-    The actor's is ``alpha log pi(a | s) - min Q(s, a)``; that of the temperature raises alpha while the entropy is
+    The actor's loss is ``alpha log pi(a | s) - min Q(s, a)``; that of the temperature raises alpha while the entropy is
     below its target.
 
     Args:
@@ -50,16 +50,16 @@ class SACLoss(Loss):
             ``ProbabilisticActor`` whose distribution can be sampled with gradients.
         critics: two of (observation, action) -> value ``[..., 1]``, or ``ValueOperator``s.
         gamma: see :class:`Loss`.
-        alpha: temperature at the beginning.
-        target_entropy: the entropy that the temperature is learned for; None: ``-D``.
-        action_size: D, where ``target_entropy`` is None.
-        squash: of a plain actor's actions, see :func:`rlstack.networks.actors.squashed`.
-        correction: of the log density by the slope of the squash; ``tanh`` takes that of the hyperbolic tangent
-            whatever the squash, as MarineNav's published agent does.
+        alpha: initial temperature.
+        target_entropy: the entropy to which the temperature is tuned; None for ``-D``.
+        action_size: D, needed if ``target_entropy`` is None.
+        squash: squash of a plain actor's actions, see :func:`rlstack.networks.actors.squashed`.
+        correction: how the log density accounts for the squash: by its ``exact`` slope, or always by the slope of
+            ``tanh``, as in MarineNav's published agent.
         target_actor: the next action is that of a target of the actor.
-        joint: without targets, see :meth:`Loss.joint_values`; for critics that normalise over the batch.
+        joint: use no targets, see :meth:`Loss.joint_values`; for critics that normalise over the batch.
 
-    ``forward`` returns ``loss_critic``, ``loss_actor``, ``loss_alpha``, the loss of either critic, ``entropy``,
+    ``forward`` returns ``loss_critic``, ``loss_actor``, ``loss_alpha``, the loss of each critic, ``entropy``,
     ``alpha``, and the means ``value`` and ``target``.
     """
 
@@ -112,7 +112,7 @@ class SACLoss(Loss):
     # -- actions -------------------------------------------------------------------------------------------------
 
     def action_and_log_prob(self, tensordict: TensorDictBase, target: bool = False) -> tuple[Tensor, Tensor]:
-        """A sampled action ``[..., D]`` in a state, and its log density ``[..., 1]``."""
+        """Samples an action ``[..., D]`` in a state, and returns it with its log density ``[..., 1]``."""
         actor = self.target_actor if target else self.actor
         if isinstance(actor, TensorDictModuleBase):
             distribution = actor.get_dist(tensordict.select(*actor.in_keys, strict=False))
@@ -127,7 +127,7 @@ class SACLoss(Loss):
         return action, (gaussian - self._log_slope(raw, action)).sum(-1, keepdim=True)
 
     def _log_slope(self, raw: Tensor, action: Tensor) -> Tensor:
-        """Log derivative of the squash."""
+        """Returns the log derivative of the squash."""
         if self.correction == "tanh":
             return torch.log(1 - action.square() + 1e-6)
         if self.squash == "tanh":
@@ -135,16 +135,16 @@ class SACLoss(Loss):
         return math.log(2 / math.pi) - torch.log1p(raw.square())
 
     def draw(self, like: Tensor) -> Tensor:
-        """Standard normal numbers."""
+        """Draws standard normal numbers."""
         return torch.randn_like(like)
 
     def taken_values(self, tensordict: TensorDictBase) -> list[Tensor]:
-        """``Q(s, a) [..., 1]`` of both critics for the action that was taken."""
+        """Returns ``Q(s, a) [..., 1]`` of both critics for the action that was taken."""
         action = tensordict.get(self.tensor_keys.action)
         return [self.value(critic, tensordict, action) for critic in self.critics]
 
     def soft_value(self, following: TensorDictBase) -> Tensor:
-        """``min Qbar(s', a') - alpha log pi(a' | s') [..., 1]``."""
+        """Returns ``min Qbar(s', a') - alpha log pi(a' | s') [..., 1]``."""
         action, log_prob = self.action_and_log_prob(following, self.target_actor_acts)
         least = torch.minimum(*(self.value(critic, following, action) for critic in self.target_critics))
         return least - self.temperature() * log_prob
@@ -153,11 +153,11 @@ class SACLoss(Loss):
 
     @torch.no_grad()
     def target_value(self, tensordict: TensorDictBase) -> Tensor:
-        """The target of ``Q(s, a)``, ``[..., 1]``."""
+        """Returns the target of ``Q(s, a)``, ``[..., 1]``."""
         return self.bootstrapped(tensordict, self.soft_value(tensordict.get("next")))
 
     def joint_target(self, tensordict: TensorDictBase) -> tuple[Tensor, list[Tensor]]:
-        """What :meth:`target_value` and :meth:`taken_values` are of critics without targets."""
+        """Returns what :meth:`target_value` and :meth:`taken_values` return, for critics without target networks."""
         with torch.no_grad():
             action, log_prob = self.action_and_log_prob(tensordict.get("next"), self.target_actor_acts)
         values, following = self.joint_values(self.critics, tensordict, action)
@@ -165,7 +165,7 @@ class SACLoss(Loss):
         return self.bootstrapped(tensordict, soft), values
 
     def critic_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, Metrics]:
-        """The sum over both critics, and its metrics."""
+        """Returns the sum of both critics' losses, and its metrics."""
         if self.joint:
             target, values = self.joint_target(tensordict)
         else:
@@ -175,7 +175,7 @@ class SACLoss(Loss):
         return losses[0] + losses[1], metrics
 
     def actor_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, Metrics]:
-        """A scalar, whose gradients also reach the critics, and the policy's ``entropy``."""
+        """Returns the loss, a scalar whose gradients also reach the critics, and the policy's ``entropy``."""
         if self.joint:
             self.critics.eval()
         action, log_prob = self.action_and_log_prob(tensordict)
@@ -184,11 +184,11 @@ class SACLoss(Loss):
         return loss, {"entropy": -log_prob.detach().mean()}
 
     def alpha_loss(self, gap: Tensor) -> Tensor:
-        """``log alpha`` times how far the entropy is above its target."""
+        """Returns ``log alpha`` times the gap by which the entropy is above its target."""
         return self.temperature.log_alpha * gap
 
     def forward(self, tensordict: TensorDictBase) -> TensorDict:
-        """All losses of a batch; the gradient of the actor's part does not reach the critics."""
+        """Returns all losses of a batch; the gradient of the actor's loss does not reach the critics."""
         critic, metrics = self.critic_loss(tensordict)
         with frozen(self.critics):
             actor, acted = self.actor_loss(tensordict)
@@ -198,13 +198,13 @@ class SACLoss(Loss):
 
 
 class DiscreteSACLoss(SACLoss):
-    """SAC's for one choice: expectations over all choices in place of samples.
+    """The loss of SAC for one discrete choice, with expectations over all choices instead of samples.
 
     Args:
-        actor: observation -> logits ``[..., n]``, or a ``TensorDictModule`` that leaves them under ``logits``.
-        critics: two of observation -> values ``[..., n]``, or ``TensorDictModule``s that leave them under
+        actor: observation -> logits ``[..., n]``, or a ``TensorDictModule`` that writes them under ``logits``.
+        critics: two of observation -> values ``[..., n]``, or ``TensorDictModule``s that write them under
             ``action_value``.
-        action_size: n, where ``target_entropy`` is None; the target is then 89 % of the entropy of uniform legal
+        action_size: n, needed if ``target_entropy`` is None; the target is then 89 % of the entropy of uniform legal
             choices.
         options: see :class:`SACLoss`.
     """
@@ -215,12 +215,12 @@ class DiscreteSACLoss(SACLoss):
         return ENTROPY_SHARE * math.log(action_size)
 
     def log_probabilities(self, tensordict: TensorDictBase, target: bool = False) -> Tensor:
-        """The log-probabilities of all choices in a state, ``[..., n]``."""
+        """Returns the log probabilities ``[..., n]`` of all choices in a state."""
         logits = self.output(self.target_actor if target else self.actor, tensordict, "logits")
         return masked_logits(logits, tensordict.get(self.tensor_keys.action_mask, None)).log_softmax(-1)
 
     def values(self, critic: nn.Module, tensordict: TensorDictBase) -> Tensor:
-        """``Q(s, .) [..., n]``."""
+        """Returns ``Q(s, .) [..., n]``."""
         values: Tensor = self.output(critic, tensordict, self.tensor_keys.action_value)
         return values
 
@@ -238,7 +238,7 @@ class DiscreteSACLoss(SACLoss):
         return (log_prob.exp() * (least - self.temperature() * log_prob)).sum(-1, keepdim=True)
 
     def actor_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, Metrics]:
-        """A scalar, and the policy's ``entropy``; with masks also the ``target_entropy`` of the legal choices."""
+        """Returns the loss, a scalar, and the policy's ``entropy``; with masks also the legal ``target_entropy``."""
         alpha, log_prob = self.temperature().detach(), self.log_probabilities(tensordict)
         with torch.no_grad():
             least = torch.minimum(*(self.values(critic, tensordict) for critic in self.critics))
@@ -247,6 +247,6 @@ class DiscreteSACLoss(SACLoss):
         metrics = {"entropy": -(probabilities * log_prob).detach().sum(-1).mean()}
         mask = tensordict.get(self.tensor_keys.action_mask, None)
         if mask is not None and self.usual_target:
-            # Few legal choices have little entropy, which no temperature could raise to that of all.
+            # The entropy of few legal choices is small: no temperature could raise it to that of all choices.
             metrics["target_entropy"] = ENTROPY_SHARE * legal(mask).sum(-1).to(log_prob.dtype).log().mean()
         return loss, metrics

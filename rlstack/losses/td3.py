@@ -13,15 +13,15 @@ from .ddpg import DDPGLoss
 
 
 class TD3Loss(DDPGLoss):
-    """DDPG's with two critics and noise on the target action.
+    """The loss of DDPG with two critics and noise on the target action.
 
-    TD3 steps its actor, and moves its targets, with every second step of the critics.
+    TD3 updates its actor and its targets with every second step of the critics.
 
     Args:
         actor: observation -> action ``[..., D]`` in [-1, 1], or a ``TensorDictModule``.
         critics: two of (observation, action) -> value ``[..., 1]``.
         target_noise: std of the Gaussian noise on the target action.
-        target_noise_clip: largest size of that noise.
+        target_noise_clip: largest absolute value of that noise.
         options: see :class:`DDPGLoss`.
     """
 
@@ -38,7 +38,7 @@ class TD3Loss(DDPGLoss):
         self.target_noise, self.target_noise_clip = target_noise, target_noise_clip
 
     def target_action(self, following: TensorDictBase) -> Tensor:
-        """The target actor's action with clipped Gaussian noise (smoothing)."""
+        """Returns the target actor's action with clipped Gaussian noise (smoothing)."""
         action = super().target_action(following)
         noise = torch.randn_like(action) * self.target_noise
         return (action + noise.clamp(-self.target_noise_clip, self.target_noise_clip)).clamp(-1, 1)

@@ -1,4 +1,4 @@
-"""The loss of TQC (Kuznetsov et al. 2020, arXiv 2005.04269): SAC's on truncated mixtures of quantile critics."""
+"""The loss of TQC (Kuznetsov et al. 2020, arXiv 2005.04269): that of SAC on truncated mixtures of quantile critics."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from .sac import SACLoss
 class TQCLoss(SACLoss):
     """Quantile Huber losses of all critics to ``r + gamma (z' - alpha log pi(a' | s'))``.
 
-    ``z'`` are the quantiles that all target critics predict together, without the largest of them, which keeps values
-    from being overestimated. The actor's loss is ``alpha log pi(a | s)`` minus the mean of all quantiles.
+    ``z'`` are the pooled quantiles of all target critics without the largest ones; leaving these out keeps values from
+    being overestimated. The actor's loss is ``alpha log pi(a | s)`` minus the mean of all quantiles.
 
     Args:
         actor: see :class:`SACLoss`.
         critics: any number of (observation, action) -> quantiles ``[..., n]`` at the midpoints of n equal parts of
-            (0, 1); or ``TensorDictModule``s that leave them under ``state_action_value``.
-        drop: number of quantiles that are left out for each critic.
+            (0, 1); or ``TensorDictModule``s that write them under ``state_action_value``.
+        drop: number of quantiles left out per critic.
         kappa: Huber threshold.
         options: see :class:`SACLoss`.
 
@@ -41,18 +41,18 @@ class TQCLoss(SACLoss):
         self.drop, self.kappa = drop, kappa
 
     def quantiles(self, critics: Any, tensordict: TensorDictBase, action: Tensor) -> list[Tensor]:
-        """``Z(s, a) [..., n]`` of each critic."""
+        """Returns ``Z(s, a) [..., n]`` of each critic."""
         return [self.value(critic, tensordict, action) for critic in critics]
 
     def soft_value(self, following: TensorDictBase) -> Tensor:
-        """The quantiles of the next state's value that count, ``[..., k]``, in ascending order."""
+        """Returns the quantiles of the next state's value that are kept, ``[..., k]``, in ascending order."""
         action, log_prob = self.action_and_log_prob(following, self.target_actor_acts)
         quantiles = torch.cat(self.quantiles(self.target_critics, following, action), -1).sort(-1).values
         kept = quantiles[..., : quantiles.shape[-1] - self.drop * len(self.critics)]
         return kept - self.temperature() * log_prob
 
     def critic_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, Metrics]:
-        """The sum over the critics, each the mean over its quantiles, and its metrics."""
+        """Returns the sum over the critics of the mean over their quantiles, and its metrics."""
         target = self.target_value(tensordict)
         predicted = torch.stack(self.quantiles(self.critics, tensordict, tensordict.get(self.tensor_keys.action)))
         n = predicted.shape[-1]
@@ -64,7 +64,7 @@ class TQCLoss(SACLoss):
         return self.mean(errors, tensordict), metrics
 
     def actor_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, Metrics]:
-        """A scalar, whose gradients also reach the critics, and the policy's ``entropy``."""
+        """Returns the loss, a scalar whose gradients also reach the critics, and the policy's ``entropy``."""
         action, log_prob = self.action_and_log_prob(tensordict)
         value = torch.stack(self.quantiles(self.critics, tensordict, action)).mean()
         return (self.temperature().detach() * log_prob).mean() - value, {"entropy": -log_prob.detach().mean()}

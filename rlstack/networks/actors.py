@@ -16,7 +16,7 @@ LOG_STD_RANGE = (-20.0, 2.0)
 
 
 def squashed(raw: Tensor, squash: Squash) -> Tensor:
-    """Unbounded values into (-1, 1): ``tanh z``, or ``2/pi arctan z`` (arXiv 2412.09466).
+    """Squashes unbounded values into (-1, 1): ``tanh z``, or ``2/pi arctan z`` (arXiv 2412.09466).
 
     The arctangent's slope vanishes more slowly: a saturated actor can still learn.
     """
@@ -50,15 +50,15 @@ class DeterministicActor(nn.Module):
         self.squash: Squash = squash
 
     def raw(self, observation: Observation) -> Tensor:
-        """The outputs ``[..., D]`` before squashing, unbounded."""
+        """Returns the outputs ``[..., D]`` before squashing, unbounded."""
         return apply_linear(self.output, self.trunk.forward(self.encoder.forward(observation)))
 
     def squashed(self, raw: Tensor) -> Tensor:
-        """Raw outputs as actions."""
+        """Returns raw outputs as actions."""
         return squashed(raw, self.squash)
 
     def forward(self, observation: Observation) -> Tensor:
-        """Action ``[..., D]``."""
+        """Returns the action ``[..., D]``."""
         return self.squashed(self.raw(observation))
 
 
@@ -82,6 +82,6 @@ class GaussianActor(nn.Module):
         self.log_std = nn.Linear(hidden[-1], action_size)
 
     def forward(self, observation: Observation) -> tuple[Tensor, Tensor]:
-        """Mean and log std ``[..., D]``, the latter clamped to [-20, 2]."""
+        """Returns mean and log std ``[..., D]``, the latter clamped to [-20, 2]."""
         x = self.trunk.forward(self.encoder.forward(observation))
         return apply_linear(self.mean, x), apply_linear(self.log_std, x).clamp(*LOG_STD_RANGE)

@@ -1,12 +1,12 @@
 """LSTM and GRU over many steps on the CPU, with their backward passes written out.
 
-Autograd through a loop of cells spends most of its time on bookkeeping: here a step back is a handful of operations,
-and the gradients of the weights are one matrix product at the end. Sequences of different lengths cost no more than
-their steps. The formulas are those of ``torch.nn.LSTM`` and ``torch.nn.GRU`` (whose reset gate acts after the matrix
-product), with which the tests compare them.
+Autograd through a loop of cells spends most of its time on bookkeeping. Here a backward step is a handful of
+operations, and the gradients of the weights are one matrix product at the end. Sequences of different lengths cost no
+more than their steps. The formulas are those of ``torch.nn.LSTM`` and ``torch.nn.GRU`` (whose reset gate acts after the
+matrix product), against which the tests compare them.
 
 Steps are packed: ``[P, ...]`` holds the first step of all sequences, then the second of those that have one, and so on;
-sequences are sorted by length, the longest first. ``sizes`` says how many have each step.
+sequences are sorted by length, the longest first. ``sizes`` gives the number of sequences that have each step.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ class LSTMSequence(torch.autograd.Function):
     """``apply(inputs, hidden, cell, weight, sizes)``: hidden states ``[P, H]`` after each step.
 
     Args:
-        inputs: ``[P, 4H]``, what the input adds to the input gate, forget gate, candidate and output gate, with biases.
-        hidden, cell: ``[S, H]`` before the first step.
-        weight: of the hidden state, ``[4H, H]``, in the same order.
-        sizes: of the steps.
+        inputs: ``[P, 4H]``, the input's part of input gate, forget gate, candidate and output gate, with biases.
+        hidden, cell: states ``[S, H]`` before the first step.
+        weight: weight of the hidden state, ``[4H, H]``, in the same order.
+        sizes: the number of sequences at each step.
     """
 
     @staticmethod
@@ -57,7 +57,7 @@ class LSTMSequence(torch.autograd.Function):
         sizes, size = ctx.sizes, hidden.shape[1]
         into, forget, new, out = gates.split(size, -1)
         kept = _before(cells, cell, sizes)
-        # What each gate's input changes: the output gate per change of the output, the others per change of the cell.
+        # Derivatives by each gate's input: of the output for the output gate, of the cell for the others.
         slopes = gates * (1 - gates)
         by_out, by_cell = squashed * slopes[:, 3 * size :], out * (1 - squashed.square())
         by_in, by_forget = new * slopes[:, :size], kept * slopes[:, size : 2 * size]
@@ -87,10 +87,10 @@ class GRUSequence(torch.autograd.Function):
     """``apply(inputs, hidden, weight, bias, sizes)``: hidden states ``[P, H]`` after each step.
 
     Args:
-        inputs: ``[P, 3H]``, what the input adds to the reset gate, update gate and candidate, with its biases.
-        hidden: ``[S, H]`` before the first step.
-        weight, bias: of the hidden state, ``[3H, H]`` and ``[3H]``, in the same order.
-        sizes: of the steps.
+        inputs: ``[P, 3H]``, the input's part of reset gate, update gate and candidate, with its biases.
+        hidden: states ``[S, H]`` before the first step.
+        weight, bias: those of the hidden state, ``[3H, H]`` and ``[3H]``, in the same order.
+        sizes: the number of sequences at each step.
     """
 
     @staticmethod
@@ -122,7 +122,7 @@ class GRUSequence(torch.autograd.Function):
         sizes, size = ctx.sizes, hidden.shape[1]
         before, reset, update = _before(states, hidden, sizes), gates[:, :size], gates[:, size:]
         keeps = 1 - update
-        # What each part's input changes per change of the state; the reset gate's per change of the candidate's input.
+        # Derivatives of the state by each part's input; for the reset gate, that of the candidate's input.
         by_new, by_update = keeps * (1 - new.square()), (before - new) * update * keeps
         by_reset = on_new * reset * (1 - reset)
         moved = gates.new_empty(len(gates), 3 * size)
@@ -146,6 +146,6 @@ class GRUSequence(torch.autograd.Function):
 
 
 def _before(states: Tensor, first: Tensor, sizes: list[int]) -> Tensor:
-    """Packed states before each step, of those after it and the first ones."""
+    """Returns the packed states before each step, given those after each step and the first ones."""
     parts = [first, *states.split(sizes)]
     return torch.cat([part[:rows] for part, rows in zip(parts, sizes)])

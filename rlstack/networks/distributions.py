@@ -1,4 +1,4 @@
-"""Action distributions of stochastic policies, by hand: torch.distributions costs more than a small network."""
+"""Action distributions of stochastic policies, written out: torch.distributions costs more than a small network."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ _NEVER = -1e9
 
 
 def full_precision(x: Tensor) -> Tensor:
-    """The same in single precision, if it is in a lower one."""
+    """Returns a tensor in single precision if it is in a lower one; otherwise as it is."""
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
 
 
 def masked_logits(logits: Tensor, mask: Tensor | None) -> Tensor:
-    """``[..., n]``, never in low precision; options that ``mask [..., n]`` (bool, None: all legal) forbids get -1e9.
+    """Returns logits ``[..., n]``, never in low precision, with -1e9 where ``mask [..., n]`` (bool) is False.
 
-    Not minus infinity, so that products with log probabilities stay finite.
+    A mask of None makes everything legal. It is not minus infinity, so that products with log probabilities stay
+    finite.
     """
     logits = full_precision(logits)
     return logits if mask is None else logits.masked_fill(~mask, _NEVER)
 
 
 def legal(mask: Tensor) -> Tensor:
-    """A mask ``[..., n]`` that allows something everywhere: agents that are over often show an empty one."""
+    """Returns a mask ``[..., n]`` with empty rows filled: agents whose episode is over often have an empty mask."""
     return mask | ~mask.any(-1, keepdim=True)
 
 
@@ -37,7 +38,7 @@ class Choices:
     Args:
         logits: ``[..., sum(counts)]``.
         counts: number of options of each choice.
-        mask: legal options, bool of the same shape as the logits; None: all.
+        mask: legal options, bool of the same shape as the logits; None for all.
     """
 
     def __init__(self, logits: Tensor, counts: Sequence[int], mask: Tensor | None = None) -> None:
@@ -46,11 +47,11 @@ class Choices:
         self.log_probs = [part.log_softmax(-1) for part in parts]
 
     def sample(self) -> Tensor:
-        """``[...]``, or ``[..., K]`` for K choices (Gumbel-max: one pass, no host sync)."""
+        """Draws ``[...]``, or ``[..., K]`` for K choices (Gumbel-max: one pass, no host synchronisation)."""
         return self._chosen([part - torch.empty_like(part).exponential_().log() for part in self.log_probs])
 
     def mode(self) -> Tensor:
-        """The most probable options, shaped as :meth:`sample`."""
+        """Returns the most probable options, in the shape of :meth:`sample`."""
         return self._chosen(self.log_probs)
 
     @staticmethod
@@ -100,11 +101,11 @@ class Gaussian:
 
 
 class Hybrid:
-    """Normal numbers and choices, all independent; actions ``[..., D + K]``, the choices last and as numbers.
+    """Normal numbers and choices, all independent; actions are ``[..., D + K]``, with the choices last, as numbers.
 
     Args:
-        numbers: ``[..., D]``.
-        choices: K of them, ``[...]``.
+        numbers: distribution of the numbers ``[..., D]``.
+        choices: distribution of the K choices.
     """
 
     def __init__(self, numbers: Gaussian, choices: Choices) -> None:

@@ -1,4 +1,4 @@
-"""Observation to feature vector. Every encoder maps ``[..., observation]`` to ``[..., out_features]``."""
+"""Encoders from observations to feature vectors: each maps ``[..., observation]`` to ``[..., out_features]``."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 
 
 class Layers(nn.Sequential):
-    """A sequence of layers without what ``nn.Module`` does around each of them.
+    """A sequence of layers called without the overhead of ``nn.Module`` around each of them.
 
-    Forward hooks of the layers inside are not called. A ReLU overwrites its input: no layer here needs its own output.
+    Forward hooks of these layers are not called. A ReLU overwrites its input, since no layer here needs its own output.
     """
 
     def forward(self, input: Tensor) -> Tensor:
@@ -46,9 +46,9 @@ class Layers(nn.Sequential):
 
 
 def apply_linear(layer: nn.Module, input: Tensor) -> Tensor:
-    """The output of an ``nn.Linear``.
+    """Returns the output of an ``nn.Linear``.
 
-    A module looks for its attributes in three places: for weight and bias that takes as long as a small product.
+    A module looks up attributes in three places; for weight and bias that takes as long as a small matrix product.
     """
     held = layer._parameters
     weight = held.get("weight")
@@ -63,7 +63,7 @@ def mlp(
     activation: Activation = "relu",
     linear: Callable[[int, int], nn.Module] = nn.Linear,
 ) -> Layers:
-    """``Linear (LayerNorm) activation`` for each consecutive pair of sizes; ends after the last activation."""
+    """Makes ``Linear (LayerNorm) activation`` for each consecutive pair of sizes; ends after the last activation."""
     layers: list[nn.Module] = []
     for size, following in pairwise(sizes):
         layers.append(linear(size, following))
@@ -74,7 +74,7 @@ def mlp(
 
 
 class Trunk(nn.Module):
-    """An encoder and the hidden layers behind it, for several networks to share.
+    """An encoder followed by hidden layers, for several networks to share.
 
     Args:
         encoder: observation encoder.
@@ -92,7 +92,7 @@ class Trunk(nn.Module):
 
 
 class FlatEncoder(nn.Module):
-    """A vector ``[..., size]`` as it is; has no parameters."""
+    """Passes a vector ``[..., size]`` on unchanged; has no parameters."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ class FlatEncoder(nn.Module):
 
 
 class DictEncoder(nn.Module):
-    """The leaves of a structured observation, flattened and joined in the order of their keys; has no parameters.
+    """Concatenates the flattened leaves of a structured observation in the order of their keys; has no parameters.
 
     Args:
         observation: spec of a single observation.
@@ -129,12 +129,12 @@ def _name(key: NestedKey) -> str:
 
 
 class ImageEncoder(nn.Module):
-    """Images ``[..., C, H, W]`` or ``[..., H, W, C]`` through the convolutions of Mnih et al. 2015.
+    """Encodes images ``[..., C, H, W]`` or ``[..., H, W, C]`` by the convolutions of Mnih et al. 2015.
 
-    Whole numbers (uint8) are divided by 255. The smallest of the three dimensions is taken as the channels.
+    Integers (uint8) are divided by 255. The smaller of first and last dimension is taken as the channels.
 
     Args:
-        shape: of one image.
+        shape: shape of one image.
         features: width of the layer after the convolutions.
 
     Raises:
@@ -169,15 +169,15 @@ class ImageEncoder(nn.Module):
 
 
 class ObjectSetEncoder(nn.Module):
-    """An observation of oneself and of up to K masked objects, each object through shared layers.
+    """Encodes the agent's own state and up to K masked objects, with layers shared by all objects.
 
-    Reads ``"self" [..., S]``, ``"objects" [..., K, F]`` and ``"mask" [..., K]``; empty slots give zeros. The encoded
+    It reads ``"self" [..., S]``, ``"objects" [..., K, F]`` and ``"mask" [..., K]``; empty slots give zeros. The encoded
     slots are concatenated in order (worlds sort them by distance), as in the networks of arXiv 2412.09466.
 
     Args:
         self_size, object_size, num_objects: S, F, K.
-        self_features: width of the self encoding.
-        object_features: widths of the layers every object goes through.
+        self_features: width of the encoding of the agent's own state.
+        object_features: widths of the layers applied to each object.
     """
 
     def __init__(
@@ -218,18 +218,18 @@ def build_encoder(
     self_features: int,
     object_features: Sequence[int],
 ) -> nn.Module:
-    """The encoder that fits an observation spec: a vector, an image, oneself and masked objects, or any other dict.
+    """Builds the encoder for an observation spec: a vector, an image, own state and masked objects, or any other dict.
 
     Args:
         observation: spec of a single observation.
-        features: builds the world's input scaling, None to take the observation as it is. Such a module maps
-            observation to observation and states its sizes: ``size`` of a vector, else ``self_size`` and
-            ``object_size``.
-        self_features: width of the encoding of oneself, or of an image.
+        features: builds the world's input scaling; None to use the observation as it is. Such a module maps
+            observation to observation and has its sizes as attributes: ``size`` for a vector, otherwise ``self_size``
+            and ``object_size``.
+        self_features: width of the encoding of the agent's own state, or of an image.
         object_features: widths of the shared object layers.
 
     Raises:
-        ConfigError: an observation of another structure; it says which are known.
+        ConfigError: the observation has another structure; the message says which are supported.
     """
     if not isinstance(observation, Composite):
         dims = len(observation.shape)

@@ -1,4 +1,4 @@
-"""Structured observations, each of their keys through an encoder of its own, as the configuration says."""
+"""Encoders of structured observations with a separate encoder for each key, as configured."""
 
 from __future__ import annotations
 
@@ -19,19 +19,20 @@ from .distributions import legal
 from .encoders import ImageEncoder, Observation, Scaled, mlp
 
 WHOLE = "observation"
-"""Name of an observation without keys."""
+"""The name of an observation without keys."""
 
 
 class KeyedEncoder(nn.Module):
-    """The encodings of an observation's keys, joined in the order of the keys.
+    """Concatenates the encodings of an observation's keys, in the order of the keys.
 
     Args:
-        shapes: of all leaves, by their names.
-        paths: of the same, in the observation; an empty one for an observation that is a single tensor.
-        encoders: by name; leaves without one are taken as they are, unless they are the mask of a set.
+        shapes: shapes of all leaves, by name.
+        paths: paths of the leaves in the observation, by name; an empty path if the observation is a single tensor.
+        encoders: encoders by name; leaves without one are used as they are, unless they are the mask of a set.
 
     Raises:
-        ConfigError: an encoder of a key that there is not, or that does not fit its shape; it says what there is.
+        ConfigError: an encoder is for a key that does not exist, or does not fit its shape; the message names what the
+            observation has.
     """
 
     def __init__(
@@ -67,12 +68,12 @@ class KeyedEncoder(nn.Module):
 def keyed_encoder(
     observation: TensorSpec, encoders: Mapping[str, EncoderConfig], features: Callable[[], nn.Module] | None
 ) -> nn.Module:
-    """The encoder of an observation spec that the configuration asks for.
+    """Builds the encoder of an observation spec that the configuration asks for.
 
     Args:
-        observation: spec of a single observation. Nested keys are named with dots; one without keys is
-            ``observation``.
-        encoders: by name.
+        observation: spec of a single observation. Nested keys are named with dots; an observation without keys is
+            named ``observation``.
+        encoders: encoders by name.
         features: builds the world's input scaling, see :func:`rlstack.networks.encoders.build_encoder`.
 
     Raises:
@@ -95,7 +96,7 @@ def keyed_encoder(
 
 
 class _Flat(nn.Module):
-    """A leaf of so many dimensions as ``[..., F]``, through layers if there are any."""
+    """Flattens a leaf to ``[..., F]``, and applies layers if there are any."""
 
     def __init__(self, shape: torch.Size, hidden: list[int]) -> None:
         super().__init__()
@@ -109,7 +110,7 @@ class _Flat(nn.Module):
 
 
 class _Set(nn.Module):
-    """``[..., K, F]`` and a mask ``[..., K]``."""
+    """Encodes a set of things ``[..., K, F]`` with a mask ``[..., K]``."""
 
     def __init__(self, shape: torch.Size, hidden: list[int], pool: str) -> None:
         super().__init__()
@@ -130,12 +131,12 @@ class _Set(nn.Module):
         return total / there.sum(-2).clamp(min=1) if self._pool == "mean" else total
 
     def encoded(self, values: Tensor, there: Tensor) -> Tensor:
-        """Each thing's encoding ``[..., K, D]``; ``there [..., K, 1]`` bool says where there is one."""
+        """Returns each thing's encoding ``[..., K, D]``; ``there [..., K, 1]`` bool says which slots are filled."""
         return self.layers(values)
 
 
 class _Attention(_Set):
-    """A set whose things look at one another: ``norm(x + attention(x))`` (Vaswani et al. 2017) of their encodings x."""
+    """Encodes a set with self-attention: ``norm(x + attention(x))`` (Vaswani et al. 2017) of its encodings x."""
 
     def __init__(self, shape: torch.Size, hidden: list[int], pool: str, heads: int) -> None:
         super().__init__(shape, hidden, pool)

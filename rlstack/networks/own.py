@@ -1,4 +1,4 @@
-"""A user's own network in the place of one of ours."""
+"""A user's network in place of one of ours."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .actors import LOG_STD_RANGE, squashed
 from .encoders import Observation
 
 Inputs: TypeAlias = int | tuple[int, ...] | dict[str, Any]
-"""The size of a network's input: that of a vector, the shape of another tensor, a dict of these by key."""
+"""The size of a network's input: the size of a vector, the shape of another tensor, or a dict of these by key."""
 
 ACTION = "action"
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
@@ -26,29 +26,29 @@ _SAMPLES = 3
 
 
 class OwnNetwork(nn.Module):
-    """A user's network: observations ``[...]`` to outputs ``[..., *shape]``.
+    """A user's network from observations ``[...]`` to outputs ``[..., *shape]``.
 
-    The network itself is made by ``make(inputs, outputs, **options)`` and maps ``[N, inputs]`` to ``[N, outputs]``, so
-    many numbers as ``shape`` has entries. It sees observations as networks of ours do: scaled, as floating-point
-    numbers; structured ones as dicts of tensors. Layers of dropout work only where gradients are wanted.
+    The network itself is made by ``make(inputs, outputs, **options)`` and maps ``[N, inputs]`` to ``[N, outputs]``,
+    where ``outputs`` is the product of ``shape``. It sees observations as our networks do: scaled and floating-point,
+    structured ones as dicts of tensors. Dropout layers are active only where gradients are enabled.
 
     Args:
-        where: the key that names it, for messages.
-        name: of the class, or of the function, that makes it: ``package.module:attribute``.
+        where: the option that names it, for messages.
+        name: name of the class or function that makes it: ``package.module:attribute``.
         observation: spec of a single observation.
-        shape: of an output.
-        actions: numbers of an action that it judges beside the observation, 0 for none. They join a vector; a dict
-            has them under ``action``.
+        shape: shape of an output.
+        actions: size of the actions that are inputs, too; 0 for none. They are concatenated with a vector observation;
+            a dict has them under ``action``.
         features: builds the world's input scaling, see :func:`rlstack.networks.encoders.build_encoder`.
-        dtype: of all numbers.
-        device: of the network.
+        dtype: dtype of all numbers.
+        device: device of the network.
         options: further arguments of ``make``.
 
     Raises:
-        ConfigError: one line: there is no such class, or what it makes is no network of such inputs and outputs.
+        ConfigError: in one line: there is no such class, or it does not make a network with these inputs and outputs.
 
     Attributes:
-        out_features: outputs of the network.
+        out_features: number of outputs of the network.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class OwnNetwork(nn.Module):
         self._try_out(f"{where}: {name}", joined)
 
     def forward(self, observation: Observation, action: Tensor | None = None) -> Tensor:
-        """``[..., *shape]``."""
+        """Returns the outputs ``[..., *shape]``."""
         for layer in self._dropouts:
             layer.training = torch.is_grad_enabled()
         lead = self._lead(observation)
@@ -87,11 +87,11 @@ class OwnNetwork(nn.Module):
 
     @property
     def encoder(self) -> OwnNetwork:
-        """Itself: all of it stands before the head."""
+        """The network itself: all of it comes before the head."""
         return self
 
     def head(self, features: Tensor) -> Tensor:
-        """The outputs as they are."""
+        """Returns the outputs as they are."""
         return features
 
     def _lead(self, observation: Observation) -> torch.Size:
@@ -100,7 +100,7 @@ class OwnNetwork(nn.Module):
         return observation.shape[: observation.dim() - self._dims]
 
     def _joined(self, observation: Observation, action: Tensor | None) -> Any:
-        """The input of the network, its batch dimensions as they are: a tensor, or a dict of tensors."""
+        """Returns the network's input, with unchanged batch dimensions: a tensor, or a dict of tensors."""
         seen = _plain(observation if self.scaling is None else self.scaling(observation), self._dtype)
         if action is None:
             return seen
@@ -109,7 +109,7 @@ class OwnNetwork(nn.Module):
         return {**(seen if isinstance(seen, dict) else {"observation": seen}), ACTION: action}
 
     def _try_out(self, who: str, sample: Any) -> None:
-        """Raises a one-line :class:`ConfigError` unless the network maps a sample to outputs that it can learn."""
+        """Raises a one-line :class:`ConfigError` unless the network maps a sample to outputs with gradients."""
         wanted = f"[{_SAMPLES}, {self.out_features}]"
         norms = [layer for layer in self.network.modules() if getattr(layer, "running_mean", None) is not None]
         if norms:
@@ -142,7 +142,7 @@ class OwnNetwork(nn.Module):
 
 
 class OwnDeterministicActor(OwnNetwork):
-    """Actions ``[..., D]`` in (-1, 1), the outputs of a user's network squashed.
+    """Actions ``[..., D]`` in (-1, 1): the squashed outputs of a user's network.
 
     Args:
         squash: see :func:`rlstack.networks.actors.squashed`.
@@ -153,11 +153,11 @@ class OwnDeterministicActor(OwnNetwork):
         self.squash: Squash = squash
 
     def raw(self, observation: Observation) -> Tensor:
-        """The outputs ``[..., D]`` before squashing, unbounded."""
+        """Returns the outputs ``[..., D]`` before squashing, unbounded."""
         return super().forward(observation)
 
     def squashed(self, raw: Tensor) -> Tensor:
-        """Raw outputs as actions."""
+        """Returns raw outputs as actions."""
         return squashed(raw, self.squash)
 
     def forward(self, observation: Observation, action: Tensor | None = None) -> Tensor:
@@ -165,7 +165,7 @@ class OwnDeterministicActor(OwnNetwork):
 
 
 class OwnGaussianActor(OwnNetwork):
-    """Mean and log standard deviation ``[..., D]`` from a user's network, which gives the means first."""
+    """Mean and log standard deviation ``[..., D]`` from a user's network, which outputs the means first."""
 
     def forward(self, observation: Observation, action: Tensor | None = None) -> Any:
         mean, log_std = super().forward(observation).chunk(2, -1)
@@ -173,10 +173,10 @@ class OwnGaussianActor(OwnNetwork):
 
 
 def _made(where: str, name: str, inputs: Inputs, outputs: int, options: dict[str, Any]) -> nn.Module:
-    """The module that a class or function makes.
+    """Returns the module that a class or function makes.
 
     Raises:
-        ConfigError: it cannot be found, fails, or makes something else.
+        ConfigError: the class or function cannot be found, fails, or makes something else.
     """
     wanted = f"a class of torch.nn.Module, or a function that returns one, of (inputs, outputs) = ({inputs}, {outputs})"
     try:
@@ -195,7 +195,7 @@ def _made(where: str, name: str, inputs: Inputs, outputs: int, options: dict[str
 
 
 def _plain(observation: Any, dtype: torch.dtype) -> Any:
-    """A tensor of this type, or a dict of them."""
+    """Returns a tensor of this dtype, or a dict of them."""
     if isinstance(observation, Tensor):
         return observation.to(dtype)
     return {key: _plain(value, dtype) for key, value in observation.items()}
@@ -213,7 +213,7 @@ def _sizes(joined: Any) -> Inputs:
 
 
 def _folded(leaf: Tensor, dims: int) -> Tensor:
-    """The first so many dimensions as one."""
+    """Flattens the first ``dims`` dimensions into one."""
     return leaf if dims == 1 else leaf.unsqueeze(0) if not dims else leaf.flatten(0, dims - 1)
 
 

@@ -17,9 +17,9 @@ COSINES = 64
 
 
 class CosineEmbedding(nn.Module):
-    """Quantile level to features: ``ReLU(Linear(cos(pi i tau), i = 0..63))`` (Dabney et al. 2018, eq. 4).
+    """Maps quantile levels to features: ``ReLU(Linear(cos(pi i tau), i = 0..63))`` (Dabney et al. 2018, eq. 4).
 
-    The ReLU can be left out where the embedding directly weighs the last features.
+    The ReLU can be left out where the embedding directly weights the last features.
     """
 
     def __init__(self, features: int, relu: bool = True) -> None:
@@ -28,7 +28,7 @@ class CosineEmbedding(nn.Module):
         self.relu = relu
 
     def forward(self, tau: Tensor) -> Tensor:
-        """``[..., n]`` levels in (0, 1) to ``[..., n, features]``."""
+        """Maps levels ``[..., n]`` in (0, 1) to features ``[..., n, features]``."""
         frequency = math.pi * torch.arange(COSINES, dtype=tau.dtype, device=tau.device)
         embedded = self.linear(torch.cos(tau.unsqueeze(-1) * frequency))
         return embedded.relu() if self.relu else embedded
@@ -57,22 +57,22 @@ class QuantileCritic(nn.Module):
         self.output = nn.Linear(hidden, 1)
 
     def forward(self, observation: Observation, action: Tensor, tau: Tensor) -> Tensor:
-        """Quantiles ``[..., n]`` for levels ``[..., n]``; actions ``[..., D]``, or ``[K, B, D]`` candidates."""
+        """Returns quantiles ``[..., n]`` at levels ``[..., n]``; actions ``[..., D]``, or candidates ``[K, B, D]``."""
         gated = self.encoder(observation).unsqueeze(-2) * self.embedding(tau)
         x = self.activation(self.hidden(gated)) * self.action_encoder(action).unsqueeze(-2)
         return self.output(self.activation(self.hidden_2(x))).squeeze(-1)
 
 
 class LateQuantileCritic(nn.Module):
-    """``Z_tau(s, a)`` whose quantile embedding weighs the last hidden features: ``out(h(s, a) * phi(tau))``.
+    """``Z_tau(s, a)`` whose quantile embedding weights the last hidden features: ``out(h(s, a) * phi(tau))``.
 
-    The state-action trunk runs once whatever the number of levels, which makes 32 levels as cheap as one.
+    The state-action trunk runs once for any number of levels, which makes 32 levels as cheap as one.
 
     Args:
         encoder: observation encoder.
-        action_size: D; the action joins the encoded observation.
+        action_size: D; the action is concatenated with the encoded observation.
         hidden: widths of the trunk.
-        layer_norm: normalise each hidden layer; it keeps values of unseen actions bounded (Ball et al. 2023).
+        layer_norm: normalise each hidden layer, which keeps values of unseen actions bounded (Ball et al. 2023).
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class LateQuantileCritic(nn.Module):
         self.output = nn.Linear(hidden[-1], 1)
 
     def forward(self, observation: Observation, action: Tensor, tau: Tensor) -> Tensor:
-        """Quantiles ``[..., n]`` for levels ``[..., n]``; levels ``[1, n]`` are shared by a whole batch ``[B]``.
+        """Returns quantiles ``[..., n]`` at levels ``[..., n]``; levels ``[1, n]`` are shared by a whole batch ``[B]``.
 
         Actions ``[K, B, D]`` are K candidates for each observation ``[B]``.
         """
@@ -107,7 +107,7 @@ class QuantileNetwork(nn.Module):
     """``Z_tau(s, .)`` of all actions (Dabney et al. 2018): the quantile embedding gates the encoded observation.
 
     Args:
-        encoder: observation encoder; a vector as it is (no parameters) first goes through the first hidden layer.
+        encoder: observation encoder; if it has no parameters, its output first goes through the first hidden layer.
         actions: number of actions N.
         hidden: widths of the hidden layers.
     """
@@ -132,7 +132,7 @@ class QuantileNetwork(nn.Module):
         self.output = nn.Linear(widths[-1], actions)
 
     def forward(self, observation: Observation, tau: Tensor) -> Tensor:
-        """Quantiles ``[..., n, N]`` at levels ``[..., n]``."""
+        """Returns quantiles ``[..., n, N]`` at levels ``[..., n]``."""
         gated = self.lift(self.encoder(observation)).unsqueeze(-2) * self.embedding(tau)
         return self.output(self.trunk(gated))
 
@@ -143,7 +143,7 @@ class FixedQuantileNetwork(StateNetwork):
     Args:
         encoder: observation encoder.
         actions: number of actions N.
-        quantiles: how many, n.
+        quantiles: number of quantiles n.
         hidden: widths of the hidden layers.
     """
 
@@ -160,5 +160,5 @@ class FixedQuantileNetwork(StateNetwork):
         self.shape = (quantiles, actions)
 
     def head(self, features: Tensor) -> Tensor:
-        """``[..., n, N]`` for an observation that is encoded already."""
+        """Returns quantiles ``[..., n, N]`` for an observation that is already encoded."""
         return super().head(features).unflatten(-1, self.shape)

@@ -1,8 +1,8 @@
-"""Recurrent networks: LSTM (Hochreiter & Schmidhuber 1997) and GRU (Cho et al. 2014) cores behind an encoder.
+"""Recurrent networks: LSTM (Hochreiter & Schmidhuber 1997) and GRU (Cho et al. 2014) cores after an encoder.
 
-A core is fed step by step while acting, and with whole sequences while learning; both give the same. Sequences may
-contain ends of episodes: they are taken apart into :class:`Segments` of one episode each, which are then laid side by
-side, so that one call of the fused kernels does them all and nothing passes from one episode into the next.
+A core runs step by step while acting, and over whole sequences while learning, with the same results. Sequences may
+contain ends of episodes: they are split into :class:`Segments` of one episode each, which are then batched, so that
+one call of the fused kernels processes all of them and nothing passes from one episode into the next.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from .segments import Segments
 Kind: TypeAlias = Literal["lstm", "gru"]
 
 _WASTE = 2.0
-"""Padding up to this multiple of the steps costs a fused kernel less than a loop of them costs."""
+"""Up to this ratio of padded steps to steps, a fused kernel on padded sequences is faster than a loop over steps."""
 
 REMEMBERED = "remembered"
-"""Key of features in place of an observation: what the cores made of it and of everything before it."""
+"""Key of the cores' output that replaces an observation, and depends on all observations before it."""
 
 
 class Core(nn.Module):
-    """Recurrent layers whose state is one vector: of each layer the hidden state, for an LSTM also that of its cells.
+    """Recurrent layers whose state is one vector: the hidden state of each layer and, in an LSTM, its cell state.
 
     Args:
         kind: ``lstm`` or ``gru``.
         inputs: number of features F.
         size: width H of a layer.
-        layers: one above the other.
+        layers: number of layers.
 
     Attributes:
-        memory_size: M, length of the state.
+        memory_size: M, size of the recurrent state.
     """
 
     def __init__(self, kind: Kind, inputs: int, size: int, layers: int = 1) -> None:
@@ -50,7 +50,7 @@ class Core(nn.Module):
         self.memory_size = layers * self._parts * size
 
     def step(self, x: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """One step: features ``[..., F]`` and state ``[..., M]`` to outputs ``[..., H]`` and the next state."""
+        """Makes one step, from features ``[..., F]`` and state ``[..., M]`` to outputs ``[..., H]`` and the next state."""
         lead = x.shape[:-1]
         x = x.reshape(-1, x.shape[-1])
         before, after = memory.reshape(-1, self.memory_size).split(self.size, -1), []
@@ -65,15 +65,15 @@ class Core(nn.Module):
         return x.view(*lead, self.size), following.view(*lead, self.memory_size)
 
     def unroll(self, x: Tensor, memory: Tensor, sizes: list[int] | None) -> Tensor:
-        """Many steps of S sequences that begin in the states ``[S, M]``.
+        """Makes all steps of S sequences that begin in the states ``[S, M]``.
 
         Args:
             x: ``[P, F]``, all first steps, then all second ones, and so on.
-            sizes: how many sequences have each step, the longest first; None: all have as many.
+            sizes: the number of sequences that have each step, the longest first; None if all are of the same length.
 
         Returns the outputs ``[P, H]``.
         """
-        if x.device.type == "cpu" and torch.is_autocast_enabled("cpu"):  # whose kernels know few low precisions
+        if x.device.type == "cpu" and torch.is_autocast_enabled("cpu"):  # its kernels lack low precisions
             with torch.autocast("cpu", enabled=False):
                 return self.unroll(x.to(memory.dtype), memory, sizes)
         states = memory.view(-1, self.layers, self._parts, self.size).permute(2, 1, 0, 3).contiguous()
@@ -89,9 +89,9 @@ class Core(nn.Module):
         return x
 
     def pads(self, segments: Segments) -> bool:
-        """True where it is quicker to pad all segments to the same length, for a fused kernel.
+        """Returns True if it is faster to pad all segments to the same length and use a fused kernel.
 
-        There is one for the LSTM on the CPU, and for both on a GPU, where a loop of small kernels waits for each start.
+        There is one for the LSTM on the CPU, and for both on a GPU, where each launch in a loop of kernels takes time.
         """
         if segments.active.device.type != "cpu":
             return True
@@ -99,17 +99,17 @@ class Core(nn.Module):
 
 
 class Remembering(nn.Module):
-    """An encoder and a core behind it.
+    """An encoder followed by a recurrent core.
 
-    To the network around it, it is the encoder of what is :data:`REMEMBERED`: observations go through :meth:`step` or
-    :meth:`unroll` first, and what these give, through :meth:`forward`, which merely picks its own part.
+    For the network that contains it, it encodes what is :data:`REMEMBERED`: observations first go through :meth:`step`
+    or :meth:`unroll`, and their output goes through :meth:`forward`, which only picks its own part.
 
     Args:
-        encoder: of observations.
+        encoder: observation encoder.
         core: takes the encoder's features.
 
     Attributes:
-        name: under which its features stand.
+        name: key of its features.
     """
 
     def __init__(self, encoder: nn.Module, core: Core) -> None:
@@ -121,18 +121,18 @@ class Remembering(nn.Module):
         return remembered.get(REMEMBERED).get(self.name)
 
     def step(self, observation: Observation, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """One step; see :meth:`Core.step`."""
+        """Makes one step; see :meth:`Core.step`."""
         return self.core.step(self.encoder(observation), memory)
 
     def unroll(
         self, observation: Observation, memory: Tensor, segments: Segments, following: Observation | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """All steps of sequences ``[N, L]`` that begin in states ``[N, M]``.
+        """Makes all steps of sequences ``[N, L]`` that begin in states ``[N, M]``.
 
         Args:
-            following: observations ``[E]`` after the ends of the segments, which must be extended then.
+            following: observations ``[E]`` after the ends of the segments, which must then be extended.
 
-        Returns features ``[N, L, H]``; and, if ``following`` is given, those of the next step of the same episode.
+        Returns features ``[N, L, H]``, and, if ``following`` is given, those of the next step of the same episode.
         """
         layout = segments.layout(self.core.pads(segments))
         after = None if following is None else self.encoder(following)
@@ -144,7 +144,7 @@ class Remembering(nn.Module):
     def follow(
         self, observation: Observation, memory: Tensor, starts: Tensor, active: Tensor
     ) -> tuple[list[Tensor], Tensor]:
-        """The states of sequences ``[N, L]`` that begin in states ``[N, M]``: L before each step, and the last."""
+        """Returns the states of sequences ``[N, L]`` that begin in states ``[N, M]``: before each step, and at the end."""
         x: Tensor = self.encoder(observation)
         keep, there = (~starts).to(x.dtype)[..., None], active.to(x.dtype)[..., None]
         before = []
@@ -156,7 +156,7 @@ class Remembering(nn.Module):
 
 
 def remembered(features: dict[str, Tensor], **besides: Any) -> TensorDict:
-    """Features ``[..., H]`` by the name of their core, in place of an observation."""
+    """Returns features ``[..., H]`` by the name of their core, as a replacement for an observation."""
     lead = next(iter(features.values())).shape[:-1]
     inner = unchecked(dict(features), batch_size=lead)
     return unchecked({REMEMBERED: inner, **besides}, batch_size=lead)

@@ -1,4 +1,4 @@
-"""Networks that are normalised over the batch, as the critics of CrossQ are (Bhatt et al. 2024)."""
+"""Networks that are normalised over the batch, like the critics of CrossQ (Bhatt et al. 2024)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from .distributions import full_precision
 
 
 class BatchRenorm(BatchRenorm1d):
-    """TorchRL's batch renormalisation (Ioffe 2017) of ``[..., F]``; its correction is in full force after a warm-up.
+    """TorchRL's batch renormalisation (Ioffe 2017) of ``[..., F]``, with a correction that is complete after a warm-up.
 
-    That of TorchRL 0.14.1 counts on: its correction is twice as large after twice the warm-up, and so on.
+    In TorchRL 0.14.1 the correction keeps growing: it is twice as large after twice the warm-up, and so on.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -25,7 +25,7 @@ class BatchRenorm(BatchRenorm1d):
 
 
 def renormalized(network: Any, wanted: bool = True) -> nn.Module:
-    """A network whose ``trunk`` is normalised over the batch before every linear layer and before the output."""
+    """Returns a network, its ``trunk`` normalised over the batch before every linear layer and before the output."""
     layers: list[nn.Module] = []
     for layer in network.trunk if wanted else ():
         layers += [BatchRenorm(layer.in_features), layer] if isinstance(layer, nn.Linear) else [layer]
@@ -35,6 +35,6 @@ def renormalized(network: Any, wanted: bool = True) -> nn.Module:
 
 
 def running_statistics(network: nn.Module) -> list[Tensor]:
-    """The means and variances that such layers keep up."""
+    """Returns the running means and variances of such layers."""
     layers = [layer for layer in network.modules() if isinstance(layer, BatchRenorm)]
     return [value for layer in layers for value in (layer.running_mean, layer.running_var)]

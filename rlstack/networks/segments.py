@@ -1,4 +1,4 @@
-"""Sequences with ends of episodes in them, taken apart into stretches of one episode each."""
+"""Sequences that contain ends of episodes, split into segments of one episode each."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from torch import Tensor
 
 
 class Segments:
-    """The stretches of one episode each in sequences ``[N, L]``, the longest first.
+    """The segments of one episode each in sequences ``[N, L]``, the longest first.
 
-    Entries that are not active belong to no stretch.
+    Entries that are not active belong to no segment.
 
     Args:
-        starts: ``[N, L]`` bool, steps before which the memory is empty.
-        active: ``[N, L]`` bool, at least one.
-        extended: every stretch goes on for one step after its end, for what is observed there.
+        starts: ``[N, L]`` bool, steps before which the recurrent state is zero.
+        active: ``[N, L]`` bool, at least one True.
+        extended: whether every segment has one more step after its end, for the observation there.
 
     Attributes:
-        count: S.
-        length: T, steps of the longest.
-        steps: of all of them.
-        ends: ``[N, L]`` bool, last steps of the stretches.
-        whole: no episode ends within a sequence, and all entries are active.
+        count: S, the number of segments.
+        length: T, the number of steps of the longest.
+        steps: the number of steps of all segments.
+        ends: ``[N, L]`` bool, last steps of the segments.
+        whole: whether no episode ends within a sequence, and all entries are active.
     """
 
     def __init__(self, starts: Tensor, active: Tensor, extended: bool = False) -> None:
@@ -31,7 +31,7 @@ class Segments:
         self.active = active
         time = torch.arange(active.shape[1], device=active.device).expand_as(active)
         self._position = time - torch.where(first, time, 0).cummax(1).values
-        lengths = self._position[self.ends] + (2 if extended else 1)  # in the order of the stretches
+        lengths = self._position[self.ends] + (2 if extended else 1)  # in the order of the segments
         order = lengths.argsort(descending=True, stable=True)
         self._lengths = lengths[order]
         rank = torch.empty_like(order)
@@ -44,11 +44,11 @@ class Segments:
         self.whole = self.steps == active.numel() + self.count * extended and self.count == len(active)
 
     def begin(self, memory: Tensor) -> Tensor:
-        """States ``[S, M]`` in which they begin, of those ``[N, M]`` of the sequences; zero for new episodes."""
+        """Returns their initial states ``[S, M]``, given those ``[N, M]`` of the sequences; zero for new episodes."""
         return memory[self._rows] * self._goes_on.to(memory.dtype)[:, None]
 
     def layout(self, padded: bool) -> StepLayout:
-        """The order of their steps, padded or packed."""
+        """Returns the layout of their steps, padded or packed."""
         if padded:
             offsets = torch.arange(self.length, device=self._rank.device) * self.count
             return StepLayout(self, offsets, self.length * self.count, None)
@@ -57,19 +57,19 @@ class Segments:
         return StepLayout(self, offsets, self.steps, sizes.tolist())
 
     def places(self, offsets: Tensor, later: int = 0) -> Tensor:
-        """``[N, L]``: where the steps stand whose first ones of each number begin at ``offsets [T]``."""
+        """Returns the places ``[N, L]`` of the steps in a row where the t-th steps begin at ``offsets [T]``."""
         reached = self._position if later == 0 else self._position + later
         return (offsets[reached.clamp(max=self.length - 1)] + self._rank).masked_fill(~self.active, 0)
 
 
 class StepLayout:
-    """The steps of segments in a row: all first ones, then all second ones, and so on.
+    """Arranges the steps of segments in a row: all first ones, then all second ones, and so on.
 
     Args:
-        segments: whose they are.
-        offsets: ``[T]``, where the steps of each number begin.
+        segments: the segments.
+        offsets: ``[T]``, where the t-th steps begin.
         size: P, length of the row.
-        sizes: how many segments have each step, None where shorter ones are padded with anything.
+        sizes: the number of segments that have each step; None if shorter ones are padded with arbitrary values.
     """
 
     def __init__(self, segments: Segments, offsets: Tensor, size: int, sizes: list[int] | None) -> None:
@@ -77,10 +77,11 @@ class StepLayout:
         self._place = segments.places(offsets)
 
     def lay(self, x: Tensor, following: Tensor | None = None) -> Tensor:
-        """Features ``[N, L, F]`` as ``[P, F]``.
+        """Arranges features ``[N, L, F]`` as ``[P, F]``.
 
         Args:
-            following: ``[E, F]``, those after each end, in the order of ``ends.nonzero()``, of extended segments.
+            following: for extended segments, the features ``[E, F]`` after each end, in the order of
+                ``ends.nonzero()``.
         """
         if self._segments.whole:  # in the order of the sequences: nothing to look up
             steps = x.transpose(0, 1)
@@ -95,7 +96,7 @@ class StepLayout:
         return flat.index_select(0, source)
 
     def gather(self, laid: Tensor, later: int = 0) -> Tensor:
-        """``[P, F]`` back in their places ``[N, L, F]``; those ``later`` steps further on in the same segment."""
+        """Puts ``[P, F]`` back into ``[N, L, F]``; at each place that ``later`` steps further in the same segment."""
         if self._segments.whole:
             steps = laid.view(self._segments.length, self._segments.count, -1).transpose(0, 1)
             return steps[:, later:][:, : self._segments.active.shape[1]]

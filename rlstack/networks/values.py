@@ -1,4 +1,4 @@
-"""Values of states and of actions."""
+"""Networks for values of states and of actions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class StateNetwork(nn.Module):
         encoder: observation encoder.
         outputs: number of outputs N.
         hidden: widths of the hidden layers.
-        besides: how many features :meth:`head` takes besides those of the encoder.
+        besides: number of features that :meth:`head` takes in addition to those of the encoder.
     """
 
     def __init__(
@@ -40,26 +40,26 @@ class StateNetwork(nn.Module):
         self.output = nn.Linear(hidden[-1], outputs)
 
     def forward(self, observation: Observation) -> Tensor:
-        """``[..., N]``."""
-        # Calls of modules around each part, and parts as attributes, would cost as much as a small network itself.
+        """Returns the outputs ``[..., N]``."""
+        # Calling the parts as modules and looking them up as attributes would cost as much as a small network itself.
         parts: dict[str, Any] = self._modules
         return self.head(parts["encoder"].forward(observation))
 
     def head(self, features: Tensor) -> Tensor:
-        """``[..., N]`` for an observation that is encoded already."""
+        """Returns the outputs ``[..., N]`` for an observation that is already encoded."""
         parts: dict[str, Any] = self._modules
         return apply_linear(parts["output"], parts["trunk"].forward(features))
 
 
 class DuelingNetwork(nn.Module):
-    """``v + a - mean_a a`` from two streams (Wang et al. 2016), of values or of the logits of K atoms.
+    """Computes ``v + a - mean_a a`` from two streams (Wang et al. 2016), for values or for the logits of K atoms.
 
     Args:
         encoder: observation encoder, shared by the streams.
         actions: number of actions N.
         hidden: widths of the hidden layers of each stream.
         atoms: K; None for plain values.
-        linear: builds a linear layer from its sizes, such as a noisy one.
+        linear: makes a linear layer from its sizes, for example a noisy one.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class DuelingNetwork(nn.Module):
         )
 
     def forward(self, observation: Observation) -> Tensor:
-        """``[..., N]``, or ``[..., N, K]`` with atoms."""
+        """Returns ``[..., N]``, or ``[..., N, K]`` with atoms."""
         x = self.encoder(observation)
         value, advantage = self.value.forward(x), self.advantage.forward(x)
         if self.atoms is None:
@@ -99,9 +99,9 @@ class ActionValue(nn.Module):
         encoder: observation encoder.
         action_size: D.
         hidden: widths of the hidden layers.
-        join: ``"concat"``: the action joins the encoded observation; ``"gated"``: its encoding multiplies the first of
-            two equal hidden layers (arXiv 2412.09466).
-        outputs: how many numbers K tell the value: one, or the quantiles of its distribution.
+        join: ``"concat"``: the action is concatenated with the encoded observation; ``"gated"``: its encoding
+            multiplies the first of two equal hidden layers (arXiv 2412.09466).
+        outputs: number of outputs K: one value, or the quantiles of its distribution.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class ActionValue(nn.Module):
         self._first_layer = 3 if layer_norm else 2
 
     def forward(self, observation: Observation, action: Tensor) -> Tensor:
-        """``[..., K]``."""
+        """Returns the outputs ``[..., K]``."""
         x = self.encoder(observation)
         if self.action_encoder is None:
             return apply_linear(self.output, self.trunk.forward(torch.cat((x, action), -1)))
@@ -133,7 +133,7 @@ class ActionValue(nn.Module):
 
 
 def orthogonal_(network: StateNetwork, output_gain: float) -> None:
-    """Orthogonal weights (Saxe et al. 2014) of gain sqrt 2, biases of zero, and a gain of its own for the output."""
+    """Initialises orthogonal weights (Saxe et al. 2014) of gain sqrt 2, of ``output_gain`` at the output; zero biases."""
     for layer in network.modules():
         if isinstance(layer, nn.Linear | nn.Conv2d):
             nn.init.orthogonal_(layer.weight, output_gain if layer is network.output else math.sqrt(2))
