@@ -1,4 +1,4 @@
-"""Compares two policies: random inputs of an agent, and how far apart two answers to them are."""
+"""Compares two policies: draws random inputs, and measures how far apart two policies' actions for them are."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from torchrl.data import Composite, TensorSpec
 from rlstack.agents.interface import Interface
 
 Act = Callable[[Any, Tensor | None], Tensor]
-"""A function of an observation ``[N]`` and, where the env has one, an action mask ``[N, n]``: the env's actions."""
+"""Maps an observation ``[N]`` and, where the env has one, an action mask ``[N, n]`` to the env's actions."""
 
 TOLERANCE = 1e-5
-"""The largest difference of equal continuous actions, in the env's units, or of half their range if that is larger."""
+"""The largest difference of equal continuous actions, in the env's units, or relative to half their range if over 1."""
 _WIDE = 1e4
-"""Bounds further out than this say nothing about what is observed."""
+"""Bounds beyond this say nothing about typical observations."""
 _NUDGES, _NUDGE = 64, 1e-6
 
 
 def random_inputs(interface: Interface, count: int, seed: int = 0) -> tuple[Any, Tensor | None]:
-    """Observations ``[count]`` within their spec, and action masks that allow something, on the CPU.
+    """Draws observations ``[count]`` within their spec, and action masks that allow something, on the CPU.
 
-    Features without bounds worth the name are normal numbers of sizes from 0.1 to 100.
+    Features without meaningful bounds are normal numbers of standard deviations from 0.1 to 100.
     """
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)  # alone: those of GPUs are not put back
+        torch.default_generator.manual_seed(seed)  # not torch.manual_seed: the generators of GPUs are not restored
         mask = None
         if interface.masked:
             parts = [_mask(count, choices) for choices in interface.choices or ()]
@@ -62,9 +62,9 @@ class Agreement:
     """The result of :func:`compare`.
 
     Attributes:
-        largest: difference of all answers but those where rounding decides.
-        rounded: number of answers that differ by more than :func:`tolerance` where rounding decides.
-        wrong: number of answers that differ although it does not.
+        largest: the largest difference, except where rounding decides.
+        rounded: number of actions that differ by more than :func:`tolerance` where rounding decides.
+        wrong: number of actions that differ by more than that where it does not.
     """
 
     largest: float
@@ -78,14 +78,14 @@ class Agreement:
 
 @torch.no_grad()
 def compare(act: Act, answer: Tensor, observation: Any, mask: Tensor | None, interface: Interface) -> Agreement:
-    """Measures the distance of answers from what an agent does.
+    """Measures how far another policy's actions are from an agent's.
 
-    Rounding decides where the agent's own action moves that far (of choices: to that choice) if its input changes in
+    Rounding decides where the agent's own action moves that far (for choices: to that choice) if its input changes in
     the sixth digit: between two actions of the same value, or where large numbers cancel.
 
     Args:
         act: the agent.
-        answer: actions ``[N]`` of the other for the same inputs.
+        answer: actions ``[N]`` of the other policy for the same inputs.
     """
     wanted = act(observation, mask)
     difference = _difference(wanted, answer)
@@ -99,7 +99,7 @@ def compare(act: Act, answer: Tensor, observation: Any, mask: Tensor | None, int
 
 
 def _rounded(act: Act, wanted: Tensor, answer: Tensor, observation: Any, mask: Tensor | None) -> Tensor:
-    """``[N]`` bool: rounding decides."""
+    """Returns ``[N]`` bool: where rounding decides."""
     found = torch.zeros(len(answer), dtype=torch.bool)
     with torch.random.fork_rng(devices=[]):
         for _ in range(_NUDGES):
@@ -120,14 +120,14 @@ def _nudged(observation: Any) -> Any:
 
 
 def _difference(one: Tensor, other: Tensor) -> Tensor:
-    """``[N]``: the largest of an action's numbers; of choices 1 where they differ."""
+    """Returns differences ``[N]``: the largest over an action's numbers; for choices 1 where they differ."""
     if not one.is_floating_point():
         return (one != other).reshape(len(one), -1).any(-1).float()
     return (one - other).abs().reshape(len(one), -1).amax(-1).nan_to_num(torch.inf)
 
 
 def tolerance(interface: Interface) -> float:
-    """The largest difference that is none."""
+    """Returns the largest difference that counts as none."""
     if not interface.continuous:
         return 0.0
     half = (interface.action.space.high - interface.action.space.low).float().max() / 2

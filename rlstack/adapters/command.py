@@ -1,4 +1,4 @@
-"""The common part of command lines of other trainers that are translated to ours."""
+"""The common part of other trainers' command lines, which are translated to ours."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from rlstack.config.errors import exit_in_one_line
 
 
 class Parser(argparse.ArgumentParser):
-    """Tells of a mistake in one line."""
+    """An argument parser that reports a mistake in one line."""
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message}; see --help")
 
 
 def command(main: Callable[[Sequence[str] | None], None]) -> Callable[..., None]:
-    """Makes a function of arguments (default: those of the process) a command, which ends with one line on an error."""
+    """Makes a function of arguments (default: those of the process) a command, which reports an error in one line."""
 
     @functools.wraps(main)
     def guarded(arguments: Sequence[str] | None = None) -> None:
-        torchrl_logger.setLevel("WARNING")  # it tells of its own workings
+        torchrl_logger.setLevel("WARNING")  # it logs its internals
         with exit_in_one_line():
             main(arguments)
 
@@ -34,6 +34,6 @@ def command(main: Callable[[Sequence[str] | None], None]) -> Callable[..., None]
 
 
 def composed(overrides: Sequence[str]) -> dict[str, Any]:
-    """The configuration of ``rlstack.train`` with these overrides, as plain values."""
+    """Returns the configuration of ``rlstack.train`` with these overrides, as plain values."""
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         return to_plain(compose("train", list(overrides)))

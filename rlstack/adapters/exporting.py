@@ -1,4 +1,4 @@
-"""An agent's greedy policy as a program of its own, TorchScript or ONNX, that needs no rlstack to run."""
+"""Exports an agent's greedy policy as a stand-alone program, TorchScript or ONNX, that runs without rlstack."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from rlstack.files.safe_load import reason
 
 FORMAT, VERSION = "rlstack-policy", 1
 INPUTS = 1000
-"""Random inputs on which program and agent are compared."""
+"""The number of random inputs on which program and agent are compared."""
 _EXAMPLES = 3
 Program = Callable[[Sequence[Tensor]], Tensor | tuple[Tensor, ...]]
 NEXT_MEMORY = f"next_{MEMORY}"
@@ -41,9 +41,9 @@ class ExportedProgram:
     """A program that was written.
 
     Attributes:
-        path: of the program; see :func:`beside` for its description.
-        agreement: with the agent's own actions.
-        description: content of that file.
+        path: path of the program; see :func:`beside` for its description.
+        agreement: agreement with the agent's own actions.
+        description: content of the file that describes it.
     """
 
     path: Path
@@ -57,20 +57,21 @@ def export_policy(
     """Writes an agent's greedy policy, from raw observations to the env's actions, as a stand-alone program.
 
     Inputs are the leaves of the observation in the env's order ``[N, *shape]``, and the action mask last where the env
-    has one; N is free. The output is the action ``[N, *shape]`` in the env's units, or the choice (int64). A
-    recurrent agent takes its recurrent state as the last input ``memory [N, M]``, zeros at first, and returns
-    ``next_memory`` as a second output. A JSON file beside the program names them all. The program runs on the CPU, and
-    is compared with the agent before it gets its name. The global random generators keep their state.
+    has one; N is free. The output is the action ``[N, *shape]`` in the env's units, or the choice (int64). A program of
+    a recurrent agent takes the recurrent state as its last input ``memory [N, M]``, zeros at first, and returns
+    ``next_memory`` as a second output. A JSON file next to the program names all of them. The program runs on the CPU,
+    and is compared with the agent before the file gets its name. The global random generators keep their state.
 
     Args:
-        agent: of rlstack; if its greedy policy samples, the program takes the mean or mode, and ``note`` says so.
-        path: of the file to write.
+        agent: agent of rlstack; if its greedy policy samples, the program takes the mean or mode, and ``note`` in the
+            JSON file says so.
+        path: path of the file to write.
         format: ``torchscript`` or ``onnx``.
-        frames: number that it was trained for, for the JSON file.
+        frames: number of frames it was trained for, for the JSON file; default: the agent's own count.
 
     Raises:
-        ConfigError: one line: the agent is not one of ours, a package is missing, the file cannot be written, or the
-            program does not act as the agent; no file remains then.
+        ConfigError: in one line: the agent is not one of ours, a package is missing, the file cannot be written, or the
+            program does not act like the agent; then no file is left behind.
     """
     path = Path(path)
     if agent.device.type != "cpu":
@@ -101,13 +102,13 @@ def export_policy(
 
 
 def beside(path: Path) -> Path:
-    """The file that describes a program."""
+    """Returns the path of the file that describes a program."""
     return path.with_name(f"{path.name}.json")
 
 
 @contextmanager
 def deterministic(agent: Agent) -> Iterator[str]:
-    """Lets an agent that draws random numbers when greedy act by its mean or mode inside; says so, or nothing."""
+    """Makes an agent that samples when greedy act by its mean or mode inside; yields a note about it, or ``""``."""
     config, changes, note = agent.config, {}, ""
     if getattr(config, "act_levels", None) == "random":
         changes = {"act_levels": "midpoints"}
@@ -123,7 +124,7 @@ def deterministic(agent: Agent) -> Iterator[str]:
 
 @contextmanager
 def _frozen(agent: Agent) -> Iterator[None]:
-    """Parameters are constants of a program."""
+    """Makes parameters constants inside the context, as they are in a program."""
     trained = [p for network in agent.networks.values() for p in network.parameters() if p.requires_grad]
     try:
         for parameter in trained:
@@ -135,11 +136,11 @@ def _frozen(agent: Agent) -> Iterator[None]:
 
 
 class ExportablePolicy(nn.Module):
-    """The greedy policy of an agent, whose networks it shares, on plain tensors: what an export traces.
+    """The greedy policy of an agent, whose networks it shares, on plain tensors: the module that an export traces.
 
     Attributes:
-        names: of the inputs in order; the memory ``[N, M]``, if it has one, comes last.
-        outputs: names of the outputs: the action and, if it has one, the memory after it.
+        names: names of the inputs in order; the recurrent state ``[N, M]``, if it has one, comes last.
+        outputs: names of the outputs: the action and, if it has one, the next recurrent state.
     """
 
     _policy: Policy | RecurrentPolicy
@@ -150,7 +151,7 @@ class ExportablePolicy(nn.Module):
         if not isinstance(policy, Policy | RecurrentPolicy):
             raise ConfigError(f"{type(agent).__name__} cannot be exported, only agents with networks of rlstack can")
         self.interface = agent.interface
-        self.__dict__["_policy"] = policy  # no part of the module: its networks become constants of the program
+        self.__dict__["_policy"] = policy  # not part of the module: its networks become constants of the program
         self.memory_size = policy.size if isinstance(policy, RecurrentPolicy) else 0
         spec = agent.interface.observation
         self._keys = list(spec.keys(include_nested=True, leaves_only=True)) if isinstance(spec, Composite) else []
@@ -160,7 +161,7 @@ class ExportablePolicy(nn.Module):
         self.outputs = ["action", *([NEXT_MEMORY] if self.memory_size else [])]
 
     def forward(self, *inputs: Tensor) -> Tensor | tuple[Tensor, Tensor]:
-        """The ``outputs`` ``[N, ...]`` for the inputs ``[N, ...]`` in the order of ``names``."""
+        """Returns the ``outputs`` ``[N, ...]`` for the inputs ``[N, ...]`` in the order of ``names``."""
         if not isinstance(self._policy, RecurrentPolicy):
             return self._policy.action(*self.joined(inputs))
         observation, mask = self.joined(inputs[:-1])
@@ -168,19 +169,19 @@ class ExportablePolicy(nn.Module):
         return acted["action"], memory
 
     def act(self, observation: Any, mask: Tensor | None) -> Tensor:
-        """Actions ``[N, *shape]`` for an observation as the agent has it, with a memory made up as in :meth:`split`."""
+        """Returns actions ``[N, *shape]`` for an agent's observation, with the recurrent state of :meth:`split`."""
         answer = self(*self.split(observation, mask))
         return answer if isinstance(answer, Tensor) else answer[0]
 
     def joined(self, inputs: Sequence[Tensor]) -> tuple[Any, Tensor | None]:
-        """Observation and action mask of these inputs, without a memory."""
+        """Returns the observation and action mask of these inputs, which exclude the recurrent state."""
         mask = inputs[-1] if self.interface.masked else None
         if not self._keys:
             return inputs[0], mask
         return TensorDict(dict(zip(self._keys, inputs)), [inputs[0].shape[0]]), mask
 
     def split(self, observation: Any, mask: Tensor | None) -> tuple[Tensor, ...]:
-        """All inputs; a memory is made up, always the same."""
+        """Returns all inputs for an observation, with a random recurrent state that is always the same."""
         leaves = [observation.get(key) for key in self._keys] if self._keys else [observation]
         inputs = [*leaves, *([] if mask is None else [mask])]
         if self.memory_size:
@@ -195,7 +196,7 @@ class ExportablePolicy(nn.Module):
 def _torchscript(module: ExportablePolicy) -> tuple[bytes, Program]:
     examples = module.split(*random_inputs(module.interface, _EXAMPLES))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of tracing: what depends on the values is compared afterwards
+        warnings.simplefilter("ignore")  # about tracing: dependence on values is checked by the comparison
         traced = torch.jit.trace(module, examples, check_trace=False)
         buffer = io.BytesIO()
         torch.jit.save(traced, buffer)
@@ -206,7 +207,7 @@ def _torchscript(module: ExportablePolicy) -> tuple[bytes, Program]:
 
 def _onnx(module: ExportablePolicy) -> tuple[bytes, Program]:
     examples = module.split(*random_inputs(module.interface, _EXAMPLES))
-    buffer: Any = io.BytesIO()  # which this exporter takes, though its signature does not say so
+    buffer: Any = io.BytesIO()  # accepted by this exporter, though not in its signature
     axes = {name: {0: "batch"} for name in (*module.names, *module.outputs)}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -215,11 +216,11 @@ def _onnx(module: ExportablePolicy) -> tuple[bytes, Program]:
             input_names=module.names,
             output_names=module.outputs,
             dynamic_axes=axes,
-            dynamo=False,  # whose way over torch.export does not understand observations as TensorDicts
+            dynamo=False,  # torch.export does not support observations as TensorDicts
         )
     runtime = importlib.import_module("onnxruntime")
     session = runtime.InferenceSession(buffer.getvalue(), providers=["CPUExecutionProvider"])
-    taken = {entry.name for entry in session.get_inputs()}  # an input that nothing depends on may be left out
+    taken = {entry.name for entry in session.get_inputs()}  # an unused input may be missing
 
     def program(inputs: Sequence[Tensor]) -> Tensor | tuple[Tensor, ...]:
         feed = {name: value.numpy() for name, value in zip(module.names, inputs) if name in taken}
@@ -241,10 +242,10 @@ def _require_onnx() -> None:
 
 
 def _verified(module: ExportablePolicy, program: Program) -> Agreement:
-    """Compares the program with the agent, on a batch of many inputs and on a single one.
+    """Compares the program with the agent, on a batch of many inputs and on a single input.
 
     Raises:
-        ConfigError: it acts otherwise.
+        ConfigError: the program acts differently.
     """
     observation, mask = random_inputs(module.interface, INPUTS)
     inputs = module.split(observation, mask)
@@ -268,7 +269,7 @@ def _action_and_memory(answer: Tensor | tuple[Tensor, ...]) -> Any:
 def _describe(
     module: ExportablePolicy, agent: Agent, frames: int | None, note: str, agreement: Agreement
 ) -> dict[str, Any]:
-    """The interface of the program, for its user."""
+    """Describes the interface of the program, for its user."""
     observation, mask = random_inputs(module.interface, 1)
     description = {
         "format": FORMAT,

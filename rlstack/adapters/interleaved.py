@@ -1,4 +1,4 @@
-"""The replay buffer of MarineNav's published Rainbow agent, in which the robots' records stand in one sequence."""
+"""The replay buffer of MarineNav's published Rainbow agent, in which the records of all robots form one sequence."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ _WHOLE_REDRAWS, _REDRAWS = 100, 1000
 class InterleavedReplay:
     """Prioritised n-step replay over one sequence of records (Hessel et al. 2018, as MarineNav published it).
 
-    Kept for comparison with the published agent: records of several robots follow each other, so returns and next
-    observations mix robots. What comes after the start of an episode, anyone's, is blank: reward and observation
-    zero, terminal. Everything else should use n-step transitions of one robot, drawn by a ``SumTreeSampler``.
+    It is kept for comparison with the published agent: records of several robots follow each other, so returns and next
+    observations mix robots. Within a return, records from the start of any robot's next episode on are blank: reward
+    and observation zero, terminal. Everything else should use n-step transitions of one robot, drawn by a
+    ``SumTreeSampler``.
 
     Args:
-        capacity: records kept, the oldest are overwritten.
-        batch_size: of a sample.
-        device: of storage and samples.
-        n_step: records summed into a return.
+        capacity: number of records kept; the oldest are overwritten.
+        batch_size: size of a sample.
+        device: device of storage and samples.
+        n_step: number of records summed into a return.
         gamma: discount per record.
         alpha: exponent of the priorities, applied when they are set.
         beta: exponent of the importance weights, constant.
@@ -59,20 +60,20 @@ class InterleavedReplay:
 
     @property
     def max_priority(self) -> Tensor:
-        """The largest priority so far (0-d, at least 1), the exponent applied; new records get it."""
+        """The largest priority so far (0-d, at least 1), with the exponent applied; new records get it."""
         return self._max.clone()
 
     def append(
         self, observation: Tensor | TensorDictBase, action: Tensor, reward: float | Tensor, terminal: bool | Tensor
     ) -> None:
-        """Adds one record: what a robot saw, did and got, and whether its episode ended with it."""
+        """Adds one record: a robot's observation, action and reward, and whether its episode ended."""
         record = TensorDict({"observation": observation, "action": action}, device=self.device)
         record["reward"] = torch.as_tensor(reward).reshape(1)
         record["terminal"] = torch.as_tensor(terminal).reshape(1)
         self._extend(record.unsqueeze(0))
 
     def extend_interleaved(self, sequences: TensorDictBase) -> None:
-        """Adds the active entries of ``[B, T]`` (see ``collection.flatten``), step by step, in the order of rows.
+        """Adds the active entries of ``[B, T]`` (see :mod:`rlstack.data.flatten`), step by step, in the order of rows.
 
         The end of an episode is ``("next", "done")``: time-outs count.
         """
@@ -84,20 +85,21 @@ class InterleavedReplay:
         self._extend(records)
 
     def sample(self, uniform: Callable[[int], Tensor] | None = None) -> TensorDict:
-        """A batch of n-step transitions ``[batch_size]``.
+        """Draws a batch of n-step transitions ``[batch_size]``.
 
         Draws are stratified; the whole batch is drawn again until all its returns lie within the sequence. The
-        published loop never ends where the newest records fill a segment of their own (few records, or one priority
-        far above the others): here single draws are then replaced, anywhere. Checking waits for the device.
+        published loop never ends if the newest records fill a whole segment (with few records, or one priority far
+        above the others); here single draws are then replaced by draws from all segments. Checking waits for the
+        device.
 
         Args:
-            uniform: gives n numbers in [0, 1), instead of the device's global generator.
+            uniform: returns n numbers in [0, 1), used instead of the device's global generator.
 
         Returns ``observation``, ``action``, ``next`` (``observation``; ``reward [B, 1]``, the n-step return;
         ``terminated [B, 1]``), ``gamma [B, 1]``, the bootstrap's discount, ``index [B]`` and ``priority_weight [B]``.
 
         Raises:
-            ConfigError: no record has all its successors yet, or those that do have no priority.
+            ConfigError: no record has all its successors yet, or those that do have zero priority.
         """
         index = self._draw(uniform)
         batch = self._storage.get(index, ("observation", "action"))
@@ -107,10 +109,10 @@ class InterleavedReplay:
         return batch.set("index", index).set("priority_weight", importance_weights(self._tree.get(index), self.beta))
 
     def following(self, index: Tensor) -> TensorDict:
-        """``observation``, ``reward`` and ``terminated`` after n steps from the records at ``index [N]``."""
+        """Returns ``observation``, ``reward`` and ``terminated`` n steps after the records at ``index [N]``."""
         window = (index[:, None] + self._ahead) % self.capacity
         scalars = self._storage.get(window.reshape(-1), ("reward", "terminal", "starts")).view(window.shape)
-        # Record k stands only if none of the records 1..k is the first of an episode.
+        # Record k counts only if none of the records 1..k is the first of an episode.
         stands = scalars["starts"][:, 1:, 0].cumsum(1) == 0
         reward = scalars["reward"][:, :-1, 0]
         standing = torch.cat((torch.ones_like(stands[:, :1]), stands[:, :-1]), 1)
@@ -124,7 +126,7 @@ class InterleavedReplay:
     def update_priority(self, index: Tensor, loss: Tensor) -> None:
         """Sets the priorities of sampled records to ``loss**alpha``, loss ``[N]`` or ``[N, 1]``, >= 0.
 
-        Of an index given twice the larger counts; a loss that is not finite counts as zero.
+        If an index is given twice, the larger loss counts; a loss that is not finite counts as zero.
         """
         loss = torch.nan_to_num(loss.detach().reshape(-1).to(self._tree.dtype), nan=0.0, posinf=0.0)
         priority = loss**self.alpha
@@ -132,7 +134,7 @@ class InterleavedReplay:
         self._tree.set(index, priority)
 
     def state_dict(self) -> dict[str, Any]:
-        """Records, priorities and whether an episode starts; views: save or copy before the next extend."""
+        """Returns records, priorities and whether an episode starts, as views: save or copy before the next extend."""
         return {
             "records": self._records.state_dict(),
             "tree": self._tree.state_dict(),
@@ -181,10 +183,10 @@ class InterleavedReplay:
                     return index
                 if attempt < _WHOLE_REDRAWS:
                     index = self._tree.sample(count, numbers())
-                else:  # the newest records fill a segment of their own
+                else:  # the newest records fill a whole segment
                     index = torch.where(valid, index, self._tree.find(numbers() * self._tree.total))
         raise ConfigError(f"{len(self)} records are too few for a return over {self.n_step} that may be drawn")
 
     def _within(self, index: Tensor) -> Tensor:
-        """Marks records that have n successors; the oldest of a full buffer, at the write position, has none."""
+        """Marks records that have n successors; the oldest of a full buffer, at the write position, is left out."""
         return (self._records.writer.cursor - index) % self.capacity > self.n_step

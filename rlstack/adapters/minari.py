@@ -1,4 +1,4 @@
-"""Minari datasets (the extra ``offline``) as recorded transitions, and recorded transitions as Minari datasets."""
+"""Reads Minari datasets (the extra ``offline``) as recorded transitions, and writes the latter as Minari datasets."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def _minari() -> Any:
 
 
 def read_dataset(name: str) -> dict[str, Any]:
-    """The transitions of a dataset, as the arrays of :mod:`rlstack.data.recordings`.
+    """Returns the transitions of a dataset, as the arrays of :mod:`rlstack.data.recordings`.
 
     Args:
-        name: of a dataset that Minari has here (``minari list local``), or the folder of one.
+        name: name of a local Minari dataset (``minari list local``), or the folder of one.
 
     Raises:
-        ConfigError: there is none, or Minari is not installed.
+        ConfigError: there is no such dataset, or Minari is not installed.
     """
     minari = _minari()
     try:
@@ -59,7 +59,7 @@ def _transitions(episode: Any) -> dict[str, Any]:
         seen["observation"] = seen.pop("observation/observation")
     truncated = np.asarray(episode.truncations, bool).copy()
     terminated = np.asarray(episode.terminations, bool)
-    truncated[-1:] |= ~terminated[-1:]  # an episode that was left
+    truncated[-1:] |= ~terminated[-1:]  # an episode that was cut off
     return {
         **{key: value[:-1] for key, value in seen.items()},
         **{f"next/{key}": value[1:] for key, value in seen.items()},
@@ -78,7 +78,7 @@ def _flat(observations: Any, name: str) -> dict[str, Any]:
 
 
 def check_new(name: str) -> None:
-    """Raises a one-line :class:`ConfigError` unless a dataset of that name can be made."""
+    """Raises a one-line :class:`ConfigError` unless a dataset of that name can be created."""
     minari = _minari()
     if not _NAME.fullmatch(name):
         raise ConfigError(f"minari:{name} is no name of a dataset, which end in a version: minari:marinenav/half-v0")
@@ -87,19 +87,19 @@ def check_new(name: str) -> None:
 
 
 def write_dataset(name: str, data: TensorDictBase, interface: Interface, policy: str = "") -> None:
-    """Makes a dataset, which Minari keeps where it keeps all (``MINARI_DATASETS_PATH``).
+    """Creates a dataset in Minari's folder (``MINARI_DATASETS_PATH``).
 
-    Each agent's decisions are episodes of their own. Action masks stand beside the observations: in a dict, under
+    Each agent's decisions are separate episodes. Action masks are stored with the observations, in a dict under
     ``action_mask``.
 
     Args:
-        name: of the dataset, such as ``marinenav/half-v0``.
+        name: name of the dataset, such as ``marinenav/half-v0``.
         data: transitions ``[N]``, one episode after the other, see :class:`rlstack.training.recorded.Recorded`.
-        interface: of their world.
-        policy: who acted.
+        interface: interface of their world.
+        policy: name of the policy that acted.
 
     Raises:
-        ConfigError: there is one of that name, Minari is not installed, or these are no whole episodes.
+        ConfigError: a dataset of that name exists, Minari is not installed, or the data are not whole episodes.
     """
     check_new(name)
     from minari.data_collector import EpisodeBuffer
@@ -137,7 +137,7 @@ def write_dataset(name: str, data: TensorDictBase, interface: Interface, policy:
 
 
 def _seen(part: TensorDictBase) -> Any:
-    """Observations as Minari has them: an array, or a dict of arrays."""
+    """Returns observations in Minari's form: an array, or a dict of arrays."""
     observation, mask = part.get("observation"), part.get(MASK, None)
     seen = _nested(observation) if isinstance(observation, TensorDictBase) else observation.numpy()
     if mask is None:
@@ -156,7 +156,7 @@ def _joined(first: Any, last: Any) -> Any:
 
 
 def _space(spec: TensorSpec) -> Any:
-    """The Gymnasium space of a spec."""
+    """Returns the Gymnasium space of a spec."""
     if isinstance(spec, Composite):
         return spaces.Dict({str(key): _space(leaf) for key, leaf in spec.items()})
     if isinstance(spec, Binary):
@@ -175,7 +175,7 @@ def _space(spec: TensorSpec) -> Any:
 
 
 def _limits(dtype: np.dtype[Any]) -> tuple[Any, Any]:
-    """The bounds of numbers that have none of their own."""
+    """Returns the bounds of numbers without bounds of their own."""
     if dtype.kind == "f":
         return np.array(-np.inf, dtype), np.array(np.inf, dtype)
     return np.array(np.iinfo(dtype).min, dtype), np.array(np.iinfo(dtype).max, dtype)

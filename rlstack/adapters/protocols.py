@@ -1,10 +1,10 @@
-"""Any Python object as a policy: the three forms in which people write one.
+"""Any Python object as a policy, if it has one of three common forms:
 
 * a callable, ``obs -> action``;
-* an object with ``act(state, eps)`` for one observation at a time, as MarineNav's agents;
-* an object with ``predict(obs)`` for a batch, returning ``action`` or ``(action, state)``, as Stable-Baselines3's.
+* an object with ``act(state, eps)`` for one observation at a time, like MarineNav's agents;
+* an object with ``predict(obs)`` for a batch, returning ``action`` or ``(action, state)``, like Stable-Baselines3's.
 
-A structured observation is handed over as a nested dict by key.
+A structured observation is passed as a nested dict by key.
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ Arrays: TypeAlias = Literal["auto", "numpy", "torch"]
 def callable_policy(
     path: str, env: EnvBase, protocol: ProtocolName = "auto", batched: bool = True, arrays: Arrays = "auto"
 ) -> TensorDictModuleBase:
-    """The object that ``package.module:attribute`` names as a policy, see :func:`foreign_policy`."""
+    """Returns the object that ``package.module:attribute`` names as a policy, see :func:`foreign_policy`."""
     return foreign_policy(load_named(path), env, protocol, batched, arrays)
 
 
 def foreign_policy(
     obj: Any, env: EnvBase, protocol: ProtocolName = "auto", batched: bool = True, arrays: Arrays = "auto"
 ) -> TensorDictModuleBase:
-    """An object as a policy of an env; it is tried on a sample of the env's observations at once.
+    """Returns an object as a policy of an env, after trying it on a sample of the env's observations.
 
     Args:
         obj: a callable, or an object with ``act`` or ``predict``.
-        env: worlds, and agents if there are several, are folded into one batch ``[N]`` for it.
-        protocol: how to ask it; ``auto`` takes ``predict`` before ``act`` before a call. ``act`` is asked one
-            observation at a time, with ``eps`` 0; ``predict`` is asked with ``deterministic=True`` if it takes that,
-            and gets back the state that it returned, with ``episode_start``, if it takes both.
+        env: the env; its worlds, and agents if there are several, are flattened into one batch ``[N]``.
+        protocol: how to call the object; ``auto`` prefers ``predict``, then ``act``, then a call. ``act`` is called
+            with one observation at a time and ``eps`` 0; ``predict`` is called with ``deterministic=True`` if it takes
+            that, and with the state that it returned and ``episode_start`` if it takes both.
         batched: False calls a callable once per entry, without a batch dimension.
-        arrays: what a callable gets. ``auto``: tensors for an ``nn.Module``; numpy for others, or tensors if it fails
-            on numpy. Tensors are on the env's device.
+        arrays: type of a callable's input. ``auto``: tensors for an ``nn.Module``; numpy for others, or tensors if they
+            fail on numpy. Tensors are on the env's device.
 
     Raises:
-        ConfigError: it follows no protocol, fails, or answers with something that is no action of this env.
+        ConfigError: the object follows no protocol, fails, or returns something that is not an action of this env.
     """
     interface, who = Interface.of(env), str(getattr(obj, "__qualname__", type(obj).__qualname__))
     chosen = _choose(obj, protocol, who)
@@ -75,12 +75,12 @@ def foreign_policy(
 
 
 class ForeignPolicy(TensorDictModuleBase):
-    """Asks an object for the actions of an env's tensordict; see :func:`foreign_policy`.
+    """Gets the actions for an env's tensordict from an object; see :func:`foreign_policy`.
 
     Args:
         protocol: ``callable``, ``act`` or ``predict``.
-        batched: it is asked for all entries at once.
-        tensors: it gets tensors, else numpy arrays.
+        batched: whether it is called with all entries at once.
+        tensors: whether it gets tensors instead of numpy arrays.
         who: its name, for messages.
     """
 
@@ -99,7 +99,7 @@ class ForeignPolicy(TensorDictModuleBase):
         self._starts = EpisodeStarts(interface)
 
     def reset(self) -> None:
-        """Makes an object with a memory begin anew everywhere at the next call."""
+        """Makes a recurrent object begin episodes everywhere at the next call."""
         self._starts.reset()
         self._state = None
 
@@ -112,10 +112,10 @@ class ForeignPolicy(TensorDictModuleBase):
         return tensordict.set(self.out_keys[0], self.action(observation, starts))
 
     def action(self, observation: Any, starts: np.ndarray[Any, Any] | None = None) -> Tensor:
-        """Actions for an observation of the env; ``starts [N]`` tells an object with a memory where episodes begin.
+        """Returns actions for an observation of the env; ``starts [N]`` tells a recurrent object where episodes begin.
 
         Raises:
-            ConfigError: the object fails, or its answer is no action of the env.
+            ConfigError: the object fails, or its answer is not an action of the env.
         """
         lead = batch_of(observation, self.interface)
         folded = self._fold(observation, lead)
@@ -125,7 +125,7 @@ class ForeignPolicy(TensorDictModuleBase):
         return as_actions(answer, lead, self.interface.action, device, self.who)
 
     def _answer(self, folded: Any, count: int, starts: np.ndarray[Any, Any] | None) -> Any:
-        """Actions for a folded observation ``[N, ...]``."""
+        """Returns actions for a flattened observation ``[N, ...]``."""
         if self._batched:
             memory = {"state": self._state, "episode_start": starts} if starts is not None else {}
             return self._told(self._ask(folded, **self._options, **memory))
@@ -135,17 +135,17 @@ class ForeignPolicy(TensorDictModuleBase):
         return np.stack([np.asarray(answer) for answer in answers])
 
     def _told(self, answer: Any) -> Any:
-        """The action in an answer of ``predict``, whose state is kept."""
+        """Returns the action in an answer of ``predict``, and keeps the state in it."""
         if self._predicts and isinstance(answer, tuple):
             answer, self._state = answer[0], answer[1] if len(answer) > 1 else None
         return answer
 
     def _fold(self, observation: Any, lead: torch.Size) -> Any:
-        """Batch dimensions folded into one; a structured observation as a nested dict."""
+        """Flattens the batch dimensions into one; a structured observation becomes a nested dict."""
         if not isinstance(observation, Tensor):
             return {key: self._fold(value, lead) for key, value in observation.items()}
         folded = observation.reshape(lead.numel(), *observation.shape[len(lead) :])
-        # A stranger may write into what it gets.
+        # Foreign code may write into its input.
         return folded if self._tensors else folded.detach().cpu().numpy().copy()
 
 

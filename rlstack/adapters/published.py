@@ -1,6 +1,6 @@
-"""Published learners with all their quirks, as ``algorithm: <name>_published``: the usual ones stay free of them.
+"""Published learners with all their quirks, as ``algorithm: <name>_published``, so that the usual ones have none.
 
-Nothing below imports this file: :mod:`rlstack.agents` finds the classes by name.
+No lower package imports this module: :mod:`rlstack.agents` finds the classes by name.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from rlstack.data.normalizers import RunningMoments
 
 
 class PublishedPPO(PPO):
-    """PPO as the Arena game's own stack has it.
+    """PPO as in the Arena game's own stack.
 
-    - Minibatches are of exactly ``minibatch_size``, and a last one has what is left.
+    - Minibatches have exactly ``minibatch_size`` entries, the last one what is left.
     - Metrics, and the distance that ``target_kl`` bounds, are means over all minibatches of an update so far.
-    - Running statistics take the variance of each batch over N - 1.
+    - Running statistics divide the variance of each batch by N - 1.
     """
 
     def __init__(self, config: Any, interface: Interface, total_frames: int, device: torch.device) -> None:
@@ -41,27 +41,27 @@ class PublishedPPO(PPO):
         return super().update(batch)
 
     def minibatch_sizes(self, rows: int, size: int) -> list[int]:
-        """Parts of exactly ``size``, the last one with what is left."""
+        """Returns parts of exactly ``size``, the last one with what is left."""
         whole, rest = divmod(rows, size)
         return [size] * whole + [rest] * (rest > 0)
 
     reports_all = True
 
     def reported(self, info: Info) -> Info:
-        """The means over all minibatches of this update so far."""
+        """Returns the means over all minibatches of this update so far."""
         self._seen.append(info)
         return {name: torch.stack([seen[name] for seen in self._seen]).mean() for name in info}
 
 
 class PublishedSAC(SAC):
-    """SAC as MarineNav has it: log densities take tanh's correction, whatever the squash."""
+    """SAC as in MarineNav: log densities use the correction for tanh with any squash."""
 
     def loss_options(self) -> dict[str, Any]:
         return {**super().loss_options(), "correction": "tanh"}
 
 
 class PublishedRainbow(Rainbow):
-    """Rainbow as MarineNav has it: its replay buffer is one sequence in which the robots alternate."""
+    """Rainbow as in MarineNav: its replay buffer is one sequence in which the robots alternate."""
 
     def make_replay(self, steps: int = 1) -> InterleavedReplay:
         c = self.config

@@ -1,8 +1,8 @@
 """TorchScript and ONNX files as policies of an env.
 
-Both hold a program made of tensor operations, perhaps written by a stranger. It cannot run Python, so loading and
-running it is no such risk as a pickle. It may still compute anything and waste time or memory, and TorchScript knows
-operations that read and write files: run what you got from people you trust.
+Both contain a program made of tensor operations, perhaps from an unknown source. It cannot run Python, so loading and
+running it is less of a risk than a pickle. It may still compute anything and waste time or memory, and TorchScript has
+operations that read and write files: only run programs from people you trust.
 """
 
 from __future__ import annotations
@@ -26,22 +26,21 @@ from rlstack.config import ConfigError
 from rlstack.files.safe_load import first_line, forward_arguments
 
 Graph = Callable[[list[Tensor]], Any]
-"""Maps the leaves of an observation ``[N, *shape]``, in order (the action mask last, where there is one), to the
-output."""
+"""Maps the leaves of an observation ``[N, *shape]`` in order (followed by the action mask, if any) to the output."""
 
 
 def torchscript_policy(path: str | Path, env: EnvBase) -> TensorDictModuleBase:
-    """A TorchScript module as a policy; it is tried on a sample of the env's observations at once.
+    """Returns a TorchScript module as a policy, after trying it on a sample of the env's observations.
 
-    Worlds, and agents if there are several, are folded into one batch ``[N]``. A flat observation is its one argument.
-    A structured one is given leaf by leaf in the env's order as separate arguments, or as one tuple, list or dict (by
-    key), whichever its ``forward`` takes. One argument more than leaves is the env's action mask, where it has one. Its
-    output (the first, if it has several) is the action, or, for n discrete actions, n logits or values in floating
+    Worlds, and agents if there are several, are flattened into one batch ``[N]``. A flat observation is its only
+    argument. A structured one is passed leaf by leaf in the env's order as separate arguments, or as one tuple, list or
+    dict (by key), whichever its ``forward`` takes. An additional argument is the env's action mask, where it has one.
+    Its output (the first, if it has several) is the action, or, for n discrete actions, n logits or values in floating
     point, of which the highest is taken. It runs on the env's device in its own dtype.
 
     Args:
-        path: of ``torch.jit.save``. It cannot run Python, see the module's docstring.
-        env: what it acts in.
+        path: a file of ``torch.jit.save``. It cannot run Python, see the module's docstring.
+        env: world in which the policy acts.
 
     Raises:
         ConfigError: no such file, not TorchScript, or it does not fit the env.
@@ -58,9 +57,9 @@ def torchscript_policy(path: str | Path, env: EnvBase) -> TensorDictModuleBase:
 
 
 def onnx_policy(path: str | Path, env: EnvBase) -> TensorDictModuleBase:
-    """An ONNX graph as a policy, on the CPU; it is tried on a sample of the env's observations at once.
+    """Returns an ONNX graph as a policy on the CPU, after trying it on a sample of the env's observations.
 
-    A structured observation is matched to the graph's inputs by name, if the names are those of its leaves, else in
+    A structured observation is matched to the graph's inputs by name if the names are those of its leaves, otherwise in
     order. For the rest see :func:`torchscript_policy`. The batch dimension must be dynamic, or that of the env.
 
     Raises:
@@ -73,7 +72,7 @@ def onnx_policy(path: str | Path, env: EnvBase) -> TensorDictModuleBase:
         raise ConfigError("policies in ONNX need onnxruntime: pip install 'rlstack-torchrl[export]'") from None
     try:
         session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    except Exception as error:  # the runtime has exceptions of its own, without a common base
+    except Exception as error:  # the runtime's exceptions have no common base class
         raise ConfigError(f"{path}: not an ONNX file that can be run ({first_line(error)})") from None
     interface = Interface.of(env)
     return _policy(_session_graph(session, interface, str(path)), interface, env, str(path))
@@ -94,10 +93,10 @@ class GraphPolicy(TensorDictModuleBase):
         return tensordict.set(self.out_keys[0], self.action(tensordict.get(self.interface.key("observation")), mask))
 
     def action(self, observation: Any, mask: Tensor | None = None) -> Tensor:
-        """Actions for an observation of the env; without a mask everything is legal.
+        """Returns actions for an observation of the env; without a mask everything is legal.
 
         Raises:
-            ConfigError: the graph fails, or its output is no action of the env.
+            ConfigError: the graph fails, or its output is not an action of the env.
         """
         parts, lead = leaves(observation, self.interface), batch_of(observation, self.interface)
         inputs = [part.reshape(lead.numel(), *part.shape[len(lead) :]) for part in parts]
@@ -119,14 +118,14 @@ class GraphPolicy(TensorDictModuleBase):
 
 
 def _paths(interface: Interface) -> list[tuple[str, ...]]:
-    """Leaf keys within a structured observation, none of a flat one."""
+    """Returns the leaf keys of a structured observation; none for a flat one."""
     spec = interface.observation
     keys = spec.keys(include_nested=True, leaves_only=True) if isinstance(spec, Composite) else ()
     return [key if isinstance(key, tuple) else (key,) for key in keys]
 
 
 def _module_graph(module: Any, interface: Interface, who: str) -> Graph:
-    """The module's forward as a function of the leaves, by the arguments that it declares."""
+    """Returns the module's forward as a function of the leaves, according to the arguments that it declares."""
     dtype = next((value.dtype for value in module.parameters() if value.is_floating_point()), None)
 
     def cast(parts: list[Tensor]) -> list[Tensor]:

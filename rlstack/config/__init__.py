@@ -1,7 +1,7 @@
-"""Typed configuration: every component's options are one dataclass, built here from Hydra's mappings.
+"""Typed configuration: every component's options are a dataclass, built here from Hydra's mappings.
 
-The yaml files hold the values, the dataclasses hold the types and the bounds, and every mistake ends as one
-line that names the key::
+The yaml files hold the values, the dataclasses the types and bounds, and every mistake is reported in one line
+that names the key::
 
     agent.lrr: unknown key, did you mean 'lr'? allowed: batch_size, gamma, lr
     agent.lr: expected float, got 'abc' (str)

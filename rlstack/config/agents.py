@@ -1,9 +1,9 @@
-"""The options of the agents: types, bounds, defaults, and what each one does.
+"""The options of the agents: types, bounds, defaults, and the effect of each one.
 
-A dataclass defines an algorithm's options completely: ``conf/agent/*.yaml`` begin with its defaults
-(``defaults: [dqn_options, _self_]``) and only say what differs, and ``rlstack agents dqn`` shows the comments below.
-The options of shipped algorithms are here, apart from the agents, so that a mistake is reported without importing
-torch, which takes seconds. A user's algorithm has them in its own file.
+A dataclass defines an algorithm's options completely: ``conf/agent/*.yaml`` start from its defaults
+(``defaults: [dqn_options, _self_]``) and only list what differs, and ``rlstack agents dqn`` shows the comments below.
+The options of shipped algorithms are here, apart from the agents, so that mistakes are reported without importing
+torch, which takes seconds. A user's algorithm has its options in its own file.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class AdaptiveLevel:
     Source: the adaptive IQN of arXiv 2307.16240.
 
     Attributes:
-        distance: from which on the level is ``high``, in the world's units.
+        distance: distance of an obstacle at which the level reaches ``high``, in the world's units.
         low, high: bounds of the level.
     """
 
@@ -73,11 +73,11 @@ class RecurrentConfig:
     """The recurrent core of an agent.
 
     Attributes:
-        kind: of its cells.
+        kind: type of its cells.
         size: width of a layer.
         layers: number of stacked layers.
-        sequence_length: steps that a gradient reaches back (truncated backpropagation through time, Williams & Peng
-            1990); the state in which a sequence begins stands for everything before it.
+        sequence_length: number of steps through which gradients flow (truncated backpropagation through time, Williams
+            & Peng 1990); the recurrent state at the start of a sequence represents everything before it.
     """
 
     kind: Literal["lstm", "gru"]
@@ -91,7 +91,7 @@ class ReplayedConfig(RecurrentConfig):
     """The recurrent core of an agent that learns from replayed sequences.
 
     Attributes:
-        burn_in: steps before each sequence that only bring its first state up to date.
+        burn_in: number of steps before each sequence that only bring its first recurrent state up to date.
     """
 
     burn_in: Annotated[int, Interval(low=0, high=10_000, why="steps of an episode")] = 0
@@ -112,11 +112,12 @@ class RNDConfig:
     """Exploration by random network distillation (Burda et al. 2018).
 
     Attributes:
-        coefficient: weight of the bonus beside the reward; its discounted sum has a standard deviation of 1.
+        coefficient: weight of the bonus, which is added to the reward; its discounted sum is scaled to a standard
+            deviation of 1.
         gamma: discount of that sum.
-        features: number of features that are predicted of an observation.
+        features: number of features of an observation that are predicted.
         hidden: widths of the hidden layers of both networks.
-        lr: of the predictor.
+        lr: learning rate of the predictor.
     """
 
     coefficient: NonNegative = 1.0
@@ -145,14 +146,14 @@ class EncoderConfig:
     """How one key of an observation is encoded.
 
     Attributes:
-        kind: ``flat``: its numbers as they are; ``mlp``: these through layers; ``set``: K objects ``[K, F]``, each
-            through the same layers; ``attention``: the same, then attention among them (Vaswani et al. 2017);
+        kind: ``flat``: its numbers as they are; ``mlp``: its numbers through layers; ``set``: K objects ``[K, F]``,
+            each through the same layers; ``attention``: the same, then self-attention (Vaswani et al. 2017);
             ``image``: through convolutions; ``skip``: left out.
         hidden: ``mlp``, ``set``, ``attention``: widths of the layers.
         mask: ``set``, ``attention``: key of ``[K]``, above 0.5 where there is an object; null: everywhere.
-        pool: ``set``, ``attention``: ``flatten`` joins the K encodings in order (empty ones zero), the others join
-            the present ones into one, whatever their order and number (Zaheer et al. 2017); the result is zero if
-            there are none. null: ``flatten`` of a set, ``mean`` of attention.
+        pool: ``set``, ``attention``: ``flatten`` concatenates the K encodings in order (empty ones are zero); the
+            others pool the present ones into one, independent of their order and number (Zaheer et al. 2017), zero if
+            there are none. null: ``flatten`` for a set, ``mean`` for attention.
         features: ``image``: width of the layer after the convolutions.
         heads: ``attention``: number of heads, which share the last width; null: 4.
     """
@@ -179,17 +180,17 @@ class EncoderConfig:
 
 
 def layers(*widths: int) -> Any:
-    """A default list of widths."""
+    """Returns a default list of widths."""
     return field(default_factory=lambda: list(widths))
 
 
 def linear(start: float, end: float, duration: float | None = None) -> Any:
-    """A default schedule from one number to another, over a share of the run (None: the whole of it)."""
+    """Returns a default schedule from one number to another, over a share of the run (None: all of it)."""
     return field(default_factory=lambda: ScheduleConfig("linear", start, end, duration))
 
 
 def cosine(start: float, end: float) -> Any:
-    """The same along half a cosine, over the whole run."""
+    """Returns the same with the shape of half a cosine, over the whole run."""
     return field(default_factory=lambda: ScheduleConfig("cosine", start, end, 1.0))
 
 
@@ -213,17 +214,17 @@ class AgentConfig:
     hidden: list[Count] = layers(256, 256)  # hidden widths
     activation: Activation = "relu"  # relu | tanh | silu | gelu | elu
     normalize_observations: bool = False  # by running mean and variance; a replay buffer keeps raw observations
-    normalize_rewards: bool = False  # divided by the running std of the return; the mean stays
+    normalize_rewards: bool = False  # divided by the running std of the return; no mean is subtracted
 
     # data
     steps_per_batch: Count = 1  # env steps per world between two calls of the learner
     gamma: Fraction = 0.99  # discount per decision
     symmetry: Literal["none", "augment"] = "none"
-    #   augment: learn from mirror images, too, in a world that has a mirror, see agents/symmetry.py
+    #   augment: also learn from mirror images, in a world that has a mirror, see agents/symmetry.py
 
     # optimisation
     precision: Precision = "auto"  # of forward passes: float32 | bfloat16 | float16 (with loss scaling) |
-    #   auto: by bfloat16_pays
+    #   auto: see bfloat16_pays
     bfloat16_pays: bool = False  # auto uses bfloat16 if this is true and the device has units for it, otherwise float32
     accumulate: Count = 1  # number of equal parts into which a batch is split; their gradients are summed
 
@@ -250,14 +251,14 @@ class OnPolicyConfig(AgentConfig):
     shared_layers: Whole = 0  # number of first hidden layers that both share; 0: separate networks
     critic_hidden: list[Count] | None = None  # hidden widths of the value function, if they differ from the policy's
     critic: Literal["own", "central"] = "own"
-    #   own: sees its agent's observation; central: in training also those of the others in its world
+    #   own: sees its agent's observation; central: also sees, in training, those of the others in its world
     recurrent: RecurrentConfig | None = None
     #   a recurrent core: {kind: lstm, size: 128, layers: 1, sequence_length: 32}, or kind: gru
     orthogonal: bool = True  # orthogonal initial weights with gain sqrt 2, except for the outputs:
     policy_gain: Gain = 0.01  # gain of the policy's output
     value_gain: Gain = 1.0  # gain of the value function's output
     initial_std: Annotated[float, Interval(low=1e-8, high=148.0, why="its logarithm is kept within [-20, 5]")] = 1.0
-    #   of Gaussian actions; learned, and independent of the state
+    #   of Gaussian actions; learned, independent of the state
     greedy: Literal["mode", "sample"] = "mode"
     #   in evaluation: mode: the mean or most probable choice; sample: a sample
 
@@ -265,8 +266,8 @@ class OnPolicyConfig(AgentConfig):
     advantage: Literal["gae", "vtrace"] = "gae"
     #   gae: for data of the present policy; vtrace: corrects for data of older ones (collector=multiasync)
     gae_lambda: Fraction = 0.95  # of generalised advantages, and decay of vtrace's traces
-    rho_clip: Positive = 1.0  # advantage=vtrace: bound of the probability ratio that multiplies an error ...
-    c_clip: Positive = 1.0  # ... and of the one that carries later errors back
+    rho_clip: Positive = 1.0  # advantage=vtrace: bound of the probability ratio that weights an error ...
+    c_clip: Positive = 1.0  # ... and of the one that weights later errors
     normalize_advantage: bool = True  # zero mean and unit standard deviation
 
     # exploration
@@ -302,16 +303,16 @@ class PPOConfig(OnPolicyConfig):
     # data
     steps_per_batch: Count = 128  # env steps per world between two updates
     normalize_over: Literal["minibatch", "rollout"] = "minibatch"
-    #   advantages: over each minibatch, or the whole rollout
+    #   advantages are normalised over each minibatch, or the whole rollout
 
     # optimisation
     epochs: Annotated[int, Interval(low=1, high=10_000, why="passes over the same data")] = 10  # passes over the data
     minibatch_size: Annotated[int, Interval(low=2, high=_WHOLE)] = 256  # about: the data are split into equal parts
     clip: Annotated[Scheduled, Interval(low=0, high=100, open_low=True, why="probability ratios begin at 1")] = 0.2
     #   of the probability ratio
-    clip_value: Positive | None = None  # value predictions stay this close to the old ones; null: no limit
+    clip_value: Positive | None = None  # value predictions are clipped to this distance from the old; null: no limit
     target_kl: Positive | None = None  # an update stops after an epoch in which the policy moved this far
-    value_first: Whole = 0  # initial frames in which only the value function learns: some 1e6 after imitation
+    value_first: Whole = 0  # initial frames in which only the value function learns: about 1e6 after imitation
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -323,7 +324,7 @@ class PPOConfig(OnPolicyConfig):
 
 @dataclass
 class A2CConfig(OnPolicyConfig):
-    """The options of A2C: RMSprop (smoothing 0.99), one step on all fresh data."""
+    """The options of A2C: RMSprop (smoothing 0.99), one step on all the fresh data."""
 
     steps_per_batch: Count = 5
     gae_lambda: Fraction = 1.0
@@ -337,7 +338,7 @@ class PQNConfig(AgentConfig):
 
     # networks
     hidden: list[Count] = layers(128, 128)
-    layer_norm: bool = True  # in every hidden layer: keeps the values bounded, in place of a target network
+    layer_norm: bool = True  # in every hidden layer: keeps the values bounded, instead of a target network
 
     # data
     steps_per_batch: Count = 32  # env steps per world between two updates
@@ -381,7 +382,7 @@ class OffPolicyConfig(AgentConfig):
     importance_exponent: Probability = linear(0.4, 1.0)  # of the weights that correct for it
     random_frames: Whole = 0  # frames of uniform random actions at the start
     learning_starts: Whole = 1000  # frames before the first update
-    frames_per_update: PerUpdate = 1  # frames per gradient step; 0.5 makes two updates per frame
+    frames_per_update: PerUpdate = 1  # frames per gradient step; 0.5 means two updates per frame
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -451,11 +452,11 @@ class RainbowConfig(ValueBasedConfig):
 
     # networks
     noise_std: Noise = 0.5  # initial std of the noisy layers, over the square root of their width
-    resample_noise: bool = True  # new noise for every update, as in the paper; false: the online network's stays
+    resample_noise: bool = True  # new noise for every update, as in the paper; false: the online network keeps its own
 
     # targets
     num_atoms: Annotated[int, Interval(low=2, high=100_000)] = 51  # evenly spaced returns ...
-    value_min: Finite = -10.0  # ... from here (should be reachable: returns beyond are clamped)
+    value_min: Finite = -10.0  # ... from here to value_max (returns outside are clamped)
     value_max: Finite = 100.0
     n_step: Steps = 3
 
@@ -467,7 +468,7 @@ class RainbowConfig(ValueBasedConfig):
     adam_eps: Positive = 1.0e-8
 
     # exploration
-    epsilon: Probability = linear(1.0, 0.0, duration=0.05)  # explores beside the noise by some random actions
+    epsilon: Probability = linear(1.0, 0.0, duration=0.05)  # probability of a random action, in addition to the noise
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -516,7 +517,7 @@ class IQNConfig(ValueBasedConfig):
 
 
 def _check_critics(c: DDPGConfig | SACConfig) -> None:
-    """Raises a ValueError if their normalisation does not fit the other options."""
+    """Raises a ValueError if the normalisation of critics does not fit the other options."""
     if c.weight_norm and c.critic_norm == "none" and not c.layer_norm:
         raise ValueError("weight_norm needs layers that are normalised: critic_norm=batch or layer_norm=true")
     if (c.weight_norm or c.critic_norm == "batch") and (isinstance(c.network, str) or "critic" in (c.network or ())):
@@ -591,12 +592,12 @@ class SACConfig(OffPolicyConfig):
     squash: Squash = "tanh"  # tanh | arctan
 
     # targets
-    target_actor: bool = False  # target actions by a slowly following actor (published)
+    target_actor: bool = False  # target actions come from a target network of the actor (published)
 
     # temperature
     alpha: Annotated[float, Interval(low=2.1e-9, high=22_000, why="its logarithm is kept within [-20, 10]")] = 1.0
     #   initial weight of the entropy, or the fixed one
-    learn_alpha: bool = True  # towards the target entropy
+    learn_alpha: bool = True  # tuned towards the target entropy
     target_entropy: Annotated[float, Interval(low=-1000, high=1000, why="about -1 for each action")] | None = None
     #   null: minus the number of action dimensions, or 0.89 log n for n (legal) choices
     lr_alpha: LearningRate = 3.0e-4
@@ -608,7 +609,7 @@ class SACConfig(OffPolicyConfig):
     # optimisation
     lr_actor: LearningRate = 3.0e-4
     lr_critic: LearningRate = 3.0e-4
-    actor_every: Count = 1  # critic updates per update of actor and temperature; targets follow every one
+    actor_every: Count = 1  # critic updates per update of actor and temperature; targets follow every critic update
     max_grad_norm: Positive | None = None  # null: gradients are not clipped
 
     # acting
@@ -625,14 +626,14 @@ class SACConfig(OffPolicyConfig):
 
 @dataclass
 class TQCConfig(SACConfig):
-    """The options of TQC: SAC's, of continuous actions."""
+    """The options of TQC: those of SAC with continuous actions."""
 
     # networks
     num_critics: Annotated[int, Interval(low=1, high=100)] = 5
 
     # targets
     num_quantiles: Levels = 25  # quantiles that each critic predicts
-    drop: Whole = 2  # per critic, this many of the largest are left out: more makes values more cautious
+    drop: Whole = 2  # number of largest quantiles left out per critic: more makes values more cautious
     kappa: Positive = 1.0  # Huber threshold of the quantile loss
 
     def __post_init__(self) -> None:
@@ -649,9 +650,9 @@ class ACQNConfig(OffPolicyConfig):
 
     # networks
     hidden: list[Count] = layers(128, 128)  # hidden widths of actor and critic
-    critic: Literal["gated", "late"] = "late"  # late: quantile level joins at the end (cheap); gated: as published
+    critic: Literal["gated", "late"] = "late"  # late: quantile level enters at the end (cheap); gated: as published
     #   (layer_norm: false)
-    layer_norm: bool = True  # in the late critic: bounds the values of actions never tried
+    layer_norm: bool = True  # in the late critic: bounds the values of untried actions
     squash: Squash = "tanh"  # tanh | arctan
     output_scale: Gain = 0.1  # shrinks the actor's first actions towards zero
 
@@ -705,7 +706,7 @@ class ACQNConfig(OffPolicyConfig):
 
 @dataclass
 class LegacyConfig:
-    """The options of an agent from elsewhere; those of other kinds than the agent's must be null."""
+    """The options of a foreign agent; options of other kinds than the agent's must be null."""
 
     name: str
     algorithm: str
@@ -715,7 +716,7 @@ class LegacyConfig:
 
     # of one kind only; null: that kind's default
     vecnormalize: str | None = None  # sb3: file of the VecNormalize statistics it was trained with
-    normalization: str | None = None  # arena: file of its statistics, or none; null: the one beside the checkpoint
+    normalization: str | None = None  # arena: file of its statistics, or none; null: the file next to the checkpoint
     deterministic: bool | None = None  # sb3, arena: false samples actions; null: true
     agent_type: str | None = None
     #   marinenav: AC-IQN | IQN | DDPG | DQN | SAC | Rainbow, if the files do not tell
@@ -735,13 +736,14 @@ class LossNetwork:
     """A network of a TorchRL loss.
 
     Attributes:
-        kind: of its output: ``actor`` a distribution of actions, ``deterministic`` an action, ``value`` that of a
-            state, ``action_value`` that of a state and a continuous action, ``action_values`` those of all choices.
-        hidden: widths of the hidden layers, None for the agent's.
+        kind: kind of its output: ``actor``: a distribution of actions; ``deterministic``: an action; ``value``: the
+            value of a state; ``action_value``: that of a state and a continuous action; ``action_values``: those of
+            all choices.
+        hidden: widths of the hidden layers; None for the agent's.
         layer_norm: normalise each hidden layer.
-        batch_norm: normalise before every layer over the batch, by batch renormalisation.
-        copies: of it, each with weights of its own: an ensemble.
-        out_key: where it leaves its values, None for TorchRL's usual place.
+        batch_norm: normalise over the batch before every layer, by batch renormalisation.
+        copies: number of copies, each with its own weights: an ensemble.
+        out_key: key of its values in the output; None for TorchRL's default.
     """
 
     kind: Literal["actor", "deterministic", "value", "action_value", "action_values"]
@@ -757,9 +759,9 @@ class LossOptimizer:
     """An optimiser of some parameters of a TorchRL loss.
 
     Attributes:
-        networks: beginnings of the names of the parameters that it trains.
+        networks: prefixes of the names of the parameters that it trains.
         lr: its learning rate.
-        every: updates between two of its steps.
+        every: number of updates per step of this optimiser.
     """
 
     networks: list[str]
@@ -769,7 +771,7 @@ class LossOptimizer:
 
 @dataclass(kw_only=True)
 class TorchRLConfig(OffPolicyConfig):
-    """The options of an agent around a TorchRL ``LossModule``."""
+    """The options of an agent with a TorchRL ``LossModule``."""
 
     loss: str  # torchrl.objectives.<Loss>, rlstack.losses.<Loss>, or package.module:Class of yours
     networks: dict[str, LossNetwork]  # by the names of the loss's arguments: {actor_network: {kind: actor}, ...}
@@ -827,7 +829,7 @@ CONFIGS: dict[str, type[Any]] = {
     "sac_published": SACConfig,
     "rainbow_published": RainbowConfig,
 }
-"""Of the algorithms that are shipped; those of a user's own agents stand in their classes."""
+"""The options of the shipped algorithms; those of a user's own agents are in their classes."""
 
 OPTIONS: dict[str, type[Any]] = {
     **{f"{name}_options": config for name, config in CONFIGS.items()},
@@ -835,11 +837,11 @@ OPTIONS: dict[str, type[Any]] = {
     "off_policy_options": OffPolicyConfig,
     "value_based_options": ValueBasedConfig,
 }
-"""The names by which yaml files begin with the defaults of a dataclass: ``defaults: [dqn_options]``."""
+"""The names by which yaml files start from the defaults of a dataclass: ``defaults: [dqn_options]``."""
 
 
 def store_options() -> None:
-    """Tells Hydra of :data:`OPTIONS`, before anything can be composed: our folder of yaml files begins with them."""
+    """Registers :data:`OPTIONS` with Hydra; needed before composing, as our yaml files start from them."""
     from hydra.core.config_store import ConfigStore
 
     for name, config in OPTIONS.items():
@@ -847,7 +849,7 @@ def store_options() -> None:
 
 
 def defaults_of(config: type[Any]) -> dict[str, Any]:
-    """The fields of an agent's options that have a default, as yaml holds them."""
+    """Returns the defaults of an agent's options, for those that have one, as plain values for yaml."""
     found: dict[str, Any] = {}
     for entry in fields(config):
         if entry.default_factory is not MISSING:
@@ -864,10 +866,10 @@ def _as_yaml(value: Any) -> Any:
 
 
 def check_agent(config: Mapping[str, Any], total_frames: int) -> None:
-    """Checks everything about the options of a shipped agent that can be known without its world.
+    """Checks the options of a shipped agent as far as possible without its world.
 
     Raises:
-        ConfigError: an unknown key, a wrong type, or a number or a schedule out of its bounds.
+        ConfigError: an unknown key, a wrong type, or a number or schedule out of its bounds.
     """
     algorithm = config.get("algorithm")
     if isinstance(algorithm, str) and algorithm in CONFIGS:

@@ -1,4 +1,4 @@
-"""Yaml of unknown origin: a few lines of aliases may stand for more than memory holds."""
+"""Reads yaml of unknown origin, in which a few lines of aliases may expand to more than fits into memory."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import yaml
 from rlstack.config.errors import ConfigError
 
 _BYTES, _ENTRIES = 2**18, 100_000
-"""Many times what the configuration of any run takes."""
+"""Limits, many times what the configuration of any run needs."""
 
 
 def read_text(path: Path) -> str:
-    """The text of a yaml file, whose content has a size that any reader of it copes with.
+    """Returns the text of a yaml file, after checking that its expanded content is not too large.
 
     Raises:
-        ConfigError: it is larger, or its aliases go round in circles.
-        OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError: it cannot be read.
+        ConfigError: the file is too large, or its aliases are circular.
+        OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError: the file cannot be read.
     """
     if (size := path.stat().st_size) > _BYTES:
         raise ConfigError(f"{size:,} bytes are more than the {_BYTES:,} that a configuration may have")
@@ -29,7 +29,7 @@ def read_text(path: Path) -> str:
 
 
 def _expanded(node: yaml.Node, known: dict[int, int | None]) -> int:
-    """The number of entries that a node stands for, those of its aliases included."""
+    """Returns the number of entries that a node expands to, including those of its aliases."""
     if id(node) in known:
         count = known[id(node)]
         if count is None:

@@ -1,7 +1,7 @@
-"""The yaml files, read with their comments: a group's options, and the keys of each with their defaults.
+"""Reads the yaml files with their comments: a group's options, and the keys of each with their defaults.
 
-The defaults of a dataclass, with which an agent's yaml begins, are read with their comments, too. Nothing is composed
-and torch is not imported, so that help and completion come at once.
+The defaults of a dataclass, from which an agent's yaml starts, are also read with their comments. Nothing is composed
+and torch is not imported, so that help and completion are immediate.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Option:
     """A key of a yaml file.
 
     Attributes:
-        key: dotted.
-        value: its default as the file has it; empty for a key that only holds others.
-        comment: what the file says about it.
+        key: dotted key.
+        value: its default as written in the file; empty for a key that only contains others.
+        comment: its comment in the file.
         section: the heading above it.
     """
 
@@ -44,7 +44,7 @@ class Option:
 
     @property
     def choices(self) -> list[str]:
-        """The values that its comment lists as ``a | b | c``, or those of a switch."""
+        """The values that its comment lists as ``a | b | c``, or ``false`` and ``true`` for a switch."""
         if self.value in ("true", "false"):
             return ["false", "true"]
         listed = re.search(r"[\w.]+(?: \([^)]*\))?(?: \| [\w.<>:]+)+", self.comment)
@@ -57,10 +57,10 @@ class Command:
     """The yaml file of a command.
 
     Attributes:
-        header: the lines of the comment it begins with.
+        header: lines of the comment at its beginning.
         options: its own keys.
-        groups: the group choices that it takes, ``agent`` and so on, with their defaults.
-        extends: the command whose keys and groups it takes besides, or None.
+        groups: the groups that it takes, ``agent`` and so on, with their default choices.
+        extends: the command whose keys and groups it also takes, or None.
     """
 
     header: list[str]
@@ -70,14 +70,14 @@ class Command:
 
 
 def folders(arguments: Sequence[str] = ()) -> list[Path]:
-    """The folders of yaml files: those that ``--config-dir`` adds to a command line first, then :func:`conf_dir`."""
+    """Returns the folders of yaml files: first those of ``--config-dir`` on a command line, then :func:`conf_dir`."""
     joined = [entry.partition("=")[2] for entry in arguments if entry.startswith(f"{FOLDER_FLAGS[0]}=")]
     following = [after for flag, after in pairwise(arguments) if flag in FOLDER_FLAGS]
     return [*map(Path, [*joined, *following]), conf_dir()]
 
 
 def names(group: str, where: Sequence[Path]) -> list[str]:
-    """The options of a group, those of its sub-folders as ``folder/name``."""
+    """Returns the names of a group's options; those in sub-folders as ``folder/name``."""
     found = {
         path.relative_to(folder / group).with_suffix("").as_posix()
         for folder in where
@@ -87,10 +87,10 @@ def names(group: str, where: Sequence[Path]) -> list[str]:
 
 
 def find(group: str, name: str, where: Sequence[Path]) -> Path:
-    """The file of an option.
+    """Returns the file of an option.
 
     Raises:
-        ConfigError: there is none; it says which there are.
+        ConfigError: there is no such option; the message lists those there are.
     """
     for folder in where:
         if (path := folder / group / f"{name}.yaml").is_file():
@@ -99,20 +99,20 @@ def find(group: str, name: str, where: Sequence[Path]) -> Path:
 
 
 def header(path: Path) -> list[str]:
-    """The comment lines that a file begins with."""
+    """Returns the comment lines at the beginning of a file."""
     lines = takewhile(lambda line: line.startswith("#"), path.read_text(encoding="utf-8").splitlines())
     return [line for line in (line.lstrip("# ").rstrip() for line in lines) if not line.startswith("@package")]
 
 
 def headline(path: Path) -> str:
-    """The first line of a file's first comment, without the command that it ends with."""
+    """Returns the first line of a file's first comment, without the command at its end."""
     return re.sub(r": (python -m .*|[\w.]+=\S+)$", "", next(iter(header(path)), ""))
 
 
 def group_options(group: str, name: str, where: Sequence[Path]) -> list[Option]:
-    """The keys of an option of a group, those that it takes over from others of the group included.
+    """Returns the keys of an option of a group, including those inherited from other options of the group.
 
-    What the file itself does not comment on is commented on as in the file that its algorithm, or world, is named by.
+    A key without a comment in the file itself gets that in the file named after its algorithm or world.
 
     Raises:
         ConfigError: no such option, or a broken file.
@@ -134,9 +134,9 @@ def group_options(group: str, name: str, where: Sequence[Path]) -> list[Option]:
 
 
 def dataclass_options(config: type[Any]) -> list[Option]:
-    """The fields of a dataclass that have a default, with the comments behind and below them, its bases' first.
+    """Returns the fields of a dataclass that have a default, its bases' first, with the comments beside and below them.
 
-    A field that a subclass merely gives another default keeps its comment and its heading.
+    A field to which a subclass only gives another default keeps its comment and its heading.
     """
     defaults, hints = defaults_of(config), get_type_hints(config)
     found: dict[str, Option] = {}
@@ -169,7 +169,7 @@ def _flow(value: Any) -> str:
 
 
 def read_command(name: str) -> Command:
-    """The yaml file of a command.
+    """Reads the yaml file of a command.
 
     Raises:
         ConfigError: a broken file.
@@ -189,10 +189,10 @@ def read_command(name: str) -> Command:
 
 
 def options(path: Path) -> list[Option]:
-    """The keys of a file, in its order, but for ``defaults``.
+    """Returns the keys of a file in their order, except ``defaults``.
 
     Raises:
-        ConfigError: it is no yaml mapping.
+        ConfigError: the file is not a yaml mapping.
     """
     root, text = _composed(path)
     return [entry for entry in _walk(root, text.splitlines(), "") if entry.key != "defaults"]
@@ -233,7 +233,7 @@ def _walk(node: yaml.MappingNode, lines: list[str], prefix: str) -> Iterator[Opt
 
 
 def _comment(lines: list[str], last: int, after: int, column: int) -> str:
-    """The comment behind a value, and below that, further to the right than its key or as ``#   ...``."""
+    """Returns the comment beside a value, with the lines below it that are indented past its key or are ``#   ...``."""
     found = re.search(r"#\s*(.*)", lines[last][after:]) if last < len(lines) else None
     parts = [] if found is None else [found[1]]
     for line in lines[last + 1 :]:
@@ -246,7 +246,7 @@ def _comment(lines: list[str], last: int, after: int, column: int) -> str:
 
 
 def _heading(lines: list[str], first: int, column: int) -> str:
-    """The comment right above a key, at its column, with an empty line above it."""
+    """Returns the comment directly above a key, at its column and with an empty line above."""
     above = lines[first - 1] if first else ""
     if first < 2 or lines[first - 2].strip() or not above.startswith("#", column) or above[:column].strip():
         return ""

@@ -1,4 +1,4 @@
-"""Options of agents as earlier versions have stored them, in those of this version."""
+"""Converts the agents' options that earlier versions have stored to those of this version."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ _OF_PUBLISHED: dict[str, dict[str, tuple[Any, Any]]] = {
     **{name: {"correction": ("exact", "tanh")} for name in ("sac", "tqc")},
     "rainbow": {"memory": ("prioritized", "interleaved")},
 }
-"""Former options by algorithm: the value it now always has, and that of its published variant."""
+"""Former options by algorithm: the value that it now always uses, and the value of its published variant."""
 _VARIANTS = {name: f"{name}_published" for name in ("ppo", "sac", "rainbow")}
 
 
 def renewed(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A stored configuration of a run, its agent's options as this version has them.
+    """Returns the stored configuration of a run with its agent's options converted to those of this version.
 
     Raises:
-        ConfigError: it mixes the ways of an algorithm with those of its published variant.
+        ConfigError: the options are a mixture of those of an algorithm and of its published variant.
     """
     agent = config.get("agent")
     algorithm = agent.get("algorithm") if isinstance(agent, Mapping) else None

@@ -1,4 +1,4 @@
-"""The one-line errors of a configuration and of a run, their wording, and the exit status a command ends with."""
+"""The one-line errors of configurations and runs, their wording, and the exit status of commands."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ UNREAD_STATUS = 141  # 128 + SIGPIPE
 
 
 class ConfigError(ValueError):
-    """A mistake in the configuration, told in one line: which key, what is wrong, what is allowed."""
+    """A mistake in the configuration, reported in one line: which key, what is wrong, what is allowed."""
 
     def __init__(self, message: str) -> None:
         super().__init__(" ".join(message.split()))
 
 
 class RunError(RuntimeError):
-    """A run cannot go on although its configuration is sound; told in one line: what happened, and what to do.
+    """A run cannot continue although its configuration is valid; one line says what happened, and what to do.
 
     Attributes:
-        details: shown above that line, such as the traceback of a user's own code in another process.
+        details: text shown above that line, such as the traceback of a user's code in another process.
     """
 
     def __init__(self, message: str, details: str = "") -> None:
@@ -41,7 +41,7 @@ class RunError(RuntimeError):
 
 @contextmanager
 def prefixed(where: object) -> Iterator[None]:
-    """Begins a :class:`ConfigError` raised inside with where it comes from: a file, a key."""
+    """Prefixes a :class:`ConfigError` raised inside the context with its origin: a file or a key."""
     try:
         yield
     except ConfigError as error:
@@ -49,7 +49,7 @@ def prefixed(where: object) -> Iterator[None]:
 
 
 def unknown_key(key: str, allowed: Iterable[Any]) -> str:
-    """The message for a key that does not exist among its ``allowed`` siblings."""
+    """Returns the message for a key that does not exist among its ``allowed`` siblings."""
     name, siblings = key.rpartition(".")[2], sorted(map(str, allowed))
     if not siblings:
         return f"{key}: unknown key, nothing is allowed here"
@@ -57,19 +57,19 @@ def unknown_key(key: str, allowed: Iterable[Any]) -> str:
 
 
 def missing_option(group: str, name: str, options: Sequence[str]) -> str:
-    """The message for a group option (``agent=nope``) that does not exist."""
+    """Returns the message for a group option (``agent=nope``) that does not exist."""
     exists = ", ".join(sorted(options)) or "none"
     return f"{group}: no option {name!r}, {did_you_mean(name, options)}available: {exists}"
 
 
 def did_you_mean(name: Any, candidates: Iterable[str]) -> str:
-    """``"did you mean 'lr'? "`` for what is nearest, or nothing when nothing is near."""
+    """Returns ``"did you mean 'lr'? "`` with the closest candidate, or an empty string if none is close."""
     close = nearest(str(name), candidates)
     return f"did you mean {' or '.join(map(repr, close))}? " if close else ""
 
 
 def nearest(name: str, candidates: Iterable[str]) -> list[str]:
-    """The closest candidate; where none is close, up to three that have a close part: ``lr_actor`` for ``lrr``."""
+    """Returns the closest candidate; if none is close, up to three with a close part: ``lr_actor`` for ``lrr``."""
     known = {str(candidate).lower(): str(candidate) for candidate in candidates}
     if close := difflib.get_close_matches(name.lower(), known, n=1):
         return [known[close[0]]]
@@ -82,7 +82,7 @@ def nearest(name: str, candidates: Iterable[str]) -> list[str]:
 
 
 def nearest_path(path: str | Path) -> str:
-    """``", did you mean 'runs/ppo_arena'?"`` for a path whose first missing part has a close one beside it."""
+    """Returns ``", did you mean 'runs/ppo_arena'?"`` if a path similar to the first missing part of ``path`` exists."""
     path = Path(path)
     missing = next((part for part in (*reversed(path.parents), path) if not part.exists()), None)
     if missing is None or not missing.parent.is_dir():
@@ -100,11 +100,11 @@ def exit_in_one_line(
 ) -> Iterator[None]:
     """Ends the process on a user's error with one line and no traceback; lets real bugs pass.
 
-    With ``RLSTACK_FULL_ERROR=1`` the traceback of a user's error is shown too. The process ends without a word where
-    nobody reads its output any more, as behind ``| head``.
+    With ``RLSTACK_FULL_ERROR=1`` the traceback of a user's error is shown, too. The process ends silently if its output
+    is no longer read, for example before ``| head``.
 
     Args:
-        explain: the line for an error, None for one that is a bug.
+        explain: returns the line for an error, or None if the error is a bug.
     """
     try:
         yield
@@ -130,7 +130,7 @@ def exit_in_one_line(
 
 
 def _flush() -> bool:
-    """Writes what was printed; False, and it goes nowhere from then on, if its reader has left."""
+    """Flushes the output; if nothing reads it any more, discards it from then on and returns False."""
     try:
         sys.stdout.flush()
         output = select.poll()
@@ -139,7 +139,7 @@ def _flush() -> bool:
             return True
     except BrokenPipeError:
         pass
-    except (OSError, ValueError):  # no file of the system, as in tests and notebooks
+    except (OSError, ValueError):  # not a real file, as in tests and notebooks
         return True
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return False
@@ -158,16 +158,16 @@ def _exit(line: str, status: int) -> NoReturn:
 
 
 def _speaks() -> bool:
-    """Of several processes of one run (torchrun) one tells what is wrong: the first rank, if it knows.
+    """Decides which of several processes of a run (torchrun) reports an error: the first rank, if it has one.
 
-    Before they have met, all find the same.
+    Before the processes are connected, all find the same errors.
     """
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return os.environ.get("RANK", "0") == "0"
     if distributed.get_rank() > 0:
-        time.sleep(1)  # its files are thrown away, those of the first rank are where it says
+        time.sleep(1)  # the files of other ranks are deleted, those of the first rank are where it says
     try:
         return distributed.distributed_c10d._get_default_store().add("rlstack/failed", 1) == 1
-    except RuntimeError:  # nobody is left to ask
+    except RuntimeError:  # no other process is left to ask
         return True

@@ -28,7 +28,7 @@ def conf_dir() -> Path:
 
 
 def is_own(world: str) -> bool:
-    """A world's name is that of a user's world, or of an installed package's, rather than of one with a yaml here."""
+    """Returns True if a name is that of a world of the user's or an installed package's, without a yaml file here."""
     named = re.fullmatch(r"[\w.:-]+", world) is not None and world != "null"
     return named and not (conf_dir() / "env" / f"{world}.yaml").is_file()
 
@@ -37,15 +37,15 @@ def load_group(group: str, name: str, overrides: Mapping[str, Any] | None = None
     """Read one option of a Hydra group outside a Hydra application, inheriting as Hydra would.
 
     Args:
-        group: a group, such as ``"agent"``.
-        name: an option of it, such as ``"sac"``; the file's ``defaults`` list is honoured.
-        overrides: values merged over the file's, nested mappings key by key.
+        group: name of a group, such as ``"agent"``.
+        name: name of an option of it, such as ``"sac"``; the file's ``defaults`` list is honoured.
+        overrides: values merged over the file's; nested mappings are merged key by key.
 
     Returns:
         The option's content as a plain dict (no ``agent:`` level around it).
 
     Raises:
-        ConfigError: if there is no such option (the message lists those there are), or the file is broken.
+        ConfigError: there is no such option (the message lists those there are), or the file is broken.
     """
     options = sorted(path.stem for path in (conf_dir() / group).glob("*.yaml"))
     if name not in options:
@@ -61,9 +61,9 @@ def load_group(group: str, name: str, overrides: Mapping[str, Any] | None = None
 
 
 def check_kinds(group: str, name: str, values: Mapping[str, Any]) -> None:
-    """Compares values with the defaults of a shipped option of a group: a number is no word, and a word no number.
+    """Compares the types of values with the defaults of a shipped option of a group: numbers against strings.
 
-    Whatever else is wrong with them is known to the component itself, which may take seconds to import.
+    All other checks are made by the component itself, which may take seconds to import.
 
     Raises:
         ConfigError: naming the key.
@@ -78,10 +78,10 @@ def check_kinds(group: str, name: str, values: Mapping[str, Any]) -> None:
 
 
 def compose_config(name: str, overrides: Sequence[str] = ()) -> DictConfig:
-    """Compose ``<conf_dir>/<name>.yaml`` outside a Hydra application, with overrides as on its command line.
+    """Compose ``<conf_dir>/<name>.yaml`` outside a Hydra application, with overrides as on a command line.
 
     Raises:
-        ConfigError: if it cannot be composed.
+        ConfigError: it cannot be composed.
     """
     from hydra import compose
     from hydra.errors import HydraException
@@ -96,7 +96,7 @@ def compose_config(name: str, overrides: Sequence[str] = ()) -> DictConfig:
 
 @contextmanager
 def hydra_set_aside() -> Iterator[None]:
-    """A context in which Hydra composes our files; an application that uses it already gets its state back."""
+    """A context in which Hydra composes our files; afterwards an application that uses Hydra gets its state back."""
     from hydra import initialize_config_dir, version
     from hydra.core.global_hydra import GlobalHydra
 

@@ -1,8 +1,8 @@
-"""Code that files name: refused unless it is a world or an agent of ours, or the user has allowed it.
+"""Refuses code that files name, unless it is a class of our worlds, agents or losses, or the user has allowed it.
 
-Configurations travel in runs, checkpoints and leagues, and many of their strings would be imported and called
-(``package.module:attribute``). Whoever reads one from a file calls :func:`check_named`, which neither imports nor runs
-anything. What the user wrote on the command line is allowed (:func:`granting`).
+Configurations are stored in runs, checkpoints and leagues, and many of their strings would be imported and called
+(``package.module:attribute``). Code that reads one from a file calls :func:`check_named`, which neither imports nor
+runs anything. What the user wrote on the command line is allowed (:func:`granting`).
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from rlstack.config.overrides import override
 
 _OURS = {("envs.world", "World"), ("envs", "World"), ("rlstack.agents.base", "Agent")}
 _TORCHRL, _THEIR_BASES = "torchrl", ("EnvBase", "LossModule")
-"""Our worlds and losses are classes of TorchRL's bases; a user's class may be, too, but no other class of TorchRL is
+"""Our worlds and losses have these bases in TorchRL, and a user's classes may, too. No other class of TorchRL may be
 named freely: some of them start programs."""
 _CALLABLE = "callable"
 _FILES = ("rlstack", "onnx", "sb3", "marinenav", "arena", "torchscript")
-"""Kinds of agents (``kind:path``); modules may have these names, too."""
+"""Kinds of agents (``kind:path``), which may also be names of modules."""
 _SUFFIXES = (".zip", ".npz", ".pt", ".pth", ".onnx", ".json")
 _HARMLESS = re.compile(r"https?://.*|(cpu|cuda|mps|xpu):\d+")
-"""Addresses and devices, whose first words may be modules."""
+"""Addresses and devices, whose first words may also be names of modules."""
 _LOCAL = ("auto", "local")
 
 _PARSING = threading.Lock()
-"""Python before 3.13 counts the depth of what several threads parse together, and fails (CPython issue 106905)."""
+"""Python before 3.13 adds up the parsing depths of several threads, and fails (CPython issue 106905)."""
 
 _granted: ContextVar[frozenset[str]] = ContextVar("granted", default=frozenset())
 
 
 @contextmanager
 def granting(content: Any) -> Iterator[None]:
-    """While entered, files may name whatever code is named in ``content``: what the user wrote."""
+    """Inside this context, files may name the code that is named in ``content``, which the user wrote."""
     written = {text.removeprefix(f"{_CALLABLE}:") for text in _strings(content)}
     token = _granted.set(_granted.get() | written)
     try:
@@ -53,18 +53,18 @@ def granting(content: Any) -> Iterator[None]:
 
 
 def check_named(content: Any, file: str | Path) -> None:
-    """Refuses plain content of a file that names code, whatever the key.
+    """Refuses plain content of a file that names code, under any key.
 
-    Free to name are classes whose bases lead to :class:`envs.World`, to :class:`rlstack.agents.Agent`, or directly to
-    TorchRL's ``EnvBase`` or ``LossModule``, found in the source of their modules; and what the user wrote, see
+    Allowed are classes whose bases, according to the source of their modules, lead to :class:`envs.World`, to
+    :class:`rlstack.agents.Agent`, or to TorchRL's ``EnvBase`` or ``LossModule``; and what the user wrote, see
     :func:`granting`.
 
     Args:
-        content: nested mappings and sequences; everything in them but strings is passed over.
-        file: where it comes from, for the message.
+        content: nested mappings and sequences; only strings in them are checked.
+        file: the file it comes from, for the message.
 
     Raises:
-        ConfigError: one line, which shows the option that allows it.
+        ConfigError: in one line, which shows the option that allows the code.
     """
     for text in _strings(content):
         if "${" in text:
@@ -78,27 +78,27 @@ def check_named(content: Any, file: str | Path) -> None:
 
 
 def allowing(names: Sequence[str]) -> str:
-    """The option that allows this code, as Hydra reads it."""
+    """Returns the command-line option that allows this code, in Hydra's syntax."""
     return override("allow", names)
 
 
 def code_in(content: Any) -> list[str]:
-    """The code that plain content names and that is neither a world nor an agent of ours, each once."""
+    """Returns the code named in plain content, each once, except the classes that :func:`check_named` allows."""
     return list(dict.fromkeys(name for name in _named(content) if not _is_ours(name)))
 
 
 def load_named(path: str) -> Any:
-    """The object that ``package.module:attribute`` names; importing the module runs its code.
+    """Returns the object that ``package.module:attribute`` names; importing the module runs its code.
 
     Raises:
-        ConfigError: not of that form, or there is no such module or attribute.
+        ConfigError: the path is not of that form, or there is no such module or attribute.
     """
     module, colon, attribute = path.partition(":")
     if not colon or not module or not attribute:
         raise ConfigError(f"{path!r} is not of the form 'package.module:attribute'")
     try:
         found: Any = importlib.import_module(module)
-    except (Exception, SystemExit) as error:  # a stranger's module may raise anything, or end the program
+    except (Exception, SystemExit) as error:  # foreign code may raise anything, or end the program
         raise ConfigError(
             f"{path}: {module} cannot be imported ({type(error).__name__}: {_first_line(error)})"
         ) from error
@@ -122,7 +122,7 @@ def _strings(content: Any) -> Iterator[str]:
 
 
 def _parts(content: Any) -> Iterator[Any]:
-    """All that is in it, itself included; without recursion, which deep nesting would exhaust."""
+    """Yields the content and everything in it, without recursion, which deep nesting would exhaust."""
     waiting = [content]
     while waiting:
         part = waiting.pop()
@@ -134,7 +134,7 @@ def _parts(content: Any) -> Iterator[Any]:
 
 
 def _named(content: Any) -> Iterator[str]:
-    """The strings that would be imported, if they were used for it."""
+    """Yields the strings that could be used to import code."""
     for part in _parts(content):
         if isinstance(part, str):
             yield from _in_text(part)
@@ -142,7 +142,7 @@ def _named(content: Any) -> Iterator[str]:
             path, id, address = part.get("path"), part.get("id"), part.get("address")
             if part.get("kind") == _CALLABLE and isinstance(path, str):
                 yield path
-            # Of PettingZoo an id may be a module alone.
+            # PettingZoo's ids may be just the name of a module.
             if isinstance(id, str) and ":" not in id and id.partition(".")[0] != "pettingzoo" and _importable(id):
                 yield id
             if isinstance(address, str) and address not in _LOCAL:  # of a cluster, which sends pickles
@@ -169,7 +169,7 @@ def _is_dotted(text: str) -> bool:
 
 
 def _importable(module: str) -> bool:
-    """Importing it would run something: of a dotted name the first part is imported first."""
+    """Returns True if importing a module would run code: the first part of a dotted name is imported first."""
     top = module.partition(".")[0]
     return bool(top) and (top in sys.modules or _found(top, None) is not None)
 
@@ -202,7 +202,7 @@ def _spec(module: str) -> ModuleSpec | None:
 
 
 def _is_ours(name: str) -> bool:
-    """It is a class of a world or of an agent, by the source of its module."""
+    """Returns True if a name is that of an allowed class, according to the source of its module."""
     module, _, attribute = name.partition(":")
     return attribute.isidentifier() and _leads_to_ours(module, attribute, set())
 
@@ -229,7 +229,7 @@ def _leads_to_ours(module: str, name: str, seen: set[tuple[str, str]]) -> bool:
 
 
 def _source(module: str) -> tuple[ast.Module | None, str]:
-    """The parsed source of a module, None where there is none to read, and the package that it imports from."""
+    """Returns the parsed source of a module (None if there is none), and the package of its relative imports."""
     spec = _spec(module)
     if spec is None or not spec.origin or not spec.origin.endswith(".py"):
         return None, ""
@@ -242,7 +242,7 @@ def _source(module: str) -> tuple[ast.Module | None, str]:
 
 
 def _binding(tree: ast.Module, name: str) -> ast.stmt | None:
-    """The last statement at the top of a module that gives the name its meaning."""
+    """Returns the last top-level statement of a module that binds the name."""
     found: ast.stmt | None = None
     for statement in tree.body:
         if isinstance(statement, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
@@ -259,7 +259,7 @@ def _binding(tree: ast.Module, name: str) -> ast.stmt | None:
 
 
 def _place(base: ast.expr, tree: ast.Module, module: str, package: str) -> tuple[str, str] | None:
-    """The module and the name of a base class, written as ``Name`` or as ``package.module.Name``."""
+    """Returns the module and name of a base class written as ``Name`` or ``package.module.Name``."""
     if isinstance(base, ast.Name):
         return module, base.id
     if not isinstance(base, ast.Attribute):
@@ -278,7 +278,7 @@ def _place(base: ast.expr, tree: ast.Module, module: str, package: str) -> tuple
 
 
 def _absolute(statement: ast.ImportFrom, package: str) -> str:
-    """The module that a statement imports from."""
+    """Returns the module that a statement imports from."""
     if not statement.level:
         return statement.module or ""
     parts = package.split(".")

@@ -1,4 +1,4 @@
-"""Values of Python written as Hydra reads them on a command line: ``key=value``."""
+"""Writes Python values as Hydra reads them on a command line: ``key=value``."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from rlstack.config.errors import ConfigError
 _PLAIN = re.compile(r"[A-Za-z_/][\w./:@%+-]*")
 _CONSTANTS = ("null", "true", "false", "nan", "inf")
 _NAMED_BY = {"env": "env.name", "agent": "agent.algorithm"}
-"""Groups, and the key under which a class of the user's own takes the place of an option."""
+"""Groups, and the key under which a user's class replaces an option."""
 
 
 def override(key: str, value: Any) -> str:
-    """``key=value``; a class given for a world or an agent is one without a yaml, ``env.name=package.module:Class``.
+    """Returns ``key=value``; a class given as a world or agent becomes ``env.name=package.module:Class``.
 
     Raises:
-        ConfigError: a value that no command line can say.
+        ConfigError: the value cannot be written on a command line.
     """
     if isinstance(value, type | FunctionType):
         key = _NAMED_BY.get(key, key)
@@ -31,17 +31,17 @@ def override(key: str, value: Any) -> str:
 
 
 def written(value: Any) -> str:
-    """A value as that of an override: numbers, strings, paths, None, and containers of them; code by its name.
+    """Writes the value of an override: numbers, strings, paths, None, and containers of them; code by its name.
 
     Raises:
-        TypeError: something else.
+        TypeError: the value is something else.
     """
     if value is None:
         return "null"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int | float):
-        return repr(float(value) if isinstance(value, float) else int(value))  # numpy's numbers call themselves so
+        return repr(float(value) if isinstance(value, float) else int(value))  # numpy's numbers have another repr
     if isinstance(value, str | PurePath):
         text = str(value)
         return text if _PLAIN.fullmatch(text) and text.lower() not in _CONSTANTS else quoted(text)
@@ -57,5 +57,5 @@ def written(value: Any) -> str:
 
 
 def quoted(word: str) -> str:
-    """A word as the value of an override, whatever characters it has."""
+    """Quotes a word with any characters as the value of an override."""
     return "'" + word.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -18,19 +18,19 @@ FractionOrFrames = Annotated[int | float, Interval(low=0)]
 
 @dataclass(frozen=True)
 class ScheduleConfig:
-    """The way of a value from ``start`` to ``end``; see :func:`make_schedule` for the formulas.
+    """The course of a value from ``start`` to ``end``; see :func:`make_schedule` for the formulas.
 
     Attributes:
         kind: the shape of the curve.
         start: the value after the warm-up.
-        end: the value from ``duration`` on; required unless the kind is constant, which takes none.
-        duration: when ``end`` is reached, warm-up included: up to 1 a fraction of the run, above 1 a number
-            of frames. None is the whole run.
-        warmup: how long the value first moves from ``warmup_start`` to ``start``: up to 1 a fraction of the run,
-            above 1 a number of frames.
+        end: the value after ``duration``; required unless the kind is constant, which has none.
+        duration: time at which ``end`` is reached, including the warm-up: a fraction of the run if at most 1, otherwise
+            a number of frames. None is the whole run.
+        warmup: time in which the value first moves from ``warmup_start`` to ``start``: a fraction of the run if at
+            most 1, otherwise a number of frames.
         warmup_start: the value at the beginning of the warm-up.
-        factor: of an exponential alone: what the value is multiplied by over ``duration``; it stops at ``end`` if it
-            gets there. None is ``end / start``, which reaches ``end`` at the end.
+        factor: only for exponential: the factor by which the value changes over ``duration``, or until it reaches
+            ``end``. None is ``end / start``, which reaches ``end`` after ``duration``.
     """
 
     kind: Literal["constant", "linear", "cosine", "exponential"]
@@ -65,7 +65,7 @@ def make_schedule(
 ) -> Schedule:
     """Return ``value(frames)`` for a number (constant) or a mapping with the keys of :class:`ScheduleConfig`.
 
-    With ``f`` frames done, warm-up ``w`` and duration ``d`` in frames, and the progress
+    With ``f`` frames so far, warm-up ``w`` and duration ``d`` in frames, and the progress
     ``p = clip((f - w) / (d - w), 0, 1)``:
 
     * warm-up (any kind, while ``f < w``): ``warmup_start + (start - warmup_start) * f / w``
@@ -76,12 +76,12 @@ def make_schedule(
 
     Args:
         config: the number or the mapping.
-        total_frames: length of the run in frames, for what is given as a fraction of it.
-        where: the key under which the schedule stands, for messages (``"agent.lr"``).
-        bounds: what ``start``, ``end`` and, if there is a warm-up, ``warmup_start`` must lie in, if anything.
+        total_frames: length of the run in frames, for times given as a fraction of it.
+        where: key of the schedule, for messages (``"agent.lr"``).
+        bounds: bounds of ``start``, ``end`` and, if there is a warm-up, ``warmup_start``; None for no bounds.
 
     Raises:
-        ConfigError: one line, for a mapping that makes no schedule.
+        ConfigError: in one line, for a mapping that is not a valid schedule.
     """
     if total_frames <= 0:
         raise ConfigError(f"{where}: total_frames must be above 0, got {total_frames}")
@@ -104,7 +104,7 @@ def make_schedule(
 
 
 def in_words(config: float | Mapping[str, Any]) -> str:
-    """A schedule as configured, for people: ``0.0003``, or ``0.001 to 1e-05 (linear)``."""
+    """Describes a configured schedule in readable form: ``0.0003``, or ``0.001 to 1e-05 (linear)``."""
     if not isinstance(config, Mapping):
         return f"{config:g}"
     end = config.get("end")
@@ -114,7 +114,7 @@ def in_words(config: float | Mapping[str, Any]) -> str:
 
 
 def make_schedules(config: Any, total_frames: int, where: str) -> dict[str, Schedule]:
-    """The schedules of all fields of a dataclass that may be a :class:`ScheduleConfig`, by name.
+    """Returns the schedules of all fields of a dataclass that may be a :class:`ScheduleConfig`, by name.
 
     Args:
         config: the dataclass; a field's ``Annotated`` :class:`Interval` bounds its schedule's values.
@@ -134,7 +134,7 @@ def make_schedules(config: Any, total_frames: int, where: str) -> dict[str, Sche
 
 @dataclass(frozen=True)
 class _Curve:
-    """A schedule with its lengths in frames; an object rather than a closure so that it can be pickled."""
+    """A schedule with its times in frames; an object rather than a closure so that it can be pickled."""
 
     config: ScheduleConfig
     warmup: float

@@ -1,4 +1,4 @@
-"""Builds typed dataclasses from mappings, and plain values for yaml from these."""
+"""Builds typed dataclasses from mappings, and converts them to plain values for yaml."""
 
 import dataclasses
 import math
@@ -24,10 +24,10 @@ _SCALARS = (bool, int, float, str, types.NoneType)
 class Interval:
     """Bounds of a number, used as ``Annotated[float, Interval(low=0, high=1, open_high=True)]``.
 
-    A side without a bound is infinite, yet NaN and the infinities themselves are outside every interval.
+    A side without a bound is infinite, but NaN and the infinities themselves are outside every interval.
 
     Attributes:
-        why: the reason for the bounds, for the message about a number outside of them.
+        why: the reason for the bounds, for the message about a number outside them.
     """
 
     low: float | None = None
@@ -49,7 +49,7 @@ class Interval:
         return f"{left}, {right}"
 
     def refusal(self, key: str, value: float) -> str:
-        """The message about a number outside of the interval."""
+        """Returns the message about a number outside the interval."""
         shown = repr(value) if abs(value) < 1e20 else f"{value:g}"
         return f"{key}: {shown} is outside {self}{f' ({self.why})' if self.why else ''}"
 
@@ -63,10 +63,10 @@ def build(cls: type[T], mapping: Mapping[str, Any] | DictConfig, where: str = ""
         cls: a dataclass; fields may be nested dataclasses, Optional, unions, Literal, lists, tuples, dicts,
             scalars, and any of these inside ``Annotated`` with an :class:`Interval`.
         mapping: a dict or a Hydra node; interpolations in a node are resolved.
-        where: the key under which the mapping stands, for messages (``"agent"``).
+        where: key of the mapping, for messages (``"agent"``).
 
     Raises:
-        ConfigError: one line naming the key, for anything that does not fit. A ValueError raised by a
+        ConfigError: in one line naming the key, for anything that does not fit. A ValueError raised by a
             dataclass's ``__post_init__`` is reported the same way.
     """
     if isinstance(mapping, DictConfig):
@@ -116,7 +116,7 @@ def to_plain(obj: Any) -> Any:
 
 
 def resolve(node: DictConfig | ListConfig, where: str) -> Any:
-    """A Hydra node as plain dicts and lists, with its interpolations filled in."""
+    """Returns a Hydra node as plain dicts and lists, with its interpolations resolved."""
     try:
         return OmegaConf.to_container(node, resolve=True)
     except OmegaConfBaseException as error:
@@ -125,10 +125,10 @@ def resolve(node: DictConfig | ListConfig, where: str) -> Any:
 
 
 def convert(hint: Any, value: Any, key: str) -> Any:
-    """One value as the type ``hint``, by the rules of :func:`build`.
+    """Converts one value to the type ``hint``, by the rules of :func:`build`.
 
     Raises:
-        ConfigError: naming ``key``.
+        ConfigError: the value does not fit; the message names ``key``.
     """
     if isinstance(value, DictConfig | ListConfig):
         value = resolve(value, key)
@@ -170,7 +170,7 @@ def _bounded(value: Any, metadata: tuple[Any, ...], key: str) -> Any:
 
 def _one_of(choices: tuple[Any, ...], value: Any, key: str) -> Any:
     for choice in choices:
-        if type(choice) is type(value) and choice == value:  # True == 1, yet it is no 1
+        if type(choice) is type(value) and choice == value:  # True == 1, but True is not a valid 1
             return choice
     guess = did_you_mean(value, [c for c in choices if isinstance(c, str)]) if isinstance(value, str) else ""
     allowed = ", ".join(map(repr, choices))
@@ -178,7 +178,7 @@ def _one_of(choices: tuple[Any, ...], value: Any, key: str) -> Any:
 
 
 def _fits(hint: Any, value: Any) -> bool:
-    """``value`` has the outer shape of ``hint``; its inside is checked during conversion."""
+    """Returns True if ``value`` has the outer type of ``hint``; its content is checked during conversion."""
     base = _base(hint)
     if base is Literal:
         return any(type(choice) is type(value) for choice in get_args(hint))

@@ -50,7 +50,7 @@ class Core(nn.Module):
         self.memory_size = layers * self._parts * size
 
     def step(self, x: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Makes one step, from features ``[..., F]`` and state ``[..., M]`` to outputs ``[..., H]`` and the next state."""
+        """Makes one step: features ``[..., F]`` and state ``[..., M]`` give outputs ``[..., H]`` and the next state."""
         lead = x.shape[:-1]
         x = x.reshape(-1, x.shape[-1])
         before, after = memory.reshape(-1, self.memory_size).split(self.size, -1), []
@@ -144,7 +144,7 @@ class Remembering(nn.Module):
     def follow(
         self, observation: Observation, memory: Tensor, starts: Tensor, active: Tensor
     ) -> tuple[list[Tensor], Tensor]:
-        """Returns the states of sequences ``[N, L]`` that begin in states ``[N, M]``: before each step, and at the end."""
+        """Returns the states of sequences ``[N, L]`` that begin in states ``[N, M]``: before each step, and the last."""
         x: Tensor = self.encoder(observation)
         keep, there = (~starts).to(x.dtype)[..., None], active.to(x.dtype)[..., None]
         before = []

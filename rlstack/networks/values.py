@@ -133,7 +133,7 @@ class ActionValue(nn.Module):
 
 
 def orthogonal_(network: StateNetwork, output_gain: float) -> None:
-    """Initialises orthogonal weights (Saxe et al. 2014) of gain sqrt 2, of ``output_gain`` at the output; zero biases."""
+    """Initialises orthogonal weights (Saxe et al. 2014), of gain sqrt 2 or ``output_gain``, and biases of zero."""
     for layer in network.modules():
         if isinstance(layer, nn.Linear | nn.Conv2d):
             nn.init.orthogonal_(layer.weight, output_gain if layer is network.output else math.sqrt(2))

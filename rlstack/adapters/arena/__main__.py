@@ -1,9 +1,9 @@
 """The Arena stack's own command line: ``python -m rlstack.adapters.arena --style 2 --steps 1000000``.
 
-A translation to ``rlstack.train agent=ppo_published env=arena curriculum=arena``: the run is one of ours, in the folder
-that the stack would make, and leaves the stack's own files in it besides. ``--load-model`` goes on with one of its
-checkpoints: networks, Adam's moments, statistics, the number of frames, and from ``_training_state.json`` beside it
-the stage of the curriculum with the episodes that it is decided by.
+It is translated to ``rlstack.train agent=ppo_published env=arena curriculum=arena``: the run is one of ours, in the
+folder that the stack would make, and it also writes the stack's own files there. ``--load-model`` continues one of the
+stack's checkpoints: networks, Adam's moments, statistics, the number of frames, and, from the ``_training_state.json``
+next to it, the stage of the curriculum with the episodes on which promotion depends.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .files import ArenaFiles, curriculum_from_published, load_files, training_s
 
 _CHECKPOINT_EVERY = 50_000
 _RECORD = {"current_stage_index": "stage_index", "metrics": "metrics"}
-"""Keys of a curriculum's state, and how the record of a training names them."""
+"""Keys of a curriculum's state, and their names in the record of a training."""
 
 
 def _parser() -> Parser:
@@ -43,7 +43,7 @@ def _parser() -> Parser:
 
 
 class StackFiles(Hook):
-    """Goes on with a checkpoint of the stack, if there is one, and leaves the stack's files in the run's folder."""
+    """Continues a checkpoint of the stack, if one is given, and writes the stack's files into the run's folder."""
 
     def __init__(self, style: int, loaded: ArenaFiles | None = None, reset_timesteps: bool = False) -> None:
         self.style, self.loaded, self._reset = style, loaded, reset_timesteps
@@ -69,7 +69,7 @@ class StackFiles(Hook):
         if restored["stage"] >= stages:
             raise ConfigError(f"--load-model: {self.loaded.where}: stage {restored['stage']} of {stages}")
         window, known = restored["episodes"], curriculum.state_dict()["episodes"]["columns"]
-        # The stack records only what its rules are about.
+        # The stack records only what its rules use.
         window["columns"] = {name: window["columns"].get(name, [0.0] * window["count"]) for name in known}
         curriculum.load_state_dict(restored)
 
@@ -89,7 +89,7 @@ class StackFiles(Hook):
 
 @command
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Trains as a command line says."""
+    """Trains according to a command line."""
     given = _parser().parse_args(arguments)
     if given.algo != "ppo":
         raise ConfigError(f"--algo: the stack itself trains ppo; python -m rlstack.train agent={given.algo} env=arena")
@@ -108,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     plain["agent"] |= options
     plain["checkpoint"]["every"] = _CHECKPOINT_EVERY
     folder = Path("runs") / "ppo" / f"style{style}"
-    taken = len(list(folder.glob(f"{name}*")))  # by runs that began in the same second
+    taken = len(list(folder.glob(f"{name}*")))  # runs that began in the same second
     plain |= {"total_frames": done + given.steps, "run_dir": str(folder / (f"{name}_{taken}" if taken else name))}
     train(plain, [StackFiles(style, loaded, given.reset_timesteps)])
 

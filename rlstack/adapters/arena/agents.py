@@ -1,4 +1,4 @@
-"""Agents of the Arena game's own PPO stack: as policies, as native agents that go on training, and the way back."""
+"""Agents of the Arena game's own PPO stack: as policies, as native agents that can be trained on, and back again."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from rlstack.networks.encoders import FlatEncoder
 from .files import ArenaFiles, load_files, write_files
 
 CONFIGURATION = "ppo_published"
-"""The file in ``conf/agent`` of what these agents were trained by."""
+"""The file in ``conf/agent`` with the algorithm and options by which these agents were trained."""
 PARTS = ("shared_net", "actor", "critic")
 STYLES = {5: 1, 6: 2}
 """The game's style of control by the number of its actions."""
@@ -40,11 +40,11 @@ class ArenaNetwork(nn.Module):
         weights: ``shared_net.{0,2,...}``, ``actor.{0,2}``, ``critic.{0,2}``, each ``.weight`` and ``.bias``.
 
     Raises:
-        ConfigError: other layers.
+        ConfigError: the weights are those of other layers.
 
     Attributes:
         features, actions: F, A.
-        hidden: widths of the hidden layers, the heads' last.
+        hidden: widths of the hidden layers, that of the heads last.
     """
 
     def __init__(self, weights: Mapping[str, Tensor]) -> None:
@@ -63,16 +63,16 @@ class ArenaNetwork(nn.Module):
             raise ConfigError(f"the heads do not fit the trunk: {heads} behind {widths}")
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits ``[N, A]`` and values ``[N, 1]`` of scaled features ``[N, F]``."""
+        """Returns logits ``[N, A]`` and values ``[N, 1]`` for scaled features ``[N, F]``."""
         shared = self.shared_net(features)
         return self.actor(shared), self.critic(shared)
 
 
 def style_of(path: str | Path | ArenaFiles, normalization: str | Path | None = None) -> int:
-    """The game's style of control that a checkpoint was trained for, by the number of its actions.
+    """Returns the game's style of control that a checkpoint was trained for, by its number of actions.
 
     Raises:
-        ConfigError: what is wrong with the files, or an agent of another game.
+        ConfigError: the files are invalid, or the agent is from another game.
     """
     files = load_files(path, normalization)
     actions = _rebuilt(files).actions
@@ -87,16 +87,16 @@ def arena_policy(
     normalization: str | Path | None = None,
     deterministic: bool = True,
 ) -> TensorDictModuleBase:
-    """A published agent as a policy of an env, its statistics frozen.
+    """Returns a published agent as a policy of an env, with frozen statistics.
 
     Args:
-        path: of the ``.pt`` file, or what was loaded from it.
-        env: with the agent's number of features and actions; the policy is on its device.
+        path: path of the ``.pt`` file, or its loaded content.
+        env: an env with the agent's number of features and actions; the policy is on its device.
         normalization: see :func:`~rlstack.adapters.arena.files.load_files`.
-        deterministic: the most probable action; False samples, as the agent did when it was trained.
+        deterministic: True takes the most probable action; False samples, as the agent did in training.
 
     Raises:
-        ConfigError: one line: what is wrong with the files, or an env that the agent cannot act in.
+        ConfigError: in one line: the files are invalid, or the agent cannot act in the env.
     """
     files, interface = load_files(path, normalization), Interface.of(env)
     network = _network(files, interface).to(env.device).requires_grad_(False)
@@ -125,20 +125,20 @@ def arena_agent(
     device: torch.device | str | None = None,
     **overrides: Any,
 ) -> Agent:
-    """A published agent as a native PPO of ``conf/agent/ppo_published.yaml``, ready to go on training.
+    """Returns a published agent as a native PPO of ``conf/agent/ppo_published.yaml``, ready to continue training.
 
-    Networks, statistics, Adam's moments and the number of frames are taken over.
+    Networks, statistics, Adam's moments and the number of frames are taken from the files.
 
     Args:
-        path: of the ``.pt`` file, or what was loaded from it.
-        env: what it is to act in.
-        total_frames: length of the run, which schedules are relative to.
+        path: path of the ``.pt`` file, or its loaded content.
+        env: world in which the agent will act.
+        total_frames: length of the run, to which schedules are relative.
         normalization: see :func:`~rlstack.adapters.arena.files.load_files`.
-        device: of networks; default the env's.
+        device: device of the networks; default: the env's.
         overrides: values that replace the configuration's.
 
     Raises:
-        ConfigError: one line: what is wrong with the files, the overrides or the env.
+        ConfigError: in one line, what is wrong with the files, the overrides or the env.
 
     Example:
         >>> agent = arena_agent("ppo_style2_final.pt", env, lr=5e-5)
@@ -163,7 +163,7 @@ def arena_agent(
 
 
 def structure(files: ArenaFiles) -> dict[str, Any]:
-    """The options of ``agent=ppo_published`` that a checkpoint's weights and statistics decide."""
+    """Returns the options of ``agent=ppo_published`` that a checkpoint's weights and statistics determine."""
     hidden, scaled = _rebuilt(files).hidden, files.statistics is not None
     fixed = {"hidden": hidden, "shared_layers": len(hidden) - 1, "normalize_observations": scaled}
     return {"inputs": "raw", "activation": "silu", "critic_hidden": None, **fixed}
@@ -180,13 +180,13 @@ def save_arena(
     Args:
         agent: a PPO with networks as published, of any widths (``agent=ppo_published``).
         path: ``<run>_<steps>_steps.pt`` or ``<run>_final.pt``.
-        frames: it was trained for; None is what the agent knows.
-        training_state: what else to keep of the run, in a file of its own.
+        frames: number of frames it was trained for; default: the agent's own count.
+        training_state: further content about the run, written to a separate file.
 
-    Returns what was written, the checkpoint first.
+    Returns the paths of the written files, the checkpoint first.
 
     Raises:
-        ConfigError: an agent of another kind, or the files cannot be written.
+        ConfigError: the agent is of another kind, or the files cannot be written.
     """
     _check_published(agent)
     names = list(published_names(agent))
@@ -225,7 +225,7 @@ def _rebuilt(files: ArenaFiles) -> ArenaNetwork:
 
 
 def _network(files: ArenaFiles, interface: Interface) -> ArenaNetwork:
-    """The network, if it can act there."""
+    """Returns the network, after checking that it can act in such an env."""
     network, spec = _rebuilt(files), interface.observation
     if isinstance(spec, Composite) or tuple(spec.shape) != (network.features,) or not spec.dtype.is_floating_point:
         seen = "a structured one" if isinstance(spec, Composite) else f"of shape {list(spec.shape)}"
@@ -257,7 +257,7 @@ _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 def _fill_optimizer(agent: Any, files: ArenaFiles) -> None:
-    """Takes over Adam's moments; an optimiser that has made no step yet has none."""
+    """Loads Adam's moments; an optimiser that has made no step yet has none."""
     saved = files.optimizer.get("state") or {}
     if not saved:
         return
@@ -276,7 +276,7 @@ def _fill_optimizer(agent: Any, files: ArenaFiles) -> None:
 
 
 def _published_optimizer(agent: Any, parameters: list[Tensor]) -> dict[str, Any]:
-    """Adam's state with the published order of parameters, without what only concerns how it is computed."""
+    """Returns Adam's state in the published order of parameters, without options of its implementation."""
     own, places = agent.optimizer.state_dict()["optimizer"], _places(agent, parameters)
     group = {key: value for key, value in own["param_groups"][0].items() if key != "params"}
     group |= {"fused": None, "foreach": None, "params": list(range(len(parameters)))}
@@ -289,6 +289,6 @@ def _published_optimizer(agent: Any, parameters: list[Tensor]) -> dict[str, Any]
 
 
 def _places(agent: Any, parameters: list[Tensor]) -> list[int]:
-    """The place of each of these parameters in the agent's optimiser."""
+    """Returns the place of each of these parameters in the agent's optimiser."""
     order = {id(parameter): place for place, parameter in enumerate(agent.optimizer.parameters)}
     return [order[id(parameter)] for parameter in parameters]

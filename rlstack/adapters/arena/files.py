@@ -1,9 +1,9 @@
-"""The files of the Arena game's own training stack: read as plain data, and written.
+"""Reads the files of the Arena game's own training stack as plain data, and writes them.
 
-A checkpoint is ``<run>_<steps>_steps.pt`` or ``<run>_final.pt``: ``policy_state_dict``, ``optimizer_state_dict`` and
-``num_timesteps``. Beside it lie ``<name>_metadata.json`` (step, algorithm, style, time) and the statistics that it was
-trained with, ``<name>_normalization.json``, of a final one ``<run>_normalization_final.json`` and the record of the
-training with its curriculum, ``<name>_training_state.json``.
+A checkpoint is ``<run>_<steps>_steps.pt`` or ``<run>_final.pt``, with ``policy_state_dict``, ``optimizer_state_dict``
+and ``num_timesteps``. Next to it are ``<name>_metadata.json`` (step, algorithm, style, time) and the statistics that it
+was trained with, ``<name>_normalization.json``. A final checkpoint has ``<run>_normalization_final.json`` instead, and
+the record of the training with its curriculum, ``<name>_training_state.json``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rlstack.config.errors import prefixed
 from rlstack.files.safe_load import load_tensors, read_json_object, reason
 
 NONE = "none"
-"""The word in place of a file of statistics for an agent that was trained without."""
+"""The word that replaces a file of statistics for an agent that was trained without any."""
 
 _STEPS = re.compile(r"(?P<run>.+)_(?P<steps>\d+)_steps")
 _FINAL = "_final"
@@ -33,15 +33,15 @@ _FINAL = "_final"
 
 @dataclass(frozen=True)
 class ArenaFiles:
-    """The content of a checkpoint and of the files beside it.
+    """The content of a checkpoint and of the files next to it.
 
     Attributes:
         policy: weights by their published names, in float32.
-        optimizer: Adam's state as torch has it, empty where there is none.
-        num_timesteps: env steps it was trained for.
-        statistics: of observations and returns, see
+        optimizer: Adam's state in torch's format; empty if there is none.
+        num_timesteps: number of env steps it was trained for.
+        statistics: statistics of observations and returns, see
             :func:`~rlstack.data.normalizers.statistics_to_json`; None for an agent that was trained without.
-        metadata, training_state: of the files beside it, empty without one.
+        metadata, training_state: content of the files next to it; empty if there is no such file.
         where: the file, for messages.
     """
 
@@ -55,15 +55,15 @@ class ArenaFiles:
 
 
 def load_files(path: str | Path | ArenaFiles, normalization: str | Path | None = None) -> ArenaFiles:
-    """Reads a checkpoint and what lies beside it; nothing in the files is executed.
+    """Reads a checkpoint and the files next to it; nothing in the files is executed.
 
     Args:
-        path: the ``.pt`` file, or what was loaded from it, which is returned as it is.
-        normalization: its statistics, ``"none"`` for an agent that was trained without; None finds them by
+        path: the ``.pt`` file, or its loaded content, which is returned as it is.
+        normalization: file of its statistics; ``"none"`` for an agent that was trained without; None finds them by
             :func:`find_statistics`.
 
     Raises:
-        ConfigError: one line: no such file, not such a checkpoint, or no statistics.
+        ConfigError: in one line: no such file, not such a checkpoint, or no statistics.
     """
     if isinstance(path, ArenaFiles):
         return path
@@ -108,8 +108,10 @@ def _fault(content: Any) -> str | None:
 
 
 def find_statistics(path: Path) -> Path | None:
-    """The statistics of a checkpoint: of a final one the run's final ones; else those of the same step, or of the
-    nearest step before it; for a file of another name those named after it. None where there are none.
+    """Returns the file of a checkpoint's statistics, or None if there is none.
+
+    A final checkpoint has those of the end of the run, others those of the same step or the nearest step before it; a
+    checkpoint of any other name has those named after it.
     """
     if path.stem.endswith(_FINAL):
         final = path.with_name(f"{path.stem.removesuffix(_FINAL)}_normalization{_FINAL}.json")
@@ -149,14 +151,14 @@ def write_files(
     statistics: Mapping[str, Any] | None,
     training_state: Mapping[str, Any] | None = None,
 ) -> list[Path]:
-    """Writes a checkpoint and what belongs beside it, each under a name of its own, all of them or none.
+    """Writes a checkpoint and the files that belong next to it: all of them or none.
 
     Args:
-        path: of the checkpoint, ``*.pt``.
-        training_state: goes to ``<name>_training_state.json``, if given.
+        path: path of the checkpoint, ``*.pt``.
+        training_state: content of ``<name>_training_state.json``, if given.
 
     Raises:
-        ConfigError: the name does not end in ``.pt``, or the disk fails.
+        ConfigError: the name does not end in ``.pt``, or writing fails.
     """
     if path.suffix != ".pt":
         raise ConfigError(f"out: {path} must end in .pt")
@@ -186,12 +188,12 @@ COLUMNS = {
     "damage_dealt": "damage_dealt",
     "damage_taken": "damage_taken",
 }
-"""Their lists of episodes, and the episode statistics that ours are made of."""
+"""The stack's lists of episodes, and the episode statistics that ours contain for them."""
 _WIN_TIMES, _MOST, _MOST_WINS = "win_times", 200, 100
 
 
 def curriculum_to_published(state: Mapping[str, Any]) -> dict[str, Any]:
-    """A curriculum's ``state_dict`` as ``current_stage_index`` and ``metrics``: lists of episodes, oldest first."""
+    """Converts a curriculum's ``state_dict`` to ``current_stage_index`` and ``metrics``, lists of episodes by age."""
     columns: Mapping[str, list[float]] = state["episodes"]["columns"]
     metrics = {name: list(columns.get(ours, ()))[-_MOST:] for name, ours in COLUMNS.items()}
     won = zip(columns.get("length", ()), columns.get("success", ()))
@@ -203,10 +205,10 @@ def curriculum_from_published(entries: Mapping[str, Any], begun: int = 0) -> dic
     """The inverse, for a curriculum's ``load_state_dict``; won episodes that are too old for the lists are lost.
 
     Args:
-        begun: frames of the run at which the stage began, which the record does not tell.
+        begun: frame of the run at which the stage began, which is not in the record.
 
     Raises:
-        ConfigError: other entries.
+        ConfigError: the entries are not those of such a record.
     """
     key, columns = "current_stage_index", {}
     with prefixed("not the state of a curriculum"):
@@ -226,14 +228,14 @@ def curriculum_from_published(entries: Mapping[str, Any], begun: int = 0) -> dic
 def training_state(
     model: Path, style: int | None, frames: int, episodes: int | None, curriculum: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """The content of the record of a training.
+    """Returns the content of the record of a training.
 
     Args:
         model: the checkpoint that it belongs to.
-        style: of control.
-        frames: the agent was trained for.
-        episodes: finished in that time, None where nobody counted.
-        curriculum: its ``state_dict``, None for a training without.
+        style: style of control.
+        frames: number of frames the agent was trained for.
+        episodes: number of episodes finished in that time; None if they were not counted.
+        curriculum: the curriculum's ``state_dict``; None for a training without one.
     """
     now = datetime.datetime.now().isoformat(timespec="seconds")
     published = None if curriculum is None else curriculum_to_published(curriculum)

@@ -1,4 +1,4 @@
-"""Models of Stable-Baselines3 as policies; Stable-Baselines3 itself is not needed."""
+"""Models of Stable-Baselines3 as policies, without needing Stable-Baselines3 itself."""
 
 from rlstack.adapters.sb3.model import SB3Model, load_sb3, sb3_layers
 from rlstack.adapters.sb3.policy import SB3Policy, sb3_policy

@@ -22,27 +22,28 @@ from .model import SB3Model, load_sb3
 from .networks import FeedForward, RecurrentActorCritic, State
 
 _PRINTED = 1e-5
-"""The precision with which a file tells bounds."""
+"""The precision of bounds in a file."""
 
 
 def sb3_policy(
     model: SB3Model | str | Path, env: EnvBase, deterministic: bool = True, vecnormalize: str | Path | None = None
 ) -> TensorDictModuleBase:
-    """A policy that acts as the model's ``predict``, for all worlds and agents of an env at once.
+    """Returns a policy that acts like the model's ``predict``, for all worlds and agents of an env at once.
 
-    Discrete actions are the likeliest (PPO, A2C) or those of highest value (DQN). Continuous ones are the Gaussian's
-    mean clipped to the env's bounds (PPO, A2C), or the squashed mean rescaled from [-1, 1] to the env's bounds (SAC).
-    A RecurrentPPO carries its LSTM's state from call to call, one per world and agent, and begins anew where
-    :class:`~rlstack.agents.recurrent_policy.EpisodeStarts` says so; ``policy.reset()`` forgets everything.
+    Discrete actions are the most probable ones (PPO, A2C) or those of highest value (DQN). Continuous ones are the
+    Gaussian's mean clipped to the env's bounds (PPO, A2C), or the squashed mean rescaled from [-1, 1] to the env's
+    bounds (SAC). A RecurrentPPO carries its LSTM's state from call to call, one per world and agent, and resets it
+    where :class:`~rlstack.agents.recurrent_policy.EpisodeStarts` tells; ``policy.reset()`` forgets all states.
 
     Args:
-        model: as loaded, copied to the env's device, or its file; a structured observation must have its keys.
-        env: with the model's number of features and actions.
+        model: a loaded model, which is copied to the env's device, or its file; a structured observation must have its
+            keys.
+        env: an env with the model's number of features and actions.
         deterministic: False samples from the distribution; a DQN has none and stays greedy.
-        vecnormalize: statistics that a model that is yet to be loaded was trained with.
+        vecnormalize: statistics with which the model was trained, if it is given as a file.
 
     Raises:
-        ConfigError: no such model, or the env's observations or actions, or their bounds, are not the model's.
+        ConfigError: no such model, or the env's observations, actions or bounds are not the model's.
     """
     found, interface = model if isinstance(model, SB3Model) else load_sb3(model, vecnormalize), Interface.of(env)
     check_fit(found, interface)
@@ -50,7 +51,7 @@ def sb3_policy(
 
 
 class SB3Policy(TensorDictModuleBase):
-    """Writes the actions of a model that fits into an env's tensordict, see :func:`sb3_policy`."""
+    """Writes the actions of a model into the tensordict of an env that it fits, see :func:`sb3_policy`."""
 
     def __init__(self, model: SB3Model, interface: Interface, deterministic: bool = True) -> None:
         super().__init__()
@@ -94,7 +95,7 @@ class SB3Policy(TensorDictModuleBase):
 
 
 def check_fit(model: SB3Model, interface: Interface) -> None:
-    """Checks that an env shows what the model was trained to see, and takes what it answers.
+    """Checks that an env has the observations and actions with which the model was trained.
 
     Raises:
         ConfigError: it does not.
@@ -127,7 +128,7 @@ def check_fit(model: SB3Model, interface: Interface) -> None:
 
 
 def _check_bounds(model: SB3Model, interface: Interface) -> None:
-    """The model's actions mean what they meant in its own bounds; infinite ones, or unknown ones, say nothing."""
+    """Checks that the env's action bounds are those of the model's training, where these are known and finite."""
     space = interface.action.space
     for name, known, offered in (("low", model.low, space.low), ("high", model.high, space.high)):
         if known is None:
