@@ -5,10 +5,10 @@
     python -m experiments.reference_scores.scores cartpole_qrdqn --seeds 3 4      # adds seeds, results keep the others
     python -m experiments.reference_scores.scores --judge-only                    # runs that are there
 
-A study is a file in ``conf/experiment/reference``, which holds every number. The last checkpoint of each seed (not the
-best one) plays 100 episodes greedily in environments of another seed. Results beside this file:
-``results/<study>.json``, ``results/curves.csv`` and ``curves.png``; ``python -m experiments.tables`` writes the table
-of the README.
+A study is a file in ``conf/experiment/reference``, which holds every number; ``mujoco_ppo`` is a recipe that several
+share. The last checkpoint of each seed (not the best one) plays 100 episodes greedily in environments of another seed.
+Results beside this file: ``results/<study>.json``, ``results/curves.csv`` and ``curves.png``; ``python -m
+experiments.tables`` writes the table of the README.
 """
 
 from __future__ import annotations
@@ -45,12 +45,15 @@ class Study(NamedTuple):
         environment, algorithm: for the table.
         bar: lowest mean return over the final episodes; where ``of`` is "none above", the highest.
         of: in every seed, or in the mean over the seeds.
+        recipe: file in ``conf/experiment/reference`` of a study that shares its recipe with other environments; the
+            environment is then its ``env.id``. None: the study's name.
     """
 
     environment: str
     algorithm: str
     bar: float
     of: Literal["every seed", "mean", "none above"]
+    recipe: str | None = None
 
     def passed(self, scores: Sequence[float]) -> bool:
         """Whether the seeds' mean returns are as they should be."""
@@ -93,6 +96,11 @@ STUDIES = {
     "halfcheetah_sac_actor_every": Study("HalfCheetah-v5", "SAC, actor_every=2", 4000, "mean"),
     "halfcheetah_sac_critic_norm": Study("HalfCheetah-v5", "SAC, critic_norm", 4000, "mean"),
     "halfcheetah_sac_weight_norm": Study("HalfCheetah-v5", "SAC, critic_norm and weight_norm", 4000, "mean"),
+    "halfcheetah_ppo": Study("HalfCheetah-v5", "PPO", 4500, "mean", "mujoco_ppo"),
+    "hopper_ppo": Study("Hopper-v5", "PPO", 1900, "mean", "mujoco_ppo"),
+    "walker2d_ppo": Study("Walker2d-v5", "PPO", 2650, "mean", "mujoco_ppo"),
+    "ant_ppo": Study("Ant-v5", "PPO", 870, "mean", "mujoco_ppo"),
+    "humanoid_ppo": Study("Humanoid-v5", "PPO", 450, "mean", "mujoco_ppo"),
 }
 
 
@@ -104,8 +112,10 @@ def train(study: str, seeds: list[int], folder: Path) -> None:
     for seed in missing:  # what an earlier attempt left
         shutil.rmtree(folder / study / f"seed{seed}", ignore_errors=True)
     (folder / study).mkdir(parents=True, exist_ok=True)
+    recipe = STUDIES[study].recipe
     command = [
-        *(sys.executable, "-m", "rlstack.train", "-m", f"experiment=reference/{study}"),
+        *(sys.executable, "-m", "rlstack.train", "-m", f"experiment=reference/{recipe or study}"),
+        *([] if recipe is None else [f"env.id={STUDIES[study].environment}"]),
         *(f"seed={','.join(map(str, missing))}", f"run_dir={folder / study}/seed${{seed}}"),
     ]
     with open(folder / study / "log.txt", "a") as log:
