@@ -37,11 +37,17 @@ def complete(run: Path) -> bool:
     return any(int(path.stem.partition("_")[2]) >= total for path in (run / "checkpoints").glob("checkpoint_*.pt"))
 
 
-def final_evaluation(run: Path, episodes: int, seed: int, policy: str = "greedy") -> dict[str, Any]:
-    """Evaluates the last checkpoint of a run on ``episodes`` per level, greedily or as it explores."""
+def final_evaluation(
+    run: Path, episodes: int, seed: int, policy: str = "greedy", allow: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Evaluates the last checkpoint of a run on ``episodes`` per level, greedily or as it explores.
+
+    Args:
+        allow: code of this folder that the run's files name.
+    """
     output = run / "evaluations" / ("final" if policy == "greedy" else f"final_{policy}")
     options = [f"episodes={episodes}", f"seed={seed}", f"output={output}", "plots=false", "video=false"]
-    options.append(f"policy={policy}")
+    options += [f"policy={policy}", f"allow=[{','.join(allow)}]"]
     subprocess.run(
         [sys.executable, "-m", "rlstack.evaluate", f"checkpoint={run}", *options], check=True, stdout=subprocess.DEVNULL
     )

@@ -1,9 +1,10 @@
-"""Is a memory worth anything where enemies are seen only as far as sensors reach? PPO with and without an LSTM.
+"""PPO where enemies are seen only as far as sensors reach: with layers alone, with an LSTM, with attention.
 
     python -m experiments.echelon.memory --parallel 2
+    python -m experiments.echelon.memory --kinds mlp lstm --seeds 3 4      # adds seeds; results keep the others
 
 Every kind and seed is one ``python -m rlstack.train experiment=echelon/partial`` of one thread; the last checkpoint
-is judged in ``--episodes`` episodes of blue against both bots in turns, at full fire, on maps it has not trained on.
+plays ``--episodes`` episodes of blue against both bots in turns, at full fire, on maps it has not trained on.
 Results beside this file: ``memory.json``, ``memory.csv`` (games won during training) and ``memory.png``.
 """
 
@@ -13,10 +14,11 @@ import argparse
 import csv
 import json
 import statistics
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import matplotlib
 
@@ -26,15 +28,34 @@ import numpy as np
 
 from experiments.against import read_log
 from experiments.runs import add_options, cost, final_evaluation, train
+from rlstack.evaluation.statistics import bootstrap_interval
 
 HERE = Path(__file__).parent
-KINDS = {"mlp": [], "lstm": ["agent.recurrent={kind: lstm, size: 128, sequence_length: 32}"]}
-LABELS = {"mlp": "no recurrent core", "lstm": "LSTM of 128"}
+ATTENTION = "experiments.echelon.contacts:Net"
+_LONG = 6_600_000
+
+
+class Kind(NamedTuple):
+    """A policy: its name in tables, and the overrides that make it."""
+
+    label: str
+    overrides: tuple[str, ...]
+
+
+KINDS = {
+    "mlp": Kind("no recurrent core", ()),
+    "lstm": Kind("LSTM of 128", ("agent.recurrent={kind: lstm, size: 128, sequence_length: 32}",)),
+    "attention": Kind("attention among contacts", (f"agent.network={ATTENTION}",)),
+    "mlp_long": Kind(
+        "no recurrent core, the CPU time of the LSTM",
+        (f"total_frames={_LONG}", f"eval.every={_LONG}", f"checkpoint.every={_LONG}"),
+    ),
+}
 
 
 def judge(run: Path, episodes: int, seed: int) -> dict[str, float]:
     """Final score, sampled, and what the training cost."""
-    summary = final_evaluation(run, episodes, seed, "explore")["summary"]
+    summary = final_evaluation(run, episodes, seed, "explore", [ATTENTION])["summary"]
     spent = cost(run)
     return {
         "success": summary["eval/success"],
@@ -55,7 +76,7 @@ def draw(curves: dict[str, list[dict[str, str]]], path: Path) -> None:
             places = [[float(row[column]) / scale for row in mine] for mine in own]
             grid = np.linspace(max(map(min, places)), min(map(max, places)), 100)
             won = [np.interp(grid, x, [float(row["train/success"]) for row in mine]) for x, mine in zip(places, own)]
-            axis.plot(grid, np.mean(won, 0), label=f"{LABELS[kind]}, {len(seeds)} seeds")
+            axis.plot(grid, np.mean(won, 0), label=f"{KINDS[kind].label}, {len(seeds)} seeds")
             axis.fill_between(grid, np.min(won, 0), np.max(won, 0), alpha=0.2)
         axis.grid(alpha=0.3)
     axes[0].set(xlabel="million frames", ylabel="share of games won while training", ylim=(0, 1))
@@ -65,46 +86,65 @@ def draw(curves: dict[str, list[dict[str, str]]], path: Path) -> None:
     plt.close(figure)
 
 
-def table(found: dict[str, dict[int, dict[str, float]]]) -> str:
+def table(found: dict[str, dict[str, dict[str, float]]]) -> str:
     """Markdown, a row for each kind."""
     lines = [
-        "| policy | seeds | frames | CPU-min | games won, mean | by seed | hp margin | decisions |",
-        "|---|---|---|---|---|---|---|---|",
+        "| policy | seeds | frames | CPU-min | games won (95 %) | by seed | p beside LSTM | hp margin | decisions |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
+    won = {kind: [row["success"] for row in seeds.values()] for kind, seeds in found.items()}
     for kind, seeds in found.items():
         rows = list(seeds.values())
         mean = {name: statistics.fmean(row[name] for row in rows) for name in rows[0]}
+        low, high = bootstrap_interval(won[kind])
         each = ", ".join(f"{row['success']:.1%}" for row in rows)
-        cells = [LABELS[kind], str(len(rows)), f"{mean['frames']:,.0f}", f"{mean['cpu_minutes']:.1f}"]
-        cells += [f"{mean['success']:.1%}", each, f"{mean['hp_margin']:.0f}", f"{mean['length']:.0f}"]
+        cells = [KINDS[kind].label, str(len(rows)), f"{mean['frames']:,.0f}", f"{mean['cpu_minutes']:.1f}"]
+        cells += [f"{mean['success']:.1%} ({low:.1%} to {high:.1%})", each]
+        cells.append("" if kind == "lstm" else f"{chance(won[kind], won['lstm']):.2f}")
+        cells += [f"{mean['hp_margin']:.0f}", f"{mean['length']:.0f}"]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def chance(values: Sequence[float], others: Sequence[float]) -> float:
+    """The probability that equal policies differ in their means by as much: a permutation test, two-sided."""
+    from scipy.stats import permutation_test
+
+    test = permutation_test((values, others), lambda x, y: np.mean(x) - np.mean(y), n_resamples=np.inf)
+    return float(test.pvalue)
 
 
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_options(parser, Path("runs/echelon/partial"), HERE)
+    parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
     parser.add_argument("--episodes", type=int, default=256, help="in each final evaluation")
     arguments = parser.parse_args()
 
-    def one(case: tuple[str, int]) -> tuple[Path, dict[str, Any]]:
+    def one(case: tuple[str, int]) -> tuple[Path, dict[str, float]]:
         kind, seed = case
-        overrides = ["experiment=echelon/partial", "threads=1", *KINDS[kind], *arguments.overrides]
+        overrides = ["experiment=echelon/partial", "threads=1", *KINDS[kind].overrides, *arguments.overrides]
         run = train(seed, arguments.folder / kind, overrides)
         return run, judge(run, arguments.episodes, arguments.evaluation_seed)
 
-    cases = list(product(KINDS, arguments.seeds))
+    cases = list(product(arguments.kinds, arguments.seeds))
     with ThreadPoolExecutor(arguments.parallel) as pool:
         done = dict(zip(cases, pool.map(one, cases), strict=True))
-    found = {kind: {seed: done[kind, seed][1] for seed in arguments.seeds} for kind in KINDS}
-    curves = {kind: read_log({seed: done[kind, seed][0] for seed in arguments.seeds}) for kind in KINDS}
-    (arguments.out / "memory.json").write_text(json.dumps(found, indent=2) + "\n")
-    with open(arguments.out / "memory.csv", "w", newline="") as file:
-        writer = csv.DictWriter(file, ["kind", *curves["mlp"][0]])
+    results, curves = arguments.out / "memory.json", arguments.out / "memory.csv"
+    found = json.loads(results.read_text()) if results.is_file() else {}
+    rows = list(csv.DictReader(curves.read_text().splitlines())) if curves.is_file() else []
+    rows = [row for row in rows if (row["kind"], int(row["seed"])) not in done]
+    for (kind, seed), (run, judged) in done.items():
+        found.setdefault(kind, {})[str(seed)] = judged
+        rows += [{"kind": kind, **row} for row in read_log({seed: run})]
+    found = {kind: dict(sorted(found[kind].items())) for kind in KINDS if kind in found}
+    results.write_text(json.dumps(found, indent=2) + "\n")
+    with open(curves, "w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()
-        writer.writerows({"kind": kind, **row} for kind, rows in curves.items() for row in rows)
-    draw(curves, arguments.out / "memory.png")
+        writer.writerows(rows)
+    draw({kind: [row for row in rows if row["kind"] == kind] for kind in found}, arguments.out / "memory.png")
     print(table(found))
 
 

@@ -144,7 +144,7 @@ class Remembering(nn.Module):
     def follow(
         self, observation: Observation, memory: Tensor, starts: Tensor, active: Tensor
     ) -> tuple[list[Tensor], Tensor]:
-        """Returns the states of sequences ``[N, L]`` that begin in states ``[N, M]``: before each step, and the last."""
+        """Returns the states of sequences ``[N, L]`` that begin in states ``[N, M]``: before each step and last."""
         x: Tensor = self.encoder(observation)
         keep, there = (~starts).to(x.dtype)[..., None], active.to(x.dtype)[..., None]
         before = []
