@@ -116,8 +116,8 @@ def test_a_loss_of_torchrl_learns_from_replay(name: str) -> None:
 
 def test_a_loss_of_the_users_own_learns_which_action_pays() -> None:
     networks, env = {"actor_network": ACTOR}, choices()
-    made = own("tests.agents.own_loss:RewardWeightedLoss", networks, env, lr=0.03, options={"scale": 2.0})
-    for step in range(1, 200):
+    made = own("tests.agents.own_loss:RewardWeightedLoss", networks, env, lr=0.1, options={"scale": 2.0})
+    for step in range(1, 30):
         experience = env.experience(made, 4, 4)
         experience["next", "reward"] = (experience["action"] == 2).float().unsqueeze(-1)
         made.learn(experience, 16 * step)

@@ -35,6 +35,13 @@ def test_inherits_and_merges_overrides(conf: Path) -> None:
     }
 
 
+def test_what_is_read_once_is_read_again_after_a_change_and_belongs_to_whoever_asked(conf: Path) -> None:
+    load_group("agent", "td3")["net"]["act"] = "tanh"
+    assert load_group("agent", "td3")["net"]["act"] == "elu"
+    (conf / "agent" / "ddpg.yaml").write_text("lr: 2e-3\nfrac: 1e6\nnet: {hidden: [64, 64, 64], act: relu}\n")
+    assert load_group("agent", "td3")["net"]["hidden"] == [64, 64, 64]
+
+
 def test_unknown_option_lists_what_exists(conf: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         load_group("agent", "dpg")

@@ -111,7 +111,7 @@ class Flight:
 
     def ball_errors(self) -> Array:
         """``[B, T]`` uu."""
-        return np.abs(self.ball("position") - self.recording["ball_pos"][:, 1:]).max(-1)
+        return np.abs(self.ball("position") - self.recording["ball_pos"][:, 1 : self.recording.ticks + 1]).max(-1)
 
     def car_errors(self) -> Array:
         """``[B, T]`` uu, of the worst car."""
@@ -148,11 +148,13 @@ def fly(
     return [Flight(recording, states, events, first) for recording, first in zip(recordings, firsts)]
 
 
-def fly_all(paths: list[Path]) -> dict[str, Flight]:
-    """Recordings by name, those that can be flown together at once."""
+def fly_all(paths: list[Path], ball_ticks: int) -> dict[str, Flight]:
+    """Recordings by name, those that can be flown together at once; balls on the flat field for so many ticks."""
     groups: dict[tuple[Field, int], list[Recording]] = {}
     for path in paths:
         recording = Recording(path)
         cars = recording["car_pos"].shape[2] if recording.has_cars else 1
+        if not recording.has_cars and recording.field == PLANES:
+            recording.ticks = min(recording.ticks, ball_ticks)
         groups.setdefault((recording.field, cars), []).append(recording)
     return {flight.recording.name: flight for group in groups.values() for flight in fly(group)}

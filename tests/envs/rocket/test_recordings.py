@@ -48,7 +48,8 @@ HITS = ("hit_rest", "hit_moving", "hit_flip")
 
 @cache
 def flights(paths: tuple[Path, ...]) -> dict[str, Flight]:
-    return fly_all(list(paths))
+    """Balls alone are flown for the two seconds that are compared, except on the ramped field."""
+    return fly_all(list(paths), TWO_SECONDS)
 
 
 def flights_of(names: Collection[str]) -> pytest.MarkDecorator:
