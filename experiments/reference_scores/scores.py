@@ -5,10 +5,10 @@
     python -m experiments.reference_scores.scores cartpole_qrdqn --seeds 3 4      # adds seeds, results keep the others
     python -m experiments.reference_scores.scores --judge-only                    # runs that are there
 
-A study is a file in ``conf/experiment/reference``, which holds every number; ``mujoco_ppo`` is a recipe that several
-share. The last checkpoint of each seed (not the best one) plays 100 episodes greedily in environments of another seed.
-Results beside this file: ``results/<study>.json``, ``results/curves.csv`` and ``curves.png``; ``python -m
-experiments.tables`` writes the table of the README.
+A study is a file in ``conf/experiment/reference``, which holds every number; several share ``mujoco_ppo`` and
+``mujoco_sac``. The last checkpoint of each seed (not the best one) plays 100 episodes greedily in environments of
+another seed. Results beside this file: ``results/<study>.json``, ``results/curves.csv`` and ``curves.png``;
+``python -m experiments.tables`` writes the table of the README.
 """
 
 from __future__ import annotations
@@ -101,6 +101,11 @@ STUDIES = {
     "walker2d_ppo": Study("Walker2d-v5", "PPO", 2650, "mean", "mujoco_ppo"),
     "ant_ppo": Study("Ant-v5", "PPO", 870, "mean", "mujoco_ppo"),
     "humanoid_ppo": Study("Humanoid-v5", "PPO", 450, "mean", "mujoco_ppo"),
+    "halfcheetah_sac_million": Study("HalfCheetah-v5", "SAC", 9500, "mean", "mujoco_sac"),
+    "hopper_sac": Study("Hopper-v5", "SAC", 2300, "mean", "mujoco_sac"),
+    "walker2d_sac": Study("Walker2d-v5", "SAC", 3850, "mean", "mujoco_sac"),
+    "ant_sac": Study("Ant-v5", "SAC", 4600, "mean", "mujoco_sac"),
+    "humanoid_sac": Study("Humanoid-v5", "SAC", 5400, "mean", "mujoco_sac"),
 }
 
 
