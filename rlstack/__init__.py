@@ -65,10 +65,10 @@ if TYPE_CHECKING:
 
 
 def place_working_folder() -> None:
-    """Makes modules of the working folder importable, after all others: none takes the place of a package.
+    """Makes modules of the working folder importable after all others, so that none replaces a package.
 
-    Python puts the folder first for ``python -m rlstack.train`` and nowhere for ``rlstack train``. With ``python -P``
-    it stays out.
+    Python puts this folder first for ``python -m rlstack.train`` and omits it for ``rlstack train``. With ``python -P``
+    it is left out.
     """
     if getattr(sys.flags, "safe_path", False):
         return
@@ -80,7 +80,7 @@ def place_working_folder() -> None:
 
 
 def _check_neighbour() -> None:
-    """Raises a one-line error where another ``envs`` would be imported than the one beside this package."""
+    """Raises a one-line error if the ``envs`` that would be imported is not the one next to this package."""
     spec = importlib.util.find_spec("envs")
     origin = None if spec is None else spec.origin
     expected = os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(__file__))), "envs", "__init__.py")
@@ -101,7 +101,7 @@ _COMMANDS = {
     *("compare", "convert", "demo", "diagnose", "evaluate", "export", "league", "list_runs", "list_zoo", "report"),
     *("rewards", "train", "watch"),
 }
-"""Modules that are functions, too, see :func:`rlstack.command.as_module`."""
+"""Modules that can also be called, see :func:`rlstack.command.as_module`."""
 _HOMES = {
     "ConfigError": "rlstack.config.errors",
     "RunError": "rlstack.config.errors",
@@ -116,7 +116,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Imports torch and TorchRL only when something is used, so that ``--help`` and errors come at once."""
+    """Imports torch and TorchRL on first use, so that ``--help`` and errors appear at once."""
     if name in _COMMANDS:
         return importlib.import_module(f"rlstack.{name}")
     if name not in _HOMES:

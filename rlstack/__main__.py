@@ -1,4 +1,4 @@
-"""Every command by one name: ``rlstack train agent=ppo``, the same as ``python -m rlstack.train agent=ppo``."""
+"""All commands under one name: ``rlstack train agent=ppo`` is ``python -m rlstack.train agent=ppo``."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _FURTHER = {"completion": 'tab completion for bash: eval "$(rlstack completion)"
 
 
 def main() -> None:
-    """Does what the first argument says with all the others.
+    """Runs the command that the first argument names, with the other arguments.
 
-    Exits with status 2 on a user's error.
+    Exits with status 2 if the user made a mistake.
     """
     place_working_folder()
     command, arguments = (sys.argv[1], sys.argv[2:]) if len(sys.argv) > 1 else ("help", [])

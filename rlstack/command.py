@@ -1,8 +1,8 @@
 """The shared part of every command: Hydra's composition, and errors that a user can act on.
 
-A command's file ends with ``command = HydraCommand("train")`` and ``main = command.line(run)``. What the user got
-wrong ends as one line ``error: ...`` on stderr and exit status 2; what the code got wrong keeps its traceback. With
-``RLSTACK_FULL_ERROR=1`` the traceback of a user's error is shown too.
+A command's file ends with ``command = HydraCommand("train")`` and ``main = command.line(run)``. A user's mistake
+becomes one line ``error: ...`` on stderr and exit status 2; a bug keeps its traceback. ``RLSTACK_FULL_ERROR=1`` also
+shows the traceback of a user's mistake.
 """
 
 import functools
@@ -55,18 +55,18 @@ _FLAGS = {
     **dict.fromkeys(("--cfg", "-c", "--package", "-p", "--config-path", "-cp", "--config-name", "-cn"), True),
     **dict.fromkeys(("--config-dir", "-cd", "--experimental-rerun", "--info", "-i"), True),
 }
-"""Those of Hydra, and whether a value follows."""
+"""Hydra's own flags, and whether a value follows each."""
 
 Result = TypeVar("Result")
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-# What TorchRL tells about its own workings is not what a command prints; set before torchrl is imported.
+# Commands do not print TorchRL's messages about its internals; set before torchrl is imported.
 os.environ.setdefault("RL_LOGGING_LEVEL", "WARNING")
 os.environ.setdefault("RL_WARNINGS", "False")
 
 USER_ERRORS = (ConfigError, HydraException, OmegaConfBaseException, YAMLError)
 
-# Hydra looks for sweepers in packages of the name hydra_plugins; ours is there.
+# Hydra looks for sweepers in packages named hydra_plugins, such as ours.
 _PLACE_OF_PLUGINS = str(Path(sweeps.__file__).parent / "plugins")
 if _PLACE_OF_PLUGINS not in sys.path:
     sys.path.append(_PLACE_OF_PLUGINS)
@@ -81,15 +81,15 @@ _PLUGINS = {
 
 
 class HydraCommand:
-    """A command line that composes ``<conf_dir>/<config_name>.yaml``, and the same as a function of Python.
+    """A command line that composes ``<conf_dir>/<config_name>.yaml``, and the same as a Python function.
 
-    All of Hydra's own flags keep working (``--cfg job``, ``--config-dir``, ``-m``), but ``--help``, which is that of
-    :mod:`rlstack.help`.
+    All of Hydra's own flags work (``--cfg job``, ``--config-dir``, ``-m``), except ``--help``, which
+    :mod:`rlstack.help` replaces.
 
     Args:
-        config_name: of its configuration.
-        arguments: may rewrite what the user typed, but for flags, into Hydra's overrides.
-        makes_runs: the runs of ``-m`` stay in a folder of their own, see :mod:`rlstack.sweeps.folder`.
+        config_name: name of its configuration.
+        arguments: rewrites what the user typed, without the flags, into Hydra's overrides.
+        makes_runs: True puts the runs of ``-m`` into one folder, see :mod:`rlstack.sweeps.folder`.
     """
 
     def __init__(
@@ -102,15 +102,15 @@ class HydraCommand:
         self._rewritten = (lambda typed: typed) if arguments is None else arguments
 
     def line(self, task: Callable[[DictConfig], Any]) -> Callable[[], Any]:
-        """The command line that does a task.
+        """Returns the command line that runs a task.
 
-        It exits with status 2 on a user's error, 1 where a run cannot go on, 130 on Ctrl-C; any other exception passes
-        through.
+        It exits with status 2 on a user's mistake, 1 if a run cannot continue, 130 on Ctrl-C; any other exception
+        propagates.
         """
 
         @functools.wraps(task)
         def job(cfg: DictConfig) -> Any:
-            # Errors are told here already: one that escapes a job makes Hydra print a line of its own.
+            # Errors have been reported here: one that escapes a job makes Hydra print another line.
             with job_errors() if in_sweep() else user_errors(), _work_shown(), self._checked(cfg):
                 return task(cfg)
 
@@ -119,7 +119,7 @@ class HydraCommand:
 
     @contextmanager
     def _typed_for_hydra(self) -> Iterator[None]:
-        """What the user typed becomes what Hydra reads; at the end a sweep shows its results."""
+        """Replaces what the user typed by what Hydra reads; shows the results of a sweep at the end."""
         with user_errors(), _all_errors_reach_us():
             if not {"--help", "-h"}.isdisjoint(sys.argv[1:]):
                 print(command_help(self._config_name, sys.argv[1:]))
@@ -135,21 +135,21 @@ class HydraCommand:
     def call(
         self, task: Callable[[DictConfig], Result], words: Sequence[str], keys: Mapping[str, Any], quiet: bool = False
     ) -> Result:
-        """Does a task with the configuration of the command line, from Python, and returns its result.
+        """Runs a task from Python with the configuration of the command line, and returns its result.
 
-        It works inside another Hydra application, too. Hydra's state, the random generators, torch's threads and
-        ``sys.argv`` are afterwards what they were before; in between ``sys.argv`` is that of the same command line,
-        which is what the files of a run record.
+        It also works inside another Hydra application. Hydra's state, the random generators, torch's number of threads
+        and ``sys.argv`` are restored afterwards; meanwhile ``sys.argv`` is that of the same command line, which the
+        files of a run record.
 
         Args:
-            task: a function of the command's module.
-            words: as they are typed.
-            keys: the same as values of Python, by name.
+            task: function of the command's module.
+            words: arguments as on the command line.
+            keys: arguments as Python values, by name.
             quiet: prints nothing but warnings.
 
         Raises:
-            ConfigError: a mistake in them, in one line.
-            RunError: the work cannot go on.
+            ConfigError: the arguments are wrong; the message has one line.
+            RunError: the work cannot continue.
         """
         typed = [*words, *(override(key, value) for key, value in keys.items())]
         with _as_command_line(task.__module__, typed), ExitStack() as stack:
@@ -174,16 +174,16 @@ class HydraCommand:
                 raise ConfigError(str(explain(error))) from error
 
     def _for_hydra(self, typed: list[str]) -> list[str]:
-        """What was typed, as Hydra takes it: flags come first, which is the order that its parser needs."""
+        """Returns the arguments for Hydra, flags first, as its parser requires."""
         flags, overrides = _parted(typed)
         return own_components([*flags, *self._rewritten(overrides)])
 
     @contextmanager
     def _checked(self, cfg: DictConfig) -> Iterator[None]:
-        """Around a task: files may name what the user did, and what a package's world got wrong is told in a line."""
+        """Lets files name the code that the user named, and reports errors of a package's world in one line."""
         try:
             _refuse_empty(cfg)
-            with granting(resolve(cfg, self._config_name)):  # composed of our files and what the user gave
+            with granting(resolve(cfg, self._config_name)):  # composed of our files and the user's arguments
                 yield
         except (*USER_ERRORS, RunError):
             raise
@@ -195,9 +195,9 @@ class HydraCommand:
 
 
 def as_module(function: Function) -> Function:
-    """Makes the module of a function callable as that function: ``rlstack.train`` is a command's module and a function.
+    """Makes the module of a function callable as that function, so that ``rlstack.train`` is both.
 
-    So it stays what it is, whether ``rlstack.train`` is imported or used first.
+    It makes no difference whether ``rlstack.train`` is imported or called first.
     """
     called = {"__call__": staticmethod(function), "__signature__": inspect.signature(function)}
     sys.modules[function.__module__].__class__ = type("CallableModule", (ModuleType,), called)
@@ -205,18 +205,18 @@ def as_module(function: Function) -> Function:
 
 
 def open_group(*groups: str) -> Callable[[list[str]], list[str]]:
-    """For :class:`HydraCommand`: ``group.key=value`` is taken although the configuration has no such key.
+    """For :class:`HydraCommand`: accepts ``group.key=value`` for keys that the configuration does not have.
 
-    A key that is unknown is then known only where the component is built.
+    Unknown keys are then found when the component is built.
     """
     starts = tuple(f"{group}." for group in groups)
     return lambda given: [f"++{entry}" if entry.startswith(starts) and "=" in entry else entry for entry in given]
 
 
 def words_as(*keys: str) -> Callable[[list[str]], list[str]]:
-    """For :class:`HydraCommand`: plain words, such as ``runs/<run>``, are the values of these keys, in their order.
+    """For :class:`HydraCommand`: takes plain words, such as ``runs/<run>``, as values of these keys, in order.
 
-    A path may have ``=`` in it; of another word with ``=`` Hydra tells that there is no such key.
+    A path may contain ``=``; for any other word with ``=`` Hydra reports that there is no such key.
     """
 
     def rewrite(arguments: list[str]) -> list[str]:
@@ -233,11 +233,11 @@ def words_as(*keys: str) -> Callable[[list[str]], list[str]]:
 
 
 def own_components(arguments: list[str]) -> list[str]:
-    """The command line of a world or an algorithm that ships no yaml: only its own class knows what may be said of it.
+    """Returns the arguments for a world or an algorithm without a yaml, whose class alone knows its options.
 
-    ``env.name=my_package:MyWorld`` without ``env=`` begins with nothing but that name (``conf/env/own.yaml``), and
-    ``env.key=value`` is taken although the configuration has no such key, as it is for a yaml that only says the name;
-    ``agent.algorithm=my_package:MyAgent`` without ``agent=`` begins with the defaults of that class.
+    ``env.name=my_package:MyWorld`` without ``env=`` starts from that name alone (``conf/env/own.yaml``), and
+    ``env.key=value`` is accepted for any key, as for a yaml that only gives the name;
+    ``agent.algorithm=my_package:MyAgent`` without ``agent=`` starts from the defaults of that class.
     """
     given = {entry.lstrip("+").partition("=")[0]: entry.partition("=")[2] for entry in arguments if "=" in entry}
     for group, key in (("env", "name"), ("agent", "algorithm")):
@@ -253,7 +253,7 @@ def own_components(arguments: list[str]) -> list[str]:
         if group == "agent":
             from hydra.core.config_store import ConfigStore
 
-            from rlstack.agents import completed  # and with it the user's class, and torch
+            from rlstack.agents import completed  # imports the user's class and torch
 
             defaults = completed({"name": name.rpartition(":")[2].lower(), "algorithm": name})
             ConfigStore.instance().store("own", defaults, group="agent")
@@ -261,19 +261,19 @@ def own_components(arguments: list[str]) -> list[str]:
 
 
 def _in_yaml(group: str, option: str, key: str, arguments: list[str]) -> str | None:
-    """The value of a key in an option of a group, None where that cannot be read."""
+    """Returns the value of a key in an option of a group, or None if it cannot be read."""
     try:
         options = catalogue.group_options(group, option, catalogue.folders(arguments))
-    except (ConfigError, OSError, UnicodeError):  # told in full where it is composed
+    except (ConfigError, OSError, UnicodeError):  # reported in full when it is composed
         return None
     return next((entry.value.strip("'\"") for entry in options if entry.key == key), None)
 
 
 def _parted(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """Flags with their values, and overrides.
+    """Separates flags with their values from overrides.
 
     Raises:
-        ConfigError: a flag that there is not, or a group of which nothing is chosen.
+        ConfigError: a flag does not exist, or nothing is chosen from a group.
     """
     flags, overrides, rest = [], [], list(arguments)
     while rest:
@@ -296,10 +296,10 @@ def _parted(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _refuse_empty(cfg: DictConfig) -> None:
-    """Merged into what a file says, ``key={}`` would change nothing without a word.
+    """Refuses ``key={}``, which merged into a file's value would silently change nothing.
 
     Raises:
-        ConfigError: there is such an override.
+        ConfigError: such an override is given.
     """
     for entry in HydraConfig.get().overrides.task if HydraConfig.initialized() else ():
         key, _, value = entry.lstrip("+").partition("=")
@@ -309,7 +309,7 @@ def _refuse_empty(cfg: DictConfig) -> None:
 
 
 def given_keys(group: str) -> set[str]:
-    """Names of a group's keys on the command line that composed the configuration."""
+    """Returns the names of a group's keys on the command line that composed the configuration."""
     if not HydraConfig.initialized():
         return set()
     keys = [entry.lstrip("+~").partition("=")[0] for entry in HydraConfig.get().overrides.task]
@@ -318,10 +318,10 @@ def given_keys(group: str) -> set[str]:
 
 @contextmanager
 def _composed(config_name: str, arguments: Sequence[str]) -> Iterator[DictConfig]:
-    """The configuration of a command line; in the context it is Hydra's own, as in a job of a Hydra application.
+    """Yields the configuration of a command line, which inside the context is also Hydra's own, as in a Hydra job.
 
     Raises:
-        ConfigError: a flag that only the command line has.
+        ConfigError: a flag is only valid on the command line.
     """
     flags, overrides = _parted(list(arguments))
     for name in (entry.partition("=")[0] for entry in flags if entry.startswith("-")):
@@ -348,7 +348,7 @@ def _composed(config_name: str, arguments: Sequence[str]) -> Iterator[DictConfig
 
 @contextmanager
 def _as_command_line(module: str, typed: Sequence[str]) -> Iterator[None]:
-    """Python's account of what was typed, as if it were a command; the caller's own lists are left as they are."""
+    """Sets ``sys.argv`` to that of a command, without changing the caller's lists."""
     before = sys.argv, sys.orig_argv
     sys.argv, sys.orig_argv = [module, *typed], [sys.executable, "-m", module, *typed]
     try:
@@ -359,7 +359,7 @@ def _as_command_line(module: str, typed: Sequence[str]) -> Iterator[None]:
 
 @contextmanager
 def _work_shown(quiet: bool = False) -> Iterator[None]:
-    """Shows long work while it is done; Ctrl-C ends it between two steps."""
+    """Shows the progress of long work; Ctrl-C ends it between two steps."""
     from rlstack.training.interrupt import stopping_between_steps
 
     shown: list[Callable[[Work], None]] = []
@@ -378,15 +378,15 @@ def _work_shown(quiet: bool = False) -> Iterator[None]:
 
 
 def user_errors() -> AbstractContextManager[None]:
-    """Ends the process on a user's error, with one line and no traceback; lets real bugs pass."""
+    """Ends the process on a user's mistake with one line and no traceback; bugs propagate."""
     return exit_in_one_line(explain)
 
 
 @contextmanager
 def job_errors() -> Iterator[None]:
-    """Notes what goes wrong in a job of a sweep for the table at the end; it ends this job alone.
+    """Records the error of a job of a sweep for the table at the end; only this job ends.
 
-    The error goes on to the sweeper as one that any launcher can carry from one process to another.
+    The sweeper receives an error that any launcher can send from one process to another.
     """
     try:
         yield
@@ -400,7 +400,7 @@ def job_errors() -> Iterator[None]:
 
 
 def explain(error: BaseException) -> str | None:
-    """One line that tells the user which key is wrong and what is allowed there; None for a bug of the code."""
+    """Returns one line that names the wrong key and what is allowed there, or None for a bug."""
     while isinstance(error, InstantiationException) and error.__cause__ is not None:
         error = error.__cause__
     match error:
@@ -430,7 +430,7 @@ def explain(error: BaseException) -> str | None:
 
 
 def _missing(path: str, options: Sequence[str]) -> str:
-    """The message for ``group/name``, a file that does not exist; a name may be that of a sub-folder's."""
+    """Returns the message for ``group/name``, a file that does not exist; the name may include a sub-folder."""
     group, _, name = path.partition("/")
     if group == "env" and ":" in name:
         return f"env: {name!r} is no name of a world; a class of yours is env.name={name}"
@@ -441,7 +441,7 @@ def _missing(path: str, options: Sequence[str]) -> str:
 
 
 def _unreadable(error: OverrideParseException) -> str:
-    """The message for an override that is no ``key=value``."""
+    """Returns the message for an override that is not of the form ``key=value``."""
     from rlstack.training.notices import concealed
 
     override = concealed([str(error.override)])[0]
@@ -453,7 +453,7 @@ def _unreadable(error: OverrideParseException) -> str:
 
 
 def _unknown(key: str, siblings: list[str]) -> str:
-    """The message for an unknown key, or for one of a group of which nothing is chosen."""
+    """Returns the message for an unknown key, or for a key of a group from which nothing is chosen."""
     if not (conf_dir() / key).is_dir():
         return unknown_key(key, siblings)
     names = ", ".join(sorted(path.stem for path in (conf_dir() / key).glob("*.yaml")))
@@ -463,7 +463,7 @@ def _unknown(key: str, siblings: list[str]) -> str:
 def _key_and_siblings(error: OmegaConfBaseException) -> tuple[str, list[str]]:
     parent = error.parent_node
     keys = [str(key) for key in parent] if OmegaConf.is_dict(parent) else []
-    # At the root Hydra's own node is a sibling of ours, and no key of the command's.
+    # At the root, Hydra's own node is a sibling of ours, but not a key of the command.
     return str(error.full_key), sorted(key for key in keys if key != "hydra")
 
 
@@ -474,7 +474,7 @@ def _first_line(text: str, skip: str = "\0") -> str:
 
 @contextmanager
 def _all_errors_reach_us() -> Iterator[None]:
-    """Instead of Hydra's own printing."""
+    """Prevents Hydra from printing errors itself."""
     before = os.environ.get("HYDRA_FULL_ERROR")
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:

@@ -33,9 +33,9 @@ def compare(*words: str, quiet: bool = False, **keys: Any) -> Improvement:
     Args:
         words: arguments as on the command line.
         quiet: prints nothing but warnings.
-        keys: of ``conf/compare.yaml``.
+        keys: keys of ``conf/compare.yaml``.
 
-    Returns the improvement of the second over the first.
+    Returns the improvement of the second run or group over the first.
     """
     return command.call(run, words, keys, quiet)
 

@@ -1,4 +1,4 @@
-"""Makes a native agent of one from elsewhere: ``python -m rlstack.convert sb3 model.zip out=mine.pt env=<group>``."""
+"""Converts a foreign agent to a native one: ``python -m rlstack.convert sb3 model.zip out=mine.pt env=<group>``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # importing torch takes seconds, which a mistyped key need no
 
 CONVERTED = ("arena", "marinenav", "sb3")
 _OPTIONS = {"arena": "normalization", "marinenav": "agent_type", "sb3": "vecnormalize"}
-"""The option that only agents of a kind have."""
+"""The option that only agents of one kind have, by kind."""
 _UNKNOWN = ("torchscript", "onnx", "callable")
 _OTHERS = (*_UNKNOWN, "rlstack")
 _INPUTS = 256
@@ -44,7 +44,7 @@ class ConvertConfig:
 
 
 def positional(arguments: list[str]) -> list[str]:
-    """The words ``sb3 model.zip`` as ``kind=sb3 path=model.zip``."""
+    """Turns the words ``sb3 model.zip`` into ``kind=sb3 path=model.zip``."""
     first = next((index for index, entry in enumerate(arguments) if entry in (*CONVERTED, *_OTHERS)), 0)
     rewritten = list(arguments)
     for name, index in zip(("kind", "path"), range(first, len(arguments))):
@@ -56,14 +56,14 @@ def positional(arguments: list[str]) -> list[str]:
 
 @as_module
 def convert(*words: str, quiet: bool = False, **keys: Any) -> Path:
-    """Converts an agent from elsewhere to a native one as the command ``rlstack convert`` does.
+    """Converts a foreign agent to a native one as the command ``rlstack convert`` does.
 
     Args:
         words: arguments as on the command line, such as ``"sb3", "model.zip"``.
         quiet: prints nothing but warnings.
-        keys: of ``conf/convert.yaml``.
+        keys: keys of ``conf/convert.yaml``.
 
-    Returns the checkpoint.
+    Returns the path of the checkpoint.
 
     Example:
         >>> rlstack.convert("sb3", "model.zip", "env.id=CartPole-v1", env="gymnasium", out="mine.pt")
@@ -72,7 +72,7 @@ def convert(*words: str, quiet: bool = False, **keys: Any) -> Path:
 
 
 def run(cfg: DictConfig) -> Path:
-    """Loads, converts, compares the two on random observations, and writes the checkpoint."""
+    """Loads and converts the agent, compares both on random observations, and writes the checkpoint."""
     config = build(ConvertConfig, cfg)
     _check(config)
     from rlstack.files.safe_load import reason
@@ -94,7 +94,7 @@ def run(cfg: DictConfig) -> Path:
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         write_checkpoint(out, {"frames": frames, "agent": agent.state_dict(), "config": content}, frames)
-    except (OSError, RuntimeError) as error:  # the latter of torch's writer
+    except (OSError, RuntimeError) as error:  # torch's writer raises a RuntimeError
         raise ConfigError(f"out: {out} cannot be written ({reason(error)})") from None
     for note in notes:
         if "start fresh" in str(note.message):
@@ -102,7 +102,7 @@ def run(cfg: DictConfig) -> Path:
     print(f"{name} of {sum(p.numel() for p in agent.parameters()):,} parameters; {compared}")
     print(f"wrote {out}")
     print(f"evaluate it:  rlstack evaluate checkpoint={out}")
-    # The options that differ from the yaml of the same name.
+    # The options that differ from the yaml with the same name.
     usual = to_plain(build(type(agent).Config, load_group("agent", name), "agent"))
     changed = overrides({key: value for key, value in content["agent"].items() if value != usual[key]})
     shown = " ".join(filter(None, (f"agent={name}", changed, _world_given(config, env_config))))
@@ -153,7 +153,7 @@ def _env(config: ConvertConfig) -> dict[str, Any]:
 
 
 def _converted(config: ConvertConfig, env: EnvBase) -> tuple[Agent, Any, int]:
-    """The native agent, the original as a policy of the env, and the frames that it was trained for."""
+    """Returns the native agent, the original as a policy of the env, and the number of frames it was trained for."""
     path, options = str(config.path), dict(config.agent or {})
     if config.total_frames is not None:
         options["total_frames"] = config.total_frames
@@ -175,10 +175,10 @@ def _converted(config: ConvertConfig, env: EnvBase) -> tuple[Agent, Any, int]:
 
 
 def _compare(agent: Agent, original: Any, path: str) -> str:
-    """Acts with both on random observations; says how far they agree.
+    """Compares the actions of both for random observations, and describes how well they agree.
 
     Raises:
-        ConfigError: they do not act the same.
+        ConfigError: their actions differ.
     """
     from tensordict import TensorDict
 
@@ -202,7 +202,7 @@ def _compare(agent: Agent, original: Any, path: str) -> str:
 
 
 def _world_given(config: ConvertConfig, env: dict[str, Any]) -> str:
-    """The world as on the command line."""
+    """Returns the world as given on the command line."""
     from hydra.core.hydra_config import HydraConfig
 
     if config.env is None:

@@ -1,4 +1,4 @@
-"""Shows a trained agent at work: ``rlstack demo``, ``rlstack demo arena``."""
+"""Shows a trained agent: ``rlstack demo``, ``rlstack demo arena``."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ def demo(*words: str, quiet: bool = False, **keys: Any) -> list[str]:
     Args:
         words: arguments as on the command line.
         quiet: prints nothing but warnings.
-        keys: of ``conf/demo.yaml``.
+        keys: keys of ``conf/demo.yaml``.
 
-    Returns a line about each episode, or one about the film.
+    Returns one line for each episode, or one for the film.
     """
     return command.call(run, words, keys, quiet)
 
 
 def run(cfg: DictConfig) -> list[str]:
-    """Shows episodes in a window or in the terminal, or copies the film of one; prints three commands to go on with."""
+    """Shows episodes in a window or in the terminal, or copies the film of one; then prints three further commands."""
     from rlstack.runs.zoo import FILM, card, zoo_folder
 
     config = build(DemoConfig, cfg)

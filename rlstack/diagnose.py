@@ -1,4 +1,4 @@
-"""Finds out why a training is slow: ``python -m rlstack.diagnose env=rocket agent=ppo test=all``."""
+"""Finds out why training is slow: ``python -m rlstack.diagnose env=rocket agent=ppo test=all``."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class DiagnoseConfig:
 
 @as_module
 def diagnose(*words: str, quiet: bool = False, **keys: Any) -> dict[str, Any]:
-    """Finds out why a training is slow as the command ``rlstack diagnose`` does.
+    """Finds out why training is slow as the command ``rlstack diagnose`` does.
 
     Args:
         words: arguments as on the command line.
         quiet: prints nothing but warnings.
-        keys: of ``conf/diagnose.yaml``, and those of :func:`rlstack.train`.
+        keys: keys of ``conf/diagnose.yaml``, and those of :func:`rlstack.train`.
 
     Returns the content of ``diagnosis.json``.
     """
@@ -44,7 +44,7 @@ def diagnose(*words: str, quiet: bool = False, **keys: Any) -> dict[str, Any]:
 
 
 def run(cfg: DictConfig) -> dict[str, Any]:
-    """Measures, prints tables and a verdict, and leaves JSON and a picture in one folder."""
+    """Measures, prints tables and a verdict, and writes JSON and a picture into one folder."""
     plain = to_plain(cfg)
     ours = {field.name: plain.pop(field.name) for field in fields(DiagnoseConfig)}
     config = build(DiagnoseConfig, ours)
@@ -83,14 +83,14 @@ def run(cfg: DictConfig) -> dict[str, Any]:
 
 
 def prepare(config: DiagnoseConfig, plain: dict[str, Any]) -> MeasuredTraining:
-    """The training that is to be measured, once it is known that it can be built.
+    """Returns the training to be measured, after checking that it can be built.
 
     Raises:
-        ConfigError: an option that does not exist or does not fit, or CPU time asked of what runs elsewhere.
+        ConfigError: an option does not exist or does not fit, or CPU time is requested for work in other processes.
     """
     from rlstack.training.config import TrainConfig
 
-    # In one process: what workers do cannot be looked into. Schedules are half-way through a run of any length.
+    # In one process, because workers cannot be inspected. Schedules are half-way through a run of any length.
     alone = {"collector": {**plain["collector"], "backend": "direct", "workers": 1}}
     training = build(TrainConfig, {**plain, **alone, "total_frames": plain["total_frames"] or 1_000_000})
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # importing torch takes seconds, which a mistyped key need no
     from rlstack.runs.loading import LoadedRun
 
 _TRAINED = ("greedy", "explore")
-_LONGEST = 60  # letters of opponents in a folder's name
+_LONGEST = 60  # letters for the opponents in a folder's name
 
 
 @dataclass
@@ -54,16 +54,16 @@ class EvaluateConfig:
 
 @dataclass
 class Candidate:
-    """Whom to evaluate.
+    """The player to evaluate.
 
     Attributes:
-        policy: which acts.
-        env: group of the world it acts in.
-        name: for people.
-        folder: of its evaluations; without one only ``output`` makes files.
-        stem: how the names of its results begin.
+        policy: its policy.
+        env: options of the world it acts in.
+        name: its name in what is printed.
+        folder: folder of its evaluations; None writes files only to ``output``.
+        stem: beginning of the names of its results.
         player: its name in games.
-        frames: it has trained for.
+        frames: number of frames it was trained for.
     """
 
     policy: TensorDictModuleBase
@@ -112,18 +112,19 @@ def evaluate(
 
     Args:
         judged: a run's folder or a checkpoint, :func:`rlstack.train`'s or :func:`rlstack.load`'s result, or
-            ``kind:path`` of an agent from elsewhere; or an object that acts: an agent, a policy that TorchRL's
-            collectors accept, or a function of observations (see :func:`rlstack.adapters.protocols.foreign_policy`).
-        env: an option of the group ``env``, or a class; None for the world that a run was trained in.
+            ``kind:path`` of a foreign agent; or an object that acts: an agent, a policy that TorchRL's collectors
+            accept, or a function of observations (see :func:`rlstack.adapters.protocols.foreign_policy`).
+        env: option of the group ``env``, or a class; None for the world that a run was trained in.
         words: arguments as on the command line, such as ``"env.num_robots=8"``.
-        opponents: plays games against each of them instead, and returns the content of ``results.json``.
+        opponents: opponents to play games against instead; the content of ``results.json`` is then returned.
         quiet: prints nothing but warnings.
-        keys: of ``conf/evaluate.yaml``, such as ``episodes`` and ``seed``.
+        keys: keys of ``conf/evaluate.yaml``, such as ``episodes`` and ``seed``.
 
-    Results of an agent from a file go where the command writes them; those of an object that acts only to ``output``.
+    Results for an agent from a file go where the command writes them; those for an object that acts only to
+    ``output``.
 
     Raises:
-        ConfigError: a mistake in the keys, or an agent that cannot act in this world, in one line.
+        ConfigError: the keys are wrong, or the agent cannot act in this world; the message has one line.
 
     Example:
         >>> evaluation = rlstack.evaluate("runs/<run>", episodes=100)
@@ -147,7 +148,7 @@ def evaluate(
 
 
 def _source(path: str) -> list[str]:
-    """A run or checkpoint, or ``kind:path`` of an agent from elsewhere, as the command takes it."""
+    """Returns the overrides for a run or checkpoint, or for ``kind:path`` of a foreign agent."""
     from rlstack.agents.foreign import KINDS
 
     kind, colon, rest = path.partition(":")
@@ -157,7 +158,7 @@ def _source(path: str) -> list[str]:
 
 
 def run(cfg: DictConfig) -> Evaluation | dict[str, Any]:
-    """Loads the agent, plays the episodes, prints the table and leaves everything in one folder."""
+    """Loads the agent, plays the episodes, prints the table and writes everything into one folder."""
     return _run(cfg)
 
 
@@ -202,7 +203,7 @@ def _run(cfg: DictConfig, acting: Any = None) -> Evaluation | dict[str, Any]:
 
 
 def judge(config: EvaluateConfig, judged: Candidate, device: torch.device) -> Evaluation:
-    """Plays the world's episodes."""
+    """Plays episodes of the world."""
     from rlstack.agents.interface import Interface
     from rlstack.data.recordings import TransitionRecorder
     from rlstack.evaluation.evaluator import evaluate, judging_world
@@ -248,7 +249,7 @@ def judge(config: EvaluateConfig, judged: Candidate, device: torch.device) -> Ev
 
 
 def play_games(config: EvaluateConfig, judged: Candidate, device: torch.device) -> dict[str, Any]:
-    """Plays games against each of ``opponents``, half of them on either side; returns what ``results.json`` holds."""
+    """Plays games against each of ``opponents``, half on either side; returns the content of ``results.json``."""
     from rlstack.play.matches import GameRunner
     from rlstack.play.players import PolicyPlayer
     from rlstack.play.replays import BestGames
@@ -272,10 +273,10 @@ def play_games(config: EvaluateConfig, judged: Candidate, device: torch.device) 
 
 
 def _judge_acting(config: EvaluateConfig, acting: Any, device: torch.device) -> Evaluation | dict[str, Any]:
-    """Judges what acts itself; see :func:`evaluate`.
+    """Evaluates an object that acts; see :func:`evaluate`.
 
     Raises:
-        ConfigError: no world is given, or it cannot act in it.
+        ConfigError: no world is given, or the object cannot act in it.
     """
     from tensordict.nn import TensorDictModuleBase
     from torch import nn
@@ -318,10 +319,10 @@ def _judge_acting(config: EvaluateConfig, acting: Any, device: torch.device) -> 
 
 
 def from_checkpoint(config: EvaluateConfig, device: torch.device) -> Candidate:
-    """An agent of ours, with the changes that ``agent.<key>`` makes to how it acts.
+    """Returns an agent from a checkpoint, with the changes that ``agent.<key>`` makes to how it acts.
 
     Raises:
-        ConfigError: no such checkpoint, impossible changes, or a world that does not fit the agent.
+        ConfigError: the checkpoint does not exist, the changes are impossible, or the world does not fit the agent.
     """
     from rlstack.evaluation.evaluator import check_fit
     from rlstack.runs.loading import load, overrides
@@ -340,10 +341,10 @@ def from_checkpoint(config: EvaluateConfig, device: torch.device) -> Candidate:
 
 
 def from_elsewhere(config: EvaluateConfig, device: torch.device) -> Candidate:
-    """The agent of the group ``agent``, built for the world that it is to act in.
+    """Returns the agent of the group ``agent``, built for the world in which it will act.
 
     Raises:
-        ConfigError: no world is given, the agent cannot be loaded or act in it, or it would have to be trained first.
+        ConfigError: no world is given, the agent cannot be loaded or cannot act in it, or the agent is untrained.
     """
     from rlstack.agents import agent_class, build_agent
     from rlstack.agents.legacy import Legacy
@@ -377,10 +378,10 @@ def _check_player(config: EvaluateConfig, acting: Any) -> None:
 
 
 def from_world(config: EvaluateConfig) -> Candidate:
-    """A player that comes with the world.
+    """Returns a player that comes with the world.
 
     Raises:
-        ConfigError: there is none of that name.
+        ConfigError: the world has no player of that name.
     """
     from envs.world import hooks_of
     from rlstack.config.errors import did_you_mean
@@ -400,17 +401,17 @@ def from_world(config: EvaluateConfig) -> Candidate:
 
 
 def _without_opponents(config: EvaluateConfig, env: dict[str, Any]) -> dict[str, Any]:
-    """The group of the world to act in: in games both sides of it are there, whoever trained against whom."""
+    """Returns the world's options without opponents: in games, both sides are agents."""
     from rlstack.runs.opponents import without_opponents
 
     return without_opponents(env) if config.opponents is not None else env
 
 
 def output_folder(config: EvaluateConfig, judged: Candidate) -> Path | None:
-    """The folder of the results, with a name of its own for every agent, seed, policy and world; None for no files.
+    """Returns the folder of the results, named after agent, seed, policy and world; None for no files.
 
     Raises:
-        ConfigError: the folder cannot be made.
+        ConfigError: the folder cannot be created.
     """
     from rlstack.runs.run_directory import make_folder
 
@@ -428,10 +429,10 @@ def output_folder(config: EvaluateConfig, judged: Candidate) -> Path | None:
 
 
 def read_episodes(file: str | None, world: str) -> EpisodeSet | None:
-    """The episodes of a file, in the world's own format, as one level; None without a file.
+    """Returns the episodes of a file in the world's own format, as one level; None without a file.
 
     Raises:
-        ConfigError: the world has no such format, or the file is missing or wrong.
+        ConfigError: the world has no such format, or the file is missing or invalid.
     """
     if file is None:
         return None
@@ -451,11 +452,11 @@ def read_episodes(file: str | None, world: str) -> EpisodeSet | None:
     return EpisodeSet(configs, ["all"] * len(configs))
 
 
-# -- names of folders: the same whenever agent, world and opponents are the same ----------------------------------
+# -- names of folders: equal for equal agents, worlds and opponents -----------------------------------------------
 
 
 def _world_names(env: dict[str, Any]) -> list[str]:
-    """A world's name, which of many it is (``id``), and a hash of options that are not those of its yaml."""
+    """Returns a world's name, its ``id`` if it has one, and a hash of the options that differ from its yaml."""
     from rlstack.evaluation.evaluator import OURS
 
     name, which = str(env.get("name")), env.get("id")
@@ -470,7 +471,7 @@ def _world_names(env: dict[str, Any]) -> list[str]:
 
 
 def _opponent_names(opponents: list[Any]) -> list[str]:
-    """Whom games are played against, or a hash of it where that is long."""
+    """Returns the names of the opponents, or a hash of them if they are long."""
     plain = all(isinstance(source, str) for source in opponents)
     text = "_".join(Path(source).name for source in opponents) if plain else ""
     called = _as_names(text) if 0 < len(text) <= _LONGEST else [_short_hash({"opponents": opponents})]
@@ -478,12 +479,12 @@ def _opponent_names(opponents: list[Any]) -> list[str]:
 
 
 def _short_hash(content: dict[str, Any]) -> str:
-    """Six letters that tell contents apart."""
+    """Returns a hash of six letters."""
     return hashlib.sha256(json.dumps(to_plain(content), sort_keys=True).encode()).hexdigest()[:6]
 
 
 def _as_names(text: str) -> list[str]:
-    """Words that can be part of a folder's name."""
+    """Splits a text into words that can be part of a folder's name."""
     kept = "".join(letter if letter.isalnum() or letter in "=.-_" else " " for letter in text.replace("agent.", ""))
     return kept.split()
 

@@ -34,7 +34,7 @@ def export(*words: str, quiet: bool = False, **keys: Any) -> Path:
     Args:
         words: arguments as on the command line.
         quiet: prints nothing but warnings.
-        keys: of ``conf/export.yaml``.
+        keys: keys of ``conf/export.yaml``.
 
     Returns the path of the program.
     """
@@ -42,7 +42,7 @@ def export(*words: str, quiet: bool = False, **keys: Any) -> Path:
 
 
 def run(cfg: DictConfig) -> Path:
-    """Loads a checkpoint, exports its agent and says what is where."""
+    """Loads a checkpoint, exports its agent and prints where the files are."""
     config = build(ExportConfig, cfg)
     if config.checkpoint is None:
         raise ConfigError("checkpoint: missing, give a run directory or a checkpoint file: checkpoint=runs/<run>")
@@ -68,7 +68,7 @@ def run(cfg: DictConfig) -> Path:
 
 
 def _save_arena(loaded: LoadedRun, out: str | None) -> Path:
-    """The files of the Arena's own stack, which go on training there; of a ``*_final.pt`` the curriculum, too."""
+    """Writes files of the Arena's own stack, which can continue training there; also the curriculum of a final file."""
     from rlstack.adapters.arena import STYLES, save_arena, training_state
     from rlstack.runs.checkpoint import read_checkpoint
 

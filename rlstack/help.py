@@ -1,4 +1,4 @@
-"""The command line's account of itself: help, the agents and worlds there are, and tab completion for bash.
+"""Help on the command line: options, lists of agents and worlds, and tab completion for bash.
 
 ``rlstack train --help``, ``rlstack agents``, ``rlstack envs rocket``, ``eval "$(rlstack completion)"``.
 """
@@ -34,11 +34,11 @@ COMMANDS = {
     "diagnose": "finds out why a training is slow",
     "rewards": "shows the terms of a reward",
 }
-"""Commands that are a module each, and their purpose."""
+"""Commands with a module each, and their purpose."""
 
 
 def module_of(command: str) -> str:
-    """The module of a command: ``rlstack.<command>``, where no package has that name."""
+    """Returns the module of a command: ``rlstack.<command>``, unless a package has that name."""
     return f"rlstack.{ {'runs': 'list_runs', 'zoo': 'list_zoo'}.get(command, command) }"
 
 
@@ -48,7 +48,7 @@ LISTS = {
 }
 
 INSTALLED = "rlstack.envs"
-"""Group of entry points by which installed packages bring worlds, see :mod:`envs.registry`."""
+"""The group of entry points with which installed packages register worlds, see :mod:`envs.registry`."""
 
 _NARROW, _WIDE = 60, 120
 _EXAMPLES = ("python -m ", "rlstack ")
@@ -60,10 +60,10 @@ _FOOT = (
 
 
 def command_help(config: str, arguments: Sequence[str] = ()) -> str:
-    """The help of the command that is configured by ``conf/<config>.yaml``.
+    """Returns the help of the command that ``conf/<config>.yaml`` configures.
 
     Args:
-        arguments: what else was typed; ``--config-dir`` adds groups.
+        arguments: the other arguments; ``--config-dir`` adds groups.
     """
     where = catalogue.folders(arguments)
     command = catalogue.read_command(config)
@@ -76,7 +76,7 @@ def command_help(config: str, arguments: Sequence[str] = ()) -> str:
     ]
     for group, default in command.groups.items():
         found = catalogue.names(group, where)
-        if len(found) > 1:  # else there is nothing to choose
+        if len(found) > 1:  # otherwise there is nothing to choose
             more = f"; every option of one: rlstack {group}s <name>" if f"{group}s" in LISTS else ""
             title = f"{group}=<name> (default: {default or 'none'}{more})"
             parts.append(_section(title, _choices(group, default, found, where)))
@@ -88,13 +88,13 @@ def command_help(config: str, arguments: Sequence[str] = ()) -> str:
 
 
 def list_group(kind: str, arguments: Sequence[str]) -> str:
-    """All options of a group with a line each; or, where one is named, its keys with defaults and comments.
+    """Lists the options of a group with a line each or, if one is named, its keys with defaults and comments.
 
     Args:
-        kind: one of :data:`LISTS`.
+        kind: a key of :data:`LISTS`.
 
     Raises:
-        ConfigError: there is no such option, or more than one name.
+        ConfigError: the option does not exist, or several are named.
     """
     group, where = kind.removesuffix("s"), catalogue.folders(arguments)
     named = [
@@ -115,7 +115,7 @@ def list_group(kind: str, arguments: Sequence[str]) -> str:
 
 
 def table(rows: Sequence[tuple[str, str]]) -> list[str]:
-    """Lines of two columns, the second one wrapped to the width of the terminal."""
+    """Returns lines of two columns, the second wrapped to the width of the terminal."""
     usual = sorted(len(first) for first, _ in rows if len(first) <= _WIDE // 3)
     left = usual[-1] + 4 if usual else 4
     lines = []
@@ -130,7 +130,7 @@ def table(rows: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def _options(options: Iterable[Option], prefix: str = "") -> list[str]:
-    """The lines of all options that there is anything to tell about: a key that only holds others may say nothing."""
+    """Returns the lines of all options with a description or a default, which a key that contains others may lack."""
     told = [option for option in options if option.value or option.comment]
     return table([(f"{prefix}{o.key}{f'={o.value}' if o.value else '.'}", o.comment) for o in told])
 
@@ -152,7 +152,7 @@ def _described(group: str, name: str, where: Sequence[Path]) -> str:
 
 
 def _own_world(name: str) -> str:
-    """The first sentence and the options of a world that has no yaml file: its constructor's arguments."""
+    """Describes a world without a yaml: its first sentence and its constructor's arguments."""
     from envs.registry import options_of, world_class
 
     try:
@@ -161,7 +161,7 @@ def _own_world(name: str) -> str:
         raise ConfigError(f"env: {error}") from None
     rows = [(f"env.name={name}", "")]
     for key, entry in options.items():
-        if key not in ("device", "seed", "**"):  # a run's own
+        if key not in ("device", "seed", "**"):  # set by the run
             value = "" if entry.default is entry.empty else f"={_as_yaml(entry.default)}"
             rows.append((f"env.{key}{value}", "" if value else "required"))
     return "\n\n".join([_wrapped(f"env.name={name}", described.partition("\n\n")[0]), _section("options", table(rows))])
@@ -174,14 +174,14 @@ def _as_yaml(value: object) -> str:
 
 
 def _pairs(group: str, recipe: str, name: str, where: Sequence[Path]) -> str:
-    """The other part of a recipe, ``<env>_<agent>``, as an override; empty if the agent or world is not in it."""
+    """Returns the other part of a recipe, ``<env>_<agent>``, as an override; empty if the option is not in it."""
     other = "env" if group == "agent" else "agent"
     rest = recipe.removesuffix(f"_{name}") if group == "agent" else recipe.removeprefix(f"{name}_")
     return f"{other}={rest}" if rest in catalogue.names(other, where) else ""
 
 
 def _choices(group: str, default: str | None, found: Sequence[str], where: Sequence[Path]) -> list[str]:
-    """A line for each, or, of what is rarely chosen, the names alone."""
+    """Returns a line for each option, or only the names in groups that are rarely chosen from."""
     if default is not None or (not any("/" in name for name in found) and f"{group}s" not in LISTS):
         return table(_titled(group, found, where))
     text = textwrap.fill(", ".join(found), _width() - 2, break_on_hyphens=False, break_long_words=False)
@@ -197,7 +197,7 @@ def _section(title: str, lines: Sequence[str]) -> str:
 
 
 def _joined(lines: Sequence[str]) -> list[str]:
-    """Lines of a file without the line ends within its sentences."""
+    """Joins the lines of each sentence."""
     found: list[str] = []
     for line in lines:
         if found and line[:1].islower() and not found[-1].endswith((".", ":")):
@@ -222,7 +222,7 @@ _WORDS = {
     "league": ("run", "rank", "play", "init", "add", "list", "evaluate", "train"),
     "convert": ("arena", "marinenav", "sb3"),
 }
-"""The words that commands take first."""
+"""The first words that commands accept."""
 
 BASH = r"""_rlstack() {
     local IFS=$'\n' line=${COMP_LINE:0:COMP_POINT} word
@@ -232,20 +232,20 @@ BASH = r"""_rlstack() {
     COMPREPLY=("${COMPREPLY[@]#"${word%"$2"}"}")
 }
 complete -o nospace -o default -F _rlstack rlstack"""
-"""The program for bash. Where nothing is known to follow, as after ``checkpoint=``, bash completes names of files."""
+"""The script for bash. Where no candidates are known, as after ``checkpoint=``, bash completes file names."""
 
 
 def candidates(line: str) -> list[str]:
-    """The words that the last one of a command line could become; what is complete ends with a space.
+    """Returns the words to which the last word of a command line can be completed; complete words end with a space.
 
     Args:
-        line: up to the cursor, from ``rlstack`` on.
+        line: the command line from ``rlstack`` up to the cursor.
     """
     typed = line.split()[1:]
     word = "" if not typed or line[-1].isspace() else typed.pop()
     try:
         return sorted(entry for entry in _possible(typed, word) if entry.startswith(word))
-    except (ConfigError, OSError):  # a broken yaml of the user's: they will be told when the command runs
+    except (ConfigError, OSError):  # a broken yaml of the user's is reported when the command runs
         return []
 
 
@@ -276,7 +276,7 @@ def _possible(typed: list[str], word: str) -> list[str]:
 
 
 def _offered(config: str) -> tuple[dict[str, str | None], list[Option]]:
-    """Groups and options of a command, those of the one that it extends included."""
+    """Returns the groups and options of a command, including those of the command that it extends."""
     own = catalogue.read_command(config)
     groups, options = _offered(own.extends) if own.extends else ({}, [])
     return {**groups, **own.groups}, [*options, *own.options]

@@ -64,7 +64,7 @@ class LeagueConfig:
 
     @property
     def games_wanted(self) -> int:
-        """The number of games of every pairing, or of a candidate."""
+        """Returns the number of games of each pairing, or of a candidate."""
         return self.games or (10 if self.command == "evaluate" else 100)
 
 
@@ -80,7 +80,7 @@ class LeagueTrainConfig:
 
 
 def positional(arguments: list[str]) -> list[str]:
-    """The word ``run`` as ``command=run``, where it stands first or behind Hydra's options; so is any first word."""
+    """Turns the first word that is not an option, such as ``run``, into ``command=run``."""
     for index, entry in enumerate(arguments):
         if entry in COMMANDS:
             return [*arguments[:index], f"command={entry}", *arguments[index + 1 :]]
@@ -96,9 +96,9 @@ def league(*words: str, quiet: bool = False, **keys: Any) -> League | None:
     Args:
         words: arguments as on the command line, such as ``"run"``, ``"play"`` or ``"train"``.
         quiet: prints nothing but warnings.
-        keys: of ``conf/league.yaml``, or ``conf/league_train.yaml``.
+        keys: keys of ``conf/league.yaml``, or ``conf/league_train.yaml``.
 
-    Returns the folder's league afterwards; None if there is none.
+    Returns the league in the folder afterwards, or None if there is none.
 
     Example:
         >>> rlstack.league("run", players=["runs/<run>", "random"], games=20).ratings
@@ -109,7 +109,7 @@ def league(*words: str, quiet: bool = False, **keys: Any) -> League | None:
 
 
 def run(cfg: DictConfig) -> League | None:
-    """Does what the command says."""
+    """Runs the command."""
     config = build(LeagueConfig, cfg)
     if config.command is None:
         raise ConfigError(f"command: missing, one of {', '.join(COMMANDS)}")
@@ -129,7 +129,7 @@ def _league(folder: str) -> League | None:
 
 
 def init(config: LeagueConfig) -> None:
-    """Makes an empty league of a world, in which the world's own players have the ratings that they have."""
+    """Creates an empty league of a world, in which the world's own players have fixed ratings."""
     from rlstack.play.league import League
 
     if config.env is None:
@@ -141,7 +141,7 @@ def init(config: LeagueConfig) -> None:
 
 
 def add(config: LeagueConfig) -> None:
-    """Makes candidates of files."""
+    """Adds files as candidates."""
     from rlstack.play.league import League, add_candidates
 
     league = League.open(config.folder)
@@ -154,7 +154,7 @@ def add(config: LeagueConfig) -> None:
 
 
 def show(config: LeagueConfig) -> None:
-    """Shows who is in a league."""
+    """Shows the members of a league."""
     from rlstack.play.league import League
     from rlstack.play.results import show_members
 
@@ -162,7 +162,7 @@ def show(config: LeagueConfig) -> None:
 
 
 def evaluate(config: LeagueConfig) -> None:
-    """Lets candidates play their matches; they become commanders if they are good enough."""
+    """Plays the matches of candidates, which become commanders if they are good enough."""
     from rlstack.play.commanders import PoolConfig, evaluate_all, to_evaluate
     from rlstack.play.league import League
     from rlstack.play.results import show_members
@@ -181,7 +181,7 @@ def evaluate(config: LeagueConfig) -> None:
 
 
 def run_league(config: LeagueConfig) -> None:
-    """Plays what is missing of a tournament, round by round, and shows the ranking."""
+    """Plays the missing games of a tournament, round by round, and shows the ranking."""
     from rlstack.play.games import in_turns, pairing, pairs
     from rlstack.play.league import FILE, League
     from rlstack.play.players import named
@@ -221,7 +221,7 @@ def run_league(config: LeagueConfig) -> None:
 
 
 def rank(config: LeagueConfig) -> None:
-    """Shows the ranking of a league and leaves its tables beside it."""
+    """Shows the ranking of a league and writes its tables into the league's folder."""
     from rlstack.play.league import League
     from rlstack.play.results import show_ranking
 
@@ -229,7 +229,7 @@ def rank(config: LeagueConfig) -> None:
 
 
 def play(config: LeagueConfig) -> None:
-    """Lets the first player meet each of the others and rates it, or makes a film of a replay; no league is changed."""
+    """Plays the first player against each of the others and rates it, or films a replay; changes no league."""
     from rlstack.play.players import named
     from rlstack.play.replays import play_back
     from rlstack.play.results import challenge
@@ -271,7 +271,7 @@ def _runner(env: dict[str, Any], device: str, **options: int) -> GameRunner:
 
 
 def _env_of(players: dict[str, Source]) -> dict[str, Any]:
-    """The world of the first player that is a run of ours."""
+    """Returns the world of the first player that is a run."""
     from rlstack.play.players import read_source
     from rlstack.runs.loading import load
     from rlstack.runs.opponents import without_opponents
@@ -284,7 +284,7 @@ def _env_of(players: dict[str, Source]) -> dict[str, Any]:
 
 
 def _train_otherwise(config: LeagueConfig) -> None:
-    """The command line itself goes elsewhere, see :func:`main`."""
+    """Never runs: :func:`main` handles ``train`` separately."""
     raise ConfigError("command: 'train' has a configuration of its own, conf/league_train.yaml")
 
 
@@ -297,7 +297,7 @@ COMMANDS: dict[str, Callable[[LeagueConfig], None]] = {
 
 
 def train_arguments(given: list[str]) -> list[str]:
-    """Replaces the word ``train`` by the league's world, so that recipes for it are found."""
+    """Replaces the word ``train`` by the league's world, so that its recipes are found."""
     world = [] if any(entry.startswith("env=") for entry in given) else _group_of(given)
     result: list[str] = []
     for entry in open_group("agent", "env")(given):
@@ -306,7 +306,7 @@ def train_arguments(given: list[str]) -> list[str]:
 
 
 def _group_of(given: list[str]) -> list[str]:
-    """``env=<name>`` where the league's world has a yaml; whatever is wrong with the league is told later."""
+    """Returns ``env=<name>`` if the league's world has a yaml; errors of the league are reported later."""
     folder = next((entry.partition("=")[2] for entry in reversed(given) if entry.startswith("folder=")), FOLDER)
     try:
         name = json.loads((Path(folder) / "league.json").read_text(encoding="utf-8"))["env"]["name"]
@@ -316,7 +316,7 @@ def _group_of(given: list[str]) -> list[str]:
 
 
 def train(cfg: DictConfig) -> League | None:
-    """Trains a new run, or goes on with one that did not come to its end; then it joins and is evaluated."""
+    """Trains a new run, or continues an unfinished one; then adds it to the league and evaluates it."""
     plain = to_plain(cfg)
     ours = build(LeagueTrainConfig, {key: plain.pop(key) for key in LeagueTrainConfig.__dataclass_fields__})
     if plain["resume"] is not None:
@@ -344,7 +344,7 @@ def train(cfg: DictConfig) -> League | None:
 
 
 def submit(league: League, run: Path, ours: LeagueTrainConfig, rules: PoolConfig, plain: dict[str, Any]) -> None:
-    """Makes a complete run a candidate, unless it is one, and evaluates it."""
+    """Adds a complete run as a candidate, unless it is one, and evaluates it."""
     from rlstack.play.commanders import evaluate_all
     from rlstack.play.league import add_candidates, identity
     from rlstack.play.results import show_members
@@ -364,7 +364,7 @@ _train_main = _train_command.line(train)
 
 
 def main() -> Any:
-    """The command line; ``train`` composes another configuration."""
+    """Runs the command line; ``train`` composes another configuration."""
     return _train_main() if f"command={TRAIN}" in positional(sys.argv[1:]) else _main()
 
 

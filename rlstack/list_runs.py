@@ -29,9 +29,9 @@ def list_runs(*words: str, quiet: bool = False, **keys: Any) -> list[dict[str, A
     Args:
         words: arguments as on the command line.
         quiet: prints nothing but warnings.
-        keys: of ``conf/runs.yaml``.
+        keys: keys of ``conf/runs.yaml``.
 
-    Returns a row for each.
+    Returns one row for each run.
     """
     return command.call(run, words, keys, quiet)
 

@@ -27,9 +27,9 @@ def list_zoo(*words: str, quiet: bool = False, **keys: Any) -> list[dict[str, An
     Args:
         words: arguments as on the command line.
         quiet: prints nothing but warnings.
-        keys: of ``conf/zoo.yaml``.
+        keys: keys of ``conf/zoo.yaml``.
 
-    Returns the card of each.
+    Returns the card of each agent.
     """
     return command.call(run, words, keys, quiet)
 

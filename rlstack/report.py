@@ -1,4 +1,4 @@
-"""A page about runs: ``python -m rlstack.report runs/<run>``, or any folder with runs in it."""
+"""Writes a page about runs: ``python -m rlstack.report runs/<run>``, or any folder that contains runs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def report(*words: str, quiet: bool = False, **keys: Any) -> Path:
     Args:
         words: arguments as on the command line.
         quiet: prints nothing but warnings.
-        keys: of ``conf/report.yaml``.
+        keys: keys of ``conf/report.yaml``.
 
     Returns the path of the page.
     """

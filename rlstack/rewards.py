@@ -30,20 +30,20 @@ class RewardsConfig:
 
 @as_module
 def rewards(*words: str, quiet: bool = False, **keys: Any) -> RewardBreakdown:
-    """Shows what a reward is made of as the command ``rlstack rewards`` does: ``rlstack.rewards(checkpoint=...)``.
+    """Shows the terms of a reward as the command ``rlstack rewards`` does: ``rlstack.rewards(checkpoint=...)``.
 
     Args:
         words: arguments as on the command line.
         quiet: prints nothing but warnings.
-        keys: of ``conf/rewards.yaml``.
+        keys: keys of ``conf/rewards.yaml``.
 
-    Returns the terms in every step of the episode.
+    Returns the terms at every step of the episode.
     """
     return command.call(run, words, keys, quiet)
 
 
 def run(cfg: DictConfig) -> RewardBreakdown:
-    """Plays an episode, prints a line for every term of its reward, and draws the plots."""
+    """Plays an episode, prints one line for each term of its reward, and draws the plots."""
     config = build(RewardsConfig, cfg)
     if config.checkpoint is None:
         raise ConfigError("checkpoint: missing, give a run directory or a checkpoint file: checkpoint=runs/<run>")

@@ -48,13 +48,13 @@ def train(
         on_evaluation: called after each evaluation, with its summary (``eval/...``).
         hooks: further parts of the run, see :class:`rlstack.training.hooks.Hook`.
         quiet: prints nothing but warnings.
-        keys: the same options by name.
+        keys: options by name.
 
     If a callback returns False, the run ends after this batch, with an evaluation and a checkpoint as usual. An
     exception in a callback ends the run and is raised here.
 
     Raises:
-        ConfigError: a mistake in the keys, in one line, before anything is written.
+        ConfigError: the options are wrong; raised before anything is written, with a message of one line.
         RunError: the run cannot continue; the files that it has written so far are intact.
         KeyboardInterrupt: Ctrl-C, or the notebook's stop; after a checkpoint from which ``resume=`` continues.
 
@@ -74,7 +74,7 @@ def train(
 
 
 class _Callbacks(Hook):
-    """Calls functions of the user's."""
+    """Calls the user's functions."""
 
     def __init__(self, on_batch: Callback | None, on_evaluation: Callback | None) -> None:
         self._on_batch, self._on_evaluation = on_batch, on_evaluation
@@ -96,7 +96,7 @@ def _ends(callback: Callback, training: Training, metrics: Mapping[str, Any]) ->
 
 
 def run(cfg: DictConfig) -> float:
-    """One run, new or resumed, from configuration to report; returns its score, for sweeps."""
+    """Trains a new or resumed run and reports on it; returns its score, for sweeps."""
     from rlstack.sweeps.optuna_search import pruning
 
     plain = prepared(cfg)
@@ -106,7 +106,7 @@ def run(cfg: DictConfig) -> float:
 
 
 def prepared(cfg: DictConfig) -> dict[str, Any]:
-    """The resolved configuration of what was typed: shortened, placed in its sweep, or that of the run to resume."""
+    """Returns the resolved configuration: shortened by ``debug``, placed in its sweep, or that of the resumed run."""
     plain = to_plain(cfg)
     plain = debugged(plain if plain["resume"] is not None else _completed(plain))
     plain |= _named(plain)
@@ -114,7 +114,7 @@ def prepared(cfg: DictConfig) -> dict[str, Any]:
 
 
 def _trained(run: RunDirectory, plain: dict[str, Any]) -> TrainedRun:
-    """The run that is done, its score noted in its sweep."""
+    """Returns the finished run, after recording its score in its sweep."""
     from rlstack.sweeps.folder import note_result
     from rlstack.training.loggers import score
 
@@ -124,28 +124,28 @@ def _trained(run: RunDirectory, plain: dict[str, Any]) -> TrainedRun:
 
 
 def _named(plain: dict[str, Any]) -> dict[str, str]:
-    """The runs that this one goes on from, ``latest`` by its own name, which stays the same."""
+    """Returns the runs that this one continues or starts from, with ``latest`` replaced by the run's name."""
     given = {key: convert(str | None, plain.get(key), key) for key in ("resume", "init", "data")}
     return {key: named(value, key) for key, value in given.items() if value is not None}
 
 
 def _placed(plain: dict[str, Any]) -> dict[str, Any]:
-    """Puts the run's folder into that of a sweep unless it was given."""
+    """Puts the run's folder into that of its sweep unless it was given."""
     from rlstack.sweeps.folder import in_sweep, run_of_job
 
-    named = isinstance(plain["agent"], dict) and isinstance(plain["env"], dict)  # if not, that is told later
+    named = isinstance(plain["agent"], dict) and isinstance(plain["env"], dict)  # otherwise reported later
     if plain["run_dir"] is not None or not named or not in_sweep():
         return plain
     return {**plain, "run_dir": run_of_job(run_name(plain["agent"], plain["env"], plain["seed"]))}
 
 
 def _completed(plain: dict[str, Any]) -> dict[str, Any]:
-    """Adds all options of a world or an algorithm without a yaml of ours, which its class alone knows."""
+    """Adds all options of a world or an algorithm without a shipped yaml, whose class alone knows them."""
     world, algorithm = (_named_in(plain, *place) for place in (("env", "name"), ("agent", "algorithm")))
     own_world, own_algorithm = is_own(world), ":" in algorithm
     if not own_world and not own_algorithm:
         return plain
-    build(TrainConfig, with_length(debugged(plain)))  # what is wrong elsewhere is told before torch is imported
+    build(TrainConfig, with_length(debugged(plain)))  # reports other mistakes before torch is imported
     from rlstack.agents import completed
     from rlstack.runs.worlds import with_defaults
 
@@ -159,7 +159,7 @@ def _named_in(plain: dict[str, Any], group: str, key: str) -> str:
 
 
 def _resumed(plain: dict[str, Any]) -> dict[str, Any]:
-    """The stored configuration of the run to resume, with what this command line may change about it."""
+    """Returns the stored configuration of the run to resume, with the changes that this command line may make."""
     from hydra.core.hydra_config import HydraConfig
 
     stored = OmegaConf.create({**RunDirectory.open(plain["resume"]).read_config(), "notify": None})

@@ -1,4 +1,4 @@
-"""Shows an agent as it acts: ``python -m rlstack.watch checkpoint=runs/<run>``, in a window, a terminal, or a film."""
+"""Shows an agent acting: ``python -m rlstack.watch checkpoint=runs/<run>``, in a window, a terminal or a film."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ def watch(*words: str, quiet: bool = False, **keys: Any) -> list[str]:
     Args:
         words: arguments as on the command line.
         quiet: prints nothing but warnings.
-        keys: of ``conf/watch.yaml``.
+        keys: keys of ``conf/watch.yaml``.
 
-    Returns a line about each episode.
+    Returns one line for each episode.
 
     Example:
         >>> rlstack.watch(checkpoint="runs/<run>", record="film.mp4", episodes=3)
@@ -69,7 +69,7 @@ def watch(*words: str, quiet: bool = False, **keys: Any) -> list[str]:
 
 
 def run(cfg: DictConfig) -> list[str]:
-    """Loads a policy and its world and shows episodes; Ctrl-C ends the command without an error, unless it records."""
+    """Loads a policy and its world and shows episodes; Ctrl-C ends it without an error, except while recording."""
     config = build(WatchConfig, cfg)
     _check_output(config)
     if config.transitions is not None:
@@ -114,7 +114,7 @@ def run(cfg: DictConfig) -> list[str]:
 
 
 class NoPicturesError(ConfigError):
-    """The world draws nothing, so only its numbers can be shown."""
+    """The world cannot be drawn, so only its numbers can be shown."""
 
 
 def _check_output(config: WatchConfig) -> None:
@@ -129,7 +129,7 @@ def _check_output(config: WatchConfig) -> None:
 
 
 def _present(config: WatchConfig, animations: Iterator[EpisodeAnimation], title: str) -> None:
-    """Writes a film, or shows one animation after the other on a screen."""
+    """Writes a film, or shows the animations one after another on a screen."""
     from rlstack.evaluation.playback import HOLD_SECONDS, record, show
 
     if config.record is not None:
@@ -153,10 +153,10 @@ def _screen(
     present: Callable[[], EpisodeAnimation],
     stack: ExitStack,
 ) -> tuple[Window, bool]:
-    """The window or terminal that pictures are shown on, and whether it is a window; ``present`` is what is shown.
+    """Returns the window or terminal that shows pictures, and True for a window.
 
     Raises:
-        ConfigError: no such thing here.
+        ConfigError: neither is available.
     """
     from envs.rendering.window import TkWindow
     from rlstack.evaluation.playback import TerminalScreen
@@ -181,7 +181,7 @@ def _numbers_of(config: WatchConfig) -> Iterator[int]:
 
 
 def _animations(config: WatchConfig, shown: WatchedPolicy, told: list[str]) -> Generator[EpisodeAnimation, None, None]:
-    """The episodes, one after the other; ``told`` gets the caption of each that was shown."""
+    """Yields the episodes one after another; appends the caption of each one shown to ``told``."""
     from rlstack.evaluation.pictures import LiveEpisode, animate
 
     for number in _numbers_of(config):
@@ -219,7 +219,7 @@ def _replay(path: str) -> EpisodeAnimation:
 
 
 class WatchedPolicy(NamedTuple):
-    """A policy in the only world of an env."""
+    """A policy, and the env of one world in which it acts."""
 
     world: str
     env: EnvBase
@@ -228,7 +228,7 @@ class WatchedPolicy(NamedTuple):
     transitions: TransitionRecorder | None = None
 
     def recorded(self) -> WatchedPolicy:
-        """The same with a recorder of its decisions."""
+        """Returns the same with a recorder of its decisions."""
         from rlstack.agents.interface import Interface
         from rlstack.data.recordings import TransitionRecorder
 
@@ -247,10 +247,11 @@ def find_policy(config: WatchConfig, given: Collection[str] = ()) -> WatchedPoli
     """Builds the world and the policy that acts in it.
 
     Args:
-        given: options of the world that were asked for, which an evaluation would otherwise override.
+        given: options of the world that the user gave, which an evaluation would otherwise override.
 
     Raises:
-        ConfigError: one line: no such agent, player, world or option, or an agent that does not fit the world.
+        ConfigError: the agent, player, world or option does not exist, or the agent does not fit the world; the
+            message has one line.
     """
     import envs
     from rlstack.agents.foreign import load_policy, parse
@@ -295,7 +296,7 @@ def _check_policy(config: WatchConfig, kind: str | None) -> None:
 
 
 def _world_group(config: WatchConfig, loaded: LoadedRun | None) -> dict[str, Any]:
-    """The ``env`` group: the one that is given; else that of the run, with the keys that are given."""
+    """Returns the given ``env`` group, or that of the run with the given keys."""
     import envs
 
     given = config.env or {}
@@ -307,7 +308,7 @@ def _world_group(config: WatchConfig, loaded: LoadedRun | None) -> dict[str, Any
 
 
 def _build_world(group: Mapping[str, Any], given: Collection[str], device: Any) -> EnvBase:
-    """One world; one that draws only when asked to is asked, if it can draw here."""
+    """Builds one world, with drawing enabled if the world needs to be told and can draw here."""
     import envs
     from rlstack.evaluation.evaluator import evaluation_world
     from rlstack.runs.worlds import world_options
@@ -325,10 +326,10 @@ def _build_world(group: Mapping[str, Any], given: Collection[str], device: Any) 
 
 
 def _own_player(env: EnvBase, world: str, name: str) -> ActingPolicy:
-    """A player that comes with the world.
+    """Returns a player that comes with the world.
 
     Raises:
-        ConfigError: there is none of that name.
+        ConfigError: the world has no player of that name.
     """
     from rlstack.play.versus import own_players, own_policy
 
