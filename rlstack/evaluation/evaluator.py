@@ -1,4 +1,4 @@
-"""Batched evaluation: many worlds at once, every episode judged at its first end."""
+"""Batched evaluation: many worlds at once, each episode judged when it first ends."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ from .results import Evaluation
 __all__ = ["EpisodeSet", "Evaluation", "evaluate", "evaluation_world"]
 
 MAX_WORLDS = 128
-"""Worlds stepped at once; more episodes are played in turns. A batch runs until its last world has ended, so small
-batches waste less on stragglers than one large one; and what a policy computes stays in the cache."""
+"""The number of worlds stepped at once; more episodes are played in turns. A batch runs until its last world has ended,
+so small batches spend less time on the last few worlds than one large batch, and their data stay in the cache."""
 
 MOST_STEPS = 100_000
-"""Steps after which an episode is cut in a world that names no ``evaluation_steps``."""
+"""The number of steps after which an episode is cut in a world without ``evaluation_steps``."""
 
 _OBSERVED = frozenset({"observation"})
 
 OURS = ("num_worlds", "num_envs", "device", "seed", "compiled", "workers")
-"""Constructor arguments of a world that an evaluation sets itself."""
+"""Constructor arguments of a world that the evaluation sets."""
 
 
 class EpisodeSet(NamedTuple):
@@ -67,35 +67,35 @@ def evaluate(
     name: str = "",
     transitions: TransitionRecorder | None = None,
 ) -> Evaluation:
-    """Plays episodes to their end and takes the world's own statistics of each.
+    """Plays episodes to their end and reads the world's own statistics of each.
 
-    A world steers this by its hooks, see :class:`envs.world.WorldHooks`: ``evaluation_options``, which override
-    ``options``, so that training tricks (shaped rewards, curricula) do not count; ``evaluation_set``, fixed episodes
+    A world controls this by its hooks, see :class:`envs.world.WorldHooks`: ``evaluation_options``, which override
+    ``options``, so that shaped rewards and curricula of the training do not count; ``evaluation_set``, fixed episodes
     started by ``reset_to``; ``episode_options``, the options these need; ``evaluation_steps``, see ``max_steps``.
-    Without a set, episodes are random ones of this seed. Without statistics under ``("next", "episode")``, ``return``
-    (mean over agents) and ``length`` are counted here. The global random generator of torch is left as it was.
+    Without a set, episodes are random, from this seed. Without statistics under ``("next", "episode")``, ``return``
+    (mean over agents) and ``length`` are computed here. The global random generator of torch keeps its state.
 
     Args:
-        policy: an env's tensordict in, the same with actions out.
-        world: a name or path for :func:`envs.make`.
+        policy: module that adds actions to an env's tensordict.
+        world: name or path for :func:`envs.make`.
         options: constructor arguments of the world.
-        episodes: per level of the world's evaluation set, or in all when it has none.
-        seed: of episodes, worlds and sampling policies: the same seed gives the same result.
-        device: of the worlds; the policy must be there too.
-        record: how many episodes of each level to record, if the world has a recorder; of one that has a ``render``
-            instead, the first episode is recorded.
-        noise_source: makes the perception noise source (``set_noise_source``) for worlds with these configs.
-        episode_set: plays these instead of the world's own.
-        max_steps: an episode that has not ended after so many steps is judged as it stands; None takes the world's
-            own ``evaluation_steps``, or plays to the end, for :data:`MOST_STEPS` at most.
-        name: of the policy, for the record.
-        transitions: takes down every decision until its episode is judged.
+        episodes: number of episodes per level of the world's evaluation set, or in total if it has none.
+        seed: seed of episodes, worlds and sampling policies; the same seed gives the same result.
+        device: device of the worlds and of the policy.
+        record: number of episodes of each level to record, if the world has a recorder; of a world that has a
+            ``render`` instead, the first episode is recorded.
+        noise_source: returns the perception noise source (``set_noise_source``) for worlds with these configs.
+        episode_set: episodes to play instead of the world's own.
+        max_steps: number of steps after which an unfinished episode is judged as it stands; None takes the world's
+            own ``evaluation_steps``, or plays to the end, at most :data:`MOST_STEPS`.
+        name: name of the policy in the results.
+        transitions: recorder of each decision until its episode is judged.
 
-    An episode in which an observation, action or reward is not finite ends there; it is told of in
-    :attr:`Evaluation.non_finite`, and the policy goes on with zeros in place of such observations.
+    An episode ends at an observation, action or reward that is not finite; :attr:`Evaluation.non_finite` reports it,
+    and the policy receives zeros in place of such observations.
 
     Raises:
-        ValueError: no episodes, an unknown world or option, or a config that the world cannot hold.
+        ValueError: there are no episodes, the world or an option is unknown, or the world cannot hold a config.
     """
     if episodes < 1 or (episode_set is not None and not episode_set.configs):
         raise ValueError("an evaluation needs at least one episode")
@@ -145,10 +145,10 @@ def evaluation_world(
     seed: int = 0,
     kept: Collection[str] = (),
 ) -> EnvBase:
-    """The world that judges: ``options`` under the world's own ``evaluation_options``, not compiled.
+    """Builds the world for an evaluation: ``options``, overridden by the world's ``evaluation_options``, not compiled.
 
-    Options named in ``kept`` stay as given. A world without the argument ``num_worlds`` or ``num_envs`` comes in the
-    size it has.
+    Options named in ``kept`` are not overridden. A world without the argument ``num_worlds`` or ``num_envs`` has a
+    fixed size.
     """
     judging = envs.world_hooks(world).evaluation_options
     insisted = {key: options[key] for key in kept if key in judging and key in options}
@@ -156,7 +156,7 @@ def evaluation_world(
 
 
 def judging_world(config: Mapping[str, Any]) -> EnvBase:
-    """One world of an ``env`` group, as evaluations are held in.
+    """Builds one world of an ``env`` group, as for an evaluation.
 
     Raises:
         ConfigError: no world is named, or it cannot be built.
@@ -170,14 +170,14 @@ def judging_world(config: Mapping[str, Any]) -> EnvBase:
 
 
 def check_fit(agent: Agent, config: Mapping[str, Any]) -> None:
-    """Raises a :class:`ConfigError` unless the agent can see and act in the world of an ``env`` group."""
+    """Raises a :class:`ConfigError` unless the agent can observe and act in the world of an ``env`` group."""
     fault = difference(agent.interface, Interface.of(judging_world(config)))
     if fault is not None:
         raise ConfigError(f"env={config['name']} does not fit the agent: {fault}")
 
 
 def _options(world: str, options: Mapping[str, Any], configs: Sequence[Any] = ()) -> dict[str, Any]:
-    """All constructor arguments but those that every turn sets."""
+    """Returns all constructor arguments except those that each turn sets."""
     hooks = envs.world_hooks(world)
     needed = hooks.episode_options(configs) if configs else {}
     chosen = evaluation_options({**options, **hooks.evaluation_options, **needed})
@@ -193,9 +193,9 @@ def _build(world: str, options: Mapping[str, Any], num_worlds: int, device: torc
 def _worlds(
     world: str, options: Mapping[str, Any], episodes: int, seed: int, device: torch.device | str
 ) -> Iterator[tuple[int, Any]]:
-    """Seeded worlds for all episodes in turns: the index of the first episode, and an env for it and the next ones.
+    """Yields seeded worlds for all episodes in turns: the index of the first episode, and the env for it and the next.
 
-    Every turn has a seed of its own, or random episodes would repeat.
+    Each turn has its own seed, so that random episodes do not repeat.
     """
     first, env = 0, None
     while first < episodes:
@@ -223,9 +223,10 @@ def _play(
     before: int,
     transitions: TransitionRecorder | None,
 ) -> EpisodeStatistics:
-    """Steps until every world has ended once, or for so many steps.
+    """Steps until every world has ended once, at most ``max_steps`` steps.
 
-    A recorder sees the ``recorded`` worlds until the last of them has ended; ``before`` episodes of ``work`` were done.
+    The recorder records the ``recorded`` worlds until the last of them has ended; ``before`` episodes of ``work`` are
+    already done.
     """
     scores = EpisodeStatistics(env, tensordict)
     if recorder is not None:
@@ -253,8 +254,8 @@ class EpisodeStatistics:
 
     Attributes:
         values: float64 ``[W]`` by name.
-        running: ``[W]`` bool, which have not ended yet.
-        found: by world, the first number of its episode that is not finite.
+        running: ``[W]`` bool: worlds that have not ended yet.
+        found: the first number of the episode that is not finite, by world.
     """
 
     def __init__(self, env: EnvBase, first: TensorDictBase) -> None:
@@ -268,7 +269,7 @@ class EpisodeStatistics:
         self._length = 0
 
     def checked(self, root: TensorDictBase, step: int) -> TensorDictBase:
-        """The tensordict before a step, with zeros in place of observations that are not finite."""
+        """Returns the tensordict before a step, with zeros in place of observations that are not finite."""
         if self._find(root, step, _OBSERVED):
             return root
         for key, value in list(leaves(root, _OBSERVED)):
@@ -277,13 +278,13 @@ class EpisodeStatistics:
 
     @property
     def spoiled(self) -> Tensor:
-        """Worlds ``[W]`` in whose episode something was not finite."""
+        """Returns the worlds ``[W]`` in whose episode a number was not finite."""
         spoiled = torch.zeros_like(self.running)
         spoiled[list(self.found)] = True
         return spoiled
 
     def take(self, stepped: TensorDictBase, step: int) -> int:
-        """Takes in a step and what it led to; returns how many worlds have not ended."""
+        """Reads the result of a step; returns the number of worlds that have not ended."""
         following = stepped.get("next")
         for name, value in self._statistics(following).items():
             self.values[name] = torch.where(self.running, value, self.values.get(name, value))
@@ -292,7 +293,7 @@ class EpisodeStatistics:
         return int(self.running.sum())
 
     def _find(self, shown: TensorDictBase, step: int, only: frozenset[str]) -> bool:
-        """True if all is finite; else ends the episodes in which it is not, and notes them in :attr:`found`."""
+        """Returns True if all numbers are finite; ends the other episodes and records them in :attr:`found`."""
         values = [value for _, value in leaves(shown, only)]
         if Sum(values).is_finite() or all(bool(torch.isfinite(value).all()) for value in values):
             return True
@@ -307,21 +308,21 @@ class EpisodeStatistics:
     def _statistics(self, following: TensorDictBase) -> dict[str, Tensor]:
         episode = following.get("episode", None)
         if episode is not None:
-            # The level is known beforehand, and worlds that start given episodes do not know it.
+            # The level is known beforehand, but not to worlds that start given episodes.
             return {key: self._flat(value)[:, 0].double() for key, value in episode.items() if key != "level"}
         self._length += 1
         self._return = self._return + self._mean_reward(following)
         return {"return": self._return, "length": torch.full_like(self._return, self._length)}
 
     def _mean_reward(self, following: TensorDictBase) -> Tensor:
-        """Mean over the agents that were there at the start, ``[W]``."""
+        """Returns the mean reward ``[W]`` over the agents that were present at the start."""
         reward = torch.cat([self._flat(following.get(key)) for key in self._env.reward_keys], -1).double()
         if self._present is None or self._present.shape != reward.shape:
             return reward.mean(-1)
         return (reward * self._present).sum(-1) / self._present.sum(-1)
 
     def _ended(self, following: TensorDictBase) -> Tensor:
-        """Worlds that are done; without a word from the world itself, those whose agents all are."""
+        """Returns the worlds that are done: as the world says, otherwise those of which all agents are done."""
         done = following.get("done", None)
         ends = [done] if done is not None else [following.get(key) for key in self._env.done_keys]
         return torch.cat([self._flat(end) for end in ends], -1).all(-1)

@@ -1,4 +1,4 @@
-"""Figures of matplotlib as files: a title, panels side by side, written wholly or not at all."""
+"""Writes matplotlib figures to files atomically: a title, and panels in rows."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 def saved_figure(
     path: Path, title: str, panels: int = 1, columns: int = 1, size: tuple[float, float] = (7.0, 4.0), **sharing: Any
 ) -> Iterator[list[Axes]]:
-    """A figure whose panels are drawn within the context, which writes it.
+    """Yields the panels of a figure, which is written when the context ends.
 
     Args:
-        path: its ending says of which kind the file is.
-        title: above all panels.
-        panels: in rows of ``columns`` at most.
-        size: of a panel, inches.
-        sharing: ``sharex`` and ``sharey`` of matplotlib's ``subplots``.
+        path: path of the file, whose ending determines its format.
+        title: title above all panels.
+        panels: number of panels, at most ``columns`` in a row.
+        size: size of a panel in inches.
+        sharing: options ``sharex`` and ``sharey`` of matplotlib's ``subplots``.
     """
-    from matplotlib.figure import Figure  # slow to import, and not always wanted
+    from matplotlib.figure import Figure  # slow to import, and not always needed
 
     columns = min(columns, panels)
     rows = -(-panels // columns)

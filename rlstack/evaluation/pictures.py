@@ -1,7 +1,7 @@
-"""Pictures of episodes: files about those an evaluation has recorded, and animations of one that is being played.
+"""Pictures of episodes: files of the episodes that an evaluation recorded, and animations of an episode in play.
 
-A world's recordings draw themselves (:class:`envs.recording.EpisodeRecording`). Of a world that has a ``render`` method
-instead, the pictures of its first world are recorded.
+A world's recordings draw themselves (:class:`envs.recording.EpisodeRecording`). A world with a ``render`` method
+instead has the pictures of its first world recorded.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .evaluator import MOST_STEPS, EpisodeStatistics
 from .results import Evaluation
 
 PER_LEVEL = 6
-"""Recorded episodes per level, which make one row of the grid."""
+"""The number of recorded episodes per level, which form one row of the grid."""
 _SHOWN = ("return", "success", "length")
 ActingPolicy: TypeAlias = TensorDictModuleBase | Callable[[TensorDictBase], TensorDictBase]
 
@@ -38,11 +38,11 @@ ActingPolicy: TypeAlias = TensorDictModuleBase | Callable[[TensorDictBase], Tens
 
 
 def save_pictures(evaluation: Evaluation, folder: Path, plots: bool = True, video: bool = True) -> list[Path]:
-    """Writes ``trajectories.png`` (all recorded episodes), ``best.mp4`` and ``worst.mp4`` (of them) as asked.
+    """Writes ``trajectories.png`` (all recorded episodes), and ``best.mp4`` and ``worst.mp4`` of them.
 
-    Of a world that shows itself by ``render`` alone one episode is recorded: ``first.mp4``.
+    A world that only has ``render`` has one recorded episode: ``first.mp4``.
 
-    Returns the files written; none for an evaluation without recordings.
+    Returns the written files; none for an evaluation without recordings.
     """
     recordings, written = evaluation.recordings, []
     if plots and recordings:
@@ -60,9 +60,9 @@ def save_pictures(evaluation: Evaluation, folder: Path, plots: bool = True, vide
 
 
 def best_and_worst(evaluation: Evaluation) -> dict[str, int]:
-    """Indices of the recorded episodes that went best and worst: by success, then return, then the hardest level.
+    """Returns the indices of the best and worst recorded episodes: by success, then return, then the hardest level.
 
-    Where all went the same way, only ``best`` is there; of several episodes of which one was recorded, it is ``first``.
+    If all are equal, there is only ``best``; if one of several episodes was recorded, it is ``first``.
     """
     if len(evaluation.recordings) == 1 < len(evaluation.levels):
         return {"first": next(iter(evaluation.recordings))}
@@ -80,44 +80,44 @@ def best_and_worst(evaluation: Evaluation) -> dict[str, int]:
 
 
 class EpisodeAnimation(Protocol):
-    """An animation of an episode that may still go on; see :class:`envs.rendering.films.Animation`."""
+    """An animation of an episode that may still be in play; see :class:`envs.rendering.films.Animation`."""
 
     @property
     def per_second(self) -> float:
-        """Units of time in a second."""
+        """Returns the number of units of time in a second."""
 
     @property
     def span(self) -> tuple[float, float]:
-        """First and last time."""
+        """Returns the first and last time."""
 
     @property
     def over(self) -> bool:
-        """The episode has ended."""
+        """Returns True once the episode has ended."""
 
     @property
     def caption(self) -> str:
-        """Episode, step and statistics so far."""
+        """Returns episode, step and statistics so far."""
 
     @property
     def legend(self) -> Legend:
-        """What is to be seen in the pictures."""
+        """Returns the meaning of the symbols in the pictures."""
 
     def draw(self, time: float, pause: float = 0.0, /) -> Picture:
-        """The picture at a time, or ``pause`` after the end, uint8 ``[H, W, 3]``."""
+        """Draws the picture at a time, or ``pause`` after the end, uint8 ``[H, W, 3]``."""
 
     def grow(self) -> None:
-        """Takes the episode one step further."""
+        """Advances the episode by one step."""
 
 
 class LiveEpisode:
-    """An episode of a policy in the only world of an env; reset, but without a step.
+    """An episode of a policy in an env with one world; it is reset, but not yet stepped.
 
     Args:
-        env: of one world.
-        policy: an env's tensordict in, the same with actions out.
-        seed: of the env and of all random draws: the same one, and ``number``, give the same episode.
-        number: of the episode, from 1.
-        transitions: takes down its decisions.
+        env: env with one world.
+        policy: module that adds actions to an env's tensordict.
+        seed: seed of the env and of all random draws; the same seed and ``number`` give the same episode.
+        number: number of the episode, from 1.
+        transitions: recorder of its decisions.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class LiveEpisode:
         transitions: TransitionRecorder | None = None,
     ) -> None:
         forget = getattr(policy, "reset", None)
-        if callable(forget):  # policies from elsewhere with a memory
+        if callable(forget):  # foreign policies with a recurrent state
             forget()
         drawn = int(np.random.SeedSequence((seed, number)).generate_state(1)[0])
         env.set_seed(drawn)
@@ -142,7 +142,7 @@ class LiveEpisode:
 
     @torch.no_grad()
     def step(self) -> None:
-        """One step, unless it is over."""
+        """Makes one step, unless the episode has ended."""
         if self.over:
             return
         going_on = self._statistics.running
@@ -158,18 +158,18 @@ class LiveEpisode:
 
     @property
     def caption(self) -> str:
-        """The line below a picture, such as ``episode 1, step 20: return 3.5, success 0``."""
+        """Returns the line below a picture, such as ``episode 1, step 20: return 3.5, success 0``."""
         values = self._statistics.values
         told = ", ".join(f"{name} {float(values[name]):.4g}" for name in _SHOWN if name in values)
         return f"episode {self.number}, step {self.steps}" + (f": {told}" if told else "")
 
 
 class RecordedAnimation:
-    """An episode in play, drawn from the recording that its recorder makes of it.
+    """An episode in play, drawn from the recording that its recorder makes.
 
     Args:
-        episode: without a step.
-        recorder: of its env.
+        episode: the episode, not yet stepped.
+        recorder: recorder of its env.
     """
 
     def __init__(self, episode: LiveEpisode, recorder: EpisodeRecorder[Any, Any] | RenderedRecorder) -> None:
@@ -221,18 +221,18 @@ class FinishedAnimation:
         self.per_second, self.span = animation.per_second, animation.span
 
     def grow(self) -> None:
-        """Nothing is left to play."""
+        """Does nothing, as the episode has ended."""
 
 
 def animate(episode: LiveEpisode) -> EpisodeAnimation | None:
-    """An episode as an animation that grows with it; None for a world that draws nothing."""
+    """Returns an animation that grows with an episode, or None for a world that cannot be drawn."""
     env = episode.env
     recorder = hooks_of(env).recorder([0], [f"episode {episode.number}"]) or rendered(env)
     return None if recorder is None else RecordedAnimation(episode, recorder)
 
 
 def numbers(tensordict: TensorDictBase, most: int = 8) -> str:
-    """Observation, action and reward of a step as text, at most ``most`` numbers of each."""
+    """Returns observation, action and reward of a step as text, at most ``most`` numbers of each."""
     parts = []
     for name, place in (("observation", tensordict), ("action", tensordict), ("reward", tensordict.get("next"))):
         agents = place.get(GROUP, None)

@@ -1,4 +1,4 @@
-"""Plays animations of episodes: in a window that can stop and seek, in a terminal, or into a film."""
+"""Plays animations of episodes: in a window that can pause and seek, in a terminal, or into a film."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from rlstack.config import ConfigError
 from .pictures import EpisodeAnimation
 
 _FPS = 30.0
-_LONGEST = 0.2  # s that are passed at once where drawing is slow
-_SEEK_SECONDS = 0.2  # per picture while an arrow is held
+_LONGEST = 0.2  # s skipped at once when drawing is slow
+_SEEK_SECONDS = 0.2  # s per picture while an arrow key is held
 HOLD_SECONDS = 1.5
-"""Seconds for which the last picture stands still."""
+"""Seconds for which the last picture is shown."""
 _HALF_BLOCK = "\N{UPPER HALF BLOCK}"
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"  # another screen, without a cursor
 _HOME, _PLAIN, _CLEAR = "\x1b[H", "\x1b[0m", "\x1b[K"
@@ -41,10 +41,10 @@ def show(
     clock: Callable[[], float] = time.perf_counter,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Shows an animation until its end has stood still for ``hold`` seconds, or the screen is closed.
+    """Shows an animation until its last picture was shown for ``hold`` seconds, or the screen is closed.
 
-    The space bar stops and goes on, the arrows go back and forth, Enter begins anew. Where drawing is too slow,
-    pictures are left out; where the world is, its time goes by more slowly.
+    The space bar pauses and continues, the arrow keys seek, Enter restarts. If drawing is too slow, pictures are
+    skipped; if the world is too slow, its time passes more slowly.
     """
     now, runs, pressed, before = animation.span[0], True, False, clock()
     passed = 0.0
@@ -68,7 +68,7 @@ def show(
 def frames(
     animation: EpisodeAnimation, speed: float, fps: float = _FPS, hold: float = HOLD_SECONDS
 ) -> Iterator[Picture]:
-    """The pictures of a whole episode at even times, its end standing still for a moment."""
+    """Yields the pictures of a whole episode at even times, with its last picture repeated for ``hold`` seconds."""
     first, step = animation.span[0], speed * animation.per_second / fps
     count = 0
     while (now := first + count * step) <= _grown(animation, now):
@@ -83,8 +83,8 @@ def record(animations: Iterator[EpisodeAnimation], path: Path, speed: float) -> 
     """Writes episodes one after another as MP4 or GIF.
 
     Raises:
-        ConfigError: a folder that cannot be written to.
-        ValueError: a name with another ending.
+        ConfigError: the folder cannot be written to.
+        ValueError: the file name has another ending.
     """
     fps = 15.0 if path.suffix.lower() == ".gif" else _FPS
     pictures = (picture for animation in animations for picture in frames(animation, speed, fps))
@@ -98,7 +98,7 @@ def record(animations: Iterator[EpisodeAnimation], path: Path, speed: float) -> 
 
 
 def _grown(animation: EpisodeAnimation, now: float) -> float:
-    """The last time of the animation, once it has come to ``now`` or to its end."""
+    """Grows the animation until ``now`` or its end, and returns its last time."""
     while not animation.over and animation.span[1] < now:
         animation.grow()
     return animation.span[1]
@@ -108,16 +108,16 @@ def _grown(animation: EpisodeAnimation, now: float) -> float:
 
 
 class TerminalScreen:
-    """Shows pictures as coloured half blocks; a context that leaves the terminal as it was.
+    """Shows pictures as coloured half blocks; a context that restores the terminal.
 
-    What a world writes on its pictures becomes letters of the terminal, where it belongs as far as there is room, else
-    below. Then come a legend and the caption, a line each. Colours are 24 bit where ``$COLORTERM`` says so, else the
-    nearest of 256.
+    Text that a world writes on its pictures becomes letters of the terminal, in its place if there is room, otherwise
+    below. A legend and the caption follow, a line each. Colours have 24 bits if ``$COLORTERM`` says so, otherwise the
+    nearest of 256 is shown.
 
     Args:
-        stream: the terminal.
-        present: the animation that is being shown.
-        environment: variables of the process.
+        stream: stream of the terminal.
+        present: returns the animation that is being shown.
+        environment: environment variables of the process.
     """
 
     is_open = True
@@ -132,7 +132,7 @@ class TerminalScreen:
 
     @property
     def held(self) -> Collection[str]:
-        """None: a terminal does not tell which keys are held."""
+        """Returns nothing, because a terminal does not report which keys are held."""
         return ()
 
     def __enter__(self) -> TerminalScreen:
@@ -145,7 +145,7 @@ class TerminalScreen:
         self._write(_PLAIN + _LEAVE)
 
     def show(self, picture: Picture) -> None:
-        """Shows a picture, as large as fits, and what has been written since the last one."""
+        """Shows a picture as large as fits, and the text written since the last one."""
         columns, lines = shutil.get_terminal_size()
         cleared = "" if self._size == (columns, lines) else "\x1b[2J"
         self._size = columns, lines
@@ -173,11 +173,11 @@ class TerminalScreen:
 def blocks(
     picture: Picture, columns: int, lines: int, deep: bool = True, texts: Sequence[WrittenText] = ()
 ) -> tuple[list[str], list[str]]:
-    """A picture ``[H, W, 3]`` as lines of text with colours, in its own proportions, no larger than asked for.
+    """Converts a picture ``[H, W, 3]`` to lines of coloured text, with its proportions, at most of the given size.
 
     Args:
-        deep: with 24 bits of colour, else one of 256.
-        texts: to be put over it.
+        deep: True for 24 bits of colour, False for 256 colours.
+        texts: texts to be put over it.
 
     Returns the lines, and the texts for which there was no room.
     """
@@ -194,7 +194,7 @@ def blocks(
 def _placed(
     texts: Sequence[WrittenText], scale: float, columns: int, rows: int
 ) -> tuple[dict[int, dict[int, tuple[str, Colour]]], list[str]]:
-    """Letters by row and column, each text as near to its place as a row up or down; and the texts that do not fit."""
+    """Returns letters by row and column, each text at most a row from its place, and the texts that do not fit."""
     letters: dict[int, dict[int, tuple[str, Colour]]] = {}
     left = []
     for index, text in enumerate(texts):
@@ -202,7 +202,7 @@ def _placed(
             text.text == other.text and abs(text.x - other.x) + abs(text.y - other.y) < 4
             for other in texts[index + 1 :]
         ):
-            continue  # the shadow of what is written next
+            continue  # the shadow of the text that follows
         start = min(max(round(text.x * scale - text.align * len(text.text)), 0), columns - len(text.text))
         taken, row = range(start - 1, start + len(text.text) + 1), int(text.y * scale / 2)
         free = (
@@ -245,7 +245,7 @@ def _colour(layer: int, code: list[int]) -> str:
 
 
 def _indexed(pixels: Picture) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
-    """Indices ``[H, W, 1]`` into the 6 x 6 x 6 cube of the 256 colours; its levels are 0, 95, 135, ... 255."""
+    """Returns indices ``[H, W, 1]`` into the 6 x 6 x 6 cube of the 256 colours (levels 0, 95, 135, ... 255)."""
     levels = np.where(pixels < 48, 0, np.where(pixels < 115, 1, (pixels.astype(np.int64) - 35) // 40))
     found: np.ndarray[tuple[int, ...], np.dtype[np.int64]] = 16 + levels @ np.array([[36], [6], [1]])
     return found

@@ -1,4 +1,4 @@
-"""The results of an evaluation: numbers per episode, their summary with intervals, and the file format."""
+"""The results of an evaluation: numbers of each episode, their summary with intervals, and the file format."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ DEFINITIONS = {
     "rule_time": "mean time in s in which a rule of the road asked a robot for a turn to starboard",
     "violation_time": "mean time in s of these in which the robot did not turn to starboard",
 }
-"""Meanings of the numbers in a summary; any other statistic of a world is its mean over all episodes."""
+"""Meanings of the numbers in a summary; any other statistic of a world is averaged over all episodes."""
 
 _OF_SUCCESSES = ("time", "energy", "path")
-_MOST_COLUMNS, _FEW_COLUMNS = 16, 10  # of a printed table
+_MOST_COLUMNS, _FEW_COLUMNS = 16, 10  # in a printed table
 Row = dict[str, Any]
 
 
@@ -51,16 +51,16 @@ class Evaluation:
     """Results of one policy on one set of episodes.
 
     Attributes:
-        episodes: float64 ``[E]`` per statistic of the world, as it stood when the episode ended.
-        levels: the level of each episode, in ascending difficulty; all ``"all"`` in a world without levels.
+        episodes: float64 ``[E]`` for each statistic of the world, at the end of each episode.
+        levels: level of each episode, in ascending difficulty; all ``"all"`` in a world without levels.
         world: name of the world.
-        options: the constructor options it was built with.
-        seed: of episodes, perception and sampling policies.
-        policy: where the policy comes from.
-        recordings: the world's own recordings, by episode index.
-        cut: how many episodes had not ended after ``max_steps``, and are judged as they stood.
-        max_steps: steps after which an episode was cut.
-        found: by episode, the first observation, action or reward in it that is not finite, in words.
+        options: constructor options of the world.
+        seed: seed of episodes, perception and sampling policies.
+        policy: origin of the policy.
+        recordings: the world's own recordings, by index of the episode.
+        cut: number of episodes that had not ended after ``max_steps`` and are judged as they stood.
+        max_steps: number of steps after which an episode was cut.
+        found: description of the first observation, action or reward that is not finite, by episode.
     """
 
     episodes: dict[str, Tensor]
@@ -75,20 +75,20 @@ class Evaluation:
     found: dict[int, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        """The table."""
+        """Returns the table."""
         text = StringIO()
         self.print_table(text)
         return text.getvalue().rstrip()
 
     @property
     def non_finite(self) -> dict[int, str]:
-        """Episodes that cannot be summed up, and why: something in them is not finite, or their return is not."""
+        """Returns the episodes that cannot be averaged, with the reason: a number in them is not finite."""
         returns = self.episodes.get("return", torch.zeros(0))
         unbounded = (~torch.isfinite(returns)).nonzero().flatten().tolist()
         return {index: f"the return is {float(returns[index])}" for index in unbounded} | self.found
 
     def in_words(self) -> str:
-        """Success and return, and what is wrong if anything is, in one line."""
+        """Returns success and return in one line, with a warning if something is wrong."""
         found = self.summary()
         words = [f"return {found['eval/return']:.2f}" if "eval/return" in found else "no return"]
         if "eval/success" in found:
@@ -98,16 +98,16 @@ class Evaluation:
         return "; ".join(part for part in (", ".join(words), endless, self.trouble()) if part)
 
     def trouble(self) -> str:
-        """One line about :attr:`non_finite`; empty where there is nothing to tell."""
+        """Returns one line about :attr:`non_finite`; empty if there are no such episodes."""
         if not (bad := self.non_finite):
             return ""
         first = min(bad)
         return f"not finite in {len(bad)} of {len(self.levels)} episodes: {bad[first]} of episode {first}"
 
     def summary(self) -> dict[str, float]:
-        """Numbers for a logger, named ``eval/...``; those that do not exist (time without success) are left out.
+        """Returns numbers for a logger, named ``eval/...``; undefined ones (time without success) are left out.
 
-        ``eval/non_finite`` counts the episodes that cannot be summed up, where there are any.
+        ``eval/non_finite`` counts the episodes that cannot be averaged, if there are any.
         """
         *levels, overall = self.table()
         numbers = {f"eval/{name}": value for name, value in overall.items() if name not in ("level", "episodes")}
@@ -116,16 +116,16 @@ class Evaluation:
         return {name: value for name, value in numbers.items() if value is not None}
 
     def rank(self, tie_breaker: str = "return") -> list[float]:
-        """A key by which evaluations sort, better ones last: success, then the other; in a world without, the return.
+        """Returns a key that sorts better evaluations last: success, then ``tie_breaker``; without success, the return.
 
-        All are -inf where an episode cannot be summed up: nothing is worse.
+        All values are -inf, the worst, if an episode cannot be averaged.
         """
         names = ("eval/success", f"eval/{tie_breaker}") if "success" in self.episodes else ("eval/return",)
         summary = {} if self.non_finite else self.summary()
         return [summary.get(name, -math.inf) for name in names]
 
     def table(self) -> list[Row]:
-        """One row per level, when there are several, and one for all: what :data:`DEFINITIONS` defines."""
+        """Returns one row per level, if there are several, and one for all; see :data:`DEFINITIONS`."""
         names = list(dict.fromkeys(self.levels))
         chosen = [("all", torch.ones(len(self.levels), dtype=torch.bool))]
         if len(names) > 1:
@@ -145,9 +145,9 @@ class Evaluation:
         return row
 
     def print_table(self, stream: TextIO | None = None) -> None:
-        """Prints :meth:`table` to a stream (default: stdout): with rich to a terminal, else as aligned ASCII.
+        """Prints :meth:`table` to a stream (default: stdout): with rich to a terminal, otherwise as aligned ASCII.
 
-        Of many statistics the first are columns; the others follow with a row each.
+        If there are many statistics, the first are columns and each of the others follows in its own row.
         """
         rows, stream = self.table(), stream or sys.stdout
         names = list(rows[0])
@@ -158,7 +158,7 @@ class Evaluation:
             print_rows([{"statistic": name, **{str(row["level"]): row[name] for row in rows}} for name in rest], stream)
 
     def to_json(self) -> str:
-        """Everything but the recordings, readable by :meth:`from_json` and by people."""
+        """Returns everything except the recordings as JSON, which :meth:`from_json` reads."""
         episodes = [
             {"level": level, **{name: _finite(float(value[index])) for name, value in self.episodes.items()}}
             for index, level in enumerate(self.levels)
@@ -183,10 +183,10 @@ class Evaluation:
 
     @classmethod
     def from_json(cls, text: str) -> Evaluation:
-        """Reads :meth:`to_json`; options come back as JSON holds them.
+        """Reads the result of :meth:`to_json`; options have JSON's types.
 
         Raises:
-            ValueError: not an evaluation of this format.
+            ValueError: the text is not an evaluation of this format.
         """
         content = load_json(text)
         if not isinstance(content, dict) or (content.get("format"), content.get("version")) != (FORMAT, VERSION):
@@ -209,7 +209,7 @@ class Evaluation:
         return replace(read, cut=content.get("cut", 0), max_steps=content.get("max_steps"), found=found)
 
     def save(self, path: str | Path) -> None:
-        """Writes :meth:`to_json`, replacing the file in one step; makes missing folders."""
+        """Writes :meth:`to_json` to a file, which it replaces atomically; creates missing folders."""
         write_text(path, self.to_json())
 
 
@@ -227,7 +227,7 @@ def _finite(value: float) -> float | None:
 
 
 def _plain(value: Any) -> Any:
-    """A constructor option as JSON can hold it."""
+    """Returns a constructor option in JSON's types."""
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -16,10 +16,10 @@ from numpy.typing import ArrayLike, NDArray
 
 
 def wilson_interval(successes: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Score interval of a success rate, within [0, 1]; it also holds for few trials and for rates near 0 or 1.
+    """Returns the score interval of a success rate, within [0, 1]; also valid for few trials and rates near 0 or 1.
 
     Raises:
-        ValueError: not ``0 <= successes <= n``, no trials, or a confidence outside (0, 1).
+        ValueError: ``0 <= successes <= n`` does not hold, there are no trials, or the confidence is outside (0, 1).
     """
     _check_confidence(confidence)
     if not (n >= 1 and 0 <= successes <= n):
@@ -28,21 +28,21 @@ def wilson_interval(successes: int, n: int, confidence: float = 0.95) -> tuple[f
     rate, shrink = successes / n, 1 + z**2 / n
     centre = (rate + z**2 / (2 * n)) / shrink
     half = z * math.sqrt(rate * (1 - rate) / n + z**2 / (4 * n**2)) / shrink
-    # At the ends the bound is exact; rounding would leave 1e-17.
+    # At 0 and 1 the bound is exact; rounding would leave 1e-17.
     low = 0.0 if successes == 0 else centre - half
     high = 1.0 if successes == n else centre + half
     return low, high
 
 
 def iqm(values: ArrayLike) -> float:
-    """Interquartile mean of all values of any shape: the mean after dropping the lowest and highest quarter.
+    """Returns the interquartile mean of all values, of any shape: the mean without the lowest and highest quarter.
 
-    As in Agarwal et al. the number dropped at each end is ``floor(size / 4)``.
+    As in Agarwal et al., ``floor(size / 4)`` values are dropped at each end.
 
     Raises:
-        ValueError: when there is no value, or one is not finite.
+        ValueError: there is no value, or one is not finite.
     """
-    from scipy.stats import trim_mean  # takes a second to import, and is needed for reports alone
+    from scipy.stats import trim_mean  # takes a second to import, and only reports need it
 
     return float(trim_mean(_finite(values), 0.25, axis=None))
 
@@ -54,16 +54,16 @@ def bootstrap_interval(
     resamples: int = 2000,
     seed: int = 0,
 ) -> tuple[float, float]:
-    """Percentile bootstrap interval of ``statistic``.
+    """Returns the percentile bootstrap interval of ``statistic``.
 
     Args:
         values: ``[samples]``, or ``[seeds, tasks]``. In two dimensions the bootstrap is stratified: each task
             resamples its seeds independently of the other tasks.
         statistic: maps an array of the shape of ``values`` to a number.
-        seed: of the resampling; the same arguments give the same interval.
+        seed: seed of the resampling; the same arguments give the same interval.
 
     Raises:
-        ValueError: an argument outside its range.
+        ValueError: an argument is out of its range.
     """
     _check_confidence(confidence)
     samples = _finite(values)

@@ -12,11 +12,11 @@ from rich.table import Table
 _DECIMALS = {"success": 3, "collision": 3, "return": 2, "time": 2, "length": 1, "energy": 0}
 _INTERVAL = ("success_low", "success_high")
 _FOLDED = 24
-"""Letters of a column of words that a narrow terminal shows in a line."""
+"""The number of letters per line of a column of words on a narrow terminal."""
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]], stream: TextIO) -> None:
-    """Prints rows that share their keys: with rich to a terminal, else as aligned plain ASCII.
+    """Prints rows that share their keys: with rich to a terminal, otherwise as aligned ASCII.
 
     ``success_low`` and ``success_high`` become one column; missing numbers are shown as ``-``. On a narrow terminal the
     first column and ``why`` are folded.
@@ -31,7 +31,7 @@ def print_rows(rows: Sequence[Mapping[str, Any]], stream: TextIO) -> None:
             )
             print("  ".join(cells).rstrip(), file=stream)
         return
-    # Without a frame the usual table just fits 80 columns.
+    # Without a frame, the usual table just fits 80 columns.
     table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), header_style="bold cyan")
     least = [min(width, _FOLDED) if name in _words(header) else width for name, width in zip(header, widths)]
     for name, width in zip(header, least):
@@ -42,17 +42,17 @@ def print_rows(rows: Sequence[Mapping[str, Any]], stream: TextIO) -> None:
     for line in lines:
         table.add_row(*line, style="bold" if line[0] == "all" else "")
     console = Console(file=stream)
-    console.width = max(console.width, sum(least) + 2 * len(least))  # rather wrapped than cut off
+    console.width = max(console.width, sum(least) + 2 * len(least))  # wrapped rather than truncated
     console.print(table)
 
 
 def _words(header: Sequence[str]) -> tuple[str, str]:
-    """The columns of words, flush left."""
+    """Returns the columns of words, which are flush left."""
     return header[0], "why"
 
 
 def aligned(rows: Sequence[Sequence[str]], indent: int = 0) -> Iterator[str]:
-    """Rows of cells as lines of ASCII, every column flush right."""
+    """Yields rows of cells as lines of ASCII, with every column flush right."""
     widths = [max(map(len, column)) for column in zip(*rows)]
     for row in rows:
         yield (" " * indent + "  ".join(cell.rjust(width) for cell, width in zip(row, widths))).rstrip()
