@@ -1,9 +1,9 @@
-"""Decides which parts of a run are compiled or recorded as CUDA graphs: options ``compile`` and ``cudagraphs``.
+"""Decides which parts of a run are compiled or recorded as CUDA graphs (options ``compile`` and ``cudagraphs``).
 
-``auto`` compiles everything for a GPU. On a CPU, where a step of a small network gains half a millisecond or so, and
-compiling takes from half a minute to some minutes, it compiles the update of runs with :data:`LONG` updates or more,
-and the worlds where ``env.compiled`` says so. It goes by numbers of the configuration alone: a clock would make two
-runs of one seed differ by rounding.
+``auto`` compiles everything for a GPU. On a CPU a step of a small network gains about half a millisecond, and compiling
+takes from half a minute to some minutes; there ``auto`` compiles the update of runs with :data:`LONG` updates or more,
+and the worlds if ``env.compiled`` is set. It decides by numbers of the configuration alone: deciding by a clock would
+make two runs of one seed differ by rounding.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from .config import TrainConfig
 from .remote import worlds_here
 
 LONG = 200_000
-"""Updates of a run from which ``auto`` compiles on a CPU: some three times what pays for the compiler's time."""
+"""Number of updates from which ``auto`` compiles on a CPU: about three times as many as repay the compiler's time."""
 
 
 class Acceleration:
     """Compiles the parts of a run that its options name.
 
     Args:
-        config: of the run.
-        device: it computes on.
-        worlds: the device that worlds are stepped on, None for the same.
-        shared: several processes learn together.
+        config: configuration of the run.
+        device: device of the learner.
+        worlds: device that the worlds are stepped on; None for the learner's.
+        shared: whether several processes learn together.
 
     Attributes:
-        world: options of the world that differ from ``env``.
-        notes: a line for everything that was asked for and cannot be done.
+        world: options of the world that replace those of ``env``.
+        notes: one line for each request that cannot be met.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Acceleration:
         return False
 
     def describe(self, agent: Agent) -> str | None:
-        """Says in words which parts are compiled, once :meth:`apply` has seen the agent; None if none are."""
+        """Describes in words which parts are compiled, once :meth:`apply` has seen the agent; None if none are."""
         compiler, updates = agent.compiler, agent.expected_updates()
         parts = ["worlds"] if self.world.get("compiled") else []
         if compiler is not None and compiler.compiles:
@@ -79,7 +79,7 @@ class Acceleration:
         return "; ".join(told) or None
 
     def apply(self, agent: Agent) -> None:
-        """Compiles the agent, if it is to be; says why if it cannot."""
+        """Compiles the agent if the options ask for it; adds a note if it cannot be compiled."""
         long = self._compile == "auto" and agent.expected_updates() >= LONG
         compiles = (self._wanted(self._device) or long) and self._possible(agent.device)
         if not (compiles or self._graphs):
@@ -93,10 +93,10 @@ class Acceleration:
             self.notes.append(f"compile: the agent runs as it is, {error}")
 
     def _traces_gradients(self) -> bool:
-        """Tells if updates can be compiled; where graphs are recorded, these go on alone.
+        """Returns whether updates can be compiled; where CUDA graphs are recorded, they are used without compiling.
 
         Raises:
-            CannotCompile: they cannot, and no graph is recorded.
+            CannotCompile: updates cannot be compiled, and no graph is recorded.
         """
         try:
             trace_gradients()
@@ -109,7 +109,7 @@ class Acceleration:
 
 
 def planned(config: TrainConfig, agent: Agent, shared: bool) -> str | None:
-    """Says what a run will compile, before it begins, tried on ``agent``, which is like its own but never used."""
+    """Describes what a run will compile before it begins, tried on ``agent``, an unused twin of the run's agent."""
     device = choose_device(config.device)
     acceleration = Acceleration(config, device, worlds_here(config, device), shared)
     acceleration.apply(agent)
@@ -117,11 +117,11 @@ def planned(config: TrainConfig, agent: Agent, shared: bool) -> str | None:
 
 
 def missing_compiler(device: torch.device) -> str | None:
-    """Names the compiler that ``torch.compile`` needs on a device and does not find; None if it finds all."""
+    """Names the compiler that ``torch.compile`` needs on a device and does not find; None if none is missing."""
     if device.type == "cuda":
         if not importlib.util.find_spec("triton"):
             return "the package triton is not installed"
-        # Triton compiles what launches a kernel.
+        # Triton compiles the code that launches a kernel.
         found = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
         return None if found else "there is no C compiler (such as gcc)"
     name = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
@@ -129,7 +129,7 @@ def missing_compiler(device: torch.device) -> str | None:
 
 
 def keep_compiled_code() -> None:
-    """Gives compiled code a lasting place, which later runs find it in; ``TORCHINDUCTOR_CACHE_DIR`` is another."""
+    """Keeps compiled code in a lasting folder for later runs, unless ``TORCHINDUCTOR_CACHE_DIR`` names another."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     try:
         folder = base / "rlstack" / "inductor"

@@ -1,4 +1,4 @@
-"""The typed configuration of a training run: what ``conf/train.yaml`` composes."""
+"""The typed configuration of a training run, which ``conf/train.yaml`` composes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CORES = os.cpu_count() or 1
 Threads = Annotated[int, Interval(low=1, high=max(64, _CORES), why=f"this machine has {_CORES} cores")]
 Seed = Annotated[int, Interval(low=0, high=2**32 - 1)]
 Often = Annotated[int | float, Interval(low=0, high=2**53, open_low=True)]
-"""An interval: below 1 a share of the run, else a number of frames."""
+"""An interval: a share of the run if below 1, otherwise a number of frames."""
 
 _Repeats = Annotated[int, Interval(low=1, high=10_000, why="each step of a batch takes so many")]
 _OF_EVERY_WORLD = {"num_worlds": Count, "num_envs": Count, "action_repeat": _Repeats, "frame_stack": Count}
@@ -45,7 +45,7 @@ RESUMABLE = (
     "resume",
     "allow",
 )
-"""Keys of a run's configuration that may change when it is resumed."""
+"""Keys of a run's configuration that may change when the run is resumed."""
 
 
 @dataclass
@@ -53,17 +53,17 @@ class CollectorConfig:
     """Options of the collector.
 
     Attributes:
-        steps_per_batch: env steps per world between two calls of the learner.
-        count: what a frame is: one decision of one agent, or one step of one world however many agents it has (the
-            unit of MarineNav's published schedules). This is the one place where the two are told apart.
-        device: where the worlds are stepped, None for the learner's device; the policy acts where the learner is. Of
-            workers it is where they step and act, None for their CPU.
-        backend: who collects: this process, several of this machine that wait for the learner's weights before each
-            batch (``multiprocess``) or do not (``multiasync``), or workers on a Ray cluster.
-        workers: how many share the worlds.
-        timeout: seconds that one of them may take to begin, or for a batch.
-        address: of the cluster, ``auto`` for one that runs here, None for a new one on this machine alone.
-        cpus, gpus: of each worker on a cluster.
+        steps_per_batch: env steps of each world in a batch.
+        count: what counts as a frame: one decision of one agent, or one step of one world however many agents it has
+            (the unit of MarineNav's published schedules). Only this option distinguishes the two.
+        device: device that the worlds are stepped on; None for the learner's device. The policy acts on the learner's
+            device. Workers both step and act on this device; None is their CPU.
+        backend: which processes collect: this one, several on this machine that wait for the learner's weights before
+            each batch (``multiprocess``) or do not wait (``multiasync``), or workers on a Ray cluster.
+        workers: number of workers among which the worlds are divided.
+        timeout: seconds that a worker may take to begin, or to collect a batch.
+        address: address of the Ray cluster; ``auto`` for one that runs on this machine, None to start one here.
+        cpus, gpus: resources of each worker on a cluster.
     """
 
     steps_per_batch: Count
@@ -88,18 +88,18 @@ class LoggerConfig:
     Attributes:
         tensorboard: whether to write TensorBoard event files.
         wandb: whether and how to use Weights & Biases.
-        wandb_project: its project.
-        wandb_entity: its team or user; None is the account's default.
-        wandb_group: under which name several runs are grouped, or None.
-        wandb_tags: tags of the run.
-        wandb_name: of the run in W&B, None for that of its directory.
-        wandb_timeout: seconds to wait for the service before the run is recorded offline instead; at the end, ten times
-            as long for what is not uploaded yet, which otherwise stays in the run directory for ``wandb sync``.
+        wandb_project: project in W&B.
+        wandb_entity: team or user in W&B; None is the account's default.
+        wandb_group: name under which W&B groups several runs, or None.
+        wandb_tags: tags of the run in W&B.
+        wandb_name: name of the run in W&B; None for the name of its directory.
+        wandb_timeout: seconds to wait for the service before the run is recorded offline instead. At the end, uploads
+            may take ten times as long; the rest stays in the run directory for ``wandb sync``.
         mlflow: whether to use MLflow.
-        mlflow_uri: of its tracking server; None is ``MLFLOW_TRACKING_URI`` or, without it, a file in the run's folder.
-        mlflow_experiment: under which runs stand there.
+        mlflow_uri: URI of the tracking server; None is ``MLFLOW_TRACKING_URI`` or, without it, a file of the run.
+        mlflow_experiment: MLflow experiment that the run belongs to.
         trackio: whether to use Trackio.
-        trackio_project: its project.
+        trackio_project: project in Trackio.
     """
 
     tensorboard: bool
@@ -117,17 +117,17 @@ class LoggerConfig:
     trackio_project: str = "rlstack"
 
     def check_installed(self) -> None:
-        """Raises a :class:`ConfigError` where the package of a logger is missing."""
+        """Raises a :class:`ConfigError` if the package of a logger is missing."""
         for name in ("mlflow", "trackio"):
             if getattr(self, name) and find_spec(name) is None:
                 raise ConfigError(f"logger.{name}: {name} is not installed; pip install 'rlstack-torchrl[{name}]'")
 
     def without_services(self) -> LoggerConfig:
-        """The same, but nothing leaves the run's folder."""
+        """Returns the same options with every service switched off: nothing leaves the run's folder."""
         return replace(self, wandb="disabled", mlflow=False, trackio=False)
 
     def names(self) -> list[str]:
-        """Of the loggers that are used."""
+        """Returns the names of the loggers that are used."""
         wandb = [] if self.wandb == "disabled" else [f"wandb ({self.wandb})"]
         others = [name for name in ("tensorboard", "mlflow", "trackio") if getattr(self, name)]
         return ["csv", *others, *wandb]
@@ -138,10 +138,10 @@ class EvalConfig:
     """Evaluation during training.
 
     Attributes:
-        every: frames between evaluations, see :data:`Often`.
-        episodes: episodes per level (or in all, for worlds without levels).
-        seed: of the fixed evaluation episodes.
-        max_steps: an episode that has not ended after so many steps is judged as it stands; None: the world's own.
+        every: frames between evaluations; see :data:`Often`.
+        episodes: number of episodes per level, or in all for worlds without levels.
+        seed: seed of the fixed evaluation episodes.
+        max_steps: number of steps after which an unfinished episode is judged as it stands; None: the world's limit.
     """
 
     every: Often
@@ -155,9 +155,9 @@ class CheckpointConfig:
     """Checkpoints during training.
 
     Attributes:
-        every: frames between checkpoints, see :data:`Often`.
-        keep: how many of the latest to keep; the best is kept besides.
-        replay: store the replay buffer too; without it a resumed run starts with an empty one.
+        every: frames between checkpoints; see :data:`Often`.
+        keep: number of the latest checkpoints to keep, besides the best.
+        replay: whether a checkpoint stores the replay buffer too; without it a resumed run starts with an empty one.
     """
 
     every: Often
@@ -167,12 +167,12 @@ class CheckpointConfig:
 
 @dataclass
 class GuardConfig:
-    """Numbers that are not finite, in what is collected or learned.
+    """What to do about numbers that are not finite, in batches or in updates.
 
     Attributes:
-        non_finite: the run ends, such batches and steps are left out, or the agent goes back to what it was at the last
-            log line, with other random numbers.
-        limit: after so many batches in a row that are skipped, or so many ways back, the run ends nevertheless.
+        non_finite: ends the run, skips such batches and updates, or restores the agent of the last log line and goes on
+            with other random numbers.
+        limit: number of batches skipped in a row, or of restorations, after which the run ends nevertheless.
     """
 
     non_finite: Literal["error", "skip", "rollback"] = "error"
@@ -181,19 +181,19 @@ class GuardConfig:
 
 @dataclass
 class ImitationConfig:
-    """Behaviour cloning before, or instead of, reinforcement learning; none without an expert or episodes.
+    """Behaviour cloning before, or instead of, reinforcement learning; there is none without an expert or episodes.
 
     Attributes:
-        expert: policy to imitate: a player of the world's own, a run directory or checkpoint, or ``kind:path`` of an
-            agent from elsewhere.
-        expert_options: of this kind of agent, see :func:`rlstack.agents.foreign.load_policy`.
-        episodes: or a file of recorded episodes.
-        frames: decisions of the expert to gather.
-        epochs: passes over the data.
-        batch_size: of one step.
+        expert: policy to imitate: one of the world's players, a run directory or checkpoint, or ``kind:path`` of a
+            foreign agent.
+        expert_options: options of a foreign agent; see :func:`rlstack.agents.foreign.load_policy`.
+        episodes: file of recorded episodes, instead of an expert.
+        frames: number of the expert's decisions to gather.
+        epochs: number of passes over the data.
+        batch_size: number of decisions in a step of the optimiser.
         lr: learning rate at the beginning; it falls linearly to zero.
-        only: the run ends with it.
-        replay: the expert's experience also goes into the replay buffer of an off-policy agent.
+        only: whether the run ends after the imitation.
+        replay: whether the expert's experience also enters the replay buffer of an off-policy agent.
     """
 
     expert: str | None
@@ -216,17 +216,17 @@ class ImitationConfig:
 
     @property
     def wanted(self) -> bool:
-        """There is something to imitate."""
+        """Returns whether there is something to imitate."""
         return self.expert is not None or self.episodes is not None
 
 
 @dataclass
 class ObjectiveConfig:
-    """The one number of a run that sweeps compare.
+    """The number by which sweeps compare runs.
 
     Attributes:
-        metric: a column of ``metrics.csv``; None for ``eval/success``, or ``eval/return`` in a world without success.
-        value: which of its values.
+        metric: column of ``metrics.csv``; None for ``eval/success``, or ``eval/return`` in a world without success.
+        value: which value of the column to take.
     """
 
     metric: str | None = None
@@ -235,16 +235,16 @@ class ObjectiveConfig:
 
 @dataclass
 class TrainConfig:
-    """One run. ``agent`` and ``env`` are checked by the agent's and the world's own types.
+    """The configuration of one run. The agent's and the world's own types check ``agent`` and ``env``.
 
-    ``compile`` and ``cudagraphs`` are told of in :mod:`rlstack.training.acceleration`.
-    ``init`` is a checkpoint whose agent's networks a new run starts from; ``data`` is what an offline run learns from
-    (:mod:`rlstack.training.offline`); without a ``curriculum`` the world is as its options say all the time.
-    ``debug`` is a number of frames, or whether it is to be the usual one, see :func:`rlstack.train.debugged`. ``until``
-    is where the run stops with a checkpoint, to be resumed: schedules go by ``total_frames``. ``log_every``,
+    :mod:`rlstack.training.acceleration` describes ``compile`` and ``cudagraphs``.
+    ``init`` names a checkpoint; a new run starts from the networks of its agent. ``data`` names the data that an
+    offline run learns from (:mod:`rlstack.training.offline`). Without a ``curriculum`` the world keeps its options.
+    ``debug`` is a number of frames, or True for the usual number; see :func:`rlstack.train.debugged`. The run stops at
+    ``until`` frames with a checkpoint and can be resumed; schedules refer to ``total_frames``. ``log_every``,
     ``eval.every`` and ``checkpoint.every`` may be given as shares of ``total_frames``; here they are frames.
-    ``notify`` is the address of a webhook, and a secret: no file of a run has it.
-    ``allow`` is code that files may name, see :mod:`rlstack.config.named_code`; only that of the command line counts.
+    ``notify`` is the address of a webhook and a secret: no file of a run contains it.
+    ``allow`` lists code that files may name; see :mod:`rlstack.config.named_code`. Only the command line can set it.
     """
 
     agent: dict[str, Any]
@@ -294,7 +294,7 @@ class TrainConfig:
 
 
 def _frames_between(key: str, every: int | float, total_frames: int) -> int:
-    """A number of frames, of a share of the run so many that it happens as often as the share fits into the run."""
+    """Returns an interval in frames; a share of the run is rounded so that it fits a whole number of times."""
     if every < 1:
         return math.ceil(round(every * total_frames, 3)) or 1
     if every != int(every):
@@ -303,10 +303,10 @@ def _frames_between(key: str, every: int | float, total_frames: int) -> int:
 
 
 def with_length(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration of a run whose length is known: a run of imitation alone needs none.
+    """Returns the configuration with its length: a run of imitation alone needs none.
 
     Raises:
-        ConfigError: ``total_frames`` is not given, and the world has none of its own.
+        ConfigError: ``total_frames`` is not given, and the world has no default.
     """
     imitation = plain["imitation"]
     if plain["total_frames"] is not None:
@@ -320,10 +320,10 @@ def with_length(plain: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def offline_options(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration of a run with ``data``: an update for every batch that is drawn, and few worlds.
+    """Returns the configuration of a run with ``data``: an update for each batch drawn, and few worlds.
 
     Raises:
-        ConfigError: what an offline run cannot have.
+        ConfigError: an option that an offline run cannot have.
     """
     agent, env = dict(plain["agent"]), dict(plain["env"])
     for key, value in (("curriculum", plain.get("curriculum")), ("env.opponents", env.get("opponents"))):
@@ -346,5 +346,5 @@ def offline_options(plain: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def needs_memory(name: Any) -> str:
-    """Says why an agent cannot learn from recorded data."""
+    """Returns the message that an agent cannot learn from recorded data."""
     return f"agent={name} learns from fresh rollouts alone; choose one with a replay buffer: iql, cql, td3_bc, bc, sac"

@@ -1,4 +1,4 @@
-"""A curriculum: a world's stages in order, where in them a run is, and a picture of how it came through them."""
+"""A curriculum: the stages of a world in order, the stage that a run has reached, and a picture of its progress."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ if TYPE_CHECKING:
 STAGE = "curriculum/stage"
 SUCCESS = "success"
 SHOWN = ("train/success", "train/return")
-"""Metrics that the picture shows below the stages: the first that was logged."""
+"""Metrics for the lower panel of the picture, which shows the first that was logged."""
 PICTURE = "curriculum.png"
 _BLUE, _GREY = "#1f5fa8", "#888888"
 Curve = list[tuple[float, float]]
 
 
 class Curriculum(Hook):
-    """Moves a world through its stages: one stage a check at most, a check after every batch of the run.
+    """Moves a world through its stages. It checks after every batch and advances by at most one stage.
 
     Args:
-        config: the stages.
-        env: any env with ``num_stages`` and ``set_stage``, as every :class:`envs.world.World` has; it is put into the
+        config: list of the stages.
+        env: any env with ``num_stages`` and ``set_stage``, which every :class:`envs.world.World` has; it is set to the
             first stage.
 
     Raises:
-        ConfigError: a metric that the world's episodes do not have, or a stage that it does not have.
+        ConfigError: a metric that the world's episodes lack, or a stage that the world lacks.
 
     Attributes:
-        stage: the present one, from 0.
+        stage: number of the current stage, from 0.
     """
 
     name = "curriculum"
@@ -79,16 +79,16 @@ class Curriculum(Hook):
 
     @property
     def level(self) -> int:
-        """The world's own stage, which the present one is."""
+        """Returns the world's number of the current stage."""
         return self._levels[self.stage]
 
-    # -- what the loop calls -------------------------------------------------------------------------------------
+    # -- called by the loop --------------------------------------------------------------------------------------
 
     def on_prepare(self, training: Training) -> None:
         print(*self.notes(), sep="\n", end="\n" if self.notes() else "")
 
     def on_batch(self, training: Training, batch: TensorDictBase, metrics: Mapping[str, Any]) -> None:
-        """Between two batches, so that a checkpoint holds the stage that the next one begins in."""
+        """Advances between two batches, so that a checkpoint holds the stage that the next batch begins in."""
         self.observe(batch, training.ranks.everyone)
         if self.check(training.frames):
             training.log(self.metrics())
@@ -103,20 +103,20 @@ class Curriculum(Hook):
     # -- judging -------------------------------------------------------------------------------------------------
 
     def observe(self, batch: TensorDictBase, everyone: Callable[[Any], list[Any]] = lambda found: [found]) -> None:
-        """Takes in a collector batch ``[W, T]``.
+        """Adds the episodes that end in a collector batch ``[W, T]``.
 
         Args:
-            everyone: gives what all processes that learn together have found for what this one has.
+            everyone: gathers the findings of all processes that learn together, given those of this one.
         """
         for found in everyone(self._episodes.finished(batch)):
             self._episodes.take(found)
 
     def add(self, episodes: Mapping[str, Sequence[float]]) -> None:
-        """Takes in episodes by statistic, oldest first."""
+        """Adds episodes by statistic, oldest first."""
         self._episodes.add(episodes)
 
     def check(self, frames: int) -> bool:
-        """Goes on to the next stage if the present one is passed after so many frames of the run; says so."""
+        """Advances after ``frames`` frames of the run if the current stage is passed; returns whether it did."""
         self._frames = frames
         if self.stage >= len(self._rules):  # the last stage
             return False
@@ -135,10 +135,10 @@ class Curriculum(Hook):
             return float(self._frames if metric == FRAMES else self._frames - self._begun)
         return self._episodes.mean(metric)
 
-    # -- telling -------------------------------------------------------------------------------------------------
+    # -- reporting -----------------------------------------------------------------------------------------------
 
     def metrics(self) -> dict[str, float]:
-        """``curriculum/stage``, and what the present stage is judged by, as far as it is known."""
+        """Returns ``curriculum/stage`` and the means that judge the current stage, as far as they are known."""
         asked = self._rules[self.stage].metrics if self.stage < len(self._rules) else []
         means = {metric: self._mean(metric) for metric in asked if metric not in CLOCKS}
         return {STAGE: float(self.stage)} | {
@@ -146,13 +146,13 @@ class Curriculum(Hook):
         }
 
     def __str__(self) -> str:
-        """The stage in words, and how the one before was passed."""
+        """Describes the stage, and how the run passed the one before."""
         name, count = self.config.stages[self.stage].name, len(self.config.stages)
         reached = ", ".join(f"{metric} {_written(mean)}" for metric, mean in self._passed.items())
         return f"stage {self.stage + 1} of {count}, {name}" + (f" ({reached})" if reached else "")
 
     def notes(self) -> list[str]:
-        """Lines to print before the run: stages that the world lacks, and stages of the world that are not used."""
+        """Returns lines to print before the run, such as stages of the world that the curriculum leaves out."""
         known = hooks_of(self._env)
         names = known.stage_names or [str(level) for level in range(known.num_stages)]
         unused = [name for level, name in enumerate(names) if level not in self._levels]
@@ -167,11 +167,11 @@ class Curriculum(Hook):
     # -- checkpoint ----------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Nested dict of numbers and lists."""
+        """Returns a nested dict of numbers and lists."""
         return {"stage": self.stage, "begun": self._begun, "episodes": self._episodes.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restores :meth:`state_dict` and puts the world into that stage."""
+        """Restores :meth:`state_dict` and sets the world to that stage."""
         self._begun = state["begun"]
         self._episodes.load_state_dict(state["episodes"])
         self._enter(state["stage"])
@@ -203,7 +203,7 @@ def _check_levels(levels: list[int], env: EnvBase) -> None:
 
 
 def _statistics(metrics: list[str], env: EnvBase) -> list[str]:
-    """The numbers that the world tells of an episode, with all that these metrics are made of among them."""
+    """Returns the names of the world's episode statistics; raises an error if one that a metric needs is missing."""
     spec: Any = env.observation_spec["episode"] if "episode" in env.observation_spec.keys() else {}  # noqa: SIM118
     known = [name for name, leaf in spec.items() if leaf.shape.numel() == env.batch_size.numel()]
     for metric in metrics:
@@ -218,7 +218,7 @@ def _statistics(metrics: list[str], env: EnvBase) -> list[str]:
 
 
 class LatestEpisodes:
-    """The last ``capacity`` finished episodes, of which the last ``window`` make the means.
+    """The last ``capacity`` finished episodes; means are taken over the last ``window`` of them.
 
     Args:
         statistics: names of the world's episode statistics to keep.
@@ -233,10 +233,10 @@ class LatestEpisodes:
         return self._count
 
     def finished(self, batch: TensorDictBase) -> dict[str, Any]:
-        """The episodes that end in a collector batch ``[W, T]``, by time, then by worlds: as :meth:`state_dict`."""
+        """Returns the episodes that end in a batch ``[W, T]``, by time, then by world, in :meth:`state_dict`'s form."""
         ended = batch.get(("next", "done"))[..., 0].movedim(-1, 0)
         count = int(ended.sum())
-        if not self._columns or not count:  # a world may tell nothing of its episodes
+        if not self._columns or not count:  # a world may have no episode statistics
             return {"columns": {}, "count": count}
         entries = [batch.get(("next", "episode", name)) for name in self._columns]
         as_ended = [entry.movedim(ended.dim() - 1, 0).reshape(ended.shape).double() for entry in entries]  # [T, W]
@@ -244,21 +244,21 @@ class LatestEpisodes:
         return {"columns": dict(zip(self._columns, rows.T.tolist(), strict=True)), "count": count}
 
     def take(self, found: dict[str, Any]) -> None:
-        """Takes in what :meth:`finished` has found."""
+        """Adds the result of :meth:`finished`."""
         if found["columns"]:
             self.add(found["columns"])
         else:
             self._count = min(self._count + found["count"], self._capacity)
 
     def add(self, episodes: Mapping[str, Sequence[float]]) -> None:
-        """Takes in episodes by statistic, oldest first."""
+        """Adds episodes by statistic, oldest first."""
         for name, column in self._columns.items():
             column.extend(map(float, episodes[name]))
             del column[: -self._capacity]
             self._count = len(column)
 
     def mean(self, metric: str) -> float:
-        """Over the window; not a number where no episode counts."""
+        """Returns the mean over the window; NaN if no episode counts."""
         name, only_successes, _ = metric.partition(OF_SUCCESSES)
         values = self._columns[name][-self._window :]
         if only_successes:
@@ -266,13 +266,13 @@ class LatestEpisodes:
         return math.fsum(values) / len(values) if values else math.nan
 
     def clear(self) -> None:
-        """Forgets all of them."""
+        """Removes all episodes."""
         for column in self._columns.values():
             column.clear()
         self._count = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """The episodes by statistic, oldest first, and how many they are."""
+        """Returns the episodes by statistic, oldest first, and their number."""
         return {"columns": {name: list(column) for name, column in self._columns.items()}, "count": self._count}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -285,13 +285,13 @@ class LatestEpisodes:
 
 
 def save_curriculum(run: Path, names: Sequence[str] = ()) -> Path | None:
-    """Draws the stages of a run over its frames, from ``metrics.csv``, into ``curriculum.png`` beside it.
+    """Draws the stages of a run over its frames from its ``metrics.csv`` into ``curriculum.png``.
 
     Args:
         run: the run directory.
-        names: of the stages; numbers where there are none.
+        names: names of the stages; without names the picture shows their numbers.
 
-    Returns the file, or None for a run without a curriculum.
+    Returns the path of the picture, or None for a run without a curriculum.
     """
     curves = {name: read_curve(run / METRICS_FILE, name) for name in (STAGE, *SHOWN)}
     stages = curves[STAGE]
@@ -323,12 +323,12 @@ def _draw_stages(axis: Any, stages: Curve, names: Sequence[str]) -> None:
 
 
 def advances(stages: Curve) -> Curve:
-    """The points at which a stage begins: ``(frames, stage)``."""
+    """Returns the points at which a stage begins: ``(frames, stage)``."""
     return [now for before, now in zip([(0.0, 0.0), *stages], stages) if now[1] != before[1]]
 
 
 def read_curve(path: Path, column: str) -> Curve:
-    """One metric of a run over its frames; empty where it was never logged."""
+    """Returns one metric of a run over its frames; empty if it was never logged."""
     if not path.is_file():
         return []
     return [(row[FRAMES_COLUMN], row[column]) for row in read_metrics(path) if column in row]

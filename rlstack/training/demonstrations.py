@@ -1,9 +1,9 @@
-"""Recorded decisions to imitate: gathered with a policy, kept in files of plain arrays, and split for cloning.
+"""Recorded decisions to imitate: gathering them with a policy, files of plain arrays, and the split for cloning.
 
-A file is an ``.npz`` without pickles: ``observation [N, ...]``, or ``observation/<leaf>`` of a structured one,
-``action [N, ...]`` as the world takes it, and ``action_mask [N, n]`` where the world has one. Files of transitions
-(:mod:`rlstack.data.recordings`) hold these, too, and recorded episodes from elsewhere, such as MarineNav's
-``evaluations.npz``, are read as well.
+A file is an ``.npz`` without pickles: ``observation [N, ...]`` (``observation/<leaf>`` for structured observations),
+``action [N, ...]`` in the world's form, and ``action_mask [N, n]`` if the world has one. Files of transitions
+(:mod:`rlstack.data.recordings`) contain these entries too, and recorded episodes of foreign agents, such as
+MarineNav's ``evaluations.npz``, can be read as well.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from .recorded import read_file
 
 UNORDERED = "imitation: a recurrent agent needs decisions in their order: an expert, or sequences, not a file"
 HELD_OUT = 10
-"""One in so many stretches of the data is not trained on but measured."""
+"""One of this many stretches of the data is held out: measured, never trained on."""
 _STRETCHES = 100
-_CHUNK = 4096  # decisions measured at once: greedy acting may look at many actions each
+_CHUNK = 4096  # decisions measured at once: greedy acting may evaluate many actions for each
 _KEYS = ("observation", "action", MASK)
 
 
 def decisions(sequences: TensorDictBase, ordered: bool = False) -> TensorDict:
     """Selects the entries of sequences ``[B, T]`` (see :func:`rlstack.flatten_agents`) that imitation needs.
 
-    Returns the active entries as a flat batch ``[N]`` with ``observation``, ``action`` and, where there is one,
-    ``action_mask``. All entries count where there is no ``active``; a batch may be flat already. ``ordered``, which
-    recurrent agents need, returns ``[B, T]`` with ``active`` and ``("next", "done")``.
+    Returns the active entries as a flat batch ``[N]`` with ``observation``, ``action`` and, if there is one,
+    ``action_mask``. Without an entry ``active`` all entries count; a batch may be flat already. With ``ordered``, which
+    recurrent agents need, it returns ``[B, T]`` with ``active`` and ``("next", "done")``.
     """
     active = sequences.get("active", None)
     if not ordered:
@@ -66,10 +66,10 @@ def gather(
     observe: Callable[[TensorDictBase], None] | None = None,
     ordered: bool = False,
 ) -> TensorDict:
-    """Lets a policy act until ``frames`` decisions of active agents have been made; ``[frames]`` of them.
+    """Lets a policy act until active agents have made ``frames`` decisions; returns these, ``[frames]``.
 
     Args:
-        observe: is shown every collected batch of sequences ``[B, T]``.
+        observe: called with every collected batch of sequences ``[B, T]``.
         ordered: see :func:`decisions`.
     """
     collector = make_collector(env, expert, steps_per_batch)
@@ -101,7 +101,7 @@ def gather(
 
 
 def save_demonstrations(path: str | Path, sequences: TensorDictBase | Sequence[TensorDictBase]) -> None:
-    """Writes the decisions of sequences ``[B, T]``, one batch or several, to a file (see the module's docstring).
+    """Writes the decisions of one or several batches of sequences ``[B, T]`` to a file (see the module's docstring).
 
     Example:
         >>> batches = [rlstack.flatten_agents(batch) for batch in collector]
@@ -113,28 +113,28 @@ def save_demonstrations(path: str | Path, sequences: TensorDictBase | Sequence[T
 
 
 def read_demonstrations(path: str | Path, interface: Interface, device: torch.device | str = "cpu") -> TensorDict:
-    """The decisions of a file, checked against the world they are to be imitated in.
+    """Reads the decisions of a file and checks that they fit the world in which they will be imitated.
 
     Returns a flat batch ``[N]`` as :func:`decisions` does.
 
     Raises:
-        ConfigError: no such file, not such a file, or observations or actions of another world.
+        ConfigError: there is no such file, it has another format, or its decisions are of another world.
     """
     return read_file(path, interface).to(device)
 
 
-# -- what is learned, and what is held out -----------------------------------------------------------------------
+# -- the split into training and held-out data --------------------------------------------------------------------
 
 
 class RecordedDecisions:
     """Decisions in a flat batch ``[N]``, a tenth of them held out.
 
     Args:
-        agent: who learns.
-        data: ``observation``, ``action`` (as the world takes it) and, where the world has one, ``action_mask``.
+        agent: the learner.
+        data: ``observation``, ``action`` (in the world's form) and, if the world has one, ``action_mask``.
 
     Raises:
-        ConfigError: there are too few.
+        ConfigError: there are too few decisions.
     """
 
     _units = "decisions"
@@ -151,31 +151,31 @@ class RecordedDecisions:
         """Prepares a pass over the data."""
 
     def size(self, batch: TensorDictBase) -> int:
-        """Decisions in a batch."""
+        """Returns the number of decisions in a batch."""
         return len(batch)
 
     def train(self) -> TensorDictBase:
-        """The part that is trained on."""
+        """Returns the part that is trained on."""
         return self.data[~self._held]
 
     def observations(self) -> Any:
-        """Observations that are trained on, ``[N]``."""
+        """Returns the observations that are trained on, ``[N]``."""
         return self.train().get("observation")
 
     def batches(self, batch_size: int) -> list[TensorDictBase]:
-        """The part that is trained on, shuffled, in batches of about so many decisions."""
+        """Returns the part that is trained on, shuffled, in batches of about ``batch_size`` decisions."""
         train = self.train()
         rows = max(round(batch_size * len(train) / self.size(train)), 1)
         order = torch.randperm(len(train), device=self.agent.device)
         return [train[index] for index in order.split(rows)]
 
     def held_out(self) -> Sequence[TensorDictBase]:
-        """The part that is held out, in pieces."""
+        """Returns the part that is held out, in pieces."""
         rest = self.data[self._held]
         return rest.split(max(_CHUNK * len(rest) // max(self.size(rest), 1), 1))
 
     def greedy(self, policy: Any, batch: TensorDictBase) -> tuple[Tensor, Tensor]:
-        """Actions of a greedy policy and the actions to imitate, both as the agent has them."""
+        """Returns the actions of a greedy policy and the actions to imitate, both in the agent's form."""
         interface = self.agent.interface
         seen: Any = TensorDict({}, batch.batch_size, device=self.agent.device)
         for name in ("observation", MASK) if interface.masked else ("observation",):
@@ -184,12 +184,12 @@ class RecordedDecisions:
 
 
 class RecordedSequences(RecordedDecisions):
-    """Decisions in sequences ``[B, T]``, which are cut for a recurrent agent.
+    """Decisions in sequences ``[B, T]``, cut into parts for a recurrent agent.
 
-    Before each pass the state in which a part begins is computed anew: the one that the learner itself would have had.
+    Each pass first computes the recurrent state in which every part begins: the one that the learner would have had.
 
     Args:
-        data: besides ``active [B, T]`` and ``("next", "done") [B, T, 1]``.
+        data: additionally ``active [B, T]`` and ``("next", "done") [B, T, 1]``.
     """
 
     _units = "sequences"

@@ -1,8 +1,8 @@
 """Data parallelism: one run in several processes, ``torchrun --nproc_per_node=2 -m rlstack.train ...``.
 
-Each rank has worlds, replay buffer and random numbers of its own, a share of ``env.num_worlds``, of the batch sizes and
-of the replay capacity. Frames are counted over all ranks, gradients and reports are averaged at every optimiser step,
-running statistics and episodes are merged. The first rank alone evaluates, logs and writes the run.
+Each rank has its own random numbers and a share of the worlds, of the batch sizes and of the replay capacity. Frames
+are counted over all ranks, gradients and metrics are averaged at every optimiser step, running statistics and episodes
+are merged. Only the first rank evaluates, logs and writes the run.
 See the README of this folder.
 """
 
@@ -38,22 +38,22 @@ from rlstack.runs.worlds import choose_device, size_key
 from .config import TrainConfig
 
 _NO_LIMIT = timedelta(days=20)
-"""The others wait for the first rank's evaluations, however long they take; 2^31 ms are not much more."""
+"""The other ranks wait for the first rank's evaluations, however long they take. The limit of 2^31 ms is 24.8 days."""
 _SHARED = ("batch_size", "minibatch_size", "buffer_size")
-"""Options of an agent that all ranks together have."""
+"""Options of an agent that count over all ranks together."""
 _OWN = ("agent", "env", "monitor", "rng", "replay")
 _EQUAL = ("networks", "targets", "optimizers")
-"""The parts of a checkpoint that each rank has by itself, and those of its agent that are usually the first's."""
+"""Parts of an agent's state that are usually equal on all ranks."""
 
 
 class Ranks:
-    """This process among those that learn together; alone it gives back what it is given.
+    """This process among those that learn together. With a single process every method returns its input.
 
-    Every method that says something of all ranks must be called by all of them, in the same order.
+    All ranks must call every method that combines their values, in the same order.
 
     Args:
-        index: of this process, from 0.
-        count: how many there are.
+        index: number of this process, from 0.
+        count: number of processes.
     """
 
     def __init__(self, index: int = 0, count: int = 1) -> None:
@@ -61,44 +61,44 @@ class Ranks:
 
     @property
     def first(self) -> bool:
-        """This is the process that evaluates, logs and writes files."""
+        """Returns whether this is the process that evaluates, logs and writes files."""
         return self.index == 0
 
     # -- numbers and states of all ranks ---------------------------------------------------------------------------
 
     def sum(self, *numbers: float, kind: str = "SUM") -> list[float]:
-        """Sums over the ranks, up to 2^53 exact."""
+        """Returns sums over the ranks, exact up to 2^53."""
         values = torch.tensor(numbers, dtype=torch.float64)
         self._meet(lambda: dist.all_reduce(values, getattr(dist.ReduceOp, kind)))
         return values.tolist()
 
     def least(self, number: int) -> int:
-        """The smallest of the ranks' numbers."""
+        """Returns the smallest of the ranks' numbers."""
         return int(self.sum(number, kind="MIN")[0])
 
     def any(self, flag: bool) -> bool:
-        """True if it is true on one of them."""
+        """Returns whether the flag is true on any rank."""
         return self.sum(flag)[0] > 0
 
     def of_first(self, *numbers: float) -> list[float]:
-        """The first rank's numbers."""
+        """Returns the first rank's numbers."""
         return self.sum(*(number if self.first else 0.0 for number in numbers))
 
     def mean(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Means over the ranks, by one all-reduce of the first tensor's type."""
+        """Returns means over the ranks, by one all-reduce in the first tensor's type."""
         flat = torch.cat([tensor.detach().flatten().to(tensors[0]) for tensor in tensors])
         self._meet(lambda: dist.all_reduce(flat))
         parts = flat.div_(self.count).split([tensor.numel() for tensor in tensors])
         return [part.view(tensor.shape) for part, tensor in zip(parts, tensors)]
 
     def gather(self, tensor: Tensor) -> list[Tensor]:
-        """The ranks' tensors, of one shape."""
+        """Returns the tensors of all ranks, which have the same shape."""
         parts = [torch.empty_like(tensor) for _ in range(self.count)] if self.count > 1 else [tensor]
         self._meet(lambda: dist.all_gather(parts, tensor))
         return parts
 
     def everyone(self, state: Any, to_first: bool = False) -> list[Any]:
-        """Nested dicts of tensors and numbers of all ranks; with ``to_first`` none for the others."""
+        """Returns the nested dicts of tensors and numbers of all ranks; with ``to_first`` on the first rank only."""
         if self.count == 1:
             return [state]
         own = torch.frombuffer(bytearray(to_file(state)), dtype=torch.uint8)
@@ -124,7 +124,7 @@ class Ranks:
     # -- worlds and agent ------------------------------------------------------------------------------------------
 
     def place(self, env: EnvBase, seed: int) -> None:
-        """Gives these worlds random numbers of their own; they count the steps of all ranks' worlds."""
+        """Gives this rank's worlds their own random numbers, and lets them count the steps of all ranks' worlds."""
         here = env.batch_size.numel()
         if isinstance(env, World) and self.count > 1:
             env.share(here * self.index, here * self.count, self.seed(seed))
@@ -132,15 +132,15 @@ class Ranks:
             env.set_seed(self.seed(seed))
 
     def seed(self, seed: int) -> int:
-        """This rank's, that of the run for the first."""
+        """Returns the seed of this rank, which for the first rank is the run's."""
         return seed if self.first else int(np.random.SeedSequence((seed, self.index)).generate_state(1)[0])
 
     def attach(self, agent: Agent, seed: int | None) -> None:
-        """Lets the agents of all ranks learn together from here on.
+        """Lets the agents of all ranks learn together from now on.
 
         Args:
-            seed: of a run that begins: all take the first rank's networks, and each its own random numbers. None of a
-                run that goes on, whose ranks have loaded what they had.
+            seed: seed of a new run, in which all take the first rank's networks and each draws its own random numbers.
+                None for a resumed run, whose ranks have loaded their states.
         """
         if self.count == 1:
             return
@@ -162,7 +162,7 @@ class Ranks:
     # -- checkpoint ------------------------------------------------------------------------------------------------
 
     def join_states(self, state: dict[str, Any]) -> bool:
-        """Adds what the others have of their own to the first rank's state; whether this is the first rank."""
+        """Adds the other ranks' own states to the first rank's; returns whether this is the first rank."""
         if self.count == 1:
             return True
         own = {key: state[key] for key in _OWN if key in state}
@@ -176,10 +176,10 @@ class Ranks:
         return self.first
 
     def own(self, state: dict[str, Any]) -> dict[str, Any]:
-        """This rank's state out of that of all.
+        """Returns this rank's part of the state of all ranks.
 
         Raises:
-            ConfigError: there were more or fewer ranks.
+            ConfigError: the state is of another number of ranks.
         """
         others = state.pop("other_ranks", [])
         before = len(others) + 1
@@ -201,7 +201,7 @@ def _differ(one: Any, other: Any) -> bool:
 
 
 def join() -> Ranks:
-    """Meets the other processes that torchrun has started.
+    """Connects to the other processes that torchrun has started.
 
     Raises:
         ConfigError: they cannot be reached.
@@ -220,12 +220,12 @@ def join() -> Ranks:
 
 
 def share_of(config: TrainConfig, ranks: Ranks) -> TrainConfig:
-    """A rank's configuration: its share of the worlds, batches and replay buffer, its own device, no loggers.
+    """Returns a rank's configuration: its share of the worlds, batches and replay buffer, its own device, no loggers.
 
-    Batch sizes and capacities that are no multiple of the ranks are rounded up, so that all ranks have the same.
+    Batch sizes and capacities that the number of ranks does not divide are rounded up, so that all ranks have the same.
 
     Raises:
-        ConfigError: what cannot be done by several processes.
+        ConfigError: an option that several processes cannot have.
     """
     if ranks.count == 1:
         return config
@@ -258,7 +258,7 @@ def share_of(config: TrainConfig, ranks: Ranks) -> TrainConfig:
 
 
 def _device_name(name: str) -> str:
-    """Each process takes a GPU of its own; raises a :class:`ConfigError` where all were to take the same one."""
+    """Returns this process's own GPU; raises a :class:`ConfigError` if all processes would take the same one."""
     if name == "cuda" or (name == "auto" and torch.cuda.is_available()):
         return f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
     if name.startswith("cuda:"):
@@ -268,7 +268,7 @@ def _device_name(name: str) -> str:
 
 @contextlib.contextmanager
 def aside(ranks: Ranks) -> Iterator[Path | None]:
-    """None for the first rank, which alone speaks and leaves files; for others a folder that is thrown away."""
+    """Yields None on the first rank, which alone prints and keeps files; on others a folder that is deleted."""
     if ranks.first:
         yield None
         return

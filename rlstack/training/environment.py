@@ -1,4 +1,4 @@
-"""Versions, machine, commit, command and end of a run: ``environment.json``, with an entry for every start."""
+"""``environment.json``: versions, machine, commit and command of a run and how it ended, one entry for every start."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ PACKAGES = ("torch", "torchrl", "tensordict", "gymnasium", "numpy", "hydra-core"
 
 
 def record_environment(run: Path) -> None:
-    """Adds this process to ``environment.json``; a file that is damaged begins anew."""
+    """Adds an entry for this process to ``environment.json``; a damaged file is replaced."""
     write_json(run / ENVIRONMENT, [*_entries(run), environment()])
 
 
 @contextmanager
 def end_recorded(run: Path) -> Iterator[None]:
-    """Adds to this process's entry of ``environment.json`` when, how and why the work within the context ended.
+    """A context that adds to this process's entry of ``environment.json`` when, how and why its work ended.
 
-    The entry's ``ended`` holds ``time``, ``how`` (``stopped`` in good order, ``interrupted`` or ``failed``) and
-    ``why``, the first line of the error. A process that is killed leaves none.
+    The entry's ``ended`` holds ``time``, ``how`` (``stopped`` without an error, ``interrupted`` or ``failed``) and
+    ``why``, the first line of the error. A process that is killed leaves no ``ended``.
     """
     how, why = "stopped", ""
     try:
@@ -43,7 +43,7 @@ def end_recorded(run: Path) -> Iterator[None]:
         raise
     finally:
         *before, last = _entries(run) or [{}]
-        with suppress(OSError):  # a full disk is told of by the error that ends the run
+        with suppress(OSError):  # the error that ends the run reports a full disk
             write_json(run / ENVIRONMENT, [*before, {**last, "ended": {"time": _now(), "how": how, "why": why}}])
 
 
@@ -60,7 +60,7 @@ def _now() -> str:
 
 
 def environment() -> dict[str, Any]:
-    """Versions, machine, commit and command of this process; a GPU only if torch has been imported and sees one."""
+    """Returns versions, machine, commit and command of this process, and the GPU if torch is imported and sees one."""
     from rlstack import __version__
 
     torch = sys.modules.get("torch")
@@ -79,9 +79,9 @@ def environment() -> dict[str, Any]:
 
 
 def commit(folder: Path) -> str | None:
-    """The commit that a folder's files are of, with ``+changes`` where they differ from it.
+    """Returns the commit of a folder's files, with ``+changes`` if the files differ from it.
 
-    None where the folder is not the top of a git repository, or there is no git.
+    Returns None if the folder is not the top of a git repository, or git is not installed.
     """
     if not (folder / ".git").exists():
         return None
@@ -108,7 +108,7 @@ def _versions() -> dict[str, str]:
 
 
 def processor() -> str:
-    """The machine's, as the kernel names it, where it does."""
+    """Returns the processor's name as the kernel reports it, if it does."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -118,7 +118,7 @@ def processor() -> str:
 
 
 def instruction_set() -> str:
-    """The vector instructions that torch uses here, and whether it has units for bfloat16: ``AVX512, bfloat16``."""
+    """Returns the vector instructions that torch uses here, and bfloat16 units if there are: ``AVX512, bfloat16``."""
     import torch
 
     from rlstack.agents.precision import has_bfloat16
@@ -128,5 +128,5 @@ def instruction_set() -> str:
 
 
 def machine() -> str:
-    """The machine that figures were measured on, in a line: cores, processor, instruction set."""
+    """Describes the machine in a line, to print beside measurements: cores, processor, instruction set."""
     return f"{os.cpu_count()} cores, {processor()}, {instruction_set()}"

@@ -1,4 +1,4 @@
-"""Failures of memory, disk and environments, told in one line."""
+"""Reports failures of memory, disk and environments in one line."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from .workers import CollectorFailed
 
 @contextmanager
 def told_in_one_line(run: Path, env: Mapping[str, Any] | None = None) -> Iterator[None]:
-    """Within it full memory, a disk that does not take what is written, and environments that cannot go on end a run.
+    """A context that ends the run with one line if memory or disk is full, or an environment cannot go on.
 
     Args:
-        run: its directory.
-        env: the group of its environment, to name it.
+        run: directory of the run.
+        env: the ``env`` group, to name the environment.
 
     Raises:
-        RunError: instead of their own errors; it says how to go on.
+        RunError: in place of the original error; it says how to go on.
     """
     try:
         with environment_errors(env):
@@ -46,13 +46,13 @@ def told_in_one_line(run: Path, env: Mapping[str, Any] | None = None) -> Iterato
 
 @contextmanager
 def environment_errors(env: Mapping[str, Any] | None) -> Iterator[None]:
-    """Within it, an environment that ends the program, or cannot be used as it is, ends the run.
+    """A context that ends the run if an environment ends the program or cannot be used.
 
     Args:
-        env: the group that it was made from, to name it.
+        env: the ``env`` group, to name the environment.
 
     Raises:
-        RunError: instead of the environment's own error, or of the program's end.
+        RunError: in place of the environment's own error, or of the program's end.
     """
     try:
         yield

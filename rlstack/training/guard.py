@@ -1,7 +1,7 @@
-"""Numbers that are not finite, in what is collected and in what is learned: found, named, and kept out of the agent.
+"""Finds numbers that are not finite in batches and in updates, names them, and keeps them out of the agent.
 
-What is collected is looked at as one sum, and a step of a loss or gradient that is not finite is never taken (see
-:class:`rlstack.agents.optimizer.Optimizer`). Only once that tells of trouble does a search begin for where it is.
+Each batch is checked by one sum over it, and the optimiser never takes a step whose loss or gradient is not finite (see
+:class:`rlstack.agents.optimizer.Optimizer`). Only when one of these fails does the guard search for the entry.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ BAD_BATCH = "bad_batch.pt"
 
 
 class Guard(Hook):
-    """Keeps numbers that are not finite out of an agent: looks at what it learns from, and at its steps.
+    """Keeps numbers that are not finite out of an agent: checks its batches and its updates.
 
-    With ``error`` a GPU is not waited for: what it finds is known a little later, at the latest before something is
-    logged or saved. ``skip`` and ``rollback`` have to know before the agent learns, and wait for it once a batch.
+    With ``error`` the guard does not wait for a GPU: it learns the result a little later, at the latest before the run
+    logs or saves. ``skip`` and ``rollback`` need the result before the agent learns, and wait for it once a batch.
 
     Args:
-        config: what to do about it.
-        agent: who learns.
-        folder: of the run, for ``bad_batch.pt``.
-        seed: of the run.
-        unit: of frames, see ``CollectorConfig.count``.
+        config: what to do about such numbers.
+        agent: the learner.
+        folder: the run's folder, for ``bad_batch.pt``.
+        seed: the run's seed.
+        unit: unit of frames; see ``CollectorConfig.count``.
     """
 
     def __init__(self, config: GuardConfig, agent: Agent, folder: Path, seed: int, unit: str) -> None:
@@ -55,7 +55,7 @@ class Guard(Hook):
         self._sequences: TensorDictBase | None = None
         self._later = False
 
-    # -- what the loop calls -------------------------------------------------------------------------------------
+    # -- called by the loop --------------------------------------------------------------------------------------
 
     def on_start(self, training: Training) -> None:
         self._keep()
@@ -64,7 +64,7 @@ class Guard(Hook):
         """Drops a batch that is not finite.
 
         Raises:
-            RunError: it is not to be put up with (any more).
+            RunError: the options say that the run ends, at once or after this many batches.
         """
         self._sequences = sequences
         total = Sum([value for _, value in leaves(batch, LEARNED_FROM)])
@@ -75,7 +75,7 @@ class Guard(Hook):
             return
         found = None if total.is_finite() else find(batch)
         told = "" if found is None else self._told(found, batch, training.previous)
-        if self._config.non_finite != "error":  # then a batch is dropped by all ranks, or by none
+        if self._config.non_finite != "error":  # all ranks drop a batch, or none does
             told = next(filter(None, training.ranks.everyone(told)), "")
         if told:
             self._dropped += 1
@@ -83,20 +83,20 @@ class Guard(Hook):
             raise DropBatch
 
     def on_batch(self, training: Training, batch: TensorDictBase, metrics: Mapping[str, Any]) -> None:
-        """Looks at the agent's steps; drops a batch that made it go back.
+        """Checks the agent's updates; drops a batch after which the agent was restored.
 
         Raises:
-            RunError: one was not finite, and that is not to be put up with (any more).
+            RunError: an update was not finite, and the options say that the run ends.
         """
         sequences, self._sequences = self._sequences, None
         if not self._later and not self._goes_on(sequences, training.frames):
             raise DropBatch
 
     def on_checkpoint(self, training: Training) -> None:
-        """Checkpoints stay the last good ones.
+        """Keeps an agent that is not finite from being saved.
 
         Raises:
-            RunError: a network of the agent is not finite, or something before.
+            RunError: a network of the agent is not finite, or an earlier batch or update was not.
         """
         self._settle()
         for name, network in self._agent.networks.items():
@@ -105,37 +105,37 @@ class Guard(Hook):
                     raise RunError(f"not finite: {part} of the agent's {name}; checkpoints stay as they were")
 
     def on_log(self, training: Training) -> Mapping[str, Any]:
-        """Metrics ``guard/...``, once there is something to tell; the agent is now one to go back to.
+        """Returns metrics ``guard/...`` once something has been found; keeps the agent for ``rollback``.
 
         Raises:
-            RunError: a GPU has found something.
+            RunError: a batch on a GPU was not finite.
         """
         self._settle()
         self._keep()
         told = {"dropped_batches": self._dropped, "refused_steps": self._refused_before, "rollbacks": self._rollbacks}
         return {f"guard/{name}": float(count) for name, count in told.items() if count}
 
-    # -- what is done about it -----------------------------------------------------------------------------------
+    # -- consequences --------------------------------------------------------------------------------------------
 
     def _keep(self) -> None:
         if self._config.non_finite == "rollback":
             self._good = deepcopy(self._agent.state_dict())
 
     def _settle(self) -> None:
-        """Waits until everything so far is known."""
+        """Waits for the results of all batches so far."""
         self._look_back(wait=True)
         if self._config.non_finite == "error":
             self._goes_on(None, self._agent.frames)
 
     def _look_back(self, wait: bool) -> None:
-        """Acts on sums of earlier batches that a GPU has finished."""
+        """Checks the sums of earlier batches that the GPU has finished."""
         while self._pending and (wait or self._pending[0][0].is_there()):
             total, batch, before = self._pending.popleft()
             if not total.is_finite() and (found := find(batch)) is not None:
                 self._act(self._told(found, batch, before), batch, before)
 
     def _goes_on(self, sequences: TensorDictBase | None, frames: int) -> bool:
-        """Acts on steps that the optimisers have refused since the last call; False if the agent has gone back."""
+        """Acts on updates that the optimisers have refused since the last call; False if the agent was restored."""
         optimizers = self._agent.optimizers
         refused = int(sum(float(optimizer.refused) for optimizer in optimizers.values()))
         if refused == self._refused_before:
@@ -150,7 +150,7 @@ class Guard(Hook):
         return self._config.non_finite == "skip"
 
     def _refusals(self) -> str:
-        """Names the loss terms and the gradients, with their optimiser, as far as they are known."""
+        """Names the loss terms and the gradients that are not finite, with their optimiser, as far as known."""
         names = {
             id(parameter): f"{network}.{name}"
             for network, module in self._agent.networks.items()
@@ -167,7 +167,7 @@ class Guard(Hook):
         return f"the loss or a gradient (optimiser {', '.join(culprits)})"
 
     def _act(self, what: str, batch: TensorDictBase | None, frames: int) -> None:
-        """Ends the run, counts, or goes back."""
+        """Ends the run, counts the case, or restores the agent."""
         kind, limit = self._config.non_finite, self._config.limit
         where = self._write(what, batch, frames)
         if kind == "error":
@@ -185,7 +185,7 @@ class Guard(Hook):
         seed_everything((self._seed + self._rollbacks) % 2**32)
 
     def _write(self, what: str, batch: TensorDictBase | None, frames: int) -> str:
-        """Leaves the first bad batch, and the agent, for inspection; returns where, for a message."""
+        """Saves the first bad batch and the agent for inspection; returns a phrase that names the file."""
         if not self._written and batch is not None:
             content = {"found": what, "frames": frames, "batch": batch.to_dict(), "agent": self._agent.state_dict()}
             try:
@@ -196,7 +196,7 @@ class Guard(Hook):
         return f"; see {self._file}" if self._written else ""
 
     def _told(self, found: Finding, batch: TensorDictBase, before: int) -> str:
-        """The finding in words, with its frame in the run, for a batch that begins after ``before`` frames."""
+        """Describes the finding, with its frame in the run, in a batch that begins after ``before`` frames."""
         if found.step:
             earlier = batch[..., : found.step]
             before += count_frames(earlier, flatten_agents(earlier, self._agent.interface.group), self._unit)

@@ -1,8 +1,7 @@
-"""Readings of the machine: memory of the process, utilisation and memory of the GPU.
+"""Measures RAM of the process, and utilisation and memory of the GPU.
 
-On a CPU everything is read where a log line is written, which takes microseconds. How busy a GPU is has to be asked
-again and again: a thread does so twice a second, through NVML (package ``nvidia-ml-py``, extra ``gpu``) where it is
-installed.
+RAM is read when a log line is written, which takes microseconds. The utilisation of a GPU must be sampled: a thread
+does so twice a second through NVML (package ``nvidia-ml-py``, extra ``gpu``) if it is installed.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ _EVERY = 0.5  # s; NVML itself averages over a sixth of a second to a second
 
 
 class Hardware(Hook):
-    """Readings for log lines; a GPU is watched from the start of a run to its end.
+    """Adds these measurements to log lines; a GPU is sampled from the start of a run to its end.
 
     Args:
-        device: what the run computes on.
+        device: device of the learner.
     """
 
     def __init__(self, device: torch.device | str) -> None:
@@ -49,11 +48,11 @@ class Hardware(Hook):
         self._gpu.stop()
 
     def read(self, frames: int, worker_failures: int = 0) -> dict[str, float]:
-        """Metrics ``system/...`` since the last reading.
+        """Returns metrics ``system/...`` since the last call.
 
-        ``frames_per_second``, evaluations included; ``memory_mb`` of the process (10^6 bytes); of a GPU the mean, least
-        and most ``gpu_percent`` of time in use, and ``gpu_memory_mb``; once there are any, ``worker_restarts``:
-        how many processes with worlds have been replaced.
+        These are ``frames_per_second``, evaluations included; ``memory_mb`` of the process (10^6 bytes); for a GPU the
+        mean, least and greatest ``gpu_percent`` of time in use, and ``gpu_memory_mb``; and, after the first,
+        ``worker_restarts``, the number of processes with worlds that have been replaced.
         """
         now = time.monotonic()
         rate = (frames - self._frames) / max(now - self._since, 1e-9)
@@ -65,10 +64,10 @@ class Hardware(Hook):
 
 
 class GpuWatch:
-    """Utilisation and memory of a GPU; of a CPU, nothing.
+    """Samples utilisation and memory of a GPU; does nothing for a CPU.
 
     Attributes:
-        sees_utilisation: NVML answers.
+        sees_utilisation: whether NVML answers.
     """
 
     def __init__(self, device: torch.device, every: float = _EVERY) -> None:
@@ -79,11 +78,11 @@ class GpuWatch:
         self.sees_utilisation = device.type == "cuda"
         try:
             self.sees_utilisation = self.sees_utilisation and min(self._look()) >= 0
-        except Exception:  # without the package, the driver or a way to find the device, each with errors of its own
+        except Exception:  # package, driver and device each fail with errors of their own
             self.sees_utilisation = False
 
     def start(self) -> None:
-        """Begins to ask, in a thread of its own."""
+        """Begins to sample, in a thread."""
         if self.sees_utilisation and self._thread is None:
             self._over.clear()
             self._thread = threading.Thread(target=self._ask, name="gpu-watch", daemon=True)
@@ -97,9 +96,9 @@ class GpuWatch:
             self._thread = None
 
     def read(self) -> dict[str, float]:
-        """Since the last reading: ``gpu_percent``, ``gpu_percent_low`` and ``gpu_percent_high``, where NVML is there.
+        """Returns ``gpu_percent``, ``gpu_percent_low`` and ``gpu_percent_high`` since the last call, if NVML answers.
 
-        ``gpu_memory_mb`` is of all programs with NVML, else of this one.
+        ``gpu_memory_mb`` counts all programs with NVML, otherwise this one.
         """
         if self._device.type != "cuda":
             return {}
@@ -111,7 +110,7 @@ class GpuWatch:
         return ends | {"gpu_memory_mb": memory / _MEGABYTE}
 
     def _look(self) -> tuple[float, float]:
-        """Per cent of the time in which a kernel ran, lately, and bytes in use."""
+        """Returns the percentage of recent time in which a kernel ran, and the bytes in use."""
         return float(torch.cuda.utilization(self._device)), float(torch.cuda.device_memory_used(self._device))
 
     def _ask(self) -> None:
@@ -120,7 +119,7 @@ class GpuWatch:
 
 
 def resident_bytes() -> int:
-    """Memory of this process; where the system does not tell, the most it ever had."""
+    """Returns the RAM of this process, or its maximum so far if the system does not report the current value."""
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     except OSError:

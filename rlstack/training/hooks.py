@@ -16,18 +16,18 @@ if TYPE_CHECKING:  # commands import hooks before torch, which takes seconds
 
 
 class DropBatch(Exception):
-    """Raised by a hook: nothing further is made of this batch, and all worlds begin new episodes."""
+    """Raised by a hook: the run drops this batch, and all worlds begin new episodes."""
 
 
 class Hook:
     """Takes part in a run; every method does nothing unless it is overridden.
 
-    A run calls each method of all its hooks in their order. What they may use of it: ``frames``, ``agent``, ``env``,
-    ``config``, ``run`` (its directory); ``log(metrics)`` and ``event(text)``; ``save()``; and ``finish()``, which makes
-    the present batch the last one.
+    A run calls each method of all its hooks in their order. Hooks may use the run's ``frames``, ``agent``, ``env``,
+    ``config`` and ``run`` (its directory), and its methods ``log(metrics)``, ``event(text)``, ``save()`` and
+    ``finish()``, which makes the current batch the last one.
 
     Attributes:
-        name: the key of its state in checkpoints, none of the run's own; empty for a hook that has no state.
+        name: key of the hook's state in checkpoints, not one of the run's own; empty for a hook without state.
 
     Example:
         >>> class EarlyStop(Hook):
@@ -40,59 +40,59 @@ class Hook:
     name = ""
 
     def on_prepare(self, training: Training) -> None:
-        """Before anything of the run is written; a :class:`ConfigError` says why it cannot be done."""
+        """Called before the run writes anything; may raise a :class:`ConfigError` that says why the run cannot begin."""
 
     def on_start(self, training: Training) -> None:
-        """Before the first batch; a resumed run is where it was left."""
+        """Called before the first batch, when a resumed run has been restored."""
 
     def on_collected(self, training: Training, batch: TensorDictBase, sequences: TensorDictBase) -> None:
-        """Before the agent learns from a collector batch ``[W, T]``, given also as folded sequences ``[B, T]``.
+        """Called before the agent learns from a collector batch ``[W, T]``, given also as folded sequences ``[B, T]``.
 
-        ``training.frames`` counts it already. May raise :class:`DropBatch`.
+        ``training.frames`` includes the batch. May raise :class:`DropBatch`.
         """
 
     def on_batch(self, training: Training, batch: TensorDictBase, metrics: Mapping[str, Any]) -> None:
-        """After the agent has learned from a batch ``[W, T]`` and told these metrics. May raise :class:`DropBatch`."""
+        """Called after the agent has learned from a batch ``[W, T]``; may raise :class:`DropBatch`."""
 
     def on_log(self, training: Training) -> Mapping[str, Any]:
-        """Adds metrics ``group/name`` to a line of the log."""
+        """Returns metrics ``group/name`` to add to a log line."""
         return {}
 
     def on_work(self, training: Training, work: Work) -> None:
-        """After each step of an evaluation or of imitation."""
+        """Called after each step of an evaluation or of imitation."""
 
     def evaluation_due(self, training: Training) -> bool | None:
-        """Decides if this batch is followed by an evaluation; None leaves that to ``eval.every``."""
+        """Decides whether an evaluation follows this batch; None leaves that to ``eval.every``."""
         return None
 
     def evaluate(self, training: Training) -> Evaluation | None:
-        """Judges the agent in place of the run's own evaluation; None leaves it to that."""
+        """Evaluates the agent in place of the run's own evaluation; None leaves it to the run."""
         return None
 
     def on_evaluation(self, training: Training, evaluation: Evaluation, is_best: bool) -> None:
-        """After an evaluation; ``is_best`` says that none before was better."""
+        """Called after an evaluation; ``is_best`` says that none before was better."""
 
     def on_checkpoint(self, training: Training) -> None:
-        """Before a checkpoint is written; an error keeps it from being written."""
+        """Called before a checkpoint is written; an error prevents it."""
 
     def on_iteration(self, training: Training) -> None:
-        """After a batch has been learned from, logged, evaluated and saved, as far as that was due."""
+        """Called at the end of each iteration, after whatever of logging, evaluating and saving was due."""
 
     def on_end(self, training: Training) -> None:
-        """After the last batch of a run that has come to its end."""
+        """Called after the last batch of a run that has reached its end."""
 
     def close(self) -> None:
-        """Lets go of what the hook has taken, however the run ends."""
+        """Releases the hook's resources, however the run ends."""
 
     def state_dict(self) -> Any:
-        """The hook's part of a checkpoint: tensors, numbers, strings, and containers of them."""
+        """Returns the hook's part of a checkpoint: tensors, numbers, strings, and containers of them."""
 
     def load_state_dict(self, state: Any) -> None:
         """Restores :meth:`state_dict`."""
 
 
 class NoticesHook(Hook):
-    """Tells people elsewhere of every new best, and of the end."""
+    """Sends a notice of every new best evaluation, and of the end."""
 
     def __init__(self, notices: Notices) -> None:
         self._notices = notices

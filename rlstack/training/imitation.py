@@ -1,7 +1,7 @@
-"""Behaviour cloning (Pomerleau 1991) before reinforcement learning, or instead of it: by itself, and in a run.
+"""Behaviour cloning (Pomerleau 1991), before or instead of reinforcement learning: a function, and a part of a run.
 
-Of an actor-critic agent only the actor is cloned; its critic starts to learn with reinforcement. Value-based agents
-take their values as the logits of a choice, so the order of the actions is cloned, not their returns.
+Cloning trains only the actor of an actor-critic agent; its critic learns from reinforcement. Value-based agents treat
+their values as logits of a choice, so they clone the order of the actions, not their returns.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from .loop import Training
 
 Expert: TypeAlias = TensorDictModuleBase | str | Path
-"""A policy; a name of the world's own players; a run directory or checkpoint; or ``kind:path`` of an agent from
-elsewhere."""
+"""A policy, the name of one of the world's players, a run directory or checkpoint, or ``kind:path`` of a foreign
+agent."""
 Source: TypeAlias = EnvBase | TensorDictBase | str | Path
 
 
@@ -58,18 +58,18 @@ def imitate(
     """Clones an expert's behaviour into an agent.
 
     Args:
-        agent: the learner. Its optimisers, counters and schedules stay as they are; targets become copies.
-        source: an env for the expert to act in; or data: a file that ``read_demonstrations`` takes, sequences
-            ``[B, T]`` of :func:`rlstack.flatten_agents`, or a flat batch ``[N]`` of ``observation``, ``action`` (as
-            the world takes it) and, where the world has one, ``action_mask``.
-        expert: acts in the env: a policy, or any value of ``imitation.expert``.
-        frames: decisions of the expert to gather.
-        epochs: passes over the data.
-        batch_size: of one step.
+        agent: the learner. Its optimisers, counters and schedules stay unchanged; targets become copies.
+        source: an env for the expert to act in, or data: a file for ``read_demonstrations``, sequences ``[B, T]`` of
+            :func:`rlstack.flatten_agents`, or a flat batch ``[N]`` of ``observation``, ``action`` (in the world's
+            form) and, if the world has one, ``action_mask``.
+        expert: the policy that acts in the env, or any value of ``imitation.expert``.
+        frames: number of the expert's decisions to gather.
+        epochs: number of passes over the data.
+        batch_size: number of decisions in a step of the optimiser.
         lr: learning rate at the beginning; it falls linearly to zero.
-        replay: the expert's transitions also go into the agent's replay buffer.
+        replay: whether the expert's transitions also enter the agent's replay buffer.
 
-    :mod:`envs.working` reports its progress, and can end it.
+    :mod:`envs.working` reports the progress, and can stop it.
 
     Returns ``imitation/loss`` (mean over the last epoch), ``imitation/held_out`` (loss on a tenth of the data that was
     not trained on), ``imitation/frames``, and of greedy acting on that tenth ``imitation/accuracy`` (share of choices
@@ -89,7 +89,7 @@ def imitate(
         policy = expert_policy(expert, source, agent.interface)
         observe = (lambda sequences: _remember(agent, sequences)) if replay else None
         data = gather(source, policy, agent.interface, frames, agent.config.steps_per_batch, observe, ordered)
-        if isinstance(agent, OffPolicy) and replay:  # what follows comes from other worlds: no return runs on into it
+        if isinstance(agent, OffPolicy) and replay:  # later transitions are of other worlds: no return may span both
             agent.n_step.clear()
             if agent.reward_scaler is not None:
                 agent.reward_scaler.returns = agent.reward_scaler.returns.new_zeros(0)
@@ -103,7 +103,7 @@ def imitate(
 
 
 def check_learner(agent: Agent, replay: bool = False) -> None:
-    """Raises a one-line :class:`ConfigError` if the agent cannot imitate, or lacks the replay buffer asked for."""
+    """Raises a :class:`ConfigError` if the agent cannot imitate, or lacks the replay buffer that ``replay`` needs."""
     if type(agent).imitation_loss is Agent.imitation_loss:
         raise ConfigError(f"imitation: {type(agent).__name__} cannot imitate, it has no imitation_loss")
     if replay and not isinstance(agent, OffPolicy):
@@ -111,28 +111,28 @@ def check_learner(agent: Agent, replay: bool = False) -> None:
 
 
 def _remember(agent: Agent, sequences: TensorDictBase) -> None:
-    """Takes the expert's experience ``[B, T]``, which goes on where the last one ended, into an agent's memory."""
+    """Adds the expert's experience ``[B, T]``, which continues the previous one, to the agent's replay buffer."""
     assert isinstance(agent, OffPolicy)
     if agent.reward_scaler is not None:
         agent.reward_scaler.update(sequences)
-    # An expert may leave beside its action what the agent's own transitions do not have.
+    # An expert may write entries that the agent's own transitions do not have.
     agent.remember(sequences.exclude("raw_action", "log_prob", "memory", ("next", "memory")))
 
 
 def expert_policy(
     expert: Expert, env: EnvBase, interface: Interface, options: Mapping[str, Any] | None = None
 ) -> TensorDictModuleBase:
-    """An expert as a policy that has been tried on a sample of the env's observations; draws no random numbers.
+    """Returns an expert as a policy, tried on a sample of the env's observations; draws no random numbers.
 
     Args:
-        env: the world in which it acts.
-        interface: of the env.
-        options: of the kind of agent, see :func:`rlstack.agents.foreign.load_policy`.
+        env: the world that the expert acts in.
+        interface: the env's interface.
+        options: options of a foreign agent; see :func:`rlstack.agents.foreign.load_policy`.
 
     Raises:
-        ConfigError: no such expert, or one that cannot act in this env.
+        ConfigError: there is no such expert, or it cannot act in this env.
     """
-    if isinstance(expert, ScriptedPolicy):  # knows its world by the state it is in: before a reset there is none
+    if isinstance(expert, ScriptedPolicy):  # it reads the world's state, which does not exist before a reset
         return expert
     if isinstance(expert, str) and not options and (own := own_policy(env, expert)) is not None:
         return own
@@ -153,7 +153,7 @@ def _try_out(policy: TensorDictModuleBase, env: EnvBase, interface: Interface, w
     try:
         with torch.no_grad():
             action = policy(sample).get(key, None)
-    except Exception as error:  # a policy from elsewhere may raise anything
+    except Exception as error:  # a foreign policy may raise anything
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ConfigError(f"{who} does not fit the env: {reason}") from error
     if not isinstance(action, Tensor):
@@ -163,12 +163,12 @@ def _try_out(policy: TensorDictModuleBase, env: EnvBase, interface: Interface, w
         raise ConfigError(f"{who}: actions are {offered}, the env takes {spec.dtype} of shape {list(spec.shape)}")
     check_bounds(action, interface.action, who)
     forget = getattr(policy, "reset", None)
-    if callable(forget):  # policies with a recurrent core
+    if callable(forget):  # recurrent policies
         forget()
 
 
 def clone(agent: Agent, data: TensorDictBase, epochs: int, batch_size: int, lr: float) -> dict[str, float]:
-    """Supervised learning of a flat batch of decisions ``[N]``, by a recurrent agent of sequences ``[B, T]``.
+    """Fits a flat batch of decisions ``[N]``, or sequences ``[B, T]`` with a recurrent agent, by supervised learning.
 
     See :func:`imitate`.
     """
@@ -186,14 +186,14 @@ def clone(agent: Agent, data: TensorDictBase, epochs: int, batch_size: int, lr: 
 
 @torch.no_grad()
 def _held_out(agent: Agent, recorded: RecordedDecisions) -> float:
-    """The mean loss of what was not trained on."""
+    """Returns the mean loss on the held-out data."""
     parts = counted(recorded.held_out(), "measuring the loss", "parts")
     losses = [(float(_loss(agent, part)[0]), recorded.size(part)) for part in parts]
     return sum(loss * size for loss, size in losses) / sum(size for _, size in losses)
 
 
 def _fit(agent: Agent, recorded: RecordedDecisions, epochs: int, batch_size: int, lr: float) -> float:
-    """The epochs; returns the mean loss of the last one."""
+    """Trains for ``epochs`` passes; returns the mean loss of the last one."""
     recorded.refresh()
     optimizer = Optimizer([_acting_parameters(agent, recorded.train()[:2])], lr, precision=agent.config.precision)
     size, mean, note = recorded.size(recorded.train()), 0.0, ""
@@ -219,7 +219,7 @@ def _loss(agent: Agent, batch: TensorDictBase) -> tuple[Tensor, Info]:
 
 
 def _acting_parameters(agent: Agent, batch: TensorDictBase) -> list[Tensor]:
-    """Parameters on which the actions depend: the imitation loss has a gradient there."""
+    """Returns the parameters that the actions depend on: those with a gradient of the imitation loss."""
     parameters = agent.parameters()
     gradients = torch.autograd.grad(_loss(agent, batch)[0], parameters, allow_unused=True)
     return [parameter for parameter, gradient in zip(parameters, gradients) if gradient is not None]
@@ -227,7 +227,7 @@ def _acting_parameters(agent: Agent, batch: TensorDictBase) -> list[Tensor]:
 
 @contextmanager
 def _as_in_greedy_acting(agent: Agent) -> Iterator[None]:
-    """A context without the noise of noisy layers, which greedy acting leaves out as well."""
+    """A context without the noise of noisy layers, as in greedy acting."""
     modules = [module for network in agent.networks.values() for module in network.modules()]
     modes = [module.training for module in modules]
     for network in agent.networks.values():
@@ -241,7 +241,7 @@ def _as_in_greedy_acting(agent: Agent) -> Iterator[None]:
 
 @torch.no_grad()
 def _copy_to_targets(agent: Agent) -> None:
-    """Makes every target a copy of its network, those inside of TorchRL's loss modules as well."""
+    """Makes every target a copy of its network, including those inside TorchRL's loss modules."""
     for name, target in agent.targets.items():
         target.network.load_state_dict(agent.networks[name].state_dict())
     for network in agent.networks.values():
@@ -253,7 +253,7 @@ def _copy_to_targets(agent: Agent) -> None:
 
 @torch.no_grad()
 def _agreement(agent: Agent, recorded: RecordedDecisions) -> dict[str, float]:
-    """Measures how well greedy acting agrees with the part that was held out."""
+    """Measures how well greedy acting agrees with the held-out data."""
     interface, policy = agent.interface, agent.policy(explore=False)
     total, count = 0.0, 0
     for part in counted(recorded.held_out(), "measuring how well it acts", "parts"):
@@ -272,15 +272,15 @@ def _agreement(agent: Agent, recorded: RecordedDecisions) -> dict[str, float]:
 
 
 class Imitation(Hook):
-    """Behaviour cloning at the beginning of a run, and a checkpoint that says it is done; interrupted, it is done anew.
+    """Behaviour cloning at the beginning of a run, followed by a checkpoint. An interrupted run begins it again.
 
-    The expert acts in worlds of its own, so those of the run, and their curriculum, start fresh.
+    The expert acts in separate worlds, so the run's worlds and their curriculum start afresh.
 
     Args:
-        config: of the run.
+        config: configuration of the run.
 
     Attributes:
-        done: the agent has imitated, in this process or before.
+        done: whether the agent has imitated, in this process or before.
     """
 
     name = "imitated"
@@ -298,11 +298,11 @@ class Imitation(Hook):
         c = self._config.imitation
         if not c.wanted or training.frames or self.done:
             return
-        training.logger.truncate_after(-1)  # rows of an attempt that was interrupted
+        training.logger.truncate_after(-1)  # drops the rows of an interrupted attempt
         training.event(f"imitating {self}")
         try:
             with training.following_work():
-                metrics = self.learn(training.agent)  # by all ranks alike
+                metrics = self.learn(training.agent)  # the same on all ranks
         except KeyboardInterrupt:
             training.event(f"interrupted; resume={training.run.path} begins anew")
             raise
@@ -316,10 +316,10 @@ class Imitation(Hook):
             training.finish()
 
     def find(self, agent: Agent) -> None:
-        """Finds and tries what an agent is to imitate; draws no random numbers.
+        """Finds and tries the expert or the recorded episodes; draws no random numbers.
 
         Raises:
-            ConfigError: the expert or the recorded episodes do not fit, or are not there.
+            ConfigError: the expert or the recorded episodes do not exist or do not fit.
         """
         check_learner(agent, self._config.imitation.replay)
         try:
@@ -345,7 +345,7 @@ class Imitation(Hook):
         return f"{c.frames:,} decisions of {c.expert}" if c.expert else f"{len(self._data):,} decisions in {c.episodes}"
 
     def learn(self, agent: Agent) -> dict[str, float]:
-        """See :func:`imitate`; the worlds are closed afterwards."""
+        """Imitates as :func:`imitate` does, and closes the expert's worlds."""
         c = self._config.imitation
         options: dict[str, Any] = {"epochs": c.epochs, "batch_size": c.batch_size, "lr": c.lr}
         if self._env is None:
@@ -364,6 +364,6 @@ class Imitation(Hook):
 
 
 def outcome(metrics: dict[str, float]) -> str:
-    """A line for the user."""
+    """Describes the result in a line for the user."""
     kind = "accuracy" if "imitation/accuracy" in metrics else "error"
     return f"held-out loss {metrics['imitation/held_out']:.4g}, {kind} {metrics[f'imitation/{kind}']:.3f}"

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM end a run between two batches, where its state is whole; other work between two of its steps."""
+"""Ctrl-C and SIGTERM end a run between two batches, where its state is consistent, and other work between two steps."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ends a run where its state is whole, as Ctrl-C asked for."""
+    """Ends a run at a consistent state after Ctrl-C."""
 
 
 class Interrupts(Hook):
-    """Ends a run on SIGINT or SIGTERM: after a batch, or between two steps of an evaluation; the second one at once.
+    """Ends a run on SIGINT or SIGTERM: after a batch or between two steps of an evaluation; a second signal at once.
 
-    Before the first batch, where nothing would be lost, the first one does so, too. Outside of the main thread, where
-    Python allows no handlers, there are none.
+    Before the first batch, when nothing would be lost, the first signal ends it at once, too. Outside the main thread,
+    where Python allows no signal handlers, this hook does nothing.
 
     Args:
-        ranks: the processes of the run, which end it together. Of several a second signal is ignored: torchrun passes
-            on what a terminal has already sent to everyone.
+        ranks: the processes of the run, which end it together. With several, a second signal is ignored, since
+            torchrun forwards a signal that the terminal has already sent to every process.
     """
 
     def __init__(self, ranks: Ranks) -> None:
@@ -71,12 +71,12 @@ class Interrupts(Hook):
 
 @contextmanager
 def stopping_between_steps(show: Callable[[Work], None]) -> Iterator[None]:
-    """Lets the first SIGINT in the context end a step of work (:mod:`envs.working`); the second interrupts at once.
+    """A context in which the first SIGINT ends work (:mod:`envs.working`) after its step, and a second at once.
 
-    Where there is no work, the first one does, too.
+    When there is no work, the first SIGINT interrupts at once, too.
 
     Args:
-        show: is told of all work.
+        show: called with each step of work.
     """
     requested = False
 

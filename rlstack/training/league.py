@@ -1,4 +1,4 @@
-"""Training in a league: the world with the league's pool inside, and runs that did not come to their end."""
+"""Training in a league: the world with the league's pool as opponents, and runs that can be continued."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from rlstack.runs.worlds import world_options
 from .config import RESUMABLE
 
 FOLDER = "runs"
-"""The name of the folder of a league's runs."""
+"""Name of the folder of a league's runs."""
 USUAL = {"refresh": 20, "loaded": 20}
-"""Options of ``env.opponents`` that differ in a league from their defaults."""
+"""Defaults of ``env.opponents`` in a league, where they differ from the usual ones."""
 
 
 def training_world(
     league: League, config: PoolConfig, env: Mapping[str, Any], given: Collection[str]
 ) -> dict[str, Any]:
-    """The ``env`` group to train with: the league's world, with its pool inside.
+    """Returns the ``env`` group to train with: the league's world, with the pool as opponents.
 
     Args:
-        config: who is in the pool.
-        env: group that was composed; it decides what makes no difference to games, such as ``num_worlds``.
-        given: names of the options in it that the user gave.
+        config: members of the pool.
+        env: the composed group, from which options that do not change the games are taken, such as ``num_worlds``.
+        given: names of the options that the user gave.
 
     Raises:
-        ConfigError: an option that was given makes it another world than the league's, or is none.
+        ConfigError: a given option is unknown, or makes the world another one than the league's.
     """
     signed = signature(league.env)
     free = {key: value for key, value in env.items() if key in OF_TRAINING or key in given or key not in signed}
@@ -47,7 +47,7 @@ def training_world(
 
 
 def _opponents(league: League, config: PoolConfig, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The option ``opponents``: the pool beside those that were given; without either, who acts at random."""
+    """Returns the option ``opponents``: the pool beside the given ones; without either, a random player."""
     players = [league.source(name) for name in pool(league, config)]
     for source in [*config.players, *(given.get("players") or [])]:
         known = isinstance(source, str) and source in league.members
@@ -57,15 +57,15 @@ def _opponents(league: League, config: PoolConfig, given: Mapping[str, Any]) -> 
 
 
 class OpenRun:
-    """The folder of a run, which no other process takes while this object is open.
+    """The folder of a run, locked against other processes while this object is open.
 
-    It is one of the same configuration that did not come to its end (or that the user named), or a new one.
+    It is a new folder, one that the user named, or that of an unfinished run of the same configuration.
 
     Args:
-        league: it belongs to.
+        league: the league that the run belongs to.
         plain: configuration of the run.
-        name: of a new run.
-        submit: a run that has been trained is not at its end before it has been evaluated.
+        name: name of a new run.
+        submit: whether a trained run counts as finished only after its evaluation.
 
     Raises:
         ConfigError: the user named a folder with another run, or one that another process trains.
@@ -83,23 +83,23 @@ class OpenRun:
 
     @property
     def begun(self) -> bool:
-        """There is something to go on with."""
+        """Returns whether a run has begun in the folder."""
         return (self.path / CONFIG).is_file()
 
     @property
     def complete(self) -> bool:
-        """It has been trained to its end."""
+        """Returns whether the run has been trained to its end."""
         return self.begun and _complete(RunDirectory(self.path))
 
     def configuration(self, plain: Mapping[str, Any]) -> dict[str, Any]:
-        """The configuration to train with: of a run that has begun the stored one, with what may change."""
+        """Returns the configuration to train with: that of a begun run is stored, except for keys that may change."""
         if not self.begun:
             return {**plain, "run_dir": str(self.path)}
         changes = {key: value for key, value in plain.items() if key in RESUMABLE}
         return {**RunDirectory(self.path).read_config(), **changes, "resume": str(self.path)}
 
     def close(self) -> None:
-        """Lets others have it."""
+        """Releases the folder."""
         self._stream.close()
 
 
@@ -107,7 +107,7 @@ def _goes_on(league: League, path: Path, plain: Mapping[str, Any], submit: bool)
     run = RunDirectory(path)
     try:
         same = _essence(run.read_config()) == _essence(plain)
-    except (ConfigError, KeyError, TypeError, ValueError):  # whatever it is, it is not ours to go on with
+    except (ConfigError, KeyError, TypeError, ValueError):  # not a run that this one could continue
         return False
     if not same or not _complete(run):
         return same
@@ -124,8 +124,8 @@ def _complete(run: RunDirectory) -> bool:
 
 
 def _essence(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a configuration that tells runs apart; whom the league's pool held is not in it."""
-    env, agent = dict(plain["env"]), {**plain["agent"], "precision": None}  # which auto decides by the machine
+    """Returns the part of a configuration that distinguishes runs, without the members of the league's pool."""
+    env, agent = dict(plain["env"]), {**plain["agent"], "precision": None}  # auto decides it by the machine
     env[OPTION] = {key: value for key, value in (env.get(OPTION) or {}).items() if key != "players"}
     imitation = {key: value for key, value in plain["imitation"].items() if key != "only"}
     kept = {key: value for key, value in plain.items() if key not in (*RESUMABLE, "run_dir")}
@@ -133,7 +133,7 @@ def _essence(plain: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _free_paths(path: Path) -> Iterator[Path]:
-    """The path and the same with a number, those that are free."""
+    """Yields the path and the same path with a number, those that are free."""
     for number in count(1):
         candidate = path if number == 1 else path.with_name(f"{path.name}-{number}")
         if not candidate.exists():
@@ -141,7 +141,7 @@ def _free_paths(path: Path) -> Iterator[Path]:
 
 
 def _take(folder: Path, runs: Iterable[Path]) -> tuple[TextIO, Path]:
-    """The first run that no other process has taken, and its lock, which the system opens when this process ends."""
+    """Returns the first run that no other process has locked, and its lock, which ends with this process."""
     path = Path()
     for path in runs:
         stream = (folder / f".{path.name}.lock").open("a")

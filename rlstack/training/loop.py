@@ -48,23 +48,23 @@ _OWN_STATE = (
     *("frames", "time", "best_rank", "agent", "replay", "env", "other_ranks", "other_ranks_env", "rng", "config"),
     *("monitor", "curriculum", "imitated"),
 )
-"""Entries of a checkpoint that are no hook's of the user's own."""
+"""Entries of a checkpoint that a user's hook must not take as its name."""
 
 
 class Training:
     """One run, from its first or a later frame to its last.
 
     Args:
-        config: what to do.
-        run: where to leave it.
-        raw_config: the same as plain values, for loggers.
-        ranks: the processes that learn together, None for this one alone.
-        hooks: what else takes part in it, see :class:`rlstack.training.hooks.Hook`.
+        config: configuration of the run.
+        run: directory of the run.
+        raw_config: the configuration as plain values, for loggers.
+        ranks: the processes that learn together; None for this one alone.
+        hooks: hooks that take part in the run; see :class:`rlstack.training.hooks.Hook`.
 
     Attributes:
-        frames: decisions so far; ``previous`` of them before the present batch.
-        last_frame: where the run ends.
-        hooks: all of them, in the order in which they are called.
+        frames: frames so far, of which ``previous`` came before the current batch.
+        last_frame: number of frames at which the run ends.
+        hooks: all hooks, in the order in which they are called.
     """
 
     logger: MetricLogger
@@ -81,7 +81,7 @@ class Training:
     ) -> None:
         self.ranks = ranks or Ranks()
         self.device = choose_device(config.device)
-        if config.agent.get("precision") == "auto":  # decided once, and kept wherever the run goes on
+        if config.agent.get("precision") == "auto":  # decided once, and kept when the run resumes on another machine
             (half,) = self.ranks.of_first(decided(config.agent, self.device) == "bfloat16")
             precision = {"precision": "bfloat16" if half else "float32"}
             config = replace(config, agent={**config.agent, **precision})
@@ -98,12 +98,12 @@ class Training:
         self.acceleration.apply(self.agent)
         self.last_frame = min(config.total_frames, config.until or config.total_frames)
         self.frames = self.previous = 0
-        self.evaluation: Evaluation | None = None  # the last one
-        self.best_rank: list[float] = []  # of the best evaluation, see Evaluation.rank
+        self.evaluation: Evaluation | None = None  # the latest
+        self.best_rank: list[float] = []  # rank of the best evaluation, see Evaluation.rank
         self.digest = ""
         self._clock = Clock()
         self._pending_rng: dict[str, Any] | None = None
-        self._worlds: list[dict[str, Any]] | None = None  # of workers, to go on from
+        self._worlds: list[dict[str, Any]] | None = None  # states that workers resume from
         self._prepared = False
         self.curriculum = None if config.curriculum is None else Curriculum(config.curriculum, self.env)
         self.monitor, self.imitation = Monitor(), Imitation(config)
@@ -124,19 +124,19 @@ class Training:
             raise ValueError(f"hooks: the name {twice[0]!r} is taken")
 
     def begin(self) -> None:
-        """Gives the agent of a new run the networks that it is to start from, if there are any.
+        """Loads the networks that ``init`` names into the agent of a new run.
 
         Raises:
-            ConfigError: no such checkpoint, or networks that do not fit.
+            ConfigError: there is no such checkpoint, or its networks do not fit.
         """
         if self.config.init is not None:
             initialise(self.agent, self.config.init)
 
     def prepare(self) -> None:
-        """Lets the hooks see what they need, such as whom to imitate; :meth:`execute` does it at the latest.
+        """Lets the hooks prepare, for example find the expert to imitate; :meth:`execute` calls it if nobody has.
 
         Raises:
-            ConfigError: it is not there, or does not fit.
+            ConfigError: something that a hook needs does not exist or does not fit.
         """
         if not self._prepared:
             self._call("on_prepare")
@@ -145,9 +145,9 @@ class Training:
     # -- the loop ------------------------------------------------------------------------------------------------
 
     def execute(self) -> Evaluation | None:
-        """Trains to ``until`` or the end; returns the last evaluation, which the first rank alone makes.
+        """Trains to ``until`` or the end; returns the last evaluation, which only the first rank makes.
 
-        Ctrl-C saves a checkpoint before it leaves.
+        Ctrl-C saves a checkpoint first.
         """
         self.prepare()
         with self._started():
@@ -169,7 +169,7 @@ class Training:
         return self.evaluation
 
     def _follow_up(self) -> None:
-        """Logs, evaluates and saves after a batch, as far as that is due."""
+        """Logs, evaluates and saves after a batch, as far as they are due."""
         self._clock.read()
         if self.progress.due:
             self.progress.update(self.frames, {**self.monitor.metrics(), **self._updates()})
@@ -191,7 +191,7 @@ class Training:
 
     @contextmanager
     def _started(self) -> Iterator[None]:
-        """The run with its collector, its loggers and its hooks, all of which are let go of at the end."""
+        """A context that opens the collector, the loggers and the hooks, and closes them at the end."""
         c = self.config
         self._clock.start(self.frames)
         with ExitStack() as stack:
@@ -199,10 +199,10 @@ class Training:
                 c, self.env, self.agent, self.curriculum, self.acceleration.world, self._worlds
             )
             stack.callback(self.collector.shutdown, close_env=False)
-            if self._pending_rng is not None:  # only now: building a collector may draw random numbers
+            if self._pending_rng is not None:  # last, since building a collector may draw random numbers
                 restore_rng(self._pending_rng)
             self.logger = stack.enter_context(MetricLogger(self.run.path, c.logger, self.raw_config))
-            self.logger.truncate_after(self.frames)  # rows of a future that a resumed run has left behind
+            self.logger.truncate_after(self.frames)  # drops rows beyond the checkpoint of a resumed run
             self.progress = Progress(
                 self.last_frame, start_frames=self.frames, start_updates=self.agent.updates, compiling=under_way
             )
@@ -219,13 +219,13 @@ class Training:
             yield
 
     def _batches(self, collector: Any) -> Iterator[TensorDictBase]:
-        """Batches until the last frame."""
+        """Yields batches until the last frame."""
         batches = iter(collector)
         while self.frames < self.last_frame:
             yield next(batches)
 
     def _count(self, batch: TensorDictBase, sequences: TensorDictBase) -> int:
-        """Frames of this process in a batch; of an offline run the transitions that are drawn for it."""
+        """Returns this process's number of frames in a batch; in an offline run the number of transitions drawn."""
         if self.config.data is not None:
             return int(self.collector.frames)
         return count_frames(batch, sequences, self.config.collector.count)
@@ -234,22 +234,22 @@ class Training:
         for hook in self.hooks:
             getattr(hook, event)(self, *arguments)
 
-    # -- what hooks use ------------------------------------------------------------------------------------------
+    # -- for hooks -----------------------------------------------------------------------------------------------
 
     def log(self, metrics: Mapping[str, Any]) -> None:
-        """Writes metrics ``group/name`` of the present frame into every logger of the run."""
+        """Writes metrics ``group/name`` at the current frame to every logger of the run."""
         self.logger.log(self.frames, {**metrics, **self._clock.read()})
 
     def event(self, text: str) -> None:
-        """Tells the user, in a line, of something that happened once."""
+        """Shows the user a line about something that happened once."""
         self.progress.event(text)
 
     def finish(self) -> None:
-        """Makes the present batch the last one, to be evaluated and saved; the run can be resumed."""
+        """Makes the current batch the last one, which is evaluated and saved; the run can be resumed."""
         self.last_frame = self.frames
 
     def following_work(self) -> AbstractContextManager[None]:
-        """A context in which work (:mod:`envs.working`) is shown, and told to all hooks."""
+        """A context in which work (:mod:`envs.working`) is displayed and reported to all hooks."""
 
         def follow(work: Work) -> None:
             self.progress.work(work)
@@ -258,12 +258,12 @@ class Training:
         return following(follow)
 
     def due(self, every: float) -> bool:
-        """Something that happens every so many frames happens after this batch; everything at the end of the run."""
+        """Returns whether something that happens every ``every`` frames is due; at the end of the run everything is."""
         return is_due(every, self.previous, self.frames, self.last_frame)
 
     @property
     def worker_failures(self) -> int:
-        """The number of times that processes with worlds have been replaced."""
+        """Returns how many times processes with worlds have been replaced."""
         return self.collector.worker_failures if remote(self.config) else hooks_of(self.env).worker_failures
 
     def _updates(self) -> dict[str, Any]:
@@ -272,12 +272,12 @@ class Training:
     # -- evaluation ----------------------------------------------------------------------------------------------
 
     def evaluation_due(self) -> bool:
-        """An evaluation is due after this batch; always at the end of the run."""
+        """Returns whether an evaluation is due after this batch; it always is at the end of the run."""
         told = (hook.evaluation_due(self) for hook in self.hooks)
         return next((due for due in told if due is not None), self.due(self.config.eval.every))
 
     def evaluate(self) -> Evaluation:
-        """Judges the greedy policy on the run's fixed episodes, unless a hook judges in another way."""
+        """Evaluates the greedy policy on the run's fixed episodes, unless a hook evaluates instead."""
         judged = (hook.evaluate(self) for hook in self.hooks)
         if (evaluation := next((found for found in judged if found is not None), None)) is not None:
             return evaluation
@@ -293,9 +293,9 @@ class Training:
         )
 
     def evaluate_and_log(self) -> bool:
-        """Evaluates on the first rank, and leaves the results in the run's directory; whether none was better before.
+        """Evaluates on the first rank and writes the results to the run; returns whether none was better before.
 
-        All ranks go on alike: whether this was the best, or interrupted, or the run is to end with it.
+        All ranks learn whether this was the best, whether it was interrupted, and whether the run ends with it.
         """
         is_best = interrupted = False
         try:
@@ -325,7 +325,7 @@ class Training:
     # -- checkpoint ----------------------------------------------------------------------------------------------
 
     def save(self, best: bool = False) -> Any:
-        """Writes a checkpoint of everything that decides how the run goes on; returns its path.
+        """Writes a checkpoint of everything that determines how the run continues; returns its path.
 
         Raises:
             RunError: the agent's networks are not finite.
@@ -353,12 +353,12 @@ class Training:
         return self.run.checkpoints.save(state, self.frames, best)
 
     def restore(self) -> None:
-        """Goes back to the newest sound checkpoint of the run; a run without one starts over, which is the same run.
+        """Restores the newest intact checkpoint of the run; without one the run starts over, with the same result.
 
         Raises:
-            ConfigError: no checkpoint is sound, one does not fit this agent or world, or the run is complete.
+            ConfigError: no checkpoint is intact, one does not fit this agent or world, or the run is complete.
         """
-        run = self.run if self.ranks.first else RunDirectory.open(str(self.config.resume))  # the first alone writes
+        run = self.run if self.ranks.first else RunDirectory.open(str(self.config.resume))  # only the first rank writes
         state = unfinished(run.checkpoints, self.config.total_frames, self.last_frame)
         if state is None:
             self.begin()
@@ -382,7 +382,7 @@ class Training:
             self.frames, self.best_rank = state["frames"], list(state["best_rank"])
             self._clock.total = dict(state["time"])
             self.agent.load_state_dict(state["agent"])
-            for hook in self.hooks:  # before the worlds, which go on within the curriculum's stage
+            for hook in self.hooks:  # before the worlds, which continue within the curriculum's stage
                 if hook.name in state:
                     hook.load_state_dict(state[hook.name])
             if world is None:
@@ -393,14 +393,14 @@ class Training:
                 self.agent.begin_episodes()
             if state.get("replay") is not None:
                 self.agent.load_replay_state(state["replay"])
-            restore_rng(state["rng"])  # to see that it can be
+            restore_rng(state["rng"])  # raises an error now if it cannot be restored
         except MISFITS as error:
             what = "the checkpoint does not fit this version of the program"
             raise ConfigError(f"resume: {what} ({brief(error)})") from None
         self._pending_rng = state["rng"]
 
     def _check_size(self, state: dict[str, Any]) -> None:
-        """Raises a :class:`ConfigError` where a checkpoint is of more or fewer worlds than the configuration says."""
+        """Raises a :class:`ConfigError` if a checkpoint has another number of worlds than the configuration."""
         env, stored = self.raw_config["env"], state.get("config")
         before = stored.get("env") if isinstance(stored, dict) else None
         key = size_key(env)

@@ -1,4 +1,4 @@
-"""Checks that a run fits into memory, before anything of its size is allocated.
+"""Checks that a run fits into RAM and GPU memory before it allocates anything large.
 
 The estimate is a lower bound: a run that fits is never refused.
 """
@@ -29,28 +29,28 @@ from .config import TrainConfig
 from .remote import worlds_here
 
 _SAMPLE = 7
-"""Worlds that are built to see what one takes: a size that no other axis has."""
+"""Number of worlds built to measure one: a size that no other axis has."""
 
 _COPIES = 4
-"""Tensors of each parameter's size: itself, its gradient, and two moments."""
+"""Tensors of each parameter's size: the parameter, its gradient, and two moments."""
 
 _EPISODE = 200
-"""Bytes that an evaluation keeps of an episode at least."""
+"""Least number of bytes that an evaluation keeps of an episode."""
 
 _RESERVED = 8
-"""Times the free memory that may be reserved without being used."""
+"""Multiple of the free memory that may be reserved without being used."""
 
 _CGROUP, _OWN_GROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 _FIRST_VERSION = ("memory.limit_in_bytes", "memory.usage_in_bytes")
 
 
 class Need(NamedTuple):
-    """Memory that a part of a run takes.
+    """Memory that a part of a run needs.
 
     Attributes:
-        part: what it is, and the options that decide its size.
-        bytes: how much it takes at least.
-        device: whose memory that is.
+        part: name of the part, and the options that determine its size.
+        bytes: least number of bytes.
+        device: device of the memory.
     """
 
     part: str
@@ -59,16 +59,16 @@ class Need(NamedTuple):
 
 
 def check_memory(config: TrainConfig) -> None:
-    """Compares what a run needs at least with the memory that is free.
+    """Compares the least memory that a run needs with the free memory.
 
     Raises:
-        ConfigError: it does not fit; the line names the parts, the options that decide them, and both sizes.
+        ConfigError: it does not fit; the message names the parts, the options that determine them, and both sizes.
     """
     check_fits("the run", needs(config))
 
 
 def check_fits(what: str, needed: Iterable[Need]) -> None:
-    """Raises the :class:`ConfigError` of :func:`check_memory` for these parts of some work."""
+    """Raises the :class:`ConfigError` of :func:`check_memory` if these parts of ``what`` do not fit."""
     by_device: dict[torch.device, list[Need]] = defaultdict(list)
     for need in needed:
         by_device[need.device].append(need)
@@ -88,7 +88,7 @@ def needs(config: TrainConfig) -> list[Need]:
     key, stack = size_key(config.env), config.env.get("frame_stack") or 1
     worlds = config.env[key] if key else 1
     if not (isinstance(worlds, int | float) and isinstance(stack, int | float)):
-        return []  # it is told where the worlds are built
+        return []  # building the worlds reports the mistake
     worlds //= config.collector.workers
     plain = {"frame_stack": 1, "workers": 0, "compiled": False}
     small = config.env | {name: value for name, value in plain.items() if name in config.env}
@@ -114,7 +114,7 @@ def needs(config: TrainConfig) -> list[Need]:
     ]
     on_disk = (agent.get("replay") or {}).get("storage") == "LazyMemmapStorage"
     if isinstance(capacity := agent.get("buffer_size"), int | float) and not on_disk:
-        # What follows is stored too, but within sequences; with Retrace that of every step of a return.
+        # The next observation is stored too, except within sequences; Retrace stores that of every step of a return.
         states = 1 if agent.get("recurrent") else 1 + agent["n_step"] if agent.get("correction") == "retrace" else 2
         where = agent.get("replay_device")
         allowed = "null, cpu, cuda, cuda:<k>"
@@ -123,7 +123,7 @@ def needs(config: TrainConfig) -> list[Need]:
         decisions = config.total_frames / int(os.environ.get("WORLD_SIZE", "1"))
         decisions *= agents if c.count == "env_steps" else 1
         decisions += config.imitation.frames if config.imitation.replay else 0
-        # That of a CPU is taken as it fills, but the system refuses to reserve many times what there is.
+        # RAM is taken as the buffer fills, but the system refuses to reserve many times the free memory.
         lazy = storage.type == "cpu" and capacity * row < _RESERVED * (free_bytes(storage) or 0.0)
         filled = min(capacity, decisions) if lazy else capacity
         found.append(Need("the replay buffer (agent.buffer_size)", float(filled * row), storage))
@@ -133,12 +133,12 @@ def needs(config: TrainConfig) -> list[Need]:
 
 
 def episodes_of(count: int, key: str) -> Need:
-    """Memory of the results of so many episodes, which the option ``key`` decides."""
+    """Returns the memory of the results of ``count`` episodes, a number that the option ``key`` sets."""
     return Need(f"episodes of an evaluation ({key})", float(count * _EPISODE), torch.device("cpu"))
 
 
 def free_bytes(device: torch.device) -> float | None:
-    """Memory of a device that is still free, in bytes; None where nothing tells."""
+    """Returns the free memory of a device in bytes; None if it is unknown."""
     if device.type == "cuda":
         return float(torch.cuda.mem_get_info(device)[0])
     known = [size for size in (_machine(), *_cgroups()) if size is not None]
@@ -146,7 +146,7 @@ def free_bytes(device: torch.device) -> float | None:
 
 
 def _machine() -> float | None:
-    """Free memory of the machine, with memory that the kernel could free and swap space."""
+    """Returns the machine's free memory, including memory that the kernel could free and swap space."""
     with suppress(OSError, ValueError, IndexError):
         lines = (line.split() for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines())
         sizes = {name: float(size) * 1024 for name, size, *_ in lines}
@@ -157,7 +157,7 @@ def _machine() -> float | None:
 
 
 def _cgroups() -> Iterator[float]:
-    """Free memory within the control groups (version 2 or 1) of this process; a container's limit is one."""
+    """Yields the free memory within this process's control groups (version 2 or 1), such as a container's limit."""
     with suppress(OSError):
         for line in _OWN_GROUPS.read_text(encoding="utf-8").splitlines():
             _, controllers, path = line.split(":", 2)
@@ -177,7 +177,7 @@ def _cgroups() -> Iterator[float]:
 
 
 def _parameters(config: TrainConfig, env: EnvBase) -> float:
-    """Bytes of the parameters that an agent trains; networks are built without data."""
+    """Returns the bytes of the parameters that an agent trains; builds its networks without data."""
     if config.agent.get("algorithm") == "legacy":
         return 0.0
     found: dict[int, nn.Parameter] = {}
@@ -188,7 +188,7 @@ def _parameters(config: TrainConfig, env: EnvBase) -> float:
 
     hook = nn.modules.module.register_module_parameter_registration_hook(note)
     try:
-        with torch.device("meta"), suppress(Exception):  # not all of torch can do so; mistakes are told elsewhere
+        with torch.device("meta"), suppress(Exception):  # some operations lack it; mistakes are reported elsewhere
             build_agent(config.agent, env, config.total_frames, "meta")
     finally:
         hook.remove()
@@ -196,7 +196,7 @@ def _parameters(config: TrainConfig, env: EnvBase) -> float:
 
 
 def _shown(env: EnvBase, stack: int) -> float:
-    """Bytes of what a world shows in a step: observations as often as they are stacked, and everything else once."""
+    """Returns the bytes of a world's step: observations as often as they are stacked, everything else once."""
     size = 0.0
     for key, spec in env.observation_spec.items(include_nested=True, leaves_only=True):
         names = (key,) if isinstance(key, str) else key
@@ -205,7 +205,7 @@ def _shown(env: EnvBase, stack: int) -> float:
 
 
 def _of_each_world(env: EnvBase) -> Iterator[Tensor]:
-    """Tensors of the worlds' state that have a row for each of them; nothing of simulators that cannot be saved."""
+    """Yields the tensors of the worlds' state with a row for each world; none for simulators that cannot be saved."""
     if not hooks_of(env).saves_episodes:
         return
     env.reset()

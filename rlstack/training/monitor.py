@@ -1,4 +1,4 @@
-"""Counts of a run: frames, time, and statistics of episodes and learning between two lines of the log."""
+"""Counts frames and time of a run, and averages statistics of episodes and learning between two log lines."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 EPISODE = ("next", "episode")
 _BY_THEMSELVES = ("success", "level")
-"""Statistics that get more, or another name, than their mean."""
+"""Statistics that are logged with more than their mean, or under another name."""
 
 
 class Monitor(Hook):
-    """Accumulates episode statistics and the learner's metrics; :meth:`flush` gives their means and starts anew."""
+    """Accumulates episode statistics and the learner's metrics; :meth:`flush` returns their means and resets them."""
 
     name = "monitor"
 
     def __init__(self) -> None:
-        # As they come, on their device: reading a number off a GPU waits for it.
+        # Values stay on their device: reading a number from a GPU waits for it.
         self._sums: dict[str, Tensor | float] = {}
         self._episodes: Tensor | int = 0
         self._learned: dict[str, Tensor | float] = {}
@@ -41,7 +41,7 @@ class Monitor(Hook):
         return self.flush(training.ranks.everyone)
 
     def observe(self, batch: TensorDictBase, metrics: Mapping[str, Tensor | float]) -> None:
-        """Takes in a collector batch ``[W, T]`` and what ``learn`` returned."""
+        """Adds a collector batch ``[W, T]`` and the metrics that ``learn`` returned."""
         self._learned.update(metrics)
         episode = batch.get(EPISODE, None)
         if episode is None:
@@ -53,10 +53,10 @@ class Monitor(Hook):
             self._sums[name] = self._sums.get(name, 0.0) + value.double().masked_fill(going_on, 0).sum()
 
     def flush(self, everyone: Callable[[Any], list[Any]] = lambda state: [state]) -> dict[str, float]:
-        """:meth:`metrics`; episodes are counted anew from then on.
+        """Returns :meth:`metrics` and resets the statistics.
 
         Args:
-            everyone: gives the states of all processes that learn together for this one's.
+            everyone: gathers the states of all processes that learn together, given this one's.
         """
         states = everyone(self.state_dict())
         self._episodes = sum(state["episodes"] for state in states)
@@ -69,7 +69,7 @@ class Monitor(Hook):
         return metrics
 
     def metrics(self) -> dict[str, float]:
-        """Metrics ``train/<statistic>``, means over the episodes finished since the last flush, and the learner's."""
+        """Returns ``train/<statistic>``, means of the episodes since the last flush, and the learner's metrics."""
         metrics, sums = _numbers(self._learned), _numbers(self._sums)
         count = int(self._episodes)
         if count:
@@ -85,7 +85,7 @@ class Monitor(Hook):
         return metrics
 
     def state_dict(self) -> dict[str, Any]:
-        """Accumulated so far."""
+        """Returns the statistics accumulated so far."""
         return {"sums": _numbers(self._sums), "episodes": int(self._episodes), "learned": _numbers(self._learned)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -99,10 +99,10 @@ def _numbers(values: dict[str, Tensor | float]) -> dict[str, float]:
 
 
 def count_frames(batch: TensorDictBase, sequences: TensorDictBase, unit: str) -> int:
-    """Frames in a batch: decisions of active agents, or steps of worlds (see ``CollectorConfig.count``)."""
+    """Returns the frames in a batch: decisions of active agents, or steps of worlds (see ``CollectorConfig.count``)."""
     if unit == "env_steps":
         return batch.numel()
-    if sequences.get(STAYS, None) is None:  # nobody can leave: nothing to be asked
+    if sequences.get(STAYS, None) is None:  # no agent can leave: every entry counts
         return batch.numel()
     active = sequences.get("active")
     return int(torch.count_nonzero(active))
@@ -112,7 +112,7 @@ class Clock:
     """Wall-clock and CPU time of a run, which may have begun in an earlier process.
 
     Attributes:
-        total: seconds of the whole run as they were last read: on the wall, and of all its CPU threads.
+        total: seconds of the whole run at the last reading: wall-clock time, and CPU time of all threads.
     """
 
     def __init__(self) -> None:
@@ -120,16 +120,16 @@ class Clock:
         self.start(0)
 
     def start(self, frames: int) -> None:
-        """This process begins, or goes on, after so many frames."""
+        """Starts the clock of this process at ``frames`` frames."""
         self._before, self._frames = self.total, frames
         self._wall, self._cpu = time.monotonic(), time.process_time()
 
     def rate(self, frames: int) -> float:
-        """Frames per second of this process."""
+        """Returns frames per second of this process."""
         return (frames - self._frames) / max(time.monotonic() - self._wall, 1e-9)
 
     def read(self) -> dict[str, float]:
-        """Reads :attr:`total`."""
+        """Updates and returns :attr:`total`."""
         wall, cpu = time.monotonic() - self._wall, time.process_time() - self._cpu
         before = self._before
         self.total = {
@@ -140,5 +140,5 @@ class Clock:
 
 
 def is_due(every: float, previous: int, now: int, last: int) -> bool:
-    """Something that happens every so many frames falls between two counts; always at the end of the run."""
+    """Returns whether a multiple of ``every`` frames lies between two counts; True at the end of the run."""
     return now >= last or now // every > previous // every

@@ -1,4 +1,4 @@
-"""Messages about a run to a webhook: its end, its failure, every new best."""
+"""Messages to a webhook about a run: its end, its failure, and every new best evaluation."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from typing_extensions import Self
 from rlstack import __version__
 
 KEY = "notify"
-_TIMEOUT = 5.0  # s for an answer, and at the end of a run for all that is still to be sent
-_LONGEST = 1900  # characters; Discord takes 2000
+_TIMEOUT = 5.0  # s for an answer, and at the end of a run for all pending messages
+_LONGEST = 1900  # characters; Discord's limit is 2000
 _WAITING = 100  # messages; more are dropped
 
 
 class Notices:
-    """Posts messages as JSON from a thread of its own; a run neither waits for it nor ends because of it.
+    """Posts messages as JSON from a separate thread; a run neither waits for it nor ends because of it.
 
-    The body has the message twice: as ``content``, which Discord shows, and as ``text``, which Slack shows. What goes
-    wrong is a warning, once. As a context manager it tells of an exception, and waits a few seconds for what is still
-    to be sent.
+    The body has the message twice: as ``content``, which Discord shows, and as ``text``, which Slack shows. A failure
+    causes one warning. As a context manager it posts a message about an exception, and waits a few seconds for
+    pending messages.
 
     Args:
-        url: of the webhook, a secret that no message of ours shows; None sends nothing.
-        run: whose name every message begins with.
+        url: address of the webhook, a secret that no output shows; None sends nothing.
+        run: name of the run, with which every message begins.
     """
 
     def __init__(self, url: str | None, run: str) -> None:
@@ -42,7 +42,7 @@ class Notices:
         self._thread: threading.Thread | None = None
 
     def tell(self, message: str) -> None:
-        """Sends a message, some time soon."""
+        """Queues a message."""
         self._warn()
         if self._url is None:
             return
@@ -62,7 +62,7 @@ class Notices:
             said = str(error).strip().partition("\n")[0]
             interrupted = issubclass(kind, KeyboardInterrupt)
             self.tell("interrupted" if interrupted else f"failed: {kind.__name__}: {said}")
-        with self._queue.all_tasks_done:  # as Queue.join does, but no longer than that
+        with self._queue.all_tasks_done:  # Queue.join with a time limit
             if not self._queue.all_tasks_done.wait_for(lambda: not self._queue.unfinished_tasks, _TIMEOUT):
                 self._fault = self._fault or "no answer in time"
         self._warn()
@@ -81,25 +81,25 @@ class Notices:
 
 
 def _post(url: str, message: str) -> str:
-    """Sends a message; returns what went wrong, without the address, or nothing."""
+    """Sends a message; returns a description of the failure, without the address, or an empty string."""
     body = json.dumps({"content": message, "text": message}).encode()
-    # Discord refuses the name that urllib gives itself.
+    # Discord refuses urllib's default user agent.
     headers = {"Content-Type": "application/json", "User-Agent": f"rlstack/{__version__}"}
     try:
         with urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=_TIMEOUT):
             return ""
     except urllib.error.HTTPError as error:
         return f"HTTP status {error.code}"
-    except Exception as error:  # whatever it is, the run goes on
+    except Exception as error:  # no failure of a message ends the run
         reason = getattr(error, "reason", error)
         return str(reason) if isinstance(reason, OSError) else type(error).__name__
 
 
 def check_address(url: str | None) -> None:
-    """Makes sure that an address may be one of a webhook.
+    """Checks that an address may be that of a webhook.
 
     Raises:
-        ValueError: it is not; the message does not show it.
+        ValueError: it cannot be; the message does not show it.
     """
     if url is None:
         return
@@ -113,11 +113,11 @@ def check_address(url: str | None) -> None:
 
 
 def concealed(arguments: Iterable[str]) -> list[str]:
-    """Command-line arguments without the address of a webhook."""
+    """Returns command-line arguments without the address of a webhook."""
     return [f"{KEY}=***" if entry.lstrip("+").startswith(f"{KEY}=") else entry for entry in arguments]
 
 
 def conceal(*commands: MutableSequence[str]) -> None:
-    """Takes the address of a webhook out of commands, such as ``sys.argv``, which loggers write down."""
+    """Removes the address of a webhook from commands such as ``sys.argv``, which loggers record."""
     for command in commands:
         command[:] = concealed(command)

@@ -1,8 +1,8 @@
-"""Offline runs: an agent with a replay buffer learns from recorded data alone (``data=``), without steps of a world.
+"""Offline runs: an agent with a replay buffer learns from recorded data (``data=``) without stepping a world.
 
-The data are its whole memory, and the loop is that of every run. A frame is one transition that is drawn: there is an
-update for every ``agent.batch_size`` of them, so that ``total_frames`` over the number of transitions are the passes
-over the data. Worlds serve evaluations alone.
+The data fill its replay buffer, and the loop is that of every run. A frame is one transition drawn: there is an update
+for every ``agent.batch_size`` frames, and ``total_frames`` divided by the number of transitions is the number of passes
+over the data. Worlds serve only for evaluations.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 DATA_FILE = "data.json"
 _UPDATES = 8
-"""Updates between two looks at what is due."""
+"""Updates in an iteration of the loop."""
 
 
 def recorded_for(config: TrainConfig, agent: Agent) -> RecordedTransitions:
-    """The data of a run, for an agent like its own.
+    """Reads the data of a run, for an agent like the run's own.
 
     Raises:
-        ConfigError: they do not fit the world, or such an agent does not learn from data.
+        ConfigError: the data do not fit the world, or such an agent cannot learn from data.
     """
     assert config.data is not None
     name = agent.config.name
@@ -55,11 +55,11 @@ def recorded_for(config: TrainConfig, agent: Agent) -> RecordedTransitions:
 
 
 class OfflineCollector:
-    """Yields batches without a step, for ever: so the agent learns from what it has.
+    """Yields empty batches for ever, so that the agent learns from its replay buffer.
 
     Args:
-        env: whose batches they look like.
-        frames: transitions to be drawn between two of them.
+        env: the env whose batches they resemble.
+        frames: number of transitions drawn between two batches.
     """
 
     def __init__(self, env: EnvBase, frames: int) -> None:
@@ -71,19 +71,19 @@ class OfflineCollector:
             yield self._nothing
 
     def reset(self) -> None:
-        """Begins new episodes: there are none."""
+        """Does nothing: there are no episodes."""
 
     def shutdown(self, close_env: bool = False) -> None:
-        """Lets go of the worlds: it holds none."""
+        """Does nothing: the collector holds no worlds."""
 
     @classmethod
     def of(cls, config: TrainConfig, env: EnvBase) -> OfflineCollector:
-        """The collector of a run."""
+        """Returns the collector of a run."""
         return cls(env, _UPDATES * config.agent["batch_size"])
 
 
 class OfflineData(Hook):
-    """Gives an agent recorded data as its whole memory. Checkpoints hold their digest instead of them.
+    """Fills an agent's replay buffer with recorded data. Checkpoints hold the digest of the data instead.
 
     Args:
         recorded: the data.
@@ -96,10 +96,10 @@ class OfflineData(Hook):
         self._known: dict[str, Any] | None = None
 
     def on_prepare(self, training: Training) -> None:
-        """Fills the memory.
+        """Fills the replay buffer.
 
         Raises:
-            ConfigError: a run that goes on has learned from other data.
+            ConfigError: a resumed run has learned from other data.
         """
         agent, found, known = training.agent, self._recorded, self._known
         assert isinstance(agent, OffPolicy)
@@ -111,7 +111,7 @@ class OfflineData(Hook):
         agent.study(found.data, seen=known is not None)
         self._memory = agent.replay
         if known is None:
-            training.env.reset()  # so that there is a state to save
+            training.env.reset()  # creates a state to save
         else:
             self._memory.sampler.load_state_dict(known["sampler"])
 

@@ -1,4 +1,4 @@
-"""Displays of a run, and of other work that takes long: live on a terminal, plain lines everywhere else."""
+"""Displays of a run and of other long work: live on a terminal, plain lines elsewhere."""
 
 import math
 import sys
@@ -21,32 +21,32 @@ from envs.working import Work
 
 _BAR_WIDTH = 30
 _REFRESH_SECONDS = 0.25
-_IDLE_SECONDS = 1.0  # without news, after which a panel is drawn again
+_IDLE_SECONDS = 1.0  # after this long without an update the panel is redrawn
 _EVENTS_SHOWN = 4
 _CURVE = 24
-"""Columns of a curve; twice to four times as many points of it are kept."""
+"""Columns of a curve; it keeps twice to four times as many points."""
 _CURVES = ("train/return", "train/success")
 _LEVELS, _ASCII_LEVELS = "▁▂▃▄▅▆▇█", "_.-:=+*#"
-_PATIENCE_SECONDS = 1.0  # what is quicker shows no bar
+_PATIENCE_SECONDS = 1.0  # shorter work shows no bar
 
 
 class Progress:
-    """Shows how far a run is, how fast it goes and how well it does.
+    """Shows the progress, speed and results of a run.
 
-    Metrics that are shown: ``train/return``, ``train/success`` (a share in [0, 1]; its interval is in ``_low`` and
-    ``_high``), ``curriculum/level``, everything under ``loss/``, and ``train/updates`` as a rate. Others are ignored; a
-    metric keeps its last value until it is given again. A terminal also shows how the return and the success have gone
-    so far, the last evaluation (``eval/return``, ``eval/success``), and what is being compiled. Rates and the time left
-    leave out the time of other work, such as imitation and evaluations.
+    It shows the metrics ``train/return``, ``train/success`` (a share in [0, 1] with its interval in ``_low`` and
+    ``_high``), ``curriculum/level``, everything under ``loss/``, and ``train/updates`` as a rate; it ignores others. A
+    metric keeps its last value until a new one arrives. A terminal also shows the curves of return and success, the
+    last evaluation (``eval/return``, ``eval/success``), and what is being compiled. Rates and the time left exclude the
+    time of other work, such as imitation and evaluations.
 
     Args:
         total_frames: length of the run.
-        stream: where to write; ``sys.stdout`` by default. Only ASCII is written unless its encoding is UTF-8.
-        start_frames: frames already done when this process began: rates and the time left count from there.
-        start_updates: gradient steps done by then.
+        stream: output stream; ``sys.stdout`` by default. It gets only ASCII unless its encoding is UTF-8.
+        start_frames: frames done before this process began, from which rates and the time left are counted.
+        start_updates: updates done before this process began.
         interval: least number of seconds between two plain lines.
-        clock: returns seconds; for tests.
-        compiling: tells what is being compiled at this moment; empty: nothing.
+        clock: function that returns seconds, for tests.
+        compiling: function that names what is being compiled at the moment; an empty string means nothing.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Progress:
         console = Console(file=stream)
         if console.is_terminal and not console.is_dumb_terminal:
             self._interval = _REFRESH_SECONDS
-            # Refreshed by a thread of ours: that of rich would read what update() is changing.
+            # Our own thread refreshes the panel: that of rich would read values while update() changes them.
             self._live = Live(console=console, auto_refresh=False)
             self._live.start()
             self._live.update(self._panel(), refresh=True)
@@ -84,11 +84,11 @@ class Progress:
 
     @property
     def due(self) -> bool:
-        """An update would be shown at once."""
+        """Returns whether an update would be shown at once."""
         return self._clock() - self._shown_at >= self._interval
 
     def update(self, frames: int, metrics: Mapping[str, float] | None = None) -> None:
-        """Take in the state of the run; shown at most every so often, so call it as often as you like."""
+        """Updates the state of the run; the display is limited to its interval, so call this as often as you like."""
         with self._lock:
             self._frames, self._pending = frames, True
             self._metrics.update(metrics or {})
@@ -100,7 +100,7 @@ class Progress:
                 self._show()
 
     def event(self, text: str) -> None:
-        """Tell of something that happened once, such as a saved checkpoint. Shown immediately."""
+        """Shows at once something that happened, such as a saved checkpoint."""
         text = self._encodable(" ".join(text.split()))
         with self._lock:
             self._events.append(f"{_duration(self._clock() - self._began)}  {text}")
@@ -110,7 +110,7 @@ class Progress:
                 self._show()
 
     def work(self, work: Work) -> None:
-        """Take in how far work within the run is, such as an evaluation; see :func:`envs.working.following`."""
+        """Updates the progress of work within the run, such as an evaluation; see :func:`envs.working.following`."""
         with self._lock:
             self._work.observe(work)
             self._now = "" if work.over else self._work.text
@@ -122,7 +122,7 @@ class Progress:
                 self._print(self._work.text)
 
     def close(self) -> None:
-        """Show the final state and give the terminal back. Closing again does nothing."""
+        """Shows the final state and releases the terminal. Closing again does nothing."""
         self._closing.set()
         with self._lock:
             if self._pending:
@@ -132,7 +132,7 @@ class Progress:
                 self._live = None
 
     def _refresh(self) -> None:
-        """Shows how time passes where a batch takes long, or compiling does."""
+        """Redraws the panel while a batch or compiling takes long."""
         while not self._closing.wait(_IDLE_SECONDS):
             with self._lock:
                 if self._live is not None and self._clock() - self._shown_at >= _IDLE_SECONDS:
@@ -151,13 +151,13 @@ class Progress:
     def _panel(self) -> Panel:
         table = Table.grid(padding=(0, 2))
         for name, text in (self._rows() | self._more_rows()).items():
-            # Text, not str: rich reads square brackets in a str as markup.
+            # Text, not str: rich interprets square brackets in a str as markup.
             table.add_row(Text(name), Text(self._encodable(text)))
         filled = round(_BAR_WIDTH * self._fraction)
         full, empty = ("█", "░") if self._unicode else ("#", "-")
         bar = Text(full * filled + empty * (_BAR_WIDTH - filled))
         events = [Text(event, style="dim") for event in self._events]
-        # rich itself draws the border in ASCII where the encoding asks for it.
+        # rich draws the border in ASCII if the encoding requires it.
         return Panel(Group(bar, table, *events), title="rlstack", expand=False)
 
     @property
@@ -165,7 +165,7 @@ class Progress:
         return min(max(self._frames / self._total, 0.0), 1.0) if self._total > 0 else 1.0
 
     def _rows(self) -> dict[str, str]:
-        """Everything that is known by now, by name."""
+        """Returns all known values by name."""
         metrics, elapsed = self._metrics, self._clock() - self._began
         learning = elapsed - self._worked
         rate = (self._frames - self._start_frames) / learning if learning > 0 else 0.0
@@ -191,7 +191,7 @@ class Progress:
         return {**rows, "now": self._now} if self._now else rows
 
     def _more_rows(self) -> dict[str, str]:
-        """What a terminal shows besides."""
+        """Returns the rows that only a terminal shows."""
         metrics, rows = self._metrics, dict[str, str]()
         for name, curve in self._curves.items():
             if len(curve.points) > 1:
@@ -216,10 +216,10 @@ def _success(metrics: Mapping[str, float], group: str) -> str:
 
 
 class RunningCurve:
-    """A curve of any length by few points, each of which is the mean of as many values; the last one may be of fewer.
+    """A curve of any length in few points: each is the mean of equally many values, the last perhaps of fewer.
 
     Attributes:
-        points: from the first value on.
+        points: the means, from the first value on.
     """
 
     def __init__(self) -> None:
@@ -227,7 +227,7 @@ class RunningCurve:
         self._each, self._in_last = 1, 0
 
     def add(self, value: float) -> None:
-        """Takes in the next value."""
+        """Adds the next value."""
         if self.points and self._in_last < self._each:
             self._in_last += 1
             self.points[-1] += (value - self.points[-1]) / self._in_last
@@ -240,11 +240,11 @@ class RunningCurve:
 
 
 def sparkline(values: Sequence[float], columns: int, ascii_only: bool = False) -> str:
-    """A curve as a line of letters, as high as its values between the least and the most of them, and these two.
+    """Draws a curve as a line of block characters between its least and greatest value, and adds these two.
 
     Args:
-        columns: letters at most; values that share one are averaged.
-        ascii_only: letters as any terminal has them.
+        columns: greatest number of characters; values that share one are averaged.
+        ascii_only: whether to draw in ASCII.
     """
     columns = min(columns, len(values))
     cuts = [round(len(values) * place / columns) for place in range(columns + 1)]
@@ -255,10 +255,10 @@ def sparkline(values: Sequence[float], columns: int, ascii_only: bool = False) -
 
 
 class WorkDisplay:
-    """Shows work (:mod:`envs.working`) that takes long: a bar on a terminal, a plain line now and then elsewhere.
+    """Shows long work (:mod:`envs.working`): a bar on a terminal, occasional plain lines elsewhere.
 
     Args:
-        stream: where to write; ``sys.stderr`` by default.
+        stream: output stream; ``sys.stderr`` by default.
         interval: least number of seconds before the first plain line, and between two.
         clock: returns seconds; for tests.
     """
@@ -273,7 +273,7 @@ class WorkDisplay:
         self._is_live = self._console.is_terminal and not self._console.is_dumb_terminal
 
     def __call__(self, work: Work) -> None:
-        """Takes in how far it is; shown at most every so often."""
+        """Updates the progress; the display is limited to its interval."""
         self._status.observe(work)
         if work.over:
             self.close()
@@ -287,7 +287,7 @@ class WorkDisplay:
             print(self._status.text.encode(encoding, "replace").decode(encoding), file=self._console.file, flush=True)
 
     def close(self) -> None:
-        """Takes the bar away."""
+        """Removes the bar."""
         if self._bars is not None:
             self._bars.stop()
             self._bars = None
@@ -304,7 +304,7 @@ class WorkDisplay:
 
 
 class _WorkStatus:
-    """Describes the work that is under way."""
+    """Describes the current work."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock, self._work = clock, Work("", "", None)
@@ -318,7 +318,7 @@ class _WorkStatus:
             self._done, self._gained_at = work.done, self._clock()
 
     def told(self, interval: float) -> bool:
-        """A line about it is due, so many seconds after it began or after the last one."""
+        """Returns whether a line is due: ``interval`` seconds have passed since the work began or the last line."""
         now = self._clock()
         due = now - max(self.began, self._told_at) >= interval
         self._told_at = now if due else self._told_at
@@ -326,7 +326,7 @@ class _WorkStatus:
 
     @property
     def text(self) -> str:
-        """The line to show, such as ``evaluating: 30 of 120 episodes, step 512, left 0:00:21``."""
+        """Returns the line to show, such as ``evaluating: 30 of 120 episodes, step 512, left 0:00:21``."""
         work, of = self._work, ""
         left = ""
         if work.total is not None:
@@ -334,7 +334,7 @@ class _WorkStatus:
             if gained := work.done - self._first:
                 now = self._clock()
                 seconds = (now - self.began) * max(work.total - work.done, 0) / gained
-                # Once the rest takes longer than the pace says, as the last episodes do, nothing is known of its end.
+                # The last episodes often take longer than the pace predicts; then the time left is unknown.
                 left = f"left {_duration(seconds)}" if now - self._gained_at <= seconds else ""
         parts = (f"{work.what}: {work.done:,}{of} {work.unit}", work.note, left)
         return ", ".join(part for part in parts if part)

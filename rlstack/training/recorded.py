@@ -1,4 +1,4 @@
-"""Recorded decisions and transitions from wherever they lie, checked against the world that they are learned for."""
+"""Reads and writes recorded decisions and transitions, and checks that they fit the world that the agent learns for."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class RecordedTransitions(NamedTuple):
     """Transitions to learn from.
 
     Attributes:
-        data: ``[N]`` with ``observation``, ``action`` as the world takes it, and ``next``: ``observation``, ``reward``,
-            ``terminated``, ``truncated``; ``action_mask``, here and next, where the world has one; ``gamma [N, 1]``
-            where a reward is the sum of several steps.
-        ordered: they stand one episode after the other, each in its order.
-        source: where they come from.
+        data: ``[N]`` with ``observation``, ``action`` in the world's form, and ``next``: ``observation``, ``reward``,
+            ``terminated``, ``truncated``; ``action_mask``, also in ``next``, if the world has one; ``gamma [N, 1]``
+            if a reward is the sum of several steps.
+        ordered: whether episodes follow one another, each in its order.
+        source: description of the origin.
         digest: SHA-256 of the data.
     """
 
@@ -57,16 +57,16 @@ class RecordedTransitions(NamedTuple):
 
 
 def read_recorded(source: str, interface: Interface, n_step: int = 1, gamma: float = 0.99) -> RecordedTransitions:
-    """Transitions of episodes or of a run's memory.
+    """Reads transitions from recorded episodes or from a run's replay buffer.
 
     Args:
-        source: a file of :mod:`rlstack.data.recordings`; a folder of such files, which are taken in the order of their
-            names; a run, whose latest checkpoint's replay buffer is taken; or ``minari:<name or path of a dataset>``.
-        interface: of the world that they are learned for.
-        n_step, gamma: of the agent: a memory holds returns of so many steps.
+        source: a file of :mod:`rlstack.data.recordings`; a folder of such files, read in the order of their names; a
+            run, whose latest checkpoint has the replay buffer; or ``minari:<name or path of a dataset>``.
+        interface: interface of the world that the agent learns for.
+        n_step, gamma: the agent's options: a replay buffer holds returns of ``n_step`` steps.
 
     Raises:
-        ConfigError: one line: nothing there, or something that does not fit the world or the agent.
+        ConfigError: there is no such source, or it does not fit the world or the agent.
     """
     try:
         data, ordered = _read(source, interface, n_step, gamma)
@@ -91,10 +91,10 @@ def _read(source: str, interface: Interface, n_step: int, gamma: float) -> tuple
 
 
 def read_file(path: str | Path, interface: Interface, transitions: bool = False) -> TensorDict:
-    """The decisions in a file of recorded episodes, ``[N]``, or the transitions.
+    """Reads the decisions in a file of recorded episodes, ``[N]``, or the transitions.
 
     Raises:
-        ConfigError: no such file, not such a file, or one of another world.
+        ConfigError: there is no such file, it has another format, or it is of another world.
     """
     try:
         check_archive(path)
@@ -109,7 +109,7 @@ def read_file(path: str | Path, interface: Interface, transitions: bool = False)
 
 
 def check_target(target: str | None) -> None:
-    """Raises a one-line :class:`ConfigError` where :func:`write_recorded` could not write."""
+    """Raises a :class:`ConfigError` if :func:`write_recorded` could not write to ``target``."""
     if target is None:
         return
     if target.startswith(MINARI):
@@ -119,16 +119,16 @@ def check_target(target: str | None) -> None:
 
 
 def write_recorded(target: str, data: TensorDict, interface: Interface, policy: str = "") -> str:
-    """Writes transitions to a file of :mod:`rlstack.data.recordings`, or as a new Minari dataset; says what it wrote.
+    """Writes transitions to a file of :mod:`rlstack.data.recordings` or a new Minari dataset; describes the result.
 
     Args:
         target: ``<file>.npz``, or ``minari:<name>``.
-        data: see :class:`RecordedTransitions`; one episode after the other.
-        interface: of their world.
-        policy: who acted, for the dataset's description.
+        data: transitions as in :class:`RecordedTransitions`, one episode after the other.
+        interface: interface of their world.
+        policy: name of the policy that acted, for the dataset's description.
 
     Raises:
-        ConfigError: it cannot be written.
+        ConfigError: the target cannot be written.
     """
     check_target(target)
     try:
@@ -141,11 +141,11 @@ def write_recorded(target: str, data: TensorDict, interface: Interface, policy: 
     return f"{target} ({len(data):,} transitions)"
 
 
-# -- a run's memory ----------------------------------------------------------------------------------------------
+# -- a run's replay buffer ---------------------------------------------------------------------------------------
 
 
 def _replay(path: Path, interface: Interface, n_step: int, gamma: float) -> TensorDict:
-    """The transitions in the replay buffer of a run's latest checkpoint, of all its processes."""
+    """Reads the transitions in the replay buffer of a run's latest checkpoint, over all its processes."""
     try:
         file = checkpoint_file(path, "latest")
         state = read_agent(file)
@@ -186,7 +186,7 @@ def _checked(source: str | Path, arrays: Arrays, interface: Interface, transitio
 
 
 def _fitted(arrays: Arrays, interface: Interface, transitions: bool) -> TensorDict:
-    """The arrays ``[N, ...]`` as a batch ``[N]``, known to fit a world."""
+    """Returns the arrays ``[N, ...]`` as a batch ``[N]``, checked to fit the world."""
     if isinstance(interface.action, Composite):
         raise ConfigError(f"it holds one array of actions, the world has {interface.describe_action()}")
     observed: dict[str, Any] = {"observation": interface.observation}

@@ -1,6 +1,6 @@
-"""Runs whose worlds are stepped by workers: processes of this machine, or of a Ray cluster (``collector.backend``).
+"""Runs whose worlds workers step: processes of this machine or of a Ray cluster (``collector.backend``).
 
-The learner's process keeps a small copy of the worlds, which it never steps: it knows their specs.
+The learner's process keeps a small copy of the worlds for their specs, and never steps it.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ _CPU = torch.device("cpu")
 
 
 def remote(config: TrainConfig) -> bool:
-    """Workers step the worlds of the run."""
+    """Returns whether workers step the worlds of the run."""
     return config.collector.backend != "direct"
 
 
 def check_collector(config: TrainConfig) -> None:
-    """Whether workers can do what is asked for.
+    """Checks that workers can meet the options.
 
     Raises:
-        ConfigError: they cannot, or there is no Ray or no such cluster.
+        ConfigError: they cannot, Ray is not installed, or the cluster does not exist.
     """
     c = config.collector
     if not remote(config):
@@ -64,7 +64,7 @@ def check_collector(config: TrainConfig) -> None:
 
 
 def _check_corrected(agent: Mapping[str, Any]) -> None:
-    """Whether an agent can learn from what older policies have gathered."""
+    """Raises a :class:`ConfigError` if the agent cannot learn from batches of older policies."""
     name, remedy = agent["name"], "set collector=multiprocess"
     chosen = agent_class(agent["algorithm"])
     if issubclass(chosen, OnPolicy):
@@ -80,15 +80,15 @@ def _check_corrected(agent: Mapping[str, Any]) -> None:
 
 
 def worlds_here(config: TrainConfig, device: torch.device) -> torch.device:
-    """Where the worlds of this process are, whose learner is on a device."""
+    """Returns the device of this process's worlds, given that of the learner."""
     return _CPU if remote(config) else device_of_worlds(config.collector.device, device)
 
 
 def build_worlds(config: TrainConfig, device: torch.device, options: Mapping[str, Any]) -> EnvBase:
-    """The worlds of this process; where workers step them, a copy of those of one of them.
+    """Builds the worlds of this process; with workers, a copy of one worker's worlds.
 
     Args:
-        options: of the worlds, see :class:`rlstack.training.acceleration.Acceleration`.
+        options: options of the worlds; see :class:`rlstack.training.acceleration.Acceleration`.
     """
     if not remote(config):
         return build_world(config.env, device, config.seed, **options)
@@ -104,15 +104,15 @@ def start_collector(
     options: Mapping[str, Any],
     saved: Sequence[dict[str, Any]] | None,
 ) -> Any:
-    """What gathers batches for an agent: a collector over the worlds of this process, or workers.
+    """Returns the collector of a run: over the worlds of this process, or over workers.
 
     Args:
-        curriculum: whose stage the workers' worlds are in.
-        options: of the worlds, see :class:`rlstack.training.acceleration.Acceleration`.
-        saved: states of the workers' worlds to go on from.
+        curriculum: curriculum that sets the stage of the workers' worlds.
+        options: options of the worlds; see :class:`rlstack.training.acceleration.Acceleration`.
+        saved: states that the workers' worlds resume from.
 
     Raises:
-        CollectorFailed: workers do not begin.
+        CollectorFailed: workers do not start.
     """
     c = config.collector
     if config.data is not None:
@@ -135,7 +135,7 @@ def _share(config: TrainConfig) -> int:
 def _start_workers(
     config: TrainConfig, options: dict[str, Any], policy: WorkerPolicy, seed: int, steps: int, errors: str
 ) -> Callable[[], Any]:
-    """How to start TorchRL's collector of all workers, see :class:`RemoteCollector`."""
+    """Returns a function that starts TorchRL's collector of all workers; see :class:`RemoteCollector`."""
     c = config.collector
     worlds = [partial(_worlds_of, config, options, index, seed, steps) for index in range(c.workers)]
     each = c.steps_per_batch * _share(config)
@@ -144,7 +144,7 @@ def _start_workers(
         import ray
         from torchrl.collectors.distributed import RayCollector
 
-        if not ray.is_initialized():  # here: it ends with the thread that it was begun in
+        if not ray.is_initialized():  # initialised here, since it ends with the thread that began it
             ray.init(**_cluster(c))
         remote = {"num_cpus": c.cpus, "num_gpus": c.gpus}
         more: dict[str, Any] = {"sync": True, "total_frames": 2**62, "remote_configs": remote, "collector_kwargs": {}}
@@ -157,7 +157,7 @@ def _start_workers(
 
 
 def _worlds_of(config: TrainConfig, options: dict[str, Any], index: int, seed: int, steps: int) -> EnvBase:
-    """In a worker: its worlds, after so many steps; all its random numbers depend on the seed and its number."""
+    """Builds a worker's worlds after ``steps`` steps; all its random numbers depend on the seed and its index."""
     here, own = _share(config), int(np.random.SeedSequence((seed, index)).generate_state(1)[0])
     torch.set_num_threads(config.threads or 1)
     seed_everything(own)
@@ -182,13 +182,13 @@ def _check_cluster(c: CollectorConfig) -> None:
 
     ours = not ray.is_initialized()
     try:
-        if c.address != "auto":  # Ray itself goes on trying for minutes
+        if c.address != "auto":  # Ray itself would retry for minutes
             host, _, port = c.address.rpartition(":")
             socket.create_connection((host, int(port)), timeout=10).close()
         if ours:
             ray.init(**_cluster(c))
         has = ray.cluster_resources()
-    except Exception as error:  # Ray has many, for whatever is not as it should be
+    except Exception as error:  # Ray raises errors of many types
         reason = str(error).strip().splitlines()
         raise ConfigError(
             f"collector.address: no Ray cluster can be reached at {c.address} "
@@ -206,7 +206,7 @@ def _check_cluster(c: CollectorConfig) -> None:
 
 
 def _cluster(c: CollectorConfig) -> dict[str, Any]:
-    """How Ray is begun."""
+    """Returns the arguments of ``ray.init``."""
     quiet = {"log_to_driver": False, "logging_level": "error"}
     if c.address is not None:
         return {"address": c.address, **quiet}

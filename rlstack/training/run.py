@@ -1,6 +1,6 @@
-"""The run of a resolved configuration, from its checks to its last line: what commands and sweeps call.
+"""Runs a resolved configuration, from its checks to its last line; commands and sweeps call this module.
 
-Importing this module imports neither torch nor TorchRL, which takes seconds that a mistyped key need not cost.
+Importing it imports neither torch nor TorchRL, so a mistyped key is reported without seconds of waiting.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ if TYPE_CHECKING:
     from .loop import Training
 
 DEBUG_FRAMES = 1000
-_DEBUG_WORLDS, _DEBUG_AGENTS = 8, 10  # of each world about so many at most
+_DEBUG_WORLDS, _DEBUG_AGENTS = 8, 10  # greatest numbers of worlds, and roughly of agents in a world
 
 
 def train(plain: dict[str, Any], hooks: Sequence[Hook] = ()) -> RunDirectory:
-    """The run of a resolved configuration; with ``resume``, its stored one with what may change about it.
+    """Trains with a resolved configuration; with ``resume``, with the stored one and the changes that it permits.
 
     Args:
         plain: the configuration, as plain values.
-        hooks: what else takes part in the run.
+        hooks: hooks that take part in the run.
 
-    Returns where it is, in each of several processes (see :mod:`rlstack.training.distributed`).
+    Returns the run's directory, in each of several processes (see :mod:`rlstack.training.distributed`).
 
     Raises:
-        ConfigError: a mistake in it, before anything is written.
-        RunError: the run cannot go on; what it has written so far is whole.
+        ConfigError: the configuration has a mistake; nothing has been written.
+        RunError: the run cannot go on; its files so far are intact.
     """
     with begun(plain, hooks) as training:
         training.execute()
@@ -53,22 +53,22 @@ def train(plain: dict[str, Any], hooks: Sequence[Hook] = ()) -> RunDirectory:
 
 
 def place(training: Training) -> RunDirectory:
-    """Where the run is, in each of several processes: that of the first."""
+    """Returns the run's directory in each of several processes: that of the first."""
     return RunDirectory(training.ranks.everyone(str(training.run.path))[0])
 
 
 @contextmanager
 def begun(plain: dict[str, Any], hooks: Sequence[Hook] = ()) -> Iterator[Training]:
-    """The run of :func:`train`, checked, built, and at its first frame or where it was left, to be executed within.
+    """A context with the run of :func:`train`, checked, built and restored if it resumes, ready to be executed.
 
-    At the end it shows the last evaluation and says where everything is.
+    At its end it prints the last evaluation and the names of the files.
     """
     plain = with_length(plain)
     config = build(TrainConfig, plain)
     if config.data is not None:
         plain = offline_options(plain)
         config = build(TrainConfig, plain)
-    plain = {**plain, "notify": None}  # a secret, which neither files nor loggers get
+    plain = {**plain, "notify": None}  # a secret, kept from files and loggers
     conceal(sys.argv, sys.orig_argv)
     check_agent(config.agent, config.total_frames)
     check_kinds("env", str(config.env.get("name")), config.env)
@@ -79,7 +79,7 @@ def begun(plain: dict[str, Any], hooks: Sequence[Hook] = ()) -> Iterator[Trainin
         last_frame = min(config.total_frames, config.until or config.total_frames)
         RunDirectory.open(config.resume).check_unfinished(config.total_frames, last_frame)
 
-    # After the configuration is known to be sound: torch and TorchRL take seconds to import.
+    # Imported only after the configuration has been checked: torch and TorchRL take seconds.
     from .acceleration import planned
     from .distributed import aside, join, share_of
     from .environment import end_recorded
@@ -115,7 +115,7 @@ def begun(plain: dict[str, Any], hooks: Sequence[Hook] = ()) -> Iterator[Trainin
 
 
 def _directory(config: TrainConfig, aside: Path | None) -> RunDirectory:
-    """The folder of the run: one to be thrown away, that of the run to resume, or a new one."""
+    """Returns the folder of the run: a temporary one, that of the run to resume, or a new one."""
     keep = config.checkpoint.keep
     if aside is not None:
         return RunDirectory(aside, keep)
@@ -127,7 +127,7 @@ def _directory(config: TrainConfig, aside: Path | None) -> RunDirectory:
 def _built(
     config: TrainConfig, directory: RunDirectory, plain: dict[str, Any], ranks: Ranks, hooks: Sequence[Hook]
 ) -> Training:
-    """The run, checked, at its first frame or where it was left; of one that cannot be nothing stays behind."""
+    """Returns the run, checked, and restored if it resumes; if that fails, a new folder is removed."""
     from .environment import record_environment
     from .failures import told_in_one_line
     from .loop import Training
@@ -138,7 +138,7 @@ def _built(
         training = Training(config, directory, plain, ranks, hooks)
         if config.resume is not None:
             training.restore()
-            if training.frames:  # without a checkpoint it begins anew
+            if training.frames:  # without a checkpoint it starts over
                 print(f"resuming at {training.frames:,} frames")
         else:
             training.begin()
@@ -153,19 +153,19 @@ def _built(
 
 
 def run_name(agent: dict[str, Any], env: dict[str, Any], seed: int) -> str:
-    """``<agent>_<env or its id>_seed<seed>``, fit for a folder's name."""
+    """Returns ``<agent>_<env or its id>_seed<seed>`` in characters that suit a folder's name."""
     world = re.sub(r"[^\w.-]+", "-", str(env.get("id") or env.get("name")))
     return f"{agent.get('name')}_{world}_seed{seed}"
 
 
 def debugged(plain: dict[str, Any]) -> dict[str, Any]:
-    """Shortens a run with ``debug`` to few frames in a few small worlds, every part of it exercised.
+    """Shortens a run with ``debug`` to few frames in a few small worlds, so that every part of it is exercised.
 
-    ``debug=true`` makes :data:`DEBUG_FRAMES`, a number makes so many. Rollouts are so short that at least four of them
-    are in these, however many agents act.
+    ``debug=true`` means :data:`DEBUG_FRAMES` frames; a number is taken as it is. Rollouts are so short that at least
+    four fit into these frames, however many agents act.
 
     Raises:
-        ConfigError: ``debug`` is neither.
+        ConfigError: ``debug`` has another value.
     """
     debug = convert(bool | Whole, plain.get("debug", False), "debug")
     if not debug:
@@ -173,7 +173,7 @@ def debugged(plain: dict[str, Any]) -> dict[str, Any]:
     frames = DEBUG_FRAMES if debug is True else debug
     some, steps = max(frames // 2, 1), max(frames // (4 * _DEBUG_WORLDS * _DEBUG_AGENTS), 1)
     given = {key: value for key, value in (plain.get("agent") or {}).items() if isinstance(value, int | float)}
-    parts = max(int(given.get("accumulate", 1)), 1)  # which a batch is split into
+    parts = max(int(given.get("accumulate", 1)), 1)  # parts of a batch
     most = {"learning_starts": frames // 10, "random_frames": frames // 10, "steps_per_batch": steps}
     most["batch_size"] = parts * max(32 // parts, 1)
     agent = {key: min(given[key], value) for key, value in most.items() if key in given}

@@ -1,4 +1,4 @@
-"""Before the first frame: does everything a run needs work, here and now?"""
+"""Checks before the first frame that everything a run needs works on this machine."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ _WORLDS, _STEPS = 4, 8
 def self_check(config: TrainConfig, run: RunDirectory, stream: TextIO | None = None) -> None:
     """Tries specs, a forward pass, an update and a checkpoint on a small copy of the run; prints a line for each.
 
-    The run itself is untouched: random generators are put back.
+    The run itself is unaffected: random generators are restored.
 
     Raises:
-        ConfigError: the first thing that does not work, and what to change.
+        ConfigError: names the first thing that does not work, and what to change.
     """
     with rng_untouched(), environment_errors(config.env):
         copy = _SmallCopy(config, run)
@@ -70,7 +70,7 @@ def self_check(config: TrainConfig, run: RunDirectory, stream: TextIO | None = N
 
 
 def _place(error: Exception) -> str:
-    """File and line of the user's own code that an error comes from, such as ``(tank.py, line 38)``; or nothing."""
+    """Returns file and line of the user's code that raised an error, such as ``(tank.py, line 38)``, or ``""``."""
     others = [Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     others += [Path(package.__file__).parent for package in (rlstack, envs) if package.__file__]
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
@@ -81,12 +81,12 @@ def _place(error: Exception) -> str:
 
 
 class _SmallCopy:
-    """A few worlds of a run and its agent; every check returns what was found, in words."""
+    """A few worlds of a run and its agent; every check describes its result in words."""
 
     def __init__(self, config: TrainConfig, run: RunDirectory) -> None:
         device = choose_device(config.device)
         self.run = run
-        # Compiling takes half a minute, worker processes take seconds, and they are not what is being checked.
+        # Compiling takes half a minute and worker processes take seconds; neither is checked here.
         eager = {key: value for key, value in (("compiled", False), ("workers", 0)) if key in config.env}
         self.env = build_world(config.env, device, config.seed, num_worlds=_WORLDS, **eager)
         self.agent = build_agent(config.agent, self.env, config.total_frames, device)
@@ -136,7 +136,7 @@ class _SmallCopy:
 
 
 def _compare(call: str, given: TensorDictBase, spec: Composite) -> None:
-    """Raises a ValueError if an entry that a call gave has another shape or type than its spec."""
+    """Raises a ValueError if an entry returned by ``call`` differs from its spec in shape or type."""
     for key, wanted in spec.items(include_nested=True, leaves_only=True):
         value = given.get(key, None)
         if not isinstance(value, torch.Tensor) or -1 in wanted.shape:
@@ -150,13 +150,13 @@ def _compare(call: str, given: TensorDictBase, spec: Composite) -> None:
 
 
 def check_buildable(config: TrainConfig) -> Agent:
-    """Builds the world and the agent, without running them: a bad option is known before anything is written.
+    """Builds the world and the agent without running them, to find bad options before anything is written.
 
-    Returns the agent, which is another than that of the run.
+    Returns the agent, which is not the one that the run trains.
 
     Raises:
         ConfigError: an unknown key, a wrong type, an impossible value, an agent that cannot act or learn in the world,
-            or a curriculum that it does not have.
+            or a curriculum that the world does not have.
     """
     with rng_untouched(), environment_errors(config.env):
         device = choose_device(config.device)
@@ -169,23 +169,23 @@ def check_buildable(config: TrainConfig) -> Agent:
 
 
 def check_gradients(enabled: bool) -> AbstractContextManager[None]:
-    """Debug mode: within it autograd names the operation behind the first NaN in a gradient."""
+    """Debug mode: a context in which autograd names the operation behind the first NaN in a gradient."""
     context: AbstractContextManager[None] = torch.autograd.set_detect_anomaly(enabled, check_nan=enabled)
     return context
 
 
 def check_batch(batch: TensorDictBase, env: EnvBase, frames: int) -> None:
-    """Debug mode: every number of a collected batch is finite, every observation and action within its spec.
+    """Debug mode: checks that a batch is finite, and its observations and actions lie within their specs.
 
     Raises:
-        ConfigError: which key it is, and in which world and step of the batch.
+        ConfigError: names the key, and the world and step of the batch.
     """
     if found := find(batch, only=frozenset()):
         raise ConfigError(
             f"debug: {found.name} is not finite in world {found.world}, step {found.step} after frame {frames}"
         )
     for step, now in enumerate(batch.unbind(-1)):
-        # Workers may have gathered them, each in as many worlds as these.
+        # With workers a batch has a multiple of these worlds.
         for own in now.split(env.batch_size.numel()) if now.ndim else (now,):
             for spec, part in ((env.observation_spec, own["next"]), (env.full_action_spec, own)):
                 for key, leaf in spec.items(include_nested=True, leaves_only=True):
@@ -194,7 +194,7 @@ def check_batch(batch: TensorDictBase, env: EnvBase, frames: int) -> None:
 
 
 class BatchChecks(Hook):
-    """Debug mode: checks every batch, see :func:`check_batch`."""
+    """Debug mode: checks every batch with :func:`check_batch`."""
 
     def on_collected(self, training: Training, batch: TensorDictBase, sequences: TensorDictBase) -> None:
         check_batch(batch, training.env, training.previous)

@@ -1,4 +1,4 @@
-"""Training against one's own past: the learner joins the pool of its world's opponents as it goes."""
+"""Self-play: adds snapshots of the learner to the pool of its world's opponents."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from .loop import Training
 
 PROMOTION_GAMES = 100
-"""Games since the last snapshot before a promotion is possible."""
+"""Number of games after a snapshot before the next promotion is possible."""
 
 
 class SelfPlay(Hook):
     """Adds snapshots of a learner to the pool of a world with opponents, at intervals and on promotion.
 
-    Every rank has such a pool, with the same snapshots and the results of all ranks.
+    Every rank has such a pool with the same snapshots and the results of all ranks.
 
     Args:
-        world: where it trains.
-        folder: of the snapshots, unless ``opponents.pool`` names one.
-        config: of the run, which goes into every snapshot.
+        world: the world that the learner trains in.
+        folder: folder of the snapshots, unless ``opponents.pool`` names one.
+        config: configuration of the run, which every snapshot includes.
     """
 
     def __init__(self, world: Versus, folder: Path, config: Mapping[str, Any]) -> None:
@@ -40,7 +40,7 @@ class SelfPlay(Hook):
 
     @classmethod
     def of(cls, env: Any, folder: Path, config: Mapping[str, Any], agent: Agent) -> SelfPlay | None:
-        """Self-play in the world of a run, whose opponent ``self`` is the agent; None where no opponents are inside."""
+        """Returns self-play in a run's world, whose opponent ``self`` is the agent; None without opponents inside."""
         if not isinstance(env, Versus):
             return None
         env.follow(agent.policy(explore=True))
@@ -60,7 +60,7 @@ class SelfPlay(Hook):
         return self.metrics()
 
     def observe(self, frames: int, agent: Agent) -> str | None:
-        """Adds the agent to the pool if it is time; returns what there is to tell."""
+        """Adds the agent to the pool if a snapshot is due; returns a line about it."""
         why = self._reason(frames)
         if why is None:
             return None
@@ -82,7 +82,7 @@ class SelfPlay(Hook):
         return None
 
     def metrics(self) -> dict[str, float]:
-        """The rating, the number of opponents, and the share of games won against each of the fixed ones."""
+        """Returns the rating, the number of opponents, and the share of games won against each fixed opponent."""
         pool = self._world.pool
         row = {"play/elo": pool.ratings.rating(LEARNER), "play/opponents": float(len(pool))}
         known = [entry for entry in pool.entries if entry.games]

@@ -1,4 +1,4 @@
-"""The stages of a curriculum as its configuration names them, and the rules by which each is passed."""
+"""The configuration of a curriculum: its stages, and the rules for passing each."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from rlstack.config.errors import unknown_key
 
 FRAMES, STAGE_FRAMES = "frames", "stage_frames"
 CLOCKS = (FRAMES, STAGE_FRAMES)
-"""Metrics of the run itself: its frames, and those since the stage began."""
+"""Metrics of the run itself: its frames, and its frames since the stage began."""
 OF_SUCCESSES = "_if_success"
-"""Ending of a metric that only successful episodes count for."""
+"""Suffix of a metric that is averaged over successful episodes only."""
 _WHERE = "curriculum"
 
 Mean: TypeAlias = Callable[[str], float]
-"""The mean of a metric over the latest episodes; not a number where none counts."""
+"""The mean of a metric over the latest episodes; NaN if none counts."""
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,9 @@ class Rule:
     """The condition for passing a stage.
 
     Attributes:
-        metrics: what it asks for, in the order of the configuration.
-        episodes: the largest number of episodes that it waits for.
-        holds: the stage is passed, judged by the number of known episodes and the means of metrics.
+        metrics: metrics that the rule needs, in the order of the configuration.
+        episodes: largest number of episodes that the rule waits for.
+        holds: function of the number of known episodes and the means; returns whether the stage is passed.
     """
 
     metrics: list[str]
@@ -37,19 +37,19 @@ class Rule:
 
 
 def parse_rule(entries: Any, where: str, window: int) -> Rule:
-    """A rule from its configuration.
+    """Reads a rule from its configuration.
 
     ``{episodes: 50, success: {min: 0.9}, length: {max: 300}}`` waits for 50 episodes and for both means;
     ``{any: [...]}`` and ``{all: [...]}`` hold further rules. Metrics are the world's episode statistics,
-    ``<statistic>_if_success`` (of successful episodes alone), ``frames`` of the run and ``stage_frames`` of the stage.
+    ``<statistic>_if_success`` (successful episodes only), ``frames`` of the run and ``stage_frames`` of the stage.
 
     Args:
         entries: the mapping.
-        where: the key under which it stands, for messages.
-        window: how many episodes it waits for if it asks for means and does not say.
+        where: key of the rule, for messages.
+        window: number of episodes that a rule on means waits for by default.
 
     Raises:
-        ConfigError: another form, naming the key under ``where``.
+        ConfigError: the mapping has another form; the message names the key.
     """
     if not isinstance(entries, Mapping) or not entries:
         raise ConfigError(f"{where}: expected a mapping of metrics to bounds, got {entries!r}")
@@ -62,7 +62,7 @@ def parse_rule(entries: Any, where: str, window: int) -> Rule:
         raise ConfigError(f"{where}.episodes: expected a number of episodes, got {waits!r}")
 
     def holds(episodes: int, mean: Mean) -> bool:
-        # A mean that is not a number is within no bounds.
+        # NaN lies within no bounds.
         return episodes >= waits and all(low <= mean(metric) <= high for metric, (low, high) in bounds.items())
 
     return Rule(list(bounds), waits, holds)
@@ -99,14 +99,14 @@ def _bounds(value: Any, where: str) -> tuple[float, float]:
 
 @dataclass
 class StageConfig:
-    """One stage.
+    """One stage of a curriculum.
 
     Attributes:
-        name: for people.
-        level: which of the world's own stages it is; None is its place in the list.
-        advance: when it is passed, see :func:`parse_rule`; None is the curriculum's own rule. The last stage
-            has none: it does not end.
-        opponents: who is met in it, of a world with ``opponents``: ``random``, players of the world's own (``rule``),
+        name: name for displays.
+        level: number of the stage among the world's own; None is its place in the list.
+        advance: rule for passing it, see :func:`parse_rule`; None is the curriculum's rule. The last stage has none,
+            since it does not end.
+        opponents: opponents in this stage, in a world with ``opponents``: ``random``, the world's players (``rule``),
             ``self``, ``checkpoint`` (the learner as it was when the stage began, or its newest snapshot since), and
             those of ``env.opponents.players`` by name; None is all of the latter.
     """
@@ -123,16 +123,15 @@ class StageConfig:
 
 @dataclass
 class CurriculumConfig:
-    """Stages, and when each is passed.
+    """The stages of a curriculum, and when each is passed.
 
     Attributes:
-        window: the latest episodes that means are taken over.
-        forget: episodes of earlier stages do not count; False judges a new stage by the old one's episodes too, so that
-            several stages can be passed one check after the other.
-        stages: in order.
-        advance: when a stage without a rule of its own is passed.
-        named: stages are those of the world that have their names; the others are left out, in a world too small for
-            them.
+        window: number of the latest episodes that means are taken over.
+        forget: whether a new stage ignores the episodes of earlier ones; with False they count, so several stages can
+            be passed at consecutive checks.
+        stages: the stages in order.
+        advance: rule for stages without one of their own.
+        named: whether stages are found by their names in the world; those that the world lacks are left out.
     """
 
     window: Annotated[int, Interval(low=1)]
@@ -147,10 +146,10 @@ class CurriculumConfig:
         self.rules()
 
     def rules(self) -> list[Rule]:
-        """The conditions for passing the stages, of all but the last.
+        """Returns the rules for passing the stages, all but the last.
 
         Raises:
-            ConfigError: one is missing, or of no known form.
+            ConfigError: a rule is missing, or its form is unknown.
         """
         found = []
         for index, stage in enumerate(self.stages[:-1]):
@@ -164,10 +163,10 @@ class CurriculumConfig:
         return found
 
     def within(self, names: Sequence[str]) -> CurriculumConfig:
-        """The curriculum with the stages that a world has, where stages are ``named``; the last one does not end.
+        """Returns the curriculum with only the stages that a world has, if stages are ``named``.
 
         Raises:
-            ConfigError: it has none of them.
+            ConfigError: the world has none of them.
         """
         if not self.named:
             return self
@@ -180,5 +179,5 @@ class CurriculumConfig:
 
     @property
     def levels(self) -> list[int]:
-        """The index of each one among the world's own stages."""
+        """Returns the number of each stage among the world's own."""
         return [index if stage.level is None else stage.level for index, stage in enumerate(self.stages)]

@@ -1,4 +1,4 @@
-"""The lines that a run prints before its first and after its last frame."""
+"""The lines that a run prints before its first frame and after its last."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from .config import TrainConfig
 def describe(
     config: TrainConfig, run: RunDirectory, compiled: str | None = None, processes: int = 1, data: str | None = None
 ) -> str:
-    """A few lines: what is trained, on what, for how long, where it goes.
+    """Describes a run in a few lines: agent, world, length, machine and folder.
 
     Args:
-        config: of the run.
-        run: where it goes.
-        compiled: what is compiled of it, in words.
-        processes: that learn together, and share worlds, batches and replay buffer.
-        data: what an offline run learns from, in words.
+        config: configuration of the run.
+        run: directory of the run.
+        compiled: description of the compiled parts.
+        processes: number of processes that learn together and share worlds, batches and replay buffer.
+        data: description of the data of an offline run.
     """
     device = choose_device(config.device)
     threads = config.threads or torch.get_num_threads()
@@ -65,7 +65,7 @@ def describe(
 
 
 def _learning(agent: Mapping[str, Any]) -> dict[str, str]:
-    """The size of an agent's batches and its learning rates, in words."""
+    """Describes the size of an agent's batches and its learning rates."""
     size = next((agent[name] for name in ("minibatch_size", "batch_size") if agent.get(name)), None)
     rates = {name: in_words(value) for name, value in agent.items() if name == "lr" or name.startswith("lr_")}
     shown = [rate if name == "lr" else f"{name.removeprefix('lr_')} {rate}" for name, rate in rates.items()]
@@ -74,7 +74,7 @@ def _learning(agent: Mapping[str, Any]) -> dict[str, str]:
 
 
 def where_things_are(run: RunDirectory, config: TrainConfig, digest: str = "") -> str:
-    """The files of a finished run, what to do with them, and the digest of its last state."""
+    """Lists the files of a finished run, commands to go on with, and the digest of its last state."""
     go_on = "total_frames=<more>"
     if config.imitation.only:
         go_on = "imitation.only=false"
@@ -92,7 +92,7 @@ def where_things_are(run: RunDirectory, config: TrainConfig, digest: str = "") -
     ]
     lines = [f"run finished: {run.path}"]
     lines += [f"  {name:<18}{what}" for name, what in parts if (run.path / name).exists()]
-    named = code_in(to_plain(config))  # by the user, who allows it again
+    named = code_in(to_plain(config))  # the commands must allow this code again
     allow = f" {shlex.quote(allowing(named))}" if named else ""
     lines.append(f"evaluate it:   rlstack evaluate checkpoint={run.path}{allow}")
     lines.append(f"report on it:  rlstack report {run.path}")

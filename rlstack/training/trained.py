@@ -1,4 +1,4 @@
-"""What a run has left: results that are read from its folder when they are asked for."""
+"""The results of a run, read from its folder on demand."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # importing torch takes seconds, which a mistyped key need not cost
+if TYPE_CHECKING:  # importing torch takes seconds, even before a mistyped key is reported
     import torch
 
     from rlstack.evaluation.results import Evaluation
@@ -15,13 +15,13 @@ if TYPE_CHECKING:  # importing torch takes seconds, which a mistyped key need no
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """What a run has left in its folder.
+    """A finished run and its results.
 
     Attributes:
         path: the folder.
-        score: by which sweeps compare runs: the last ``eval/success``, or ``eval/return`` in worlds without success,
-            unless ``objective.*`` says otherwise; NaN where no evaluation could be summed up.
-        allowed: code that its configuration names, such as a network of your own: whoever has trained it may load it.
+        score: number by which sweeps compare runs: the last ``eval/success``, or ``eval/return`` in worlds without
+            success, unless ``objective.*`` says otherwise; NaN if no evaluation has finished.
+        allowed: code that the configuration names, such as a network of your own, which :meth:`load` may import.
     """
 
     path: Path
@@ -30,7 +30,7 @@ class TrainedRun:
 
     @property
     def evaluation(self) -> Evaluation:
-        """The last evaluation, with every episode; printed, it is the table that the command ends with."""
+        """Returns the last evaluation with every episode; printed, it is the table at the end of the command."""
         from rlstack.evaluation.results import Evaluation
 
         newest = max(file for file in (self.path / "evaluations").glob("*.json") if file.stem.isdigit())
@@ -38,13 +38,13 @@ class TrainedRun:
 
     @property
     def metrics(self) -> list[dict[str, float]]:
-        """The rows of ``metrics.csv``: ``frames``, and what was logged then."""
+        """Returns the rows of ``metrics.csv``: ``frames`` and the metrics logged at that frame."""
         from .loggers import METRICS_FILE, read_metrics
 
         return read_metrics(self.path / METRICS_FILE)
 
     def load(self, which: str = "latest", device: torch.device | str = "cpu") -> LoadedRun:
-        """The agent and its configuration, see :func:`rlstack.load`; ``which``: latest or best."""
+        """Loads the agent and its configuration, as :func:`rlstack.load` does; ``which`` is latest or best."""
         from rlstack.runs.loading import load
 
         return load(self.path, device, which, allow=self.allowed)

@@ -1,8 +1,8 @@
-"""Batches of worlds that workers step, on this machine or on several: TorchRL's multi-process and Ray collectors.
+"""Collecting with workers on one or several machines, through TorchRL's multi-process and Ray collectors.
 
-Workers hold copies of the policy and random numbers of their own, and collect whole batches. Before each batch the
-learner sends them its weights. What TorchRL's collectors lack is added here: the state of worlds and random numbers for
-checkpoints, a limit to the time that a worker may take, and workers in the place of those that were lost.
+Each worker holds a copy of the policy, draws its own random numbers and collects whole batches. Before each batch the
+learner sends its weights. This module adds to TorchRL's collectors: the state of worlds and random generators for
+checkpoints, a time limit for workers, and the replacement of lost workers.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from rlstack.data.messages import from_file, to_file
 from rlstack.runs.seeding import restore_rng, rng_state
 
 ATTEMPTS = 3
-"""So many times in a row workers are replaced before the run ends."""
+"""Number of times in a row that workers are replaced before the run ends."""
 
 _OWNER = ("collector", "traj_ids")
-"""Where a batch says which worker it is from; TorchRL's synchronous collector counts its frames there."""
+"""Entry of a batch with the index of its worker; TorchRL's synchronous collector counts frames by it."""
 
 
 class WorkerPolicy(TensorDictModuleBase):
-    """A policy as workers have it, with the stage in which their worlds are to be (-1 for none) beside the weights."""
+    """The policy of workers, with the stage of their worlds (-1 for none) as a buffer beside the weights."""
 
     stage: Tensor
 
@@ -51,7 +51,7 @@ class WorkerPolicy(TensorDictModuleBase):
         super().__init__()
         self.in_keys, self.out_keys, self.policy = policy.in_keys, policy.out_keys, policy
         self.register_buffer("stage", torch.tensor(-1, device=device))
-        if hasattr(policy, "entries"):  # for worlds that take many steps at once
+        if hasattr(policy, "entries"):  # for worlds that step many times in a call
             self.entries = policy.entries
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -59,18 +59,18 @@ class WorkerPolicy(TensorDictModuleBase):
 
 
 class WorkerCollector(LeanCollector):
-    """The collector in a worker, ``collector_class`` of TorchRL's multi-process and Ray collectors.
+    """The collector within a worker, given to TorchRL's multi-process and Ray collectors as ``collector_class``.
 
-    Its batches lie in shared memory, always in the same, so that only the first has to be sent: a new one would cost a
-    file descriptor, .3 ms, for each of its tensors, as much as a step of small worlds.
+    Its batches always lie in the same shared memory, so that only the first is sent: a new batch would cost a file
+    descriptor and .3 ms for each of its tensors, as much as a step of small worlds.
 
     Args:
-        create_env_fn: builds its worlds.
+        create_env_fn: function that builds the worker's worlds.
         policy: a :class:`WorkerPolicy`, or a ``policy_factory`` in its place.
-        frames_per_batch: steps of its worlds, all together.
-        worker_idx: its number.
-        errors: folder where it leaves the mistake that ends it; None raises it, which Ray tells the learner.
-        options: of TorchRL's collectors in general, of which those in ``LEAN`` hold.
+        frames_per_batch: number of steps in a batch, over all its worlds.
+        worker_idx: index of the worker.
+        errors: folder for the error that ends the worker; None raises it, and Ray forwards it to the learner.
+        options: options of TorchRL's collectors, of which those in ``LEAN`` apply.
     """
 
     def __init__(
@@ -90,21 +90,21 @@ class WorkerCollector(LeanCollector):
         given = {"policy_factory": policy_factory, "worker_idx": worker_idx, "total_frames": -1}
         with self._telling():
             super().__init__(create_env_fn, policy, frames_per_batch=frames_per_batch, **given, **LEAN)
-        self._use_buffers = True  # so that TorchRL's loop around it sends the first batch alone
+        self._use_buffers = True  # makes TorchRL's loop send only the first batch
 
     def shutdown(self, *args: Any, **options: Any) -> None:
-        self._use_buffers = False  # TorchRL would let go of one that there is not
+        self._use_buffers = False  # keeps TorchRL from releasing a buffer that does not exist
         super().shutdown(*args, **options)
 
     def iterator(self) -> Iterator[TensorDictBase]:
-        """Batches ``[W, T]`` on the CPU, without end."""
+        """Yields batches ``[W, T]`` on the CPU without end."""
         for collected in super().iterator():
             batch = collected.cpu().set(_OWNER, torch.full(collected.batch_size, self.worker_idx))
             self._sent = batch if self._sent is None else self._sent.update_(batch)
             yield self._sent
 
     def rollout(self) -> TensorDictBase:
-        """A batch of worlds in the stage that came with the weights."""
+        """Collects a batch in the stage that came with the weights."""
         with self._telling():
             self._enter_stage()
             return super().rollout()
@@ -117,12 +117,12 @@ class WorkerCollector(LeanCollector):
 
     @contextmanager
     def _telling(self) -> Iterator[None]:
-        """Lets the learner know of a mistake, also of one that would end this process without a word."""
+        """A context that reports every error to the learner, including those that would end this process silently."""
         try:
             yield
         except (Exception, SystemExit) as error:
             reason = f"{type(error).__name__}: {error}"
-            if isinstance(error, SystemExit):  # a world's own code
+            if isinstance(error, SystemExit):  # raised by the world's code
                 world = type(self.env).__name__ if hasattr(self, "env") else "a world"
                 reason = f"{world} called sys.exit({error.code!r}) in {place_of(error)}"
             if self._errors is None:
@@ -132,14 +132,14 @@ class WorkerCollector(LeanCollector):
             raise SystemExit(1) from None
 
     def state_dict(self) -> Any:
-        """What batches depend on beside the weights, as one tensor: worlds, random numbers, memories of the policy."""
+        """Returns as one tensor the states that batches depend on: worlds, random generators, recurrent states."""
         remembered = self._carrier.select(MEMORY, (GROUP, MEMORY), strict=False).to_dict()
         return _packed({"world": self.env.state_dict(), "random": rng_state(), "remembered": remembered})
 
     def load_state_dict(self, state_dict: Any, **_: Any) -> None:
-        """Goes on from :meth:`state_dict`; worlds that cannot be saved begin new episodes."""
+        """Restores :meth:`state_dict`; worlds that cannot be saved begin new episodes."""
         state = _unpacked(state_dict)
-        state = state if "world" in state else {"world": state}  # as earlier versions have saved it
+        state = state if "world" in state else {"world": state}  # the form that earlier versions saved
         self._enter_stage()
         self.env.load_state_dict(state["world"])
         self.reset()
@@ -150,7 +150,7 @@ class WorkerCollector(LeanCollector):
 
 
 def _packed(state: dict[str, Any]) -> dict[str, Tensor]:
-    """A state as the one kind of entry that TorchRL's collectors hand on unchanged."""
+    """Packs a state into a tensor, the one kind of entry that TorchRL's collectors forward unchanged."""
     return {"file": torch.frombuffer(bytearray(to_file(state)), dtype=torch.uint8)}
 
 
@@ -159,7 +159,7 @@ def _unpacked(state: dict[str, Tensor]) -> dict[str, Any]:
 
 
 def ignore_signals() -> None:
-    """Leaves signals to the learner, which ends its workers."""
+    """Ignores signals in a worker: the learner handles them and ends its workers."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
@@ -168,10 +168,10 @@ def ignore_signals() -> None:
 
 
 class CollectorFailed(RuntimeError):
-    """Workers fail again and again, or by a mistake that others would make, too; the message is one line.
+    """Workers fail repeatedly, or by an error that every worker would raise; the message is one line.
 
     Attributes:
-        traceback: of the worker, empty where it has left none.
+        traceback: traceback of the worker, empty if there is none.
     """
 
     def __init__(self, reason: str, traceback: str = "") -> None:
@@ -180,7 +180,7 @@ class CollectorFailed(RuntimeError):
 
 
 class _Mistake(RuntimeError):
-    """Ends a worker on Ray, which tells the learner."""
+    """An error that ends a worker on Ray, which forwards it to the learner."""
 
 
 class _Lost(RuntimeError):
@@ -188,24 +188,25 @@ class _Lost(RuntimeError):
 
 
 class RemoteCollector:
-    """Batches ``[W, T]`` of all workers' worlds, in the workers' order; iterate over it.
+    """Iterates over batches ``[W, T]`` of all workers' worlds, in the workers' order.
 
-    A worker that dies or hangs is replaced, all others with it: their worlds begin new episodes.
+    If a worker dies or hangs, all workers are replaced and their worlds begin new episodes.
 
     Args:
-        start: from a :class:`WorkerPolicy`, a seed, the steps that each worker's worlds have counted (for their
-            schedules) and the folder ``errors`` to a function that starts a collector of TorchRL's.
+        start: function of a :class:`WorkerPolicy`, a seed, the steps that each worker's worlds have counted (for their
+            schedules) and the folder ``errors``; returns a function that starts a TorchRL collector.
         agent: the learner.
-        device: where workers act.
-        workers: how many there are.
-        level: says which stage the worlds are to be in, None where there are none.
-        seed: of the run.
-        timeout: seconds that workers may take to begin, or for a batch.
-        waits: workers wait for new weights before each batch; otherwise they go on, and what they have is not saved.
-        saved: states of the workers to go on from, see :meth:`worlds`.
+        device: device that workers act on.
+        workers: number of workers.
+        level: function that returns the stage of the worlds; None if they have no stages.
+        seed: seed of the run.
+        timeout: seconds that workers may take to start, or to collect a batch.
+        waits: whether workers wait for new weights before each batch; otherwise they go on, and their state is not
+            saved.
+        saved: states that the workers resume from; see :meth:`worlds`.
 
     Attributes:
-        worker_failures: how many times workers have been replaced.
+        worker_failures: number of times workers have been replaced.
     """
 
     def __init__(
@@ -242,34 +243,36 @@ class RemoteCollector:
             yield batch.to(self._agent.device)
 
     def reset(self) -> None:
-        """All worlds begin new episodes; those of workers that do not wait in new processes, as TorchRL would wait in
-        vain for batches that are under way."""
+        """Begins new episodes in all worlds.
+
+        Workers that do not wait are replaced, since TorchRL would wait in vain for their unfinished batches.
+        """
         if self._waits:
             self._insist(lambda: self._inner.reset())
         else:
             self._insist(lambda: None, anew=True)
 
     def worlds(self) -> list[dict[str, Any]]:
-        """What each worker would go on from; nothing where they do not wait."""
+        """Returns the state of each worker; empty if workers do not wait."""
         return self._insist(self._states) if self._waits else [{}]
 
     def shutdown(self, close_env: bool = True) -> None:
         """Ends the workers."""
         inner, self._inner, threads = self._inner, None, torch.get_num_threads()
         if inner is not None:
-            with suppress(Exception):  # of workers that have gone already
+            with suppress(Exception):  # workers may have ended already
                 inner.shutdown()
-            torch.set_num_threads(threads)  # TorchRL's processes give back more
+            torch.set_num_threads(threads)  # TorchRL raises the number when its processes end
 
-    # -- what is asked of workers --------------------------------------------------------------------------------
+    # -- requests to workers -------------------------------------------------------------------------------------
 
     def _next(self) -> TensorDictBase:
-        """The next batch of every worker, so that rows go on from one call to the next."""
-        batches, come = self._batches, self._come  # which are others once workers have been replaced
+        """Returns the next batch of every worker; each row continues that of the previous call."""
+        batches, come = self._batches, self._come  # replaced together with the workers
         self._inner.update_policy_weights_(self._weights())
         while not all(come):
             batch = next(batches)
-            if batch.ndim == 3:  # of Ray, [workers, W / workers, T]
+            if batch.ndim == 3:  # from Ray: [workers, W / workers, T]
                 batch = batch.flatten(0, 1)
             for part in batch.chunk(self._workers if self._waits else 1):
                 come[int(part[_OWNER][0, 0])].append(part.exclude("collector"))
@@ -281,7 +284,7 @@ class RemoteCollector:
         return TensorDict({"policy": weights, "stage": torch.tensor(-1 if level is None else level)})
 
     def _states(self) -> list[dict[str, Any]]:
-        states = self._inner.state_dict()  # of Ray a list
+        states = self._inner.state_dict()  # from Ray: a list
         own = states if isinstance(states, list) else [states[f"worker{index}"] for index in range(self._workers)]
         return [_unpacked(state) for state in own]
 
@@ -295,17 +298,17 @@ class RemoteCollector:
         on_ray = not hasattr(self._inner, "procs")
         self._inner.load_state_dict(list(states.values()) if on_ray else {**states, "frames": 0, "iter": -1})
 
-    # -- workers that are lost -------------------------------------------------------------------------------------
+    # -- lost workers ----------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
         threads, policy = torch.get_num_threads(), WorkerPolicy(copy_on(self._policy, self._device), self._device)
         self._inner = self._within(self._start(policy, self._seed, self._steps, self._errors.name))
-        torch.set_num_threads(threads)  # TorchRL's processes take some away
+        torch.set_num_threads(threads)  # TorchRL lowers the number when it starts processes
         self._come: list[deque[TensorDictBase]] = [deque() for _ in range(self._workers)]
         self._batches = iter(self._inner)
 
     def _insist(self, task: Callable[[], Any], anew: bool = False) -> Any:
-        """An answer, of new workers if it is to be ``anew``; workers that are lost are replaced."""
+        """Returns the result of a task; replaces lost workers and repeats it (``anew``: with new workers at once)."""
         for attempt in range(ATTEMPTS + 1):
             try:
                 if attempt or anew:
@@ -320,7 +323,7 @@ class RemoteCollector:
         raise CollectorFailed(f"workers were replaced {ATTEMPTS} times in vain: {lost}") from lost
 
     def _within(self, task: Callable[[], Any]) -> Any:
-        """An answer in time; TorchRL would wait for ever for workers that hang."""
+        """Returns the result of a task within the time limit; TorchRL would wait for ever for workers that hang."""
         before, answer = multiprocessing.active_children(), futures.Future[Any]()
 
         def run() -> None:
@@ -335,13 +338,13 @@ class RemoteCollector:
             while not futures.wait([answer], timeout=0.5).done:
                 if time.monotonic() - begun > self._timeout:
                     raise _Lost(f"no answer within {self._timeout:g} s (collector.timeout)")
-                if not all(map(_lives, getattr(self._inner, "procs", ()))):  # what it waits for may never come
+                if not all(map(_lives, getattr(self._inner, "procs", ()))):  # the result may never come
                     raise _Lost("a worker has died")
             return answer.result()
         except (Exception, SystemExit) as error:
             self.shutdown()
             for process in multiprocessing.active_children():
-                if process not in before:  # of workers that have not begun
+                if process not in before:  # processes of workers that did not start
                     process.kill()
             for left in sorted(Path(self._errors.name).glob("[0-9]*")):
                 reason, _, trace = left.read_text().partition("\n")
@@ -359,6 +362,6 @@ def _lives(process: Any) -> bool:
 
 
 def _line(error: BaseException) -> str:
-    """The last line of what is often many."""
+    """Returns the last line of an error's message."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__

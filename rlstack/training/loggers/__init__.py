@@ -27,17 +27,17 @@ from .wandb import WandbSink
 __all__ = ["FRAMES", "METRICS_FILE", "CsvSink", "MetricLogger", "Sink", "read_metrics", "score", "scores"]
 
 OF_ONE_RUN = ("wandb", "wandb_run_id", "mlflow.db", "mlflow_run_id", "trackio_run")
-"""What loggers keep in a run's folder by which services know the run; a copy of the run leaves it out."""
+"""Files in a run's folder by which services identify the run; a copy of the run leaves them out."""
 
 
 class MetricLogger:
-    """Sends metrics to every sink of a run. A context manager, which closes the sinks.
+    """Sends metrics to every sink of a run. As a context manager it closes the sinks.
 
     Args:
-        directory: the run directory; everything that is written lies in it.
-        config: which sinks.
-        run_config: the resolved configuration as plain values, shown beside the run by W&B and Trackio, and as
-            hyperparameters by TensorBoard and MLflow.
+        directory: the run directory, which receives all files.
+        config: options that choose the sinks.
+        run_config: the resolved configuration as plain values, which W&B and Trackio show beside the run, and
+            TensorBoard and MLflow as hyperparameters.
     """
 
     def __init__(
@@ -60,16 +60,16 @@ class MetricLogger:
             self._add("Trackio", lambda: TrackioSink(directory, config, values))
 
     def _add(self, name: str, make: Callable[[], Sink]) -> None:
-        """A sink that a run can do without."""
+        """Adds a sink; if it cannot be opened, the run goes on without it."""
         try:
             self._sinks.append(make())
         except ImportError:
             raise
-        except Exception as error:  # theirs are of all kinds
+        except Exception as error:  # each service has its own errors
             _warn_without(name, error)
 
     def _tell(self, tell: Callable[[Sink], None]) -> None:
-        """Tells every sink; one that fails is left out from then on, except for the file."""
+        """Calls every sink; one that fails is dropped, except for the file ``metrics.csv``."""
         for sink in list(self._sinks):
             try:
                 tell(sink)
@@ -82,26 +82,26 @@ class MetricLogger:
                     sink.close(failed=True)
 
     def log(self, frames: int, metrics: Mapping[str, Any]) -> None:
-        """Record metrics, named ``group/name``, measured at ``frames``.
+        """Records metrics ``group/name`` measured at ``frames``.
 
-        Values are numbers, or one-element tensors and arrays, which are read (and a GPU waited for) once.
+        Values are numbers, or one-element tensors and arrays, which are read once (waiting for a GPU).
 
         Raises:
-            ValueError: for a name without a group, or a value that is no single number.
-            OSError: the file cannot be written. Other loggers that fail are warned of, and left out from then on.
+            ValueError: a name has no group, or a value is not a single number.
+            OSError: ``metrics.csv`` cannot be written. Other loggers that fail cause a warning and are dropped.
         """
         values = {name: _to_number(name, value) for name, value in metrics.items()}
         self._tell(lambda sink: sink.log(int(frames), values))
 
     def truncate_after(self, frames: int) -> None:
-        """Drop what lies beyond ``frames``: call it when a run resumes from a checkpoint of that many."""
+        """Drops entries beyond ``frames``, for a run that resumes from a checkpoint at that frame."""
         self._tell(lambda sink: sink.truncate_after(frames))
 
     def close(self, failed: bool = False) -> None:
-        """Close every sink; nothing may be logged afterwards. Closing again does nothing.
+        """Closes every sink; nothing may be logged afterwards. Closing again does nothing.
 
         Raises:
-            OSError: the file cannot be completed; not after a failure, which is what has to be told.
+            OSError: the file cannot be completed; not raised after a failure of the run, which matters more.
         """
         while self._sinks:
             sink = self._sinks.pop()

@@ -18,7 +18,7 @@ from .sink import flat
 
 RUN_ID_FILE = "mlflow_run_id"
 DATABASE = "mlflow.db"
-_MOST_PARAMETERS = 100  # of a request, and so many characters of a value: MLflow's limits
+_MOST_PARAMETERS = 100  # parameters in a request, and characters in a value: MLflow's limits
 _LONGEST_VALUE = 6000
 
 
@@ -26,29 +26,29 @@ class MlflowSink:
     """MLflow. A resumed run continues under the id kept in its directory.
 
     Args:
-        directory: of the run.
-        config: where to, and under which experiment.
-        run_config: its parameters in MLflow.
+        directory: directory of the run.
+        config: options with the tracking server and the experiment.
+        run_config: the run's parameters in MLflow.
     """
 
     name: ClassVar[str] = "MLflow"
 
     def __init__(self, directory: Path, config: LoggerConfig, run_config: Mapping[str, Any]) -> None:
-        from mlflow import MlflowClient  # slow to import, and not always wanted
+        from mlflow import MlflowClient  # slow to import, and optional
         from mlflow.entities import Metric
         from mlflow.exceptions import MlflowException
 
-        for package in ("mlflow", "alembic"):  # which tell of every table that they make
+        for package in ("mlflow", "alembic"):  # they log every table that they create
             logging.getLogger(package).setLevel(logging.WARNING)
         given = config.mlflow_uri or os.environ.get("MLFLOW_TRACKING_URI")
         self._client = MlflowClient(given or f"sqlite:///{directory.resolve() / DATABASE}")
         self._metric, id_file = Metric, directory / RUN_ID_FILE
         if id_file.exists():
             self._run = id_file.read_text(encoding="utf-8").strip()
-            with suppress(MlflowException):  # another server knows nothing of it
+            with suppress(MlflowException):  # the run is unknown to another server
                 self._client.update_run(self._run, "RUNNING")
                 return
-        with suppress(MlflowException):  # it is there already
+        with suppress(MlflowException):  # it exists already
             self._client.create_experiment(config.mlflow_experiment)
         experiment: Any = self._client.get_experiment_by_name(config.mlflow_experiment)
         self._run = str(self._client.create_run(experiment.experiment_id, run_name=directory.name).info.run_id)
@@ -56,16 +56,16 @@ class MlflowSink:
         write_text(id_file, f"{self._run}\n")
 
     def log(self, frames: int, metrics: Mapping[str, float]) -> None:
-        """Send one point of each metric, frames being MLflow's steps."""
+        """Sends one point of each metric, with frames as MLflow's steps."""
         now = int(1000 * time.time())
         points = [self._metric(_allowed(name), float(value), now, frames) for name, value in metrics.items()]
         self._client.log_batch(self._run, metrics=points)
 
     def truncate_after(self, frames: int) -> None:
-        """Nothing: what MLflow has received stays, and later points are drawn over it."""
+        """Does nothing: MLflow keeps the points it has received, and draws later ones over them."""
 
     def close(self, failed: bool = False) -> None:
-        """Say how the run has ended."""
+        """Reports how the run has ended."""
         self._client.set_terminated(self._run, "FAILED" if failed else "FINISHED")
 
     def _log_parameters(self, run_config: Mapping[str, Any]) -> None:
@@ -77,5 +77,5 @@ class MlflowSink:
 
 
 def _allowed(name: str) -> str:
-    """A name in the characters that MLflow allows."""
+    """Returns a name with only the characters that MLflow allows."""
     return re.sub(r"[^\w\-./: ]", "_", name)

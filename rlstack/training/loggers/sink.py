@@ -1,4 +1,4 @@
-"""A destination of metrics, and a configuration as such a destination takes it."""
+"""The interface of a destination of metrics, and the configuration in the form that destinations take."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ FRAMES = "frames"
 
 
 class Sink(Protocol):
-    """One destination of metrics, and its name for messages."""
+    """One destination of metrics, with a name for messages."""
 
     name: ClassVar[str]
 
     def log(self, frames: int, metrics: Mapping[str, float]) -> None:
-        """Record metrics measured at ``frames``."""
+        """Records metrics measured at ``frames``."""
 
     def truncate_after(self, frames: int) -> None:
-        """Forget what was recorded beyond ``frames``, as far as the destination can."""
+        """Removes entries beyond ``frames``, as far as the destination can."""
 
     def close(self, failed: bool) -> None:
-        """Write out what is pending; ``failed`` says that the run ended with an exception."""
+        """Writes pending entries; ``failed`` means that the run ended with an exception."""
 
 
 def flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, bool | int | float | str]]:
-    """Dotted keys and values of a configuration, but for those that say where a run goes."""
+    """Yields dotted keys and values of a configuration, without those that name the run's folder."""
     for key, value in config.items():
         if prefix or key not in ("logger", "run_dir", "resume"):
             if isinstance(value, Mapping) and value:

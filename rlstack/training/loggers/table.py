@@ -1,4 +1,4 @@
-"""``metrics.csv``, the table of every logged number, and the score of a run by it."""
+"""``metrics.csv``, the table of every logged number, and the score of a run computed from it."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ METRICS_FILE = "metrics.csv"
 
 
 class CsvSink:
-    """``metrics.csv``: one row a call, one column a metric, empty cells where a metric was not measured.
+    """``metrics.csv``: one row per call, one column per metric, and empty cells where a metric was not measured.
 
-    A metric that appears later widens the table. Each row is handed to the system at once, so a killed run
-    loses none; a row cut off by a crash is dropped when the file is opened again.
+    A metric that appears later widens the table. Each row is flushed at once, so a killed run loses none; a row cut off
+    by a crash is dropped when the file is opened again.
 
     Raises:
-        ConfigError: a file of this name that is no such table.
+        ConfigError: the file exists and is no such table.
     """
 
     name: ClassVar[str] = METRICS_FILE
@@ -37,7 +37,7 @@ class CsvSink:
         self._file = self._rewritten(rows)
 
     def log(self, frames: int, metrics: Mapping[str, float]) -> None:
-        """Append a row."""
+        """Appends a row."""
         if new := [name for name in metrics if name not in self.columns]:
             _, rows = self._read()
             self.columns += new
@@ -48,16 +48,16 @@ class CsvSink:
             self._file.flush()
 
     def truncate_after(self, frames: int) -> None:
-        """Drop the rows of more than ``frames`` frames."""
+        """Drops the rows beyond ``frames``."""
         _, rows = self._read()
         self._file = self._rewritten([row for row in rows if int(row[0]) <= frames])
 
     def close(self, failed: bool = False) -> None:
-        """Close the file."""
+        """Closes the file."""
         self._file.close()
 
     def _rewritten(self, rows: list[list[str]]) -> TextIO:
-        """The file, replaced at once by header and ``rows``, each filled up to the header's width."""
+        """Replaces the file atomically by the header and ``rows``, padded to the header's width; returns it open."""
         if (file := getattr(self, "_file", None)) is not None:
             file.close()
         with (
@@ -71,7 +71,7 @@ class CsvSink:
         return self.path.open("a", encoding="utf-8", newline="")
 
     def _read(self) -> tuple[list[str], list[list[str]]]:
-        """Header and rows, without one that was cut off; an error if it is something else, of which nothing is lost."""
+        """Returns header and rows, without one that was cut off; another file raises an error and stays unchanged."""
         try:
             text = self.path.read_text(encoding="utf-8") if self.path.exists() else ""
             header, *rows = list(csv.reader(text[: text.rfind("\n") + 1].splitlines())) or [[FRAMES]]
@@ -92,10 +92,10 @@ class CsvSink:
 
 
 def read_metrics(path: Path) -> list[dict[str, float]]:
-    """The rows of a ``metrics.csv``, each with what was measured then.
+    """Reads the rows of a ``metrics.csv``, each with the metrics measured at its frame.
 
     Raises:
-        OSError: there is no such file.
+        OSError: the file does not exist.
     """
     with path.open(encoding="utf-8", newline="") as file:
         return [{name: float(cell) for name, cell in row.items() if cell} for row in csv.DictReader(file)]
@@ -111,19 +111,19 @@ _VALUES: dict[str, Callable[[list[float]], float]] = {
 
 
 def score(run: Path | str, objective: ObjectiveConfig) -> float:
-    """The objective of a run, so far as it has come; NaN where no evaluation could be summed up.
+    """Returns the objective of a run so far; NaN if no evaluation has finished.
 
     Raises:
-        ConfigError: the run has not logged such a metric; it says what it has logged.
+        ConfigError: the run has not logged this metric; the message lists those it has logged.
     """
     return (scores(run, objective) or [math.nan])[-1]
 
 
 def scores(run: Path | str, objective: ObjectiveConfig) -> list[float]:
-    """The objective of a run after each row that has its metric; none where no evaluation could be summed up.
+    """Returns the objective of a run after each row that has its metric; empty if no evaluation has finished.
 
     Raises:
-        ConfigError: the run has not logged such a metric; it says what it has logged.
+        ConfigError: the run has not logged this metric; the message lists those it has logged.
     """
     path = Path(run) / METRICS_FILE
     rows = read_metrics(path)
@@ -131,7 +131,7 @@ def scores(run: Path | str, objective: ObjectiveConfig) -> list[float]:
     metric = objective.metric or next((name for name in _OBJECTIVES if name in columns), _OBJECTIVES[-1])
     values = [row[metric] for row in rows if metric in row]
     if not values and objective.metric is None and "eval/non_finite" in columns:
-        return []  # no evaluation could be summed up
+        return []  # no evaluation has finished
     if not values:
         guess = did_you_mean(metric, columns)
         raise ConfigError(f"objective.metric: {metric!r} is not in {path}, {guess}it has: {', '.join(sorted(columns))}")

@@ -9,15 +9,15 @@ from typing import Any, ClassVar
 from .sink import flat
 
 RESULTS = ("eval/return", "eval/success", "train/return", "train/success")
-"""Metrics by which runs with other hyperparameters are compared."""
+"""Metrics by which TensorBoard compares hyperparameters."""
 
 
 class TensorBoardSink:
     """TensorBoard event files under ``tensorboard/``.
 
     Args:
-        directory: for the files.
-        run_config: hyperparameters, beside which its HPARAMS tab shows the last of :data:`RESULTS`.
+        directory: directory of the files.
+        run_config: hyperparameters, which the HPARAMS tab shows beside the last of :data:`RESULTS`.
     """
 
     name: ClassVar[str] = "TensorBoard"
@@ -27,25 +27,25 @@ class TensorBoardSink:
         self._writer = self._open()
 
     def log(self, frames: int, metrics: Mapping[str, float]) -> None:
-        """Add one point to each metric's curve."""
+        """Adds one point to each metric's curve."""
         for name, value in metrics.items():
             self._writer.add_scalar(name, value, frames)
 
     def truncate_after(self, frames: int) -> None:
-        """Mark the points beyond ``frames`` as superseded: event files can only be added to."""
+        """Marks the points beyond ``frames`` as superseded: event files can only be appended to."""
         self._writer.close()
         self._writer = self._open(purge_step=frames + 1)
 
     def close(self, failed: bool = False) -> None:
-        """Flush and close the file."""
+        """Flushes and closes the file."""
         self._writer.close()
 
     def _open(self, purge_step: int | None = None) -> Any:
-        from torch.utils.tensorboard import SummaryWriter  # slow to import, and not always wanted
+        from torch.utils.tensorboard import SummaryWriter  # slow to import, and optional
         from torch.utils.tensorboard.summary import hparams
 
         writer: Any = SummaryWriter(str(self._directory), purge_step=purge_step)
-        if self._hyperparameters:  # in the run's own file: add_hparams would make another run
+        if self._hyperparameters:  # into the run's own file: add_hparams would create another run
             for summary in hparams(self._hyperparameters, dict.fromkeys(RESULTS, 0.0)):
                 writer.file_writer.add_summary(summary)
         return writer

@@ -18,21 +18,21 @@ RUN_NAME_FILE = "trackio_run"
 
 
 class TrackioSink:
-    """Trackio, which knows a run by its name. A resumed run continues under the name kept in its directory.
+    """Trackio, which identifies a run by its name. A resumed run continues under the name kept in its directory.
 
     Args:
-        directory: of the run.
-        config: the project.
-        run_config: shown beside the run.
+        directory: directory of the run.
+        config: options with the project.
+        run_config: configuration that Trackio shows beside the run.
     """
 
     name: ClassVar[str] = "Trackio"
 
     def __init__(self, directory: Path, config: LoggerConfig, run_config: Mapping[str, Any]) -> None:
-        import trackio  # slow to import, and not always wanted
+        import trackio  # slow to import, and optional
 
         name_file = directory / RUN_NAME_FILE
-        if not name_file.exists():  # another folder may have the same name
+        if not name_file.exists():  # a unique name, since another folder may have the same one
             write_text(name_file, f"{directory.name}-{uuid.uuid4().hex[:8]}\n")
         with redirect_stdout(io.StringIO()):
             self._run = trackio.init(
@@ -41,19 +41,19 @@ class TrackioSink:
                 resume="allow",
                 config=dict(flat(run_config)),
                 embed=False,
-                auto_log_gpu=False,  # a run watches its hardware itself
+                auto_log_gpu=False,  # a run measures its hardware itself
                 auto_log_cpu=False,
             )
 
     def log(self, frames: int, metrics: Mapping[str, float]) -> None:
-        """Hand over one point of each metric, frames being Trackio's steps."""
+        """Sends one point of each metric, with frames as Trackio's steps."""
         self._run.log(dict(metrics), step=frames)
 
     def truncate_after(self, frames: int) -> None:
-        """Nothing: what Trackio has received stays, and later points are drawn over it."""
+        """Does nothing: Trackio keeps the points it has received, and draws later ones over them."""
 
     def close(self, failed: bool = False) -> None:
-        """Wait until everything is written."""
+        """Waits until everything is written."""
         import trackio
 
         with redirect_stdout(io.StringIO()):

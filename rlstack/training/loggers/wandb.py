@@ -23,24 +23,24 @@ class WandbSink:
     def __init__(self, directory: Path, config: LoggerConfig, run_config: dict[str, Any]) -> None:
         self._run = _start_wandb(directory, config, run_config)
         write_text(directory / RUN_ID_FILE, self._run.id + "\n")
-        # Frames are the x axis. W&B's own step must never go back, which a resumed run does.
+        # Frames are the x axis. W&B's own step must never decrease, but the frames of a resumed run do.
         self._run.define_metric(FRAMES, hidden=True)
         self._run.define_metric("*", step_metric=FRAMES)
 
     def log(self, frames: int, metrics: Mapping[str, float]) -> None:
-        """Send one point of each metric."""
+        """Sends one point of each metric."""
         self._run.log({FRAMES: frames, **metrics})
 
     def truncate_after(self, frames: int) -> None:
-        """Nothing: what the service has received stays, and later points are drawn over it."""
+        """Does nothing: W&B keeps the points it has received, and draws later ones over them."""
 
     def close(self, failed: bool = False) -> None:
-        """Wait until everything is sent (online) or written (offline)."""
+        """Waits until everything is sent (online) or written (offline)."""
         self._run.finish(exit_code=int(failed))
 
 
 def _start_wandb(directory: Path, config: LoggerConfig, run_config: dict[str, Any]) -> Any:
-    import wandb  # slow to import, and not always wanted
+    import wandb  # slow to import, and optional
 
     id_file = directory / RUN_ID_FILE
     times: dict[str, Any] = {"init_timeout": config.wandb_timeout, "login_timeout": config.wandb_timeout}
