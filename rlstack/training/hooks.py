@@ -40,7 +40,7 @@ class Hook:
     name = ""
 
     def on_prepare(self, training: Training) -> None:
-        """Called before the run writes anything; may raise a :class:`ConfigError` that says why the run cannot begin."""
+        """Called before the run writes anything; may raise a :class:`ConfigError` if the run cannot begin."""
 
     def on_start(self, training: Training) -> None:
         """Called before the first batch, when a resumed run has been restored."""
