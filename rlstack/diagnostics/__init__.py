@@ -1,1 +1,1 @@
-"""Finding out why a training is slow: each part measured by itself, then a verdict in words."""
+"""Measures why a training is slow: each part by itself, then a verdict in words."""

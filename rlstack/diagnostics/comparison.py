@@ -1,4 +1,4 @@
-"""A diagnosis compared with an earlier one."""
+"""Compares a diagnosis with an earlier one."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from .report import number
 
 SCHEMA = "rlstack.diagnosis/1"
 NOISE = 1.1
-"""Ratios nearer to 1 than this are not called a change."""
+"""Ratios closer to 1 than this do not count as changes."""
 _PARTS = {"learn": "parts_ms", "collect": "parts_seconds"}
 
 
 def read(path: str | Path) -> dict[str, Any]:
-    """An earlier diagnosis.
+    """Reads an earlier diagnosis.
 
     Raises:
-        ConfigError: no such file, or none of this kind and version.
+        ConfigError: the file does not exist, or is of another kind or version.
     """
     try:
         check_regular(path)
@@ -43,7 +43,7 @@ def read(path: str | Path) -> dict[str, Any]:
 
 
 def measures(diagnosis: Mapping[str, Any]) -> dict[str, tuple[float, bool]]:
-    """The numbers that can be compared, by name, and whether more is better."""
+    """Returns the comparable numbers by name, each with whether more is better."""
     found: dict[str, tuple[float, bool]] = {}
     for test, values in diagnosis["tests"].items():
         for name, value in values.items():
@@ -51,7 +51,7 @@ def measures(diagnosis: Mapping[str, Any]) -> dict[str, tuple[float, bool]]:
                 found[f"{test}.{name}"] = value, True
             elif name.startswith("ms_per_") or (name.endswith("_ms") and not isinstance(value, Mapping)):
                 found[f"{test}.{name}"] = value, False
-        # A run of longer iterations is not a slower one: parts are compared by the frame.
+        # Parts are compared per frame, since longer iterations do not make a run slower.
         frames = values.get("frames_per_iteration")
         unit, scale = (" ms", 1.0) if frames is None else (" s per million frames", 1e6 / frames)
         parts = values.get(_PARTS.get(test, ""), {})
@@ -62,7 +62,7 @@ def measures(diagnosis: Mapping[str, Any]) -> dict[str, tuple[float, bool]]:
 
 
 def changes(now: Mapping[str, Any], before: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """``name``, ``before``, ``now`` and ``ratio`` (above 1 is better now) of everything that both have measured."""
+    """Returns ``name``, ``before``, ``now`` and ``ratio`` (above 1: better now) of each number that both have."""
     earlier, rows = measures(before), []
     for name, (value, better) in measures(now).items():
         old, _ = earlier.get(name, (0.0, better))
@@ -72,7 +72,7 @@ def changes(now: Mapping[str, Any], before: Mapping[str, Any]) -> list[dict[str,
 
 
 def lines(now: Mapping[str, Any], before: Mapping[str, Any], path: str | Path) -> Iterator[str]:
-    """The comparison as text."""
+    """Yields the comparison as lines of text."""
     yield f"compared with {path}"
     for difference in differences(now, before):
         yield f"  not the same: {difference}"
@@ -88,7 +88,7 @@ def lines(now: Mapping[str, Any], before: Mapping[str, Any], path: str | Path) -
 
 
 def differences(now: Mapping[str, Any], before: Mapping[str, Any]) -> Iterator[str]:
-    """The conditions that differ: machine, device, options."""
+    """Yields the conditions that differ: machine, device, options."""
     for part in ("machine", "subject", "config"):
         ours, theirs = (_flat(side.get(part, {})) for side in (now, before))
         for key in {**theirs, **ours}:

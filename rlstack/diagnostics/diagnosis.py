@@ -1,4 +1,4 @@
-"""All tests of a training, as one record."""
+"""Runs all tests of a training and returns one record."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ _WITHOUT_LEARNING = ("env", "inference")
 def diagnose(
     measured: MeasuredTraining, test: str = "all", tell: Callable[[str, dict[str, Any]], Any] = lambda name, found: None
 ) -> dict[str, Any]:
-    """Measures.
+    """Measures a training.
 
     Args:
-        test: one of :data:`TESTS`, or all of them; of an agent that does not learn, those that it can take.
-        tell: is called with the name and the results of a test as soon as they are there.
+        test: one of :data:`TESTS`, or ``all``; for an agent that cannot learn, all means the tests that apply.
+        tell: called with the name and the results of each test when it ends.
 
     Returns the content of the file: ``schema``, ``created``, ``subject``, ``machine``, ``config``, ``tests`` (results
     by name) and ``verdict``, a list of ``text``, ``option`` and ``gain``.
 
     Raises:
-        ConfigError: a test of learning, for an agent that cannot.
+        ConfigError: the test measures learning, and the agent cannot learn.
     """
     config, names = measured.config, tuple(TESTS) if test == "all" else (test,)
     if issubclass(agent_class(config.agent["algorithm"]), Legacy):
@@ -59,7 +59,7 @@ def diagnose(
         seed_everything(config.seed)
         results[name] = TESTS[name](measured)
         tell(name, results[name])
-    alone = measured.device.type == "cpu" and not measured.processes  # all is done by this process's CPU threads
+    alone = measured.device.type == "cpu" and not measured.processes  # this process's CPU threads do all the work
     used = (time.process_time() - cpu) / (time.perf_counter() - wall) if alone else None
     machine = {
         "processor": processor(),
@@ -83,7 +83,7 @@ def diagnose(
 
 
 def described(measured: MeasuredTraining) -> dict[str, Any]:
-    """The entry ``subject``: what is measured, and how."""
+    """Returns the entry ``subject``: what is measured, and how."""
     env = measured.config.env
     return {
         "agent": measured.config.agent.get("name"),

@@ -1,4 +1,4 @@
-"""The verdict: what is slowest, and which option to change, by rules on what has been measured."""
+"""The verdict: names the slowest part and the options to change, by rules on the measurements."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from itertools import chain
 from typing import Any
 
 WORTH = 1.15
-"""A setting that makes its part less than so many times as quick is not proposed."""
+"""A setting is proposed only if it makes its part at least this many times as fast."""
 _LEAST_GAIN = 1.05
-_GOOD = 0.9  # of the best rate: the smallest setting that reaches it is proposed
-_NOTABLE = 0.2  # share of an iteration
+_GOOD = 0.9  # fraction of the best rate: the smallest setting that reaches it is proposed
+_NOTABLE = 0.2  # fraction of an iteration
 _SIMULATION = ("simulate", "observe", "reset")
 _NAMES = {
     "simulation": "stepping the worlds",
@@ -30,9 +30,9 @@ class Advice:
 
     Attributes:
         text: the finding.
-        option: the option to change, None where none is to be changed.
-        gain: how many times as quick a whole iteration would be by the measurements; None where it was not measured.
-        learns_otherwise: the change also alters what is learned.
+        option: the option to change, or None.
+        gain: speed-up of a whole iteration computed from the measurements; None if it was not measured.
+        learns_otherwise: whether the change also alters what the agent learns.
     """
 
     text: str
@@ -42,7 +42,7 @@ class Advice:
 
 
 def verdict(diagnosis: Mapping[str, Any]) -> list[Advice]:
-    """The bottleneck, then changes: those that help most first, those that alter what is learned last."""
+    """Returns the bottleneck, then changes: the most effective first, those that alter learning last."""
     rules = VerdictRules(diagnosis)
     proposals = [advice for advice in rules.proposals() if (advice.gain or _LEAST_GAIN) >= _LEAST_GAIN]
     proposals.sort(key=lambda advice: (advice.learns_otherwise, -(advice.gain or 1.0)))
@@ -50,7 +50,7 @@ def verdict(diagnosis: Mapping[str, Any]) -> list[Advice]:
 
 
 def shares(parts: Mapping[str, float]) -> dict[str, float]:
-    """Parts of an iteration as fractions of it, those of the simulation taken together, largest first."""
+    """Returns the fractions of an iteration by part, largest first, with the parts of the simulation added up."""
     whole = sum(parts.values()) or 1.0
     grouped = {"simulation": sum(parts.get(name, 0.0) for name in _SIMULATION)}
     grouped |= {name: value for name, value in parts.items() if name not in _SIMULATION}
@@ -58,16 +58,16 @@ def shares(parts: Mapping[str, float]) -> dict[str, float]:
 
 
 def whole_gain(share: float, factor: float) -> float:
-    """The speed-up of the whole if a share of it becomes ``factor`` times as quick (Amdahl 1967)."""
+    """Returns the speed-up of the whole if a share of it becomes ``factor`` times as fast (Amdahl 1967)."""
     return 1 / (1 - share + share / factor)
 
 
 def best_setting(
     points: Sequence[Mapping[str, Any]], size: str, rate: str, now: float
 ) -> tuple[Mapping[str, Any], float] | None:
-    """The smallest setting that nearly reaches the best rate, and how many times that of ``now`` it reaches.
+    """Returns the smallest setting that nearly reaches the best rate, and its rate relative to that of ``now``.
 
-    None if that is less than :data:`WORTH`, or the present setting was not measured.
+    Returns None if the ratio is less than :data:`WORTH`, or the current setting was not measured.
     """
     present = next((point for point in points if point[size] == now), None)
     if present is None:
@@ -79,7 +79,7 @@ def best_setting(
 
 
 class VerdictRules:
-    """The rules on a diagnosis, each of which yields its advice."""
+    """The rules on a diagnosis; each yields its advice."""
 
     def __init__(self, diagnosis: Mapping[str, Any]) -> None:
         self.tests, self.machine, self.subject = (diagnosis[name] for name in ("tests", "machine", "subject"))
@@ -88,11 +88,11 @@ class VerdictRules:
         self.by_share = shares(self.parts) if self.parts else {}
 
     def share(self, *names: str) -> float | None:
-        """The share of an iteration that these parts take; None where iterations have not been measured."""
+        """Returns the share of an iteration that these parts take; None if iterations were not measured."""
         return sum(self.by_share.get(name, 0.0) for name in names) if self.by_share else None
 
     def gain(self, share: float | None, factor: float) -> float | None:
-        """The gain of an iteration whose share becomes ``factor`` times as quick; None where that is not known."""
+        """Returns an iteration's speed-up if a share becomes ``factor`` times as fast; None if either is unknown."""
         return None if share is None else whole_gain(share, factor)
 
     def bottleneck(self) -> Iterator[Advice]:
@@ -105,13 +105,13 @@ class VerdictRules:
                 yield Advice(f"bottleneck: {text}")
 
     def proposals(self) -> Iterator[Advice]:
-        """The advice of all rules below."""
+        """Yields the advice of all rules."""
         yield from chain(self.worlds(), self.observations(), self.larger_batches(), self.fewer_updates())
         yield from chain(self.matrix_products(), self.threads(), self.devices(), self.storing_and_logging())
         yield from chain(self.acting(), self.busy_machine())
 
     def worlds(self) -> Iterator[Advice]:
-        """More or fewer worlds, compiled ones, or ones in other processes."""
+        """Advises on the number of worlds, on compiling them, and on stepping them in other processes."""
         found, share = self.tests.get("env"), self.share("simulation")
         collected = self.share("simulation", "opponents", "policy", "store")
         if found is not None and (collected is None or collected >= _NOTABLE):
@@ -121,7 +121,7 @@ class VerdictRules:
                 many, rate = point["num_worlds"], point["steps_per_second"]
                 text = f"{many:,} worlds make {factor:.1f} times as many steps a second as {now:,} ({rate:,.0f})"
                 text += "; batches grow as much, or agent.steps_per_batch shrinks" if many > now else ""
-                # Policy and storing are taken to gain as little as they are measured to: not at all.
+                # Policy and storing are assumed to gain nothing.
                 yield Advice(text, f"env.{option}={many}", self.gain(share, factor))
         if share is None or share < _NOTABLE:
             return
@@ -130,7 +130,7 @@ class VerdictRules:
             yield Advice(text, "env.compiled=true")
         if found is not None and self.config["env"].get("workers") == 0 and self.machine["cores"] > 1:
             alone = 1e3 * found["ms_per_step"] / found["num_worlds"]
-            if alone >= 200:  # microseconds, below which processes cost more than they save
+            if alone >= 200:  # microseconds; below them processes cost more than they save
                 text = f"an environment takes {alone:,.0f} us a step: processes can share them; not measured"
                 yield Advice(text, f"env.workers={min(self.machine['cores'], found['num_worlds'])}")
 
@@ -181,7 +181,7 @@ class VerdictRules:
             yield Advice(f"{text}: smaller networks or batches, fewer updates or a faster device are what is left")
 
     def threads(self) -> Iterator[Advice]:
-        """The number of threads that is best for stepping and learning together, by their shares."""
+        """Advises the number of threads that is best for stepping and learning together, weighted by their shares."""
         now, weights = self.subject["threads"], {"env": self.share("simulation"), "learn": self.share("learn")}
         measured: dict[str, dict[int, float]] = {}
         for name in weights:

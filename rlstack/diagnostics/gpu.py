@@ -1,4 +1,4 @@
-"""The utilisation of a GPU by the training, and its copies, waits and kernels."""
+"""Measures the training's utilisation of a GPU, and its copies, waits and kernels."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rlstack.training.hardware import GpuWatch
 from .measuring import MeasuredTraining
 from .training import summary, timed_run
 
-_STEPS, _UPDATES = 8, 8  # that are profiled
+_STEPS, _UPDATES = 8, 8  # numbers that are profiled
 _PLACES = 5
 _KINDS = {
     "copies_to_gpu": re.compile(r"^Memcpy HtoD"),
@@ -29,7 +29,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 def measure_gpu(measured: MeasuredTraining) -> dict[str, Any]:
-    """Utilisation and memory while the training loop runs; copies, waits and kernels of a step and of an update."""
+    """Measures utilisation and memory of the training loop, and copies, waits and kernels of a step and an update."""
     if measured.device.type != "cuda":
         there = torch.cuda.is_available()
         why = "a GPU is there, use it with device=cuda" if there else "torch sees no GPU here"
@@ -66,7 +66,7 @@ def _watching(watch: GpuWatch) -> Iterator[None]:
 
 
 def _inspected(measured: MeasuredTraining, work: Callable[[], Any], times: int) -> dict[str, Any]:
-    """Counts of what ``work`` asks of the GPU, for each of the ``times`` that it does something."""
+    """Counts copies, waits and kernels of ``work``, divided by ``times``."""
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
     begin = measured.clock()
     with torch.profiler.profile(activities=activities) as profiler:
@@ -83,7 +83,7 @@ def _inspected(measured: MeasuredTraining, work: Callable[[], Any], times: int) 
 
 
 def count_events(events: Iterable[tuple[str, bool]]) -> dict[str, int]:
-    """Copies, waits and kernels among events of a profile: the name of each, and whether it happened on the GPU."""
+    """Counts copies, waits and kernels among profiled events, given by name and whether they ran on the GPU."""
     counts = Counter[str]()
     for name, on_gpu in events:
         kind = next((kind for kind, pattern in _KINDS.items() if pattern.match(name)), None)
@@ -96,7 +96,7 @@ def count_events(events: Iterable[tuple[str, bool]]) -> dict[str, int]:
 
 @contextmanager
 def waits() -> Iterator[Counter[str]]:
-    """Counts, by the line of code, where a program waits for the GPU."""
+    """A context that counts, by line of code, where the program waits for the GPU."""
     places = Counter[str]()
     before = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings(record=True) as caught:
@@ -110,7 +110,7 @@ def waits() -> Iterator[Counter[str]]:
 
 
 def places_of(caught: Iterable[warnings.WarningMessage]) -> Counter[str]:
-    """``file:line`` of the warnings that tell of a wait."""
+    """Counts the warnings about a wait by ``file:line``."""
     places = Counter[str]()
     for entry in caught:
         if "synchroniz" in str(entry.message):

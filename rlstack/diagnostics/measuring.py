@@ -1,4 +1,4 @@
-"""The training that is measured, the clock it is measured by, and repeated measurements."""
+"""The measured training, the clock, and repeated measurements."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from rlstack.training.config import TrainConfig
 
 
 class DeviceClock:
-    """Seconds; calling it waits for the device first, because a GPU computes after the call that asked for it.
+    """A clock in seconds that waits for the device first, since a GPU computes asynchronously.
 
     Args:
-        kind: ``"wall"``, or ``"cpu"``: time of this process and its threads, which other programs do not lengthen.
+        kind: ``"wall"``, or ``"cpu"`` for the time of this process and its threads, which other programs do not affect.
         device: the device that computes.
     """
 
@@ -41,14 +41,14 @@ class DeviceClock:
 
 @dataclass
 class MeasuredTraining:
-    """A training configuration and how to measure it, with its schedules half-way through the run.
+    """A training configuration and how to measure it, with schedules half-way through the run.
 
     Attributes:
-        config: of the training.
-        raw: the same as plain values.
-        device: what it computes on.
-        clock: which tells the time.
-        seconds: that a measurement takes; a point of a sweep takes a third.
+        config: configuration of the training.
+        raw: the configuration as plain values.
+        device: device of the learner.
+        clock: clock of the measurements.
+        seconds: duration of a measurement; a point of a sweep takes a third.
     """
 
     config: TrainConfig
@@ -58,55 +58,55 @@ class MeasuredTraining:
     seconds: float
 
     def world(self, num_worlds: int | None = None) -> EnvBase:
-        """Its worlds, or another number of them."""
+        """Builds the training's worlds, or another number of them."""
         more = {} if num_worlds is None else {"num_worlds": num_worlds}
         return build_world(self.config.env, self.device, self.config.seed, **more)
 
     def agent(self, env: EnvBase) -> Agent:
-        """Its agent in the middle of the run: past random actions, and learning."""
+        """Builds the agent at the middle of the run: past its random actions, and learning."""
         agent = build_agent(self.config.agent, env, self.config.total_frames, self.device)
         agent.set_frames(self.halfway)
         return agent
 
     @property
     def halfway(self) -> int:
-        """Frames in the middle of the run, or where learning is under way if that is later."""
+        """Returns the frames at the middle of the run, or where learning has begun if that is later."""
         late = max(int(self.config.agent.get(name) or 0) for name in ("learning_starts", "random_frames"))
         return max(self.config.total_frames // 2, late)
 
     @cached_property
     def size_option(self) -> str | None:
-        """The option that holds the number of worlds; None if there is one world only."""
+        """Returns the option with the number of worlds; None if there is only one world."""
         accepted = envs.options_of(self.config.env["name"])
         return next((name for name in ("num_worlds", "num_envs") if name in accepted), None)
 
     @cached_property
     def num_worlds(self) -> int:
-        """The number of worlds, counted where the option is null."""
+        """Returns the number of worlds, counted if the option is null."""
         given = self.config.env.get(self.size_option) if self.size_option else 1
         return self.world().batch_size.numel() if given is None else int(given)
 
     @property
     def processes(self) -> int:
-        """Other processes that step the worlds; a world with a backend of torch has none, whatever its workers."""
+        """Returns the number of other processes that step the worlds; torch backends have none."""
         env = self.config.env
         return 0 if env.get("backend") == "torch" else int(env.get("workers") or 0)
 
     @property
     def sweeps(self) -> bool:
-        """Worlds of another number can be built in a moment."""
+        """Returns whether another number of worlds can be built quickly."""
         slow = self.config.env.get("compiled") or self.processes
         return self.size_option is not None and not slow
 
     @property
     def observing(self) -> tuple[str, ...]:
-        """Functions of the world that make observations; none of a compiled one, whose parts cannot be timed."""
+        """Returns the world's functions that make observations; none if compiled, as its parts cannot be timed."""
         compiled = self.config.env.get("compiled")
         return () if compiled else world_hooks(self.config.env["name"]).observing
 
 
 def repeat(function: Callable[[], Any], seconds: float, clock: Callable[[], float], warm_up: int = 1) -> list[float]:
-    """Calls a function for so many seconds, three times at least; returns the seconds of each after the warm-up."""
+    """Calls a function for ``seconds``, at least three times; returns the seconds of each call after the warm-up."""
     for _ in range(warm_up):
         function()
     durations: list[float] = []
@@ -121,21 +121,21 @@ def repeat(function: Callable[[], Any], seconds: float, clock: Callable[[], floa
 
 
 def percentiles(durations: list[float]) -> dict[str, float]:
-    """``mean_ms``, ``p95_ms`` and ``p99_ms`` of durations in seconds."""
+    """Returns ``mean_ms``, ``p95_ms`` and ``p99_ms`` of durations in seconds."""
     milliseconds = 1e3 * np.asarray(durations)
     p95, p99 = np.percentile(milliseconds, (95, 99))
     return {"mean_ms": float(milliseconds.mean()), "p95_ms": float(p95), "p99_ms": float(p99)}
 
 
 def cores() -> int:
-    """The number of cores that this process may use."""
+    """Returns the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def over_threads(measured: MeasuredTraining, function: Callable[[], Any]) -> list[dict[str, Any]]:
-    """Calls per second of a function with 1, 2, 4, ... threads of torch, as many as there are cores.
+    """Measures calls per second of a function with 1, 2, 4, ... torch threads, up to the number of cores.
 
-    Empty on a GPU, on one core, and where CPU time is measured, which threads do not shorten.
+    Returns an empty list on a GPU, on one core, and for CPU time, which threads do not shorten.
     """
     if measured.device.type != "cpu" or measured.clock.kind == "cpu" or cores() == 1:
         return []

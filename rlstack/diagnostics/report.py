@@ -1,4 +1,4 @@
-"""A diagnosis as text and as a picture."""
+"""Shows a diagnosis as text and as a picture."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Found = Mapping[str, Any]
 
 
 def heading(subject: Found) -> str:
-    """Agent, world, device and clock in one line."""
+    """Returns agent, world, device and clock in one line."""
     threads = f"{subject['threads']} threads" if subject["threads"] > 1 else "1 thread"
     time = "CPU time" if subject["clock"] == "cpu" else "wall-clock time"
     where = f"{subject['num_worlds']:,} worlds, {subject['device']}, {threads}, {time}"
@@ -25,13 +25,13 @@ def heading(subject: Found) -> str:
 
 
 def section(test: str, found: Found) -> Iterator[str]:
-    """The results of a test, line by line, ASCII."""
+    """Yields the results of a test as lines in ASCII."""
     yield ""
     yield from _TESTS[test](found)
 
 
 def verdict_lines(findings: Sequence[Found]) -> Iterator[str]:
-    """The verdict, line by line."""
+    """Yields the verdict as lines."""
     yield from ("", "verdict")
     for entry in findings:
         gain = "" if entry["gain"] is None else f" (an iteration {entry['gain']:.2f} times as quick)"
@@ -42,7 +42,7 @@ def verdict_lines(findings: Sequence[Found]) -> Iterator[str]:
 
 
 def number(value: float) -> str:
-    """Three figures, or all of them before the decimal point."""
+    """Formats a number with three digits, or with all digits before the decimal point."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
@@ -124,7 +124,7 @@ def _pairs(found: Found, titles: Mapping[str, str]) -> str:
 
 
 def _sweep(points: Sequence[Found], titles: Mapping[str, str], now: float) -> Iterator[str]:
-    """Rows of a sweep, the present setting marked; nothing where there is one point only."""
+    """Yields the rows of a sweep, with the current setting marked; none for a single point."""
     if len(points) > 1:
         size = next(iter(titles))
         rows = [[*(number(point[key]) for key in titles), "<- now" if point[size] == now else ""] for point in points]
@@ -150,7 +150,7 @@ def _bars(rows: Iterable[tuple[str, str, float, str]]) -> Iterator[str]:
 
 
 def save_picture(path: Path, diagnosis: Found) -> bool:
-    """Draws a panel for every sweep and for the parts of an iteration; False, and no file, if there is nothing."""
+    """Draws a panel for every sweep and for the parts of an iteration; without any returns False and writes no file."""
     tests, subject = diagnosis["tests"], diagnosis["subject"]
     milliseconds = ("mean_ms", "p95_ms", "p99_ms")
     sweeps = [

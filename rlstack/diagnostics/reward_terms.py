@@ -1,6 +1,7 @@
-"""The terms of a reward along one episode and over a training run.
+"""Shows the terms of a reward along one episode and over a run.
 
-A world reports them as statistics ``("episode", "reward_<term>") [W, 1]``, each the weighted sum of a term so far.
+A world reports them as statistics ``("episode", "reward_<term>") [W, 1]``, each the weighted sum of a term over the
+episode so far.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ class RewardBreakdown(NamedTuple):
     """The terms of the reward along one episode.
 
     Attributes:
-        terms: what each term paid in every step, ``[T]`` by name.
-        success: of the episode, None where the world does not know it.
+        terms: reward of each term in every step, ``[T]`` by name.
+        success: success of the episode; None if the world does not define it.
     """
 
     terms: dict[str, Series]
@@ -39,7 +40,7 @@ class RewardBreakdown(NamedTuple):
 
     @property
     def returned(self) -> float:
-        """The sum of everything."""
+        """Returns the sum over all terms and steps."""
         return float(sum(values.sum() for values in self.terms.values()))
 
 
@@ -49,7 +50,7 @@ def play_episode(
     options: Mapping[str, Any],
     seed: int = 0,
 ) -> RewardBreakdown:
-    """Plays one episode in the world as evaluations build it.
+    """Plays one episode in a world built as for evaluations.
 
     Raises:
         ConfigError: the world does not report the terms of its reward.
@@ -77,10 +78,10 @@ def play_episode(
 
 
 def read_curves(metrics: Path) -> tuple[Series, dict[str, Series]]:
-    """Frames ``[N]`` and, by term, means per episode ``[N]``, of a run's ``metrics.csv``.
+    """Reads frames ``[N]`` and, by term, means per episode ``[N]`` from a run's ``metrics.csv``.
 
     Raises:
-        ConfigError: no such file, or a run that has logged no terms.
+        ConfigError: the file does not exist, or the run has logged no terms.
     """
     try:
         rows = [row for row in read_metrics(metrics) if row.get("train/episodes")]
@@ -94,7 +95,7 @@ def read_curves(metrics: Path) -> tuple[Series, dict[str, Series]]:
 
 
 def draw_episode(episode: RewardBreakdown, path: Path, title: str = "") -> None:
-    """Left the terms summed up over the episode, right what each paid in every step; the largest first."""
+    """Draws the running sum of each term on the left and its reward in every step on the right, largest first."""
     ranked = _ranked(episode.terms)
     steps = np.arange(len(next(iter(episode.terms.values()))))
     title = title or f"return {episode.returned:.2f}"
@@ -112,7 +113,7 @@ def draw_episode(episode: RewardBreakdown, path: Path, title: str = "") -> None:
 
 
 def draw_curves(frames: Series, terms: Mapping[str, Series], path: Path) -> None:
-    """A panel for every term that ever paid."""
+    """Draws a panel for every term that is ever non-zero."""
     ranked = _ranked(terms)
     with saved_figure(path, "Terms of the reward over the training", len(ranked), 4, (3.2, 2.2)) as panels:
         for axes, (name, values) in zip(panels, ranked):
@@ -123,6 +124,6 @@ def draw_curves(frames: Series, terms: Mapping[str, Series], path: Path) -> None
 
 
 def _ranked(terms: Mapping[str, Series]) -> list[tuple[str, Series]]:
-    """The terms that are ever paid, by how much in all."""
+    """Returns the terms that are ever non-zero, by total size."""
     paid = {name: float(np.nansum(np.abs(values))) for name, values in terms.items()}
     return [(name, terms[name]) for name in sorted(terms, key=lambda name: -paid[name]) if paid[name] > 0]

@@ -1,4 +1,4 @@
-"""The time that functions take inside a program that is left as it is."""
+"""Measures the time that functions take inside an unchanged program."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ OTHER = "other"
 
 
 class Sections(ExitStack):
-    """Seconds by section, while functions run that have been given to one.
+    """Measures seconds by section; functions are assigned to sections.
 
-    A section's time is without that of others inside it; the time outside of all sections is ``other``. Leaving the
-    context puts the functions back.
+    A section's time excludes that of sections inside it; the time outside all sections is ``other``. Leaving the
+    context restores the functions.
 
     Args:
-        clock: seconds; one that waits for a GPU does so at every border of a section.
+        clock: function that returns seconds; one that waits for a GPU waits at every border of a section.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -31,34 +31,34 @@ class Sections(ExitStack):
         self.callback(self.end)
 
     def begin(self) -> None:
-        """Counts from here on, from zero."""
+        """Starts counting from zero."""
         self.seconds, self.calls = defaultdict(float), Counter()
         self._running, self._last = True, self._clock()
 
     def end(self) -> dict[str, float]:
-        """Stops counting; seconds by section."""
+        """Stops counting; returns seconds by section."""
         self._account()
         self._running = False
         return dict(self.seconds)
 
     def watch(self, owner: Any, attribute: str, section: str, whole: bool = False) -> None:
-        """Gives ``owner.attribute``, a function of an object, class or module, to a section.
+        """Assigns ``owner.attribute``, a function of an object, class or module, to a section.
 
         Args:
-            whole: sections inside it do not count for themselves.
+            whole: whether sections inside it count towards this one.
         """
         own, original = vars(owner).get(attribute), getattr(owner, attribute)
         put: Callable[..., Any]
         take: Callable[..., Any]
         if isinstance(owner, type):
             put, take = functools.partial(setattr, owner), functools.partial(delattr, owner)
-        else:  # around the __setattr__ of worlds and networks
+        else:  # bypasses the __setattr__ of worlds and networks
             put, take = vars(owner).__setitem__, vars(owner).pop
         put(attribute, self._timed(original, section, whole))
         self.callback(lambda: take(attribute) if own is None else put(attribute, own))
 
     def watch_named(self, name: str, section: str, whole: bool = False) -> None:
-        """The same for ``package.module:function`` or ``package.module:Class.method``."""
+        """Assigns ``package.module:function`` or ``package.module:Class.method`` to a section."""
         module, _, path = name.partition(":")
         *owners, attribute = path.split(".")
         self.watch(functools.reduce(getattr, owners, importlib.import_module(module)), attribute, section, whole)

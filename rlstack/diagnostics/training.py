@@ -1,4 +1,4 @@
-"""Times the parts of an iteration and of an update while the training loop itself runs for a while."""
+"""Times the parts of an iteration and of an update while the training loop runs."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ PARTS = {
     "log": "statistics, metrics, progress",
     OTHER: "everything else",
 }
-"""The parts of an iteration in their order, and what belongs to them."""
+"""The parts of an iteration in order, with the functions that belong to each."""
 _UPDATE_PARTS = ("sample", "forward, loss", "backward", "clip", "optimiser", "targets", OTHER)
-_LOSSES = ("critic_loss", "actor_loss", "alpha_loss", "forward")  # of agents without an objective of their own
+_LOSSES = ("critic_loss", "actor_loss", "alpha_loss", "forward")  # methods that compute losses
 _BESIDE = ("advantages", "memory")  # once for a batch of data
 _WORLD = {
     **{"_advance": "simulate", "_step": "simulate", "_take": "simulate"},
     **{"_restart": "reset", "_reset": "reset", "_restart_rows": "reset"},
 }
-_PATIENCE = 60.0  # s, until an agent has learned
+_PATIENCE = 60.0  # s to wait for the first update
 _NEVER = 2**62  # frames
-_FACTORS = (0.25, 1, 4, 16)  # of the batch size
-_COUNTED_UPDATES = 4  # whose operations are counted: some agents do not update all networks each time
+_FACTORS = (0.25, 1, 4, 16)  # multiples of the batch size
+_COUNTED_UPDATES = 4  # updates whose operations are counted: some agents skip networks in some updates
 
 
 class Iteration(NamedTuple):
@@ -74,15 +74,15 @@ class _TimeIsUp(Exception):
 
 
 class IterationTimer(Hook):
-    """Times the iterations of a run, lets none of them evaluate, and ends the run after some seconds.
+    """Times the iterations of a run without evaluations, and ends the run after some seconds.
 
     Args:
         measured: the training.
-        sections: that count its time; None counts nothing.
+        sections: sections that measure the run, or None.
 
     Attributes:
-        iterations: so far, from the first one with an update.
-        sequences: the last batch that the agent learned from.
+        iterations: iterations so far, from the first with an update.
+        sequences: last batch that the agent learned from.
     """
 
     def __init__(self, measured: MeasuredTraining, sections: Sections | None) -> None:
@@ -113,7 +113,7 @@ class IterationTimer(Hook):
         is_late = now - self._first > _PATIENCE + 20 * self._seconds
         if training.agent.updates or is_late:
             self.iterations.append(Iteration(took, int(frames), int(updates), parts, calls))
-            # The first one also warms up: it only counts if another one would take too long.
+            # The first iteration warms up: it counts only if a second would take too long.
             self._spent += took if len(self.iterations) > 1 or took >= self._seconds else 0.0
             if is_late or self._spent >= self._seconds:
                 raise _TimeIsUp
@@ -121,7 +121,7 @@ class IterationTimer(Hook):
 
 
 class TimedRun(NamedTuple):
-    """A training whose loop has run for a while."""
+    """A training whose loop has run for some seconds."""
 
     agent: Agent
     env: EnvBase
@@ -129,7 +129,7 @@ class TimedRun(NamedTuple):
     sequences: TensorDictBase
 
     def update_of(self, factor: float) -> tuple[int, Callable[[], Any]] | None:
-        """An update with a batch ``factor`` times the usual size, and its samples; None if the agent cannot choose."""
+        """Returns a batch size, ``factor`` times the usual, and an update with it; None if the agent has no choice."""
         agent: Any = self.agent
         if isinstance(agent, FromRollouts):
             with torch.no_grad():
@@ -163,12 +163,12 @@ def timed_run(
     watch: Callable[[Sections, Training], None] | None = None,
     around: contextlib.AbstractContextManager[Any] | None = None,
 ) -> Iterator[TimedRun]:
-    """Runs the loop from the middle of its schedules for a while, in a folder that goes away; nothing is saved.
+    """A context that runs the loop for some seconds from the middle of its schedules, in a temporary folder.
 
     Args:
-        sections: that count its time; None counts nothing.
-        watch: gives functions of the training to the sections.
-        around: is entered while the loop runs.
+        sections: sections that measure the run, or None.
+        watch: function that assigns functions of the training to the sections.
+        around: context that is entered while the loop runs.
     """
     config = measured.config
     config = dataclasses.replace(
@@ -182,7 +182,7 @@ def timed_run(
     with tempfile.TemporaryDirectory(prefix="rlstack-diagnose-", ignore_cleanup_errors=True) as folder:
         training = Training(config, RunDirectory(Path(folder)), measured.raw, hooks=[timer])
         try:
-            # Schedules keep the length of the run that is meant; only its end is put off.
+            # Schedules keep the length of the original run; only its end moves.
             training.agent, training.frames = measured.agent(training.env), measured.halfway
             if sections is not None and watch is not None:
                 watch(sections, training)
@@ -198,9 +198,9 @@ def timed_run(
 
 
 def measure_iterations(measured: MeasuredTraining) -> dict[str, Any]:
-    """Frames per second of the training loop without evaluations, and the parts of an iteration in seconds."""
+    """Measures frames per second of the training loop without evaluations, and seconds by part of an iteration."""
     with Sections(measured.clock) as sections:
-        for name in measured.observing:  # before the worlds are built, which may keep the functions
+        for name in measured.observing:  # before the worlds are built, since they may store the functions
             sections.watch_named(name, "observe")
         with timed_run(measured, sections, _watch_iteration) as run:
             pass
@@ -237,7 +237,7 @@ def _watch_iteration(sections: Sections, training: Training) -> None:
 
 
 def summary(iterations: Sequence[Iteration]) -> dict[str, Any]:
-    """Means over iterations of seconds, frames and parts, the first left out if there is another."""
+    """Returns means of seconds, frames and parts over iterations, without the first if there is another."""
     counted = iterations[1:] or iterations
     count, seconds = len(counted), sum(iteration.seconds for iteration in counted)
     frames = sum(iteration.frames for iteration in counted)
@@ -256,7 +256,7 @@ def summary(iterations: Sequence[Iteration]) -> dict[str, Any]:
 
 
 def measure_learning(measured: MeasuredTraining) -> dict[str, Any]:
-    """Milliseconds of an update and its parts, updates and samples per second, and a sweep over the batch size."""
+    """Measures an update and its parts in milliseconds, updates and samples per second, and a sweep of batch sizes."""
     with Sections(measured.clock) as sections, timed_run(measured, sections, _watch_updates) as run:
         pass
     seconds, calls, updates = Counter[str](), Counter[str](), 0
@@ -268,7 +268,7 @@ def measure_learning(measured: MeasuredTraining) -> dict[str, Any]:
     parts[OTHER] = 1e3 * seconds["learn"] / updates
     took = sum(parts.values())
     usual = run.update_of(1)
-    # Torch's counter of operations looks at the parts of every module that is called, and fails on TensorDictParams.
+    # Torch's counter of operations inspects the parts of every called module, and fails on TensorDictParams.
     countable = usual is not None and not isinstance(run.agent, AroundLoss)
     batch = usual[0] if usual else run.sequences.numel()
     return {
@@ -321,10 +321,10 @@ def _sweep(measured: MeasuredTraining, run: TimedRun) -> list[dict[str, Any]]:
 
 
 def count_products(work: Callable[[], Any]) -> tuple[int, Counter[tuple[int, ...]]]:
-    """Floating-point operations of some work, and how often it multiplies matrices of each size.
+    """Counts floating-point operations of ``work``, and its matrix products by size.
 
-    A size is ``(batch, m, k, n)``: so many products of ``[m, k]`` and ``[k, n]`` at once. Convolutions and attention
-    count as operations, but have no size. Work that replays a CUDA graph shows none.
+    A size is ``(batch, m, k, n)``: ``batch`` products of ``[m, k]`` and ``[k, n]`` at once. Convolutions and attention
+    count as operations, but have no size. A replayed CUDA graph shows no operations.
     """
     sizes = Counter[tuple[int, ...]]()
 
@@ -344,9 +344,9 @@ def count_products(work: Callable[[], Any]) -> tuple[int, Counter[tuple[int, ...
 
 
 def _matrix_products(measured: MeasuredTraining, update: Callable[[], Any], update_ms: float) -> dict[str, Any] | None:
-    """The share of an update that its matrix products take by themselves, each size timed alone on this machine.
+    """Returns the share of an update that its matrix products take, with each size timed alone on this machine.
 
-    It is a floor: no other program with the same networks, batch and precision makes the update faster than that.
+    It is a lower bound: no program with the same networks, batch and precision makes the update faster.
     """
     flops, sizes = count_products(lambda: [update() for _ in range(_COUNTED_UPDATES)])
     if not sizes:

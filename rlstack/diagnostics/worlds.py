@@ -1,4 +1,4 @@
-"""The speed of the worlds alone and of the policy alone, for more and fewer worlds."""
+"""Measures the speed of the worlds alone and of the policy alone, for more and fewer worlds."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from .measuring import MeasuredTraining, over_threads, percentiles, repeat
 
 _GROWTH = 4
 _ACTIONS = 8
-_STEPS = 4  # between two looks at the clock, for which a GPU must finish
+_STEPS = 4  # steps between two readings of the clock, which wait for a GPU
 _BATCHES = (1, 16, 64, 256, 1024, 4096)
-_MOST_BYTES = 2**26  # of observations: networks make several times as much of them
+_MOST_BYTES = 2**26  # limit of the observations; networks need several times as much
 
 
 class Stepper:
-    """Steps an env with random actions, drawn beforehand where no mask says which are allowed.
+    """Steps an env with random actions, drawn in advance unless a mask restricts them.
 
     Attributes:
-        steps: made so far.
+        steps: number of steps so far.
     """
 
     def __init__(self, env: EnvBase) -> None:
@@ -38,7 +38,7 @@ class Stepper:
         self.steps = 0
 
     def __call__(self) -> None:
-        """A few steps."""
+        """Makes a few steps."""
         for _ in range(_STEPS):
             if self._masked:
                 self._env.rand_action(self.root)
@@ -49,7 +49,7 @@ class Stepper:
             self.done, self.root = self._env.step_and_maybe_reset(self.root)
 
     def seconds_simulated(self) -> float | None:
-        """A world's time in a step; None where the worlds do not report it as ``("episode", "time")``."""
+        """Returns the simulated time of a step; None if the worlds do not report ``("episode", "time")``."""
         episode = self.done.get(("next", "episode"), None)
         if episode is None or not {"time", "length"} <= set(episode.keys()):
             return None
@@ -59,7 +59,7 @@ class Stepper:
 
 
 def measure_worlds(measured: MeasuredTraining) -> dict[str, Any]:
-    """Speeds of the configured worlds, a sweep over their number, and one over threads."""
+    """Measures the configured worlds, a sweep over their number, and one over threads."""
     env, config = measured.world(), measured.config.env
     try:
         stepper = Stepper(env)
@@ -89,7 +89,7 @@ def _point(measured: MeasuredTraining, env: EnvBase, stepper: Stepper, seconds: 
 
 
 def _sweep(measured: MeasuredTraining, present: dict[str, Any]) -> dict[str, Any]:
-    """Steps per second for other numbers of worlds, until a step takes too long or memory runs short."""
+    """Measures steps per second for other numbers of worlds, until a step takes too long or memory runs short."""
     if not measured.sweeps:
         one = measured.size_option is None
         reason = "there is one world" if one else "compiled worlds and workers start too slowly"
@@ -125,9 +125,9 @@ def _sweep(measured: MeasuredTraining, present: dict[str, Any]) -> dict[str, Any
 
 
 def measure_inference(measured: MeasuredTraining) -> dict[str, Any]:
-    """Milliseconds of a call of the exploring and of the greedy policy, and a sweep of the former over batch sizes.
+    """Measures calls of the exploring and the greedy policy in milliseconds, and sweeps the former over batch sizes.
 
-    A batch is one of worlds; every agent in it is a decision.
+    A batch has one entry per world; every agent in it makes a decision.
     """
     env = measured.world()
     try:

@@ -1,1 +1,1 @@
-"""Several runs by one command: what became of each, and populations that train together."""
+"""Several runs in one command: sweeps, searches, and populations that train together."""

@@ -1,6 +1,6 @@
 """The folder of a sweep: its runs, and the files by which its jobs report to the command that started them.
 
-Files, because jobs may be other processes and machines: all that they share with the command is the folder.
+Jobs may run in other processes and on other machines, which share only the folder with the command.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rlstack.training.notices import concealed
 
 KEY = "hydra.sweep.dir"
 JOBS = ".jobs"
-"""The folder by which jobs report, in that of a population or a search."""
+"""Name of the folder for the jobs' reports, within the folder of a population or a search."""
 _MULTIRUN = ("-m", "--multirun", "hydra.mode=MULTIRUN")
 _ONLY_TELLS = ("--cfg", "-c", "--info", "-i", "--hydra-help", "--version", "--shell-completion", "-sc")
 _WITH_FOLDERS = {"hydra/sweeper=pbt", "hydra/sweeper=search"}
@@ -37,17 +37,16 @@ _OF_SWEEPERS = {"multirun.yaml", "optimization_results.yaml"}
 def sweep_folder(
     arguments: Sequence[str], named_by: Mapping[str, str | None] | None = None
 ) -> Iterator[tuple[list[str], Path | None]]:
-    """Gives a sweep a folder, as an override that every launcher carries to its jobs.
+    """A context that gives a sweep its folder, as an override that every launcher passes to its jobs.
 
-    ``runs/<agent>_<env>_sweep_<time>``, which is removed again if no run came to be in it; a hidden one in that of a
-    population or a search; a folder that is thrown away for commands that make no runs. A folder that the user gave
-    stays as it is.
+    The folder is ``runs/<agent>_<env>_sweep_<time>``, removed if no run begins in it; a hidden one within that of a
+    population or a search; or a temporary one for commands that make no runs. A folder that the user gave is kept.
 
     Args:
-        arguments: of the command line.
-        named_by: the groups ``agent`` and ``env`` with what they are by default, for a command that makes runs.
+        arguments: arguments of the command line.
+        named_by: the groups ``agent`` and ``env`` with their defaults, for a command that makes runs.
 
-    Yields the arguments for Hydra, and the folder; None where there is no sweep or it looks after its own.
+    Yields the arguments for Hydra and the folder; None without a sweep, or if it manages its own folder.
     """
     given = [entry.partition("=")[2].strip("'\"") for entry in arguments if entry.lstrip("+").startswith(f"{KEY}=")]
     if not set(_MULTIRUN) & set(arguments) or set(_ONLY_TELLS) & {entry.partition("=")[0] for entry in arguments}:
@@ -68,7 +67,7 @@ def sweep_folder(
 
 
 def _name(arguments: Sequence[str], defaults: Mapping[str, str | None]) -> str:
-    """Agents and worlds as they were typed, or the experiment."""
+    """Returns the agents and worlds as they were typed, or the experiment."""
     given = {key.lstrip("+"): value for key, sign, value in (entry.partition("=") for entry in arguments) if sign}
     world = given.get("env.id") or given.get("env", defaults["env"])
     words = [given["experiment"]] if "experiment" in given else [given.get("agent", defaults["agent"]), world]
@@ -76,7 +75,7 @@ def _name(arguments: Sequence[str], defaults: Mapping[str, str | None]) -> str:
 
 
 def _made(name: str) -> Path:
-    """A new folder of this name, or of the name with the first free number."""
+    """Makes a folder of this name, or of the name with the first free number."""
     folder, number = Path("runs") / name, 1
     while True:
         try:
@@ -100,12 +99,12 @@ def _remove_without_runs(folder: Path) -> None:
 
 
 def in_sweep() -> bool:
-    """This is a job of ``-m``."""
+    """Returns whether this process is a job of ``-m``."""
     return HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
 
 
 def note_result(**entries: Any) -> None:
-    """Writes a file about this job, such as its ``score``, ``run`` or ``error``; does nothing outside of a sweep."""
+    """Writes a file about this job, such as its ``score``, ``run`` or ``error``; does nothing outside a sweep."""
     if not in_sweep():
         return
     job = HydraConfig.get()
@@ -114,13 +113,13 @@ def note_result(**entries: Any) -> None:
 
 
 def run_of_job(name: str) -> str:
-    """The folder of this job's run, in that of the sweep."""
+    """Returns the folder of this job's run within that of the sweep."""
     job = HydraConfig.get()
     return str(Path(job.sweep.dir) / f"{job.job.num}_{name}")
 
 
 def take_results(folder: Path) -> list[dict[str, Any]]:
-    """Reads the files that the jobs of a folder have left, in their order, and removes them."""
+    """Reads the files of the jobs of a folder in order, and removes them."""
     paths = sorted(folder.glob("job_*.json"))
     results = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
     for path in paths:
@@ -129,10 +128,10 @@ def take_results(folder: Path) -> list[dict[str, Any]]:
 
 
 def show_results(results: list[dict[str, Any]], folder: Path) -> None:
-    """A table of a sweep's runs, in their order: what differs between them, score and folder, or the error.
+    """Prints a table of a sweep's runs in order: the options that differ, score and folder, or the error.
 
-    Then how to compare them, where they are in the sweep's folder. Nothing where a single job failed, which the command
-    tells anyway.
+    Then it prints how to compare the runs, if they are in the sweep's folder. It prints nothing for a single failed
+    job, whose error the command prints.
     """
     if len(results) < 2 and not any("score" in result for result in results):
         return

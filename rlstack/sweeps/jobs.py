@@ -1,4 +1,4 @@
-"""Runs as jobs of Hydra's launchers, for populations and searches: each begins a run, or goes on with it."""
+"""Runs as jobs of Hydra's launchers, for populations and searches: each job begins a run or continues it."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from rlstack.training.config import TrainConfig
 
 Launch = Callable[[Sequence[Sequence[str]], int], Any]
-"""Runs jobs, given as overrides, and the number of the first one; returns when all have ended."""
+"""Runs jobs, given as overrides with the number of the first; returns when all have ended."""
 
 Compose = Callable[[list[str]], DictConfig]
-"""From overrides to a run's configuration."""
+"""Composes a run's configuration from overrides."""
 
 
 def checked(compose: Compose, space: Space, fixed: Sequence[str]) -> tuple[TrainConfig, list[str]]:
-    """The configuration of a run with some value of all that varies, and the user's code that it names.
+    """Returns the configuration of a run with a sample of the options that vary, and the user's code that it names.
 
     Raises:
-        ConfigError: a mistake in it, before any work.
+        ConfigError: the configuration has a mistake; no work has begun.
     """
     from rlstack.training.config import TrainConfig, with_length
     from rlstack.training.run import debugged
@@ -43,13 +43,13 @@ def checked(compose: Compose, space: Space, fixed: Sequence[str]) -> tuple[Train
 
 
 def job(run: Path, beginning: Sequence[str], always: Sequence[str] = (), allowed: Sequence[str] = ()) -> list[str]:
-    """The overrides that begin a run, or go on with one that has begun.
+    """Returns the overrides that begin a run, or continue it.
 
     Args:
-        run: its folder.
+        run: folder of the run.
         beginning: overrides of a new run.
-        always: overrides of either.
-        allowed: code that the user's command line names, so that the run's files may.
+        always: overrides of new and continued runs.
+        allowed: code that the user's command line names, which the run's files may then name too.
     """
     if (run / "config.yaml").is_file():
         return [f"resume={run}", *always, *([allowing(allowed)] if allowed else [])]
@@ -57,14 +57,14 @@ def job(run: Path, beginning: Sequence[str], always: Sequence[str] = (), allowed
 
 
 def tell_failures(folder: Path) -> None:
-    """Prints the errors of the jobs that have reported in a folder, and removes their reports."""
+    """Prints the errors that jobs have reported in a folder, and removes the reports."""
     for result in take_results(folder):
         if "error" in result:
             print(f"a run failed: {result['error']} ({' '.join(result['overrides'])})", file=sys.stderr, flush=True)
 
 
 def wait_for(run: Path) -> None:
-    """Returns once no job that a killed command has left behind trains this run."""
+    """Waits until no job of a killed command trains this run."""
     from rlstack.runs.run_directory import taken
 
     told = False
@@ -80,7 +80,7 @@ def wait_for(run: Path) -> None:
 
 
 def reached(run: Path, until: int) -> bool:
-    """The run has a checkpoint of so many frames; it was evaluated before that was written."""
+    """Returns whether the run has a checkpoint at ``until`` frames; it is written after the evaluation."""
     from rlstack.runs.checkpoint import CheckpointStore
 
     latest = CheckpointStore(run / "checkpoints").latest()

@@ -1,4 +1,4 @@
-"""Searches with Optuna on Hydra's launchers: trials as batches of jobs of ``rlstack.train``."""
+"""Searches with Optuna on Hydra's launchers: each batch of trials is a batch of jobs of ``rlstack.train``."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 
 
 def search(options: Mapping[str, Any], arguments: Sequence[str], compose: Compose, launch: Launch) -> None:
-    """Makes the trials of a search, or goes on with the one in its folder, and prints the result.
+    """Runs the trials of a search, or continues the one in its folder, and prints the result.
 
     Args:
-        options: of the sweeper, see :class:`SearchConfig`.
-        arguments: the command line of a run, some of it as ranges.
-        compose: from overrides to a run's configuration.
-        launch: runs jobs, given as overrides, and the number of the first one; returns when all have ended.
+        options: options of the sweeper; see :class:`SearchConfig`.
+        arguments: the command line of a run with ranges for some options.
+        compose: function that composes a run's configuration from overrides.
+        launch: function that runs jobs; see :data:`rlstack.sweeps.jobs.Launch`.
 
     Raises:
-        ConfigError: a mistake in either, or no Optuna, before any work; or all trials fail.
+        ConfigError: options or arguments have a mistake or Optuna is missing, before any work; or all trials fail.
     """
     if find_spec("optuna") is None:
         raise ConfigError("hydra/sweeper=search: optuna is not installed; pip install 'rlstack-torchrl[sweep]'")
@@ -68,7 +68,7 @@ def search(options: Mapping[str, Any], arguments: Sequence[str], compose: Compos
 
 
 def _finished(found: Search, number: int, objective: ObjectiveConfig) -> bool:
-    """Decides what has become of a trial by its run; false where it has yet to run, or to go on."""
+    """Decides the state of a trial by its run; returns False if it has yet to run or to continue."""
     from rlstack.runs.run_directory import RunDirectory
     from rlstack.training.loggers import METRICS_FILE, scores
 
@@ -78,7 +78,7 @@ def _finished(found: Search, number: int, objective: ObjectiveConfig) -> bool:
     else:
         try:
             history = scores(run, objective)
-        except ConfigError:  # it was killed before its first evaluation
+        except ConfigError:  # the run was killed before its first evaluation
             history = []
         found.finish(number, reached(run, RunDirectory.open(run).read_config()["total_frames"]), history)
     return found.trials[number].state != "failed"
@@ -88,8 +88,8 @@ class Pruning(Hook):
     """Ends the run of a trial that falls behind those before it.
 
     Args:
-        config: of the search.
-        number: of the trial.
+        config: configuration of the search.
+        number: number of the trial.
     """
 
     def __init__(self, config: SearchConfig, number: int) -> None:
@@ -105,7 +105,7 @@ class Pruning(Hook):
 
 
 def pruning(run: str) -> list[Hook]:
-    """What takes part in a run, given by its folder, if it is a trial of a search."""
+    """Returns the hooks of a run, given by its folder, if it is a trial of a search."""
     sweeper: Any = to_plain(HydraConfig.get().sweeper) if in_sweep() else {}
     if not str(sweeper.pop("_target_", "")).endswith(".SearchSweeper"):
         return []
@@ -113,7 +113,7 @@ def pruning(run: str) -> list[Hook]:
 
 
 def show(found: Search) -> None:
-    """Prints a table of the trials, the best one last, and the paths of everything."""
+    """Prints a table of the trials, the best last, and the paths of the files."""
     from rlstack.evaluation.table import print_rows
 
     order = found.ranked()

@@ -1,4 +1,4 @@
-"""Population-based training on Hydra's launchers: generations as batches of jobs of ``rlstack.train``."""
+"""Population-based training on Hydra's launchers: each generation is a batch of jobs of ``rlstack.train``."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from .space import assignment, split
 
 
 def train_population(options: Mapping[str, Any], arguments: Sequence[str], compose: Compose, launch: Launch) -> None:
-    """Trains a new population, or goes on with the one in its folder, and prints the result.
+    """Trains a new population, or continues the one in its folder, and prints the result.
 
     Args:
-        options: of the sweeper, see :class:`PopulationConfig`.
-        arguments: the command line of a run, some of it as ranges.
-        compose: from overrides to a run's configuration.
-        launch: runs jobs, given as overrides, and the number of the first one; returns when all have ended.
+        options: options of the sweeper; see :class:`PopulationConfig`.
+        arguments: the command line of a run with ranges for some options.
+        compose: function that composes a run's configuration from overrides.
+        launch: function that runs jobs; see :data:`rlstack.sweeps.jobs.Launch`.
 
     Raises:
-        ConfigError: a mistake in either, before any work; or all members fail.
+        ConfigError: options or arguments have a mistake, before any work; or all members fail.
     """
     from rlstack.training.loggers import score
 
@@ -54,7 +54,7 @@ def train_population(options: Mapping[str, Any], arguments: Sequence[str], compo
             for index in range(config.members):
                 wait_for(population.run(index))
             launch(jobs, number * config.members)
-        tell_failures(population.folder / JOBS)  # a member that failed goes on as a copy of another
+        tell_failures(population.folder / JOBS)  # a failed member continues as a copy of another
         for index, member in enumerate(generation.members):
             if reached(population.run(index), generation.until):
                 value = score(population.run(index), run.objective)
@@ -66,7 +66,7 @@ def train_population(options: Mapping[str, Any], arguments: Sequence[str], compo
 
 
 def show(population: Population) -> None:
-    """Prints a table of the members, the best one last, and the paths of everything."""
+    """Prints a table of the members, the best last, and the paths of the files."""
     from rlstack.evaluation.table import print_rows
 
     members = population.generations[-1].members

@@ -1,7 +1,7 @@
-"""Generations of a population and its selection (Jaderberg et al. 2017, Population Based Training of Neural Networks).
+"""The generations of a population and their selection (Population Based Training, Jaderberg et al. 2017).
 
-All that is decided is in ``population.json`` before it is done, and everything that is done can be done again: a
-population goes on from there after its process was killed at any moment.
+Every decision is written to ``population.json`` before it is carried out, and every step can be repeated, so a
+population continues after its process was killed at any moment.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ class PopulationConfig:
 
 @dataclass
 class PopulationMember:
-    """A member in one generation.
+    """A member of a population in one generation.
 
     Attributes:
-        hyperparameters: by key.
-        copied_from: the member whose run of the generation before it goes on with; None for its own.
-        score: at the end of the generation, None before and for a run that failed.
+        hyperparameters: values by key.
+        copied_from: the member whose run of the previous generation it continues; None for its own.
+        score: score at the end of the generation; None before it, and for a failed run.
     """
 
     hyperparameters: dict[str, Any]
@@ -60,7 +60,7 @@ class PopulationMember:
 
 @dataclass
 class Generation:
-    """One turn of everyone, up to ``until`` frames: planned, then copies are made, then training, then finished."""
+    """One generation, up to ``until`` frames: planned, then training (once copies are made), then finished."""
 
     until: int
     members: list[PopulationMember]
@@ -68,16 +68,16 @@ class Generation:
 
 
 class Population:
-    """The generations so far, and what follows from them.
+    """The generations so far, and the rules for the next.
 
     Args:
-        config: of the population.
-        space: what varies.
-        total_frames: of a member's run, all generations together.
-        settings: what else must be the same for a population to go on, by name.
+        config: configuration of the population.
+        space: the options that vary.
+        total_frames: length of a member's run over all generations.
+        settings: other settings by name that must stay equal for a population to continue.
 
     Raises:
-        ConfigError: the folder holds a population of other settings, or its file cannot be read.
+        ConfigError: the folder holds a population with other settings, or its file cannot be read.
     """
 
     def __init__(self, config: PopulationConfig, space: Space, total_frames: int, settings: dict[str, Any]) -> None:
@@ -93,14 +93,14 @@ class Population:
             self._append([PopulationMember(self._drawn(index)) for index in range(config.members)])
 
     def run(self, member: int) -> Path:
-        """The folder of a member's run."""
+        """Returns the folder of a member's run."""
         return self.folder / f"member_{member}"
 
     def evolve(self, train: Callable[[Generation], None]) -> None:
-        """Trains all generations that are left.
+        """Trains the remaining generations.
 
         Args:
-            train: brings the run of every member to the end of a generation, and fills in the scores.
+            train: function that trains every member to the end of a generation and fills in the scores.
 
         Raises:
             ConfigError: all members have failed.
@@ -124,7 +124,7 @@ class Population:
             self._append(self.selected(generation.members))
 
     def ranked(self, members: Sequence[PopulationMember]) -> list[int]:
-        """Indices from worst to best; those that failed come first."""
+        """Returns indices from worst to best; failed members come first."""
         sign = 1 if self.config.direction == "maximize" else -1
 
         def merit(index: int) -> float:
@@ -134,7 +134,7 @@ class Population:
         return sorted(range(len(members)), key=merit)
 
     def selected(self, members: Sequence[PopulationMember]) -> list[PopulationMember]:
-        """The next generation by truncation selection: the worst, and all that failed, become copies of the best."""
+        """Returns the next generation by truncation selection: the worst and failed ones become copies of the best."""
         c, rng = self.config, Random(f"{self.config.seed} {len(self.generations)}")
         order, count = self.ranked(members), max(1, round(self.config.quantile * len(members)))
         failed = {index for index, member in enumerate(members) if member.score is None}
@@ -154,7 +154,7 @@ class Population:
         return following
 
     def lineage(self, member: int) -> list[int]:
-        """Whose runs a member's run came through: itself, whom it copied last, whom that one had copied, ..."""
+        """Returns a member's ancestry: itself, the member that it copied last, the one which that had copied, ..."""
         line = [member]
         for generation in reversed(self.generations):
             source = generation.members[line[-1]].copied_from
@@ -173,7 +173,7 @@ class Population:
 
     @staticmethod
     def _copy(source: Path, target: Path, hyperparameters: dict[str, Any]) -> None:
-        """Makes the target the same run as the source, with other hyperparameters. A source is never a target."""
+        """Copies the source's run to the target with other hyperparameters. A source is never a target."""
         from rlstack.runs.run_directory import RunDirectory
         from rlstack.training.loggers import OF_ONE_RUN
 
@@ -206,7 +206,7 @@ class Population:
         self._check_members(path)
 
     def _check_members(self, path: Path) -> None:
-        """Members become runs and command lines: they hold nothing but values of what varies, and copy each other."""
+        """Checks that members hold only values of the options that vary, since they become command lines."""
         for member in (member for generation in self.generations for member in generation.members):
             values, copied = member.hyperparameters, member.copied_from
             check_values(path, KIND, self.space, values)

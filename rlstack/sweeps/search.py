@@ -1,8 +1,8 @@
-"""The trials of a search with Optuna, what is tried next, and which trial falls behind.
+"""The trials of a search with Optuna: how each is drawn, and when one is pruned.
 
-Sampler and pruner keep nothing of their own: each trial is drawn by a sampler that is seeded by the search and the
-trial's number, and knows the trials that had finished before its batch, which ``search.json`` has. So a search that
-stops and goes on, or is killed, makes the same trials as one that does not.
+Sampler and pruner have no state: each trial is drawn by a sampler that is seeded by the search and the trial's number,
+and knows the trials in ``search.json`` that had finished before its batch. So a search that stops and continues, or is
+killed, makes the same trials as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class SearchTrial:
     """One run of a search.
 
     Attributes:
-        hyperparameters: by key.
-        known: so many trials had finished when it was drawn, and are those that it is compared with.
-        scores: after each evaluation, finite ones alone.
+        hyperparameters: values by key.
+        known: number of trials that had finished when it was drawn, with which it is compared.
+        scores: scores of its evaluations, without those that are not finite.
     """
 
     hyperparameters: dict[str, Any]
@@ -56,15 +56,15 @@ class SearchTrial:
 
 
 class Search:
-    """The trials so far, and what follows from them.
+    """The trials so far, and the rules for the next.
 
     Args:
-        config: of the search.
-        space: what varies.
-        settings: what else must be the same for a search to go on, by name.
+        config: configuration of the search.
+        space: the options that vary.
+        settings: other settings by name that must stay equal for a search to continue.
 
     Raises:
-        ConfigError: the folder holds a search of other settings, or its file cannot be read.
+        ConfigError: the folder holds a search with other settings, or its file cannot be read.
     """
 
     def __init__(self, config: SearchConfig, space: Space, settings: dict[str, Any]) -> None:
@@ -80,26 +80,26 @@ class Search:
                 check_values(path, KIND, space, trial.hyperparameters)
 
     def run(self, number: int) -> Path:
-        """The folder of a trial's run."""
+        """Returns the folder of a trial's run."""
         return self.folder / f"trial_{number}"
 
     def batch(self) -> list[int]:
-        """The numbers of the trials that are to run now, side by side; none once the search has come to its end."""
+        """Returns the numbers of the next trials, which run side by side; none at the end of the search."""
         if left := [number for number, trial in enumerate(self.trials) if trial.state == "running"]:
             return left
         first, jobs = len(self.trials), self.config.n_jobs
-        known = first // jobs * jobs  # batches begin at multiples, however often the search has stopped between
+        known = first // jobs * jobs  # batches begin at multiples, even if the search has stopped in between
         numbers = range(first, min(known + jobs, self.config.n_trials))
         self.trials += [SearchTrial(self._drawn(number, known), known) for number in numbers]
         self._write()
         return list(numbers)
 
     def finish(self, number: int, complete: bool, scores: Sequence[float]) -> None:
-        """Decides what has become of a trial: complete, pruned, or else failed; :meth:`keep` keeps it.
+        """Sets the state of a trial to complete, pruned or failed; :meth:`keep` writes it.
 
         Args:
-            complete: its run has come to its end.
-            scores: of its evaluations.
+            complete: whether its run has reached its end.
+            scores: scores of its evaluations.
         """
         trial = self.trials[number]
         trial.scores = [score for score in scores if math.isfinite(score)]
@@ -110,17 +110,17 @@ class Search:
             trial.state = "pruned" if behind else "failed"
 
     def keep(self) -> None:
-        """Writes down what has been decided.
+        """Writes the states of the trials.
 
         Raises:
-            ConfigError: every trial so far has failed, which is not kept; they run again.
+            ConfigError: every trial so far has failed; nothing is written, and they run again next time.
         """
         if all(trial.state == "failed" for trial in self.trials):
             raise ConfigError(f"{self.folder}: every trial so far has failed")
         self._write()
 
     def ranked(self) -> list[int]:
-        """Numbers from worst to best; those that failed come first, then those that were pruned."""
+        """Returns numbers from worst to best; failed trials come first, then pruned ones."""
         sign = 1 if self.config.direction == "maximize" else -1
 
         def merit(number: int) -> tuple[int, float]:
@@ -131,7 +131,7 @@ class Search:
         return sorted(range(len(self.trials)), key=merit)
 
     def _drawn(self, number: int, known: int) -> dict[str, Any]:
-        """Hyperparameters by the tree-structured Parzen estimator of Bergstra et al. (2011), as Optuna has it."""
+        """Draws hyperparameters with Optuna's tree-structured Parzen estimator (Bergstra et al. 2011)."""
         from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
         from optuna.samplers import TPESampler
         from optuna.trial import TrialState, create_trial
@@ -167,10 +167,10 @@ class Search:
 
 
 def read_trials(folder: Path) -> list[SearchTrial]:
-    """The trials of a search, as its file has them.
+    """Reads the trials in the file of a search.
 
     Raises:
-        ConfigError: it cannot be read.
+        ConfigError: the file cannot be read.
     """
     content = read_state(folder / FILE, KIND)
     with reading(folder / FILE, KIND):
@@ -184,9 +184,9 @@ def read_trials(folder: Path) -> list[SearchTrial]:
 
 
 def falls_behind(config: SearchConfig, before: Sequence[SearchTrial], scores: Sequence[float]) -> bool:
-    """True for a trial to be pruned, by Optuna's median rule.
+    """Returns whether a trial is to be pruned by Optuna's median rule.
 
-    Its best score so far is worse than the median of the scores that the complete ones of the trials before it had
+    A trial is pruned if its best score so far is worse than the median of the scores that earlier complete trials had
     after as many evaluations.
     """
     if config.pruner == "none" or not scores:

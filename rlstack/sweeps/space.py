@@ -1,4 +1,4 @@
-"""What varies in a population or a search: ranges and choices, in the syntax of Hydra's sweeps."""
+"""The options that vary in a population or a search: ranges and choices, in the syntax of Hydra's sweeps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hydra.core.override_parser.types import IntervalSweep, Override, Transforme
 from rlstack.config import ConfigError
 
 VARIABLE = ("agent.", "env.")
-"""Only options of the agent and the world may vary in a population, whose runs go on with other values."""
+"""Prefixes of options that may vary in a population, whose runs continue with other values."""
 
 
 @dataclass(frozen=True)
@@ -28,18 +28,18 @@ class RangeDimension:
     whole: bool
 
     def draw(self, rng: Random) -> float:
-        """A value."""
+        """Draws a value."""
         if self.log:
             return self._fit(math.exp(rng.uniform(math.log(self.low), math.log(self.high))))
         return rng.randint(int(self.low), int(self.high)) if self.whole else rng.uniform(self.low, self.high)
 
     def holds(self, value: Any) -> bool:
-        """True for a value of this dimension."""
+        """Returns whether this is a value of the dimension."""
         number = isinstance(value, int if self.whole else int | float) and not isinstance(value, bool)
         return number and self.low <= value <= self.high
 
     def perturb(self, value: float, factors: Sequence[float], rng: Random) -> float:
-        """The value times one of the factors, within the bounds; whole numbers move by one at least."""
+        """Returns the value times one of the factors, within the bounds; integers change by at least one."""
         factor = rng.choice(factors)
         new = value * factor
         if self.whole and round(new) == value and factor != 1:
@@ -53,20 +53,20 @@ class RangeDimension:
 
 @dataclass(frozen=True)
 class ChoiceDimension:
-    """One of several values, in an order that means something: a perturbed one moves to a neighbour."""
+    """One of several ordered values; perturbing moves to a neighbour."""
 
     values: tuple[Any, ...]
 
     def draw(self, rng: Random) -> Any:
-        """A value."""
+        """Draws a value."""
         return rng.choice(self.values)
 
     def holds(self, value: Any) -> bool:
-        """True for a value of this dimension."""
+        """Returns whether this is a value of the dimension."""
         return value in self.values
 
     def perturb(self, value: Any, factors: Sequence[float], rng: Random) -> Any:
-        """The next value, or the one before, as the factor is above 1 or below."""
+        """Returns the next value if the factor is above 1, otherwise the previous one."""
         step = 1 if rng.choice(factors) > 1 else -1
         return self.values[min(max(self.values.index(value) + step, 0), len(self.values) - 1)]
 
@@ -75,14 +75,14 @@ Space = dict[str, RangeDimension | ChoiceDimension]
 
 
 def split(arguments: Sequence[str], may_vary: tuple[str, ...] = VARIABLE) -> tuple[Space, list[str]]:
-    """Splits a command line into what varies, by key, and the rest.
+    """Splits a command line into the options that vary, by key, and the rest.
 
     Args:
         arguments: overrides.
-        may_vary: beginnings of the keys that may.
+        may_vary: prefixes of the keys that may vary.
 
     Raises:
-        ConfigError: nothing varies, or something that cannot.
+        ConfigError: no option varies, or one that must not.
     """
     space: Space = {}
     fixed: list[str] = []
@@ -91,7 +91,7 @@ def split(arguments: Sequence[str], may_vary: tuple[str, ...] = VARIABLE) -> tup
             space[override.key_or_group] = _dimension(override, may_vary)
         else:
             fixed.append(text)
-    for entry in fixed:  # on the command line what was to vary in the yaml
+    for entry in fixed:  # the command line fixes an option that the yaml varies
         space.pop(entry.lstrip("+~").partition("=")[0], None)
     if not space:
         raise ConfigError("nothing varies; give ranges, such as 'agent.lr=tag(log, interval(1e-4, 1e-2))'")
@@ -99,12 +99,12 @@ def split(arguments: Sequence[str], may_vary: tuple[str, ...] = VARIABLE) -> tup
 
 
 def assignment(key: str, value: Any) -> str:
-    """The override that gives one of the values to what varies; a group or a key of the root is there already."""
+    """Returns the override that sets an option to a value; groups and top-level keys exist already."""
     return f"{'++' if '.' in key else ''}{key}={'null' if value is None else value}"
 
 
 def check_values(path: Path, kind: str, space: Space, values: Mapping[str, Any]) -> None:
-    """Raises a :class:`ConfigError` where values of a file, which become a command line, are none of what varies."""
+    """Raises a :class:`ConfigError` if values of a file, which become a command line, lie outside the space."""
     if values.keys() != space.keys() or not all(space[key].holds(values[key]) for key in values):
         raise ConfigError(f"{path}: not a {kind} (hyperparameters {values} are none of what varies)")
 

@@ -1,4 +1,4 @@
-"""The file in which a population or a search keeps all that is decided, from which the same command goes on."""
+"""The file with every decision of a population or a search, from which the same command continues."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from rlstack.config import ConfigError
 
 
 def write_state(path: Path, kind: str, **content: Any) -> None:
-    """Writes a file of this kind, whole or not at all.
+    """Writes a file of this kind atomically.
 
     Raises:
-        ConfigError: it cannot be written.
+        ConfigError: the file cannot be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -26,10 +26,10 @@ def write_state(path: Path, kind: str, **content: Any) -> None:
 
 
 def read_state(path: Path, kind: str) -> dict[str, Any]:
-    """What :func:`write_state` has written.
+    """Reads a file of :func:`write_state`.
 
     Raises:
-        ConfigError: the file cannot be read, or holds something else.
+        ConfigError: the file cannot be read, or is of another kind.
     """
     with reading(path, kind):
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -40,7 +40,7 @@ def read_state(path: Path, kind: str) -> dict[str, Any]:
 
 @contextmanager
 def reading(path: Path, kind: str) -> Iterator[None]:
-    """Tells in one line that a file is not of this kind."""
+    """A context that reports in one line that a file is not of this kind."""
     try:
         yield
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -48,7 +48,7 @@ def reading(path: Path, kind: str) -> Iterator[None]:
 
 
 def check_settings(path: Path, kind: str, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
-    """Raises a :class:`ConfigError` where a file was begun with other settings."""
+    """Raises a :class:`ConfigError` if a file was begun with other settings."""
     for key, value in ours.items():
         if theirs.get(key) != value:
             raise ConfigError(
