@@ -1,1 +1,1 @@
-"""Reads files that strangers may have written, without running anything that they name."""
+"""Reads untrusted files without running anything that they name."""

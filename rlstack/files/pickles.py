@@ -1,7 +1,7 @@
-"""Pickles of numpy's arrays and numbers, and ``.npz`` files of object arrays, read without trusting them.
+"""Reads untrusted pickles of numpy's arrays and numbers, and ``.npz`` files of object arrays.
 
-A pickle names what it is made of. Here every name is looked up in a table of inert stand-ins: nothing is imported and
-nothing runs, and a name that the table lacks refuses the whole file.
+A pickle names the classes and functions that it needs. Every name is looked up in a table of inert stand-ins: nothing
+is imported, nothing runs, and a name outside the table refuses the whole file.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _STRUCTS = {
     **{"f8": "d", "f4": "f", "f2": "e", "b1": "?"},
     **{"i8": "q", "i4": "i", "i2": "h", "i1": "b", "u8": "Q", "u4": "I", "u2": "H", "u1": "B"},
 }
-"""numpy's names of plain numbers and how ``struct`` spells them."""
+"""numpy's names of plain numbers with their codes in ``struct``."""
 
 
 class Standin:
-    """Takes the place of an object: keeps its fields and can do nothing.
+    """Replaces an object: keeps its fields and does nothing.
 
-    All stand-ins are classes with ``__setstate__``, so that a pickle cannot write to a class or function of ours.
+    All stand-ins are classes with ``__setstate__``, so a pickle cannot write to other classes or functions.
     """
 
     fields: dict[str, Any]
@@ -104,14 +104,14 @@ class _FromBuffer(Standin):
 
 
 class _Bytes(Standin):
-    """``encode(text, "latin1")``: how pickle protocols below 3 spell bytes."""
+    """``encode(text, "latin1")``: bytes in pickle protocols below 3."""
 
     def __new__(cls, text: str, *_: Any) -> Any:
         return text.encode("latin1")
 
 
 Names = Mapping[tuple[str, str], type]
-"""Module and name of what may occur in a pickle, and what stands in for it."""
+"""The stand-in for each module and name that may occur in a pickle."""
 NUMPY: Names = {
     ("numpy", "dtype"): _Dtype,
     ("numpy", "ndarray"): _Array,
@@ -120,7 +120,7 @@ NUMPY: Names = {
     **{(f"numpy.{core}.multiarray", "scalar"): _Scalar for core in ("core", "_core")},
     **{(f"numpy.{core}.numeric", "_frombuffer"): _FromBuffer for core in ("core", "_core")},
 }
-"""Arrays, which become nested lists, and numbers."""
+"""Stand-ins for arrays, which become nested lists, and for numbers."""
 
 
 class _Unpickler(pickle.Unpickler):
@@ -135,14 +135,14 @@ class _Unpickler(pickle.Unpickler):
 
 
 def read_pickle(file: IO[bytes], names: Names = NUMPY, only: str = "numpy's arrays and numbers") -> Any:
-    """The object in a pickle, made of stand-ins, plain containers and plain values.
+    """Reads the object in a pickle as stand-ins, plain containers and plain values.
 
     Args:
-        only: ``names`` in words, for messages.
+        only: description of ``names``, for messages.
 
     Raises:
-        ConfigError: it names anything else.
-        Exception: whatever a broken or hostile stream makes of the stand-ins.
+        ConfigError: the pickle names anything else.
+        Exception: any error that a broken or hostile stream causes in the stand-ins.
     """
     return _Unpickler(file, names, only).load()
 
@@ -151,10 +151,10 @@ def read_pickle(file: IO[bytes], names: Names = NUMPY, only: str = "numpy's arra
 
 
 def write_object_arrays(path: str | Path, arrays: Iterable[tuple[str, list[Any]]]) -> None:
-    """Writes an ``.npz`` file for ``numpy.load(path, allow_pickle=True)``, replacing it in one step.
+    """Writes an ``.npz`` file for ``numpy.load(path, allow_pickle=True)`` atomically.
 
     Args:
-        arrays: by name, nested lists. Numpy makes an axis of every level at which all lists are equally long.
+        arrays: nested lists by name. Numpy makes an axis of every level at which all lists are equally long.
     """
     with replacing(path) as (partial,), _many_objects(), zipfile.ZipFile(partial, "w") as archive:
         for name, nested in arrays:
@@ -163,14 +163,14 @@ def write_object_arrays(path: str | Path, arrays: Iterable[tuple[str, list[Any]]
 
 
 def read_object_arrays(path: str | Path, names: Sequence[str]) -> dict[str, list[Any]]:
-    """Arrays of an ``.npz`` file by name, as nested lists of plain numbers, flags and None.
+    """Reads arrays of an ``.npz`` file by name, as nested lists of plain numbers, flags and None.
 
     Args:
         path: the file; its arrays may be object arrays, as ``numpy.savez`` writes them, or plain numbers.
-        names: of the arrays that are wanted; others are not read.
+        names: names of the arrays to read.
 
     Raises:
-        ConfigError: no such file or array, or a pickle that names anything but numpy's arrays and numbers.
+        ConfigError: there is no such file or array, or a pickle names anything but numpy's arrays and numbers.
     """
     arrays = {}
     try:
@@ -186,7 +186,7 @@ def read_object_arrays(path: str | Path, names: Sequence[str]) -> dict[str, list
         raise error if str(error).startswith(str(path)) else ConfigError(f"{path}: {error}") from None
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror or error})") from None
-    except Exception as error:  # whatever a broken or hostile file makes of the stand-ins
+    except Exception as error:  # any error that a broken or hostile file causes in the stand-ins
         raise ConfigError(f"{path}: not a file of such arrays ({type(error).__name__}: {error})") from None
     return arrays
 
@@ -214,7 +214,7 @@ def _nested(flat: list[Any], shape: Sequence[int]) -> list[Any]:
 
 @contextmanager
 def _many_objects() -> Iterator[None]:
-    """Suspends the search for reference cycles: among millions of new lists without one it is most of the work."""
+    """A context without garbage collection, which would take most of the time among millions of new lists."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""Files that strangers wrote, opened as plain data: nothing in them runs, and every fault is told in words of our own.
+"""Opens untrusted files as plain data: nothing in them runs, and every fault has a message of its own.
 
 The libraries' own messages are not repeated: some of them advise to load the file unsafely.
 """
@@ -22,11 +22,11 @@ REFUSED = "refused, it holds objects that are not plain data"
 
 
 def load_tensors(file: str | Path | IO[bytes]) -> Any:
-    """Loads what ``torch.save`` wrote, if it is tensors, numbers, strings and containers of them; on the CPU.
+    """Loads a file of ``torch.save`` onto the CPU if it holds only tensors, numbers, strings and containers of them.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: anything else, in a few words.
+        ValueError: the content is anything else; the message says what.
     """
     if isinstance(file, str | Path):
         check_archive(file)
@@ -37,19 +37,19 @@ def load_tensors(file: str | Path | IO[bytes]) -> Any:
     except OSError:
         raise
     except UnpicklingError as error:
-        # A stream of bytes that is no pickle at all ends at the first byte that is no operation.
+        # Bytes that are not a pickle end at the first byte that is not an operation.
         reason = "not a file of torch.save" if "operand" in str(error) else REFUSED
         raise ValueError(reason) from None
-    except Exception as error:  # torch raises all sorts for damaged and hostile bytes
+    except Exception as error:  # torch raises errors of many types for damaged and hostile bytes
         raise ValueError(f"not a file of torch.save, or a damaged one ({type(error).__name__})") from None
 
 
 def load_arrays(path: str | Path) -> dict[str, np.ndarray[Any, Any]]:
-    """The arrays of an ``.npz`` file by name.
+    """Loads the arrays of an ``.npz`` file by name.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: anything else, in a few words.
+        ValueError: the content is anything else; the message says what.
     """
     check_archive(path)
     with open(path, "rb") as content:
@@ -62,7 +62,7 @@ def load_arrays(path: str | Path) -> dict[str, np.ndarray[Any, Any]]:
                 arrays = dict(file.items())
     except OSError:
         raise
-    except Exception as error:  # numpy and zlib raise all sorts for damaged and hostile bytes
+    except Exception as error:  # numpy and zlib raise errors of many types for damaged and hostile bytes
         if "pickle" in str(error):
             raise ValueError(REFUSED) from None
         raise ValueError(f"not an npz file, or a damaged one ({type(error).__name__})") from None
@@ -72,10 +72,10 @@ def load_arrays(path: str | Path) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def load_json(content: str | bytes) -> Any:
-    """``json.loads``, which for content that is nested too deeply is no ``ValueError``.
+    """Calls ``json.loads``, and raises a ``ValueError`` also for content that is nested too deeply.
 
     Raises:
-        ValueError: not JSON.
+        ValueError: the content is not JSON.
     """
     try:
         return json.loads(content)
@@ -84,10 +84,10 @@ def load_json(content: str | bytes) -> Any:
 
 
 def read_json_object(path: str | Path) -> dict[str, Any]:
-    """The JSON object in a file.
+    """Reads the JSON object in a file.
 
     Raises:
-        ConfigError: no such file, not JSON, or another value.
+        ConfigError: the file does not exist, is not JSON, or holds another value than an object.
     """
     try:
         content = load_json(Path(path).read_bytes())
@@ -101,19 +101,19 @@ def read_json_object(path: str | Path) -> dict[str, Any]:
 
 
 def is_torchscript(path: str | Path) -> bool:
-    """True for a TorchScript archive."""
+    """Returns whether a file is a TorchScript archive."""
     try:
         with zipfile.ZipFile(path) as archive:
             return any("/code/" in name for name in archive.namelist())
-    except Exception:  # zipfile raises all sorts for damaged bytes
+    except Exception:  # zipfile raises errors of many types for damaged bytes
         return False
 
 
 def forward_arguments(module: Any) -> list[Any]:
-    """The arguments of the ``forward`` of a TorchScript module, ``self`` left out.
+    """Returns the arguments of a TorchScript module's ``forward`` without ``self``.
 
     Raises:
-        ValueError: it has none.
+        ValueError: the module has no ``forward``.
     """
     try:
         arguments = module.forward.schema.arguments
@@ -123,10 +123,10 @@ def forward_arguments(module: Any) -> list[Any]:
 
 
 def reason(error: Exception) -> str:
-    """The reason why something cannot be read or written, in one line."""
+    """Returns in one line why something cannot be read or written."""
     return getattr(error, "strerror", None) or first_line(error)
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's text; its type where there is none."""
+    """Returns the first line of an error's text, or its type if the text is empty."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,1 +1,1 @@
-"""Players against each other: opponents, matches, ratings, pools, and worlds with an opponent inside."""
+"""Games between players: matches, ratings, leagues, pools of opponents, and worlds with an opponent inside."""

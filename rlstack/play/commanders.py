@@ -1,4 +1,4 @@
-"""Candidates and commanders of a league: whom they meet, how they are rated, who is promoted, and under which name."""
+"""Candidates and commanders of a league: their opponents, evaluation, promotion and names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .players import name_of
 from .pool import Standings, make_sampler
 
 SEED_STEP = 9973
-"""Between the seeds of two matches of a candidate."""
+"""Difference between the seeds of two consecutive matches of a candidate."""
 _ADJECTIVES = (
     *("Amber", "Ashen", "Bold", "Brazen", "Bright", "Calm", "Cobalt", "Crimson", "Daring", "Deft", "Fierce", "Frosty"),
     *("Gallant", "Gilded", "Grim", "Hidden", "Iron", "Ivory", "Keen", "Lone", "Lucid", "Noble", "Patient", "Quick"),
@@ -39,13 +39,13 @@ _DIGITS = 4
 
 @dataclass
 class PoolConfig:
-    """The members that candidates meet, and learners in training.
+    """The members of a league that candidates, and learners in training, play against.
 
     Attributes:
-        commanders: so many of the best by conservative rating; a candidate that ranks within them is promoted.
-        candidates: and so many of the newest candidates.
-        sampler: who of them, a name of :data:`~rlstack.play.pool.SAMPLERS`, or a mapping of it and its options.
-        players: and these, always: the world's own, or any source.
+        commanders: number of best commanders by conservative rating; a candidate that ranks within them is promoted.
+        candidates: number of newest candidates.
+        sampler: how opponents are drawn: a name of :data:`~rlstack.play.pool.SAMPLERS`, or a mapping with its options.
+        players: opponents that are always included: the world's players, or any source.
     """
 
     commanders: Count = 20
@@ -58,7 +58,7 @@ class PoolConfig:
 
 
 def pool(league: League, config: PoolConfig, but: str | None = None) -> list[str]:
-    """Names of the members that all ``but`` one can meet: the best commanders, then the newest candidates."""
+    """Returns the names of the pool's members except ``but``: the best commanders, then the newest candidates."""
     best = sorted(league.of_kind("commander"), key=lambda name: -league.ratings.conservative(name))
     newest = league.of_kind("candidate")[::-1]
     chosen = [name for name in best if name != but][: config.commanders]
@@ -66,7 +66,7 @@ def pool(league: League, config: PoolConfig, but: str | None = None) -> list[str
 
 
 def join_fixed(league: League, config: PoolConfig) -> list[str]:
-    """Makes the players that are always met members, unless they are; returns their names."""
+    """Adds the players that are always included to the league, if they are not members; returns their names."""
     names = []
     for source in config.players:
         name = source if isinstance(source, str) and source in league.members else name_of(source)
@@ -77,9 +77,9 @@ def join_fixed(league: League, config: PoolConfig) -> list[str]:
 
 
 def weights(league: League, config: PoolConfig, name: str, rivals: Sequence[str]) -> torch.Tensor:
-    """The chances of a player to meet each of these in a match, ``[n]``, adding up to 1.
+    """Returns the probabilities of a player to meet each rival in a match, ``[n]``, which sum to 1.
 
-    A share of games won is that of the games that were played and one more, which ended as the ratings let expect.
+    The share of games won counts one game more than were played, with the score that the ratings predict.
     """
     ratings = league.ratings
     rows = []
@@ -96,7 +96,7 @@ def weights(league: League, config: PoolConfig, name: str, rivals: Sequence[str]
 def matches(
     league: League, config: PoolConfig, name: str, rivals: Sequence[str], numbers: Sequence[int], seed: int
 ) -> Schedule:
-    """The opponents of a player in its matches of these numbers; in the even ones it drives the first side."""
+    """Draws a player's opponents in the matches ``numbers``; in those with even numbers it drives the first side."""
     chances = weights(league, config, name, rivals).numpy()
     schedule = []
     for number in numbers:
@@ -110,14 +110,14 @@ def matches(
 
 @dataclass(frozen=True)
 class CandidateEvaluation:
-    """The matches of a league's member against the pool, and what they made of it.
+    """The matches of a league's member against the pool, and their result.
 
     Attributes:
-        member: as it is afterwards.
-        record: of its matches.
-        rivals: how many there were to meet.
-        before, after: its rating.
-        promoted: it has become a commander.
+        member: the member after its matches.
+        record: wins, draws and losses in the matches.
+        rivals: number of possible opponents.
+        before, after: the member's rating.
+        promoted: whether it has become a commander.
     """
 
     member: LeagueMember
@@ -146,15 +146,15 @@ def evaluate(
     """Plays a member's matches against the pool, rates them as one period, and promotes it if it is good enough.
 
     Args:
-        fixed: members that are met besides.
-        games: how many matches, sides swapped in every other one.
-        seed: match i, counted over all evaluations of the member, has the seed ``seed + 9973 i``. It draws the opponent
-            and the worlds; of matches that are played at once (as many as the runner has worlds), the first one's does.
+        fixed: further members to play against.
+        games: number of matches; sides are swapped in every other one.
+        seed: match i, counted over all evaluations of the member, has the seed ``seed + 9973 i``, which draws the
+            opponent and the worlds. Matches that are played at once use the seed of the first for their worlds.
 
-    Returns None where another process has evaluated it meanwhile; then these games do not count.
+    Returns None if another process has evaluated the member in the meantime; then these games do not count.
 
     Raises:
-        ConfigError: a player whose file is gone, or a file of the league that became unreadable.
+        ConfigError: a player's file has disappeared, or the league's file has become unreadable.
     """
     start = league.members[name].matches
     rivals = list(dict.fromkeys([*pool(league, config, name), *(other for other in fixed if other != name)]))
@@ -174,7 +174,7 @@ def evaluate(
 
 
 def _play(league: League, runner: GameRunner, schedule: Schedule, seed: int) -> list[GameResult]:
-    """Plays matches, as many at once as the runner has worlds."""
+    """Plays matches, at most as many at once as the runner has worlds."""
     for player in dict.fromkeys(player for pair in schedule for player in pair):
         if player not in runner.players:
             runner.add(league.source(player), player)
@@ -186,10 +186,10 @@ def _play(league: League, runner: GameRunner, schedule: Schedule, seed: int) -> 
 
 
 def to_evaluate(league: League, players: Sequence[Any] | Mapping[str, Any] | None) -> list[str]:
-    """Names of members to evaluate; None: the candidates that have not been.
+    """Returns the names of members to evaluate; None means the candidates that have not been evaluated.
 
     Raises:
-        ConfigError: somebody who is no candidate or commander of the league.
+        ConfigError: a name is not that of a candidate or commander of the league.
     """
     if players is None:
         return [name for name in league.of_kind("candidate") if not league.members[name].matches]
@@ -206,7 +206,7 @@ def to_evaluate(league: League, players: Sequence[Any] | Mapping[str, Any] | Non
 def evaluate_all(
     league: League, runner: GameRunner, names: Sequence[str], config: PoolConfig, games: int, seed: int
 ) -> None:
-    """Evaluates one after the other, telling what came of it; whoever is always met becomes a member before."""
+    """Evaluates members one after the other and prints the results; first adds the players that are always included."""
     for source in config.players:
         if not (isinstance(source, str) and source in league.members) and name_of(source) not in runner.players:
             runner.add(source)
@@ -221,9 +221,9 @@ def evaluate_all(
 
 
 def promote(league: League, name: str, config: PoolConfig) -> LeagueMember:
-    """Makes a candidate a commander if it ranks within the best; returns the member as it is then.
+    """Promotes a candidate to commander if it ranks within the best; returns the updated member.
 
-    It ranks behind commanders of the same conservative rating; without commanders any candidate becomes one.
+    It ranks behind commanders of the same conservative rating; without commanders any candidate is promoted.
     """
     member, worth = league.members[name], league.ratings.conservative
     commanders = league.of_kind("commander")
@@ -237,7 +237,7 @@ def promote(league: League, name: str, config: PoolConfig) -> LeagueMember:
 
 
 def commander_name(of: str, taken: Collection[str | None] = ()) -> str:
-    """``adjective noun #hex``, by a hash of a text; where it is taken, with more hex digits."""
+    """Returns ``adjective noun #hex`` from a hash of a text, with more hex digits if the name is taken."""
     digest = hashlib.sha256(of.encode()).hexdigest()
     adjective = _ADJECTIVES[int(digest[:8], 16) % len(_ADJECTIVES)]
     noun = _NOUNS[int(digest[8:16], 16) % len(_NOUNS)]

@@ -1,4 +1,4 @@
-"""Games: who is to meet whom, and what came of it."""
+"""Schedules of games, and their results."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from rlstack.evaluation.statistics import wilson_interval
 from .ratings import Scored
 
 Schedule = list[tuple[str, str]]
-"""The players of each game, who drives the first side first."""
+"""The two players of each game; the first drives the first side."""
 
 
 class GameResult(NamedTuple):
-    """A game that was played to its end.
+    """A finished game.
 
     Attributes:
         first, second: names of the players; the first drove the first side.
-        points_first, points_second: such as goals.
-        steps: its length.
-        finished: it ended by the world's rules, not by a time limit.
+        points_first, points_second: points of each player, such as goals.
+        steps: length of the game in steps.
+        finished: whether it ended by the world's rules rather than by a time limit.
     """
 
     first: str
@@ -35,16 +35,16 @@ class GameResult(NamedTuple):
 
     @property
     def score(self) -> float:
-        """The score of the first: 1 won, 0.5 drawn, 0 lost."""
+        """Returns the first player's score: 1 for a win, 0.5 for a draw, 0 for a loss."""
         return 0.5 + 0.5 * ((self.points_first > self.points_second) - (self.points_first < self.points_second))
 
     @property
     def scored(self) -> Scored:
-        """The game as ratings see it."""
+        """Returns the game in the form that ratings take."""
         return Scored(self.first, self.second, self.score)
 
     def seen_by(self, name: str) -> GameResult:
-        """The same game with a player who took part in it as the first."""
+        """Returns the same game with this player as the first."""
         if name == self.first:
             return self
         return self._replace(
@@ -64,7 +64,7 @@ class WinLossRecord:
 
     @classmethod
     def of(cls, name: str, games: Iterable[GameResult], opponent: str | None = None) -> WinLossRecord:
-        """The record of a player's games, or of those against one opponent."""
+        """Returns the record of a player's games, or only of those against one opponent."""
         seen = [
             game.seen_by(name) for game in games if name in game[:2] and opponent in (None, game.first, game.second)
         ]
@@ -74,11 +74,11 @@ class WinLossRecord:
 
     @property
     def games(self) -> int:
-        """The number of games."""
+        """Returns the number of games."""
         return self.wins + self.draws + self.losses
 
     def as_row(self) -> dict[str, Any]:
-        """Numbers, rates, and the 95 % Wilson score intervals of the rates; None where there are no games."""
+        """Returns counts, rates, and 95 % Wilson score intervals of the rates, which are None without games."""
         return {
             "games": self.games,
             "wins": self.wins,
@@ -107,10 +107,10 @@ def _rate(name: str, wins: int, games: int) -> dict[str, float | None]:
 
 
 def pairs(names: Sequence[str], mode: Literal["round_robin", "challenger"] = "round_robin") -> Schedule:
-    """Who is to meet: everyone everyone, or the first each of the others.
+    """Returns the pairs of players: every pair, or the first player with each of the others.
 
     Raises:
-        ConfigError: fewer than two players, or two of one name.
+        ConfigError: there are fewer than two players, or two have the same name.
     """
     if len(names) < 2:
         raise ConfigError(f"players: {', '.join(names) or 'none'}, at least two are needed")
@@ -120,11 +120,11 @@ def pairs(names: Sequence[str], mode: Literal["round_robin", "challenger"] = "ro
 
 
 def pairing(first: str, second: str, games: int, played: int = 0) -> Schedule:
-    """A schedule of further games between two players, sides swapped in every other one."""
+    """Returns a schedule of further games between two players, with sides swapped in every other game."""
     return [(first, second) if game % 2 == 0 else (second, first) for game in range(played, played + games)]
 
 
 def in_turns(series: Sequence[Schedule]) -> Schedule:
-    """A game of each series, then the next one of each that has any left."""
+    """Interleaves series: one game of each, then the next of each that has any left."""
     longest = max(map(len, series), default=0)
     return [games[turn] for turn in range(longest) for games in series if turn < len(games)]

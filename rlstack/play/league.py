@@ -1,4 +1,4 @@
-"""A league on disk: players, their games and ratings in one readable file, which several processes may change."""
+"""A league on disk: its players, games and ratings in one readable file, which several processes may change."""
 
 from __future__ import annotations
 
@@ -30,33 +30,33 @@ from .replays import BestGames
 
 FILE = "league.json"
 PLAYERS = "players"
-"""Folder of the candidates' copies, in the league's."""
+"""Name of the folder with copies of the candidates, within the league's."""
 SCHEMA_VERSION = 2
-"""2 added what is known of candidates and commanders; in a file of version 1 everyone is a player."""
+"""Version 2 added candidates and commanders; in a file of version 1 every member is a player."""
 READABLE = (1, 2)
 _LOCK = ".league.lock"
 _GAME = tuple[str, str, float, float, int, bool]
-"""The types of a :class:`GameResult`, which the file holds as a list."""
+"""The types of a :class:`GameResult`, which the file stores as a list."""
 _NAME = re.compile(r"\w[\w.-]*")
 OF_TRAINING = (*OURS, "opponents", "reward_weights", "rewards")
-"""Options of a world that make no difference to who wins."""
+"""Options of a world that do not influence who wins."""
 
 
 @dataclass(frozen=True)
 class LeagueMember:
-    """A player in a league, as the file of the league says it.
+    """An entry of a league's file: one of its players.
 
     Attributes:
-        name: unlike all others in its league.
-        source: as it was given, see :func:`~rlstack.play.players.make_player`.
-        created_at: when it joined, UTC.
-        kind: ``candidate``: a file that was handed in; ``commander``: one that was among the best when it was
-            evaluated, and remains one; ``player``: who only takes part in tournaments, or is there to be met.
-        id: of a file that was handed in, see :func:`identity`; None: it is no file.
-        file: a copy of its checkpoint, relative to the league's folder; None: it is played from its source.
-        commander_name: of a commander.
-        matches: how many it was evaluated by.
-        meta: what is known of it besides: ``frames`` of training, ``agent``, ``note``.
+        name: unique name in the league.
+        source: the source that the user gave; see :func:`~rlstack.play.players.make_player`.
+        created_at: time when it joined, in UTC.
+        kind: ``candidate``, a file that was submitted; ``commander``, a candidate that was among the best when it was
+            evaluated; ``player``, which only takes part in tournaments or serves as an opponent.
+        id: :func:`identity` of a submitted file; None for other sources.
+        file: path of its checkpoint's copy, relative to the league's folder; None: it plays from its source.
+        commander_name: name of a commander.
+        matches: number of matches in its evaluations.
+        meta: further entries: ``frames`` of training, ``agent``, ``note``.
     """
 
     name: str
@@ -70,28 +70,28 @@ class LeagueMember:
     meta: dict[str, Any] = field(default_factory=dict)
 
     def played_from(self, folder: Path) -> Source:
-        """The source to make it play by, in the league of this folder."""
+        """Returns the source that it plays from, in the league of this folder."""
         if self.file is None:
             return self.source
         copy = str(folder / self.file)
         if isinstance(self.source, str):
             return copy
-        # Which of a run's checkpoints it was is settled; how it acts is not.
+        # The copy fixes which of a run's checkpoints it is; the other options still apply.
         return {"player": copy, "explore": self.source.get("explore", False)}
 
 
 class League:
-    """Players who meet in one world.
+    """Players who play against one another in one world.
 
     Args:
-        folder: of ``league.json``.
-        env: group of the world, as it is signed.
-        ratings: of its players.
+        folder: folder of ``league.json``.
+        env: ``env`` group of the world, reduced to its :func:`signature`.
+        ratings: ratings of its players.
 
     Attributes:
         members: the players by name, in the order in which they joined.
-        games: all that were played, in order.
-        rounds: how many times :meth:`play_round` was done.
+        games: all games in order.
+        rounds: number of rounds played with :meth:`play_round`.
     """
 
     def __init__(self, folder: Path, env: Mapping[str, Any], ratings: Ratings) -> None:
@@ -104,7 +104,7 @@ class League:
 
     @classmethod
     def create(cls, folder: Path | str, env: Mapping[str, Any], ratings: Ratings) -> League:
-        """A new league without players, on disk; a :class:`ConfigError` if the folder holds one already."""
+        """Creates a league without players on disk; raises a :class:`ConfigError` if the folder holds one already."""
         league = cls(Path(folder), env, ratings)
         with locked(league.folder):
             if (league.folder / FILE).exists():
@@ -114,11 +114,11 @@ class League:
 
     @classmethod
     def open(cls, folder: Path | str) -> League:
-        """The league in a folder.
+        """Opens the league in a folder.
 
         Raises:
-            ConfigError: there is none, its file is damaged or of another version, or its world is code that the user
-                has not allowed.
+            ConfigError: there is no league, its file is damaged or of another version, or its world is code that the
+                user has not allowed.
         """
         path = Path(folder) / FILE
         content = _content(path)
@@ -141,7 +141,7 @@ class League:
         return league
 
     def save(self) -> None:
-        """Writes the file, wholly or not at all; a :class:`ConfigError` if that cannot be done."""
+        """Writes the file atomically; raises a :class:`ConfigError` if it cannot be written."""
         content = {
             "schema_version": SCHEMA_VERSION,
             "env": self.env,
@@ -158,12 +158,12 @@ class League:
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """Around every change: takes in what other processes have written, and saves what the block makes of it.
+        """A context for every change: reads what other processes have written, then saves the changes of the block.
 
-        Processes take turns, so blocks are short: no games inside. After an exception nothing is saved.
+        Processes take turns, so blocks must be short and play no games. After an exception nothing is saved.
 
         Raises:
-            ConfigError: the file has become unreadable, or a league of another world, or cannot be written.
+            ConfigError: the file has become unreadable or that of another world, or cannot be written.
         """
         with locked(self.folder):
             if (self.folder / FILE).exists():
@@ -177,7 +177,7 @@ class League:
     # -- members and games ---------------------------------------------------------------------------------------
 
     def check_world(self, env: Mapping[str, Any]) -> None:
-        """Raises a one-line :class:`ConfigError` unless games in this world are comparable with the league's."""
+        """Raises a :class:`ConfigError` unless games in this world are comparable with the league's."""
         ours, theirs = signature(self.env), signature(env)
         for key in sorted(ours.keys() | theirs.keys(), key=lambda key: (key != "name", key)):
             if ours.get(key) != theirs.get(key):
@@ -187,7 +187,7 @@ class League:
                 )
 
     def join(self, name: str, source: Source) -> None:
-        """Adds a player, unless it is there; a :class:`ConfigError` if another one has this name."""
+        """Adds a player unless it is a member; raises a :class:`ConfigError` if another member has this name."""
         known = self.members.get(name)
         if known is None:
             self.admit(LeagueMember(name, source if isinstance(source, str) else dict(source), _now()))
@@ -195,43 +195,43 @@ class League:
             raise ConfigError(f"players: {name!r} is {known.source!r} in this league, give {source!r} another name")
 
     def admit(self, member: LeagueMember) -> None:
-        """Adds a member, or replaces the one of its name."""
+        """Adds a member, or replaces the one with its name."""
         self.members[member.name] = member
         self.ratings.add(member.name)
 
     def of_kind(self, kind: str) -> list[str]:
-        """Names of the members of a kind, in the order in which they joined."""
+        """Returns the names of the members of a kind, in the order in which they joined."""
         return [name for name, member in self.members.items() if member.kind == kind]
 
     def member_of(self, identified: str) -> LeagueMember | None:
-        """The member that was handed in as the file of this :func:`identity`."""
+        """Returns the member that was submitted as the file with this :func:`identity`."""
         return next((member for member in self.members.values() if member.id == identified), None)
 
     def source(self, name: str) -> Source:
-        """The source a member plays from, see :func:`~rlstack.play.players.make_player`.
+        """Returns the source that a member plays from; see :func:`~rlstack.play.players.make_player`.
 
         Raises:
-            ConfigError: it is code that the user has not allowed.
+            ConfigError: the source is code that the user has not allowed.
         """
         source = self.members[name].played_from(self.folder)
         check_named(source, self.folder / FILE)
         return source
 
     def between(self, first: str, second: str) -> int:
-        """The number of games that two players have played."""
+        """Returns the number of games between two players."""
         return sum({game.first, game.second} == {first, second} for game in self.games)
 
     def rate(self, games: Sequence[GameResult]) -> None:
-        """Takes in games, as one rating period."""
+        """Adds games as one rating period."""
         self.ratings.record([game.scored for game in games])
         self.games += games
 
     def play_round(
         self, runner: GameRunner, schedule: Schedule, seed: int, best: BestGames | None = None
     ) -> Sequence[GameResult]:
-        """Plays the games of a schedule, rates them as one period, and saves: a killed league repeats one round.
+        """Plays the games of a schedule, rates them as one period, and saves, so a killed league repeats one round.
 
-        A round that another process has played meanwhile is not counted twice: then there are no games.
+        If another process has played the round in the meantime, the result is empty and nothing is counted twice.
         """
         before = self.rounds
         games = runner.play(schedule, seed * 1_000_003 + before, best)
@@ -249,22 +249,21 @@ class League:
 def add_candidates(
     league: League, runner: GameRunner, players: Sequence[tuple[str | None, Source]], note: str | None = None
 ) -> list[str]:
-    """Makes candidates of files; all of them join, or none does.
+    """Adds files as candidates; either all of them join or none does.
 
-    Checkpoints of ours are copied, without replay buffer and the opponents they learned against, so that the league
-    does not need their runs any more; files of other kinds stay where they are.
+    Checkpoints of rlstack are copied without replay buffer and opponents, so that the league no longer needs their
+    runs; foreign agents stay where they are.
 
     Args:
-        runner: of the league's world, where it is tried whether they can act.
-        players: a name and a source each; without a name they are called as their source is, with a number if that is
-            taken.
-        note: for people.
+        runner: runner of the league's world, in which each candidate is tried.
+        players: a name and a source each; None as a name means that of the source, with a number if it is taken.
+        note: a note to store with them.
 
     Returns their names.
 
     Raises:
-        ConfigError: one line: no such file, one that is in the league already or cannot act in its world, or a name
-            that is taken or cannot be a file's.
+        ConfigError: a file does not exist, is in the league already or cannot act in its world, or a name is taken or
+            not possible for a file.
     """
     copies: list[Path] = []
     with league.changing():
@@ -310,14 +309,14 @@ def _add_candidate(
 
 
 def _checked(name: str) -> str:
-    """The name, if a file can be called so."""
+    """Returns the name if it is possible for a file."""
     if not _NAME.fullmatch(name):
         raise ConfigError(f"players: {name!r} is no name for a candidate; letters, digits, _ - and . are allowed")
     return name
 
 
 def _copy(file: Path, copy: Path) -> dict[str, Any]:
-    """Writes what plays of a checkpoint; returns what is known of it."""
+    """Writes the parts of a checkpoint that playing needs; returns the member's ``meta``."""
     try:
         state = read_agent(file)
         config = {**state["config"], "env": without_opponents(state["config"]["env"])}
@@ -329,7 +328,7 @@ def _copy(file: Path, copy: Path) -> dict[str, Any]:
 
 
 def identity(file: Path) -> str:
-    """``stem:size:mtime`` of a file: the same for the same file and copies that kept their time (in ns)."""
+    """Returns ``stem:size:mtime`` of a file (time in ns), which is equal for copies that keep their time."""
     try:
         facts = file.stat()
     except OSError as error:
@@ -338,7 +337,7 @@ def identity(file: Path) -> str:
 
 
 def _now() -> str:
-    """The time, UTC, as ISO 8601 writes it."""
+    """Returns the time in UTC as ISO 8601."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
@@ -347,7 +346,7 @@ def _now() -> str:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Inside there is one process at a time; the system lets the next one in when a process ends, however it ends."""
+    """A context for one process at a time; the system releases the lock when a process ends, however it ends."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         stream = (folder / _LOCK).open("a")
@@ -359,17 +358,19 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def signature(env: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of an ``env`` group that decide who wins: without those of training alone, and without those that
-    the world sets itself where it judges (``evaluation_options``)."""
+    """Returns the options of an ``env`` group that influence who wins.
+
+    These exclude options of training, and those that the world itself sets for evaluations (``evaluation_options``).
+    """
     try:
         judging = envs.world_hooks(env["name"]).evaluation_options
-    except (KeyError, ValueError):  # whoever builds the world tells
+    except (KeyError, ValueError):  # building the world reports the mistake
         judging = {}
     return {key: value for key, value in env.items() if key not in OF_TRAINING and key not in judging}
 
 
 def _content(path: Path) -> dict[str, Any]:
-    """The content of a league's file, of a version that can be read."""
+    """Reads a league's file and checks its version."""
     if not path.exists():
         raise ConfigError(f"folder: {path.parent} holds no league ({FILE}); 'init' or 'run' begins one")
     content = read_json_object(path)

@@ -1,4 +1,4 @@
-"""Playing games: many worlds at once, every game to its end."""
+"""Plays games in many worlds at once, every game to its end."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ from .replays import BestGames
 from .sides import EMPTY, Seats, sides_of
 
 WORLDS = 128
-"""Worlds stepped at once unless said otherwise."""
+"""Default number of worlds stepped at once."""
 
 
 class GameRunner:
-    """A two-sided world as it judges (``evaluation_options``), and players that were made for it.
+    """A two-sided world with its ``evaluation_options``, and players for it.
 
     Args:
-        world: name for :func:`envs.make`.
-        options: its constructor arguments.
-        num_worlds: worlds stepped at once; fewer where there are fewer games.
-        device: of the worlds and the players.
-        max_steps: a game that has not ended after so many steps is judged as it stands; None: the world's own rule.
+        world: name of the world for :func:`envs.make`.
+        options: constructor arguments of the world.
+        num_worlds: number of worlds stepped at once; fewer if there are fewer games.
+        device: device of the worlds and the players.
+        max_steps: number of steps after which an unfinished game is judged as it stands; None: the world's rule.
 
     Raises:
-        ConfigError: no such world or option, or a world without two sides.
+        ConfigError: there is no such world or option, or the world does not have two sides.
 
     Attributes:
-        sample: one world, to make players for.
-        sides: what is known of its two sides.
-        players: by name.
+        sample: one world, for which players are made.
+        sides: description of the world's two sides.
+        players: the players by name.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class GameRunner:
         self.players: dict[str, Player] = {}
 
     def build(self, num_worlds: int, seed: int) -> EnvBase:
-        """Builds so many worlds."""
+        """Builds ``num_worlds`` worlds."""
         try:
             options = {**self.options, **envs.world_hooks(self.world).two_sided_options}
             return evaluation_world(self.world, options, num_worlds, self.device, seed)
@@ -72,10 +72,10 @@ class GameRunner:
             raise ConfigError(f"env: {error}") from None
 
     def add(self, source: Source | Player, name: str | None = None) -> str:
-        """Makes a player known; returns what it is called here: a name that is taken gets a number.
+        """Adds a player; returns its name here, with a number if the name is taken.
 
         Raises:
-            ConfigError: no such player, or one that cannot act in this world.
+            ConfigError: there is no such player, or it cannot act in this world.
         """
         player = source if isinstance(source, Player) else make_player(source, self.sample, name)
         own = player.name if isinstance(source, Player) else name_of(source)
@@ -84,21 +84,21 @@ class GameRunner:
         return player.name
 
     def ratings(self, system: str = "elo", options: Mapping[str, Any] | None = None) -> Ratings:
-        """An empty rating system in which the world's own players have the ratings that they have."""
+        """Returns a rating system without games, in which the world's own players have fixed ratings."""
         return rating_system(system, **{"anchors": dict(self.sides.anchors), **(options or {})})
 
     def play(self, schedule: Schedule, seed: int = 0, best: BestGames | None = None) -> list[GameResult]:
-        """Plays games, each world a fixed number of them one after another, so that short games are no likelier.
+        """Plays games, a fixed number in each world one after another, so that short games are not favoured.
 
         Args:
-            schedule: see :func:`~rlstack.play.games.pairing`.
-            seed: of worlds and players: the same seed gives the same games.
+            schedule: the players of each game; see :func:`~rlstack.play.games.pairing`.
+            seed: seed of worlds and players: the same seed gives the same games.
             best: records the games and keeps the best of them.
 
         Returns the games in the order of the schedule.
 
         Raises:
-            ConfigError: a player that is not known.
+            ConfigError: a player is unknown.
         """
         names = list(dict.fromkeys(name for pair in schedule for name in pair))
         for name in names:
@@ -115,7 +115,7 @@ class GameRunner:
 
 
 class _Round:
-    """The games of a schedule: game g is played in world ``g % W``, as its ``g // W``-th."""
+    """The games of a schedule: world ``g % W`` plays game g as its ``g // W``-th."""
 
     def __init__(
         self, runner: GameRunner, env: EnvBase, names: list[str], schedule: Schedule, best: BestGames | None
@@ -126,7 +126,7 @@ class _Round:
         self._seats.begin()
         pairs = [[names.index(name) for name in pair] for pair in schedule]
         self._pairs = torch.tensor(pairs, device=env.device)  # [games, 2]
-        self._game = torch.arange(self._worlds, device=env.device)  # which game each world plays
+        self._game = torch.arange(self._worlds, device=env.device)  # number of the game in each world
         self._steps = torch.zeros(self._worlds, dtype=torch.int64, device=env.device)
         # Points of both sides, steps, and whether the game ended by the world's rules.
         self._results = torch.zeros(len(pairs), 4, dtype=torch.float64, device=env.device)
@@ -164,11 +164,11 @@ class _Round:
             done, root = self._env.step_and_maybe_reset(root)
             return done.get("next"), root
         done = self._env.step(root)
-        self._best.add()  # what a world ended with is there only now
+        self._best.add()  # the last state of a finished world exists only here
         return done.get("next"), self._env.maybe_reset(self._env.step_mdp(done))
 
     def _take(self, following: Any) -> Tensor:
-        """Keeps the results of games that have ended; returns their worlds."""
+        """Stores the results of finished games; returns their worlds."""
         self._steps += 1
         done, terminated = (following.get(key).reshape(self._worlds) for key in ("done", "terminated"))
         late = self._steps >= self._runner.max_steps
@@ -181,7 +181,7 @@ class _Round:
         return over
 
     def _next_games(self, over: Tensor, following: Any, root: Any) -> Any:
-        """Seats the players of the next games; those that were cut short restart by force."""
+        """Assigns the players of the next games; resets the worlds whose games were cut short."""
         self._game[over] += self._worlds
         cut = over[~following.get("done").reshape(self._worlds)[over]]
         if len(cut):

@@ -1,4 +1,4 @@
-"""Players drive one side of a world: at random, by the world's own rules, or as any agent from anywhere does."""
+"""Players, which control one side of a world: at random, by the world's rules, or by any agent."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from .sides import sides_of
 
 RANDOM = "random"
 SELF = "self"
-"""The learner as an opponent while training; see :class:`LearnerPlayer`."""
+"""Name of the learner as an opponent in training; see :class:`LearnerPlayer`."""
 _ENDINGS = (".pt", ".pth", ".zip", ".onnx")
 Source = str | Mapping[str, Any]
-"""A player in words: a name or ``kind:path``, or a mapping of ``player`` and options of its kind (``which: best``)."""
+"""Where a player comes from: a name or ``kind:path``, or a mapping of ``player`` and options (``which: best``)."""
 
 
 class Player(ABC):
-    """Acts for half-worlds, see :func:`~rlstack.play.sides.half_worlds`. It may remember, of each row by itself.
+    """Acts for half-worlds (see :func:`~rlstack.play.sides.half_worlds`), perhaps with a recurrent state for each row.
 
     Args:
-        name: for people and results.
+        name: name in displays and results.
     """
 
     def __init__(self, name: str) -> None:
@@ -41,14 +41,14 @@ class Player(ABC):
 
     @abstractmethod
     def act(self, env: EnvBase, halves: TensorDictBase, rows: Tensor) -> Tensor:
-        """Actions ``[n, A / 2, ...]`` of the rows ``[n]``, ascending, of the half-worlds ``[2 W, A / 2]``."""
+        """Returns actions ``[n, A / 2, ...]`` of the rows ``[n]``, ascending, of half-worlds ``[2 W, A / 2]``."""
 
     def begin(self, rows: Tensor | None = None) -> None:
-        """Forgets what it remembers of these rows (None: all): episodes begin there, or someone else drove them."""
+        """Resets the recurrent state of rows (None: all), where episodes begin or another player was in control."""
         return
 
     def state_dict(self) -> dict[str, Any]:
-        """The memory of episodes under way."""
+        """Returns the recurrent states of unfinished episodes."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -57,7 +57,7 @@ class Player(ABC):
 
 
 class RandomPlayer(Player):
-    """Uniform actions, legal where the world has masks."""
+    """Draws uniform actions, only legal ones if the world has masks."""
 
     def __init__(self, env: EnvBase, name: str = RANDOM) -> None:
         super().__init__(name)
@@ -70,11 +70,11 @@ class RandomPlayer(Player):
 
 
 class ScriptedPlayer(Player):
-    """A player that comes with the world, see :class:`envs.world.Sides`; it may look at all of its state.
+    """A player that comes with the world and may read its whole state; see :class:`envs.world.Sides`.
 
     Args:
-        script: its name among the world's own players.
-        name: for people, if it is another.
+        script: name among the world's players.
+        name: name in displays, if different.
     """
 
     def __init__(self, env: EnvBase, script: str, name: str | None = None) -> None:
@@ -95,10 +95,10 @@ class ScriptedPlayer(Player):
 
 
 class PolicyPlayer(Player):
-    """A policy that was made for the world, deciding for every agent by itself.
+    """A policy for the world that decides for every agent separately.
 
-    One that leaves its memory in the tensordict (agents of ours) is asked for its rows alone. One that keeps its memory
-    itself (``reset`` makes it forget) is asked for all rows, always.
+    A policy that writes its recurrent state into the tensordict, as rlstack's agents do, is called with its rows only.
+    A policy that stores the state itself (and resets it with ``reset``) is always called with all rows.
     """
 
     def __init__(self, env: EnvBase, policy: TensorDictModuleBase, name: str) -> None:
@@ -106,8 +106,8 @@ class PolicyPlayer(Player):
         self._policy = policy
         self._carries = Interface.of(env).key(MEMORY) in list(policy.out_keys)
         self._keeps_itself = not self._carries and callable(getattr(policy, "reset", None))
-        self._memory: Tensor | None = None  # [2 W, A / 2, M], of a policy that leaves it in the tensordict
-        self._begun: Tensor | None = None  # [2 W], where episodes begin, for a policy that keeps it itself; None: all
+        self._memory: Tensor | None = None  # [2 W, A / 2, M], recurrent state in the tensordict
+        self._begun: Tensor | None = None  # [2 W], rows to reset in a policy that stores the state itself; None: all
 
     def act(self, env: EnvBase, halves: TensorDictBase, rows: Tensor) -> Tensor:
         everyone = self._keeps_itself or len(rows) == len(halves)
@@ -149,10 +149,10 @@ class PolicyPlayer(Player):
 
 
 class LearnerPlayer(Player):
-    """The learner with its present weights: it acts as its policy does, at random before :meth:`follow`.
+    """The learner with its current weights: acts as its policy does, and at random before :meth:`follow`.
 
     Args:
-        env: the world, with both sides.
+        env: the world with both sides.
     """
 
     def __init__(self, env: EnvBase) -> None:
@@ -161,7 +161,7 @@ class LearnerPlayer(Player):
         self._acts: Player = RandomPlayer(env, SELF)
 
     def follow(self, policy: TensorDictModuleBase) -> None:
-        """Acts as this policy from now on, which shares the parameters that are learned."""
+        """Acts as this policy from now on, which shares the learner's parameters."""
         self._acts = PolicyPlayer(self._env, policy, SELF)
 
     def act(self, env: EnvBase, halves: TensorDictBase, rows: Tensor) -> Tensor:
@@ -181,17 +181,17 @@ class LearnerPlayer(Player):
 
 
 def make_player(source: Source, env: EnvBase, name: str | None = None) -> Player:
-    """A player by its source.
+    """Makes a player from its source.
 
-    ``random``; a name of the world's own players (Rocket: ``rule``); a run directory or checkpoint; or ``kind:path``
-    with options, see :func:`~rlstack.agents.foreign.load_policy`.
+    A source is ``random``, a name of the world's players (Rocket: ``rule``), a run directory or checkpoint, or
+    ``kind:path`` with options; see :func:`~rlstack.agents.foreign.load_policy`.
 
     Args:
-        env: the world it is to play in, with both sides.
-        name: what to call it, else :func:`name_of`.
+        env: the world with both sides that the player will play in.
+        name: name of the player; None means :func:`name_of`.
 
     Raises:
-        ConfigError: one line: no such player, or one that cannot act in this world.
+        ConfigError: there is no such player, or it cannot act in this world.
     """
     text, options = read_source(source)
     check_source(source, env)
@@ -204,10 +204,10 @@ def make_player(source: Source, env: EnvBase, name: str | None = None) -> Player
 
 
 def check_source(source: Source, env: EnvBase, more: Sequence[str] = ()) -> None:
-    """Raises a one-line :class:`ConfigError` unless there is such a player, without loading it.
+    """Raises a :class:`ConfigError` unless the player exists; does not load it.
 
     Args:
-        more: names of further players that there are.
+        more: names of further players.
     """
     text, options = read_source(source)
     own = [RANDOM, *sides_of(env).scripted, *more]
@@ -227,7 +227,7 @@ def check_source(source: Source, env: EnvBase, more: Sequence[str] = ()) -> None
 
 
 def read_source(source: Source) -> tuple[str, dict[str, Any]]:
-    """A source's text and options; a :class:`ConfigError` if it is neither text nor a mapping with ``player``."""
+    """Splits a source into text and options; raises a :class:`ConfigError` if it has another form."""
     if isinstance(source, str) and source:
         return source, {}
     if isinstance(source, Mapping) and isinstance(source.get("player"), str) and source["player"]:
@@ -238,20 +238,20 @@ def read_source(source: Source) -> tuple[str, dict[str, Any]]:
 
 
 def with_kind(source: str) -> str:
-    """The source itself, but for ``checkpoint:path``, which is another name of a checkpoint of ours."""
+    """Returns the source, without the prefix ``checkpoint:``, which means a checkpoint of rlstack."""
     kind, colon, path = source.partition(":")
     return f"rlstack:{path}" if colon and kind == "checkpoint" and not Path(source).exists() else source
 
 
 def name_of(source: Source) -> str:
-    """A player's name by its source: the name, the run's folder, the file without its ending, or the callable."""
+    """Returns a player's name from its source: the name, run's folder, file without suffix, or callable."""
     text, _ = read_source(source)
     last = Path(text.rpartition(":")[2] or text)
     return last.stem if last.suffix in _ENDINGS else last.name or text
 
 
 def free_name(name: str, taken: Collection[str]) -> str:
-    """The name, or where it is taken the name with the first free number."""
+    """Returns the name, with the first free number if it is taken."""
     free, number = name, 1
     while free in taken:
         number += 1
@@ -260,7 +260,7 @@ def free_name(name: str, taken: Collection[str]) -> str:
 
 
 def named(players: list[Any] | dict[str, Any] | None) -> dict[str, Source]:
-    """Players by name; a name that is taken gets a number."""
+    """Returns players by name; a name that is taken gets a number."""
     if isinstance(players, dict):
         for source in players.values():
             read_source(source)

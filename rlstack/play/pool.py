@@ -1,4 +1,4 @@
-"""Opponents to learn against: fixed ones and the learner's own earlier selves on disk, and who of them is met next."""
+"""The pool of a learner's opponents: fixed players and snapshots of the learner on disk, and how they are drawn."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ INDEX = "pool.json"
 _PREFIX = "snapshot_"
 
 
-# -- whom to meet --------------------------------------------------------------------------------------------------
+# -- samplers ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Standings:
-    """Numbers of n opponents that samplers weigh by.
+    """Numbers of n opponents from which samplers compute weights.
 
     Attributes:
         ratings: ``[n]`` on Elo's scale.
-        own: the learner's rating.
-        frames: ``[n]``, of the learner when an opponent joined.
-        wins: ``[n]``, the share of games that the learner wins against each, a draw counting half.
+        own: rating of the learner.
+        frames: ``[n]``, frames of the learner when the opponent joined.
+        wins: ``[n]``, share of games that the learner wins against each; a draw counts half.
     """
 
     ratings: Tensor
@@ -46,12 +46,12 @@ class Standings:
 
 
 Sampler = Callable[[Standings], Tensor]
-"""Weights ``[n]``, not negative, of which one at least is positive."""
+"""Returns non-negative weights ``[n]``, at least one of them positive."""
 
 
 @dataclass(frozen=True)
 class EqualChances:
-    """Everyone as often."""
+    """Draws all opponents equally often."""
 
     def __call__(self, standings: Standings) -> Tensor:
         return torch.ones_like(standings.ratings)
@@ -59,7 +59,7 @@ class EqualChances:
 
 @dataclass(frozen=True)
 class SimilarRating:
-    """Rather those of a similar rating: ``exp(-|difference| / scale)``."""
+    """Prefers opponents of similar rating: ``exp(-|difference| / scale)``."""
 
     scale: Positive = 200.0
 
@@ -69,7 +69,7 @@ class SimilarRating:
 
 @dataclass(frozen=True)
 class LateJoiner:
-    """Rather those that joined late: ``exp(temperature * (frames - latest) / 1e6)``."""
+    """Prefers opponents that joined late: ``exp(temperature * (frames - latest) / 1e6)``."""
 
     temperature: Positive = 1.0
 
@@ -79,7 +79,7 @@ class LateJoiner:
 
 @dataclass(frozen=True)
 class OpenOutcome:
-    """Rather those against whom the outcome is open: ``exp(-|expected score - 0.5| / scale)``, by the ratings."""
+    """Prefers opponents with an open outcome by the ratings: ``exp(-|expected score - 0.5| / scale)``."""
 
     scale: Positive = 0.5
 
@@ -90,13 +90,13 @@ class OpenOutcome:
 
 @dataclass(frozen=True)
 class PrioritisedSelfPlay:
-    """Prioritised fictitious self-play (Vinyals et al. 2019): by the share x of games that the learner wins.
+    """Prioritised fictitious self-play (Vinyals et al. 2019), by the share x of games that the learner wins.
 
     Attributes:
-        weighting: ``hard``: ``(1 - x)^exponent``, those who beat the learner; ``variance``: ``x (1 - x)``, those of its
-            own strength.
-        exponent: of ``hard``.
-        least: no weight is below it, so that nobody is forgotten.
+        weighting: ``hard``, ``(1 - x)^exponent``, prefers those who beat the learner; ``variance``, ``x (1 - x)``,
+            those of its own strength.
+        exponent: exponent of ``hard``.
+        least: lower bound of the weights, so that every opponent is met.
     """
 
     weighting: Literal["hard", "variance"] = "hard"
@@ -118,10 +118,10 @@ SAMPLERS: dict[str, type[Any]] = {
 
 
 def make_sampler(config: str | Mapping[str, Any]) -> Sampler:
-    """A sampler by name, or by a mapping of ``name`` and its options.
+    """Makes a sampler from its name, or from a mapping of ``name`` and options.
 
     Raises:
-        ConfigError: no such sampler or option, or an impossible value.
+        ConfigError: there is no such sampler or option, or a value is impossible.
     """
     options = {"name": config} if isinstance(config, str) else dict(config)
     name = options.pop("name", None)
@@ -130,7 +130,7 @@ def make_sampler(config: str | Mapping[str, Any]) -> Sampler:
     return build(SAMPLERS[name], options, "sampler")
 
 
-# -- who there is --------------------------------------------------------------------------------------------------
+# -- the pool ------------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -138,10 +138,10 @@ class Opponent:
     """An opponent in a pool.
 
     Attributes:
-        name: unlike all others in its pool.
-        source: see :func:`~rlstack.play.players.make_player`.
-        frames: of the learner when it joined; 0 for who was there at the beginning.
-        wins, games: of the learner against it, the latest counting most (see :class:`Pool`); a draw is half a win.
+        name: unique name in the pool.
+        source: the player's source; see :func:`~rlstack.play.players.make_player`.
+        frames: frames of the learner when it joined; 0 for an opponent from the beginning.
+        wins, games: the learner's against it, with more weight on the latest (see :class:`Pool`); a draw is half a win.
     """
 
     name: str
@@ -152,23 +152,23 @@ class Opponent:
 
 
 class Pool:
-    """Opponents in the order in which they joined, what the learner's games against them told, and who is loaded.
+    """The opponents of a learner in the order in which they joined, with ratings and results; loads them on demand.
 
     Args:
-        players: who is there from the beginning.
-        directory: of the learner's snapshots; it is made with the first. None: there can be none.
-        loaded: how many opponents' networks are kept in memory; those that play stay besides.
-        memory: games after which an old result counts 1/e of a new one.
+        players: opponents from the beginning.
+        directory: folder of the learner's snapshots, made with the first; None: the pool has no snapshots.
+        loaded: number of opponents whose networks stay in RAM, besides those that are playing.
+        memory: number of games after which an old result counts 1/e of a new one.
         anchors: fixed ratings by name.
-        keep: most snapshots there are: one too many drops the one with the lowest rating (never the newest).
+        keep: greatest number of snapshots; beyond it the one with the lowest rating (never the newest) is dropped.
 
     Raises:
-        ConfigError: a source that cannot be read.
+        ConfigError: a source cannot be read.
 
     Attributes:
         last_snapshot: frames of the newest snapshot.
-        recent_wins, recent_games: of the learner since then, a draw counting half.
-        waiting: results that count with the next :meth:`settle`; None: each counts at once.
+        recent_wins, recent_games: the learner's since that snapshot; a draw counts half.
+        waiting: results that the next :meth:`settle` counts; None: each result counts at once.
     """
 
     def __init__(
@@ -198,34 +198,34 @@ class Pool:
         return len(self.entries)
 
     def check(self, env: EnvBase) -> None:
-        """Raises a one-line :class:`ConfigError` for a fixed player that there is not, without loading any."""
+        """Raises a :class:`ConfigError` if a fixed player does not exist; loads none."""
         for entry in self.entries:
             if not entry.name.startswith(_PREFIX):
                 check_source(entry.source, env, [SELF])
 
     def standings(self) -> Standings:
-        """The numbers of all opponents. One that was never met is thought to be an even match."""
+        """Returns the numbers of all opponents. One that was never met counts as an even match."""
         latest = max(entry.frames for entry in self.entries)
         rows = []
         for entry in self.entries:
             rating, frames = self.ratings.rating(entry.name), entry.frames
-            if entry.source == SELF:  # as good as the learner, and newer than all
+            if entry.source == SELF:  # rated as the learner, and the newest
                 rating, frames = self.ratings.rating(LEARNER), latest
             rows.append((rating, frames, (entry.wins + 0.5) / (entry.games + 1.0)))
         columns = torch.tensor(rows, dtype=torch.float64)
         return Standings(columns[:, 0], self.ratings.rating(LEARNER), columns[:, 1], columns[:, 2])
 
     def record(self, results: Sequence[tuple[str, float]]) -> None:
-        """Takes in the learner's scores (1, 0.5, 0) in games against opponents by name.
+        """Adds the learner's scores (1, 0.5, 0) in games against opponents by name.
 
-        Games against itself say nothing of how good it is: they neither rate it nor count for its promotion.
+        Games against itself neither change ratings nor count for a promotion.
         """
         if self.waiting is not None:
             self.waiting += results
             return
         entries = {entry.name: entry for entry in self.entries}
         for name, score in results:
-            entry = entries.get(name)  # None: pruned while it played
+            entry = entries.get(name)  # None: dropped while it played
             if entry is not None:
                 entry.wins, entry.games = self._decay * entry.wins + score, self._decay * entry.games + 1.0
             if entry is None or entry.source != SELF:
@@ -234,10 +234,10 @@ class Pool:
                     self.ratings.record([Scored(LEARNER, name, score)])
 
     def settle(self, everyone: Callable[[Any], list[Any]]) -> None:
-        """Takes in the results that wait.
+        """Counts the waiting results.
 
         Args:
-            everyone: gives those of all processes that learn together for this one's.
+            everyone: gathers the results of all processes that learn together, given this one's.
         """
         results, self.waiting = everyone(self.waiting), None
         for part in results:
@@ -247,16 +247,16 @@ class Pool:
     # -- players -------------------------------------------------------------------------------------------------
 
     def player(self, name: str, env: EnvBase, playing: Sequence[str] = ()) -> Player:
-        """An opponent ready to play, loaded if it is not; the least recently used ones but ``playing`` make room.
+        """Returns an opponent, loading it if needed; unloads the least recently used ones except ``playing``.
 
         Raises:
-            ConfigError: its file is gone or does not fit the world.
+            ConfigError: its file has disappeared or does not fit the world.
         """
         source = next(entry.source for entry in self.entries if entry.name == name)
         if source == SELF:
             return self.learner(env)
         if isinstance(source, str) and source.startswith(_PREFIX) and self.directory is not None:
-            source = str(self.directory / source)  # of a snapshot its file's name alone is known: runs can be moved
+            source = str(self.directory / source)  # a snapshot has only its file's name, so that runs can be moved
         self._loaded[name] = self._loaded.pop(name) if name in self._loaded else make_player(source, env, name)
         spare = [other for other in self._loaded if other != name and other not in playing]
         for other in spare[: max(len(self._loaded) - self._most_loaded, 0)]:
@@ -264,7 +264,7 @@ class Pool:
         return self._loaded[name]
 
     def learner(self, env: EnvBase) -> LearnerPlayer:
-        """The player ``self``, always the same one."""
+        """Returns the player ``self``, always the same object."""
         if self._learner is None:
             self._learner = LearnerPlayer(env)
         return self._learner
@@ -272,11 +272,11 @@ class Pool:
     # -- snapshots -----------------------------------------------------------------------------------------------
 
     def add_snapshot(self, state: Mapping[str, Any], frames: int) -> Opponent:
-        """Adds the learner as it is: a checkpoint file, whole on disk before the pool knows of it.
+        """Adds a snapshot of the learner; its checkpoint is complete on disk before the pool refers to it.
 
         Args:
-            state: what :func:`rlstack.runs.loading.load` needs: ``agent``, ``config``, ``frames``.
-            frames: which name the snapshot; one of as many frames is replaced.
+            state: entries for :func:`rlstack.runs.loading.load`: ``agent``, ``config``, ``frames``.
+            frames: frames that name the snapshot; one with the same number is replaced.
 
         Raises:
             ConfigError: the pool has no folder.
@@ -297,7 +297,7 @@ class Pool:
         return entry
 
     def add_fixed(self, name: str) -> None:
-        """Adds a player that needs no file: ``random``, ``self``, or one of the world's own."""
+        """Adds a player without a file: ``random``, ``self``, or one of the world's players."""
         self._join(Opponent(name, name))
 
     def _join(self, entry: Opponent) -> None:
@@ -305,7 +305,7 @@ class Pool:
         self.ratings.add(entry.name)
 
     def _prune(self) -> None:
-        """Drops a snapshot too many. Its file stays: a run resumed from an earlier checkpoint may know it still."""
+        """Drops a surplus snapshot. Its file stays, since a run resumed from an earlier checkpoint may need it."""
         snapshots = [entry for entry in self.entries if entry.name.startswith(_PREFIX)]
         if self.keep is None or len(snapshots) <= self.keep:
             return
@@ -316,7 +316,7 @@ class Pool:
     # -- state ---------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Entries and ratings, as JSON and checkpoints hold them."""
+        """Returns entries and ratings in the form of JSON and checkpoints."""
         return {
             "entries": [asdict(entry) for entry in self.entries],
             "ratings": self.ratings.state_dict(),
@@ -333,6 +333,6 @@ class Pool:
         self._loaded.clear()
 
     def write_index(self) -> None:
-        """Writes :meth:`state_dict` as ``pool.json`` for people and other programs, in one step."""
+        """Writes :meth:`state_dict` atomically to ``pool.json``, for people and other programs."""
         if self.directory is not None:
             write_json(self.directory / INDEX, {"format": "rlstack-pool", "version": 1, **self.state_dict()}, nan=False)

@@ -1,11 +1,11 @@
-"""Ratings of players by the games they have played: Elo's, and Glicko-2.
+"""Ratings of players from their games: Elo and Glicko-2.
 
 Elo, "The Rating of Chessplayers, Past and Present", 1978: every game moves both ratings by a K-factor times the
-surprise, which follows players that change. :func:`fit_elo` finds the ratings that make a set of games most likely
-(Bradley and Terry 1952, with draws as half a win each), which is better where players do not change.
+difference of score and expectation, which suits players that change. :func:`fit_elo` finds the ratings that make a set
+of games most likely (Bradley and Terry 1952, with draws as half a win each), which suits players that do not change.
 
-Glickman, "Example of the Glicko-2 system", 2022 revision: ratings that know how sure they are. Names of functions and
-steps are those of that paper; inside, ratings are on its own scale, around 0 and in units of :data:`GLICKO_SCALE`.
+Glickman, "Example of the Glicko-2 system", 2022 revision: ratings with a deviation. Names of functions and steps are
+those of that paper; internally, ratings are on its scale, around 0 and in units of :data:`GLICKO_SCALE`.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ EPSILON = 1e-6
 
 
 class Scored(NamedTuple):
-    """A game as ratings see it.
+    """A game in the form that ratings take.
 
     Attributes:
-        first, second: names of the players, which differ.
-        score: of the first: 1 won, 0.5 drawn, 0 lost.
+        first, second: names of two different players.
+        score: score of the first: 1 for a win, 0.5 for a draw, 0 for a loss.
     """
 
     first: str
@@ -47,9 +47,9 @@ class Rating(NamedTuple):
     """A player's rating.
 
     Attributes:
-        rating: in points.
-        deviation: its standard deviation, in points; Elo knows none.
-        volatility: how much the player's strength is expected to change in a period; Elo knows none.
+        rating: rating in points.
+        deviation: standard deviation of the rating in points; Elo has none.
+        volatility: expected change of the player's strength in a period; Elo has none.
     """
 
     rating: float = CENTRE
@@ -58,21 +58,21 @@ class Rating(NamedTuple):
 
 
 class Ratings(ABC):
-    """Ratings of players by name; whoever is unknown has the rating of a beginner.
+    """Ratings of players by name; an unknown player has the rating of a beginner.
 
     Args:
-        options: of the system, the fields of its ``Options``.
+        options: fields of the system's ``Options``.
 
     Raises:
-        ConfigError: no such option, or an impossible value.
+        ConfigError: there is no such option, or a value is impossible.
 
     Attributes:
-        anchors: ratings that stay as they are, by name.
-        beginner: the first rating of everybody else.
+        anchors: fixed ratings by name.
+        beginner: initial rating of all other players.
     """
 
     kind: ClassVar[str]
-    """The name of the system."""
+    """Name of the system."""
     stored: ClassVar[tuple[str, ...]]
     """The fields of :class:`Rating` that the system has."""
     Options: ClassVar[type[Any]]
@@ -87,53 +87,53 @@ class Ratings(ABC):
 
     @abstractmethod
     def expected(self, first: str, second: str) -> float:
-        """The score in (0, 1) that the first can expect against the second."""
+        """Returns the expected score in (0, 1) of the first player against the second."""
 
     @abstractmethod
     def record(self, games: Sequence[Scored]) -> None:
-        """Takes in the games of one rating period.
+        """Updates the ratings with the games of one rating period.
 
         Raises:
-            ValueError: a player against itself, or a score other than 0, 0.5 or 1.
+            ValueError: a player meets itself, or a score is not 0, 0.5 or 1.
         """
 
     def add(self, name: str) -> None:
-        """Makes a player known; one who is already stays as it is."""
+        """Adds a player; a known one stays unchanged."""
         self._players.setdefault(name, self.whole(name))
         self._games.setdefault(name, 0)
 
     def names(self) -> list[str]:
-        """The players, in the order in which they came."""
+        """Returns the players in the order in which they were added."""
         return list(self._players)
 
     def whole(self, name: str) -> Rating:
-        """Rating, deviation and volatility of a player."""
+        """Returns rating, deviation and volatility of a player."""
         if name in self.anchors:
             return self.beginner._replace(rating=self.anchors[name])
         return self._players.get(name, self.beginner)
 
     def rating(self, name: str) -> float:
-        """A player's rating, that of a beginner if it is unknown."""
+        """Returns a player's rating, or a beginner's if the player is unknown."""
         return self.whole(name).rating
 
     def deviation(self, name: str) -> float | None:
-        """The standard deviation of a player's rating, where the system knows one."""
+        """Returns the standard deviation of a player's rating, or None if the system has none."""
         return self.whole(name).deviation if "deviation" in self.stored else None
 
     def conservative(self, name: str) -> float:
-        """A player's rating less two deviations, where there are any."""
+        """Returns a player's rating minus two deviations, if the system has them."""
         return self.rating(name) - 2.0 * (self.deviation(name) or 0.0)
 
     def games(self, name: str) -> int:
-        """The number of games that a player has been rated by."""
+        """Returns the number of rated games of a player."""
         return self._games.get(name, 0)
 
     def ranking(self) -> list[str]:
-        """The players, best first by :meth:`conservative`; equals in the order in which they came."""
+        """Returns the players, best first by :meth:`conservative`; ties in the order in which they were added."""
         return sorted(self.names(), key=lambda name: -self.conservative(name))
 
     def state_dict(self) -> dict[str, Any]:
-        """Options and players, as JSON holds them; ``system`` is the kind."""
+        """Returns options and players in the form of JSON; ``system`` is the kind."""
         players = {
             name: {key: getattr(self.whole(name), key) for key in self.stored} | {"games": self._games[name]}
             for name in self._players
@@ -141,7 +141,7 @@ class Ratings(ABC):
         return {"system": self.kind, "parameters": asdict(self.options), "players": players}
 
     def load_players(self, players: Mapping[str, Mapping[str, Any]]) -> None:
-        """Takes over the ``players`` of :meth:`state_dict`."""
+        """Restores the ``players`` of :meth:`state_dict`."""
         for name, entry in players.items():
             numbers = convert(dict[str, Finite], entry, f"ratings.players.{name}")
             self._players[name] = self.beginner._replace(**{key: numbers[key] for key in self.stored})
@@ -152,13 +152,13 @@ class Ratings(ABC):
 
 
 def expected_score(rating: float, opponent: float) -> float:
-    """The score that a player can expect against another: ``1 / (1 + 10^((opponent - rating) / 400))``."""
+    """Returns a player's expected score against another: ``1 / (1 + 10^((opponent - rating) / 400))``."""
     return 1.0 / (1.0 + 10.0 ** ((opponent - rating) / ELO_SCALE))
 
 
 @dataclass(frozen=True)
 class EloOptions:
-    """The K-factor, a beginner's rating, and ratings that stay as they are, by name."""
+    """Options of Elo: the K-factor, a beginner's rating, and fixed ratings by name."""
 
     k: Positive = 32.0
     start: Finite = CENTRE
@@ -166,7 +166,7 @@ class EloOptions:
 
 
 class Elo(Ratings):
-    """Ratings that every game moves by ``k`` times the difference of score and expectation."""
+    """Elo ratings: every game moves them by ``k`` times the difference of score and expectation."""
 
     kind, stored, Options = "elo", ("rating",), EloOptions
 
@@ -175,7 +175,7 @@ class Elo(Ratings):
         self.beginner = Rating(self.options.start)
 
     def set(self, name: str, rating: float) -> None:
-        """Gives a player that is no anchor a rating, such as that of whom it was made from."""
+        """Sets the rating of a player that is not an anchor, for example to that of its parent."""
         self.add(name)
         self._players[name] = Rating(rating)
 
@@ -194,19 +194,19 @@ class Elo(Ratings):
 def fit_elo(
     games: Sequence[Scored], anchors: Mapping[str, float] | None = None, start: float = CENTRE, prior: float = 1.0
 ) -> dict[str, float]:
-    """Finds the Elo ratings under which a set of games is most likely, in whatever order they were played.
+    """Finds the Elo ratings under which a set of games is most likely, regardless of their order.
 
-    Every player that is no anchor is given ``prior`` drawn games against a player rated ``start``, so that who won or
-    lost all its games has a rating, too. Newton's method on the concave log-likelihood.
+    Every player that is not an anchor gets ``prior`` drawn games against a player rated ``start``, so that one who won
+    or lost all games has a rating, too. Uses Newton's method on the concave log-likelihood.
 
     Args:
-        games: those of players that are anchors both tell nothing.
+        games: the games; those between two anchors have no effect.
         anchors: fixed ratings by name.
-        start: where players without games are.
-        prior: above 0.
+        start: rating of players without games.
+        prior: number of added drawn games, above 0.
 
     Raises:
-        ValueError: a game that cannot be rated.
+        ValueError: a game cannot be rated.
     """
     _check_games(games)
     fixed = dict(anchors or {})
@@ -236,23 +236,23 @@ def fit_elo(
 
 
 def g(phi: float) -> float:
-    """The paper's g: how much a game tells against an opponent with this deviation; 1 is all."""
+    """Returns the paper's g: the weight in (0, 1] of a game against an opponent with this deviation."""
     return 1.0 / math.sqrt(1.0 + 3.0 * phi**2 / math.pi**2)
 
 
 def expectation(mu: float, opponent_mu: float, opponent_phi: float) -> float:
-    """The paper's E: the score to expect of a game."""
+    """Returns the paper's E: the expected score of a game."""
     return 1.0 / (1.0 + math.exp(-g(opponent_phi) * (mu - opponent_mu)))
 
 
 def rate(player: Rating, games: Sequence[tuple[Rating, float]], tau: float = 0.5) -> Rating:
-    """A player's rating after a period.
+    """Returns a player's rating after a period.
 
     Args:
-        player: before the period.
-        games: the opponents as they were before the period, and the player's scores (1, 0.5, 0); without any the
+        player: rating before the period.
+        games: the opponents' ratings before the period, and the player's scores (1, 0.5, 0); without games the
             deviation grows.
-        tau: how much volatilities may change, usually 0.3 to 1.2.
+        tau: limit on the change of volatilities, usually 0.3 to 1.2.
     """
     mu, phi, sigma = (player.rating - CENTRE) / GLICKO_SCALE, player.deviation / GLICKO_SCALE, player.volatility
     if not games:
@@ -270,11 +270,11 @@ def rate(player: Rating, games: Sequence[tuple[Rating, float]], tau: float = 0.5
 
 
 def new_volatility(phi: float, sigma: float, v: float, delta: float, tau: float) -> float:
-    """Step 5: the volatility after a period, found by the Illinois variant of regula falsi.
+    """Returns the volatility after a period (step 5), by the Illinois variant of regula falsi.
 
     Args:
         phi, sigma: deviation and volatility before.
-        v: estimated variance of the rating by the games alone.
+        v: estimated variance of the rating from the games alone.
         delta: estimated improvement.
         tau: see :func:`rate`.
     """
@@ -306,7 +306,7 @@ def new_volatility(phi: float, sigma: float, v: float, delta: float, tau: float)
 
 @dataclass(frozen=True)
 class Glicko2Options:
-    """How much volatilities may change, a beginner's numbers, and ratings that stay, with how sure they are."""
+    """Options of Glicko-2: the limit on volatilities, a beginner's numbers, and fixed ratings with their deviation."""
 
     tau: Positive = 0.5
     rating: Finite = CENTRE
@@ -317,9 +317,9 @@ class Glicko2Options:
 
 
 class Glicko2(Ratings):
-    """Ratings in periods: all new ones are found from those before the period, then take effect together.
+    """Glicko-2 ratings, updated in periods: all new ratings are computed from those before the period.
 
-    Who does not play in a period grows less sure, up to a beginner's deviation; anchors stay as they are.
+    The deviation of a player without games in a period grows, up to a beginner's; anchors stay unchanged.
     """
 
     kind, stored, Options = "glicko2", Rating._fields, Glicko2Options
@@ -333,7 +333,7 @@ class Glicko2(Ratings):
         return known._replace(deviation=self.options.anchor_deviation) if name in self.anchors else known
 
     def expected(self, first: str, second: str) -> float:
-        """The expected score, with both deviations in one, as the paper's E takes one alone."""
+        """Returns the expected score, with both deviations combined into the one that the paper's E takes."""
         ours, theirs = self.whole(first), self.whole(second)
         both = math.hypot(ours.deviation, theirs.deviation) / GLICKO_SCALE
         return expectation((ours.rating - CENTRE) / GLICKO_SCALE, (theirs.rating - CENTRE) / GLICKO_SCALE, both)
@@ -348,7 +348,7 @@ class Glicko2(Ratings):
         new = {name: rate(self.whole(name), results.get(name, []), self.options.tau) for name in self._players}
         for name, rating in new.items():
             self._games[name] += len(results.get(name, []))
-            # A beginner is as unsure as one can be.
+            # A beginner's deviation is the upper bound.
             self._players[name] = rating._replace(deviation=min(rating.deviation, self.beginner.deviation))
 
 
@@ -358,10 +358,10 @@ SYSTEMS: dict[str, type[Ratings]] = {system.kind: system for system in (Elo, Gli
 
 
 def rating_system(kind: str, **options: Any) -> Ratings:
-    """A new rating system by name, with its options.
+    """Makes a rating system from its name and options.
 
     Raises:
-        ConfigError: no such system or option, or an impossible value.
+        ConfigError: there is no such system or option, or a value is impossible.
     """
     if kind not in SYSTEMS:
         raise ConfigError(missing_option("ratings.system", kind, list(SYSTEMS)))
@@ -369,10 +369,10 @@ def rating_system(kind: str, **options: Any) -> Ratings:
 
 
 def ratings_from(state: Any) -> Ratings:
-    """Ratings as :meth:`Ratings.state_dict` gave them.
+    """Restores ratings from :meth:`Ratings.state_dict`.
 
     Raises:
-        ConfigError: not such a state.
+        ConfigError: the state has another form.
     """
     kind = state.get("system") if isinstance(state, Mapping) else None
     if not isinstance(kind, str):
@@ -388,7 +388,7 @@ def ratings_from(state: Any) -> Ratings:
 
 
 def _check_games(games: Sequence[Scored]) -> None:
-    """Raises a ValueError for a game that no rating system can take."""
+    """Raises a ValueError for a game that no rating system accepts."""
     for game in games:
         if game.first == game.second:
             raise ValueError(f"{game.first!r} cannot be rated by games against itself")

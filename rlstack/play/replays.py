@@ -1,4 +1,4 @@
-"""The best games of many, as data and as films, by the recorder, the file format and the renderer of the world."""
+"""Keeps the best of many games as data and films, with the recorder, file format and renderer of the world."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .games import GameResult
 
 
 class RecordedGame(NamedTuple):
-    """A game by the points that it was won by, its number and its length in steps, with its recording."""
+    """A recorded game with its margin in points, its number and its length in steps."""
 
     lead: float
     number: int
@@ -26,15 +26,15 @@ class RecordedGame(NamedTuple):
 
 
 class BestGames:
-    """Records games as they are played and keeps the best: won by the most points, and of these the fastest.
+    """Records games and keeps the best: those won by the most points, and among these the fastest.
 
     Args:
         world: name of the world.
-        most: how many are kept.
-        of: only games that this player won; None: whoever won them.
+        most: number of games to keep.
+        of: the player whose wins are kept; None keeps the wins of every player.
 
     Raises:
-        ConfigError: a world that cannot be recorded or has no replays.
+        ConfigError: the world cannot be recorded or has no replays.
     """
 
     def __init__(self, world: str, most: int, of: str | None = None) -> None:
@@ -46,23 +46,23 @@ class BestGames:
 
     @staticmethod
     def can_record(world: str) -> bool:
-        """Tells if a world has replays."""
+        """Returns whether a world has replays."""
         return envs.world_hooks(world).replay_ending is not None
 
     def watch(self, env: EnvBase) -> None:
-        """Records all worlds of an env from now on; it has been reset just now."""
+        """Records all worlds of an env that has just been reset."""
         self._recorder = hooks_of(env).recorder(range(env.batch_size[0]))
         self._recorder.add()
 
     def add(self) -> None:
-        """To be called after every step, before worlds restart."""
+        """Records a step; call it after every step, before worlds restart."""
         self._recorder.add()
 
     def finish(self, world: int, number: int, game: GameResult) -> None:
-        """The game of a world has ended: keeps it if it is among the best so far.
+        """Ends the game of a world, and keeps it if it is among the best so far.
 
         Args:
-            number: of the game in its schedule, from 0.
+            number: number of the game in its schedule, from 0.
         """
         recording = self._recorder.finish(world)
         seen = game.seen_by(self.of or game.first)
@@ -73,13 +73,13 @@ class BestGames:
             self.games = sorted(self.games, key=lambda kept: (-kept.lead, kept.steps))[: self.most]
 
     def restarted(self) -> None:
-        """To be called when worlds that had ended have restarted."""
+        """Records the restart of worlds whose games had ended."""
         self._recorder.begin()
 
     def save(self, folder: Path, video: bool = True) -> list[Path]:
-        """Writes ``best_1.npz`` (or the world's ending), ``best_2.npz``, ..., best first; returns what was written.
+        """Writes ``best_1.npz`` (or with the world's suffix), ``best_2.npz``, ..., best first; returns the paths.
 
-        Beside each are a film and, where the world has one, a page for browsers.
+        Each comes with a film and, if the world has one, a page for browsers.
         """
         written = []
         for place, kept in enumerate(self.games, 1):
@@ -94,22 +94,22 @@ class BestGames:
 
 
 def play_back(replay: Path, video: Path | None = None) -> Path:
-    """Makes a film of a replay; beside it, as MP4, unless said otherwise.
+    """Makes a film of a replay, by default an MP4 file beside it.
 
     Args:
-        video: a path that ends in ``.mp4`` or ``.gif``; where the world has pages also ``.html``.
+        video: a path that ends in ``.mp4`` or ``.gif``, or in ``.html`` if the world has pages.
 
     Raises:
-        ConfigError: one line: no replay of any world, or another ending.
+        ConfigError: the file is not a replay, or the suffix is another.
     """
     return _shown(read_replay(replay), video or replay.with_suffix(".mp4"))
 
 
 def read_replay(replay: Path) -> EpisodeRecording:
-    """The recording in a replay, of whatever world.
+    """Reads the recording in a replay of any world.
 
     Raises:
-        ConfigError: one line: no replay of any world.
+        ConfigError: the file is not a replay.
     """
     faults = []
     endings = {name: envs.world_hooks(name).replay_ending for name in _worlds()}
@@ -122,7 +122,7 @@ def read_replay(replay: Path) -> EpisodeRecording:
 
 
 def _shown(recording: EpisodeRecording, path: Path) -> Path:
-    """A film, or a page for browsers."""
+    """Makes a film or a page for browsers."""
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         if path.suffix == ".html" and recording.has_page:
@@ -135,5 +135,5 @@ def _shown(recording: EpisodeRecording, path: Path) -> Path:
 
 
 def _worlds() -> list[str]:
-    """Names of worlds with replays."""
+    """Returns the names of worlds with replays."""
     return [name for name in envs.names() if BestGames.can_record(name)]

@@ -1,4 +1,4 @@
-"""What came of games: everyone's records and ratings, on the terminal, in CSV files and as pictures."""
+"""Shows the results of games: records and ratings of all players, on the terminal, in CSV files and as pictures."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _RATES = {
 
 
 def print_results(rows: Sequence[Mapping[str, Any]], who: str) -> None:
-    """Prints records of players, a row each: ``success`` is the share of the decided games that were won.
+    """Prints records of players, one row each; ``success`` is the share of wins among decided games.
 
     Args:
-        who: the column of the names.
+        who: column with the names.
     """
     shown = []
     for row in rows:
@@ -51,7 +51,7 @@ def print_results(rows: Sequence[Mapping[str, Any]], who: str) -> None:
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Writes rows of the same keys, wholly or not at all; missing numbers are left empty."""
+    """Writes rows with equal keys atomically; missing numbers stay empty."""
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, list(rows[0] if rows else ()), lineterminator="\n")
     writer.writeheader()
@@ -60,10 +60,10 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def save_curves(path: Path, curves: Mapping[str, Sequence[float]], anchors: Mapping[str, float] | None = None) -> None:
-    """Draws ratings over games, a line a player; anchors as dashed lines.
+    """Draws ratings over games, one line per player, and anchors as dashed lines.
 
     Args:
-        path: of the picture; its ending says of which kind.
+        path: path of the picture; its suffix sets the format.
         curves: ratings after each of a player's games, by name.
         anchors: fixed ratings by name.
     """
@@ -93,20 +93,20 @@ def challenge(
     plots: bool = True,
     **facts: Any,
 ) -> list[Path]:
-    """Plays so many games against each opponent, sides swapped in every other one; prints and writes the results.
+    """Plays games against each opponent, with sides swapped in every other game; prints and writes the results.
 
     Args:
-        runner: where all of them are known by name.
-        ratings: before the games, which they take in.
-        folder: of ``results.json`` (:func:`challenge_report`, ``fitted_elo``, the rating that makes all results most
-            likely, and ``facts``), ``summary.csv``, ``game_by_game.csv`` and, with ``plots``, ``elo.png``.
-        timestep: frames that the player had trained for.
-        best: keeps the best games.
+        runner: runner that has all players by name.
+        ratings: ratings before the games, which are then updated.
+        folder: folder for ``results.json`` (:func:`challenge_report`, ``fitted_elo``, the rating that makes all results
+            most likely, and ``facts``), ``summary.csv``, ``game_by_game.csv`` and, with ``plots``, ``elo.png``.
+        timestep: frames of the player's training.
+        best: recorder that keeps the best games.
 
-    Returns what was written.
+    Returns the paths of the files.
 
     Raises:
-        ConfigError: no opponents, or two of one name.
+        ConfigError: there are no opponents, or two have the same name.
     """
     schedule = in_turns([pairing(*pair, games) for pair in pairs([name, *opponents], "challenger")])
     played = runner.play(schedule, seed, best)
@@ -126,14 +126,14 @@ def challenge(
 
 
 def challenge_report(name: str, games: Sequence[GameResult], ratings: Ratings, timestep: int = 0) -> dict[str, Any]:
-    """Sums up one player's games; ratings take them in, in their order.
+    """Summarises one player's games and updates the ratings with them, in order.
 
     Args:
-        name: of the player, who took part in all games.
-        ratings: before the games; after the call they are those after them.
-        timestep: frames that the player had trained for.
+        name: the player, who took part in all games.
+        ratings: ratings before the games; the call updates them.
+        timestep: frames of the player's training.
 
-    Returns JSON: ``player``, ``total_games``, ``wins``, ``losses``, ``draws``, rates with intervals; ``opponents``, a
+    Returns JSON: ``player``, ``total_games``, ``wins``, ``losses``, ``draws``, rates with intervals; ``opponents``, one
     row of ``summary.csv`` each; ``elo_history`` with ``game``, ``opponent``, ``elo``; ``elo_ratings``, ``final_elo``,
     ``game_by_game``.
     """
@@ -169,11 +169,11 @@ def challenge_report(name: str, games: Sequence[GameResult], ratings: Ratings, t
 
 
 def rated(games: Sequence[GameResult], ratings: Ratings) -> list[dict[str, Any]]:
-    """Records games one by one, with Glicko-2 all of them as one period, and tells of each.
+    """Updates ratings game by game (with Glicko-2 as one period) and describes each game.
 
-    Returns a row a game: ``game`` (from 1), ``player``, ``opponent``, ``player_score`` and ``opponent_score`` (points),
-    ``goal_diff``, ``result`` (1, 0.5, 0), ``expected_score``, ``elo_before``, ``elo_after``, ``elo_change``, ``steps``:
-    numbers of the player who drove the first side.
+    Returns one row per game with the numbers of the player on the first side: ``game`` (from 1), ``player``,
+    ``opponent``, ``player_score`` and ``opponent_score`` (points), ``goal_diff``, ``result`` (1, 0.5, 0),
+    ``expected_score``, ``elo_before``, ``elo_after``, ``elo_change``, ``steps``.
     """
     rows: list[dict[str, Any]] = []
     for period in [[game] for game in games] if ratings.kind == "elo" else [games]:
@@ -204,8 +204,11 @@ def rated(games: Sequence[GameResult], ratings: Ratings) -> list[dict[str, Any]]
 
 
 def standings(league: League) -> list[dict[str, Any]]:
-    """A row a member, best first: ``rank``, ``player``, ``kind``, ``commander`` (its name as one), ``rating``, with
-    Glicko-2 ``deviation`` and ``conservative`` rating, and its record, see :meth:`WinLossRecord.as_row`."""
+    """Returns one row per member, best first.
+
+    A row has ``rank``, ``player``, ``kind``, ``commander`` (the commander's name), ``rating``, with Glicko-2
+    ``deviation`` and ``conservative`` rating, and the record, see :meth:`WinLossRecord.as_row`.
+    """
     rows, ratings = [], league.ratings
     for place, name in enumerate([name for name in ratings.ranking() if name in league.members], start=1):
         member = league.members[name]
@@ -218,7 +221,7 @@ def standings(league: League) -> list[dict[str, Any]]:
 
 
 def cross_table(games: Sequence[GameResult], names: Sequence[str]) -> list[dict[str, str]]:
-    """A row a player: ``player``, then wins-draws-losses against everyone by name (``-`` against itself), ``total``."""
+    """Returns one row per player: ``player``, wins-draws-losses against each (``-`` against itself), ``total``."""
     rows = []
     for name in names:
         cells = {other: "-" if other == name else str(WinLossRecord.of(name, games, other)) for other in names}
@@ -227,7 +230,7 @@ def cross_table(games: Sequence[GameResult], names: Sequence[str]) -> list[dict[
 
 
 def rating_curves(league: League) -> dict[str, list[float]]:
-    """Elo of every player of a league after each of its games, by name: pictures show it game by game."""
+    """Returns the Elo rating of every player of a league after each of its games, by name."""
     known = league.ratings
     ratings = Elo(**(asdict(known.options) if isinstance(known, Elo) else {"anchors": known.anchors}))
     curves: dict[str, list[float]] = {}
@@ -239,10 +242,10 @@ def rating_curves(league: League) -> dict[str, list[float]]:
 
 
 def show_ranking(league: League, plots: bool) -> None:
-    """Prints ranking and cross table, and leaves them beside the league, with a picture of ratings over games.
+    """Prints ranking and cross table, and writes them beside the league with a picture of ratings over games.
 
-    An Elo league is ranked by the ratings that fit all of its games: those after each game are for long those of a
-    beginner, which may be far from the anchors.
+    An Elo league is ranked by the ratings that fit all its games, since ratings updated game by game stay near that
+    of a beginner for long.
 
     Raises:
         ConfigError: the league has no players.
@@ -267,7 +270,7 @@ def show_ranking(league: League, plots: bool) -> None:
 
 
 def show_members(league: League) -> None:
-    """Prints who is in a league."""
+    """Prints the members of a league."""
     rows = standings(league)
     shown = []
     for row in rows:

@@ -1,4 +1,4 @@
-"""The two sides of a world: its agents as half-worlds, and who drives which of them."""
+"""The two sides of a world: its agents as half-worlds, and the players that control them."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from .players import Player
 
 EMPTY = -1
-"""The entry of an assignment for a side that nobody drives: its action comes from elsewhere."""
+"""Assignment of a side without a player: its actions are given from outside."""
 
 
 def sides_of(env: EnvBase) -> Sides:
-    """The two sides of a world, of the innermost one where it is wrapped.
+    """Returns the two sides of a world, looking inside wrappers.
 
     Raises:
-        ConfigError: a world without sides, or one whose agents are no two halves.
+        ConfigError: the world has no sides, or its agents do not form two halves.
     """
     hooks = hooks_of(env)
     name = type(env if type(hooks) is WorldHooks else hooks.innermost).__name__
@@ -45,40 +45,40 @@ def sides_of(env: EnvBase) -> Sides:
 
 
 def _two_sided() -> list[str]:
-    """Names of the classes of two-sided worlds."""
+    """Returns the class names of two-sided worlds."""
     found = []
     for world in envs.names():
-        with suppress(ValueError):  # of an installed package that is broken
+        with suppress(ValueError):  # an installed package may be broken
             if (hooks := envs.world_hooks(world)).sides is not WorldHooks.sides:
                 found.append(hooks.__name__)
     return found
 
 
 def half_worlds(agents: TensorDictBase) -> TensorDictBase:
-    """Agents ``[W, A]`` as half-worlds ``[2 W, A / 2]``: rows 2 w and 2 w + 1 are the two sides of world w."""
+    """Reshapes agents ``[W, A]`` to half-worlds ``[2 W, A / 2]``: rows 2 w and 2 w + 1 are the sides of world w."""
     worlds, count = agents.batch_size[:2]
     return agents.reshape(2 * worlds, count // 2)
 
 
 def of_first(spec: Any, agents: int) -> Any:
-    """The spec of the first so many agents, of one of ``[W, A, ...]``."""
+    """Returns the spec of the first ``agents`` agents from a spec ``[W, A, ...]``."""
     if isinstance(spec, Composite):
         entries = {key: of_first(entry, agents) for key, entry in spec.items()}
         return Composite(entries, shape=(spec.shape[0], agents, *spec.shape[2:]), device=spec.device)
-    if isinstance(spec, Binary) and spec.ndim == 2:  # TorchRL takes its agents for one binary vector
+    if isinstance(spec, Binary) and spec.ndim == 2:  # TorchRL treats the agents as one binary vector
         return Binary(n=agents, shape=(spec.shape[0], agents), dtype=spec.dtype, device=spec.device)
     return spec[:, :agents].clone()
 
 
 class Seats:
-    """The sides of W worlds, each driven by one of some players; players are asked once a step for all their sides.
+    """The sides of W worlds with the player of each. A step calls each player once, for all its sides.
 
     Args:
-        env: the world, with both sides.
-        players: who can be seated.
+        env: the world with both sides.
+        players: the available players.
 
     Attributes:
-        assignment: ``[W, 2]`` int64, indices of players, or :data:`EMPTY`.
+        assignment: ``[W, 2]`` int64, indices of players or :data:`EMPTY`.
     """
 
     def __init__(self, env: EnvBase, players: Sequence[Player] = ()) -> None:
@@ -89,29 +89,29 @@ class Seats:
         self._rows: list[tuple[int, Tensor]] | None = None
 
     def renumber(self, players: Sequence[Player], number: Tensor) -> None:
-        """Replaces the players; who sits on index i now sits on ``number[i]``, of which the last is :data:`EMPTY`'s."""
+        """Replaces the players; index i becomes ``number[i]``, whose last entry is that of :data:`EMPTY`."""
         self.players = list(players)
         self.assignment = number[self.assignment]  # EMPTY is -1, the last entry
         self._rows = None
 
     def seat(self, worlds: Tensor, players: Tensor) -> None:
-        """Seats players ``[n, 2]`` in worlds ``[n]``, where episodes begin."""
+        """Assigns players ``[n, 2]`` to worlds ``[n]``, in which episodes begin."""
         self.assignment[worlds] = players
         self._rows = None
         self.begin(worlds)
 
     def begin(self, worlds: Tensor | None = None) -> None:
-        """Makes everyone forget what it remembers of these worlds (None: all)."""
+        """Resets the recurrent states of all players in these worlds (None: all)."""
         rows = None if worlds is None else torch.cat((2 * worlds, 2 * worlds + 1))
         for player in self.players:
             player.begin(rows)
 
     def act(self, agents: TensorDictBase, given: Tensor | None = None) -> Tensor:
-        """The actions ``[W, A, ...]`` of all agents.
+        """Returns the actions ``[W, A, ...]`` of all agents.
 
         Args:
-            agents: what they see, ``[W, A]``: ``observation``, and ``active`` and ``action_mask`` where there are any.
-            given: ``[W, A, ...]``, the actions of agents that nobody drives; None: zeros.
+            agents: entries ``[W, A]``: ``observation``, and ``active`` and ``action_mask`` if the world has them.
+            given: ``[W, A, ...]``, actions of agents without a player; None: zeros.
         """
         worlds, count = agents.batch_size[:2]
         lead = (2 * worlds, count // 2)
@@ -126,7 +126,7 @@ class Seats:
         return actions.reshape(worlds, count, *self._spec.shape)
 
     def _seated(self) -> list[tuple[int, Tensor]]:
-        """Players by index with the rows that they drive, ascending."""
+        """Returns players by index with their rows, ascending."""
         if self._rows is None:
             drivers, order = self.assignment.flatten().sort(stable=True)
             present, counts = drivers.unique_consecutive(return_counts=True)

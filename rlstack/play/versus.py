@@ -1,4 +1,4 @@
-"""A two-sided world with an opponent inside: whatever trains sees one side, the other is driven by a pool's players."""
+"""A two-sided world with opponents inside: the learner controls one side, players from a pool the other."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .pool import Pool, make_sampler
 from .sides import EMPTY, Seats, half_worlds, of_first, sides_of
 
 CHECKPOINT = "checkpoint"
-"""The name by which a stage of a curriculum calls the learner's newest snapshot."""
+"""Name of the learner's newest snapshot in the stages of a curriculum."""
 
 
 @dataclass
@@ -33,21 +33,20 @@ class OpponentsConfig:
     """The option ``opponents`` of a world.
 
     Attributes:
-        players: who is there from the beginning: ``random``, the world's own (``rule``), ``self`` (the learner with its
-            present weights, new ones after every update; it explores as the learner does), runs, ``kind:path``, or
+        players: opponents from the beginning: ``random``, the world's players (``rule``), ``self`` (the learner with
+            its current weights, which explores as the learner does), runs, ``kind:path``, or
             mappings ``{player: kind:path, <option>: <value>}``.
-        side: which side learns; ``both``: either, drawn for every episode.
+        side: the side that learns; ``both`` draws it for every episode.
         sampler: a name of :data:`~rlstack.play.pool.SAMPLERS`, or a mapping of ``name`` and its options.
-        at_once: at most so many different opponents at a time, each asked for all its worlds at once.
-        refresh: episodes after which others are drawn.
-        snapshot_every: frames after which the learner joins the pool as it is; null: never.
-        promotion: or as soon as it has won this share of at least 100 games since it last did; null: never.
-        pool: folder of the snapshots; null: ``opponents`` in the run's.
-        keep: most snapshots that are drawn from; null: all.
-        loaded: how many opponents' networks are kept in memory.
-        memory: games after which an old result counts 1/e of a new one.
-        evaluation: whom evaluations are held against instead; null: as while training, but without ``self`` and new
-            snapshots.
+        at_once: greatest number of different opponents at a time, each of which acts for all its worlds at once.
+        refresh: number of episodes after which other opponents are drawn.
+        snapshot_every: frames between two snapshots of the learner, which join the pool; null: none.
+        promotion: share of at least 100 games since the last snapshot whose win adds the next; null: none.
+        pool: folder of the snapshots; null: ``opponents`` in the run's folder.
+        keep: greatest number of snapshots to draw from; null: all.
+        loaded: number of opponents whose networks stay in RAM.
+        memory: number of games after which an old result counts 1/e of a new one.
+        evaluation: the same options for evaluations; null: those of training without ``self`` and new snapshots.
     """
 
     players: list[Any] = field(default_factory=lambda: ["random"])
@@ -72,10 +71,10 @@ class OpponentsConfig:
 
 
 def against(env: Any, opponents: Mapping[str, Any] | None) -> Any:
-    """The world with opponents inside; None leaves it as it is.
+    """Returns the world with opponents inside; None leaves it unchanged.
 
     Raises:
-        ConfigError: a world without two sides, an unknown key or opponent, or an impossible value.
+        ConfigError: the world does not have two sides, a key or opponent is unknown, or a value is impossible.
     """
     if opponents is None:
         return env
@@ -87,19 +86,19 @@ def against(env: Any, opponents: Mapping[str, Any] | None) -> Any:
 
 
 class Versus(Wrapper):
-    """One side of a two-sided world, ``("agents", ...) [W, A / 2]``; opponents drive the other.
+    """One side of a two-sided world, ``("agents", ...) [W, A / 2]``; opponents control the other.
 
-    An opponent stays for an episode. Those of a time are drawn from the pool by its sampler, every world draws one of
-    them. Statistics under ``episode`` are those of the side that learns: pairs of both sides change places where it is
-    the second, ``return`` is then the sum of its own rewards (mean over its agents), ``success`` whether it has more
-    points; statistics known of the first side alone are left out unless it always learns.
+    An opponent stays for an episode. The pool's sampler draws a set of opponents at a time, and every world draws one
+    of them. Statistics under ``episode`` are those of the learning side: if it is the second, pairs of both sides are
+    swapped, ``return`` is the sum of its own rewards (mean over its agents), and ``success`` is whether it has more
+    points; statistics that exist only for the first side are left out unless that side always learns.
 
     Args:
-        inner: the world, with both sides as agents.
-        config: of the opponents.
+        inner: the world with both sides as agents.
+        config: options of the opponents.
 
     Raises:
-        ConfigError: a world without two sides, or an unknown opponent.
+        ConfigError: the world does not have two sides, or an opponent is unknown.
     """
 
     def __init__(self, inner: World, config: OpponentsConfig) -> None:
@@ -112,15 +111,15 @@ class Versus(Wrapper):
         self._sampler = make_sampler(config.sampler)
         self._agents = inner.observation_spec[GROUP].shape[1] // 2
         self._seats = Seats(inner)
-        self._names: list[str] = []  # of the players at the seats, "" where one has left
+        self._names: list[str] = []  # names of the players at the seats, "" for one that has left
         self._drawn: list[str] = []
-        self._shares = torch.ones(1)  # how often each of them is met
+        self._shares = torch.ones(1)  # share of worlds that meet each of them
         self._episodes = 0
         self._met: list[str] | None = None
-        self._guests: list[str] = []  # opponents of stages that are not the configuration's
+        self._guests: list[str] = []  # opponents of stages beyond those of the configuration
         self.snapshot_wanted = False
         self._every_world = torch.arange(self.num_worlds, device=self.device)
-        self._own = 2 * self._every_world + (config.side == "second")  # half-worlds that learn
+        self._own = 2 * self._every_world + (config.side == "second")  # learning half-worlds
         self._returns = torch.zeros(self.num_worlds, device=self.device, dtype=torch.float64)
         self._swaps = config.side != "first"
         self.observation_spec = self._halved(inner.observation_spec)
@@ -129,7 +128,7 @@ class Versus(Wrapper):
         self.done_spec = self._halved(inner.full_done_spec)
 
     def _halved(self, spec: Composite) -> Composite:
-        """The spec of one side alone."""
+        """Returns the spec of one side."""
         entries = {key: value.clone() for key, value in spec.items()}
         if GROUP in entries:
             entries[GROUP] = of_first(spec[GROUP], self._agents)
@@ -143,7 +142,7 @@ class Versus(Wrapper):
 
     @property
     def learners(self) -> Tensor:
-        """The half-worlds ``[W]`` that learn, see :func:`~rlstack.play.sides.half_worlds`."""
+        """The learning half-worlds ``[W]``; see :func:`~rlstack.play.sides.half_worlds`."""
         return self._own
 
     def follow(self, policy: TensorDictModuleBase) -> None:
@@ -153,15 +152,15 @@ class Versus(Wrapper):
     # -- stages of a curriculum ----------------------------------------------------------------------------------
 
     def who_can_be_met(self) -> list[str]:
-        """Names that :meth:`meet` takes."""
+        """Returns the names that :meth:`meet` accepts."""
         own = [RANDOM, *self._sides.scripted, SELF, CHECKPOINT]
         return [*own, *(entry.name for entry in self.pool.entries if entry.name not in own)]
 
     def meet(self, names: Sequence[str] | None) -> None:
-        """Names the opponents of episodes that begin from now on; None: those of the configuration, and snapshots.
+        """Sets the opponents of future episodes; None means those of the configuration, and snapshots.
 
-        ``checkpoint`` is the newest snapshot. One is wanted as soon as possible (:attr:`snapshot_wanted`); before the
-        first of all it is the learner itself.
+        ``checkpoint`` is the newest snapshot; one is requested at once (:attr:`snapshot_wanted`). Before the first
+        snapshot it is the learner itself.
         """
         self.snapshot_wanted = CHECKPOINT in (names or ())
         wanted = [SELF if name == CHECKPOINT else name for name in names or ()]
@@ -173,12 +172,12 @@ class Versus(Wrapper):
         self._drawn = []
 
     def new_snapshot(self) -> None:
-        """Takes note of a snapshot that has joined the pool, for which a stage may have waited."""
+        """Informs the world that a snapshot has joined the pool, for which a stage may have waited."""
         if self.snapshot_wanted:
             self.snapshot_wanted, self._drawn = False, []
 
     def _candidates(self) -> list[int]:
-        """Places in the pool of those who may be drawn."""
+        """Returns the indices in the pool of opponents that may be drawn."""
         entries, met = self.pool.entries, self._met
         if met is None:
             return [place for place, entry in enumerate(entries) if entry.name not in self._guests]
@@ -202,7 +201,7 @@ class Versus(Wrapper):
         if self.config.side == "both":
             side = torch.randint(2, (len(worlds),), generator=self.generator, device=self.device)
             self._own = self._own.index_copy(0, worlds, 2 * worlds + side)
-        self._returns = self._returns.index_fill(0, worlds, 0.0)  # never in place: batches may hold it
+        self._returns = self._returns.index_fill(0, worlds, 0.0)  # not in place: batches may refer to it
         if not self._drawn or self._episodes >= self.config.refresh:
             self._draw()
         self._episodes += len(worlds)
@@ -213,12 +212,12 @@ class Versus(Wrapper):
         self._seats.seat(worlds, torch.where(learns, EMPTY, places[which][:, None]))
 
     def _draw(self) -> None:
-        """Draws those who may be met from now on; who has left is forgotten once no world holds it any more."""
+        """Draws the next set of opponents; earlier ones are unloaded once no world plays against them."""
         candidates = self._candidates()
         weights = self._sampler(self.pool.standings())[candidates].to(self.generator.device)
         if len(candidates) <= self.config.at_once:
             chosen, self._shares = candidates, weights
-        else:  # with replacement: an opponent of twice the weight is met twice as often
+        else:  # with replacement: an opponent with twice the weight is met twice as often
             drawn = torch.multinomial(weights, self.config.at_once, replacement=True, generator=self.generator)
             chosen = [candidates[place] for place in drawn.tolist()]
             self._shares = torch.ones_like(weights[: self.config.at_once])
@@ -227,7 +226,7 @@ class Versus(Wrapper):
         self._load([*seated, *self._drawn])
 
     def _load(self, wanted: list[str]) -> None:
-        """Makes exactly these players ready, and numbers the seats anew."""
+        """Loads exactly these players, and renumbers the seats."""
         names = list(dict.fromkeys(wanted))
         known = dict(zip(self._names, self._seats.players))
         players = [known.get(name) or self.pool.player(name, self.inner, names) for name in names]
@@ -262,7 +261,7 @@ class Versus(Wrapper):
         self.pool.record([(self._names[index], score) for index, score in zip(rivals, scores)])
 
     def _shown(self, entries: TensorDictBase) -> TensorDict:
-        """The entries of the inner world as the side that learns sees them."""
+        """Returns the entries of the inner world from the view of the learning side."""
         shown = entries.copy()
         agents = entries.get(GROUP)
         ours = half_worlds(agents)[self._own] if self._swaps else agents[:, : self._agents]
@@ -274,7 +273,7 @@ class Versus(Wrapper):
         return shown
 
     def _turned(self, entries: TensorDictBase) -> TensorDict:
-        """The statistics as the learning side sees them."""
+        """Returns the statistics from the view of the learning side."""
         episode = {name: value for name, value in entries.get("episode").items() if not self._one_sided(name)}
         second = (self._own % 2 == 1)[:, None]
         turned = dict(episode)
@@ -293,7 +292,7 @@ class Versus(Wrapper):
         return self._shown(self.inner._current())
 
     def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
-        """Random actions of the side that learns."""
+        """Draws random actions of the learning side."""
         whole = self.inner.rand_action().get((GROUP, "action"))
         root = TensorDict({}, self.batch_size, self.device) if tensordict is None else tensordict
         return root.set((GROUP, "action"), whole[:, : self._agents])
@@ -333,7 +332,7 @@ class Versus(Wrapper):
 
 
 def _mean(reward: Tensor, active: Tensor | None) -> Tensor:
-    """Over the agents that are there, ``[W]``, of rewards ``[W, A, 1]``."""
+    """Returns the mean of rewards ``[W, A, 1]`` over active agents, ``[W]``."""
     values = reward[..., 0].double()
     if active is None:
         return values.mean(-1)
@@ -342,11 +341,11 @@ def _mean(reward: Tensor, active: Tensor | None) -> Tensor:
 
 
 class ScriptedPolicy(TensorDictModuleBase):
-    """Drives every agent that an env shows as the world's own player would, by the state the env is in.
+    """Controls every agent of an env as one of the world's players would, from the env's state.
 
     Args:
-        env: a world of two sides, with or without opponents inside.
-        name: of the player, such as Rocket's ``rule``.
+        env: a two-sided world, with or without opponents inside.
+        name: name of the player, such as Rocket's ``rule``.
     """
 
     def __init__(self, env: EnvBase, name: str) -> None:
@@ -366,13 +365,13 @@ class ScriptedPolicy(TensorDictModuleBase):
 
 
 def own_players(env: EnvBase) -> list[str]:
-    """The names of the players that come with a world."""
+    """Returns the names of the players that come with a world."""
     sides = hooks_of(env).sides()
     return [*(() if sides is None else sides.scripted), *hooks_of(env).players()]
 
 
 def own_policy(env: EnvBase, name: str) -> TensorDictModuleBase | None:
-    """A world's own player by its name, as a policy; None where the world has no such one."""
+    """Returns a world's player as a policy; None if the world has no player of this name."""
     if (player := hooks_of(env).players().get(name)) is not None:
         interface = Interface.of(env)
         return TensorDictModule(player, [interface.key("observation")], [interface.key("action")])
@@ -380,5 +379,5 @@ def own_policy(env: EnvBase, name: str) -> TensorDictModuleBase | None:
 
 
 def _whole(env: EnvBase) -> Any:
-    """The world with both sides as agents."""
+    """Returns the world with both sides as agents."""
     return env.inner if isinstance(env, Versus) else env

@@ -1,1 +1,1 @@
-"""The folders of runs: their checkpoints, configurations, worlds and agents, read back."""
+"""The folders of runs: reads back their checkpoints, configurations, worlds and agents."""

@@ -1,15 +1,14 @@
-"""Checkpoints: atomic, rotated, checked, and free of code.
+"""Checkpoints that are atomic, rotated, verified, and free of code.
 
-A checkpoint is an ordinary file of ``torch.save`` (a zip, whose records carry a CRC-32) that holds nothing
-but tensors, numbers, strings and containers of them, so ``torch.load(path, weights_only=True)`` opens it
-anywhere. With its state goes a digest of it, so that damage to the zip's own tables shows, too. It is written
-beside its final name and moved into place once it is on disk: a killed run leaves the last complete checkpoint,
-never half of one.
+A checkpoint is an ordinary file of ``torch.save`` (a zip whose records carry a CRC-32) with only tensors, numbers,
+strings and containers of them, so ``torch.load(path, weights_only=True)`` opens it anywhere. It includes a digest of
+its state, which also detects damage to the zip's tables. It is written under a temporary name and renamed once it is
+on disk: a killed run leaves the last complete checkpoint, never half of one.
 
 Why not ``torchrl.checkpoint.Checkpoint`` (measured with TorchRL 0.14.1): its directories hold a file for every tensor
-and no checksum, so that a changed byte is loaded without a word; only its archives notice, which take twice as long to
-write as a file of ours (92 ms and 41 ms for 1.2 MB). It publishes without waiting for the disk, does not go back to an
-older checkpoint where the newest is damaged, and its format is announced to change with the next releases.
+and no checksum, so a changed byte loads without an error; only its archives detect it, and they take twice as long to
+write (92 ms instead of 41 ms for 1.2 MB). It publishes without waiting for the disk, does not fall back to an older
+checkpoint if the newest is damaged, and its format is announced to change in the next releases.
 """
 
 import hashlib
@@ -34,13 +33,13 @@ FORMAT = "rlstack-checkpoint"
 VERSION = 1
 BEST = "best.pt"
 
-_NAME = re.compile(r"checkpoint_(\d+)\.pt")  # a file of another name is the user's own: never removed
+_NAME = re.compile(r"checkpoint_(\d+)\.pt")  # files with other names are the user's: never removed
 _PLAIN = (bool, int, float, str, type(None))
-_FOLDER = 0x10  # an attribute of a zip's entry
+_FOLDER = 0x10  # attribute of a zip's entry
 
 
 class CheckpointError(RuntimeError):
-    """A checkpoint that cannot be written or read, told in one line that names the file or the entry."""
+    """A checkpoint cannot be written or read; the message is one line that names the file or the entry."""
 
     def __init__(self, message: str) -> None:
         super().__init__(" ".join(message.split()))
@@ -51,7 +50,7 @@ class CheckpointStore:
 
     Args:
         directory: the folder; created with the first save.
-        keep: how many of the latest checkpoints to keep. The best is kept besides, as ``best.pt``.
+        keep: number of the latest checkpoints to keep, besides the best, ``best.pt``.
     """
 
     def __init__(self, directory: Path | str, keep: int = 3) -> None:
@@ -61,18 +60,18 @@ class CheckpointStore:
         self.keep = keep
 
     def save(self, state: dict[str, Any], frames: int, best: bool = False) -> Path:
-        """Write a checkpoint; when this returns, it is on disk, not merely in the system's cache.
+        """Writes a checkpoint; when this returns, it is on disk, not merely in the system's cache.
 
         Args:
             state: nested dicts, lists and tuples of tensors, numbers, strings, booleans and None.
-            frames: frames done so far, which name and order the checkpoint. Checkpoints of more frames are
-                removed: a run that was resumed from an earlier one has left that future behind.
-            best: also keep this one as ``best.pt``.
+            frames: frames done so far, which name and order the checkpoint. Checkpoints with more frames are removed,
+                since the run was resumed from an earlier one.
+            best: whether to keep this checkpoint as ``best.pt`` too.
 
         Raises:
-            ValueError: if ``frames`` is negative.
-            CheckpointError: for anything else in ``state``, naming where, before anything is written.
-            OSError: if the disk fails; the earlier checkpoints are untouched.
+            ValueError: ``frames`` is negative.
+            CheckpointError: ``state`` has an entry of another type, which the message names; nothing is written.
+            OSError: the disk fails; earlier checkpoints are intact.
         """
         if frames < 0:
             raise ValueError(f"frames must not be negative, got {frames}")
@@ -88,20 +87,20 @@ class CheckpointStore:
         return path
 
     def latest(self) -> Path | None:
-        """The checkpoint of the most frames, without looking inside; None when there is none."""
+        """Returns the checkpoint with the most frames without opening it; None if there is none."""
         paths = self._newest_first()
         return paths[0] if paths else None
 
     @property
     def empty(self) -> bool:
-        """There is none, not even the best."""
+        """Returns whether there is no checkpoint, not even the best."""
         return self.latest() is None and not (self.directory / BEST).exists()
 
     def load(self) -> dict[str, Any]:
-        """The newest sound state, its tensors on the CPU; each checkpoint passed over is named in a warning.
+        """Returns the newest intact state with its tensors on the CPU; a warning names each damaged checkpoint.
 
         Raises:
-            CheckpointError: there is none, or a folder has the name of one.
+            CheckpointError: no checkpoint is intact, or a folder has the name of one.
         """
         candidates = self._newest_first()
         best = self.directory / BEST
@@ -110,7 +109,7 @@ class CheckpointStore:
                 warnings.warn(f"{self.directory}: no checkpoint_*.pt, going on from {BEST}", stacklevel=2)
             candidates.append(best)
         for candidate in candidates:
-            if candidate.is_dir():  # the next checkpoint may be of this name
+            if candidate.is_dir():  # the next checkpoint may have this name
                 raise CheckpointError(f"{candidate}: a folder, not a checkpoint; move it elsewhere to go on")
             try:
                 return read_checkpoint(candidate)
@@ -126,8 +125,8 @@ class CheckpointStore:
     def _keep_as_best(self, path: Path) -> None:
         with replacing(self.directory / BEST) as (partial,):
             try:
-                os.link(path, partial)  # one copy on disk under two names; rotation drops only the other
-            except OSError:  # a file system without hard links
+                os.link(path, partial)  # one copy on disk under two names; rotation removes only the other
+            except OSError:  # the file system lacks hard links
                 shutil.copyfile(path, partial)
 
     def _rotate(self, newest: Path) -> None:
@@ -139,11 +138,11 @@ class CheckpointStore:
 
 
 def write_checkpoint(path: Path, state: dict[str, Any], frames: int) -> None:
-    """Writes one checkpoint file, wholly or not at all; when this returns, it is on disk.
+    """Writes one checkpoint file atomically; when this returns, it is on disk.
 
     Raises:
-        CheckpointError: ``state`` holds something that cannot be saved, before anything is written.
-        OSError: the disk fails; a file that was there is untouched.
+        CheckpointError: ``state`` has an entry that cannot be saved; nothing is written.
+        OSError: the disk fails; an existing file is intact.
     """
     state = to_saveable(state)
     head = {"format": FORMAT, "version": VERSION, "frames": frames}
@@ -151,12 +150,12 @@ def write_checkpoint(path: Path, state: dict[str, Any], frames: int) -> None:
 
 
 def write_tensors(path: Path, content: dict[str, Any]) -> None:
-    """Writes a file that ``torch.load(path, weights_only=True)`` reads; as :func:`write_checkpoint` does."""
+    """Writes a file for ``torch.load(path, weights_only=True)`` in the way of :func:`write_checkpoint`."""
     content = to_saveable(content)
     with naming(path):
         try:
             with replacing(path) as (partial,), partial.open("wb") as file:
-                torch.save(content, file)  # by a name alone, torch would not say what is wrong with the disk
+                torch.save(content, file)  # given only a name, torch would hide the disk's error
         except RuntimeError as error:
             if isinstance(error.__context__, OSError):
                 raise error.__context__ from None
@@ -164,11 +163,10 @@ def write_tensors(path: Path, content: dict[str, Any]) -> None:
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
-    """Verify one checkpoint file, every byte of its records and all that is read of them, and return its state with
-    tensors on the CPU.
+    """Verifies the records and the content of a checkpoint file, and returns its state with tensors on the CPU.
 
     Raises:
-        CheckpointError: one line that says what is wrong with the file.
+        CheckpointError: the file is damaged or of another kind; the message says which.
     """
     if not path.is_file():
         raise CheckpointError(f"{path}: no such checkpoint")
@@ -187,18 +185,18 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path}: format version {payload.get('version')}, this program reads version {VERSION}")
     if not isinstance(payload.get("state"), dict):
         raise CheckpointError(f"{path}: not a checkpoint of rlstack, it holds no state")
-    if "digest" in payload:  # files of earlier versions have none
+    if "digest" in payload:  # files of earlier versions lack it
         _verify_content(path, payload["state"], payload["digest"])
     return payload["state"]
 
 
 def to_saveable(value: Any, where: str = "state") -> Any:
-    """Rebuild ``value`` from plain containers and plain tensors, or say which entry cannot be saved.
+    """Rebuilds ``value`` from plain containers and plain tensors.
 
-    Tensors are not copied, except views of a larger storage: torch would write that storage whole.
+    Tensors are not copied, except views of a larger storage, which torch would write entirely.
 
     Raises:
-        CheckpointError: naming the entry, such as ``state['agent']['optimizer'][0]``.
+        CheckpointError: an entry cannot be saved; the message names it, such as ``state['agent']['optimizer'][0]``.
     """
     if isinstance(value, Tensor):
         return _plain_tensor(value, where)
@@ -220,10 +218,10 @@ def to_saveable(value: Any, where: str = "state") -> Any:
 
 
 def state_digest(state: dict[str, Any]) -> str:
-    """SHA-256 of what decides how an agent acts and learns on, to the last bit of every tensor.
+    """Returns the SHA-256 of everything that determines how an agent acts and learns, to the last bit of each tensor.
 
-    That is the frames, the agent, its memory or data, the worlds, the curriculum, the random generators, and whether
-    imitation is done. How often a run was evaluated, logged or interrupted makes no difference.
+    These are the frames, the agent, its replay buffer or data, the worlds, the curriculum, the random generators, and
+    whether imitation is done. Evaluations, log lines and interruptions make no difference.
 
     Example:
         >>> state_digest(read_checkpoint(Path("runs/a/checkpoints/best.pt")))
@@ -246,14 +244,14 @@ _DECIDING = (
 
 
 def content_digest(state: Any) -> str:
-    """SHA-256 of nested containers, their keys and types, and all bytes of their tensors."""
+    """Returns the SHA-256 of nested containers, their keys and types, and all bytes of their tensors."""
     digest = hashlib.sha256()
 
     def take(value: Any) -> None:
         if isinstance(value, Tensor):
             digest.update(f"tensor {value.dtype} {list(value.shape)};".encode())
             flat = value.detach().cpu().contiguous().flatten()
-            if flat.numel() < 2:  # whose stride may be anything, which a view as bytes does not take
+            if flat.numel() < 2:  # its stride may be arbitrary, which a view as bytes rejects
                 flat = flat.clone(memory_format=torch.contiguous_format)
             digest.update(flat.view(torch.uint8).numpy().data)
         elif isinstance(value, dict):
@@ -282,30 +280,30 @@ def _plain_tensor(tensor: Tensor, where: str) -> Tensor:
 
 
 def _verify_records(path: Path) -> None:
-    """Compare every record of the zip with its CRC, in a stream; torch itself does not."""
+    """Compares every record of the zip with its CRC as a stream; torch itself does not."""
     try:
         with zipfile.ZipFile(path) as archive:
             entries = archive.infolist()
             if sum(entry.file_size for entry in entries) > RATIO * path.stat().st_size:  # torch compresses no tensor
                 raise CheckpointError(f"{path}: not a checkpoint, its records are far larger than the file")
-            if any(entry.external_attr & _FOLDER for entry in entries):  # torch would read nothing of it, in silence
+            if any(entry.external_attr & _FOLDER for entry in entries):  # torch would silently read nothing from it
                 raise CheckpointError(f"{path}: corrupted, a record is marked as a folder")
             damaged = archive.testzip()
     except CheckpointError:
         raise
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error})") from error
-    except Exception as error:  # zipfile raises all sorts for damaged bytes
+    except Exception as error:  # zipfile raises errors of many types for damaged bytes
         raise CheckpointError(f"{path}: truncated, corrupted or not a checkpoint ({error})") from error
     if damaged is not None:
         raise CheckpointError(f"{path}: corrupted, record {damaged!r} does not match its checksum")
 
 
 def _verify_content(path: Path, state: dict[str, Any], digest: Any) -> None:
-    """Compares what was read with the digest of what was written: a zip has tables that no checksum covers."""
+    """Compares the content with the digest of what was written: no checksum covers the tables of a zip."""
     try:
         sound = content_digest(state) == digest
-    except Exception:  # of tensors that no checkpoint holds
+    except Exception:  # tensors of kinds that no checkpoint holds
         sound = False
     if not sound:
         raise CheckpointError(f"{path}: corrupted, its content does not match its digest")

@@ -1,4 +1,4 @@
-"""Agents back from disk."""
+"""Loads agents from checkpoints."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from .zoo import PREFIX, zoo_file, zoo_folder
 
 @dataclass
 class LoadedRun:
-    """A trained agent and where it comes from.
+    """A trained agent with its run.
 
     Attributes:
-        agent: with the checkpoint's parameters; ``agent.policy(explore=False)`` acts.
-        config: the run's resolved configuration.
-        frames: how long it had trained.
-        path: the checkpoint file.
-        run_dir: the run's folder, None for a checkpoint file outside of one.
+        agent: the agent with the checkpoint's parameters; ``agent.policy(explore=False)`` acts.
+        config: resolved configuration of the run.
+        frames: number of frames that the agent had trained for.
+        path: path of the checkpoint file.
+        run_dir: folder of the run; None for a checkpoint file outside a run.
     """
 
     agent: Agent
@@ -49,13 +49,13 @@ class LoadedRun:
 
     @property
     def folder(self) -> Path:
-        """Of evaluations and exports: the run's, that of a lone checkpoint, or ``runs/zoo_<name>`` of the zoo."""
+        """Folder for evaluations and exports: the run's, a lone checkpoint's, or ``runs/zoo_<name>`` for the zoo."""
         if self.run_dir is None and self.path.is_relative_to(zoo_folder()):
             return Path("runs") / f"zoo_{self.path.parent.name}"
         return self.run_dir or self.path.parent
 
     def make_env(self, num_worlds: int = 1, seed: int = 0, **overrides: Any) -> EnvBase:
-        """The world the agent was trained in, with as many worlds as wanted."""
+        """Builds ``num_worlds`` worlds of the kind that the agent was trained in."""
         return build_world(self.config["env"], self.agent.device, seed, num_worlds=num_worlds, **overrides)
 
 
@@ -70,14 +70,14 @@ def load(
 
     Args:
         path: a run directory, a checkpoint file, or ``zoo:<name>``.
-        device: of its networks.
-        which: of a run directory: ``"latest"`` or ``"best"`` (highest evaluated success, or return).
-        agent: values that replace the run's own in the agent's configuration, such as how it acts (``cvar``).
+        device: device of the networks.
+        which: checkpoint of a run directory: ``"latest"`` or ``"best"`` (highest evaluated success, or return).
+        agent: options that replace those of the run, such as ``cvar``, with which AC-IQN acts.
         allow: code that the checkpoint may name beyond registered worlds and agents: ``package.module:attribute``.
 
     Raises:
-        ConfigError: no such file, not an intact checkpoint of rlstack, one that names other code, or values that are
-            unknown, impossible, or of other networks.
+        ConfigError: the file does not exist, is not an intact checkpoint of rlstack or names other code, or a value is
+            unknown, impossible, or belongs to other networks.
 
     Example:
         >>> run = rlstack.load("runs/acqn_marinenav_0")
@@ -106,9 +106,9 @@ def _load(path: Path, device: torch.device | str, which: str, agent: Mapping[str
     env = build_world(config["env"], num_worlds=1)
     loaded = build_agent(changed, env, config["total_frames"], choose_device(str(device)))
     try:
-        acts_only = state["agent"].get("optimizers") == {}  # of the zoo
+        acts_only = state["agent"].get("optimizers") == {}  # an agent of the zoo
         (loaded.load_networks if acts_only else loaded.load_state_dict)(state["agent"])
-        loaded.begin_episodes()  # those of the run go on only where the run does
+        loaded.begin_episodes()  # the episodes of the run continue only in the run
     except MISFITS as error:
         what = f"the agent with {overrides(given)}" if given else "this version of the agent"
         raise ConfigError(f"checkpoint: {file} does not fit {what} ({brief(error)})") from None
@@ -121,19 +121,19 @@ SHAPING = (
     *("layer_norm", "join", "recurrent", "encoders", "network", "network_options"),
     *("squash", "dueling", "critic", "num_atoms", "value_min", "value_max", "normalize_observations"),
 )
-"""Keys of an agent's configuration on which its networks depend."""
+"""Keys of an agent's configuration that its networks depend on."""
 _OF_TRAINING = ("sequence_length", "burn_in")
 
 
 def _shape(key: str, value: Any) -> Any:
-    """The part of such a key's value on which the networks depend."""
+    """Returns the part of such a key's value that the networks depend on."""
     if key != "recurrent" or not isinstance(value, Mapping):
         return value
     return {name: entry for name, entry in value.items() if name not in _OF_TRAINING}
 
 
 def _filled_up(config: Mapping[str, Any], kind: type) -> Mapping[str, Any]:
-    """Adds the defaults that a stored configuration leaves out; one of another version stays as it is."""
+    """Adds the defaults that a stored configuration lacks; one of another version stays unchanged."""
     try:
         return to_plain(build(kind, config))
     except ConfigError:
@@ -141,7 +141,7 @@ def _filled_up(config: Mapping[str, Any], kind: type) -> Mapping[str, Any]:
 
 
 def run_policy(path: str, env: EnvBase, which: str = "latest", explore: bool = False) -> TensorDictModuleBase:
-    """The policy of a run directory or checkpoint in an env, see :func:`rlstack.agents.foreign.load_policy`."""
+    """Loads the policy of a run directory or checkpoint for an env; see :func:`rlstack.agents.foreign.load_policy`."""
     agent = load(path, device=env.device or "cpu", which=which).agent
     fault = difference(agent.interface, Interface.of(env))
     if fault is not None:
@@ -150,17 +150,17 @@ def run_policy(path: str, env: EnvBase, which: str = "latest", explore: bool = F
 
 
 def zoo_policy(name: str, env: EnvBase, explore: bool = False) -> TensorDictModuleBase:
-    """The policy of an agent that comes with rlstack, see :func:`rlstack.agents.foreign.load_policy`."""
+    """Loads the policy of an agent that comes with rlstack; see :func:`rlstack.agents.foreign.load_policy`."""
     return run_policy(f"{PREFIX}{name}", env, explore=explore)
 
 
 def initialise(agent: Agent, path: str | Path) -> None:
-    """Gives an agent the networks and targets of a checkpoint; its optimisers, counters and schedules stay new.
+    """Loads the networks and targets of a checkpoint into an agent; its optimisers, counters and schedules stay new.
 
-    Networks of the user's own may also take weights from a file of ``torch.save``, see :meth:`Agent.take_weights`.
+    A user's own networks may also take weights from a file of ``torch.save``; see :meth:`Agent.take_weights`.
 
     Raises:
-        ConfigError: no sound checkpoint, or networks that do not fit; it says what to give for them to fit.
+        ConfigError: there is no intact checkpoint, or its networks do not fit; the message names options that fit.
     """
     weights = _weights_alone(Path(path))
     if weights is not None and agent.own.roles:
@@ -187,7 +187,7 @@ def initialise(agent: Agent, path: str | Path) -> None:
     saved = state["agent"]
     try:
         for name, network in agent.networks.items():
-            if name != "reward_scaler" or name in saved["networks"]:  # rewards may be scaled from now on
+            if name != "reward_scaler" or name in saved["networks"]:  # the new agent may begin to scale rewards
                 network.load_state_dict(saved["networks"][name])
         for name, target in agent.targets.items():
             target.network.load_state_dict(saved["targets"].get(name, saved["networks"][name]))
@@ -197,12 +197,12 @@ def initialise(agent: Agent, path: str | Path) -> None:
 
 
 def _family(algorithm: str) -> str:
-    """The algorithm of which another one may be the published variant, with the same networks."""
+    """Returns the algorithm of a published variant with the same networks, or the algorithm itself."""
     return algorithm.removesuffix("_published")
 
 
 def _weights_alone(path: Path) -> Mapping[str, Any] | None:
-    """The state dict, or several by role, of a file that is no checkpoint of rlstack; None of any other."""
+    """Reads the state dict, or several by role, from a file that is not a checkpoint of rlstack; None for others."""
     try:
         content = load_tensors(path) if path.is_file() else None
     except (OSError, ValueError):
@@ -212,10 +212,10 @@ def _weights_alone(path: Path) -> Mapping[str, Any] | None:
 
 
 def unfinished(checkpoints: CheckpointStore, total_frames: int, last_frame: int) -> dict[str, Any] | None:
-    """The newest sound state of a run that is to go on to ``last_frame``; None if it has left none.
+    """Returns the newest intact state of a run that will continue to ``last_frame``; None without a checkpoint.
 
     Raises:
-        ConfigError: no checkpoint is sound, it is none of a run or names code, or the run is complete.
+        ConfigError: no checkpoint is intact, it is not that of a run or names code, or the run is complete.
     """
     if checkpoints.empty:
         return None
@@ -243,15 +243,15 @@ _NEEDED: dict[tuple[str, ...], type | tuple[type, ...]] = {
     ("config", "total_frames"): (int, float),  # 1e6 is a float in yaml
 }
 MISFITS = (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
-"""Errors that loading the state of another agent raises."""
+"""Errors that loading another agent's state raises."""
 
 
 def read_agent(file: Path) -> dict[str, Any]:
-    """The state in a checkpoint, with everything in its place that an agent is built from.
+    """Reads the state in a checkpoint and checks the entries from which an agent is built.
 
     Raises:
-        CheckpointError: not a sound checkpoint, or one of something else.
-        ConfigError: it names code that the user has not allowed, or has options that this version cannot follow.
+        CheckpointError: the checkpoint is damaged, or not that of an agent.
+        ConfigError: it names code that the user has not allowed, or has options that this version does not support.
     """
     state = read_checkpoint(file)
     check_named(state, file)
@@ -265,21 +265,21 @@ def read_agent(file: Path) -> dict[str, Any]:
 
 
 def brief(error: Exception) -> str:
-    """The last line, where torch says which tensor it is."""
+    """Returns the last line of an error, in which torch names the tensor."""
     line = (str(error).strip().splitlines() or [type(error).__name__])[-1].strip()
     return line if len(line) < 200 else f"{line[:200]} ..."
 
 
 def overrides(values: Mapping[str, Any]) -> str:
-    """An agent's keys and values as on a shell's command line."""
+    """Formats an agent's keys and values as overrides for a shell."""
     return " ".join(shlex.quote(override(f"agent.{key}", value)) for key, value in values.items())
 
 
 def checkpoint_file(path: Path, which: str) -> Path:
-    """The checkpoint to load of a run directory, or the file itself.
+    """Returns the checkpoint of a run directory, or the file itself.
 
     Raises:
-        ConfigError: there is none, or no such choice.
+        ConfigError: there is no checkpoint, or ``which`` is unknown.
     """
     if str(path).startswith(PREFIX):
         return zoo_file(str(path))

@@ -1,6 +1,6 @@
-"""The option ``opponents`` of every two-sided world: importing this module makes it known to :func:`envs.make`.
+"""The option ``opponents`` of every two-sided world; importing this module registers it with :func:`envs.make`.
 
-It imports nothing that is slow; what the option does is in :mod:`rlstack.play.versus`.
+It imports nothing slow; :mod:`rlstack.play.versus` implements the option.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ OPTION = "opponents"
 
 
 def in_evaluations(opponents: Any) -> Any:
-    """The opponents of an evaluation: those of ``opponents.evaluation``, where there are any, and nobody else.
+    """Returns the opponents of an evaluation: those of ``opponents.evaluation`` if it is given.
 
-    Without it they are those of training, but for ``self``: an evaluation knows no learner.
+    Otherwise they are those of training without ``self``, since an evaluation has no learner.
     """
     if not isinstance(opponents, Mapping):
         return opponents
@@ -33,5 +33,5 @@ registry.register_option(
 
 
 def without_opponents(env: Mapping[str, Any]) -> dict[str, Any]:
-    """An ``env`` group without opponents: both sides of its world are agents."""
+    """Returns an ``env`` group without opponents, in whose world both sides are agents."""
     return {key: value for key, value in env.items() if key != OPTION}

@@ -1,4 +1,4 @@
-"""The run directory: everything a run leaves behind, and everything needed to go on."""
+"""The run directory, with all files of a run and everything needed to resume it."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 CONFIG = "config.yaml"
 LATEST = "latest"
-"""The word for the newest run, in place of a run's name; a folder of that name is ``./latest``."""
+"""Stands for the newest run in place of a run's name; write ``./latest`` for a folder of that name."""
 OF_THE_DISK = {
     getattr(errno, name)
     for name in ("ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EIO", "EACCES", "EPERM", "ESTALE", "ENXIO", "ENODEV")
     if hasattr(errno, name)
 }
-"""Error numbers of disks that are full, read-only, or broken."""
+"""Error numbers of full, read-only and broken disks."""
 
 
 class RunDirectory:
@@ -47,7 +47,7 @@ class RunDirectory:
 
     @cached_property
     def checkpoints(self) -> CheckpointStore:
-        """Its checkpoints; only to write or read them takes torch."""
+        """The run's checkpoints; only writing and reading them imports torch."""
         from .checkpoint import CheckpointStore
 
         return CheckpointStore(self.path / "checkpoints", self._keep)
@@ -57,7 +57,7 @@ class RunDirectory:
         """Makes a new, empty run directory.
 
         Args:
-            path: where, or None for ``runs/<name>_<time>``.
+            path: path of the directory; None means ``runs/<name>_<time>``.
 
         Raises:
             ConfigError: the folder already holds a run, or cannot be written to.
@@ -72,20 +72,20 @@ class RunDirectory:
 
     @classmethod
     def open(cls, path: Path | str, keep: int = 3) -> RunDirectory:
-        """An existing run.
+        """Opens an existing run.
 
         Raises:
-            ConfigError: there is no run in that folder.
+            ConfigError: the folder holds no run.
         """
         if not (Path(path) / CONFIG).is_file():
             raise ConfigError(f"{path}: not a run directory, it has no {CONFIG}{nearest_path(path)}")
         return cls(path, keep)
 
     def check_unfinished(self, total_frames: int, last_frame: int) -> None:
-        """Looks at the name of the newest checkpoint, and whether the file is whole, without torch.
+        """Checks name and completeness of the newest checkpoint without importing torch.
 
         Raises:
-            ConfigError: it is that of the end of the run; see :func:`refuse_finished`.
+            ConfigError: the run is complete; see :func:`refuse_finished`.
         """
         files = {int(path.stem[11:]): path for path in self.path.glob("checkpoints/checkpoint_*.pt") if _numbered(path)}
         newest = max(files, default=0)
@@ -96,7 +96,7 @@ class RunDirectory:
                 refuse_finished(newest, total_frames, last_frame)
 
     def remove_if_empty(self) -> None:
-        """Leaves no trace of a run that could not start."""
+        """Removes the directory of a run that could not start."""
         if not any(self.path.iterdir()):
             self.path.rmdir()
 
@@ -107,11 +107,11 @@ class RunDirectory:
             write_text(self.path / CONFIG, text)
 
     def read_config(self) -> dict[str, Any]:
-        """The stored configuration, in the options of this version.
+        """Reads the stored configuration, converted to the options of this version.
 
         Raises:
-            ConfigError: the file is not readable as yaml, names code that the user has not allowed, or has options of
-                an earlier version that this one cannot follow.
+            ConfigError: the file is not yaml, names code that the user has not allowed, or has options of an earlier
+                version that this one does not support.
         """
         try:
             config = OmegaConf.to_container(OmegaConf.create(read_text(self.path / CONFIG)))
@@ -124,7 +124,7 @@ class RunDirectory:
 
 
 def refuse_finished(frames: int, total_frames: int, last_frame: int) -> None:
-    """Raises a one-line :class:`ConfigError` if a run with so many frames is at its end, or where it was to stop."""
+    """Raises a :class:`ConfigError` if a run at ``frames`` frames has reached its end, or the frame to stop at."""
     if frames >= total_frames:
         raise ConfigError(f"resume: the run is complete ({frames:,} frames); raise total_frames to go on")
     if frames >= last_frame:
@@ -137,12 +137,12 @@ def _numbered(path: Path) -> bool:
 
 @contextmanager
 def taken(path: Path | str) -> Iterator[None]:
-    """While entered, no other process trains in this folder; the system lets go of it when a process is killed.
+    """A context that locks a folder against training by other processes; the lock ends with the process.
 
-    The folder is made, and removed again if nothing came to be in it.
+    It makes the folder, and removes it at the end if it is empty.
 
     Raises:
-        ConfigError: another process has it.
+        ConfigError: another process holds the lock.
     """
     try:
         os.makedirs(path, exist_ok=True)
@@ -155,7 +155,7 @@ def taken(path: Path | str) -> Iterator[None]:
         except BlockingIOError:
             raise ConfigError(f"run_dir: another process trains {path}; wait for it, or end it first") from None
         except OSError:
-            pass  # a file system without locks
+            pass  # the file system lacks locks
         try:
             yield
         finally:
@@ -166,7 +166,7 @@ def taken(path: Path | str) -> Iterator[None]:
 
 
 def is_taken(path: Path | str) -> bool:
-    """True while a process trains in this folder, as far as its file system has locks; see :func:`taken`."""
+    """Returns whether a process trains in this folder, if its file system has locks; see :func:`taken`."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except OSError:
@@ -183,13 +183,13 @@ def is_taken(path: Path | str) -> bool:
 
 
 def make_folder(path: Path, key: str) -> Path:
-    """Makes a folder, unless it is there.
+    """Makes a folder unless it exists.
 
     Args:
-        key: where its name was given, for messages.
+        key: option with its name, for messages.
 
     Raises:
-        ConfigError: it cannot be made.
+        ConfigError: the folder cannot be made.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -200,20 +200,20 @@ def make_folder(path: Path, key: str) -> Path:
 
 @contextmanager
 def removed_if_empty(folder: Path) -> Iterator[None]:
-    """Removes a folder that is still empty when work within it fails or is interrupted."""
+    """A context that removes the folder if it is still empty after a failure or an interruption."""
     try:
         yield
     except BaseException:
-        with suppress(OSError):  # something is in it
+        with suppress(OSError):  # the folder is not empty
             folder.rmdir()
         raise
 
 
 def make_first_free(path: Path, key: str) -> Path:
-    """Makes the folder, under its name or with the first free number: runs of a sweep may start at the same moment.
+    """Makes a folder under its name or with the first free number, since runs of a sweep may start simultaneously.
 
     Raises:
-        ConfigError: it cannot be made; see :func:`make_folder`.
+        ConfigError: the folder cannot be made; see :func:`make_folder`.
     """
     candidate, number = path, 1
     while True:
@@ -229,14 +229,13 @@ def make_first_free(path: Path, key: str) -> Path:
 
 
 def named(path: str, key: str) -> str:
-    """A run directory or a checkpoint as the user named it; of ``zoo:<name>`` its file, of ``latest`` the run, which
-    the first process also prints.
+    """Resolves a run directory or checkpoint: ``zoo:<name>`` is its file, ``latest`` a run, which is also printed.
 
-    That is the run below ``runs/`` whose last checkpoint is the newest.
+    ``latest`` is the run below ``runs/`` whose last checkpoint is the newest.
 
     Args:
-        path: the name.
-        key: where it was given, for messages.
+        path: the name that the user gave.
+        key: option with the name, for messages.
 
     Raises:
         ConfigError: there is no such run.
@@ -258,7 +257,7 @@ def named(path: str, key: str) -> str:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Within it, errors of writing name the file, which the system only does when it is opened."""
+    """A context that adds the file's name to errors of writing, which the system names only on opening."""
     try:
         yield
     except OSError as error:

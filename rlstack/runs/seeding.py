@@ -1,4 +1,4 @@
-"""All of torch's, numpy's and Python's randomness: seeded, saved, restored."""
+"""Seeds, saves and restores the random generators of torch, numpy and Python."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def seed_everything(seed: int) -> None:
 
 
 def rng_state() -> dict[str, Any]:
-    """The state of every global generator, as plain tensors and numbers."""
+    """Returns the state of every global generator as plain tensors and numbers."""
     kind, keys, *rest = np.random.get_state(legacy=True)
     return {
         "python": random.getstate(),
@@ -30,7 +30,7 @@ def rng_state() -> dict[str, Any]:
 
 
 def restore_rng(state: dict[str, Any]) -> None:
-    """Restores :func:`rng_state`; states of GPUs that are not there are ignored."""
+    """Restores :func:`rng_state`; ignores states of missing GPUs."""
     version, internal, gauss = state["python"]
     random.setstate((version, tuple(internal), gauss))
     kind, keys, *rest = state["numpy"]
@@ -42,7 +42,7 @@ def restore_rng(state: dict[str, Any]) -> None:
 
 @contextmanager
 def rng_untouched() -> Iterator[None]:
-    """Puts all random generators back at the end as they were at the beginning."""
+    """A context that restores all random generators at its end."""
     state = rng_state()
     try:
         yield
@@ -52,7 +52,7 @@ def rng_untouched() -> Iterator[None]:
 
 @contextmanager
 def surroundings_untouched() -> Iterator[None]:
-    """Puts all random generators and torch's number of threads back as they were."""
+    """A context that restores all random generators and torch's number of threads at its end."""
     threads = torch.get_num_threads()
     try:
         with rng_untouched():
@@ -63,7 +63,7 @@ def surroundings_untouched() -> Iterator[None]:
 
 @contextmanager
 def own_randomness(seed: int) -> Iterator[None]:
-    """Seeds torch's global generators inside, for policies that draw, and puts them back as they were afterwards."""
+    """A context that seeds torch's global generators, for policies that draw, and restores them at its end."""
     gpus = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
     with torch.random.fork_rng(devices=list(gpus)):
         torch.manual_seed(seed)

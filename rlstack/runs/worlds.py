@@ -1,4 +1,4 @@
-"""Worlds from configuration, and the device everything runs on."""
+"""Builds worlds from their configuration, and chooses the device of a run."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
 def world_options(config: Mapping[str, Any]) -> dict[str, Any]:
-    """An ``env`` group as constructor arguments, checked against the constructor's annotations.
+    """Returns an ``env`` group as constructor arguments, checked against the constructor's annotations.
 
     Raises:
-        ConfigError: unknown world, unknown option, wrong type, or a number that is not finite.
+        ConfigError: the world or an option is unknown, a type is wrong, or a number is not finite.
     """
     name = config.get("name")
     if not name:
@@ -48,9 +48,9 @@ def world_options(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_defaults(env: Mapping[str, Any]) -> dict[str, Any]:
-    """An ``env`` group of a world without a yaml of ours, with all defaults of its constructor.
+    """Completes the ``env`` group of a world without a yaml of rlstack by the defaults of its constructor.
 
-    Those that yaml cannot hold are left to the constructor.
+    Defaults that yaml cannot hold are left to the constructor.
 
     Raises:
         ConfigError: see :func:`world_options`.
@@ -65,7 +65,7 @@ def with_defaults(env: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain(default: Any) -> Any:
-    """A default as yaml has it, ``Parameter.empty`` where there is none or yaml has no such thing."""
+    """Returns a default in yaml's types, or ``Parameter.empty`` if there is none or yaml cannot hold it."""
     if isinstance(default, torch.dtype):
         return next((name for name, dtype in _DTYPES.items() if dtype == default), inspect.Parameter.empty)
     try:
@@ -77,7 +77,7 @@ def _plain(default: Any) -> Any:
 def _annotations(constructor: Any) -> dict[str, Any]:
     try:
         return get_type_hints(constructor)
-    except (NameError, TypeError):  # a user's class with annotations of its own kind: taken as it comes
+    except (NameError, TypeError):  # a user's class with other annotations: not checked
         return {}
 
 
@@ -86,14 +86,14 @@ def _checked(hint: Any, value: Any, key: str) -> Any:
         if not isinstance(value, str) or value not in _DTYPES:
             raise ConfigError(f"{key}: {value!r} is unknown, allowed: {', '.join(_DTYPES)}")
         return _DTYPES[value]
-    with suppress(TypeError):  # a user's annotation of a kind that no configuration has: taken as it comes
+    with suppress(TypeError):  # a user's annotation of another kind: not checked
         value = convert(hint, value, key)
     _check_finite(value, key)
     return value
 
 
 def _check_finite(value: Any, key: str) -> None:
-    """Raises an error for a number that is not finite, wherever it stands: results of a run cannot hold it."""
+    """Raises an error for a number that is not finite at any depth, since results of a run cannot hold it."""
     if isinstance(value, float) and not math.isfinite(value):
         raise ConfigError(f"{key}: {value} is not a finite number")
     parts = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list | tuple) else ()
@@ -104,12 +104,12 @@ def _check_finite(value: Any, key: str) -> None:
 def build_world(
     config: Mapping[str, Any], device: torch.device | str = "cpu", seed: int = 0, **overrides: Any
 ) -> EnvBase:
-    """Builds the world of an ``env`` group; ``device``, ``seed`` and overrides only reach a world that takes them.
+    """Builds the world of an ``env`` group; passes ``device``, ``seed`` and overrides if the world has these options.
 
-    The override ``num_worlds`` also reaches a world that calls its size ``num_envs``.
+    The override ``num_worlds`` also sets ``num_envs`` of a world that uses this name.
 
     Raises:
-        ConfigError: unknown world, unknown option, wrong type or impossible value, in one line.
+        ConfigError: the world or an option is unknown, or a value has the wrong type or is impossible.
     """
     options = world_options(config)
     accepted = envs.options_of(config["name"])
@@ -129,24 +129,24 @@ def build_world(
 
 
 def size_key(config: Mapping[str, Any]) -> Any:
-    """The option of an ``env`` group that says how many worlds there are, None where there is one only."""
+    """Returns the option of an ``env`` group with the number of worlds; None if there is only one."""
     return next((name for name in ("num_worlds", "num_envs") if config.get(name) is not None), None)
 
 
 def device_of_worlds(name: str | None, learner: torch.device) -> torch.device:
-    """The device that worlds are stepped on; without a name, that of their learner.
+    """Returns the device of the worlds; without a name, the learner's.
 
     Raises:
-        ConfigError: not a device, or one that is not there.
+        ConfigError: the name is not that of a device, or the device does not exist.
     """
     return learner if name is None else usable_device(name, "collector.device", "null, cpu, cuda, cuda:<k>")
 
 
 def choose_device(name: str) -> torch.device:
-    """``auto`` is the GPU if there is one; anything else is a torch device. A GPU gets its number.
+    """Returns the device of a name: ``auto`` is the GPU if there is one, otherwise the CPU. A GPU gets its number.
 
     Raises:
-        ConfigError: not a device, or one that is not there.
+        ConfigError: the name is not that of a device, or the device does not exist.
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"

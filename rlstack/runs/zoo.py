@@ -1,8 +1,8 @@
-"""Trained agents that come with rlstack: ``zoo:<name>`` wherever a checkpoint can be named.
+"""Trained agents that come with rlstack: ``zoo:<name>`` works wherever a checkpoint can be named.
 
-Each is a folder ``experiments/zoo/<name>`` (``rlstack/zoo/<name>`` in the wheel) of ``agent.pt``, a checkpoint without
-optimisers and replay, ``card.json``, which says how it was trained and what it scores, and a film. ``python -m
-experiments.zoo.build`` makes them of runs.
+Each is a folder ``experiments/zoo/<name>`` (``rlstack/zoo/<name>`` in the wheel) with ``agent.pt``, a checkpoint
+without optimisers and replay buffer, ``card.json`` with its training and scores, and a film. ``python -m
+experiments.zoo.build`` makes them from runs.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ AGENT, CARD, FILM = "agent.pt", "card.json", "film.mp4"
 
 
 def zoo_folder() -> Path:
-    """The folder of the agents, in a checkout or in an installed package."""
+    """Returns the folder of the agents, in a checkout or in an installed package."""
     package = Path(__file__).resolve().parents[1]
     installed = package / "zoo"
     return installed if installed.is_dir() else package.parent / "experiments" / "zoo"
 
 
 def zoo_names() -> list[str]:
-    """The names of the agents."""
+    """Returns the names of the agents."""
     return sorted(card.parent.name for card in zoo_folder().glob(f"*/{CARD}"))
 
 
 def card(name: str) -> dict[str, Any]:
-    """What is known of an agent: world, command, commit, frames, configuration, scores, SHA-256, film.
+    """Reads an agent's card: world, command, commit, frames, configuration, scores, SHA-256, film.
 
     Raises:
-        ConfigError: no such agent, or a damaged card.
+        ConfigError: there is no such agent, or its card is damaged.
     """
-    from rlstack.files.safe_load import read_json_object  # torch takes seconds to import
+    from rlstack.files.safe_load import read_json_object  # imports torch, which takes seconds
 
     if name not in zoo_names():
         raise ConfigError(missing_option("zoo", name, zoo_names()))
@@ -47,10 +47,10 @@ def card(name: str) -> dict[str, Any]:
 
 
 def zoo_file(source: str) -> Path:
-    """The checkpoint of ``zoo:<name>``.
+    """Returns the checkpoint file of ``zoo:<name>``.
 
     Raises:
-        ConfigError: no such agent, or a file that is not the one of its card.
+        ConfigError: there is no such agent, or the file differs from its card's SHA-256.
     """
     name = source.removeprefix(PREFIX)
     known, file = card(name), zoo_folder() / name / AGENT
