@@ -1,4 +1,4 @@
-"""A page about one run or many: read (``runs``), grouped (``differences``), drawn (``charts``), written (``document``).
+"""A page about one run or many: reads (``runs``), groups (``differences``), draws (``charts``), writes (``document``).
 
-A report reads what runs have left on disk and changes nothing. It needs neither torch nor the network.
+A report reads the files of runs and changes nothing. It needs neither torch nor the network.
 """

@@ -1,4 +1,4 @@
-"""The blocks that a page is made of; the template says how each of them looks."""
+"""The blocks of a page; the template determines their appearance."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from markupsafe import Markup
 
 @dataclass(frozen=True)
 class DataTable:
-    """Rows of cells; text is escaped, :class:`Markup` is not.
+    """A table; text is escaped, :class:`Markup` is not.
 
     Attributes:
-        text: how many of the first columns hold words, not numbers.
-        fold: a line that shows the table when it is opened; None: always shown.
-        named: the first column holds names of runs, which may be long; words at the beginning of a row are not repeated
-            in the next one.
+        text: number of leading columns with words instead of numbers.
+        fold: line that opens the table; None: the table is always visible.
+        named: whether the first column holds names of runs, which may be long; a row does not repeat the leading words
+            of the previous one.
     """
 
     kind: ClassVar[str] = "table"
@@ -33,13 +33,13 @@ class DataTable:
     def of_runs(
         cls, head: Sequence[Any], rows: Sequence[Sequence[Any]], several: bool, text: int = 1, **more: Any
     ) -> DataTable:
-        """A table whose first column names the run; without this column where there are not several runs."""
+        """Makes a table whose first column names the run; omits the column unless there are several runs."""
         cut = 0 if several else 1
         return cls(head[cut:], [row[cut:] for row in rows], text - cut, named=True, **more)
 
     @property
     def shown(self) -> Iterator[Sequence[Any]]:
-        """The rows as they are drawn."""
+        """Yields the rows as they are drawn."""
         before: Sequence[Any] = ()
         for row in self.rows:
             same = [self.named and cell == other for cell, other in zip(row[: self.text], before)]
@@ -50,11 +50,11 @@ class DataTable:
 
 @dataclass(frozen=True)
 class Panels:
-    """Charts side by side, with one legend: ``(label, class of the colour)``.
+    """Charts side by side with one legend of ``(label, class of the colour)``.
 
     Attributes:
         more: further charts, which are folded.
-        fold: the line that shows these when it is opened; empty: how many they are.
+        fold: line that opens these; an empty string shows their number.
     """
 
     kind: ClassVar[str] = "panels"
@@ -76,7 +76,7 @@ class Paragraphs:
 
 @dataclass(frozen=True)
 class Code:
-    """Text as it is, in a box that opens."""
+    """Preformatted text in a folded box."""
 
     kind: ClassVar[str] = "code"
     title: str
@@ -94,7 +94,7 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Medium:
-    """A film or picture: the element that shows it (``video`` or ``img``) and a ``data:`` address with all of it."""
+    """A film or picture: its element (``video`` or ``img``) and a ``data:`` address with the whole content."""
 
     caption: str
     source: str
@@ -121,34 +121,34 @@ class Section:
 
     @property
     def id(self) -> str:
-        """The anchor of links within the page."""
+        """The anchor for links within the page."""
         return self.title.lower().replace(" ", "-")
 
 
 def number(value: float | None) -> str:
-    """Four figures, or all of them before the decimal point."""
+    """Formats a number with four digits, or with all digits before the decimal point."""
     if value is None:
         return "–"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def interval(bounds: Iterable[float] | None) -> str:
-    """Two numbers as from and to."""
+    """Formats two numbers as an interval."""
     return "–" if bounds is None else " to ".join(number(bound) for bound in bounds)
 
 
 def duration(seconds: float) -> str:
-    """Seconds for people: ``48 s``, ``12 min``, ``3.4 h``."""
+    """Formats seconds as ``48 s``, ``12 min`` or ``3.4 h``."""
     if seconds < 120:
         return f"{seconds:.3g} s"
     return f"{seconds / 60:.3g} min" if seconds < 7200 else f"{seconds / 3600:,.1f} h"
 
 
 def breakable(name: str) -> Markup:
-    """The name of a run, which may break behind ``_``, ``-`` and ``/``, and so not inside a word or number."""
+    """Lets the name of a run break only after ``_``, ``-`` and ``/``, not inside a word or number."""
     return name if isinstance(name, Markup) else Markup("<wbr>").join(re.split(r"(?<=[_/-])(?=[^_/-])", name))
 
 
 def shorter(text: str, most: int) -> str:
-    """The text, its end left out where it is too long."""
+    """Returns the text, with its end cut off if it is too long."""
     return text if len(text) <= most else f"{text[: most - 1]}…"

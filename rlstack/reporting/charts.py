@@ -1,4 +1,4 @@
-"""Charts as SVG that take their colours from the page, in the light and in the dark."""
+"""Charts as SVG with the page's colours, light and dark."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from .differences import written
 from .runs import Curve, Series, StoredRun
 
 MOST = 200
-"""Points of a drawn line; of a longer curve, neighbours are averaged."""
+"""Greatest number of points of a drawn line; longer curves average neighbours."""
 WIDTH, HEIGHT = 400.0, 240.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46.0, 10.0, 22.0, 36.0
 _DOTS = 15
-"""Lines of no more points get a dot at each."""
+"""Lines with at most this many points get a dot at each."""
 Limits = tuple[float, float]
 
 
@@ -30,10 +30,10 @@ class Line:
     """A line of a chart, for a run or a group of runs.
 
     Attributes:
-        label: for the legend.
-        colour: its number; None is grey, for lines in the background.
-        x, y: ``[N]``.
-        low, high: ``[N]`` of the band, None where there is none.
+        label: label in the legend.
+        colour: number of the colour; None is grey, for lines in the background.
+        x, y: coordinates ``[N]``.
+        low, high: bounds ``[N]`` of the band, or None.
         faint: the single runs behind the mean.
     """
 
@@ -49,9 +49,9 @@ class Line:
 def line_of(
     runs: Sequence[StoredRun], metric: str, label: str, colour: int | None, single: bool = False
 ) -> Line | None:
-    """The metric of one run, with its ``_low`` and ``_high`` where they were logged; or mean and range over several.
+    """Returns the metric of one run, with ``_low`` and ``_high`` if they were logged, or mean and range over several.
 
-    None where no run has logged it. ``single``: with the single runs behind the mean.
+    Returns None if no run has logged it. ``single`` adds the single runs behind the mean.
     """
     curves = [run.curves[metric] for run in runs if metric in run.curves]
     if not curves:
@@ -70,13 +70,13 @@ def line_of(
 
 
 def aligned(curves: Sequence[Curve]) -> tuple[Series, Series]:
-    """Curves on the same frames: ``[N]`` and values ``[C, N]``, between points on a straight line.
+    """Interpolates curves linearly onto common frames ``[N]``; the values are ``[C, N]``.
 
-    A curve is NaN before its first and after its last point. The frames go as far as half of the curves do.
+    A curve is NaN before its first and after its last point. The frames end where half of the curves have ended.
     """
     starts, ends = (sorted(float(curve.frames[place]) for curve in curves) for place in (0, -1))
     start, end = starts[len(curves) // 2], ends[(len(curves) - 1) // 2]
-    if end <= start:  # each has a point or two of its own: side by side
+    if end <= start:  # the curves do not overlap: draw their points side by side
         return np.array([np.mean(starts)]), np.stack([curve.values[-1:] for curve in curves])
     longest = max(curves, key=lambda curve: len(curve.frames))
     inside = np.unique(longest.frames[(longest.frames > start) & (longest.frames < end)])
@@ -101,28 +101,28 @@ def thinned(curve: Curve) -> Curve:
 
 
 class ChartArea:
-    """The area of a chart's lines: scales from values to pixels, and the axes around it."""
+    """The area of a chart's lines, with the scales from values to pixels and the axes."""
 
     def __init__(self, x: Limits, y: Limits, left: float = _LEFT) -> None:
         self.x, self.y, self.left = _widened(x), _widened(y), left
 
     def across(self, values: Series | float) -> Series:
-        """Pixels from the left."""
+        """Returns pixels from the left."""
         share = (np.asarray(values, dtype=float) - self.x[0]) / (self.x[1] - self.x[0])
         return self.left + share * (WIDTH - self.left - _RIGHT)
 
     def down(self, values: Series | float) -> Series:
-        """Pixels from the top."""
+        """Returns pixels from the top."""
         share = (np.asarray(values, dtype=float) - self.y[0]) / (self.y[1] - self.y[0])
         return HEIGHT - _BOTTOM - share * (HEIGHT - _BOTTOM - _TOP)
 
     def path(self, x: Series, y: Series, closed: bool = False) -> str:
-        """Through these points, one after the other."""
+        """Returns an SVG path through these points in order."""
         points = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(self.across(x), self.down(y)))
         return f"M{points}Z" if closed else f"M{points}"
 
     def axes(self, names: Mapping[float, str], called: tuple[str, str]) -> str:
-        """Grid lines and their ``names``, the numbers below, and what the axes are ``called``."""
+        """Draws grid lines with their ``names``, the numbers below, and the titles ``called`` of the axes."""
         right, parts = WIDTH - _RIGHT, list[str]()
         parts.append(f'<text class="unit" x="0" y="10">{escape(called[1])}</text>')
         parts.append(f'<text class="unit end" x="{right:g}" y="{HEIGHT - 5:g}">{escape(called[0])}</text>')
@@ -137,7 +137,7 @@ class ChartArea:
         return "".join(parts)
 
     def drawn(self, line: Line) -> str:
-        """A line with its band, dots and single runs."""
+        """Draws a line with its band, dots and single runs."""
         parts = [f'<path class="faint" d="{self.path(*curve)}"/>' for curve in line.faint if len(curve.frames) > 1]
         if line.low is not None and line.high is not None:
             x, y = np.concatenate([line.x, line.x[::-1]]), np.concatenate([line.low, line.high[::-1]])
@@ -161,15 +161,15 @@ def chart(
     names: Mapping[float, str] | None = None,
     axes: tuple[str, str] | None = None,
 ) -> Markup:
-    """A chart of lines, bands and single runs over frames.
+    """Draws a chart of lines, bands and single runs over frames.
 
     Args:
-        title: for those who cannot see it.
-        lines: those in the background first.
-        limits: of the y axis; None: as the lines need.
-        step: a value holds until the next.
-        names: of values on the y axis, instead of numbers.
-        axes: what they are called, with units; None: frames, and :func:`quantity` of the title.
+        title: alternative text.
+        lines: the lines, background first.
+        limits: limits of the y axis; None fits them to the lines.
+        step: whether a value holds until the next.
+        names: names of values on the y axis, instead of numbers.
+        axes: titles of the axes with units; None: frames, and :func:`quantity` of the title.
     """
     lines = [_stepped(line) for line in lines] if step else lines
     faint = [curve for line in lines for curve in line.faint]
@@ -179,7 +179,7 @@ def chart(
     names = names or labelled(ticks(_widened(y), 5))
     widest = max(map(len, names.values()), default=0)
     area = ChartArea((0.0, float(across.max())), y, max(_LEFT, min(130.0, 12 + 6.2 * widest)))
-    inside = (area.left, WIDTH - _RIGHT, HEIGHT - _BOTTOM, _TOP, *area.x, *area.y)  # for the script
+    inside = (area.left, WIDTH - _RIGHT, HEIGHT - _BOTTOM, _TOP, *area.x, *area.y)  # read by the page's script
     return Markup(
         f'<svg class="chart" viewBox="0 0 {WIDTH:g} {HEIGHT:g}" role="img" aria-label="{escape(title)}" '
         f'data-frame="{" ".join(f"{value:.9g}" for value in inside)}">'
@@ -204,11 +204,11 @@ _QUANTITIES = {
     **{"clipped": "share of samples", "saturation": "share of actions"},
     **dict.fromkeys(("predicted", "target"), "mean value, discounted return"),
 }
-"""The names of axes by the last part of a metric's name."""
+"""Titles of axes by the last part of a metric's name."""
 
 
 def quantity(metric: str) -> str:
-    """The name of a metric's axis, with its unit where it has one: of ``eval/success`` ``share of episodes``."""
+    """Returns the title of a metric's axis with its unit: for ``eval/success``, ``share of episodes``."""
     group, _, name = metric.rpartition("/")
     name = name.partition("_level")[0]
     if name.startswith("reward_"):
@@ -237,14 +237,14 @@ def _stepped(line: Line) -> Line:
 
 
 def ticks(limits: Limits, most: int) -> list[float]:
-    """Round numbers within the limits."""
+    """Returns round numbers within the limits."""
     found = MaxNLocator(nbins=most, steps=[1, 2, 2.5, 5, 10]).tick_values(*limits)
     slack = 1e-9 * (limits[1] - limits[0])
     return [float(value) for value in found if limits[0] - slack <= value <= limits[1] + slack]
 
 
 def labelled(values: Sequence[float]) -> dict[float, str]:
-    """Numbers with as many figures as it takes to tell each exactly."""
+    """Formats numbers with as few digits as represent each exactly."""
     apart = min((b - a for a, b in pairwise(values)), default=1.0)
 
     def exact(figures: int) -> bool:
@@ -255,7 +255,7 @@ def labelled(values: Sequence[float]) -> dict[float, str]:
 
 
 def _brief(value: float, figures: int = 4) -> str:
-    """A number in a few letters: 0.25, 1.5k, 20M."""
+    """Formats a number briefly: 0.25, 1.5k, 20M."""
     if abs(value) >= 1000:
         return EngFormatter(sep="")(float(f"{value:.{figures}g}")).replace("\N{MINUS SIGN}", "-")
     return f"{value:.{figures}g}"
@@ -280,18 +280,18 @@ def _widened(limits: Limits) -> Limits:
 
 # -- parallel coordinates ----------------------------------------------------------------------------------------
 
-_TALL, _FIRST, _LAST = 300.0, 44.0, 282.0  # px: the picture, and the ends of an axis
+_TALL, _FIRST, _LAST = 300.0, 44.0, 282.0  # px: height of the picture, and the ends of an axis
 _MARGIN, _APART = 70.0, 150.0
 _CLOSE = 11.0 / (_LAST - _FIRST)
-"""The share of an axis between two marks that can be read."""
+"""Least distance between two legible marks, as a share of the axis."""
 _WIDE = 50.0
-"""Positive numbers that span this ratio are shown on a logarithmic axis."""
+"""Positive numbers that span this ratio get a logarithmic axis."""
 
 
 class ParallelAxis:
-    """A vertical axis: places of values in [0, 1] from below, and the marks beside it.
+    """A vertical axis: positions of values in [0, 1] from below, and marks beside it.
 
-    Numbers have a scale, linear or logarithmic; anything else has a place each.
+    Numbers have a linear or logarithmic scale; other values have one position each.
     """
 
     def __init__(self, name: str, values: Sequence[Any]) -> None:
@@ -305,7 +305,7 @@ class ParallelAxis:
         self._names = list(dict.fromkeys(map(written, values)))
 
     def place(self, value: Any) -> float:
-        """The position of a value on the axis."""
+        """Returns the position of a value on the axis."""
         if self.scale == "names":
             return (self._names.index(written(value)) + 0.5) / len(self._names)
         if self.scale == "log":
@@ -313,7 +313,7 @@ class ParallelAxis:
         return (value - self._low) / (self._high - self._low)
 
     def marks(self) -> list[tuple[float, str]]:
-        """Places and the text beside them."""
+        """Returns positions with the text beside them."""
         if self.scale == "names":
             return [((index + 0.5) / len(self._names), shorter(name, 18)) for index, name in enumerate(self._names)]
         chosen = sorted(set(self._values))
@@ -325,7 +325,7 @@ class ParallelAxis:
         return [(self.place(value), _brief(value)) for value in chosen]
 
     def drawn(self, x: float, last: bool = False) -> str:
-        """The axis at so many pixels from the left; beside the last one, its marks are on the right, free of lines."""
+        """Draws the axis ``x`` pixels from the left; the last one has its marks on the right, clear of lines."""
         name = self.name if len(self.name) <= 22 else f"…{self.name[-21:]}"
         parts = [f'<path class="axis" d="M{x:g},{_FIRST:g}V{_LAST:g}"/>']
         parts.append(f'<text class="middle name" x="{x:g}" y="{_FIRST - 22:g}">{escape(name)}</text>')
@@ -333,20 +333,20 @@ class ParallelAxis:
         free = -1.0
         for place, text in sorted(self.marks()):
             if place < free:
-                continue  # it would be written over the one below
+                continue  # it would overlap the mark below
             free = place + _CLOSE
             parts.append(f'<text {side} y="{_from_top(place) + 3.5:.1f}">{escape(text)}</text>')
         return "".join(parts)
 
 
 def parallel(keys: Sequence[str], rows: Sequence[Sequence[Any]], score: str, scores: Sequence[float]) -> Markup:
-    """Parallel coordinates: an axis for every key and one for the score, a line for every group of runs.
+    """Draws parallel coordinates: an axis for every key and one for the score, a line for every group of runs.
 
     Args:
         keys: names of the options that differ.
-        rows: a value for every key, of each group.
+        rows: the values of each group, one for every key.
         score: name of the last axis.
-        scores: of each group; lines are coloured by it, the best in front.
+        scores: score of each group; it colours the lines, the best in front.
     """
     axes = [*(ParallelAxis(key, [row[index] for row in rows]) for index, key in enumerate(keys))]
     axes.append(ParallelAxis(score, list(scores)))

@@ -1,4 +1,4 @@
-"""Every curve of the runs, a panel each, in sections by subject."""
+"""All curves of the runs, one panel each, in sections by subject."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SHARES = ("success", "collision", "win_rate")
 """Statistics between 0 and 1."""
 _STAGE = "curriculum/stage"
 SINGLE = 3
-"""The largest number of groups whose single runs are drawn, too."""
+"""Greatest number of groups whose single runs are drawn, too."""
 _SHOWN = 6
 FIRST = ("success", "return", "length", "time", "energy", "collision")
 """The statistics of an evaluation that are shown first."""
@@ -25,7 +25,7 @@ _APART = ("eval", "train", "curriculum", "play", "time", "system", "imitation", 
 
 
 def panels(comparison: GroupComparison, metrics: Iterable[str], **options: Any) -> list[tuple[str, Markup]]:
-    """A chart of each metric that a run has logged, a line for each group."""
+    """Draws a chart of each metric that a run has logged, with a line for each group."""
     drawn, single = [], len(comparison.groups) <= SINGLE
     for metric in metrics:
         found = (line_of(g.runs, metric, g.label, comparison.colours[g.label], single) for g in comparison.groups)
@@ -37,7 +37,7 @@ def panels(comparison: GroupComparison, metrics: Iterable[str], **options: Any) 
 
 
 def other_rewards(comparison: GroupComparison, shown: Iterable[str]) -> str:
-    """A line on why returns of training and of evaluations may differ, beside the former if both were logged."""
+    """Returns a line on why returns in training and evaluations may differ, if both were logged."""
     if "train/return" not in shown or not any("eval/return" in run.curves for run in comparison.runs):
         return ""
     return (
@@ -48,9 +48,9 @@ def other_rewards(comparison: GroupComparison, shown: Iterable[str]) -> str:
 
 
 def sections(comparison: GroupComparison) -> list[Section]:
-    """All that was logged but is not among the results: evaluations, training, reward, learner, curriculum, opponents.
+    """Returns sections of the logged metrics beyond the results, such as evaluations, training, reward and learner.
 
-    A metric is shown if it has more than one point in some run.
+    A metric is shown if some run has more than one point of it.
     """
     points: dict[str, int] = {}
     for run in comparison.runs:
@@ -87,13 +87,13 @@ def sections(comparison: GroupComparison) -> list[Section]:
 
 
 def _place(metric: str) -> int:
-    """The place of a metric among those of its section: first what is asked for first, last what only grows."""
+    """Returns a metric's place in its section: the most important first, those that only grow last."""
     name = metric.rpartition("/")[2]
     return FIRST.index(name) if name in FIRST else len(FIRST) + (name in _LAST)
 
 
 def _by_level(comparison: GroupComparison, levels: Sequence[str]) -> Panels:
-    """Success at every level: of one group in one chart."""
+    """Draws success at every level, in one chart for a single group."""
     if len(comparison.groups) > 1:
         return Panels([], panels(comparison, levels), fold="Success by level")
     names = [f"level {level.rpartition('_level')[2]}" for level in levels]

@@ -1,4 +1,4 @@
-"""Runs as groups by the options they differ in, a group's score, and a run's difference from the shipped defaults."""
+"""Groups runs by the options that differ, scores the groups, and compares a run with the shipped defaults."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from .blocks import shorter
 from .runs import StoredEvaluation, StoredRun
 
 NAMES = ("agent.name", "env.name", "env.id")
-"""The names of agent and world: other options follow from it, and are compared only where it is the same."""
+"""The names of agent and world: other options depend on them, and are compared only between equal ones."""
 OF_NO_MATTER = ("seed", "run_dir", "resume", "until", "device", "threads", "logger", "checkpoint", "log_every")
-"""Keys that do not make runs another experiment."""
+"""Keys that do not distinguish experiments."""
 
 
 class AbsentKey:
-    """The value of a key that is not there."""
+    """The value of a missing key."""
 
     def __repr__(self) -> str:
         return "–"
@@ -39,12 +39,12 @@ Row = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class RunGroup:
-    """Runs that differ in nothing but their seed.
+    """Runs that differ only in their seed.
 
     Attributes:
-        runs: of any seed.
-        values: of the keys that the groups of a report differ in.
-        label: these in short.
+        runs: the runs.
+        values: values of the keys in which the groups of a report differ.
+        label: short form of the values.
     """
 
     runs: list[StoredRun]
@@ -53,12 +53,12 @@ class RunGroup:
 
     @property
     def seeds(self) -> str:
-        """The number of seeds in words, such as ``3 seeds``."""
+        """Returns the number of seeds in words, such as ``3 seeds``."""
         return f"{len(self.runs)} seeds" if len(self.runs) > 1 else "1 seed"
 
 
 def grouped(runs: Sequence[StoredRun]) -> list[RunGroup]:
-    """The runs by what they differ in, in the order in which they came."""
+    """Groups the runs by the options that differ, in the order in which they came."""
     keys = _varied_keys(runs)
     found: dict[str, tuple[dict[str, Any], list[StoredRun]]] = {}
     for run in runs:
@@ -68,7 +68,7 @@ def grouped(runs: Sequence[StoredRun]) -> list[RunGroup]:
 
 
 def _varied_keys(runs: Sequence[StoredRun]) -> list[str]:
-    """Names first, then other keys; of keys that only ever change together, the first."""
+    """Returns the keys that differ, names first; of keys that always change together, only the first."""
     classes: dict[Row, list[dict[str, Any]]] = {}
     for run in runs:
         kind = tuple(repr(lookup(run.config, key)) for key in NAMES)
@@ -99,9 +99,9 @@ def _label(values: Mapping[str, Any], runs: Sequence[StoredRun]) -> str:
 
 
 def varied(configs: Sequence[Any], above: str = "") -> dict[str, list[Any]]:
-    """The keys at which configurations differ, with the value of each; :data:`ABSENT` where one has no such key.
+    """Returns the keys in which configurations differ, with all values; :data:`ABSENT` stands for a missing key.
 
-    A key whose value is a mapping in all of them is looked into, any other is compared as a whole.
+    Values that are mappings in all configurations are compared key by key, others as a whole.
     """
     if all(config == configs[0] and type(config) is type(configs[0]) for config in configs):
         return {}
@@ -114,7 +114,7 @@ def varied(configs: Sequence[Any], above: str = "") -> dict[str, list[Any]]:
 
 
 def lookup(config: Mapping[str, Any], key: str) -> Any:
-    """The value of a dotted key, :data:`ABSENT` where there is none."""
+    """Returns the value of a dotted key, or :data:`ABSENT`."""
     value: Any = config
     for part in key.split("."):
         value = value.get(part, ABSENT) if isinstance(value, Mapping) else ABSENT
@@ -122,7 +122,7 @@ def lookup(config: Mapping[str, Any], key: str) -> Any:
 
 
 def written(value: Any) -> str:
-    """A value as it would be on the command line."""
+    """Formats a value as on the command line."""
     if value is ABSENT or isinstance(value, str):
         return str(value)
     text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10_000, allow_unicode=True)
@@ -139,10 +139,10 @@ class GroupScore:
     """The last value of a metric over the runs of a group.
 
     Attributes:
-        values: of the runs that have one, in their order.
-        mean, iqm: of them; the interquartile mean of Agarwal et al., NeurIPS 2021.
-        interval: 95 %, or None where the spread is unknown.
-        kind: of the interval, in words.
+        values: values of the runs that have one, in order.
+        mean, iqm: their mean, and their interquartile mean (Agarwal et al., NeurIPS 2021).
+        interval: 95 % interval, or None if the spread is unknown.
+        kind: description of the interval.
     """
 
     values: list[float]
@@ -153,7 +153,7 @@ class GroupScore:
 
     @classmethod
     def of(cls, runs: Sequence[StoredRun], metric: str) -> GroupScore | None:
-        """None where no run has logged it."""
+        """Scores a group; returns None if no run has logged the metric."""
         having = [run for run in runs if run.last(metric) is not None]
         values = [value for run in having if (value := run.last(metric)) is not None]
         if not values:
@@ -176,7 +176,7 @@ def _interval(runs: Sequence[StoredRun], metric: str, values: list[float]) -> tu
 
 
 def returns_of(evaluation: StoredEvaluation) -> list[tuple[str, float]]:
-    """The level and the return of every episode; nothing where the file does not tell."""
+    """Returns level and return of every episode; empty if the file lacks them."""
     episodes = evaluation.content.get("episodes")
     rows = [row for row in episodes if isinstance(row, dict)] if isinstance(episodes, list) else []
     name = "discounted_return" if any("discounted_return" in row for row in rows) else "return"
@@ -185,9 +185,9 @@ def returns_of(evaluation: StoredEvaluation) -> list[tuple[str, float]]:
 
 
 def compared_by(runs: Sequence[StoredRun]) -> str | None:
-    """The metric to compare by, of evaluations if there are any: success where all evaluated runs have it, else return.
+    """Returns the metric to compare by: success if all evaluated runs have it, otherwise return.
 
-    The same of episodes while training where no run was evaluated; None where no run has anything.
+    Without evaluations it is that of training episodes; None if no run has either.
     """
     for prefix in ("eval/", "train/"):
         having = [run for run in runs if f"{prefix}return" in run.curves or f"{prefix}success" in run.curves]
@@ -199,11 +199,11 @@ def compared_by(runs: Sequence[StoredRun]) -> str | None:
 
 @dataclass(frozen=True)
 class GroupComparison:
-    """The groups of a report and what they are compared by.
+    """The groups of a report and the metric that compares them.
 
     Attributes:
-        groups: in the order in which their runs came.
-        metric: of the score, None where no run has one.
+        groups: the groups, in the order in which their runs came.
+        metric: metric of the scores; None if no run has one.
     """
 
     groups: list[RunGroup]
@@ -216,7 +216,7 @@ class GroupComparison:
 
     @property
     def runs(self) -> list[StoredRun]:
-        """All of them."""
+        """All runs."""
         return [run for group in self.groups for run in group.runs]
 
     @cached_property
@@ -227,7 +227,7 @@ class GroupComparison:
 
     @cached_property
     def ranked(self) -> list[RunGroup]:
-        """The best first, those without a score last."""
+        """The groups, best first, those without a score last."""
 
         def key(group: RunGroup) -> tuple[bool, float]:
             score = self.scores[group.label]
@@ -237,18 +237,18 @@ class GroupComparison:
 
     @cached_property
     def colours(self) -> dict[str, int | None]:
-        """The groups' colours by label; if there are more groups than colours, the best have one."""
+        """The groups' colours by label; with more groups than colours, only the best have one."""
         chosen = self.groups if len(self.groups) <= COLOURS else self.ranked[:COLOURS]
         return {group.label: chosen.index(group) if group in chosen else None for group in self.groups}
 
     @cached_property
     def first(self) -> list[str]:
-        """The two metrics that matter most."""
+        """The two most important metrics."""
         points: dict[str, int] = {}
         for name in (self.metric, *CANDIDATES):
             found = [len(run.curves[name].values) for run in self.runs if name in run.curves]
             points |= {name: max(found)} if name is not None and found else {}
-        return sorted(points, key=lambda name: points[name] < 2)[:2]  # a single point is no curve
+        return sorted(points, key=lambda name: points[name] < 2)[:2]  # a single point does not make a curve
 
     @property
     def legend(self) -> list[tuple[str, str]]:
@@ -259,14 +259,14 @@ class GroupComparison:
         return [] if len(self.groups) < 2 else coloured + others
 
 
-# -- and the shipped defaults ------------------------------------------------------------------------------------
+# -- the shipped defaults ----------------------------------------------------------------------------------------
 
 
 def from_default(run: StoredRun) -> tuple[str, dict[str, list[Any]]]:
-    """The options of ``rlstack.train`` that come nearest, and what differs: by key the default and the run's value.
+    """Returns the nearest options of ``rlstack.train``, and by key the default and the run's value where they differ.
 
     Raises:
-        ConfigError: there is no such default, and why.
+        ConfigError: there is no such default; the message says why.
     """
     agent, world = (lookup(run.config, key) for key in ("agent.name", "env.name"))
     if ABSENT in (agent, world):
@@ -280,7 +280,7 @@ def from_default(run: StoredRun) -> tuple[str, dict[str, list[Any]]]:
         default = to_plain(compose_config("train", overrides))
         options, decided = default["agent"], lookup(run.config, "agent.precision")
         decisions = ("float32", "bfloat16") if options.get("bfloat16_pays") else ("float32",)
-        if options.get("precision") == "auto" and decided in decisions:  # of auto a run holds what it came to
+        if options.get("precision") == "auto" and decided in decisions:  # a run stores the decision of auto
             options["precision"] = decided
         pairs = [{key: value for key, value in config.items() if key != "run_dir"} for config in (default, run.config)]
         found.append((" ".join(overrides), varied(pairs)))

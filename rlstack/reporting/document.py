@@ -1,4 +1,4 @@
-"""The whole page: sections in their order, films, the template, the file."""
+"""Builds the page from sections, films and the template, and writes the file."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _PER_RUN = 4
 
 @dataclass(frozen=True)
 class Tile:
-    """A figure at the head of the page, and a line about it."""
+    """A figure at the top of the page, with a line about it."""
 
     name: str
     value: str
@@ -43,7 +43,7 @@ class ReportPage:
     """The data of the template.
 
     Attributes:
-        notes: what is missing, ``(run, line)``.
+        notes: missing files, each as ``(run, line)``.
     """
 
     title: str
@@ -54,15 +54,15 @@ class ReportPage:
 
 
 def report(folder: Path, score: str | None = None, films_mb: float = 20.0) -> ReportPage:
-    """A page about the runs in a folder.
+    """Makes a page about the runs in a folder.
 
     Args:
         folder: a run, or any folder with runs below it.
-        score: metric that runs are compared by; None: success or return, whichever there is.
-        films_mb: 10^6 bytes of films and pictures that the page may hold.
+        score: metric that compares runs; None: success or return, whichever exists.
+        films_mb: limit on films and pictures in the page, in 10^6 bytes.
 
     Raises:
-        ConfigError: no such folder, no runs in it, or no such metric.
+        ConfigError: the folder does not exist or holds no runs, or the metric does not exist.
     """
     if not folder.is_dir():
         raise ConfigError(f"folder: {folder} is not a folder")
@@ -90,7 +90,7 @@ def report(folder: Path, score: str | None = None, films_mb: float = 20.0) -> Re
 
 
 def _failure(run: StoredRun) -> list[str]:
-    """A line on the error that ended a run."""
+    """Returns a line about the error that ended a run, if one did."""
     state, why = state_of(run)
     return [f"failed: {why}" if why else "failed"] if state == "failed" else []
 
@@ -136,11 +136,11 @@ def _tiles(found: GroupComparison) -> list[Tile]:
 
 
 def films(runs: Sequence[tuple[str, StoredRun]], most_megabytes: float) -> tuple[list[Medium], list[str]]:
-    """The runs' films and pictures as far as they fit, and a line for each that does not.
+    """Returns the runs' films and pictures as far as they fit, and a line for each that does not.
 
     Args:
-        runs: with words for the caption, in the order in which they may take up room.
-        most_megabytes: 10^6 bytes of files, in all.
+        runs: runs with their captions, in order of priority.
+        most_megabytes: limit on the files in 10^6 bytes.
     """
     left, shown, missing = most_megabytes * 1e6, list[Medium](), list[str]()
     for words, run in runs:
@@ -166,7 +166,7 @@ def films(runs: Sequence[tuple[str, StoredRun]], most_megabytes: float) -> tuple
 
 
 def _best_and_worst(groups: Sequence[RunGroup], metric: str | None) -> list[tuple[str, StoredRun]]:
-    """The runs whose films are shown: the best and the worst by a metric's last value, or the only one."""
+    """Returns the runs whose films are shown: the best and the worst by a metric's last value, or the only one."""
     runs = [run for group in groups for run in group.runs]
     filmed = [run for run in runs if _files(run)]
     if len(runs) == 1 or len(filmed) < 2 or metric is None:
@@ -176,9 +176,9 @@ def _best_and_worst(groups: Sequence[RunGroup], metric: str | None) -> list[tupl
 
 
 def _files(run: StoredRun) -> list[Path]:
-    """Films and known pictures: the best first, then the worst, then others; of each the newest evaluation's first."""
+    """Returns films and known pictures: best, worst, others; among each, those of the newest evaluation first."""
     found = [path for path in (run.path / "evaluations").rglob("*") if path.suffix.lower() in _KINDS and path.is_file()]
-    whole = (path for path in found if not path.name.startswith("."))  # an interrupted evaluation leaves parts
+    whole = (path for path in found if not path.name.startswith("."))  # hidden files are interrupted evaluations'
     wanted = [path for path in whole if path.suffix.lower() != ".png" or path.name in _PICTURES]
     return sorted(wanted, key=lambda path: (_rank(path), [-ord(c) for c in path.parent.name], path.name))
 
@@ -192,7 +192,7 @@ def _rank(path: Path) -> int:
 
 
 def render(page: ReportPage) -> str:
-    """The page as one HTML file that loads nothing; every text in it is escaped."""
+    """Renders the page as one HTML file that loads nothing; all text is escaped."""
     environment = Environment(
         loader=FileSystemLoader(_PARTS),
         autoescape=True,
@@ -206,10 +206,10 @@ def render(page: ReportPage) -> str:
 
 
 def save(page: ReportPage, path: Path) -> None:
-    """Writes the page, wholly or not at all.
+    """Writes the page atomically.
 
     Raises:
-        ConfigError: it cannot be written.
+        ConfigError: the file cannot be written.
     """
     try:
         with replacing(path) as (partial,):

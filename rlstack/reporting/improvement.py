@@ -1,8 +1,8 @@
-"""How much better one group of runs is than another: the difference of means and the probability of improvement.
+"""Compares two groups of runs by the difference of means and the probability of improvement.
 
 Agarwal et al., "Deep Reinforcement Learning at the Edge of the Statistical Precipice", NeurIPS 2021. Intervals are
-percentile bootstraps that draw seeds and, within them, the episodes of their evaluations; where all runs were judged by
-the same episodes, all get the same draw, as episodes that are hard for one are hard for the other.
+percentile bootstraps that draw seeds and, within them, the episodes of their evaluations. If all runs were evaluated on
+the same episodes, all get the same draw, since episodes that are hard for one run are hard for the others.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class ScoredRuns:
     """One side of a comparison.
 
     Attributes:
-        name: of it.
+        name: name of the group.
         runs: paths of the runs.
-        episodes: of each run that its score is the mean of; 1 where only the score is known.
-        scores: of each run.
-        mean: of the scores.
+        episodes: number of episodes behind each run's score; 1 if only the score is known.
+        scores: score of each run.
+        mean: mean of the scores.
     """
 
     name: str
@@ -48,19 +48,19 @@ class ScoredRuns:
 
 @dataclass(frozen=True)
 class Improvement:
-    """The second group of runs against the first.
+    """The comparison of the second group of runs with the first.
 
     Attributes:
-        metric: more of it is better.
+        metric: name of the metric, of which more is better.
         first, second: the groups.
-        difference: of the means, the second's minus the first's.
-        difference_interval: its 95 % interval; None where nothing can be drawn: a run each, a number each.
-        probability: that the second does better than the first, a tie counting half.
-        probability_interval: its 95 % interval.
-        between: what is drawn for the probability: ``runs``, or ``episodes`` where a group has a single run.
-        paired: all runs were judged by the same episodes.
-        differences: by key of the configuration, its value in the first run of each group, as on a command line.
-        notes: what is missing, a line each.
+        difference: mean of the second minus mean of the first.
+        difference_interval: 95 % interval; None if each group has one run and one number.
+        probability: probability that the second does better than the first; a tie counts half.
+        probability_interval: 95 % interval.
+        between: unit of the probability: ``runs``, or ``episodes`` if a group has a single run.
+        paired: whether all runs were evaluated on the same episodes.
+        differences: by key of the configuration, the values in the first run of each group, as on a command line.
+        notes: a line for each missing part.
     """
 
     metric: str
@@ -81,10 +81,11 @@ def compare(first: Sequence[Path], second: Sequence[Path], score: str | None = N
 
     Args:
         first, second: run directories, or folders with runs below them.
-        score: a metric, more is better; None: success or return, whichever all runs have.
+        score: a metric of which more is better; None: success or return, whichever all runs have.
 
     Raises:
-        ConfigError: no such folder, no runs in it, the same run on both sides, or a metric that a run has not logged.
+        ConfigError: a folder does not exist or holds no runs, a run is on both sides, or a run has not logged the
+            metric.
     """
     groups = [_read(paths, key) for key, paths in (("first", first), ("second", second))]
     every = [run for group in groups for run in group]
@@ -124,7 +125,7 @@ def _improvement(metric: str, names: Sequence[str], groups: Sequence[list[Stored
         paths = [str(run.path) for run in group]
         sides.append(ScoredRuns(name, paths, [len(row) for row in rows], scores, float(np.mean(scores))))
     between = "runs" if min(map(len, groups)) > 1 else "episodes"
-    # The first row is the data itself, each run and each episode drawn once.
+    # The first row is the data itself: each run and each episode drawn once.
     differences, probabilities = resampled(values[0], values[1], paired, between == "runs")
     spread = any(len(rows) > 1 or len(rows[0]) > 1 for rows in values)
     configs = [{key: value for key, value in group[0].config.items() if key not in OF_NO_MATTER} for group in groups]
@@ -149,9 +150,9 @@ def _improvement(metric: str, names: Sequence[str], groups: Sequence[list[Stored
 
 
 def _episodes(run: StoredRun, metric: str) -> tuple[str, Series]:
-    """What the run was judged by, and a metric's value in each episode of the last evaluation while training.
+    """Returns the identity of a run's evaluation, and a metric's value in each episode of the last one in training.
 
-    Where the file does not tell these, nothing, and the last value.
+    If the file lacks them, the identity is empty, and the last logged value stands for the episodes.
     """
     group, _, name = metric.partition("/")
     last, value = run.last_evaluation, run.last(metric)
@@ -171,21 +172,17 @@ def _episodes(run: StoredRun, metric: str) -> tuple[str, Series]:
 def resampled(
     first: Sequence[Series], second: Sequence[Series], paired: bool, of_runs: bool, count: int = 2000, seed: int = 0
 ) -> tuple[Series, Series]:
-    """Differences of means and probabilities of improvement, of the data and of ``count`` bootstrap samples of it.
+    """Computes differences of means and probabilities of improvement for the data and ``count`` bootstrap samples.
 
     Args:
-        first, second: of each run the values of its episodes, ``[E]``.
-        paired: the episodes of all runs are the same, and drawn together.
-        of_runs: the probability is that of a run's mean, else of an episode's value; these are compared episode by
-            episode where they are paired, else each with each.
-        seed: of the draws.
+        seed: seed of the draws.
 
     Returns both ``[1 + count]``.
     """
     rng = np.random.default_rng(seed)
 
     def drawn(size: int) -> Series:
-        """How often each of ``size`` is in a sample, as shares ``[1 + count, size]``."""
+        """Returns the share of each of ``size`` items in every sample, ``[1 + count, size]``."""
         times = rng.multinomial(size, np.full(size, 1 / size), count)
         return np.concatenate([np.ones((1, size)), times]) / size
 
@@ -222,7 +219,7 @@ def _ends(samples: Series) -> Interval:
 
 
 def in_words(found: Improvement) -> list[str]:
-    """A comparison as lines of text."""
+    """Describes a comparison in lines of text."""
     several = max(len(side.scores) for side in (found.first, found.second)) > 1
     rows = [["", "runs", "episodes a run", "mean", *(["minimum", "maximum"] if several else [])]]
     for name, side in (("first", found.first), ("second", found.second)):

@@ -1,4 +1,4 @@
-"""A league beside the runs: its players, their ratings, and whom they won against."""
+"""Shows leagues beside the runs: their players, ratings and results."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from .results import win_rate
 from .runs import Curve
 
 _CURVES, _CROSSED = 8, 20
-"""The best players, as many as are drawn, and as are in the table of everyone against everyone."""
+"""Numbers of best players whose curves are drawn, and who are in the cross table."""
 
 
 def leagues(folders: list[Path], notes: list[tuple[str, str]]) -> list[Section]:
-    """A section with all leagues; none without any. One that cannot be read gets a note."""
+    """Returns a section with all leagues, or no section without leagues. One that cannot be read gets a note."""
     blocks: list[Block] = []
     for folder in folders:
         try:
@@ -29,7 +29,7 @@ def leagues(folders: list[Path], notes: list[tuple[str, str]]) -> list[Section]:
 
 
 def _league(folder: Path) -> list[Block]:
-    # Only here: players and worlds need torch, which takes seconds to import.
+    # Imported here, since players and worlds import torch, which takes seconds.
     from rlstack.play.league import League
     from rlstack.play.results import cross_table, rating_curves, standings
 

@@ -1,4 +1,4 @@
-"""The runs below a folder as rows: what they are, how far they are, how they ended, how good they were."""
+"""Lists the runs below a folder as rows with agent, world, progress, state and score."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from .differences import compared_by
 from .runs import StoredRun, find
 
 _WHY = 60
-"""Letters of a reason that a table shows."""
+"""Greatest length of a reason in the table, in characters."""
 
 
 def listed(folder: Path) -> list[dict[str, Any]]:
-    """A row of plain values for every run in a folder, itself or below it, the one that changed last first.
+    """Returns a row of plain values for every run in or below a folder, the most recently changed first.
 
-    ``run`` (its path), ``agent``, ``world``, ``seed``, ``frames``, ``total_frames``, ``state`` and ``why`` (see
-    :func:`state_of`), ``metric`` and ``score`` (its last value), ``seconds`` of training, ``age`` in seconds since the
-    run last wrote something. What is not known is None.
+    A row has ``run`` (its path), ``agent``, ``world``, ``seed``, ``frames``, ``total_frames``, ``state`` and ``why``
+    (see :func:`state_of`), ``metric`` and ``score`` (its last value), ``seconds`` of training, and ``age`` in seconds
+    since the run last wrote a file. Unknown values are None.
     """
     runs, _ = find(folder)
     return sorted(map(_row, runs), key=lambda row: row["age"])
@@ -49,10 +49,10 @@ def _row(run: StoredRun) -> dict[str, Any]:
 
 
 def state_of(run: StoredRun) -> tuple[str, str]:
-    """The state of a run and the reason for it, which may be empty.
+    """Returns the state of a run and its reason, which may be empty.
 
-    ``running``: a process has its folder; ``finished``: all frames are done; ``failed``: an error ended it;
-    ``interrupted``: Ctrl-C did, or the process was killed; ``stopped``: it ended in good order before its last frame.
+    ``running``: a process holds its folder; ``finished``: all frames are done; ``failed``: an error ended it;
+    ``interrupted``: by Ctrl-C, or the process was killed; ``stopped``: it ended without an error before its last frame.
     """
     if is_taken(run.path):
         return "running", ""
@@ -66,14 +66,14 @@ def state_of(run: StoredRun) -> tuple[str, str]:
 
 
 def _age(seconds: float) -> str:
-    """Seconds in whole units of which there are at least two: ``44 s``, ``12 min``, ``3 h``, ``5 days``."""
+    """Formats seconds in the largest unit that gives at least two: ``44 s``, ``12 min``, ``3 h``, ``5 days``."""
     sizes = {"days": 86400, "h": 3600, "min": 60}
     unit, size = next(((unit, size) for unit, size in sizes.items() if seconds >= 2 * size), ("s", 1))
     return f"{seconds / size:.0f} {unit}"
 
 
 def shown(rows: Sequence[Mapping[str, Any]], folder: Path) -> list[dict[str, str]]:
-    """The rows of :func:`listed` as words for a table; reasons only where there are any."""
+    """Formats the rows of :func:`listed` for a table, with a column of reasons if there are any."""
     metrics = {row["metric"] for row in rows} - {None}
     (head,) = metrics if len(metrics) == 1 else ("score",)
     found = []

@@ -1,4 +1,4 @@
-"""The conditions of runs: time, configurations, versions, machine, commit."""
+"""Shows the conditions of runs: time, configuration, versions, machine, commit."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from .differences import OF_NO_MATTER, GroupComparison, RunGroup, from_default, 
 from .runs import CPU_SECONDS, SECONDS, StoredRun
 
 _MOST = 12
-"""Groups whose configuration is shown."""
+"""Greatest number of groups whose configuration is shown."""
 _LONG = 80
 _DIGITS = 12
-"""Those of a commit that are shown."""
+"""Number of digits of a commit that are shown."""
 _WORDS = {
     **{"system": "system", "processor": "processor", "instruction_set": "instructions"},
     **{"cores": "cores", "gpu": "GPU", "commit": "commit"},
@@ -29,7 +29,7 @@ _WORDS = {
 
 
 def time(comparison: GroupComparison) -> Section:
-    """Time by its use, and readings of the machine."""
+    """Shows time by its use, and measurements of the machine."""
     runs = comparison.runs
     blocks: list[Block] = []
     parts = {run.name: seconds_of(run) for run in runs}
@@ -54,9 +54,9 @@ def time(comparison: GroupComparison) -> Section:
 
 
 def seconds_of(run: StoredRun) -> dict[str, float]:
-    """Wall-clock seconds by their use: collecting and learning, evaluating, and phases that were logged.
+    """Returns wall-clock seconds by use: collecting and learning, evaluating, and logged phases.
 
-    An evaluation is measured where a line was logged right before it, as one is when ``eval.every`` is a multiple of
+    An evaluation is measured if a line was logged right before it, which happens when ``eval.every`` is a multiple of
     ``log_every``; others count as training. Phases are metrics ``time/<phase>_seconds``, which grow over the run.
     """
     total = run.last(SECONDS)
@@ -96,7 +96,7 @@ def _row_of(run: StoredRun) -> list[str]:
 
 
 def _bars(parts: Mapping[str, Mapping[str, float]], names: Sequence[str]) -> Markup:
-    """A bar for each run, to one scale, of the time of its parts."""
+    """Draws a bar for each run with the time of its parts, on one scale."""
     longest = max(sum(part.values()) for part in parts.values()) or 1.0
     rows = []
     for run, part in parts.items():
@@ -116,7 +116,7 @@ def _bars(parts: Mapping[str, Mapping[str, float]], names: Sequence[str]) -> Mar
 
 
 def configuration(groups: Sequence[RunGroup]) -> Section:
-    """The options that groups differ in, and each group's difference from the shipped defaults."""
+    """Shows the options in which groups differ, and each group's difference from the shipped defaults."""
     blocks: list[Block] = []
     if 1 < len(groups) <= _MOST:
         matters = [
@@ -162,7 +162,7 @@ def _short(value: Any) -> str:
 
 
 def environment(runs: Sequence[StoredRun]) -> Section:
-    """Versions, machine and commit, a column for each that differs."""
+    """Shows versions, machine and commit, with a column for each that differs."""
     found: dict[str, tuple[dict[str, str], list[str]]] = {}
     for run in runs:
         for rows in _environments(run):
@@ -210,7 +210,7 @@ def _environments(run: StoredRun) -> Iterator[dict[str, str]]:
 
 
 def status(run: StoredRun) -> str:
-    """The state of a run in words, such as ``complete``, or ``50% of 1,000`` frames."""
+    """Describes the progress of a run, such as ``complete``, or ``50% of 1,000`` frames."""
     if run.total_frames is None:
         return "of unknown length"
     return "complete" if run.complete else f"{run.frames / run.total_frames:.0%} of {number(run.total_frames)}"

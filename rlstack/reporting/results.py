@@ -1,4 +1,4 @@
-"""The results: final scores and evaluations, group by group and run by run."""
+"""Shows the results: final scores and evaluations by group and by run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HIDDEN = ("level", "episodes", "success_low", "success_high")
 
 
 def results(comparison: GroupComparison) -> Section:
-    """Curves of the scores, and tables."""
+    """Shows curves of the scores, and tables."""
     blocks: list[Block] = []
     if drawn := panels(comparison, comparison.first):
         caption = " ".join(filter(None, (_told(comparison), other_rewards(comparison, comparison.first))))
@@ -32,7 +32,7 @@ def results(comparison: GroupComparison) -> Section:
 
 
 def _told(comparison: GroupComparison) -> str:
-    """A line that explains the bands."""
+    """Returns a line that explains the bands."""
     if any(len(group.runs) > 1 for group in comparison.groups):
         single = ", thin lines are single runs" if len(comparison.groups) <= SINGLE else ""
         return f"Mean over seeds; the band is their range{single}."
@@ -79,7 +79,7 @@ def _row(comparison: GroupComparison, group: RunGroup, keys: Sequence[str], seve
 
 
 def _crossed(comparison: GroupComparison, keys: Sequence[str]) -> DataTable:
-    """Two keys against each other: the mean, and the interval where there is one."""
+    """Tabulates two keys against each other: the mean, with its interval if there is one."""
     down, across = ([*dict.fromkeys(written(g.values[key]) for g in comparison.groups)] for key in keys)
     cells = {tuple(written(v) for v in group.values.values()): _brief(comparison, group) for group in comparison.groups}
     rows = [[first, *(cells.get((first, second), "–") for second in across)] for first in down]
@@ -114,7 +114,7 @@ def _judged(comparison: GroupComparison) -> Iterator[Block]:
 
 
 def _levels(evaluation: StoredEvaluation) -> Iterator[DataTable]:
-    """The last evaluation: a row a level; what few ask for is folded."""
+    """Tabulates the last evaluation, one row per level; less important columns are folded."""
     levels = evaluation.content["levels"]
     names = [name for name in _statistics(levels) if name in FIRST]
     rest = [name for name in _statistics(levels) if name not in FIRST]
@@ -134,7 +134,7 @@ def _levels(evaluation: StoredEvaluation) -> Iterator[DataTable]:
 
 
 def _spread(evaluation: StoredEvaluation) -> DataTable | None:
-    """The distribution of its episodes' returns."""
+    """Tabulates the distribution of the episodes' returns."""
     returns = returns_of(evaluation)
     levels = list(dict.fromkeys(level for level, _ in returns))
     parts = {level: [value for name, value in returns if name == level] for level in levels}
@@ -187,7 +187,7 @@ def _games(entries: Sequence[tuple[StoredRun, StoredEvaluation]], several: bool)
 
 
 def win_rate(rates: Sequence[float | None]) -> str:
-    """A rate and its bounds."""
+    """Formats a rate with its bounds."""
     known = [rate for rate in rates if rate is not None]
     return "–" if len(known) < 3 else f"{number(known[0])} ({interval(known[1:])})"
 

@@ -1,4 +1,4 @@
-"""Run directories as a report reads them: as far as they can be read, with a line for everything that is missing."""
+"""Reads run directories as far as they can be read, with a line for every missing part."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Series = NDArray[np.float64]
 
 
 class Curve(NamedTuple):
-    """A metric over a run: ``frames [N]``, which never fall, and ``values [N]``, all finite."""
+    """A metric over a run: ``frames [N]``, which never decrease, and finite ``values [N]``."""
 
     frames: Series
     values: Series
@@ -40,9 +40,9 @@ class StoredEvaluation(NamedTuple):
     """A file of ``evaluations/``.
 
     Attributes:
-        name: of its folder, or the frames after which it was made while training.
-        frames: of an evaluation while training, else None.
-        content: of the file.
+        name: name of its folder, or the frames of an evaluation in training.
+        frames: frames of an evaluation in training, otherwise None.
+        content: content of the file.
     """
 
     name: str
@@ -52,16 +52,16 @@ class StoredEvaluation(NamedTuple):
 
 @dataclass
 class StoredRun:
-    """One run.
+    """One run, as a report reads it.
 
     Attributes:
-        path: of its directory.
-        name: of it among the runs of a report.
-        config: as it was stored, empty where there is none.
+        path: path of its directory.
+        name: name among the runs of a report.
+        config: stored configuration, or an empty mapping.
         curves: metrics by name.
-        evaluations: those while training, oldest first, then those that were made later.
-        environment: of every process that has trained it, oldest first.
-        notes: a line for each thing that is missing or damaged.
+        evaluations: evaluations in training, oldest first, then later ones.
+        environment: entry of every process that has trained it, oldest first.
+        notes: a line for each missing or damaged part.
     """
 
     path: Path
@@ -74,7 +74,7 @@ class StoredRun:
 
     @classmethod
     def read(cls, path: Path, name: str) -> StoredRun:
-        """Whatever there is of a run; nothing that is wrong with it is an error."""
+        """Reads the available parts of a run; no fault in it raises an error."""
         run = cls(path, name)
         run.config = _config(path, run.notes)
         run.curves = read_curves(path / METRICS_FILE, run.notes)
@@ -90,44 +90,44 @@ class StoredRun:
 
     @cached_property
     def frames(self) -> int:
-        """The frames of the last row that was logged."""
+        """Frames of the last logged row."""
         return int(max((curve.frames[-1] for curve in self.curves.values()), default=0))
 
     @property
     def total_frames(self) -> int | None:
-        """The length that was asked for, where it is known."""
+        """Length of the run in its configuration, if known."""
         total = self.config.get("total_frames")
         return int(total) if isinstance(total, int | float) and math.isfinite(total) else None
 
     @property
     def complete(self) -> bool:
-        """The run came to its end."""
+        """Whether the run has reached its end."""
         only = self.part("imitation").get("only") is True
         return only or (self.total_frames is not None and self.frames >= self.total_frames)
 
     @property
     def seed(self) -> Any:
-        """None where it is not known."""
+        """Seed of the run; None if unknown."""
         return self.config.get("seed")
 
     def part(self, group: str) -> dict[str, Any]:
-        """A group of the configuration, empty where there is none."""
+        """Returns a group of the configuration, or an empty mapping."""
         found = self.config.get(group)
         return found if isinstance(found, dict) else {}
 
     def last(self, metric: str) -> float | None:
-        """The last value of a metric, None where it was never logged."""
+        """Returns the last value of a metric; None if it was never logged."""
         curve = self.curves.get(metric)
         return None if curve is None else float(curve.values[-1])
 
     @property
     def last_evaluation(self) -> StoredEvaluation | None:
-        """The last one while training."""
+        """The last evaluation in training."""
         return next((entry for entry in reversed(self.evaluations) if entry.frames is not None), None)
 
 
 def find(folder: Path) -> tuple[list[StoredRun], list[Path]]:
-    """The runs in a folder, itself or below it, by name; and the folders of leagues there."""
+    """Finds the runs in or below a folder by name, and the folders of leagues."""
     runs: list[StoredRun] = []
     leagues: list[Path] = []
     with working("reading", "runs") as work:
@@ -139,18 +139,18 @@ def find(folder: Path) -> tuple[list[StoredRun], list[Path]]:
             if METRICS_FILE in files or (_CONFIG in files and "total_frames" in _config(here, [])):
                 name = folder.resolve().name if here == folder else here.relative_to(folder).as_posix()
                 runs.append(StoredRun.read(here, name))
-                folders.clear()  # what is inside a run is its own
+                folders.clear()  # runs are not searched for further runs
             folders[:] = [name for name in folders if not name.startswith(".")]
     return sorted(runs, key=lambda run: natural(run.name)), sorted(leagues)
 
 
 def natural(name: str) -> list[tuple[int, str]]:
-    """A key that sorts names as people do: ``seed2`` before ``seed10``."""
+    """Returns a sort key that orders numbers by value: ``seed2`` before ``seed10``."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
 def read_curves(path: Path, notes: list[str]) -> dict[str, Curve]:
-    """The columns of a ``metrics.csv`` in their order; ``notes`` gets a line for all that had to be left out."""
+    """Reads the columns of a ``metrics.csv`` in order; adds a line to ``notes`` if rows had to be left out."""
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
@@ -190,7 +190,7 @@ def read_curves(path: Path, notes: list[str]) -> dict[str, Curve]:
 
 
 def _numbers(cells: list[str]) -> list[float] | None:
-    """A row as numbers, an empty cell as NaN, a logged NaN as infinite; None for a damaged row."""
+    """Parses a row: an empty cell is NaN, a logged NaN infinite; returns None for a damaged row."""
     try:
         row = [float(cell) if cell else math.nan for cell in cells]
     except ValueError:
@@ -224,7 +224,7 @@ def _evaluations(folder: Path, notes: list[str]) -> Iterator[StoredEvaluation]:
 
 
 def _json(path: Path, notes: list[str]) -> Any:
-    """The content of a file that holds rows; None, and a note, where it is damaged."""
+    """Reads a file of rows; returns None and adds a note if it is damaged."""
     rows = {"results.json": "opponents", ENVIRONMENT: None}.get(path.name, "levels")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
