@@ -1,6 +1,6 @@
-"""Batched worlds for TorchRL. ``envs.make(name, **options)`` builds one.
+"""Batched worlds for TorchRL; ``envs.make(name, **options)`` builds one.
 
-Importing the package makes ``rlstack/Arena-v0`` and others known to Gymnasium, see ``envs.faces``.
+Importing the package registers ``rlstack/Arena-v0`` and others with Gymnasium; see ``envs.faces``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """Imports TorchRL only when a world is asked for: processes that step simulators start without it."""
+    """Imports TorchRL only when a world is built: processes that step simulators start without it."""
     if name not in __all__:
         raise AttributeError(f"module 'envs' has no attribute {name!r}")
     from . import registry
@@ -25,11 +25,11 @@ def __getattr__(name: str) -> Any:
 
 
 def parallel_env(world: str, **options: Any) -> Any:
-    """A world of several agents as a PettingZoo ``ParallelEnv`` (extra ``pettingzoo``).
+    """Returns a world with several agents as a PettingZoo ``ParallelEnv`` (extra ``pettingzoo``).
 
     Args:
         world: a name or path for :func:`make`, such as ``rocket``.
-        options: of the world.
+        options: options of the world.
     """
     from .faces.parallel import ParallelWorld
 

@@ -1,4 +1,4 @@
-"""Actions as a world can take them, whatever a policy has chosen."""
+"""Makes any actions of a policy valid for a world."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ Reader = Callable[[Any], Any]
 
 
 def reader(spec: TensorSpec, name: str, clamped: bool = True, strict: bool = False) -> Reader:
-    """A function from an action to the one that is played: valid actions stay as they are, others become valid.
+    """Returns a function that leaves valid actions unchanged and makes others valid.
 
-    Numbers beyond the bounds of a ``Bounded`` spec become the bound, choices beyond the last or the first one become
-    that one, NaN becomes 0 (or the bound next to 0). Nothing waits for a GPU.
+    It clips numbers to the bounds of a ``Bounded`` spec and choices to the first or last, and replaces NaN by 0 (or the
+    bound nearest to 0). It does not wait for a GPU.
 
     Args:
-        spec: of the action; a Composite makes a function from a tensordict to a dict.
-        name: of the action, for messages.
-        clamped: False leaves numbers beyond the bounds as they are; NaN becomes 0 nevertheless.
-        strict: choices out of range raise an error instead, which waits for a GPU.
+        spec: spec of the action; for a Composite the function maps a tensordict to a dict.
+        name: name of the action, for messages.
+        clamped: whether numbers are clipped; NaN always becomes 0.
+        strict: whether choices out of range raise an error instead, which waits for a GPU.
 
     Raises:
-        ValueError: of the function: an action of another shape, or with ``strict`` a choice that is out of range.
+        ValueError: raised by the function for an action of another shape, or with ``strict`` for a choice out of range.
     """
     if isinstance(spec, Composite):
         parts = {key: reader(part, f"{name}.{key}", clamped, strict) for key, part in spec.items()}
@@ -56,7 +56,7 @@ def _choices(spec: Any, name: str, strict: bool) -> Reader:
         nonlocal first, last
         if action.shape != shape:
             raise ValueError(_misfit(name, action, shape))
-        if isinstance(last, Tensor) and last.device != action.device:  # once: a spec keeps its counts on the CPU
+        if isinstance(last, Tensor) and last.device != action.device:  # once, since a spec keeps counts on the CPU
             first, last = first.to(action.device), last.to(action.device)
         whole = not action.is_floating_point()
         valid = (action if whole else action.nan_to_num(0.0)).clamp(first, last).to(dtype)

@@ -1,4 +1,4 @@
-"""Files of unknown origin, looked at before they are read: ordinary ones, of a content that memory holds."""
+"""Checks untrusted files before they are read: they must be regular files whose content fits into RAM."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ import zipfile
 from pathlib import Path
 
 MOST = 2**30
-"""Bytes that any archive may expand to."""
+"""Number of bytes to which every archive may expand."""
 RATIO = 100
-"""Larger ones may expand to so many times their size on disk."""
+"""Greatest ratio of content to size on disk for larger archives."""
 
 
 def check_regular(path: str | Path) -> None:
-    """Refuses what has no end or may never answer: devices and pipes.
+    """Refuses devices and pipes, which may be endless or never answer.
 
     Raises:
-        OSError: there is no such file, or it is not an ordinary one.
+        OSError: the file does not exist, or is not a regular file.
     """
     mode = Path(path).stat().st_mode
-    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # opening a folder fails by itself
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # opening a folder raises an error anyway
         raise OSError(errno.EINVAL, "not an ordinary file", str(path))
 
 
 def check_archive(path: str | Path) -> None:
-    """Refuses a zip that is small on disk and does not end in memory; what is no zip is left to its reader.
+    """Refuses a zip that expands far beyond its size on disk; ignores files that are not zips.
 
     Raises:
-        OSError: it cannot be read, or is not an ordinary file.
-        ValueError: it expands to too much.
+        OSError: the file cannot be read, or is not a regular file.
+        ValueError: the archive expands too far.
     """
     check_regular(path)
     try:
@@ -37,15 +37,15 @@ def check_archive(path: str | Path) -> None:
             check_expansion(archive, path)
     except (OSError, ValueError):
         raise
-    except Exception:  # zipfile raises all sorts for damaged bytes
+    except Exception:  # zipfile raises errors of many types for damaged bytes
         return
 
 
 def check_expansion(archive: zipfile.ZipFile, path: str | Path) -> None:
-    """Refuses an open archive as :func:`check_archive` does.
+    """Checks an open archive as :func:`check_archive` does.
 
     Raises:
-        ValueError: it expands to too much.
+        ValueError: the archive expands too far.
     """
     expanded, size = sum(entry.file_size for entry in archive.infolist()), Path(path).stat().st_size
     if expanded > max(MOST, RATIO * size):

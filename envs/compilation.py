@@ -1,4 +1,4 @@
-"""``torch.compile`` for pure functions of tensors: told when it happens, and done without where it fails."""
+"""``torch.compile`` for pure functions of tensors, with progress messages and a fallback if it fails."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _under_way: list[tuple[str, float]] = []
 
 @contextmanager
 def telling(listener: Callable[[str], None]) -> Iterator[None]:
-    """A context that tells ``listener`` what is compiled, a line at a time; else only failures are, as warnings."""
+    """A context in which ``listener`` gets a line for everything compiled; outside, failures alone cause warnings."""
     _listeners.append(listener)
     try:
         yield
@@ -25,22 +25,22 @@ def telling(listener: Callable[[str], None]) -> Iterator[None]:
 
 
 def under_way() -> str:
-    """What is being compiled at this moment, and for how long, such as ``worlds, 12 s``; empty where nothing is."""
+    """Returns what is being compiled at the moment and for how long, such as ``worlds, 12 s``, or ``""``."""
     return ", ".join(f"{what}, {time.monotonic() - begun:.0f} s" for what, begun in _under_way)
 
 
 class Compiled:
-    """A function, compiled on its first call; as it is from then on if that fails.
+    """A function that is compiled on its first call; if that fails, it runs uncompiled.
 
-    The whole function becomes one graph. Random numbers are those that the function would draw by itself, so that
-    results differ by rounding alone.
+    The whole function becomes one graph. It draws the same random numbers as uncompiled, so results differ only by
+    rounding.
 
     Args:
-        function: of tensors, or of what holds some.
-        what: it is, for messages.
-        backend: of ``torch.compile``.
-        constants: positions of arguments that are the same in every call. What they hold is not compared with what
-            the code was made for, which takes longer than small computations where they hold much.
+        function: function of tensors, or of containers of tensors.
+        what: name of the function, for messages.
+        backend: backend of ``torch.compile``.
+        constants: positions of arguments that are equal in every call. Their content is not checked before a call,
+            which would take longer than a small computation.
         options: further arguments of ``torch.compile``.
     """
 
@@ -55,7 +55,7 @@ class Compiled:
         def compute(*arguments: Any) -> Any:
             return function(*arguments)
 
-        # Compiled code is kept with the code object; sharing one, every call would search what belongs to others.
+        # Compiled code is stored with the code object; if several share it, every call searches through all of them.
         compute.__code__ = compute.__code__.replace(co_name=getattr(function, "__name__", "compute"))
         if constants:
             options["options"] = {"guard_filter_fn": _all_but(constants), **options.get("options", {})}
@@ -67,7 +67,7 @@ class Compiled:
 
     @property
     def failed(self) -> bool:
-        """It runs as it is."""
+        """Whether compiling has failed, and the function runs uncompiled."""
         return self._fast is None
 
     def __call__(self, *arguments: Any) -> Any:
@@ -98,7 +98,7 @@ class Compiled:
 
 
 def _all_but(constants: Sequence[int]) -> Callable[[Sequence[Any]], list[bool]]:
-    """A filter of the comparisons before every call: it drops those with constants and with globals of modules."""
+    """Returns a filter of the checks before every call that drops those of constants and of module globals."""
     known = ("G[", *(f"arguments[{position}]" for position in constants))
     return lambda guards: [not any(name in guard.name for name in known) for guard in guards]
 
@@ -110,7 +110,7 @@ def _tell(line: str) -> bool:
 
 
 def _failures() -> tuple[type[BaseException], ...]:
-    """The errors that compiling raises before anything of the function has run."""
+    """Returns the errors that compiling raises before the function has run."""
     from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException
     from torch._inductor.exc import CppCompileError, InvalidCxxCompiler
 
@@ -118,7 +118,7 @@ def _failures() -> tuple[type[BaseException], ...]:
 
 
 def _reason(error: BaseException) -> str:
-    """The first line of an error that says something, shortened."""
+    """Returns the first informative line of an error, shortened."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     told = [line for line in lines if not line.startswith("backend=")]
     return f"{type(error).__name__}: {(told or lines or [''])[0][:160]}"

@@ -1,8 +1,8 @@
-"""Keys of a world's tensordicts that stand for themselves."""
+"""Keys of a world's tensordicts."""
 
 GROUP = "agents"
-"""The group of the agents in worlds that have several, ``[W, A, ...]``."""
+"""Group of the agents in worlds with several, ``[W, A, ...]``."""
 MEMORY = "memory"
-"""A policy's memory of the episode, at the root or in the group ``agents``; see :class:`envs.world.World`."""
+"""Recurrent state of a policy, at the root or in the group ``agents``; see :class:`envs.world.World`."""
 ACTION_MASK = "action_mask"
-"""Beside the observation: which choices are allowed, bool."""
+"""Allowed choices (bool), beside the observation."""

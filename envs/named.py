@@ -1,4 +1,4 @@
-"""Code that a configuration names. Configurations travel in runs and checkpoints, so not everything may be called."""
+"""Code that a configuration names. Since configurations travel in runs and checkpoints, only some may be called."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _OURS = ("envs", "rlstack")
 
 
 def found(target: str) -> Any:
-    """The object that ``package.module:attribute`` names.
+    """Imports the object that ``package.module:attribute`` names.
 
     Raises:
-        ValueError: it cannot be imported, in one line; of a module that has the name of one of ours, the way out.
+        ValueError: it cannot be imported; the message explains name clashes with modules of this package.
     """
     module, _, attribute = target.partition(":")
     try:
@@ -27,7 +27,7 @@ def found(target: str) -> Any:
 
 
 def clash(module: str) -> str:
-    """Words for a module of the working folder that can not be reached, because a package of ours has its name."""
+    """Explains that a module of the working folder is hidden by one of this project's packages of the same name."""
     name = module.partition(".")[0]
     own = next((path for path in (Path(name), Path(f"{name}.py")) if name in _OURS and path.exists()), None)
     ours = importlib.util.find_spec(name) if own is not None else None
@@ -37,14 +37,14 @@ def clash(module: str) -> str:
 
 
 def made_by(factory: Any) -> type:
-    """The class of what a call gives, by the callee's own account: itself, or what a function is annotated to return.
+    """Returns the class of a call's result: the callee if it is a class, or a function's annotated return type.
 
-    ``object`` for anything else, such as ``subprocess.run``, which is not to be called because a file says so.
+    Returns ``object`` for anything else, such as ``subprocess.run``, which a file must not be able to call.
     """
     if not inspect.isclass(factory):
         try:
             factory = get_type_hints(factory).get("return")
-        except (AttributeError, NameError, TypeError):  # no function, or annotated with names that are not there
+        except (AttributeError, NameError, TypeError):  # not a function, or annotated with unknown names
             return object
         factory = get_origin(factory) or factory
     return factory if inspect.isclass(factory) else object

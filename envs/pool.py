@@ -1,4 +1,4 @@
-"""Beginnings of episodes made in advance, many at once, so that a reset of a few worlds costs little."""
+"""A pool of initial states made in advance, many at once, so that resetting a few worlds costs little."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from .waiting import Turns
 
 
 class EpisodeStart(Protocol):
-    """Worlds at their beginning, and what they show."""
+    """Worlds at the beginning of episodes, with their observations."""
 
     def __len__(self) -> int:
         """The number of worlds."""
 
     def saved(self) -> dict[str, Any]:
-        """A nested dict of tensors and numbers."""
+        """Returns a nested dict of tensors and numbers."""
 
 
 Made = TypeVar("Made", bound=EpisodeStart)
 
 
 class StartPool(Generic[Made]):
-    """Unused beginnings.
+    """A pool of unused initial states.
 
     Args:
-        make: makes so many.
-        restored: the inverse of :meth:`EpisodeStart.saved`, on a device.
-        size: how many are made at once, or more if more are wanted.
+        make: function that makes ``n`` of them.
+        restored: inverse of :meth:`EpisodeStart.saved`, on a device.
+        size: number made at once, or more if a call needs more.
 
     Attributes:
-        opening: the beginnings at hand, None before any were wanted.
+        opening: the current initial states; None before the first call.
     """
 
     def __init__(
@@ -44,14 +44,14 @@ class StartPool(Generic[Made]):
         self.clear()
 
     def clear(self) -> None:
-        """Forgets all: the next ones are made anew, by other rules or from another seed."""
+        """Empties the pool, after a change of rules or seed."""
         self.opening: Made | None = None
         self._turns = Turns(0, torch.device("cpu"))
         self._used = 0
 
     @contextmanager
     def one_by_one(self) -> Iterator[None]:
-        """While entered, no more are made than are wanted: what is made follows from the seed alone."""
+        """A context in which no more are made than needed, so that they depend on the seed alone."""
         size, self._size = self._size, 1
         try:
             yield
@@ -60,21 +60,21 @@ class StartPool(Generic[Made]):
             self.clear()
 
     def take(self, count: int) -> tuple[Made, slice]:
-        """``count`` unused ones: some beginnings and where among them they are."""
+        """Returns initial states, and the slice of ``count`` unused ones among them."""
         if self.opening is None or self._used + count > len(self.opening):
             self.opening, self._used = self._make(max(count, self._size)), 0
         self._used += count
         return self.opening, slice(self._used - count, self._used)
 
     def take_where(self, ended: Tensor) -> tuple[Made, Tensor]:
-        """Some beginnings, and which of them each of the worlds ``[W]`` bool gets that have ended."""
+        """Returns initial states, and the index of one for each ended world (``[W]`` bool)."""
         if self.opening is None or self._turns.over:
             self.opening = self._make(max(len(ended), self._size))
             self._turns = Turns(len(self.opening), ended.device)
         return self.opening, self._turns.places(ended)
 
     def state_dict(self) -> dict[str, Any]:
-        """Nested dict of tensors and numbers; those that :meth:`take_where` gives are made anew after a load."""
+        """Returns a nested dict of tensors and numbers; loading discards the states of :meth:`take_where`."""
         return {"used": self._used, **(self.opening.saved() if self.opening is not None and self._used else {})}
 
     def load_state_dict(self, state: dict[str, Any], device: torch.device | None) -> None:

@@ -1,4 +1,4 @@
-"""Spawned worker processes: arrays that they share with this one, and messages of a few bytes that say what to do."""
+"""Spawned worker processes with shared arrays and short messages."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Work = TypeVar("Work")
 
 _CLOSE = b"c"
 _DONE, _FAILED, _HOPELESS = b"+", b"!", b"x"
-_PATIENCE = 5.0  # s that a worker has to end
+_PATIENCE = 5.0  # s in which a worker must end
 
 
 class WorkerFailed(RuntimeError):
-    """A worker has failed, has died, or does not answer; the message is the reason alone.
+    """A worker has failed, has died, or does not answer; the message is only the reason.
 
     Attributes:
-        traceback: the worker's own, empty where it has left none.
+        traceback: traceback of the worker, or an empty string.
     """
 
     def __init__(self, reason: str, traceback: str = "") -> None:
@@ -35,18 +35,18 @@ class WorkerFailed(RuntimeError):
 
 
 class WorkersFailed(WorkerFailed):
-    """Workers fail again and again, and there is no use in replacing them; the message says which and why."""
+    """Workers fail repeatedly, so replacing them is useless; the message says which and why."""
 
 
 class EnvironmentFailed(ValueError):
-    """An environment's code cannot be used as it is; the message is one line that names it and what is wrong.
+    """An environment's code cannot be used; the message is one line that names it and the fault.
 
-    A worker whose environment fails so is not replaced.
+    A worker with such an environment is not replaced.
     """
 
 
 class Shared(NamedTuple):
-    """An array in memory that several processes see; it vanishes with the last of them."""
+    """An array in memory shared by several processes, released with the last of them."""
 
     memory: Any
     shape: tuple[int, ...]
@@ -54,30 +54,30 @@ class Shared(NamedTuple):
 
     @classmethod
     def like(cls, array: NDArray[Any]) -> Shared:
-        """Room for an array of this shape and type."""
+        """Allocates memory for an array of this shape and type."""
         memory = multiprocessing.get_context("spawn").RawArray("b", max(array.nbytes, 1))
         return cls(memory, array.shape, array.dtype.str)
 
     def array(self) -> NDArray[Any]:
-        """The array itself."""
+        """Returns the array itself."""
         size = int(np.prod(self.shape))
         return np.frombuffer(self.memory, self.dtype, size).reshape(self.shape)
 
 
 class Processes:
-    """Workers that live until they are closed, this object is collected, or the program ends.
+    """Workers that run until they are closed, this object is garbage-collected, or the program ends.
 
     Args:
-        target: what a worker runs: a module's function of a pipe's end and a task, which calls :func:`serve`.
-        tasks: one for each worker.
-        name: of the processes; a number follows.
+        target: module-level function of a pipe's end and a task that a worker runs, and that calls :func:`serve`.
+        tasks: one task for each worker.
+        name: name of the processes, to which a number is added.
     """
 
     def __init__(self, target: Callable[[Connection, Any], None], tasks: Sequence[Any], name: str) -> None:
         self._target, self._tasks, self._name = target, list(tasks), name
         self._connections: list[Connection] = []
         self._processes: list[Any] = []
-        # Also when this object is collected, and when the program ends.
+        # Also runs when this object is garbage-collected, and when the program ends.
         self.close = weakref.finalize(self, _stop, self._connections, self._processes)
         for worker in range(len(self._tasks)):
             connection, process = self._start(worker)
@@ -85,7 +85,7 @@ class Processes:
             self._processes.append(process)
 
     def __len__(self) -> int:
-        """Their number, 0 once they are closed."""
+        """Number of workers, 0 once they are closed."""
         return len(self._connections)
 
     def _start(self, worker: int) -> tuple[Connection, Any]:
@@ -94,20 +94,20 @@ class Processes:
         arguments, name = (theirs, self._tasks[worker]), f"{self._name}-{worker}"
         process = context.Process(target=self._target, args=arguments, name=name, daemon=True)
         process.start()
-        theirs.close()  # or the end of the worker would go unnoticed here
+        theirs.close()  # otherwise the end of the worker would go unnoticed
         return ours, process
 
     def restart(self, worker: int) -> None:
-        """Ends a worker at once, whatever it does, and starts another in its place."""
+        """Kills a worker and starts another in its place."""
         self._connections[worker].close()
         _kill(self._processes[worker])
         self._connections[worker], self._processes[worker] = self._start(worker)
 
     def send(self, worker: int, message: bytes) -> None:
-        """Gives a worker something to do; every message has one answer.
+        """Sends a worker a message; every message has one answer.
 
         Raises:
-            WorkerFailed: it has died.
+            WorkerFailed: the worker has died.
         """
         try:
             self._connections[worker].send_bytes(message)
@@ -115,14 +115,14 @@ class Processes:
             raise WorkerFailed(self._last_words(worker)) from error
 
     def receive(self, worker: int, seconds: float | None = None) -> bytes:
-        """A worker's next answer; the first one says that it has begun.
+        """Returns a worker's next answer; the first one reports that it has begun.
 
         Args:
-            seconds: to wait for it, None: as long as it lives.
+            seconds: time to wait; None waits as long as the worker lives.
 
         Raises:
-            WorkerFailed: it has died, has failed, or does not answer in time.
-            WorkersFailed: it has failed, and so would another one in its place.
+            WorkerFailed: the worker has died, has failed, or does not answer in time.
+            WorkersFailed: the worker has failed, and another one in its place would fail too.
         """
         connection = self._connections[worker]
         try:
@@ -143,9 +143,9 @@ class Processes:
 
 
 def _stop(connections: list[Connection], processes: list[Any]) -> None:
-    """Ends all workers: asked first, then made to."""
+    """Ends all workers: first by a request, then by force."""
     for connection in connections:
-        with suppress(OSError):  # it may have gone already
+        with suppress(OSError):  # it may have ended already
             connection.send_bytes(_CLOSE)
         connection.close()
     for process in processes:
@@ -168,15 +168,15 @@ def serve(
     obey: Callable[[Work, bytes], bytes],
     end: Callable[[Work], None] = lambda work: None,
 ) -> None:
-    """The life of a worker: something is built, then messages are obeyed until the other side closes.
+    """Runs a worker: builds an object, then answers messages until the other side closes.
 
     Args:
         connection: the worker's end of the pipe.
-        build: what the worker works on.
-        obey: does what a message says, and answers.
-        end: is called before the worker ends in peace.
+        build: function that builds the worker's object.
+        obey: function that handles a message and returns the answer.
+        end: function called before the worker ends normally.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which closes the workers
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and closes the workers
     try:
         work = build()
         connection.send_bytes(_DONE)
@@ -184,7 +184,7 @@ def serve(
             connection.send_bytes(_DONE + obey(work, message))
         end(work)
     except (EOFError, BrokenPipeError, KeyboardInterrupt):
-        return  # the parent has gone
+        return  # the parent has ended
     except (Exception, SystemExit) as error:
         trace = "".join(traceback.format_exception(error))
         hopeless = isinstance(error, EnvironmentFailed | SystemExit)
@@ -193,6 +193,6 @@ def serve(
 
 
 def place_of(error: BaseException) -> str:
-    """File and line where an error was raised."""
+    """Returns file and line where an error was raised."""
     place = traceback.extract_tb(error.__traceback__)[-1]
     return f"{os.path.basename(place.filename)}:{place.lineno}"

@@ -1,4 +1,4 @@
-"""Recordings of episodes: what every world's have in common, and who collects them."""
+"""Base classes of recordings of episodes, and of their recorders."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class EpisodeRecording(ABC):
-    """The recording of an episode of one world. It draws itself, and writes itself where its world has replays.
+    """The recording of one world's episode, which can draw itself, and write itself if the world has replays.
 
     Attributes:
-        overview_columns: pictures in a row of a grid of overviews at most.
-        has_page: :meth:`save_page` writes something.
+        overview_columns: greatest number of pictures in a row of a grid of overviews.
+        has_page: whether :meth:`save_page` is available.
     """
 
     overview_columns: ClassVar[int] = 6
@@ -28,33 +28,33 @@ class EpisodeRecording(ABC):
 
     @abstractmethod
     def animation(self) -> Animation:
-        """The episode as pictures by time. ``rlstack watch``, ``best.mp4`` of evaluations and leagues."""
+        """Returns the episode as pictures by time, for ``rlstack watch`` and ``best.mp4``."""
 
     @abstractmethod
     def overview(self) -> Picture:
-        """The whole episode in a small picture, uint8 ``[H, W, 3]``. ``trajectories.png`` of evaluations."""
+        """Returns a small picture of the whole episode, uint8 ``[H, W, 3]``, for ``trajectories.png``."""
 
     def legend(self) -> Legend:
-        """What is to be seen in its pictures. ``trajectories.png``, ``rlstack watch`` in a terminal."""
+        """Returns the legend of its pictures, for ``trajectories.png`` and ``rlstack watch`` in a terminal."""
         return ()
 
     def named(self, players: tuple[str, str], title: str = "") -> Self:
-        """The same game with the names of its players. Leagues."""
+        """Returns the same game with the names of its players, for leagues."""
         raise NotImplementedError(f"nobody plays against anybody in a {type(self).__name__}")
 
     def save_replay(self, path: str | Path) -> None:
-        """Writes a file that the world's ``load_replay`` reads, wholly or not at all; makes missing folders.
+        """Writes a file for the world's ``load_replay`` atomically; makes missing folders.
 
         Raises:
-            ValueError: another ending than the world's ``replay_ending``.
+            ValueError: the suffix is not the world's ``replay_ending``.
         """
         raise NotImplementedError(f"{type(self).__name__} has no replays")
 
     def save_page(self, path: str | Path) -> None:
-        """Writes a page for browsers, which needs nothing else.
+        """Writes a self-contained page for browsers.
 
         Raises:
-            ValueError: another ending than ``.html``.
+            ValueError: the suffix is not ``.html``.
         """
         raise NotImplementedError(f"{type(self).__name__} has no page")
 
@@ -64,19 +64,19 @@ Recorded = TypeVar("Recorded", bound=EpisodeRecording)
 
 
 class EpisodeRecorder(ABC, Generic[Frame, Recorded]):
-    """Collects recordings of some worlds of an env, one episode of each.
+    """Records some worlds of an env, one episode of each.
 
     Call :meth:`add` after the reset and after every ``env.step`` (not ``step_and_maybe_reset``, which has already
-    replaced the last state of a world that ended). A world's recording ends with its episode; :meth:`finish` takes it
-    out and begins another one.
+    replaced the last state of a world that ended). A world's recording ends with its episode; :meth:`finish` returns
+    it and begins another.
 
     Args:
-        env: the world batch.
+        env: the batch of worlds.
         worlds: indices of the worlds to record.
-        titles: one per world, for pictures; ``world <index>`` where none are given.
+        titles: one title per world, for pictures; by default ``world <index>``.
 
     Raises:
-        ValueError: there is no such world, or there are more or fewer titles than worlds.
+        ValueError: a world does not exist, or the numbers of titles and worlds differ.
     """
 
     def __init__(self, env: Any, worlds: Sequence[int], titles: Sequence[str] | None = None) -> None:
@@ -90,28 +90,28 @@ class EpisodeRecorder(ABC, Generic[Frame, Recorded]):
         self._frames: list[list[Frame]] = [[] for _ in worlds]
         self._running = [True] * len(worlds)
 
-    # -- what a world fills in -----------------------------------------------------------------------------------
+    # -- to be implemented by a world ----------------------------------------------------------------------------
 
     @abstractmethod
     def _look(self, places: list[int]) -> Sequence[Frame]:
-        """The worlds at some places in the list as they stand."""
+        """Returns the current states of the worlds at these places in the list."""
 
     @abstractmethod
     def _time(self, frame: Frame) -> float:
-        """Grows within an episode."""
+        """Returns a time that grows within an episode."""
 
     @abstractmethod
     def _is_over(self, frame: Frame) -> bool:
-        """The episode has ended."""
+        """Returns whether the episode has ended."""
 
     @abstractmethod
     def _recording(self, frames: list[Frame], title: str) -> Recorded:
-        """The recording of an episode's frames, one at least."""
+        """Makes the recording of an episode from its frames, at least one."""
 
-    # -- what it does --------------------------------------------------------------------------------------------
+    # -- interface -----------------------------------------------------------------------------------------------
 
     def add(self) -> None:
-        """Adds the current state of every recorded world whose episode still runs."""
+        """Adds the current state of every recorded world whose episode has not ended."""
         places = [place for place, running in enumerate(self._running) if running]
         for place, frame in zip(places, self._look(places) if places else ()):
             kept = self._frames[place]
@@ -121,30 +121,30 @@ class EpisodeRecorder(ABC, Generic[Frame, Recorded]):
             self._running[place] = not (restarted or self._is_over(frame))
 
     def begin(self) -> None:
-        """Adds the current state of those worlds alone of which nothing has been recorded since :meth:`finish`."""
+        """Adds the current state of those worlds that have no frames since :meth:`finish`."""
         places = [place for place, frames in enumerate(self._frames) if not frames]
         for place, frame in zip(places, self._look(places) if places else ()):
             self._frames[place].append(frame)
 
     def finish(self, place: int) -> Recorded:
-        """The recording of the world at a place in the list; :meth:`begin` begins another recording.
+        """Returns the recording of the world at a place in the list; :meth:`begin` starts the next one.
 
         Raises:
-            ValueError: nothing has been added yet.
+            ValueError: no state has been added yet.
         """
         recording = self._recorded(place)
         self._frames[place], self._running[place] = [], True
         return recording
 
     def recordings(self) -> list[Recorded]:
-        """The recordings so far, in the order of the worlds.
+        """Returns the recordings so far, in the order of the worlds.
 
         Raises:
-            ValueError: nothing has been added yet.
+            ValueError: no state has been added yet.
         """
         return [self._recorded(place) for place in range(len(self._frames))]
 
     def _recorded(self, place: int) -> Recorded:
         if not self._frames[place]:
             raise ValueError("nothing recorded: call add() after the reset and after each step")
-        return self._recording(list(self._frames[place]), self._titles[place])  # a copy: more may be added
+        return self._recording(list(self._frames[place]), self._titles[place])  # a copy, since frames may follow

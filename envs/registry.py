@@ -1,4 +1,4 @@
-"""Names of worlds: the shipped ones, those of installed packages, and a user's own."""
+"""The registry of worlds: the shipped ones, those of installed packages, and a user's own."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _WORLDS: dict[str, str] = {
 }
 
 ENTRY_POINTS = "rlstack.envs"
-"""Group of entry points, ``name = "package.module:Class"``, by which an installed package brings its own worlds."""
+"""Group of entry points, ``name = "package.module:Class"``, by which an installed package provides worlds."""
 
 _WRAPPING = {
     name: inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
@@ -38,14 +38,14 @@ _WRAPPING = {
         ("observation_keep", None, list[int] | None),
     )
 }
-"""Options of :func:`envs.wrappers.wrapped`, and those that are brought (:func:`register_option`)."""
+"""Options of every world: those of :func:`envs.wrappers.wrapped`, and registered ones (:func:`register_option`)."""
 _BROUGHT: dict[str, str] = {}
 _TWO_SIDED: set[str] = set()
 _EVALUATED: dict[str, Callable[[Any], Any]] = {}
 
 
 def register(name: str, target: str) -> None:
-    """Makes ``envs.make(name)`` build ``target``, a dotted path ``package.module:ClassOrFunction``."""
+    """Registers ``target``, a dotted path ``package.module:ClassOrFunction``, for ``envs.make(name)``."""
     if ":" not in target:
         raise ValueError(f"target {target!r} of world {name!r} is not of the form 'package.module:Class'")
     _WORLDS[name] = target
@@ -58,15 +58,15 @@ def register_option(
     two_sided: bool = False,
     evaluated: Callable[[Any], Any] | None = None,
 ) -> None:
-    """Gives every world the option ``name``, None unless given.
+    """Adds the option ``name`` to every world, with default None.
 
     Args:
-        name: of the option.
-        target: a dotted path ``package.module:function``, called with the world in all its wrappers and
-            the option's value; it returns the world to use.
-        annotation: the option's type.
-        two_sided: it needs both sides as agents: a world then gets its ``two_sided_options``, too.
-        evaluated: maps the option's value in training to its value in an evaluation; None: it is the same.
+        name: name of the option.
+        target: a dotted path ``package.module:function``, called with the world in all its wrappers and the option's
+            value; it returns the world to use.
+        annotation: type of the option.
+        two_sided: whether it needs both sides as agents; a world then also gets its ``two_sided_options``.
+        evaluated: function from the option's value in training to that in an evaluation; None: they are equal.
     """
     if ":" not in target:
         raise ValueError(f"target {target!r} of option {name!r} is not of the form 'package.module:function'")
@@ -79,7 +79,7 @@ def register_option(
 
 
 def evaluation_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of a world with the registered ones set as an evaluation sets them (:func:`register_option`)."""
+    """Returns options of a world with the registered ones (:func:`register_option`) set for evaluations."""
     return {name: _EVALUATED[name](value) if name in _EVALUATED else value for name, value in options.items()}
 
 
@@ -92,7 +92,7 @@ def _with_brought(world: EnvBase, options: dict[str, Any]) -> EnvBase:
 
 
 def _installed() -> dict[str, str]:
-    """Names and targets from the entry points of installed packages; found anew each time, few ask."""
+    """Returns names and targets from the entry points of installed packages."""
     return {entry.name: entry.value.partition("[")[0].strip() for entry in metadata.entry_points(group=ENTRY_POINTS)}
 
 
@@ -101,17 +101,17 @@ def _known() -> dict[str, str]:
 
 
 def names() -> list[str]:
-    """Registered world names, those of installed packages among them."""
+    """Returns the names of all worlds, including those of installed packages."""
     return sorted(_known())
 
 
 def world_class(name: str) -> Callable[..., EnvBase]:
-    """The class or factory behind a world's name, or behind a dotted path ``package.module:Class``.
+    """Returns the class or factory of a world's name, or of a dotted path ``package.module:Class``.
 
-    A dotted path names a class of worlds, or a function annotated to return one.
+    A dotted path must name a class of envs, or a function annotated to return one.
 
     Raises:
-        ValueError: unknown name (it lists the known ones), or a path to something else.
+        ValueError: the name is unknown (the message lists the known ones), or the path names something else.
     """
     target = _WORLDS.get(name) or (name if ":" in name else _installed().get(name))
     if target is None:
@@ -128,21 +128,21 @@ def world_class(name: str) -> Callable[..., EnvBase]:
 
 
 def world_hooks(name: str) -> type[WorldHooks]:
-    """The hooks of a world before it is built: its class, or the defaults for an env of another make."""
+    """Returns the hooks of a world before it is built: its class, or the defaults for other envs."""
     made = made_by(world_class(name))
     return made if issubclass(made, WorldHooks) else WorldHooks
 
 
 def constructor(name: str) -> Callable[..., Any]:
-    """The callable with a world's signature: TorchRL's metaclass hides that of a class behind ``(*args, **kwargs)``."""
+    """Returns the callable with a world's signature, which TorchRL's metaclass hides for a class."""
     factory = world_class(name)
     return factory.__init__ if inspect.isclass(factory) else factory
 
 
 def options_of(name: str) -> dict[str, inspect.Parameter]:
-    """The options of a world by name: its constructor's arguments, and those every world takes.
+    """Returns the options of a world: the arguments of its constructor, and those of every world.
 
-    A constructor that takes any option has an entry ``"**"``.
+    A constructor that accepts any option has an entry ``"**"``.
     """
     own = _own_options(name)
     return own | {key: entry for key, entry in _WRAPPING.items() if key not in own}
@@ -159,12 +159,12 @@ def make(name: str, **options: Any) -> EnvBase:
 
     Args:
         name: a registered name, or ``package.module:Class`` of your own ``EnvBase``.
-        options: its constructor arguments; besides, for every ``envs.world.World``, ``action_repeat`` (steps per
-            action), ``frame_stack`` (observations shown at once) and ``observation_keep`` (indices of what is shown
-            of an observation), see ``envs.wrappers``.
+        options: arguments of its constructor, and for every ``envs.world.World`` also ``action_repeat`` (steps per
+            action), ``frame_stack`` (number of observations shown at once) and ``observation_keep`` (indices of the
+            entries of an observation to show); see ``envs.wrappers``.
 
     Raises:
-        ValueError: unknown name or option (it says which are allowed), or an impossible value.
+        ValueError: a name or option is unknown (the message lists the allowed ones), or a value is impossible.
     """
     allowed = options_of(name)
     unknown = [key for key in options if key not in allowed]

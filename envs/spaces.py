@@ -1,6 +1,6 @@
-"""Gymnasium spaces as TorchRL specs, and what environments take and give as rows of arrays.
+"""Converts Gymnasium spaces to TorchRL specs, and observations and actions of environments to rows of arrays.
 
-Worker processes encode and decode with this module and have no other use for torch: only :meth:`Observations.spec` and
+Worker processes encode and decode with this module without torch: only :meth:`Observations.spec` and
 :meth:`Actions.spec` import it.
 """
 
@@ -23,7 +23,7 @@ Array = np.ndarray[Any, Any]
 Row = int | tuple[int, ...]
 
 _INFINITE = 1e30
-"""Bounds beyond this are no bounds: environments write the largest float where they know none."""
+"""Bounds beyond this count as infinite: environments often write the largest float instead."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,9 @@ class Leaf:
     """One array of an observation.
 
     Attributes:
-        path: keys of Dict and indices of Tuple spaces that lead to it, empty for a space that is one array.
-        shape, dtype: of its encoding.
-        low, high: bounds of the encoding, ``shape``; infinite where there are none.
+        path: keys of Dict and indices of Tuple spaces that lead to it; empty for a space that is one array.
+        shape, dtype: shape and type of its encoding.
+        low, high: bounds of the encoding, ``shape``; infinite if there are none.
         encode: ``encode(array, row, value)`` writes a value of the space into ``array[row]``.
     """
 
@@ -50,13 +50,13 @@ class Leaf:
         return tuple(str(part) for part in self.path)
 
     def take(self, observation: Any) -> Any:
-        """This leaf's value in an observation of the whole space."""
+        """Returns this leaf's value in an observation of the whole space."""
         for part in self.path:
             observation = observation[part]
         return observation
 
     def spec(self, lead: tuple[int, ...], device: torch.device | None) -> TensorSpec:
-        """The spec of a batch ``[*lead]``."""
+        """Returns the spec of a batch ``[*lead]``."""
         import torch
         from torchrl.data import Bounded, Unbounded
 
@@ -68,10 +68,10 @@ class Leaf:
 
 
 def leaves_of(space: spaces.Space[Any], dtype: np.dtype[Any], path: tuple[Any, ...] = ()) -> list[Leaf]:
-    """The leaves of a space, in its own order; see :class:`envs.spaces.Observations`.
+    """Returns the leaves of a space in its own order; see :class:`envs.spaces.Observations`.
 
     Raises:
-        ValueError: a space, named in the message, that has no encoding.
+        ValueError: a space has no encoding; the message names it.
     """
     if isinstance(space, spaces.Dict | spaces.Tuple):
         parts = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
@@ -104,7 +104,7 @@ def _vector(path: tuple[Any, ...], size: int, dtype: np.dtype[Any], encode: Call
 
 
 def copy_value(array: Array, row: Row, value: Any) -> None:
-    """The encoding of what is an array already."""
+    """Encodes a value that is an array already."""
     array[row] = value
 
 
@@ -124,7 +124,7 @@ def _one_hot(offsets: Array, start: Array) -> Callable[[Array, Row, Any], None]:
 
 
 def finite(low: Array, high: Array) -> bool:
-    """All bounds are numbers to reckon with."""
+    """Returns whether all bounds are finite."""
     if low.dtype == np.uint8:
         return True
     return bool((np.abs(low) < _INFINITE).all() and (np.abs(high) < _INFINITE).all())
@@ -138,20 +138,20 @@ if TYPE_CHECKING:
 class Observations:
     """Encodes observations of a space.
 
-    Box becomes floating point of its own shape (a scalar ``[1]``); unsigned bytes of two or more dimensions, images,
-    stay bytes. Discrete and MultiDiscrete become one-hot vectors, MultiBinary 0-1 vectors. Dict and Tuple nest; entries
-    of a Tuple are called ``"0"``, ``"1"``, ...
+    Box becomes floating point of its own shape (a scalar ``[1]``), except images (unsigned bytes of two or more
+    dimensions), which stay bytes. Discrete and MultiDiscrete become one-hot vectors, MultiBinary 0-1 vectors. Dict and
+    Tuple nest; entries of a Tuple are called ``"0"``, ``"1"``, ...
 
     Args:
-        space: of a single observation.
-        dtype: of all floating-point leaves, ``np.float32`` or ``np.float64``.
+        space: space of a single observation.
+        dtype: type of all floating-point leaves, ``np.float32`` or ``np.float64``.
 
     Attributes:
-        leaves: its arrays.
-        plain: an observation is a single array that needs no encoding: ``arrays[0][row] = observation`` does it.
+        leaves: the arrays of an observation.
+        plain: whether an observation is a single array that ``arrays[0][row] = observation`` encodes.
 
     Raises:
-        ValueError: a space, named in the message, that has no encoding.
+        ValueError: a space has no encoding; the message names it.
     """
 
     def __init__(self, space: spaces.Space[Any], dtype: Any = np.float32) -> None:
@@ -162,7 +162,7 @@ class Observations:
         self.plain = self._only is not None and self._only.encode is copy_value
 
     def arrays(self, *lead: int) -> list[Array]:
-        """Zeros for a batch, an array ``[*lead, *shape]`` for each leaf."""
+        """Returns zeros for a batch, an array ``[*lead, *shape]`` for each leaf."""
         return [np.zeros((*lead, *leaf.shape), leaf.dtype) for leaf in self.leaves]
 
     def write(self, arrays: Sequence[Array], row: Row, observation: Any) -> None:
@@ -174,11 +174,11 @@ class Observations:
             leaf.encode(array, row, leaf.take(observation))
 
     def nested(self, values: Sequence[Any], dictionary: Callable[[dict[str, Any]], Any]) -> Any:
-        """One value per leaf in the space's own nesting; ``dictionary`` makes each level from a dict."""
+        """Nests one value per leaf as the space does; ``dictionary`` makes each level from a dict."""
         return nest([(leaf.key, value) for leaf, value in zip(self.leaves, values)], dictionary)
 
     def spec(self, lead: Sequence[int], device: torch.device | None = None) -> TensorSpec:
-        """The spec of a batch ``[*lead]``: Bounded, Unbounded where a bound is infinite, or a Composite of them."""
+        """Returns the spec of a batch ``[*lead]``: Bounded, Unbounded if a bound is infinite, or a Composite."""
         from torchrl.data import Composite
 
         return self.nested(
@@ -190,19 +190,19 @@ class Observations:
 class Actions:
     """Turns a policy's actions into those of a space.
 
-    Discrete(n) takes an index ``[]`` from 0 to n - 1 whatever its start, MultiDiscrete(nvec) and MultiBinary (choices
-    of two) a vector of indices ``[k]``, Box a vector ``[D]`` within its bounds; what is beyond them is clipped.
+    Discrete(n) takes an index ``[]`` from 0 to n - 1 regardless of its start, MultiDiscrete(nvec) and MultiBinary
+    (choices of two) a vector of indices ``[k]``, and Box a vector ``[D]``, which is clipped to its bounds.
 
     Args:
-        space: of a single action.
-        dtype: of continuous actions, ``np.float32`` or ``np.float64``.
+        space: space of a single action.
+        dtype: type of continuous actions, ``np.float32`` or ``np.float64``.
 
     Attributes:
-        shape, dtype: of one action as a policy gives it.
-        nvec: number of choices of each index, empty for a Box.
+        shape, dtype: shape and type of a policy's action.
+        nvec: number of choices of each index; empty for a Box.
 
     Raises:
-        ValueError: a space without such a form, or a Box without finite bounds.
+        ValueError: the space has no such form, or a Box has infinite bounds.
     """
 
     def __init__(self, space: spaces.Space[Any], dtype: Any = np.float32) -> None:
@@ -231,18 +231,18 @@ class Actions:
 
     @property
     def mask_size(self) -> int:
-        """Entries of an action mask: the choices of all indices, one after the other; 0 for a Box."""
+        """Returns the size of an action mask: the choices of all indices in order; 0 for a Box."""
         return sum(self.nvec)
 
     def array(self, *lead: int) -> Array:
-        """Zeros for a batch of actions ``[*lead, *shape]``."""
+        """Returns zeros for a batch of actions ``[*lead, *shape]``."""
         return np.zeros((*lead, *self.shape), self.dtype)
 
     def store(self, array: Array, actions: Array) -> None:
         """Copies a batch of a policy's actions into :meth:`array`, clipped to a Box's bounds.
 
         Raises:
-            ValueError: an action of another shape.
+            ValueError: an action has another shape.
         """
         if actions.shape != array.shape:
             raise ValueError(f"an action has shape {list(actions.shape)}, but {list(array.shape)} is needed")
@@ -252,18 +252,18 @@ class Actions:
             np.clip(actions, self.low, self.high, out=array)
 
     def decode(self, row: Any) -> Any:
-        """One stored action as the environment wants it; a copy that it may keep and change."""
+        """Returns one stored action in the environment's form, as a copy that it may keep and change."""
         return self.decode_all(np.asarray(row)[None])[0]
 
     def decode_all(self, actions: Array) -> list[Any]:
-        """Stored actions ``[N, *shape]``, each as :meth:`decode` gives it."""
+        """Returns stored actions ``[N, *shape]``, each in the form of :meth:`decode`."""
         if self._single:
             return (actions + self._start if self._start else actions).tolist()
         values = actions.reshape(-1, *self.space.shape).astype(self.space.dtype)  # type: ignore[misc]
         return list(values + self._start if isinstance(self.space, spaces.MultiDiscrete) else values)
 
     def spec(self, lead: Sequence[int], device: torch.device | None = None) -> TensorSpec:
-        """The spec of a batch ``[*lead]`` of actions: Categorical, MultiCategorical or Bounded."""
+        """Returns the spec of a batch ``[*lead]`` of actions: Categorical, MultiCategorical or Bounded."""
         import torch
         from torchrl.data import Bounded, Categorical, MultiCategorical
 
@@ -276,17 +276,17 @@ class Actions:
         return Bounded(low, high, shape=shape, dtype=low.dtype, device=device)
 
     def mask_spec(self, lead: Sequence[int], device: torch.device | None = None) -> TensorSpec:
-        """The spec of a batch of action masks ``[*lead, mask_size]``: bool, true where an action is allowed."""
+        """Returns the spec of a batch of action masks ``[*lead, mask_size]``: bool, true for allowed actions."""
         import torch
         from torchrl.data import Binary
 
         return Binary(self.mask_size, shape=(*lead, self.mask_size), dtype=torch.bool, device=device)
 
     def write_mask(self, array: Array, row: Row, mask: Any) -> None:
-        """Writes a mask into ``array[row]``; None allows everything, several masks are laid one after the other.
+        """Writes a mask into ``array[row]``; None allows everything, and several masks are concatenated.
 
         Raises:
-            ValueError: not as many entries as there are choices.
+            ValueError: the numbers of entries and choices differ.
         """
         if mask is None:
             array[row] = True
@@ -300,10 +300,10 @@ class Actions:
 
 
 def split_mask(space: spaces.Space[Any]) -> tuple[spaces.Space[Any], Callable[[Any], Any]]:
-    """A Dict space without its entry ``action_mask``, and what takes the rest out of such an observation.
+    """Returns a Dict space without ``action_mask``, and a function that extracts the rest of such an observation.
 
-    Where only ``observation`` is left, that is the space: the Dict was there for the mask alone. Other spaces come back
-    as they are.
+    If only ``observation`` remains, it is the space, since the Dict served only the mask. Other spaces are returned
+    unchanged.
     """
     if not has_mask(space):
         return space, lambda observation: observation
@@ -314,12 +314,12 @@ def split_mask(space: spaces.Space[Any]) -> tuple[spaces.Space[Any], Callable[[A
 
 
 def has_mask(space: spaces.Space[Any]) -> bool:
-    """A Dict space with the entry ``action_mask``."""
+    """Returns whether this is a Dict space with the entry ``action_mask``."""
     return isinstance(space, spaces.Dict) and ACTION_MASK in space.spaces
 
 
 def nest(entries: list[tuple[tuple[str, ...], Any]], dictionary: Callable[[dict[str, Any]], Any]) -> Any:
-    """Values by their paths as nested dictionaries, each made by ``dictionary``; one of an empty path as it is."""
+    """Nests values by their paths in dictionaries made by ``dictionary``; a value with an empty path is returned."""
     if entries[0][0] == ():
         return entries[0][1]
     branches: dict[str, list[tuple[tuple[str, ...], Any]]] = {}

@@ -1,4 +1,4 @@
-"""Files that are whole or not there: every file is written under another name and gets its own once it is on disk."""
+"""Writes files atomically: under a temporary name, renamed once they are on disk."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any
 
 @contextmanager
 def replacing(*paths: str | Path) -> Iterator[tuple[Path, ...]]:
-    """Gives names to write files under, hidden ones beside them with the same endings; makes missing folders.
+    """A context with temporary names, hidden and with the same suffixes, for writing files; makes missing folders.
 
-    When the block ends, all of them are brought to the disk, and only then does each take its place, in this order.
-    After an exception none has: files that were there are untouched. A process that is killed leaves the old file or
-    the new one, and perhaps a hidden one (``.<stem>.<process>.partial<ending>``).
+    At the end of the block all files are flushed to disk, and then renamed in order. After an exception none is
+    renamed, and existing files are intact. A killed process leaves the old file or the new one, and perhaps a hidden
+    one (``.<stem>.<process>.partial<suffix>``).
 
     Raises:
         OSError: the disk fails, or one of the paths is a folder.
@@ -36,17 +36,17 @@ def replacing(*paths: str | Path) -> Iterator[tuple[Path, ...]]:
         for file, path in zip(partial, wanted):
             os.replace(file, path)
         for folder in {path.parent for path in wanted}:
-            _sync(folder)  # only then has the file its name on disk, too
+            _sync(folder)  # brings the name to disk, too
     finally:
         for file in partial:
             file.unlink(missing_ok=True)
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Writes a text file, wholly or not at all; makes missing folders.
+    """Writes a text file atomically; makes missing folders.
 
     Raises:
-        OSError: the disk fails; a file that was there is untouched.
+        OSError: the disk fails; an existing file is intact.
     """
     with replacing(path) as (partial,):
         partial.write_text(text, encoding="utf-8")
@@ -56,11 +56,11 @@ def write_json(path: str | Path, content: Any, nan: bool = True) -> None:
     """Writes a JSON file as :func:`write_text` does.
 
     Args:
-        nan: numbers that are not finite, which JSON does not know, are written the way Python reads them.
+        nan: whether to write numbers that are not finite, which JSON lacks, in the form that Python reads.
 
     Raises:
-        ValueError: such numbers without ``nan``.
-        OSError: the disk fails; a file that was there is untouched.
+        ValueError: a number is not finite, and ``nan`` is False.
+        OSError: the disk fails; an existing file is intact.
     """
     write_text(path, json.dumps(content, indent=1, allow_nan=nan) + "\n")
 

@@ -1,4 +1,4 @@
-"""Progress of long work, told step by step to whoever follows it: to show it, or to end it between two steps."""
+"""Reports the progress of long work step by step to a follower, which may show it or end it between two steps."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ T = TypeVar("T")
 
 
 class Work:
-    """A piece of work.
+    """A piece of work and its progress.
 
     Attributes:
-        what: is done, such as ``evaluating``.
-        unit: of what is counted, such as ``episodes``.
-        total: how many there are, None where that is not known.
-        done: how many are.
-        note: what else there is to say.
-        over: it has ended, in whatever way.
+        what: name of the work, such as ``evaluating``.
+        unit: unit of the counts, such as ``episodes``.
+        total: number of units in all; None if unknown.
+        done: number of units done.
+        note: further information.
+        over: whether the work has ended, in any way.
     """
 
     def __init__(self, what: str, unit: str, total: int | None) -> None:
@@ -27,17 +27,17 @@ class Work:
         self.done, self.note, self.over = 0, "", False
 
     def reach(self, done: int, note: str = "") -> None:
-        """Tells that so much is done now.
+        """Reports that ``done`` units are done.
 
         Raises:
-            KeyboardInterrupt: whoever follows wants it to end.
+            KeyboardInterrupt: the follower ends the work.
         """
         self.done, self.note = done, note
         _tell(self)
 
 
 class _Part(Work):
-    """Work inside of work that counts the same: it adds to that."""
+    """Work within work of the same unit, to which it adds."""
 
     def __init__(self, whole: Work) -> None:
         super().__init__(whole.what, whole.unit, None)
@@ -55,7 +55,7 @@ _current: ContextVar[Work | None] = ContextVar("current", default=None)
 
 @contextmanager
 def following(follower: Follower) -> Iterator[None]:
-    """Calls ``follower``, and no outer one, as work in the context begins, after each of its steps and at its end."""
+    """A context in which work calls ``follower``, instead of an outer one, at its beginning, each step and its end."""
     outer = _follower.get()
     _follower.set(follower)
     try:
@@ -66,7 +66,7 @@ def following(follower: Follower) -> Iterator[None]:
 
 @contextmanager
 def working(what: str, unit: str, total: int | None = None) -> Iterator[Work]:
-    """Around work of many steps; what is inside calls :meth:`Work.reach` several times a second."""
+    """A context for work of many steps; the code inside calls :meth:`Work.reach` several times a second."""
     outer = _current.get()
     if outer is not None and outer.unit == unit:
         yield _Part(outer)
@@ -83,7 +83,7 @@ def working(what: str, unit: str, total: int | None = None) -> Iterator[Work]:
 
 
 def counted(items: Sequence[T], what: str, unit: str) -> Iterator[T]:
-    """The items, as work of a step each."""
+    """Yields the items as work of one step each."""
     with working(what, unit, len(items)) as work:
         for number, item in enumerate(items, 1):
             yield item
@@ -91,12 +91,12 @@ def counted(items: Sequence[T], what: str, unit: str) -> Iterator[T]:
 
 
 def at_work() -> bool:
-    """Somewhere up the stack there is work, whose next step ends soon."""
+    """Returns whether this code runs within work, whose next step ends soon."""
     return _current.get() is not None
 
 
 def step() -> None:
-    """A step of the work that is under way, if there is any, which is no further for that."""
+    """Reports a step of the current work, if there is any, without progress."""
     if (work := _current.get()) is not None:
         work.reach(work.done, work.note)
 

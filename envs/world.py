@@ -1,4 +1,4 @@
-"""The contract of a world: the hooks that it may implement, and the base of all batched worlds."""
+"""The contract of a world: the hooks that it may implement, and the base class of all batched worlds."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ from .recording import EpisodeRecorder, EpisodeRecording
 from .waiting import looks_are_free
 
 MOST_STEPS = 1_000_000_000
-"""The most steps of an episode; counters of steps are whole numbers in floating-point statistics."""
+"""Greatest number of steps in an episode; step counters are integers in floating-point statistics."""
 
 Act = Callable[[Any, Tensor | None], dict[str, Tensor]]
-"""A policy on plain tensors: of an observation and an action mask (None without one) ``action`` and further entries,
-in memory of their own."""
+"""A policy on plain tensors: maps an observation and an action mask (or None) to ``action`` and further entries, in
+tensors that share no memory with others."""
 
 
 # -- two sides that play against each other ------------------------------------------------------------------------
 
 
 class Told(NamedTuple):
-    """A scripted player's choice, which the world's own actions are too coarse to express.
+    """A scripted player's choice that the world's actions are too coarse to express.
 
     Attributes:
-        actions: the nearest ones, ``[n, A, ...]``.
-        exact: what :meth:`WorldHooks.tell` takes instead, ``[2 n, ...]``: rows 2 k and 2 k + 1 are the sides of the
-            k-th of the n worlds.
+        actions: the nearest actions, ``[n, A, ...]``.
+        exact: the choice for :meth:`WorldHooks.tell`, ``[2 n, ...]``: rows 2 k and 2 k + 1 are the sides of the k-th of
+            the n worlds.
     """
 
     actions: Tensor
@@ -51,24 +51,24 @@ class Told(NamedTuple):
 
 
 Scripted = Callable[[Any, Tensor], Tensor | Told]
-"""A player that comes with a world: of the world and the indices ``[n]`` of some of its worlds the actions
+"""A player that comes with a world: maps the world and the indices ``[n]`` of some of its worlds to actions
 ``[n, A, ...]`` of all their agents."""
 
 
 @dataclass(frozen=True)
 class Sides:
-    """A world whose agents ``[W, A]`` are two sides of A / 2 each: the first half of the agents, and the second.
+    """The two sides of a world: the first and the second half of its agents ``[W, A]``.
 
-    A side of fewer agents has absent ones (``("agents", "active")`` is False). Both sides see the world as if they
-    were the first, so that any policy can drive either.
+    A side with fewer agents has inactive ones (``("agents", "active")`` is False). Both sides observe the world as if
+    they were the first, so any policy can control either.
 
     Attributes:
-        names: of the sides.
-        score: of what a step led to (``"next"``), the points ``[W, 2]`` of each side; the side with more wins.
+        names: names of the sides.
+        score: function from the entries under ``"next"`` to the points ``[W, 2]``; the side with more points wins.
         scripted: players that come with the world, by name.
         anchors: ratings of players by name, which fix Elo's scale in this world.
-        mirrored: pairs of statistics under ``episode`` that change places when seen from the other side.
-        one_sided: how the names of statistics begin that are known of the first side alone.
+        mirrored: pairs of statistics under ``episode`` that swap when seen from the other side.
+        one_sided: prefixes of statistics that exist only for the first side.
     """
 
     names: tuple[str, str]
@@ -83,15 +83,15 @@ class Sides:
 class Mirror:
     """A reflection under which the rules of a world are symmetric.
 
-    A mirrored action in a mirrored state leads to the mirror image of what the action leads to, with the same reward,
-    where random numbers are as likely to fall one way as the other. Each function takes entries of any batch
-    dimensions ``[...]`` in the form of the world's specs, returns new ones and is its own inverse; agents are sent to
-    other processes with them, so they must be picklable.
+    The mirrored action in a mirrored state leads to the mirrored next state with the same reward, or, where the rules
+    draw random numbers, does so in distribution. Each function takes entries with any batch dimensions ``[...]`` in the
+    form of the world's specs, returns new ones and is its own inverse. The functions must be picklable, since agents
+    carry them to other processes.
 
     Attributes:
-        observation: of an observation, what is seen of the mirrored state.
-        action: of an action, the mirrored one.
-        mask: of ``action_mask [..., n]``, which mirrored actions are allowed; None where masks stay as they are.
+        observation: maps an observation to that of the mirrored state.
+        action: maps an action to the mirrored one.
+        mask: maps ``action_mask [..., n]`` to that of the mirrored state; None if masks do not change.
     """
 
     observation: Callable[[Any], Any]
@@ -105,105 +105,105 @@ class Mirror:
 class WorldHooks:
     """The hooks of a world beyond TorchRL's ``EnvBase``, each with its default.
 
-    :class:`World` inherits them; any other ``EnvBase`` may, too. Ask an env through :func:`hooks_of`, and
-    a world by its name through :func:`envs.world_hooks`: other envs then answer with the defaults below.
+    :class:`World` inherits them; any other ``EnvBase`` may, too. :func:`hooks_of` returns the hooks of an env, and
+    :func:`envs.world_hooks` those of a world by its name; other envs have the defaults below.
     """
 
-    # -- asked of the class, before there is a world -------------------------------------------------------------
+    # -- properties of the class, before a world is built --------------------------------------------------------
 
     evaluation_options: ClassVar[dict[str, Any]] = {}
-    """Constructor options that make the world judge as the published evaluation does. Evaluation and matches."""
+    """Constructor options with which the world evaluates as published; for evaluations and matches."""
     evaluation_steps: int | None = None
-    """After how many steps the published evaluation judges an episode as it stands; None lets every episode end."""
+    """Steps after which the published evaluation judges an unfinished episode; None lets every episode end."""
     two_sided_options: ClassVar[dict[str, Any]] = {}
-    """Constructor options that make both sides of a two-sided world agents, for those that could be bots, too. Play."""
+    """Constructor options that make both sides agents, in a two-sided world whose second side may be bots."""
     drawing_options: ClassVar[dict[str, dict[str, Any]]] = {}
-    """Constructor options, mappings all, without which the world draws nothing. ``rlstack watch``."""
+    """Constructor options (all mappings) that ``rlstack watch`` sets so that the world can draw itself."""
     tie_breaker: ClassVar[str] = "return"
-    """The statistic that decides between two evaluations with the same success: more is better. For ``best.pt``."""
+    """Statistic that decides between evaluations with equal success; more is better. Used for ``best.pt``."""
     observing: ClassVar[tuple[str, ...]] = ()
-    """Functions (``package.module:function`` or ``...:Class.method``) that make what is seen of the worlds' state.
-    ``rlstack diagnose`` tells their time from the rest of a step."""
+    """Functions (``package.module:function`` or ``...:Class.method``) that compute observations.
+    ``rlstack diagnose`` measures their share of a step."""
 
     @staticmethod
     def evaluation_set(per_level: int, seed: int) -> tuple[Sequence[Any], Sequence[str]] | None:
-        """The fixed episodes of evaluations; None where these are random ones.
+        """Returns the fixed episodes of evaluations; None if evaluations use random ones.
 
         Returns:
-            The argument of :meth:`reset_to`, and the name of each episode's level; ``per_level`` of each.
+            The argument of :meth:`reset_to` and the name of each episode's level, with ``per_level`` episodes a level.
         """
         return None
 
     @staticmethod
     def episode_options(configs: Sequence[Any]) -> dict[str, Any]:
-        """Constructor options that a world needs to start these episodes with :meth:`reset_to`. Evaluation."""
+        """Returns constructor options that a world needs to start these episodes with :meth:`reset_to`."""
         return {}
 
     @staticmethod
     def load_episodes(path: str | Path) -> list[Any] | None:
-        """Reads episodes for :meth:`reset_to` from a file; None for a world that cannot. ``rlstack evaluate``.
+        """Reads episodes for :meth:`reset_to` from a file, for ``rlstack evaluate``; None if a world cannot.
 
         Raises:
-            ValueError: one line: the file holds something else.
+            ValueError: the file holds something else; the message is one line.
         """
         return None
 
     replay_ending: ClassVar[str | None] = None
-    """The ending of replays' names, such as ``.npz``; None for a world that has none. Leagues, ``rlstack watch``."""
+    """Suffix of replays, such as ``.npz``, for leagues and ``rlstack watch``; None for a world without replays."""
 
     @staticmethod
     def load_replay(path: str | Path) -> EpisodeRecording:
-        """Reads what :meth:`EpisodeRecording.save_replay` of this world has written.
+        """Reads a file of this world's :meth:`EpisodeRecording.save_replay`.
 
         Raises:
-            ValueError: one line: the file is missing, damaged, or no replay of this world.
+            ValueError: the file is missing, damaged, or not a replay of this world; the message is one line.
         """
         raise NotImplementedError("this world has no replays")
 
-    # -- asked of an env: what it is -----------------------------------------------------------------------------
+    # -- properties of an env ------------------------------------------------------------------------------------
 
     input_features: Callable[[], Any] | None = None
-    """Makes a module without parameters that turns an observation ``[..., F]`` (or a dict of such) into the numbers a
-    network should get; None: the observation itself. Agents with ``inputs: features``."""
+    """Makes a module without parameters that maps an observation ``[..., F]`` (or a dict of them) to a network's
+    inputs, for agents with ``inputs: features``; None means the observation itself."""
     nearest_obstacle: Callable[[Any], Tensor] | None = None
-    """The distance ``[...]`` in m of the nearest obstacle in an observation. Agents whose risk level follows it."""
+    """Returns the distance ``[...]`` in m of the nearest obstacle in an observation, for agents that adapt to risk."""
     carries_memory: bool = False
-    """A policy finds at the next step what it left under :data:`MEMORY`, zeros where an episode has ended.
-    Recurrent policies, which keep it themselves where this is False."""
+    """Whether the env passes a policy's recurrent state under :data:`MEMORY` to the next step, with zeros after an
+    episode's end. If not, recurrent policies keep the state themselves."""
     saves_episodes: bool = False
-    """A loaded state goes on within its episodes; False where simulators cannot be saved. Resumed training."""
+    """Whether a loaded state continues its episodes; False for simulators that cannot be saved."""
     num_stages: int = 0
-    """The number of stages of difficulty that :meth:`set_stage` knows, 0 for none. Curricula."""
+    """Number of stages of difficulty for :meth:`set_stage` and curricula; 0 for none."""
     stage_names: tuple[str, ...] = ()
-    """The names of these, where a curriculum may use them."""
+    """Names of the stages, which curricula may use."""
     pictures_per_second: float = 20.0
-    """The steps a second at which to watch a world that shows itself by :meth:`render` alone."""
+    """Steps per second at which to show a world that draws itself only by :meth:`render`."""
 
     @property
     def innermost(self) -> Any:
-        """The env itself, without the worlds around it that show it differently."""
+        """Returns the env inside all wrappers."""
         return self
 
     @property
     def total_steps(self) -> int:
-        """The steps that all worlds have taken together, where a schedule needs the number. Collector workers."""
+        """Number of steps of all worlds together, for schedules."""
         return 0
 
     def count_on_from(self, steps: int) -> None:
-        """Makes :attr:`total_steps` continue from a number, for schedules. Collector workers that replace others."""
+        """Sets :attr:`total_steps`, for collector workers that replace others."""
 
     @property
     def worker_failures(self) -> int:
-        """The number of processes that stepped simulators and have been replaced. The log of a training."""
+        """Number of processes with simulators that have been replaced, for the log of a run."""
         return 0
 
-    # -- asked of an env: what it does ---------------------------------------------------------------------------
+    # -- methods of an env ---------------------------------------------------------------------------------------
 
     def set_stage(self, stage: int) -> None:
-        """Makes all worlds as hard as a stage of a curriculum asks, from now on; draws no random numbers.
+        """Sets the difficulty of all worlds to a stage of a curriculum; draws no random numbers.
 
         Args:
-            stage: 0, the easiest, to ``num_stages - 1``.
+            stage: number of the stage from 0, the easiest, to ``num_stages - 1``.
 
         Raises:
             ValueError: the world has no such stage.
@@ -211,63 +211,64 @@ class WorldHooks:
         raise ValueError(f"{type(self).__name__} has no stage {stage}: it has none")
 
     def reset_to(self, configs: Sequence[Any]) -> TensorDictBase:
-        """Starts given episodes, one in each of the first worlds; returns what ``reset`` does. Evaluation."""
+        """Starts given episodes, one in each of the first worlds; returns what ``reset`` returns."""
         raise NotImplementedError(f"{type(self).__name__} cannot start given episodes")
 
     def set_noise_source(self, source: Any) -> None:
-        """Takes the noise of what agents perceive from elsewhere, None for the world's own. Evaluation."""
+        """Sets the source of the noise in observations, for evaluations; None means the world's own."""
         raise NotImplementedError(f"{type(self).__name__} has no noise that could come from elsewhere")
 
     def players(self) -> Mapping[str, Callable[[Any], Tensor]]:
-        """Players that come with a world without sides, by name: functions of an observation ``[...]`` that return
-        actions ``[...]``. ``rlstack evaluate`` and ``rlstack watch`` with ``policy=<name>``.
+        """Returns the players of a world without sides by name: functions from an observation ``[...]`` to actions
+        ``[...]``, for ``rlstack evaluate`` and ``rlstack watch`` with ``policy=<name>``.
         """
         return {}
 
     def mirror(self) -> Mirror | str:
-        """The mirror symmetry of its rules, or in words why there is none.
+        """Returns the mirror symmetry of its rules, or a text that says why there is none.
 
-        Agents with ``symmetry: augment``, when they learn.
+        Agents with ``symmetry: augment`` use it to learn.
         """
         return "it declares no mirror"
 
     def sides(self) -> Sides | None:
-        """The two sides that its agents are; None for a world without opponents. Play."""
+        """Returns the two sides that its agents form; None for a world without opponents."""
         return None
 
     def tell(self, half_worlds: Tensor, exact: Tensor) -> None:
-        """Takes the scripted players' choices for the next step that actions cannot express, see :class:`Told`. Play.
+        """Sets scripted players' choices for the next step that actions cannot express; see :class:`Told`.
 
         Args:
-            half_worlds: ``[n]``, 2 w + s for side s of world w.
-            exact: ``[n, ...]``.
+            half_worlds: indices ``[n]``, 2 w + s for side s of world w.
+            exact: choices ``[n, ...]``.
         """
         raise NotImplementedError(f"{type(self).__name__} takes actions alone")
 
     collect: Callable[[Act, int], TensorDict] | None = None
-    """Takes T steps with a policy from where the worlds stand, for a batch ``[W, T]``; None unless the world makes many
-    steps faster than one after another. The collector, on the CPU."""
+    """Makes T steps with a policy from the current state and returns a batch ``[W, T]``, for the collector on the CPU;
+    None unless the world makes many steps at once faster than one by one."""
 
     def recorder(self, worlds: Sequence[int], titles: Sequence[str] | None = None) -> EpisodeRecorder[Any, Any] | None:
-        """Collects recordings of these worlds, which draw themselves; None for a world that has no recordings.
+        """Returns a recorder of these worlds; None for a world without recordings.
 
-        Evaluation, leagues, ``rlstack watch``. Arguments as of :class:`~envs.recording.EpisodeRecorder`.
+        Evaluations, leagues and ``rlstack watch`` use it. The arguments are those of
+        :class:`~envs.recording.EpisodeRecorder`.
         """
         return None
 
     def render(self) -> Any:
-        """A picture of the first world, uint8 ``[height, width, 3]``.
+        """Draws the first world, uint8 ``[height, width, 3]``.
 
-        Films of ``rlstack watch`` and of evaluations, for a world without recordings.
+        ``rlstack watch`` and evaluations make films of it for a world without recordings.
         """
         raise NotImplementedError(f"{type(self).__name__} draws no pictures")
 
 
 def hooks_of(env: Any) -> WorldHooks:
-    """The hooks of an env: those of the world that it is, or that TorchRL's transforms are around.
+    """Returns the hooks of an env, looking inside TorchRL's transforms.
 
-    Envs of other makes have the defaults. So have worlds behind ``ParallelEnv`` and ``SerialEnv``, which run in other
-    processes, or not yet.
+    Other envs have the defaults. So have worlds inside ``ParallelEnv`` and ``SerialEnv``, which may run in other
+    processes.
     """
     while isinstance(env, TransformedEnv):
         env = env.base_env
@@ -280,33 +281,33 @@ def hooks_of(env: Any) -> WorldHooks:
 class World(WorldHooks, EnvBase):
     """A batch of ``num_worlds`` independent worlds, ``batch_size [W]``.
 
-    A subclass declares its specs (:meth:`declare_specs`), lists its options as constructor arguments, and implements
-    :meth:`_advance` (one step for all worlds), :meth:`_restart` (a fresh start for some)
-    and :meth:`_current` (their observations).
-    Episode statistics, time limits and deactivation belong into the world: a transform around it would cost more than
-    the simulation. On the CPU the process keeps the memory it frees, see :func:`keep_freed_memory`.
+    A subclass declares its specs (:meth:`declare_specs`), has its options as constructor arguments, and implements
+    :meth:`_advance` (one step of all worlds), :meth:`_restart` (new episodes in some) and :meth:`_current` (their
+    observations).
+    Episode statistics, time limits and deactivation belong in the world: a transform for them would cost more than the
+    simulation. On the CPU the process keeps the memory that it frees; see :func:`keep_freed_memory`.
 
-    A policy finds at the next step what it leaves under ``("next", "memory")`` or ``("next", "agents", "memory")``,
-    ``[W, M]`` or ``[W, A, M]``: under ``"memory"`` or ``("agents", "memory")``, zeros once an episode has ended.
+    The recurrent state that a policy writes to ``("next", "memory")`` or ``("next", "agents", "memory")``, ``[W, M]``
+    or ``[W, A, M]``, is at the next step under ``"memory"`` or ``("agents", "memory")``, zero after an episode's end.
 
-    A world is a context manager that closes it. ``reset(seed=...)`` takes one seed, or one for each world: see
-    :meth:`_reset`. Every world plays actions of its spec: what :meth:`_chosen` makes of those that are not.
+    As a context manager a world closes itself. ``reset(seed=...)`` takes one seed, or one for each world; see
+    :meth:`_reset`. Actions outside the spec are made valid by :meth:`_chosen`.
 
     Args:
-        num_worlds: W.
-        device: of state and outputs.
-        dtype: of all floating-point tensors.
-        seed: of the world's own generator, the only source of its randomness.
+        num_worlds: number of worlds W.
+        device: device of state and outputs.
+        dtype: type of all floating-point tensors.
+        seed: seed of the world's generator, the only source of its randomness.
     """
 
     batch_locked = True
     carries_memory = saves_episodes = True
     clamps_actions: bool = True
-    """Continuous actions beyond the spec's bounds become the bound; False where the rules know larger ones."""
+    """Whether continuous actions are clipped to the spec's bounds; False if the rules accept larger ones."""
     choices: Sequence[int] | None = None
-    """The number of choices of each part of an action, where :meth:`rand_action` should draw allowed ones."""
+    """Number of choices of each part of an action, if :meth:`rand_action` should draw only allowed ones."""
     _pool: StartPool[Any] | None = None
-    """Beginnings made in advance, which another seed makes worthless."""
+    """Initial states made in advance, which a new seed invalidates."""
     _begun = False
     _reader: tuple[bool, Reader] | None = None
 
@@ -329,14 +330,14 @@ class World(WorldHooks, EnvBase):
         statistics: Sequence[str] = ("return", "length"),
         agents: int | None = None,
     ) -> None:
-        """Sets the specs of a batch of worlds: what is given, a reward, and the flags of its end.
+        """Sets the specs of a batch of worlds: the given ones, a reward, and the flags of an episode's end.
 
         Args:
-            shown: ``observation [W, ...]`` and further entries; of several agents ``[W, A, ...]``, which get an entry
-                ``active`` unless there is one.
-            action: ``[W, ...]`` or ``[W, A, ...]``.
-            statistics: names of what is known about an episode, ``("episode", name) [W, 1]``.
-            agents: A, where there is the group ``agents``.
+            shown: specs of ``observation [W, ...]`` and further entries; with several agents ``[W, A, ...]``, and an
+                entry ``active`` is added unless given.
+            action: spec of the action, ``[W, ...]`` or ``[W, A, ...]``.
+            statistics: names of the episode statistics, ``("episode", name) [W, 1]``.
+            agents: number of agents A; None for a world without the group ``agents``.
         """
         lead = (self.num_worlds,) if agents is None else (self.num_worlds, agents)
 
@@ -362,24 +363,24 @@ class World(WorldHooks, EnvBase):
 
     @abstractmethod
     def _advance(self, tensordict: TensorDictBase) -> TensorDict:
-        """Steps all worlds; returns everything that goes under ``"next"``."""
+        """Steps all worlds; returns all entries under ``"next"``."""
 
     @abstractmethod
     def _restart(self, worlds: Tensor | None) -> None:
-        """Gives the worlds of an index tensor (None: all) a fresh start."""
+        """Begins new episodes in the worlds of an index tensor (None: all)."""
 
     @abstractmethod
     def _current(self) -> TensorDict:
-        """Observations and other root entries of all worlds in their present state, without the end flags."""
+        """Returns observations and other root entries of all worlds in their current state, without end flags."""
 
     def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
-        """Random actions; allowed ones where :attr:`choices` are declared and ``tensordict`` has an ``action_mask``."""
+        """Draws actions; only allowed ones if :attr:`choices` is declared and ``tensordict`` has an ``action_mask``."""
         where = (GROUP,) if GROUP in self.full_action_spec.keys() else ()  # noqa: SIM118
         mask = None if tensordict is None or self.choices is None else tensordict.get((*where, ACTION_MASK), None)
         if mask is None or tensordict is None or self.choices is None:
             return super().rand_action(tensordict)
         parts = mask.reshape(-1, mask.shape[-1]).split(list(self.choices), -1)
-        # Where a mask allows nothing of a part, anything.
+        # If a mask allows no choice of a part, draw any.
         drawn = [(part | ~part.any(-1, keepdim=True)).float().multinomial(1) for part in parts]
         key = (*where, "action")
         return tensordict.set(key, torch.cat(drawn, -1).reshape(self.full_action_spec[key].shape))
@@ -393,12 +394,12 @@ class World(WorldHooks, EnvBase):
             raise RuntimeError(f"{type(self).__name__}: reset() comes before the first step")
 
     def _chosen(self, tensordict: TensorDictBase) -> Any:
-        """The actions of a step, for :meth:`_advance`: those of ``tensordict``, made valid by :mod:`envs.actions`.
+        """Returns the actions of ``tensordict``, made valid by :mod:`envs.actions`, for :meth:`_advance`.
 
-        A dict of actions comes as a dict. With TorchRL's ``run_type_checks`` choices out of range raise an error.
+        Nested actions are returned as a dict. With TorchRL's ``run_type_checks``, choices out of range raise an error.
 
         Raises:
-            ValueError: an action of another shape than the spec's.
+            ValueError: an action has another shape than its spec.
         """
         strict = self.run_type_checks
         if self._reader is None or self._reader[0] != strict:
@@ -414,12 +415,12 @@ class World(WorldHooks, EnvBase):
         """Resets as ``reset`` does.
 
         Args:
-            tensordict: with a mask ``_reset [W, 1]``, only its worlds restart.
-            seed: of the world's generator, as ``set_seed`` takes it; or a seed for each world: a world begins the same
-                episode with the same seed, whatever the others' seeds and however many they are.
+            tensordict: may have a mask ``_reset [W, 1]`` of the worlds to restart.
+            seed: seed of the world's generator, as for ``set_seed``, or a seed for each world. A world begins the same
+                episode with the same seed, regardless of the other worlds' seeds and number.
 
         Raises:
-            ValueError: seeds that are not one for each world, or seeds and a mask.
+            ValueError: the number of seeds is not that of the worlds, or seeds come with a mask.
         """
         mask = None if tensordict is None else tensordict.get("_reset", None)
         self._begun = True
@@ -437,7 +438,7 @@ class World(WorldHooks, EnvBase):
         return self._current()
 
     def step_and_maybe_reset(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
-        """One step; finished worlds restart. Same result as TorchRL's own version, without its bookkeeping."""
+        """Makes one step and restarts finished worlds. The result equals that of TorchRL's method, at less cost."""
         self._check_begun()
         left = tensordict.get("next", None)
         following = self._advance(tensordict)
@@ -455,7 +456,7 @@ class World(WorldHooks, EnvBase):
         return tensordict, root
 
     def _restart_seeded(self, seed: int | Sequence[int]) -> None:
-        """Gives all worlds a fresh start from a seed, or each from its own."""
+        """Begins new episodes in all worlds from a seed, or in each from its own."""
         if np.ndim(seed) == 0:
             self._set_seed(int(seed))  # type: ignore[arg-type]
             self._restart(None)
@@ -469,7 +470,7 @@ class World(WorldHooks, EnvBase):
         self._go_on_from(seeds)
 
     def _go_on_from(self, seeds: Sequence[int]) -> None:
-        """Makes the random numbers that follow depend on the seeds of all worlds."""
+        """Makes later random numbers depend on the seeds of all worlds."""
         self._set_seed(int(np.random.SeedSequence(seeds).generate_state(1)[0]))
 
     def _one_for_each(self, seed: Sequence[int]) -> list[int]:
@@ -479,7 +480,7 @@ class World(WorldHooks, EnvBase):
         return seeds
 
     def _begin_anew(self, ended: Tensor) -> bool:
-        """Gives worlds ``[W]`` bool a fresh start; False if there are none. It does not look where that would wait."""
+        """Restarts worlds ``[W]`` bool; returns False if there are none. Does not read the mask on a GPU."""
         if not looks_are_free(self.device) and self._restart_where(ended):
             return True
         worlds = ended.nonzero()[:, 0]
@@ -488,11 +489,11 @@ class World(WorldHooks, EnvBase):
         return len(worlds) > 0
 
     def _restart_where(self, ended: Tensor) -> bool:
-        """Restarts worlds ``[W]`` bool as :meth:`_restart` does, without a look at which; False if it knows no way."""
+        """Restarts worlds ``[W]`` bool without reading the mask; returns False if the world does not implement it."""
         return False
 
     def maybe_reset(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Restarts finished worlds; see :meth:`torchrl.envs.EnvBase.maybe_reset`."""
+        """Restarts finished worlds, as :meth:`torchrl.envs.EnvBase.maybe_reset` does."""
         kept = TensorDict({}, self.batch_size, self.device)  # a restart clears the flags
         hand_on(tensordict, kept, forget=True)
         tensordict = super().maybe_reset(tensordict)
@@ -501,7 +502,7 @@ class World(WorldHooks, EnvBase):
 
     @property
     def _step_mdp(self) -> Callable[[TensorDictBase], TensorDictBase]:
-        """TorchRL's way from a step to the next root, which passes on only the entries that specs name."""
+        """TorchRL's function from a step to the next root, which keeps only the entries of the specs."""
         plain = super()._step_mdp
 
         def step_mdp(tensordict: TensorDictBase) -> TensorDictBase:
@@ -518,12 +519,12 @@ class World(WorldHooks, EnvBase):
         self.close(raise_if_closed=False)
 
     def share(self, first: int, all_worlds: int, seed: int) -> None:
-        """Makes these the worlds from number ``first`` on of ``all_worlds`` that several processes step together.
+        """Makes these the worlds from number ``first`` on of ``all_worlds`` divided among several processes.
 
-        Their random numbers are others than those of the worlds of other processes.
+        Their random numbers differ from those of the other processes' worlds.
 
         Args:
-            seed: of all worlds.
+            seed: seed of all worlds.
         """
         self.all_worlds = all_worlds
         self._set_seed(seed + first)
@@ -536,7 +537,7 @@ class World(WorldHooks, EnvBase):
         self._enter_stage(stage)
 
     def _enter_stage(self, stage: int) -> None:
-        """Does the work of :meth:`set_stage`, in a world that has stages."""
+        """Implements :meth:`set_stage` in a world with stages."""
         raise NotImplementedError
 
     def _set_seed(self, seed: int | None) -> None:
@@ -546,7 +547,7 @@ class World(WorldHooks, EnvBase):
             self._pool.clear()
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Everything needed to continue exactly here: nested dict of tensors and numbers."""
+        """Returns everything needed to continue exactly here, as a nested dict of tensors and numbers."""
         return {"generator": self.generator.get_state(), **self._state_to_save()}
 
     def load_state_dict(self, state_dict: dict[str, Any], *args: Any, **kwargs: Any) -> None:
@@ -563,15 +564,15 @@ class World(WorldHooks, EnvBase):
 
 
 def flag_spec(*shape: int, device: torch.device | None) -> Binary:
-    """The spec of true or false."""
+    """Returns the spec of a boolean."""
     return Binary(n=shape[-1], shape=shape, dtype=torch.bool, device=device)
 
 
 def check_within(name: str, value: float, low: float, high: float, unit: str = "") -> None:
-    """Refuses an option's number.
+    """Checks an option's number.
 
     Raises:
-        ValueError: it is not finite, or outside of ``[low, high]``.
+        ValueError: the number is not finite, or lies outside ``[low, high]``.
     """
     if not low <= value <= high:
         raise ValueError(f"{name}: {value:g} is outside [{low:g}, {high:g}]{f' {unit}' if unit else ''}")
@@ -581,7 +582,7 @@ def hand_on(source: TensorDictBase, target: TensorDictBase, forget: bool = False
     """Copies a policy's recurrent state into another tensordict.
 
     Args:
-        forget: zeros where the episode of a world, or an agent's own, is ``done`` in the source.
+        forget: whether to write zeros where the episode of a world or an agent is ``done`` in the source.
     """
     if (memory := source.get(MEMORY, None)) is not None:
         target.set(MEMORY, _kept(memory, source.get("done")) if forget else memory)
