@@ -46,28 +46,28 @@ class Arena(World):
     phase's spawners left, time left; 10 to 15: distance, bearing, 1 of the nearest and the second nearest enemy; 16 to
     23: distance, bearing, 1, health of the two nearest spawners; 24 to 26: distance and bearing of the nearest enemy
     shot, enemy shots within 150 px (1: five or more); 27 to 30: distances from the left, right, upper and lower edge;
-    31: enemies alive. Distances are shares of the diagonal, a bearing of 0.5 is dead ahead; what is not there has
+    31: enemies alive. Distances are shares of the diagonal, a bearing of 0.5 is dead ahead; missing objects have
     distance 1, bearing 0.5 and zeros. As a dict the same numbers are ``player_state`` (0 to 6), ``combat_targets`` (10
     to 26), ``mission_progress`` (7 to 9), ``spatial_awareness`` (27 to 30), ``enemy_count`` (31).
 
-    ``("episode", ...) [W, 1]`` runs along and is final where ``done``: ``return``, ``length``, ``success`` (won),
+    ``("episode", ...) [W, 1]`` is updated in each step and final at ``done``: ``return``, ``length``, ``success`` (won),
     ``time`` (s at 60 steps a second), ``phase`` (cleared so far), ``spawners`` and ``enemies`` (destroyed), ``health``,
     ``damage_dealt`` and ``damage_taken`` (health lost to and by the player's hits).
 
     Args:
-        num_worlds: W.
-        style: 1 (turn and thrust) or 2 (four directions).
-        observation: ``"flat"`` or ``"dict"``.
-        stage: of the curriculum, 0 to 5, which makes the game easier and shapes its reward more; None: the game itself.
-            :meth:`set_stage` changes it at any time.
+        num_worlds: number of worlds W.
+        style: controls: 1 (turn and thrust) or 2 (four directions).
+        observation: form of the observation, ``"flat"`` or ``"dict"``.
+        stage: stage of the curriculum, 0 to 5; lower ones are easier and shape the reward more. None is the game
+            itself. :meth:`set_stage` changes it at any time.
         start_phases: phases, 0 to 4, one of which is drawn at every reset.
-        start_health: of the player at a reset; None: full.
-        max_steps: time limit; None: the game's own, 3000.
-        timeout_is_terminal: report the time limit as ``terminated``, the original rule; else as ``truncated``.
-        compiled: compile what runs in every step with ``torch.compile`` (a minute once; same results to rounding).
+        start_health: health of the player at a reset; None: full.
+        max_steps: time limit in steps; None: the game's own, 3000.
+        timeout_is_terminal: whether the time limit is ``terminated``, the original rule, or ``truncated``.
+        compiled: whether to compile the simulation with ``torch.compile`` (a minute; same results to rounding).
 
     Raises:
-        ValueError: an option that is not possible; it says what is.
+        ValueError: an option is impossible; the message says what is allowed.
     """
 
     evaluation_options: ClassVar[dict[str, Any]] = {
@@ -131,11 +131,11 @@ class Arena(World):
 
     @property
     def stage(self) -> int | None:
-        """The stage of the curriculum."""
+        """Stage of the curriculum."""
         return self._stage
 
     def _enter_stage(self, stage: int | None) -> None:
-        """Takes effect at once, but for spawners that already stand."""
+        """Sets the stage, which takes effect at once except for existing spawners."""
         self.rules, self._stage = self._rules_at(stage), stage
         self._tables = make_tables(self.rules, self.float_dtype, self.device)
         self._draws = SampledDraws(self.rules, self.num_worlds, self.generator, self.float_dtype)
@@ -204,7 +204,7 @@ class Arena(World):
         }
 
     def _statistics(self, state: ArenaState) -> Tensor:
-        """``[statistics, W]`` in the order of ``STATISTICS``."""
+        """Returns ``[statistics, W]`` in the order of ``STATISTICS``."""
         won = (state.phase >= len(self.rules.phases)).to(self.float_dtype)
         rows = [state.returns.to(self.float_dtype), state.step, won, state.step / 60]
         rows += [state.phase, state.spawner_kills, state.kills, state.health, state.damage_dealt, state.damage_taken]

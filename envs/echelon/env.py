@@ -45,7 +45,7 @@ class Echelon(World):
     """Teams of mechs fight for a zone, batched: blue against red on square maps, four decisions a second.
 
     A team has one or two packs of a heavy, two mediums, a light and a scout; smaller teams take a medium, the heavy,
-    the scout, a medium, the light, in this order. Blue's slots are agents, with ``opponent="policy"`` then also red's:
+    the scout, a medium, the light, in this order. Blue's slots are agents, and with ``opponent="policy"`` red's follow;
     ``("agents", "active") [W, A]`` is False for empty slots and for the dead. A decision is five sub-steps of 0.05 s.
 
     ``("agents", "observation") [W, A, F]``, F = 346 for a pack against a pack, all in the mech's own axes (forward,
@@ -60,34 +60,36 @@ class Echelon(World):
     ``("agents", "action")``: ``hybrid``, a dict of ``axes [W, A, 4]`` (forward, strafe to the left, jet, yaw),
     ``buttons [W, A, 5]`` (primary, vent, secondary with ECM and ECCM for scouts, tertiary, smoke) and ``target [W, A]``
     (0: none); ``multi [W, A, 10]``, the same with bins of the axes; ``box [W, A, 9 + n]`` within [-1, 1].
-    ``("agents", "action_mask")`` says which choices a mech has, and which targets it sees; see
+    ``("agents", "action_mask")`` marks the choices that a mech has, and the targets that it sees; see
     :mod:`envs.echelon.actions`.
 
-    ``("episode", ...) [W, 1]`` runs along and is final where ``done``: of blue ``return``, ``success`` (it won),
-    ``lost``, ``draw`` (nobody has won), ``hp_margin`` and ``reward_<term>``, the weighted sums that make up the return
-    (means over its mechs); ``length`` in decisions, ``time`` in s; of both teams ``score_``, ``damage_``, ``kills_``
-    and so on, with ``blue`` or ``red``.
+    ``("episode", ...) [W, 1]`` is updated in every step and final at ``done``: for blue ``return``, ``success`` (it
+    won), ``lost``, ``draw`` (nobody won), ``hp_margin`` and ``reward_<term>``, the weighted sums that make up the
+    return (means over its mechs); ``length`` in decisions, ``time`` in s; for both teams ``score_``, ``damage_``,
+    ``kills_`` and so on, followed by ``blue`` or ``red``.
 
     Args:
-        num_worlds: W.
-        blue, red: mechs of each team, 1 to 10.
-        opponent: who plays red: ``"heuristic"``, ``"veteran"``, ``"rush"``, ``"random"``, or ``"policy"``: agents.
-        opponent_mix: weights of several bots instead, one is drawn for every episode.
-        fire_probability: how often bots fire when they would; two numbers: drawn in between for every episode.
-        fire_stages: probabilities of the stages of a curriculum.
-        visibility: ``"full"``, or ``"partial"``: enemies are seen where sensors reach.
-        actions: ``"hybrid"``, ``"multi"`` or ``"box"``.
-        reward_weights: weights of single terms instead of the usual ones, see :mod:`envs.echelon.rewards`.
-        reward_scale: factor of all of them.
-        vent_blocks_fire: nobody fires while venting.
-        max_steps: decisions after which an episode is truncated; half of its seconds of score win.
-        size: voxels along the side of a map, an even number from 48 to 128.
-        maps, map_seed: how many maps there are, and their seed; evaluation has maps of its own.
-        symmetric_maps: maps look the same from both starts.
-        compiled: compile the simulation with ``torch.compile`` (minutes once; same results to rounding).
+        num_worlds: number of worlds W.
+        blue, red: number of mechs of each team, 1 to 10.
+        opponent: player of red: the bots ``"heuristic"``, ``"veteran"``, ``"rush"``, ``"random"``, or ``"policy"``
+            (agents).
+        opponent_mix: weights of several bots, one of which is drawn for every episode, in place of ``opponent``.
+        fire_probability: probability that a bot that would fire does so; of two numbers, one in between is drawn for
+            every episode.
+        fire_stages: this probability in each stage of a curriculum.
+        visibility: ``"full"``, or ``"partial"``, in which agents see only enemies within reach of their sensors.
+        actions: form of the actions: ``"hybrid"``, ``"multi"`` or ``"box"``.
+        reward_weights: weights of single terms, in place of the usual ones; see :mod:`envs.echelon.rewards`.
+        reward_scale: factor of all terms.
+        vent_blocks_fire: whether mechs cannot fire while venting.
+        max_steps: number of decisions after which an episode is truncated; a score of half its seconds wins.
+        size: number of voxels along the side of a map, an even number from 48 to 128.
+        maps, map_seed: number and seed of the maps; evaluations use other maps.
+        symmetric_maps: whether maps look the same from both starts.
+        compiled: whether to compile the simulation with ``torch.compile`` (minutes; same results to rounding).
 
     Raises:
-        ValueError: an option that is not possible; it says what is.
+        ValueError: an option is impossible; the message says what is allowed.
     """
 
     observing = ("envs.echelon.match:observe",)
@@ -222,11 +224,11 @@ class Echelon(World):
         return self._with_ends(self._current(), outcome)
 
     def tell(self, halves: Tensor, orders: Tensor) -> None:
-        """Exact orders for the next decision, in place of what the actions of these teams say.
+        """Sets exact orders for the next decision, in place of these teams' actions.
 
         Args:
-            halves: ``[k]``, 2 w + team.
-            orders: ``[k, 10, n]``.
+            halves: indices ``[k]``, 2 w + team.
+            orders: orders ``[k, 10, n]``.
         """
         self._told.append((halves, orders))
 
@@ -255,12 +257,12 @@ class Echelon(World):
 
     @property
     def worlds(self) -> EchelonMatch:
-        """The whole state, world-last."""
+        """Returns the whole simulation state, world-last."""
         return self._match
 
     @property
     def match_options(self) -> EchelonOptions:
-        """Options of a decision, for recordings."""
+        """Returns the options of a decision, for recordings."""
         return self._options
 
     # -- checkpoint ----------------------------------------------------------------------------------------------
@@ -292,10 +294,10 @@ class Echelon(World):
 def action_spec(
     kind: str, lead: tuple[int, int], mechs: int, dtype: torch.dtype, device: torch.device | None
 ) -> TensorSpec:
-    """The spec of one action for every agent, ``lead`` is ``(W, A)``.
+    """Returns the spec of every agent's action; ``lead`` is ``(W, A)``.
 
     Raises:
-        ValueError: an unknown kind.
+        ValueError: the kind is unknown.
     """
     here: dict[str, Any] = {"device": device}
     if kind == "multi":
@@ -314,6 +316,6 @@ def action_spec(
 
 
 def mask_spec(kind: str, lead: tuple[int, int], mechs: int, device: torch.device | None) -> TensorSpec | None:
-    """The spec of the mask of possible choices; None where there are no choices."""
+    """Returns the spec of the mask of possible choices; None if actions have no choices."""
     size = mask_size(kind, mechs)
     return Binary(size, shape=(*lead, size), dtype=torch.bool, device=device) if size else None

@@ -1,4 +1,4 @@
-"""Any Gymnasium environment as a TorchRL environment: W independent copies, stepped here or in worker processes."""
+"""Any Gymnasium environment as a TorchRL environment: W copies, stepped in this process or in workers."""
 
 from __future__ import annotations
 
@@ -23,35 +23,35 @@ from .workers import TIMEOUT, WorkerSimulators
 class Gymnasium(World):
     """A batch of ``num_envs`` copies of one environment, stepped together.
 
-    ``observation`` is what :class:`envs.spaces.Observations` makes of the space, ``action`` what
-    :class:`envs.spaces.Actions` does, ``reward`` and the end flags are ``[W, 1]``. ``("next", "observation")`` of a
-    step that ends an episode is the true last one. ``("episode", "return")`` and ``("episode", "length")`` ``[W, 1]``
-    run along and are final where ``done``. An environment that reports ``action_mask``, in a Dict observation or in
-    ``info``, has a root entry ``action_mask [W, choices]`` bool. One that has ended and is stepped without a reset
-    stays as it is, with reward 0.
+    :class:`envs.spaces.Observations` encodes ``observation`` and :class:`envs.spaces.Actions` ``action``; ``reward``
+    and the end flags are ``[W, 1]``. ``("next", "observation")`` of a step that ends an episode is its last
+    observation. ``("episode", "return")`` and ``("episode", "length")`` ``[W, 1]`` are updated in every step and final
+    at ``done``. If an environment reports ``action_mask``, in a Dict observation or in ``info``, the root has an entry
+    ``action_mask [W, choices]`` bool. An ended environment that is stepped without a reset stays unchanged, with
+    reward 0.
 
     Simulators cannot be saved: after :meth:`load_state_dict` new episodes begin, from seeds that follow from the saved
     generator and step count.
 
     Args:
         id: ``Name-v0``, ``package.module:Name-v0`` or ``package.module:Class``.
-        num_envs: W.
-        workers: processes that share the environments; 0 steps them in this one.
-        worker_timeout: seconds in which a worker has to answer. One that does not, or dies, is replaced; the episodes
-            of its environments are truncated, and :attr:`worker_failures` counts it.
-        kwargs: arguments of the environment itself.
-        max_steps: steps until an episode is truncated; None is the environment's own limit.
-        dtype: of rewards, statistics, continuous actions and of all observations but images.
-        device: of what comes out; the environments themselves run on the CPU.
-        seed: decides every environment's first seed, whatever ``num_envs`` and ``workers``.
+        num_envs: number of environments W.
+        workers: number of processes among which the environments are divided; 0 steps them in this process.
+        worker_timeout: seconds in which a worker must answer. One that does not, or dies, is replaced; the episodes of
+            its environments are truncated, and :attr:`worker_failures` counts it.
+        kwargs: arguments of the environment's constructor.
+        max_steps: number of steps after which an episode is truncated; None is the environment's own limit.
+        dtype: type of rewards, statistics, continuous actions and of all observations except images.
+        device: device of the outputs; the environments themselves run on the CPU.
+        seed: determines every environment's first seed, independently of ``num_envs`` and ``workers``.
 
     Raises:
-        ValueError: an unknown environment, a missing package, or spaces that have no form here.
+        ValueError: the environment is unknown, a package is missing, or a space is not supported.
     """
 
     evaluation_options: ClassVar[dict[str, Any]] = {"workers": 0}
     drawing_options: ClassVar[dict[str, Any]] = {"kwargs": {"render_mode": "rgb_array"}}
-    """Options that make it draw."""
+    """Options with which the environment draws itself."""
     saves_episodes = False
     _first_number = 0
     _seeds: dict[int, int]
@@ -104,7 +104,7 @@ class Gymnasium(World):
     # -- simulators ----------------------------------------------------------------------------------------------
 
     def _start(self) -> EnvironmentSimulators:
-        """Makes the other environments, on the first reset: a world may be built for its specs alone."""
+        """Makes the other environments on the first reset, since a world may be built only for its specs."""
         if self._over:
             raise RuntimeError("this world is closed")
         arrays = self._codec.arrays(self.num_worlds)
@@ -137,10 +137,10 @@ class Gymnasium(World):
         self._batch.begin(rows)
 
     def render(self) -> Tensor:
-        """A picture of the first environment as it stands, uint8 ``[H, W, 3]``.
+        """Draws the first environment in its current state, uint8 ``[H, W, 3]``.
 
         Raises:
-            RuntimeError: the environment draws none; it needs ``kwargs: {render_mode: rgb_array}``.
+            RuntimeError: the environment does not draw; it needs ``kwargs: {render_mode: rgb_array}``.
             ValueError: it draws with a package that is not installed.
         """
         if self._simulators is None:
@@ -154,9 +154,9 @@ class Gymnasium(World):
         return torch.from_numpy(np.ascontiguousarray(picture))
 
     def close(self, *, raise_if_closed: bool = True) -> None:
-        """Closes environments and workers; the world cannot be used any more."""
+        """Closes environments and workers; the world can no longer be used."""
         self.is_closed = True
-        if self.__dict__.get("_over", True):  # or never built to the end
+        if self.__dict__.get("_over", True):  # closed, or its constructor failed
             return
         self._over = True
         (self._simulators or self._first).close()
@@ -165,12 +165,12 @@ class Gymnasium(World):
 
     @property
     def total_steps(self) -> int:
-        """Environment steps taken so far, those of before a restored checkpoint included."""
+        """Number of steps so far, including those before a restored checkpoint."""
         return self._steps_before if self._simulators is None else self._batch.steps
 
     @property
     def worker_failures(self) -> int:
-        """The number of workers that have been replaced."""
+        """Number of workers that have been replaced."""
         return 0 if self._simulators is None else self._simulators.failures
 
     def _advance(self, tensordict: TensorDictBase) -> TensorDict:
@@ -178,7 +178,7 @@ class Gymnasium(World):
         return self._batch.following()
 
     def _take(self, action: Array) -> None:
-        """One step of all environments."""
+        """Steps all environments."""
         simulators = self._simulators
         if simulators is None or self._over:
             raise RuntimeError("this world is closed" if self._over else "reset() comes before the first step")
@@ -195,19 +195,19 @@ class Gymnasium(World):
         return ended
 
     def collect(self, act: Act, steps: int) -> TensorDict:
-        """``steps`` steps under a policy from where the environments stand, on the CPU.
+        """Makes ``steps`` steps with a policy from the current state, on the CPU.
 
         Args:
-            act: observation and action mask (None without one) to a dict with ``action`` and further entries, in memory
-                of their own: the next step overwrites what it was shown.
+            act: function from observation and action mask (or None) to a dict with ``action`` and further entries. They
+                must not share memory with the observation, which the next step overwrites.
 
-        Returns what stepping one by one and stacking would give ``[W, steps]``, at a fraction of its cost for a few
+        Returns the same batch ``[W, steps]`` as stepping one by one and stacking, at a fraction of the cost for a few
         quick environments.
         """
         return collect(self._batch, self._codec.observations, act, steps, self._take, self._restart_ended)
 
     def step_and_maybe_reset(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
-        """One step; environments that have ended start anew. If none has, the next root shares the step's tensors."""
+        """Makes one step and resets ended environments. If there are none, the next root shares the step's tensors."""
         left = tensordict.get("next", None)
         following = self._advance(tensordict)
         if left is not None:
@@ -225,7 +225,7 @@ class Gymnasium(World):
     # -- seeds and checkpoint ------------------------------------------------------------------------------------
 
     def share(self, first: int, all_worlds: int, seed: int) -> None:
-        """See :meth:`World.share`; each environment has the seed that it would have in a world of all of them."""
+        """See :meth:`World.share`; each environment has the same seed as in a single world of all environments."""
         self.all_worlds, self._first_number = all_worlds, first
         self._set_seed(seed)
 
@@ -235,7 +235,7 @@ class Gymnasium(World):
             self._draw_seeds(0)
 
     def _draw_seeds(self, steps: int) -> None:
-        """A seed for the next reset of every environment; later resets go on with its own random numbers."""
+        """Draws a seed for the next reset of every environment; later resets continue its own random numbers."""
         entropy = int(torch.randint(2**62, (), generator=self.generator, device=self.device))
         self._seeds = {
             row: int(np.random.SeedSequence((entropy, steps, self._first_number + row)).generate_state(1)[0] >> 1)

@@ -48,11 +48,11 @@ class RobotStates(NamedTuple):
 
 @dataclass(frozen=True)
 class MarineNavStart:
-    """Random worlds that have just begun, with what is seen of them.
+    """Random worlds at the beginning of an episode, with their observations.
 
     Attributes:
-        observation: what :meth:`MarineNav.reset` shows of them.
-        phase: of the curriculum that they were drawn in.
+        observation: the observations that :meth:`MarineNav.reset` returns.
+        phase: phase of the curriculum in which they were drawn.
     """
 
     state: WorldState
@@ -63,19 +63,19 @@ class MarineNavStart:
         return self.state.steps.numel()
 
     def saved(self) -> dict[str, Any]:
-        """Nested dict of tensors and numbers."""
+        """Returns a nested dict of tensors and numbers."""
         return {"phase": self.phase, "state": dict(self.state.items()), "observation": self.observation.to_dict()}
 
     @classmethod
     def restored(cls, saved: dict[str, Any], device: torch.device) -> MarineNavStart:
-        """The inverse of :meth:`saved`."""
+        """Inverts :meth:`saved`."""
         return cls(*_restored(saved, device), saved["phase"])
 
 
 def _restored(saved: dict[str, Any], device: torch.device) -> tuple[WorldState, TensorDict]:
-    """State and observation from the ``"state"`` and ``"observation"`` of a saved dict."""
+    """Returns state and observation from the entries ``"state"`` and ``"observation"`` of a saved dict."""
     saved_state = {name: value.to(device, copy=True) for name, value in saved["state"].items()}
-    nothing = {name: torch.zeros_like(saved_state["energy"]) for name in MEASURED}  # of states older than these
+    nothing = {name: torch.zeros_like(saved_state["energy"]) for name in MEASURED}  # older states lack them
     state = WorldState(**{**nothing, **saved_state})
     observation = TensorDict(saved["observation"], device=device).auto_batch_size_(1)
     agents = observation.get(GROUP).auto_batch_size_(2)
@@ -86,24 +86,24 @@ def _restored(saved: dict[str, Any], device: torch.device) -> tuple[WorldState, 
 class MarineNav(World):
     """The multi-vessel navigation world of arXiv 2412.09466, batched.
 
-    Every robot sees itself (``"self" [W, A, 7]``: goal 2, velocity 2, yaw rate, thrusts 2, in its body frame, SI
-    units) and at most five objects (``"objects" [W, A, 5, 5]``: position 2, velocity 2, radius; ``"mask" [W, A, 5]``),
-    chooses thrust rates, and is deactivated when it collides or arrives. One step is 0.5 s.
+    Every robot observes itself (``"self" [W, A, 7]``: goal 2, velocity 2, yaw rate, thrusts 2, in its body frame, SI
+    units) and up to five objects (``"objects" [W, A, 5, 5]``: position 2, velocity 2, radius; ``"mask" [W, A, 5]``),
+    chooses thrust rates, and becomes inactive when it collides or arrives. One step is 0.5 s.
 
     Args:
-        num_worlds: W, worlds stepped at once.
-        num_robots, num_obstacles, num_cores, min_start_goal_dis: of a random world, when there is no curriculum.
-        curriculum: levels of random worlds, see :class:`LevelSchedule`; replaces the four numbers above.
-        continuous_actions: ``[W, A, 2]`` thrust rates in units of 1000 N/s (not clipped, the thrust is), else
-            ``[W, A]`` in 0..24.
-        perception_noise: noisy object positions, velocities and radii.
-        max_steps: the step after this many is the time-out.
-        timeout_is_terminal: report a time-out as ``terminated``, the published learners' rule; else ``truncated``.
-        end_on_collision: a world ends at the first collision, the published evaluation's rule.
-        timestep_penalty, colregs_penalty, collision_penalty, goal_reward: reward terms.
-        discount: of the reported ``discounted_return``.
-        measure_safety: report :data:`~envs.marinenav.safety.SAFETY_STATISTICS` of every episode, too.
-        compiled: compile the simulation with ``torch.compile`` (about half a minute once; same results to rounding).
+        num_worlds: number of worlds W.
+        num_robots, num_obstacles, num_cores, min_start_goal_dis: size of a random world without a curriculum.
+        curriculum: levels of random worlds, which replace the four numbers above; see :class:`LevelSchedule`.
+        continuous_actions: whether actions are thrust rates ``[W, A, 2]`` in units of 1000 N/s (the thrust is clipped,
+            not the rate), or indices ``[W, A]`` in 0..24.
+        perception_noise: whether positions, velocities and radii of objects are noisy.
+        max_steps: number of steps after which the next one is the time-out.
+        timeout_is_terminal: whether a time-out is ``terminated``, the published learners' rule, or ``truncated``.
+        end_on_collision: whether a world ends at the first collision, the published evaluation's rule.
+        timestep_penalty, colregs_penalty, collision_penalty, goal_reward: terms of the reward.
+        discount: discount of the reported ``discounted_return``.
+        measure_safety: whether to report :data:`~envs.marinenav.safety.SAFETY_STATISTICS` of every episode, too.
+        compiled: whether to compile the simulation with ``torch.compile`` (half a minute; same results to rounding).
     """
 
     evaluation_options: ClassVar[dict[str, Any]] = {
@@ -177,7 +177,7 @@ class MarineNav(World):
         prepare: Callable[[Any], Any] = compiled_for_speed if compiled else lambda function: function
         self._advance_physics, self._conclude = prepare(advance), prepare(conclude)
         self._look_around = prepare(look_around)
-        # As many worlds as the batch has: what is compiled for the batch then serves the pool too.
+        # The pool has as many worlds as the batch, so that code compiled for the batch also serves the pool.
         size = num_worlds if compiled else max(num_worlds, _SMALLEST_POOL)
         self._pool = StartPool(self._random_worlds, MarineNavStart.restored, size)
         self._noise_source: Callable[[Tensor], NoiseDraws] | None = None
@@ -215,7 +215,7 @@ class MarineNav(World):
 
     @property
     def total_steps(self) -> int:
-        """Steps that all worlds have taken together, which the curriculum's phases go by."""
+        """Number of steps of all worlds together, which determines the curriculum's phase."""
         return self._total_steps
 
     def count_on_from(self, steps: int) -> None:
@@ -225,12 +225,12 @@ class MarineNav(World):
     # -- reset ---------------------------------------------------------------------------------------------------
 
     def reset_to(self, configs: Sequence[dict[str, Any]]) -> TensorDict:
-        """Starts one given episode per world (episode-file dicts, see ``episodes.py``), honouring all they say.
+        """Starts one given episode per world (dicts of an episode file, see ``episodes.py``).
 
-        A world that ends and is reset alone starts its episode again; a full ``reset()`` returns to random worlds.
+        A world that ends and is reset by itself repeats its episode; a full ``reset()`` returns to random worlds.
 
         Raises:
-            ValueError: number of configs differs from ``num_worlds``, or a config is invalid (it says how).
+            ValueError: the number of configs differs from ``num_worlds``, or a config is invalid.
         """
         if len(configs) != self.num_worlds:
             raise ValueError(f"{len(configs)} episodes for num_worlds={self.num_worlds}: give one per world")
@@ -281,7 +281,7 @@ class MarineNav(World):
         return True
 
     def _prepared(self) -> StartPool[MarineNavStart]:
-        """Random worlds of the present phase of the curriculum."""
+        """Returns the pool of random worlds of the curriculum's current phase."""
         opening = self._pool.opening
         if opening is not None and opening.phase != self.curriculum.phase(self._total_steps):
             self._pool.clear()
@@ -296,7 +296,7 @@ class MarineNav(World):
         return MarineNavStart(*self._observe(state), self.curriculum.phase(self._total_steps))
 
     def _observe(self, state: WorldState) -> tuple[WorldState, TensorDict]:
-        """The perception call of a reset."""
+        """Computes the observations of a reset."""
         state, report = self._look_around(state, self._rules, self._draw_noise(state))
         if self.measure_safety:
             state = begun(state, self._rules)
@@ -339,7 +339,7 @@ class MarineNav(World):
 
     @property
     def state(self) -> RobotStates:
-        """Pose, velocities and thrust of the current step."""
+        """Returns pose, velocities and thrust of the current step."""
         state = self._state
         parts = (state.pose, state.velocity, state.velocity_r, state.thrust)
         return RobotStates(*(part.permute(2, 1, 0).clone(memory_format=torch.contiguous_format) for part in parts))
@@ -372,7 +372,7 @@ class MarineNav(World):
         return {name: partial(sail, choose, continuous=self.options.continuous) for name, choose in PLAYERS.items()}
 
     def mirror(self) -> Mirror | str:
-        """Port for starboard, while the rules of the road, which know no such symmetry, cost nothing."""
+        """Swaps port and starboard; impossible if the rules of the road, which lack this symmetry, cost reward."""
         if self._default_rules.colregs_penalty:
             return "its rules of the road ask for turns to starboard alone; set env.colregs_penalty=0"
         return mirror.CONTINUOUS if self.options.continuous else mirror.DISCRETE

@@ -26,13 +26,13 @@ _ENDS = ("done", "terminated", "truncated")
 
 @dataclass
 class _Batch:
-    """Observations and states of ``W`` worlds of ``A`` agents; tensors share this memory, so it is only replaced.
+    """Observations and states of ``W`` worlds of ``A`` agents; replaced, never changed, since tensors share the memory.
 
     Attributes:
         observations: one array ``[W, A, ...]`` per leaf of the observation.
         mask: ``[W, A, n]`` bool or None.
-        active, terminated, truncated: ``[W, A]`` bool; once over, an agent's end flags stay.
-        reward: ``[W, A]`` of the last step.
+        active, terminated, truncated: ``[W, A]`` bool; the end flags of an ended agent stay set.
+        reward: ``[W, A]``, rewards of the last step.
     """
 
     observations: list[Array]
@@ -51,27 +51,27 @@ class _Batch:
 class PettingZoo(World):
     """Parallel PettingZoo environments, stepped one after the other in this process.
 
-    The group ``agents`` has a slot for each of the ``A`` possible agents, in their order: ``observation [W, A, ...]``
-    (encoded as :mod:`envs.spaces` says), ``action [W, A]`` or ``[W, A, D]``, ``reward [W, A, 1]``, ``done``,
-    ``terminated``, ``truncated [W, A, 1]`` and ``active [W, A]``. Where the environment has action masks, in its
-    observations or infos, ``action_mask [W, A, n]`` bool is true for what is allowed. An agent that is over shows its
-    last observation in that step and zeros afterwards. A world ends with its last agent, ``truncated`` if any agent was
-    cut short in that step; ``("next", "episode")`` has ``return`` (mean over the agents present at the start) and
-    ``length``.
+    The group ``agents`` has a slot for each of the ``A`` possible agents in order: ``observation [W, A, ...]`` (encoded
+    by :mod:`envs.spaces`), ``action [W, A]`` or ``[W, A, D]``, ``reward [W, A, 1]``, ``done``, ``terminated``,
+    ``truncated [W, A, 1]`` and ``active [W, A]``. If the environment has action masks, in its observations or infos,
+    ``action_mask [W, A, n]`` bool is true for allowed choices. An agent has its last observation in the step in which
+    it ends, and zeros afterwards. A world ends with its last agent, ``truncated`` if any agent was truncated in that
+    step; ``("next", "episode")`` has ``return`` (mean over the agents present at the start) and ``length``.
 
-    A checkpoint holds the random generator, but not the inside of environments: loading it begins new episodes.
+    A checkpoint holds the random generator, but not the state of environments: loading it begins new episodes.
 
     Args:
         id: ``pettingzoo.butterfly.pistonball_v6``, in short ``butterfly/pistonball_v6``, any other module with a
             ``parallel_env``, or ``package.module:factory`` of your own parallel environment.
-        num_envs: W.
-        kwargs: for the environment's constructor.
-        max_steps: truncates all agents after this many steps.
-        dtype: of floating-point observations, continuous actions and rewards.
-        seed: every episode is seeded from the world's generator.
+        num_envs: number of environments W.
+        kwargs: arguments of the environment's constructor.
+        max_steps: number of steps after which all agents are truncated.
+        dtype: type of floating-point observations, continuous actions and rewards.
+        seed: seed of the world's generator, which seeds every episode.
 
     Raises:
-        ValueError: no such environment, impossible options, or agents whose spaces differ or have no encoding.
+        ValueError: the environment does not exist, an option is impossible, or the agents' spaces differ or have no
+            encoding.
     """
 
     saves_episodes = False
@@ -104,7 +104,7 @@ class PettingZoo(World):
         space = common_space(self._envs[0], self.agents, "observation_space", id)
         own, self._own_part = split_mask(space)
         self._observations = Observations(own, self._real)
-        # Agents that are over show zeros, which must not be out of bounds.
+        # Ended agents have zeros, which must lie within the bounds.
         self._observations.leaves = tuple(
             replace(leaf, low=np.minimum(leaf.low, 0), high=np.maximum(leaf.high, 0))
             for leaf in self._observations.leaves
@@ -172,7 +172,7 @@ class PettingZoo(World):
         self._actions.store(actions, tensordict.get((GROUP, "action")).detach().cpu().numpy())
         before, batch = self._batch, self._empty_batch()
         batch.terminated[:], batch.truncated[:] = before.terminated, before.truncated
-        for row in np.flatnonzero(before.active.any(axis=1)).tolist():  # ended worlds wait for their restart
+        for row in np.flatnonzero(before.active.any(axis=1)).tolist():  # ended worlds wait for their reset
             self._step_one(batch, row, actions[row])
         self._returns += batch.reward
         self._show(batch)
@@ -188,7 +188,7 @@ class PettingZoo(World):
         return following
 
     def _step_one(self, batch: _Batch, row: int, actions: Array) -> None:
-        """One step of one environment into its row; agents that it no longer has, or says are over, leave."""
+        """Steps one environment and writes its row; agents that are missing or have ended become inactive."""
         self._steps[row] += 1
         env, before = self._envs[row], self._batch.active[row]
         chosen = {agent: self._actions.decode(actions[self._slots[agent]]) for agent in env.agents}
@@ -220,7 +220,7 @@ class PettingZoo(World):
     # -- arrays --------------------------------------------------------------------------------------------------
 
     def _empty_batch(self) -> _Batch:
-        """All agents over: zeros, and everything allowed."""
+        """Returns a batch of ended agents: zeros, with everything allowed."""
         lead = (self.num_worlds, len(self.agents))
         mask = np.ones((*lead, self._actions.mask_size), bool) if self._masked else None
         flags = np.zeros(lead, bool), np.ones(lead, bool), np.zeros(lead, bool)
@@ -269,12 +269,12 @@ _METHODS = ("observation_space", "action_space", "reset", "step")
 
 
 def parallel_factory(id: str) -> Callable[..., Any]:
-    """The function that builds the parallel environment of an id, see :class:`envs.pettingzoo.PettingZoo`.
+    """Returns the function that builds the parallel environment of an id; see :class:`envs.pettingzoo.PettingZoo`.
 
-    Anything but a module's ``parallel_env`` must be a class of environments, or a function annotated to return one.
+    Other callables than a module's ``parallel_env`` must be a class, or a function annotated to return one.
 
     Raises:
-        ValueError: nothing there to import, or a module without parallel environment.
+        ValueError: the id cannot be imported, or its module has no parallel environment.
     """
     family, _, short = id.partition("/")
     path, _, attribute = (f"pettingzoo.{family}.{short}" if short else id).partition(":")
@@ -308,10 +308,10 @@ def _advice(module: str, error: ImportError | ValueError) -> str:
 
 
 def build(factory: Callable[..., Any], id: str, kwargs: dict[str, Any]) -> Any:
-    """One environment.
+    """Builds one environment.
 
     Raises:
-        ValueError: constructor arguments it does not take, or something else than a parallel environment.
+        ValueError: the constructor rejects an argument, or the result is not a parallel environment.
     """
     try:
         env = factory(**kwargs)
@@ -324,10 +324,10 @@ def build(factory: Callable[..., Any], id: str, kwargs: dict[str, Any]) -> Any:
 
 
 def common_space(env: Any, agents: Sequence[Any], kind: str, id: str) -> Any:
-    """The ``observation_space`` or ``action_space`` (``kind``) of all agents.
+    """Returns the ``observation_space`` or ``action_space`` (``kind``) of all agents.
 
     Raises:
-        ValueError: they differ; it lists whose.
+        ValueError: the spaces differ; the message lists the agents.
     """
     spaces = {agent: getattr(env, kind)(agent) for agent in agents}
     common = spaces[agents[0]]

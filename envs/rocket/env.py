@@ -47,11 +47,11 @@ BACKENDS = ("torch", "rocketsim")
 class Rocket(World):
     """Car soccer with six degrees of freedom, batched: two teams of one to three cars, the first goal ends a match.
 
-    As a curriculum (:meth:`set_stage`) teams grow from one a side to ``blue`` and ``orange``: with two each the stages
-    are 1v1, 1v2, 2v2. A stage counts for the episodes that begin in it; the cars that it lacks are absent.
+    In a curriculum (:meth:`set_stage`) teams grow from one car to ``blue`` and ``orange``: with two each the stages are
+    1v1, 1v2, 2v2. A stage applies to the episodes that begin in it; cars beyond its teams are inactive.
 
-    Cars are agents: the first half of them is blue and attacks +y, the others are orange and see the world turned by
-    pi, so that all play as if they were blue. With teams of different sizes the smaller one's last cars are absent:
+    Cars are agents: the first half is blue and attacks +y; the others are orange and observe the world turned by pi, so
+    that all play as if they were blue. If the teams differ in size, the smaller one's last cars are inactive:
     ``("agents", "active") [W, C]`` is False for them. A step is ``tick_skip`` ticks of 1/120 s.
 
     ``("agents", "observation") [W, C, F]`` is ``rlbot180`` (F = 180, positions over 4096 uu, speeds over 2300 uu/s,
@@ -67,35 +67,35 @@ class Rocket(World):
     ``("agents", "action")``: ``multi [W, C, 8]``, five bins of throttle, steer, pitch, yaw, roll, then jump, boost,
     handbrake; ``lookup90 [W, C]``, one of 90 usual combinations; ``box8 [W, C, 8]`` within [-1, 1].
 
-    ``("episode", ...) [W, 1]`` runs along and is final where ``done``: of blue ``return``, ``goals_for``,
+    ``("episode", ...) [W, 1]`` is updated in every step and final at ``done``: for blue ``return``, ``goals_for``,
     ``goals_against``, ``success`` (it scored) and ``reward_<term>``, the weighted sums that make up the return (means
     over its cars); ``length`` in steps, ``time`` in s; for both teams ``touches_``, ``demos_`` and
-    ``boost_collected_`` with ``blue`` or ``orange``.
+    ``boost_collected_`` followed by ``blue`` or ``orange``.
 
-    With ``backend="rocketsim"`` the ticks are those of RocketSim, in worker processes; everything else stays as it is.
-    Its matches cannot be saved: after :meth:`load_state_dict` new episodes begin. Those of a worker that dies or hangs
-    are truncated, and another takes its place; :attr:`worker_failures` counts them.
+    With ``backend="rocketsim"`` RocketSim computes the ticks in worker processes; everything else is unchanged. Its
+    matches cannot be saved: after :meth:`load_state_dict` new episodes begin. A worker that dies or hangs is replaced
+    and its episodes are truncated; :attr:`worker_failures` counts these workers.
 
     Args:
-        num_worlds: W.
-        blue, orange: cars of each team, 1 to 3.
-        team_size: cars of both teams instead.
-        tick_skip: ticks per step.
-        observation: ``"rlbot180"`` or ``"compact"``.
-        actions: ``"multi"``, ``"lookup90"`` or ``"box8"``.
-        rewards: ``"sparse"``, ``"dense"`` or ``"hybrid"``, see :mod:`envs.rocket.rewards`.
-        reward_weights: weights of single terms instead of the usual ones.
-        kick_offs, random_states, aerials: how often episodes begin so, as weights.
-        max_seconds: after which an episode is truncated.
-        idle_seconds: without a touch of the ball, after which it is truncated, too.
-        ramps: round the edges between walls, floor and ceiling; else walls are bumpers.
-        compiled: compile what runs in every tick with ``torch.compile`` (a minute once; same results to rounding).
-        backend: maker of the ticks: ``"torch"``, here, or ``"rocketsim"``, the original simulator.
-        workers: processes of that, at least one.
-        worker_timeout: seconds in which one has to make a step, else it is taken for hung.
+        num_worlds: number of worlds W.
+        blue, orange: number of cars of each team, 1 to 3.
+        team_size: number of cars of both teams, in place of ``blue`` and ``orange``.
+        tick_skip: number of ticks per step.
+        observation: form of the observation: ``"rlbot180"`` or ``"compact"``.
+        actions: form of the actions: ``"multi"``, ``"lookup90"`` or ``"box8"``.
+        rewards: set of reward terms: ``"sparse"``, ``"dense"`` or ``"hybrid"``; see :mod:`envs.rocket.rewards`.
+        reward_weights: weights of single terms, in place of the set's.
+        kick_offs, random_states, aerials: weights of the three kinds of initial states.
+        max_seconds: time in s after which an episode is truncated.
+        idle_seconds: time in s without a touch of the ball after which an episode is truncated.
+        ramps: whether the edges between walls, floor and ceiling are round; otherwise walls are bumpers.
+        compiled: whether to compile the ticks with ``torch.compile`` (a minute; same results to rounding).
+        backend: simulator: ``"torch"``, in this process, or ``"rocketsim"``, the original one.
+        workers: number of processes with the original simulator, at least one.
+        worker_timeout: seconds that a worker may take for a step before it counts as hung.
 
     Raises:
-        ValueError: an option that is not possible; it says what is.
+        ValueError: an option is impossible; the message says what is allowed.
     """
 
     replay_ending = ".npz"
@@ -166,7 +166,7 @@ class Rocket(World):
         self.declare_specs(shown, action_spec(actions, lead, dtype, self.device), STATISTICS, self.starts.cars)
 
     def _enter_stage(self, stage: int | None) -> None:
-        """The teams of the episodes that begin from now on; None: those of the options."""
+        """Sets the teams of future episodes; None: those of the options."""
         self._stage = stage
         self.starts = self._whole if stage is None else self._whole.of_size(*self._sizes[stage])
         self._pool.clear()
@@ -208,7 +208,7 @@ class Rocket(World):
 
     def _count(self) -> None:
         self._episode = torch.stack(statistics(self._match))
-        # A copy, as a restart of the match writes in place.
+        # A copy, since a restart of the match writes in place.
         self._active = ~self._match.world.cars.gone.T.isinf()
 
     # -- step ----------------------------------------------------------------------------------------------------
@@ -254,7 +254,7 @@ class Rocket(World):
     # -- the simulator's processes -----------------------------------------------------------------------------------
 
     def _backend(self, backend: str, workers: int, patience: float, compiled: bool, ramps: bool) -> Simulators | None:
-        """The simulators that make the ticks instead of torch, if any."""
+        """Starts the original simulators if they compute the ticks."""
         if backend not in BACKENDS:
             raise ValueError(f"backend: {backend!r} is unknown, allowed: {', '.join(BACKENDS)}")
         if workers < 0:
@@ -269,11 +269,11 @@ class Rocket(World):
 
     @property
     def worker_failures(self) -> int:
-        """The number of worker processes that have died or hung, and been replaced."""
+        """Number of worker processes that have died or hung, and were replaced."""
         return 0 if self._simulators is None else self._simulators.failures
 
     def close(self, *, raise_if_closed: bool = True) -> None:
-        """Ends worker processes; the world cannot be stepped any more."""
+        """Ends worker processes; the world can no longer be stepped."""
         super().close(raise_if_closed=raise_if_closed)
         if self._simulators is not None:
             self._simulators.close()
@@ -295,7 +295,7 @@ class Rocket(World):
         self._observation = state["observation"].to(self.device)
         self._pool.load_state_dict(state["pool"], self.device)
         self._count()
-        if self._simulators is not None:  # it cannot go on within a match
+        if self._simulators is not None:  # it cannot resume a match
             self._restart(None)
 
     def recorder(self, worlds: Sequence[int], titles: Sequence[str] | None = None) -> RocketRecorder:

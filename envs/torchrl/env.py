@@ -1,4 +1,4 @@
-"""Any TorchRL environment as a world: W rows of it, from copies of a single one or from batches."""
+"""Any TorchRL environment as a world of W rows, from copies of a single environment or from batches."""
 
 from __future__ import annotations
 
@@ -23,37 +23,37 @@ _ENDS = ("done", "terminated", "truncated")
 _COPIES = 8
 _RETURN = "episode_reward"
 _NOT_SHOWN = (ACTION_MASK, _RETURN, "step_count", "is_init", "episode", "active")
-"""Entries of environments and TorchRL's transforms that are no observations."""
+"""Entries of environments and TorchRL's transforms that are not observations."""
 
 
 class TorchRL(World):
     """Rows of a TorchRL environment: copies of one without a batch size, or as many batches as are needed.
 
-    ``observation`` is the environment's own entry of that name or, where it has none, a dict of all its entries but
-    masks and counters; ``action`` an index ``[W]``, several ``[W, k]`` or numbers ``[W, D]``, see
-    :mod:`~envs.torchrl.encodings`. An environment whose action stands in a group with an axis of agents, such as
-    ``("agents", "action") [A, ...]``, is a world of the group ``agents``. ``("episode", "return")`` is what the
-    environment writes as ``episode_reward`` (``RewardSum``), else the sum of its rewards (mean over agents);
-    ``("episode", "length")`` counts steps. Its own transforms stay in place, time limits among them.
+    ``observation`` is the environment's entry of that name or, without one, a dict of all its entries except masks and
+    counters; ``action`` is an index ``[W]``, several ``[W, k]`` or numbers ``[W, D]``, see
+    :mod:`~envs.torchrl.encodings`. An environment with its action in a group with an axis of agents, such as
+    ``("agents", "action") [A, ...]``, becomes a world with the group ``agents``. ``("episode", "return")`` is the
+    environment's ``episode_reward`` (``RewardSum``) if it has one, or the sum of its rewards (mean over agents);
+    ``("episode", "length")`` counts steps. The environment's transforms stay in place, including time limits.
 
-    A copy that has ended waits for its reset; of a batch, all rows are stepped as long as one has not ended.
+    A copy that has ended waits for its reset; the rows of a batch are stepped until all have ended.
     Environments cannot be saved: after :meth:`load_state_dict` new episodes begin, from seeds that follow from the
     saved generator.
 
     Args:
         id: ``package.module:Class`` of an ``EnvBase``, or a function annotated to return one.
-        num_envs: W; of batches larger than needed the first rows are shown. None is the environment's own batch size,
-            or 8 copies.
+        num_envs: number of rows W; a larger batch shows its first rows. None is the environment's own batch size, or 8
+            copies.
         kwargs: arguments of the class or function.
-        max_steps: steps until an episode is truncated, besides the environment's own limit.
-        observation_keys: what is shown in place of the above, as ``[pixels, state.speed]``; one key alone is the
-            observation itself.
-        dtype: of rewards, statistics, continuous actions and of all observations but images of bytes.
-        device: of what comes out; given to an environment that takes it.
-        seed: decides all environments' seeds.
+        max_steps: number of steps after which an episode is truncated, in addition to the environment's own limit.
+        observation_keys: entries of the observation, such as ``[pixels, state.speed]``; a single key is the observation
+            itself.
+        dtype: type of rewards, statistics, continuous actions and of all observations except images of bytes.
+        device: device of the outputs; passed to an environment that accepts it.
+        seed: determines all environments' seeds.
 
     Raises:
-        ValueError: no such environment, or one whose actions, rewards or keys have no form here.
+        ValueError: the environment does not exist, or its actions, rewards or keys are not supported.
     """
 
     saves_episodes = False
@@ -139,22 +139,22 @@ class TorchRL(World):
         self.declare_specs(shown, self._action.spec, agents=agents[0] if agents else None)
 
     def _of_one(self, spec: TensorSpec, further: int) -> TensorSpec:
-        """The spec of one row's, or one agent's, entry."""
+        """Returns the spec of an entry for one row or one agent."""
         dims = len(self._single.batch_size) + further
         return spec[(0,) * dims] if dims else spec
 
     def _reward_lead(self) -> tuple[int, ...]:
-        """The agents, where rewards are theirs."""
+        """Returns the axis of agents if rewards have one."""
         return self._agents if isinstance(self._reward_key, tuple) and self._reward_key[:-1] == self._prefix else ()
 
     def _beside(self, key: NestedKey, name: str, spec: Composite) -> NestedKey | None:
-        """The key of an entry beside another one, None where there is none."""
+        """Returns the key of an entry beside another one; None if there is none."""
         path = (*key[:-1], name) if isinstance(key, tuple) else (name,)
         found = unravel_key(path)
         return found if found in spec.keys(include_nested=True) else None
 
     def _observed(self, chosen: list[str] | None) -> list[tuple[NestedKey, tuple[str, ...]]]:
-        """Keys of what is shown, and where it stands in the observation."""
+        """Returns the keys of the observed entries, with their places in the observation."""
         spec = self._single.observation_spec
         prefix = self._prefix if self._agents else ()
         inside = spec[prefix] if prefix else spec
@@ -221,14 +221,14 @@ class TorchRL(World):
         self._roots[index] = env.step_mdp(stepped)
 
     def _flag(self, name: str) -> Tensor:
-        """``[rows]`` bool at the root; of an environment whose agents alone end, whether all have."""
+        """Returns the flag ``[rows]`` at the root; if only agents have it, whether it is true for all of them."""
         done = self._following[0].get("done", None)
         if done is None or name not in self._following[0]:
             return self._agents_flag(name).all(-1) if done is None else torch.zeros_like(self._over)
         return self._read(self._following, name).reshape(len(self._over))
 
     def _agents_flag(self, name: str) -> Tensor:
-        """``[rows, A]`` bool; without a word of the agents' own, the world's."""
+        """Returns the agents' flag ``[rows, A]``; if they have none, the world's."""
         key = unravel_key((*self._prefix, name))
         if self._following[0].get(key, None) is None:
             return self._flag(name)[:, None].expand(-1, *self._agents)
@@ -283,7 +283,7 @@ class TorchRL(World):
             self._restart(torch.tensor([row], device=self.device))
 
     def _reset_rows(self, env: EnvBase, root: TensorDictBase, mask: Tensor) -> TensorDictBase:
-        """Resets rows as :meth:`torchrl.envs.EnvBase.maybe_reset` does, but they need not have ended."""
+        """Resets rows as :meth:`torchrl.envs.EnvBase.maybe_reset` does, even if they have not ended."""
         mask = mask.to(env.device or mask.device).reshape(env.batch_size)
         for key in env.reset_keys:
             done = unravel_key((*(key[:-1] if isinstance(key, tuple) else ()), "done"))
@@ -291,10 +291,10 @@ class TorchRL(World):
             root.set(key, mask.reshape(*mask.shape, *[1] * (len(shape) - mask.dim())).expand(shape).clone())
         return env.reset(root, select_reset_only=True)
 
-    # -- what is shown -------------------------------------------------------------------------------------------
+    # -- observations --------------------------------------------------------------------------------------------
 
     def _read(self, parts: list[TensorDictBase], key: NestedKey) -> Tensor:
-        """An entry of all environments, ``[rows, ...]``."""
+        """Reads an entry of all environments, ``[rows, ...]``."""
         dims = len(self._single.batch_size)
         values = [part.get(key) for part in parts]
         values = [value.reshape(self._rows, *value.shape[dims:]) for value in values]
@@ -324,13 +324,13 @@ class TorchRL(World):
     # -- seeds and checkpoint ------------------------------------------------------------------------------------
 
     def share(self, first: int, all_worlds: int, seed: int) -> None:
-        """See :meth:`World.share`; each environment has the seed that it would have in a world of all of them."""
+        """See :meth:`World.share`; each environment has the same seed as in a single world of all environments."""
         self.all_worlds, self._first_number = all_worlds, first
         self._set_seed(seed)
 
     def _set_seed(self, seed: int | None) -> None:
         super()._set_seed(seed)
-        if seed is not None and "_envs" in self.__dict__:  # the base class seeds before there are any
+        if seed is not None and "_envs" in self.__dict__:  # the base class seeds before they exist
             self._seed_environments()
 
     def _seed_environments(self) -> None:
