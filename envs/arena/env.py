@@ -50,7 +50,7 @@ class Arena(World):
     distance 1, bearing 0.5 and zeros. As a dict the same numbers are ``player_state`` (0 to 6), ``combat_targets`` (10
     to 26), ``mission_progress`` (7 to 9), ``spatial_awareness`` (27 to 30), ``enemy_count`` (31).
 
-    ``("episode", ...) [W, 1]`` is updated in each step and final at ``done``: ``return``, ``length``, ``success`` (won),
+    ``("episode", ...) [W, 1]`` (updated in each step, final at ``done``): ``return``, ``length``, ``success`` (won),
     ``time`` (s at 60 steps a second), ``phase`` (cleared so far), ``spawners`` and ``enemies`` (destroyed), ``health``,
     ``damage_dealt`` and ``damage_taken`` (health lost to and by the player's hits).
 
