@@ -1,4 +1,4 @@
-"""An experiment of games: seeds are trained, each plays against the same opponents, curve, table and film are left."""
+"""An experiment of games: trains seeds, plays each against the same opponents, and writes curve, table and film."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ Log = Sequence[Mapping[str, str]]
 
 @dataclass(frozen=True)
 class Experiment:
-    """What is trained, and whom it meets.
+    """A training and its opponents.
 
     Attributes:
-        name: of the files it leaves.
-        config: ``experiment=`` of ``rlstack.train``.
-        opponents: whom the last checkpoint plays; films are made of games against the first.
-        games: against each, half of them on either side.
-        seeds: that are trained unless others are asked for.
-        films: endings of the files of the best game.
-        ylabel: of the curve.
+        name: name of the result files.
+        config: value of ``experiment=`` for ``rlstack.train``.
+        opponents: opponents of the last checkpoint; films show games against the first.
+        games: number of games against each, half of them on either side.
+        seeds: default seeds.
+        films: suffixes of the files of the best game.
+        ylabel: title of the curve's y axis.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Experiment:
 
 
 def run(experiment: Experiment, here: Path, description: str | None) -> None:
-    """The command line of an experiment whose results go beside it, into the folder ``here``."""
+    """Runs the command line of an experiment with results in the folder ``here``."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_options(parser, Path("runs") / experiment.config, here, experiment.seeds)
     parser.add_argument("--games", type=int, default=experiment.games, help="against each opponent")
@@ -87,7 +87,7 @@ def run(experiment: Experiment, here: Path, description: str | None) -> None:
 
 
 def judge(path: Path, experiment: Experiment, games: int, seed: int) -> dict[str, Any]:
-    """Games of a run's last checkpoint, as it explores, and what the training cost."""
+    """Plays games with a run's last checkpoint, exploring, and reads the cost of its training."""
     results = {
         name: _games(path, name, games, seed, bool(experiment.films) and name == experiment.opponents[0])
         for name in experiment.opponents
@@ -105,7 +105,7 @@ def _folder(path: Path, opponent: str) -> Path:
 
 
 def _games(path: Path, opponent: str, games: int, seed: int, video: bool) -> dict[str, Any]:
-    """A report of ``rlstack.evaluate``, unless it is there already."""
+    """Returns a report of ``rlstack.evaluate``, making it unless it exists."""
     output = _folder(path, opponent)
     if not (output / "results.json").is_file():
         command = [sys.executable, "-m", "rlstack.evaluate", f"checkpoint={path}", f"opponents=[{opponent}]"]
@@ -115,7 +115,7 @@ def _games(path: Path, opponent: str, games: int, seed: int, video: bool) -> dic
 
 
 def read_log(runs: Mapping[int, Path]) -> list[dict[str, str]]:
-    """What was logged of the games during training, a row each."""
+    """Returns the logged results of games in training, one row each."""
     rows = []
     for seed, path in runs.items():
         with open(path / "metrics.csv", newline="") as metrics:
@@ -125,7 +125,7 @@ def read_log(runs: Mapping[int, Path]) -> list[dict[str, str]]:
 
 
 def draw(rows: Log, path: Path, ylabel: str) -> None:
-    """Games won during training; drawn ones count as not won."""
+    """Draws the share of games won in training; draws count as not won."""
     figure, axis = plt.subplots(figsize=(7, 4), constrained_layout=True)
     for seed in sorted({row["seed"] for row in rows}):
         own = [row for row in rows if row["seed"] == seed]

@@ -12,7 +12,7 @@ from envs.whole_files import replacing
 
 HERE = Path(__file__).parent
 LEFT = HERE / "zoo" / "marinenav" / "film.mp4", (0, 0, 704, 720)
-"""A film, and the left, upper, right and lower edge of what is shown of it, in pixels."""
+"""A film, and the left, upper, right and lower edge of the part to show, in pixels."""
 RIGHT = HERE / "rocket" / "rules.mp4", (262, 0, 1018, 720)
 HEIGHT = 360
 COLOURS = 200
@@ -20,7 +20,7 @@ SECONDS = 7.0
 
 
 def pictures(path: Path, box: tuple[int, int, int, int], count: int) -> list[np.ndarray]:
-    """``count`` pictures ``[HEIGHT, width, 3]`` of a film, evenly spread from its first to its last one."""
+    """Returns ``count`` pictures ``[HEIGHT, width, 3]`` of a film, evenly spaced from first to last."""
     film = list(imageio.imiter(path, plugin="FFMPEG"))
     width = round((box[2] - box[0]) * HEIGHT / (box[3] - box[1]))
     chosen = [film[round(place)] for place in np.linspace(0, len(film) - 1, count)]
@@ -29,7 +29,7 @@ def pictures(path: Path, box: tuple[int, int, int, int], count: int) -> list[np.
 
 
 def side_by_side(count: int = 56) -> list[Image.Image]:
-    """Both films in ``count`` pictures of one palette, undithered: what stands still costs no bytes."""
+    """Joins both films in ``count`` pictures with one palette, undithered, so that still areas compress well."""
     pairs = [np.concatenate(pair, 1) for pair in zip(pictures(*LEFT, count), pictures(*RIGHT, count))]
     palette = Image.fromarray(np.concatenate(pairs[:: count // 4])).quantize(COLOURS, Image.Quantize.MAXCOVERAGE)
     return [Image.fromarray(pair).quantize(palette=palette, dither=Image.Dither.NONE) for pair in pairs]

@@ -1,4 +1,4 @@
-"""Training runs as an experiment makes them: one process each, judged afterwards by another."""
+"""Training runs of experiments: each in one process, evaluated afterwards in another."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from rlstack.training.loggers import METRICS_FILE, read_metrics
 
 
 def train(seed: int, folder: Path, overrides: list[str]) -> Path:
-    """One training run, unless it is there already; its output goes to ``<run>.log``."""
+    """Trains a run unless it is complete already; its output goes to ``<run>.log``."""
     run = folder / f"seed{seed}"
     if complete(run):
         return run
-    shutil.rmtree(run, ignore_errors=True)  # what an earlier attempt left
+    shutil.rmtree(run, ignore_errors=True)  # removes an earlier attempt
     folder.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "rlstack.train", f"seed={seed}", f"run_dir={run}", *overrides]
     with open(folder / f"seed{seed}.log", "w") as log:
@@ -30,7 +30,7 @@ def train(seed: int, folder: Path, overrides: list[str]) -> Path:
 
 
 def complete(run: Path) -> bool:
-    """The run has a checkpoint of its last frame; there are earlier ones, of the best evaluation or after Ctrl-C."""
+    """Returns whether the run has a checkpoint of its last frame, rather than only earlier ones."""
     if not (run / "config.yaml").is_file():
         return False
     total = OmegaConf.load(run / "config.yaml")["total_frames"]
@@ -40,10 +40,10 @@ def complete(run: Path) -> bool:
 def final_evaluation(
     run: Path, episodes: int, seed: int, policy: str = "greedy", allow: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Evaluates the last checkpoint of a run on ``episodes`` per level, greedily or as it explores.
+    """Evaluates the last checkpoint of a run on ``episodes`` per level, greedily or exploring.
 
     Args:
-        allow: code of this folder that the run's files name.
+        allow: code of this folder that the run's files may name.
     """
     output = run / "evaluations" / ("final" if policy == "greedy" else f"final_{policy}")
     options = [f"episodes={episodes}", f"seed={seed}", f"output={output}", "plots=false", "video=false"]
@@ -55,28 +55,28 @@ def final_evaluation(
 
 
 def logged(run: Path, metric: str) -> list[dict[str, float]]:
-    """The rows of a run's ``metrics.csv`` in which there is a metric."""
+    """Returns the rows of a run's ``metrics.csv`` that have a metric."""
     return [row for row in read_metrics(run / METRICS_FILE) if metric in row]
 
 
 def read_curve(run: Path) -> list[dict[str, float]]:
-    """The evaluations of a run."""
+    """Returns the evaluations of a run."""
     return logged(run, "eval/success")
 
 
 def cost(run: Path) -> dict[str, float]:
-    """What a run took: ``frames``, ``minutes`` and ``cpu_minutes``."""
+    """Returns the cost of a run: ``frames``, ``minutes`` and ``cpu_minutes``."""
     last = logged(run, "time/seconds")[-1]
     minutes = {"minutes": last["time/seconds"] / 60, "cpu_minutes": last["time/cpu_seconds"] / 60}
     return {"frames": last["frames"], **minutes}
 
 
 def add_options(parser: ArgumentParser, folder: Path, out: Path, seeds: Sequence[int] = (0, 1, 2)) -> None:
-    """The options of an experiment that trains some seeds and judges them.
+    """Adds the options of an experiment that trains and evaluates seeds.
 
     Args:
-        folder: of the run directories, unless another is given.
-        out: of the results.
+        folder: default folder of the run directories.
+        out: default folder of the results.
     """
     parser.add_argument("--seeds", type=int, nargs="+", default=list(seeds))
     parser.add_argument("--parallel", type=int, default=1, help="runs at once")

@@ -1,9 +1,9 @@
-"""The tables of ``experiments/README.md``, rewritten from the result files beside the studies.
+"""Rewrites the tables of ``experiments/README.md`` from the result files beside the studies.
 
     python -m experiments.tables            # rewrite
     python -m experiments.tables --check    # exit status 1 if a table is not that of its result file
 
-A table stands between ``<!-- table: <name> -->`` and ``<!-- end -->``; :data:`TABLES` knows how each is made.
+A table stands between ``<!-- table: <name> -->`` and ``<!-- end -->``; :data:`TABLES` has the function of each.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MARKED = re.compile(r"<!-- table: ([\w/]+) -->\n(.*?)<!-- end -->", re.DOTALL)
 
 
 def _read(path: str) -> Any:
-    """The content of a result file; ``path`` is relative to this folder, without its ending."""
+    """Reads a result file; ``path`` is relative to this folder, without the suffix."""
     return json.loads((HERE / f"{path}.json").read_text())
 
 
@@ -60,10 +60,10 @@ TABLES: dict[str, Callable[[], str]] = {
 
 
 def rewritten(page: str) -> str:
-    """A page with its marked tables made anew.
+    """Returns a page with its marked tables rewritten.
 
     Raises:
-        KeyError: for the name of a table that :data:`TABLES` lacks.
+        KeyError: :data:`TABLES` lacks the name of a table.
     """
     return MARKED.sub(lambda found: f"<!-- table: {found[1]} -->\n{TABLES[found[1]]()}<!-- end -->", page)
 

@@ -40,13 +40,13 @@ SHOWN = ("frames", "time/seconds", "time/cpu_seconds", "train/success", "train/r
 
 
 def judge(run: Path, episodes: int, seed: int) -> dict[str, Any]:
-    """Final scores of a run, sampled and greedy, and what it cost."""
+    """Returns the final scores of a run, sampled and greedy, and its cost."""
     scores = {name: final_evaluation(run, episodes, seed, how)["summary"] for name, how in POLICIES.items()}
     return {**cost(run), **scores}
 
 
 def film(run: Path, seed: int, path: Path) -> None:
-    """The first win among recorded sampled episodes, if there is one."""
+    """Makes a film of the first win among recorded sampled episodes, if there is one."""
     loaded = load(run)
     options = world_options(loaded.config["env"])
     policy = loaded.agent.policy(explore=True)
@@ -57,7 +57,7 @@ def film(run: Path, seed: int, path: Path) -> None:
 
 
 def write_curve(runs: dict[int, Path], path: Path) -> None:
-    """What was logged of the games during training, a row each."""
+    """Writes the logged results of games in training, one row each."""
     with open(path, "w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["seed", *SHOWN])
@@ -68,7 +68,7 @@ def write_curve(runs: dict[int, Path], path: Path) -> None:
 
 
 def draw(out: Path) -> None:
-    """``curves.png``: the games won by every seed, a panel for each style that has been measured."""
+    """Draws ``curves.png``: the games won by every seed, one panel per measured style."""
     figure, axes = plt.subplots(1, len(STYLES), figsize=(11, 4), constrained_layout=True, sharey=True)
     for (style, title), axis in zip(STYLES.items(), axes, strict=True):
         path = out / f"style{style}.csv"
@@ -87,7 +87,7 @@ def draw(out: Path) -> None:
 
 
 def _points(rows: list[dict[str, str]], column: str) -> tuple[list[float], list[float]]:
-    """CPU minutes and values of the rows that have one."""
+    """Returns CPU minutes and values of the rows that have a value."""
     there = [row for row in rows if row[column] and row["time/cpu_seconds"]]
     return [float(row["time/cpu_seconds"]) / 60 for row in there], [float(row[column]) for row in there]
 

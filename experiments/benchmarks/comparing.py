@@ -1,7 +1,7 @@
-"""What got slower since an earlier measurement: ``--compare <earlier result file>`` of ``speed`` and ``peers``.
+"""Finds what has become slower since an earlier measurement: ``--compare <result file>`` of ``speed`` and ``peers``.
 
-A figure is slower if its median has fallen by more than 5 %, and even its best round is below the worst one of then:
-on a machine that others use, too, rounds differ by more than most changes do.
+A figure is slower if its median has fallen by more than 5 % and its best round is below the earlier worst one, since on
+a shared machine rounds vary more than most changes do.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 TOLERANCE = 0.05
 
 Figures = Mapping[str, Mapping[str, float]]
-"""By name: ``median``, ``least`` and ``most``, the more the better."""
+"""By name ``median``, ``least`` and ``most``, of which more is better."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -25,10 +25,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def earlier(options: argparse.Namespace) -> dict[str, Any] | None:
-    """The result to compare with; read it before measuring, which may replace the file.
+    """Reads the result to compare with; call this before measuring, which may replace the file.
 
     Raises:
-        SystemExit: there is no such file, or it is no result of a benchmark.
+        SystemExit: the file does not exist, or is not a result of a benchmark.
     """
     if options.compare is None:
         return None
@@ -41,7 +41,7 @@ def earlier(options: argparse.Namespace) -> dict[str, Any] | None:
 
 
 def figures(result: Mapping[str, Any]) -> dict[str, Mapping[str, float]]:
-    """Speeds of worlds, or ratios to peers: the latter do not depend on the machine as much."""
+    """Returns speeds of worlds, or ratios to peers, which depend less on the machine."""
     if "work" in result:
         entries = result["work"].items()
         found = {f"{name} beside {peer}": ratio for name, work in entries for peer, ratio in work["ratios"].items()}
@@ -51,7 +51,7 @@ def figures(result: Mapping[str, Any]) -> dict[str, Mapping[str, float]]:
 
 
 def slower(now: Figures, before: Figures) -> list[str]:
-    """A line for each figure that got slower."""
+    """Returns a line for each figure that has become slower."""
     lines = []
     for name, new in now.items():
         old = before.get(name)
@@ -62,7 +62,7 @@ def slower(now: Figures, before: Figures) -> list[str]:
 
 
 def verdict(result: Mapping[str, Any], before: Mapping[str, Any] | None, fail: bool) -> int:
-    """Prints what got slower; the exit status."""
+    """Prints what has become slower; returns the exit status."""
     if before is None:
         return 0
     now, then = figures(result), figures(before)

@@ -1,7 +1,7 @@
-"""Frames a second of one process and of several ranks, by ``python -m experiments.benchmarks.data_parallel``.
+"""Frames per second of one process and of several ranks: ``python -m experiments.benchmarks.data_parallel``.
 
-The world is CartPole with a pause of 2 ms in every step of every environment, as a simulator takes it. Frames a second
-are those of the run itself, without start-up and the last evaluation. Result in ``results/data_parallel.json``.
+The world is CartPole with a pause of 2 ms in every step of every environment, which imitates a simulator. Start-up and
+the last evaluation do not count. The result goes to ``results/data_parallel.json``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RATE = "time/frames_per_second"
 
 
 class SlowCartPole(CartPoleEnv):
-    """CartPole that takes a while for a step."""
+    """CartPole with a pause in every step."""
 
     def step(self, action: Any) -> Any:
         time.sleep(PAUSE)
@@ -41,7 +41,7 @@ gymnasium.register("SlowCartPole-v0", SlowCartPole, max_episode_steps=500)
 
 
 def rate(processes: int, frames: int, folder: Path) -> float:
-    """Frames a second of a run of PPO with four epochs."""
+    """Returns frames per second of a run of PPO with four epochs."""
     run = folder / f"{processes}_processes"
     start = [] if processes == 1 else ["torch.distributed.run", "--standalone", f"--nproc_per_node={processes}", "-m"]
     world = ["env=gymnasium", f"env.id={__spec__.name}:SlowCartPole-v0", "env.num_envs=8", "env.workers=0"]

@@ -1,11 +1,11 @@
-"""Do PPO here and PPO of Stable-Baselines3 learn the same at equal hyperparameters? (extra sb3)
+"""Compares learning curves of PPO here and in Stable-Baselines3 at equal hyperparameters (extra sb3).
 
     python -m experiments.benchmarks.equal_ppo CartPole-v1 --seeds 0 1 2 3 4
     python -m experiments.benchmarks.equal_ppo LunarLander-v3 HalfCheetah-v5        # extras box2d, mujoco
 
-Both get the settings of :data:`SETTINGS`; everything else is each library's default. Counted are the returns of the
-episodes that end while training, in twenty equal parts of the run. One process, one thread. Results beside
-this file: ``results/equal_ppo.json`` (a task that is not measured now keeps its curves) and ``results/equal_ppo.png``.
+Both use :data:`SETTINGS` and otherwise each library's defaults. The curves are the returns of episodes that end in each
+of twenty equal parts of the run, in one process with one thread. Results beside this file: ``results/equal_ppo.json``
+(tasks that are not measured keep their curves) and ``results/equal_ppo.png``.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ PARTS = 20
 
 
 class Settings(NamedTuple):
-    """What both libraries are told.
+    """The settings of both libraries.
 
     Attributes:
-        frames: of a run.
+        frames: length of a run.
         num_envs, steps: a batch has ``num_envs * steps`` frames.
-        minibatch, epochs, gamma, gae_lambda, entropy, clip, lr: of PPO.
-        hidden: units of each layer (tanh), of an actor and of a critic of its own.
+        minibatch, epochs, gamma, gae_lambda, entropy, clip, lr: hyperparameters of PPO.
+        hidden: units of each tanh layer in the separate networks of actor and critic.
     """
 
     frames: int
@@ -63,11 +63,11 @@ SETTINGS = {
 }
 
 Episodes = list[tuple[int, float]]
-"""Frames when an episode ended, and its return."""
+"""Frames at the end of each episode, and its return."""
 
 
 def ours(task: str, settings: Settings, seed: int) -> Episodes:
-    """Episodes of a training here."""
+    """Trains with rlstack and returns the episodes."""
     torch.manual_seed(seed)
     env = envs.make("gymnasium", id=task, num_envs=settings.num_envs, seed=seed)
     agent = rlstack.make_agent(
@@ -85,7 +85,7 @@ def ours(task: str, settings: Settings, seed: int) -> Episodes:
     for batch in rlstack.make_collector(env, agent.policy(explore=True), settings.steps):
         ended = batch["next", "done"].squeeze(-1)
         returns = batch["next", "episode", "return"].squeeze(-1)
-        for row, step in ended.T.nonzero().flip(-1).tolist():  # in the order of time
+        for row, step in ended.T.nonzero().flip(-1).tolist():  # ordered by time
             found.append((frames + (step + 1) * settings.num_envs, float(returns[row, step])))
         frames += batch.numel()
         agent.learn(rlstack.flatten_agents(batch, None), frames)
@@ -95,7 +95,7 @@ def ours(task: str, settings: Settings, seed: int) -> Episodes:
 
 
 def stable_baselines3(task: str, settings: Settings, seed: int) -> Episodes:
-    """Episodes of a training with Stable-Baselines3."""
+    """Trains with Stable-Baselines3 and returns the episodes."""
     from stable_baselines3 import PPO
     from stable_baselines3.common.callbacks import BaseCallback
     from stable_baselines3.common.env_util import make_vec_env
@@ -137,7 +137,7 @@ LIBRARIES: dict[str, Callable[[str, Settings, int], Episodes]] = {
 
 
 def parts(episodes: Episodes, frames: int) -> list[float | None]:
-    """Mean return in each of :data:`PARTS` equal parts of a run; None where no episode ended."""
+    """Returns the mean return in each of :data:`PARTS` equal parts of a run; None if no episode ended in it."""
     values: list[list[float]] = [[] for _ in range(PARTS)]
     for when, value in episodes:
         values[min(PARTS - 1, (when - 1) * PARTS // frames)].append(value)
@@ -145,7 +145,7 @@ def parts(episodes: Episodes, frames: int) -> list[float | None]:
 
 
 def summary(curves: Sequence[Sequence[float | None]]) -> dict[str, list[float]]:
-    """Over the seeds: mean of the whole run (``area``) and of its last quarter (``end``), with 95 % intervals."""
+    """Returns means over the seeds of the whole run (``area``) and its last quarter (``end``) with 95 % intervals."""
     kept = [[value for value in curve if value is not None] for curve in curves]
     ends = [[value for value in curve[-(PARTS // 4) :] if value is not None] for curve in curves]
     found = {}
@@ -156,7 +156,7 @@ def summary(curves: Sequence[Sequence[float | None]]) -> dict[str, list[float]]:
 
 
 def markdown(result: dict[str, Any]) -> str:
-    """A row for each task and library of a result file."""
+    """Returns a table with a row for each task and library of a result file."""
     lines = [
         "| task | frames | library | seeds | mean return of the run | of its last quarter |",
         "|---|---|---|---|---|---|",
@@ -171,7 +171,7 @@ def markdown(result: dict[str, Any]) -> str:
 
 
 def draw(result: dict[str, Any], picture: Path) -> None:
-    """A panel for each task: mean over the seeds and their range."""
+    """Draws a panel for each task with mean and range over the seeds."""
     tasks = result["tasks"]
     figure, axes = plt.subplots(1, len(tasks), figsize=(5.5 * len(tasks), 3.6), constrained_layout=True, squeeze=False)
     for axis, (task, found) in zip(axes[0], tasks.items()):

@@ -1,12 +1,12 @@
-"""What compiled updates and bfloat16 gain, which the CPU's instruction set decides.
+"""Measures the gain of compiled updates and bfloat16, which depends on the CPU's instruction set.
 
     python -m experiments.benchmarks.instruction_sets [--only dqn] [--rounds 5]
     ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 python -m experiments.benchmarks.instruction_sets
 
-Updates, eager and compiled, learn from the same data in one process, in turns; times are CPU times of this process (one
-thread), those of compiling include the compiler's own processes. Then short trainings in Arena, in float32 and in
-bfloat16, in turns, a process each. Result in ``results/instruction_sets.json``, where every set of instructions has its
-own figures; the second command holds a CPU with more to AVX2.
+Eager and compiled updates learn alternately from the same data in one process with one thread. Times are CPU times;
+those of compiling include the compiler's processes. Then short trainings in Arena alternate between float32 and
+bfloat16, one process each. The result goes to ``results/instruction_sets.json``, with figures for every instruction
+set; the second command limits a CPU to AVX2.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ class Case:
     """An agent in a world.
 
     Attributes:
-        agent: of ``conf/agent``.
-        world: by name.
-        options: of the world.
-        overrides: of the agent.
-        updates: gradient steps in a round.
+        agent: name in ``conf/agent``.
+        world: name of the world.
+        options: options of the world.
+        overrides: overrides of the agent.
+        updates: number of updates in a round.
     """
 
     agent: str
@@ -79,7 +79,7 @@ CASES = {
 
 
 def updating(case: Case, compiles: bool) -> Callable[[], int]:
-    """Makes some updates of an agent on data of its own; returns how many."""
+    """Returns a function that makes updates of an agent on its own data and returns their number."""
     torch.manual_seed(0)
     env = envs.make(case.world, **case.options)
     agent: Any = rlstack.make_agent(case.agent, env, 1_000_000, **case.overrides)
@@ -107,14 +107,14 @@ def updating(case: Case, compiles: bool) -> Callable[[], int]:
 
 
 def cost(update: Callable[[], int]) -> float:
-    """CPU seconds of one update."""
+    """Returns the CPU seconds of one update."""
     begin = time.process_time()
     count = update()
     return (time.process_time() - begin) / count
 
 
 def measure(case: Case, rounds: int) -> dict[str, Any]:
-    """Milliseconds of an update either way, the ratio with its spread, seconds of compiling, updates to break even."""
+    """Measures an update both ways in ms, the ratio with its spread, seconds of compiling, updates to break even."""
     eager, quick = updating(case, compiles=False), updating(case, compiles=True)
     eager()
     before = os.times()
@@ -136,7 +136,7 @@ def measure(case: Case, rounds: int) -> dict[str, Any]:
 
 
 def trainings(rounds: int) -> dict[str, list[float]]:
-    """CPU seconds of a run of 262,144 frames of Arena, in either precision."""
+    """Returns the CPU seconds of a run of 262,144 frames in Arena in both precisions."""
     found: dict[str, list[float]] = {precision: [] for precision in _PRECISIONS}
     with tempfile.TemporaryDirectory() as folder:
         for turn in range(rounds):
@@ -149,7 +149,7 @@ def trainings(rounds: int) -> dict[str, list[float]]:
 
 
 def column() -> str:
-    """The name of this machine's figures."""
+    """Returns the name of this machine's column."""
     return "held to AVX2" if os.environ.get("ATEN_CPU_CAPABILITY") == "avx2" else instruction_set()
 
 

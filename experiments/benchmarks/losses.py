@@ -1,8 +1,8 @@
-"""Our losses beside TorchRL's: ``python -m experiments.benchmarks.losses``.
+"""Compares the speed of our losses with TorchRL's: ``python -m experiments.benchmarks.losses``.
 
 Microseconds of CPU time of a forward and backward pass on one batch, one thread: 64 transitions, networks of two hidden
-layers of 64. Each pair takes turns, so that what else the machine does meets both; the ratio is the median over rounds,
-with its least and largest. ``plain`` is the DQN loss over plain tensors, without any loss module: the floor.
+layers of 64. Each pair alternates, so that other load on the machine affects both; the ratio is the median over rounds
+with minimum and maximum. ``plain`` is the DQN loss on plain tensors without a loss module, a lower bound.
 """
 
 from __future__ import annotations

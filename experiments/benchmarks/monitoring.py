@@ -1,6 +1,6 @@
-"""What it costs a training to watch the machine: ``python -m experiments.benchmarks.monitoring``.
+"""Measures the cost of monitoring the machine during training: ``python -m experiments.benchmarks.monitoring``.
 
-Microseconds of CPU time of a reading, which is taken once a log line, beside those of writing the line itself to
+It prints the CPU time in microseconds of a reading, which happens once per log line, and of writing the line to
 ``metrics.csv``; with a GPU also the share of a core that its thread takes.
 """
 
@@ -22,7 +22,7 @@ _ROUNDS, _CALLS = 7, 200
 
 
 def microseconds(function: Callable[[], object]) -> float:
-    """Of CPU time for a call, median over rounds."""
+    """Returns the median CPU time of a call over rounds."""
     rounds = []
     for _ in range(_ROUNDS):
         before = time.process_time()
@@ -33,7 +33,7 @@ def microseconds(function: Callable[[], object]) -> float:
 
 
 def share_of_the_thread(seconds: float = 10.0) -> float:
-    """CPU time of the thread that watches a GPU, as a share of the time that passes."""
+    """Returns the CPU time of the thread that monitors a GPU as a share of wall-clock time."""
     watch = GpuWatch(torch.device("cuda", 0))
     watch.start()
     before = time.process_time()

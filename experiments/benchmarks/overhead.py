@@ -1,4 +1,4 @@
-"""What collecting costs beyond simulating: the same number of steps three ways, in turns, in one process.
+"""Measures the cost of collecting beyond simulating: the same steps in three ways, alternately, in one process.
 
 ``simulation``: the pure functions alone, without TensorDict, resets or storage; ``env``: the environment's own loop,
 resets included; ``collector``: ``rlstack.make_collector``, which also stacks batches. All with one fixed action.
@@ -37,7 +37,7 @@ class FixedAction(TensorDictModuleBase):
 
 
 def overhead(num_worlds: int, rounds: int) -> dict[str, Any]:
-    """CPU milliseconds per batched step of each way, and their ratios to the simulation; medians over rounds."""
+    """Returns CPU milliseconds per batched step of each way and their ratios to the simulation, medians over rounds."""
     generator = torch.Generator().manual_seed(0)
     action = 2 * torch.rand(num_worlds, 5, 2, generator=generator) - 0.7
     ways = {
@@ -105,7 +105,7 @@ def collector_loop(num_worlds: int, action: torch.Tensor) -> Callable[[], None]:
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """For reading."""
+    """Formats a result for the terminal."""
     milliseconds, ratios = result["ms_per_step"], result["ratio_to_simulation"]
     shown = [f"collection at {result['num_worlds']} worlds, eager, CPU ms per batched step (ratio to the simulation):"]
     shown.append(f"  simulation alone  {milliseconds['simulation']:6.2f}")

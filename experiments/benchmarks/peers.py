@@ -1,9 +1,9 @@
-"""Speed beside other libraries on the same work, in turns, in one process, on one thread.
+"""Compares speed with other libraries on the same work, alternately, in one process, on one thread.
 
     python -m experiments.benchmarks.peers [ppo sac ...] [--rounds 5]       # stable-baselines3: extra sb3
 
-Counted are environment steps per CPU-second, collecting and learning together, after a warm-up of each; a ratio is of
-the two rounds next to each other. Libraries that are not installed are left out and named.
+Figures are environment steps per CPU-second of collecting and learning together after a warm-up; a ratio compares two
+adjacent rounds. Libraries that are not installed are skipped and named.
 
 ``ppo``, ``dqn`` and ``sac`` are stable-baselines3's default settings: PPO CartPole-v1 (8 envs, 2048 steps, batch 64, 10
 epochs, 2x64 tanh), DQN CartPole-v1 (1 env, batch 32, one update every 4 steps, 2x64 relu; epsilon at its final .05 in
@@ -43,10 +43,10 @@ from .speed import circumstances
 
 RESULT = Path(__file__).parent / "results" / "peers.json"
 Train = Callable[[int], None]
-"""Makes so many more steps."""
+"""Makes this many further steps."""
 
 PACKAGES = {name: name.replace("-", "_") for name in ("stable-baselines3", "vmas", "benchmarl", "pufferlib")}
-"""Peers that have to be installed, and their modules."""
+"""Peers by the module that they need."""
 CARTPOLE, PENDULUM = ("CartPole-v1", 8), ("Pendulum-v1", 1)
 PPO: dict[str, Any] = {"steps_per_batch": 2048, "minibatch_size": 64, "epochs": 10, "hidden": [64, 64], "lr": 3e-4}
 DQN: dict[str, Any] = {
@@ -62,13 +62,13 @@ WORLDS = 1024
 
 @dataclass(frozen=True)
 class Work:
-    """Something that several libraries can do.
+    """A task that several libraries can do.
 
     Attributes:
-        subject: for the table.
-        steps: of a round.
-        ways: who does it; ``rlstack`` first. Without a function: nobody has written it for that library.
-        compiles: the first steps compile, so the warm-up is as long as a round.
+        subject: name in the table.
+        steps: number of steps in a round.
+        ways: function of each library, ``rlstack`` first; None if it is not written for a library.
+        compiles: whether the first steps compile, so that the warm-up takes a whole round.
     """
 
     subject: str
@@ -202,7 +202,7 @@ WORK = {
 
 
 def compare(work: Work, rounds: int) -> dict[str, Any]:
-    """Steps per CPU-second of everyone who is there, our ratio to each by the round, and who is not."""
+    """Measures the installed libraries in steps per CPU-second, with our ratio to each, and names the missing ones."""
     there = {name: way() for name, way in work.ways.items() if way is not None and installed(name)}
     for train in there.values():
         train(work.steps if work.compiles else work.steps // 4)
@@ -222,7 +222,7 @@ def compare(work: Work, rounds: int) -> dict[str, Any]:
 
 
 def markdown(result: Mapping[str, Any]) -> str:
-    """The work of a result file for a page, a row for each peer."""
+    """Formats the tasks of a result file for a page, one row per peer."""
     lines = ["| work | rlstack | peer | ratio | measured on |", "|---|---|---|---|---|"]
     for name, work in WORK.items():
         if name not in result["work"]:
@@ -252,7 +252,7 @@ def _spread(values: list[float]) -> dict[str, float]:
 
 
 def lines(name: str, result: Mapping[str, Any]) -> list[str]:
-    """For reading: a row for everyone."""
+    """Formats a result for the terminal, one row per library."""
     shown = []
     for way, speed in result["speeds"].items():
         ratio = result["ratios"].get(way)
@@ -263,7 +263,7 @@ def lines(name: str, result: Mapping[str, Any]) -> list[str]:
 
 
 def versions() -> dict[str, str]:
-    """Of the peers that are installed, and of Gymnasium."""
+    """Returns the versions of the installed peers and of Gymnasium."""
     found = {}
     for name in ("gymnasium", *PACKAGES):
         try:
@@ -274,7 +274,7 @@ def versions() -> dict[str, str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Command line; the exit status."""
+    """Runs the command line; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("work", nargs="*", metavar="WORK", help=f"what to measure: {', '.join(WORK)} (default: all)")
     parser.add_argument("--rounds", type=int, default=5)
@@ -286,7 +286,7 @@ def main(arguments: list[str] | None = None) -> int:
     before = comparing.earlier(options)
     torch.set_num_threads(1)
     names = options.work or list(WORK)
-    # What is not measured now keeps its last figures.
+    # Tasks that are not measured keep their last figures.
     kept = json.loads(options.out.read_text())["work"] if options.out.is_file() else {}
     result = {**circumstances("peers"), **versions(), "unit": "environment steps per CPU-second", "work": kept}
     when = {key: result[key] for key in ("date", "instruction_set")}

@@ -1,12 +1,12 @@
-"""A recurrent core over sequences with ends of episodes in them, beside TorchRL's modules, in turns, on one thread.
+"""Compares our recurrent layers on sequences that contain ends of episodes with TorchRL's modules, on one thread.
 
     python -m experiments.benchmarks.recurrent [--rounds 7]
 
-Counted: CPU milliseconds of a forward and backward pass over ``[N, L, F]``, where an episode ends after a step with
-probability 0, .02 or .2 (a new draw for every round). ``pad`` is TorchRL's default backend of ``LSTMModule`` and
-``GRUModule``, which takes sequences apart where episodes end; ``loop`` is a loop of torch's own cells with a mask. The
-weights are the same, and so are the outputs, which is checked first. Also counted is a single step while acting. Result
-in ``results/recurrent.json``.
+Figures are CPU milliseconds of a forward and backward pass over ``[N, L, F]``, in which an episode ends after a step
+with probability 0, .02 or .2 (drawn again for every round), and of a single step of acting. ``pad`` is TorchRL's
+default backend of ``LSTMModule`` and ``GRUModule``, which splits sequences where episodes end; ``loop`` is a loop over
+torch's cells with a mask. All use the same weights, and equal outputs are checked first. The result goes to
+``results/recurrent.json``.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def torchrl_module(core: Core, inputs: int) -> Any:
 
 
 def ways(core: Core, x: Tensor, starts: Tensor) -> dict[str, Callable[[], Tensor]]:
-    """Outputs ``[N, L, H]`` by each of them; the memory is empty at first."""
+    """Returns functions that compute outputs ``[N, L, H]``, from zero recurrent states."""
     rows, steps, inputs = x.shape
     active = torch.ones_like(starts)
     module = torchrl_module(core, inputs)

@@ -1,7 +1,7 @@
-"""PPO (Schulman et al. 2017) in one file, on torch and Gymnasium alone, the way single-file libraries are written.
+"""PPO (Schulman et al. 2017) in one file with only torch and Gymnasium, in the style of single-file libraries.
 
-A yardstick of :mod:`experiments.benchmarks.peers`: nothing of rlstack is in it. Choices between actions only; an
-episode that the time limit cuts off counts as ended.
+A reference for :mod:`experiments.benchmarks.peers` that uses nothing of rlstack. It supports discrete actions only, and
+treats the time limit as a terminal state.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ def network(inputs: int, outputs: int, gain: float) -> nn.Sequential:
 
 
 class ReferencePPO:
-    """Everything there is to it.
+    """The whole algorithm.
 
     Args:
-        steps: of each environment between two updates.
-        limit: of the gradient's norm.
+        steps: steps of each environment between two updates.
+        limit: limit on the gradient's norm.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class ReferencePPO:
         self.seen = torch.from_numpy(self.envs.reset(seed=0)[0])
 
     def train(self, frames: int) -> None:
-        """Collects and learns for at least so many more steps of all environments together."""
+        """Collects and learns for at least ``frames`` further steps of all environments together."""
         for _ in range(math.ceil(frames / (self.steps * len(self.seen)))):
             self.learn(*self.collect())
 

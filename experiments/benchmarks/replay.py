@@ -1,8 +1,8 @@
-"""Our replay buffer beside TorchRL's: ``python -m experiments.benchmarks.replay``.
+"""Compares our replay buffer with TorchRL's: ``python -m experiments.benchmarks.replay``.
 
-Microseconds of CPU time of one thread: writing some transitions of CartPole's size into a buffer of 100,000, and
-drawing a batch. ``plain`` are the copies alone, over a dict of tensors: the floor. They take turns, so that what else
-the machine does meets all of them; numbers are medians over rounds.
+It prints the CPU time in microseconds, with one thread, of writing transitions of CartPole's size into a buffer of
+100,000 and of drawing a batch. ``plain`` is copying alone, in a dict of tensors, a lower bound. The buffers alternate,
+so that other load on the machine affects all of them; numbers are medians over rounds.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def transitions(count: int) -> TensorDict:
 
 
 class Plain:
-    """The copies that a uniform buffer cannot do without."""
+    """The copies that every uniform buffer needs."""
 
     def __init__(self, batch_size: int) -> None:
         leaves = transitions(1).items(True, True)

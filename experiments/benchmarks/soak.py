@@ -1,8 +1,8 @@
-"""Whether memory stays flat: ten and twenty million frames in two worlds, ``python -m experiments.benchmarks.soak``.
+"""Checks that RAM stays constant over ten and twenty million frames: ``python -m experiments.benchmarks.soak``.
 
-One process a run, evaluations and checkpoints included: AC-IQN in MarineNav with its replay buffer, then PPO in Arena.
-Memory is that of the process (``system/memory_mb`` of ``metrics.csv``), a reading every 100,000 frames; its growth is
-the slope of a line through the second half of the run, when the replay buffer is full. Result in ``results/soak.json``.
+Each run is one process with evaluations and checkpoints: AC-IQN in MarineNav with its replay buffer, then PPO in Arena.
+The RAM of the process (``system/memory_mb`` in ``metrics.csv``) is read every 100,000 frames; its growth is the slope
+of a line through the second half of the run, when the replay buffer is full. The result goes to ``results/soak.json``.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""How long batched CartPole takes to solve, one process a seed: ``agent=ppo env=cartpole``, one thread.
+"""Measures how long ``agent=ppo env=cartpole`` takes to solve CartPole, one process and one thread per seed.
 
     python -m experiments.benchmarks.solve [--seeds 5]
 
-Solved is a mean return of 475 or more over 100 greedy episodes at the end of the run. Times are those of the whole
-process (start-up, imports, self-check, training, evaluation, checkpoint and files), of one that only imports, and of
-the training with its evaluation, on the wall and of the CPU. Result in ``results/solve.json``.
+Solved means a mean return of at least 475 over 100 greedy episodes at the end of the run. Wall-clock and CPU times are
+given for the whole process (start-up, imports, self-check, training, evaluation, checkpoint and files), for a process
+that only imports, and for the training with its evaluation. The result goes to ``results/solve.json``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SOLVED = 475
 
 
 def seconds(work: Callable[[], Any]) -> dict[str, float]:
-    """Of processes that ``work`` waits for: on the wall, and of the CPU."""
+    """Returns wall-clock and CPU seconds of the processes that ``work`` waits for."""
     wall, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
     work()
     after = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -1,10 +1,11 @@
-"""How fast the worlds are, in steps per CPU-second of one thread, and what collecting costs; a table and a JSON file.
+"""Measures the speed of the worlds in steps per CPU-second of one thread, and the cost of collecting.
 
     python -m experiments.benchmarks.speed [--quick] [--no-compile] [--only arena] [--out FILE] [--compare FILE]
 
-A row is a subject (see ``SUBJECTS``) at one number of worlds: it is warmed up, then timed several times by the CPU
-time of the process and of its workers, resets included. To measure something else, add a subject: a name and a function
-``num_worlds -> (advance, worlds)``, where ``advance(n)`` makes n steps of all worlds.
+It prints a table and writes a JSON file. A row is a subject (see ``SUBJECTS``) with one number of worlds: after a
+warm-up, it is timed several times by the CPU time of the process and its workers, including resets. To measure
+something else, add a subject: a name and a function ``num_worlds -> (advance, worlds)``, where ``advance(n)`` makes n
+steps.
 """
 
 from __future__ import annotations
@@ -45,12 +46,12 @@ class Subject:
     """Something to measure.
 
     Attributes:
-        name: of its rows; the best number of worlds is marked per name.
-        build: ``num_worlds -> advance``; what it builds counts as preparation.
+        name: name of its rows; the best number of worlds is marked per name.
+        build: ``num_worlds -> advance``; building counts as preparation.
         sizes: numbers of worlds.
         compiles: whether it needs ``torch.compile``.
         warm_up: steps before the clock starts, until worlds are in all parts of their episodes.
-        cost: of a step; so many times fewer are timed.
+        cost: cost of a step, by which the number of timed steps is divided.
     """
 
     name: str
@@ -81,7 +82,7 @@ def robots(compiled: bool) -> Callable[[int], Advance]:
     def build(num_worlds: int) -> Advance:
         env = envs.make("marinenav", num_worlds=num_worlds, num_robots=5, num_obstacles=4, compiled=compiled)
         root = env.reset()
-        # Pushed forward, as a policy would: robots arrive, collide, and worlds end after some fifty steps.
+        # Actions push forward, as a policy would: robots arrive or collide, and worlds end after about fifty steps.
         generator = torch.Generator().manual_seed(0)
         action = 2 * torch.rand(num_worlds, 5, 2, generator=generator) - 0.7
 

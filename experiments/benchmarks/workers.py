@@ -1,7 +1,7 @@
-"""Frames per second of collecting in this process and by two workers: ``python -m experiments.benchmarks.workers``.
+"""Compares collecting in this process and with two workers: ``python -m experiments.benchmarks.workers``.
 
-Two worlds: one whose steps take 2 ms of waiting (a simulator elsewhere, say), and MarineNav. An untrained AC-IQN policy
-acts; nothing is learned. Result in ``results/workers.json``.
+The worlds are one whose steps wait for 2 ms (like a remote simulator), and MarineNav. An untrained AC-IQN policy acts,
+and nothing learns. The result, in frames per second, goes to ``results/workers.json``.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What corrections for data of other policies are worth, on batched CartPole."""
+"""Measures the value of off-policy corrections on batched CartPole."""

@@ -1,11 +1,11 @@
-"""Off-policy corrections on batched CartPole: V-trace for late data, Retrace for returns of much exploration.
+"""Measures off-policy corrections on batched CartPole: V-trace for delayed data, Retrace for strong exploration.
 
     python -m experiments.corrections.curves vtrace     # an acting policy that is some updates old
     python -m experiments.corrections.curves retrace    # DQN and IQN that explore with every second action
 
-The lag of V-trace is exact, in one process: who acts has the weights of so many calls of the learner ago, as a worker
-would that does not wait. So a seed repeats a run. Each writes ``<study>.csv`` (greedy return of each evaluation),
-``<study>.json`` (areas under the curves with their intervals) and ``<study>.png`` beside this file.
+V-trace's lag is exact, in one process: the acting policy has the weights of a fixed number of updates ago, like a
+worker that does not wait, so a seed repeats a run. Each study writes ``<study>.csv`` (greedy return of each
+evaluation), ``<study>.json`` (areas under the curves with their intervals) and ``<study>.png`` beside this file.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from rlstack.training.environment import machine
 
 HERE = Path(__file__).parent
 EPISODES, POINTS = 10, 12
-"""Greedy episodes of an evaluation, and evaluations of a run."""
+"""Numbers of greedy episodes in an evaluation, and of evaluations in a run."""
 _LATE: dict[str, Any] = {"steps_per_batch": 16, "lr": 1.0e-3, "gamma": 0.98}
 _PPO: dict[str, Any] = {**_LATE, "epochs": 4, "minibatch_size": 128}
 _A2C: dict[str, Any] = {**_LATE, "gae_lambda": 0.95, "lr": 2.0e-3}
@@ -60,7 +60,7 @@ ARMS: dict[str, dict[str, tuple[str, int, dict[str, Any]]]] = {
         "IQN, 5 steps, Retrace": ("iqn", 0, {**_DQN, "n_step": 5, "correction": "retrace"}),
     },
 }
-"""Of each study the arms: agent, lag in calls of the learner, options."""
+"""The arms of each study: agent, lag in updates of the learner, options."""
 FRAMES = {"vtrace": 24_000, "retrace": 16_000}
 WORLDS = {"vtrace": 16, "retrace": 4}
 

@@ -1,1 +1,1 @@
-"""Echelon: teams that win, and what a memory is worth where little is seen."""
+"""Echelon: training teams to win, and the value of a recurrent state under partial sight."""

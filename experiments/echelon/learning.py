@@ -1,10 +1,10 @@
-"""Does PPO lead a team of five to victory against the bots? Trains seeds, plays 512 games with each, draws the curve.
+"""Trains PPO for a team of five against the bots, plays 512 games with each seed, and draws the curve.
 
     python -m experiments.echelon.learning --parallel 2
 
-Every seed is one ``python -m rlstack.train experiment=echelon/bots`` of one thread (further overrides can be appended).
-Its last checkpoint plays on maps it has not trained on, at full fire, against both bots of its training, half of the
-games on either side, with actions sampled from the policy. Results beside this file: ``bots.json``, ``bots.csv`` and
+Every seed is one ``python -m rlstack.train experiment=echelon/bots`` with one thread (further overrides can be
+appended). Its last checkpoint plays on unseen maps, at full fire, against both bots of its training, half of the games
+on either side, with actions sampled from the policy. Results beside this file: ``bots.json``, ``bots.csv`` and
 ``bots.png`` (the training), ``bots.yaml`` (the resolved configuration), ``bots.mp4`` and ``bots.html`` (the best game
 of the first seed as a film and as a replay to scrub through).
 """

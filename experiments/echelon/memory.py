@@ -1,11 +1,12 @@
-"""PPO where enemies are seen only as far as sensors reach: with layers alone, with an LSTM, with attention.
+"""Trains PPO under partial sight without a recurrent state, with an LSTM, and with attention.
 
     python -m experiments.echelon.memory --parallel 2
     python -m experiments.echelon.memory --kinds mlp lstm --seeds 3 4      # adds seeds; results keep the others
 
-Every kind and seed is one ``python -m rlstack.train experiment=echelon/partial`` of one thread; the last checkpoint
-plays ``--episodes`` episodes of blue against both bots in turns, at full fire, on maps it has not trained on.
-Results beside this file: ``memory.json``, ``memory.csv`` (games won during training) and ``memory.png``.
+Enemies are seen only within reach of the sensors. Every kind and seed is one ``python -m rlstack.train
+experiment=echelon/partial`` with one thread; the last checkpoint plays ``--episodes`` episodes as blue against both
+bots in turns, at full fire, on unseen maps. Results beside this file: ``memory.json``, ``memory.csv`` (games won during
+training) and ``memory.png``.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _LONG = 6_600_000
 
 
 class Kind(NamedTuple):
-    """A policy: its name in tables, and the overrides that make it."""
+    """A policy: its name in tables, and its overrides."""
 
     label: str
     overrides: tuple[str, ...]
@@ -54,7 +55,7 @@ KINDS = {
 
 
 def judge(run: Path, episodes: int, seed: int) -> dict[str, float]:
-    """Final score, sampled, and what the training cost."""
+    """Returns the final score with sampled actions, and the cost of the training."""
     summary = final_evaluation(run, episodes, seed, "explore", [ATTENTION])["summary"]
     spent = cost(run)
     return {
@@ -67,7 +68,7 @@ def judge(run: Path, episodes: int, seed: int) -> dict[str, float]:
 
 
 def draw(curves: dict[str, list[dict[str, str]]], path: Path) -> None:
-    """Mean over the seeds, and their range; by frames and by CPU time."""
+    """Draws mean and range over the seeds by frames and by CPU time."""
     figure, axes = plt.subplots(1, 2, figsize=(11, 4), sharey=True, constrained_layout=True)
     for axis, (column, scale) in zip(axes, (("frames", 1e6), ("time/cpu_seconds", 60))):
         for kind, rows in curves.items():
@@ -107,7 +108,7 @@ def table(found: dict[str, dict[str, dict[str, float]]]) -> str:
 
 
 def chance(values: Sequence[float], others: Sequence[float]) -> float:
-    """The probability that equal policies differ in their means by as much: a permutation test, two-sided."""
+    """Returns the p-value of a two-sided permutation test for a difference of means."""
     from scipy.stats import permutation_test
 
     test = permutation_test((values, others), lambda x, y: np.mean(x) - np.mean(y), n_resamples=np.inf)

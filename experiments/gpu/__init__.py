@@ -1,1 +1,1 @@
-"""Everything worth knowing of a GPU in one command: ``python -m experiments.gpu``."""
+"""Checks and measures rlstack on a GPU in one command: ``python -m experiments.gpu``."""

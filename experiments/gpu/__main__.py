@@ -1,12 +1,12 @@
-"""Checks and measures everything on a GPU, in nine minutes at most.
+"""Checks and measures rlstack on a GPU in at most nine minutes.
 
     python -m experiments.gpu [device=cuda] [quick=false] [output=<folder>] [only=<part of names>] [minutes=9]
 
-Checks come first: worlds and updates beside the CPU's, resuming, waits for the GPU, CUDA graphs and compiled code; then
-speeds. A row that fails is named, the others go on; one that no longer fits into the time is not run. ``gpu.json``, the
-table ``gpu.md`` and ``log.txt``, which says more of what failed, go to ``runs/gpu_<time>``, or to ``output``. The exit
-status is 1 if a check failed. ``only=marinenav`` runs the rows whose names contain it. With ``device=cpu quick=true``
-the same code runs on a CPU in a minute.
+Checks come first: worlds and updates compared with the CPU's, resuming, waits for the GPU, CUDA graphs and compiled
+code; speeds follow. If a row fails, the others still run; rows that no longer fit into the time are skipped.
+``gpu.json``, the table ``gpu.md`` and ``log.txt``, which has the details of failures, go to ``runs/gpu_<time>``, or to
+``output``. The exit status is 1 if a check failed. ``only=marinenav`` runs the rows whose names contain it. With
+``device=cpu quick=true`` the same code runs on a CPU in a minute.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _NEEDED = ("torch", "torchrl", "tensordict", "gymnasium", "hydra", "omegaconf", 
 
 
 def missing(needed: Sequence[str] = _NEEDED) -> list[str]:
-    """Packages that nothing runs without and that are not there."""
+    """Returns the required packages that are not installed."""
     return [name for name in needed if importlib.util.find_spec(name) is None]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit status.
+    """Runs the command; returns its exit status.
 
     Args:
         arguments: ``key=value``, by default those of the command line.

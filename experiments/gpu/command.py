@@ -1,4 +1,4 @@
-"""What ``python -m experiments.gpu`` does with its options."""
+"""The options of ``python -m experiments.gpu`` and its run."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from rlstack.config import ConfigError, Interval, build, to_plain
 from .runner import Outcome, Row, Runner, Setting, fails, write
 
 _MARKS = {"passed": "ok    ", "failed": "FAILED", "left out": "--    ", "not run": "--    "}
-_ENDING = 10.0  # s, kept for a process that hangs and for writing
+_ENDING = 10.0  # s reserved for a process that hangs and for writing
 
 
 @dataclass
 class Options:
-    """Of the command line; see :mod:`experiments.gpu.__main__`."""
+    """Options of the command line; see :mod:`experiments.gpu.__main__`."""
 
     device: str = "cuda"
     quick: bool = False
@@ -32,10 +32,10 @@ class Options:
 
 
 def parsed(given: Sequence[str]) -> Options:
-    """Options from ``key=value``.
+    """Parses options from ``key=value``.
 
     Raises:
-        ConfigError: in one line, something else than these.
+        ConfigError: an option is unknown or has an impossible value.
     """
     for argument in given:
         if "=" not in argument:
@@ -48,10 +48,10 @@ def parsed(given: Sequence[str]) -> Options:
 
 
 def run(given: Sequence[str], rows: Sequence[Row]) -> int:
-    """Runs the rows that are asked for, tells of each and writes them down; returns the exit status.
+    """Runs the selected rows, prints and writes their results; returns the exit status.
 
     Raises:
-        ConfigError: a mistake in the options.
+        ConfigError: an option is wrong.
         NoDevice: the device cannot be used.
     """
     options, began = parsed(given), time.monotonic()
@@ -79,7 +79,7 @@ def run(given: Sequence[str], rows: Sequence[Row]) -> int:
             "seconds": round(time.monotonic() - began, 1),
             "machine": runner.machine,
         }
-        write(folder, about, outcomes)  # after each, so that a command that is killed leaves what it has found
+        write(folder, about, outcomes)  # after each row, so that a killed command leaves its results
     counts = {status: sum(outcome.status == status for outcome in outcomes) for status in _MARKS}
     print(", ".join(f"{count} {status}" for status, count in counts.items() if count))
     print(f"written to {folder}: gpu.json, gpu.md, log.txt")

@@ -1,4 +1,4 @@
-"""Checks of a device beside the CPU."""
+"""Checks that compare a device with the CPU."""
 
 from __future__ import annotations
 
@@ -35,31 +35,31 @@ from .runner import Found, LeftOut, Mismatch, Setting
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 _WORLD_TOLERANCE = {"float32": 1e-3, "float64": 1e-7}
 _WORLDS_THAT_AGREE = {"float32": 0.99, "float64": 1.0}
-"""Rounding can decide whether two things touch: in float32 a world in a hundred may go another way."""
+"""Share of worlds that must agree: in float32, rounding decides in one of a hundred worlds whether two things touch."""
 _LOSS_TOLERANCE = {"float32": 1e-2, "float64": 1e-6}
 _UPDATE_TOLERANCE = {"float32": 5e-2, "float64": 1e-5}
-"""Of parameters, as a part of how far the updates have moved them: Adam's first steps follow the sign of a gradient."""
+"""Tolerance of parameters relative to their change: Adam's first steps follow the sign of a gradient."""
 
 SMALL = {
     **{"steps_per_batch": 8, "minibatch_size": 128, "epochs": 2, "batch_size": 128, "buffer_size": 4096},
     **{"learning_starts": 128, "random_frames": 0, "frames_per_update": 80, "candidates": 4, "precision": "float32"},
 }
-"""Of an agent's options, those that it has."""
+"""Small values for the options that an agent has."""
 
 
 def configured(*overrides: str, small: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The configuration of a run, with ``small`` for those of the agent's options that it has."""
+    """Returns the configuration of a run, with ``small`` values for the options that its agent has."""
     known = compose_config("train", overrides).agent
     small = dict(small or {})
     if known.get("algorithm") == "rainbow_published":
-        del small["steps_per_batch"]  # it takes steps one by one
+        del small["steps_per_batch"]  # this agent steps one by one
     of_agent = [f"agent.{key}={value}" for key, value in small.items() if key in known]
     return to_plain(compose_config("train", [*overrides, *of_agent, "logger=csv"]))
 
 
 @contextlib.contextmanager
 def as_on_a_gpu() -> Iterator[None]:
-    """In it a CPU computes what a GPU does: everything under masks, without a look at the data."""
+    """A context in which a CPU computes as a GPU does: everything under masks, without branching on data."""
     free = set(waiting.FREE)
     waiting.FREE.clear()
     try:
@@ -72,7 +72,7 @@ def as_on_a_gpu() -> Iterator[None]:
 
 
 def world(setting: Setting, name: str, options: Mapping[str, Any]) -> Found:
-    """Steps of worlds with the same beginnings, actions and random numbers, episodes that end among them."""
+    """Compares steps of worlds with equal initial states, actions and random numbers, including ends of episodes."""
     count, steps = (4, 8) if setting.quick else (64, 16)
     told, figures = [], {}
     for dtype in _DTYPES:
@@ -89,7 +89,7 @@ def world(setting: Setting, name: str, options: Mapping[str, Any]) -> Found:
 
 
 def played(device: str, name: str, options: Mapping[str, Any], steps: int) -> list[dict[str, Tensor]]:
-    """What worlds show after each step, by name, on the CPU."""
+    """Returns the worlds' entries after each step, by name, on the CPU."""
     with as_on_a_gpu(), DrawnOnCpu():
         torch.manual_seed(0)
         env = envs.make(name, device=device, seed=0, **options)
@@ -113,10 +113,10 @@ def _leaves(shown: TensorDictBase, prefix: str) -> dict[str, Tensor]:
 def compare_worlds(
     ours: list[dict[str, Tensor]], theirs: list[dict[str, Tensor]], tolerance: float
 ) -> tuple[float, float]:
-    """The share of worlds that are alike in every step, and the largest difference within these.
+    """Returns the share of worlds that agree in every step, and the largest difference among these.
 
     Args:
-        tolerance: of numbers, relative to those above 1.
+        tolerance: tolerance of numbers, relative for those above 1.
     """
     differences = []
     for one, other in zip(ours, theirs, strict=True):
@@ -134,7 +134,7 @@ def compare_worlds(
 
 
 def _difference(one: Tensor, other: Tensor) -> Tensor:
-    """The largest in each world ``[W]``, relative to numbers above 1; infinite where whole numbers differ."""
+    """Returns each world's largest difference ``[W]``, relative for numbers above 1; infinite if integers differ."""
     if one.is_floating_point():
         apart = (one - other).abs() / one.abs().clamp_min(1.0)
         apart = torch.where((one == other) | (one.isnan() & other.isnan()), 0.0, apart).nan_to_num(math.inf)
@@ -147,7 +147,7 @@ def _difference(one: Tensor, other: Tensor) -> Tensor:
 
 
 def agent(setting: Setting, overrides: list[str], dtypes: tuple[str, ...] = ("float32", "float64")) -> Found:
-    """Updates from the same parameters, batches and random numbers: losses and parameters."""
+    """Compares losses and parameters of updates from equal parameters, batches and random numbers."""
     told, figures = [], {}
     for dtype in dtypes:
         plain = configured(
@@ -167,11 +167,11 @@ def agent(setting: Setting, overrides: list[str], dtypes: tuple[str, ...] = ("fl
 
 @dataclass(frozen=True)
 class Lessons:
-    """What an agent has made of its batches, on the CPU.
+    """The result of an agent's updates, on the CPU.
 
     Attributes:
-        first, last: parameters by name, before and after.
-        metrics: that it told of, of every batch.
+        first, last: parameters by name before and after.
+        metrics: metrics of every batch.
     """
 
     first: dict[str, Tensor]
@@ -181,7 +181,7 @@ class Lessons:
 
 
 def gathered(plain: Mapping[str, Any], steps: int = 24) -> list[TensorDictBase]:
-    """Batches that an exploring agent collects on the CPU, so many steps in all."""
+    """Collects batches of ``steps`` steps in all with an exploring agent on the CPU."""
     torch.manual_seed(1)
     env = build_world(plain["env"], "cpu", seed=1)
     explorer = build_agent(plain["agent"], env, 100_000)
@@ -195,10 +195,10 @@ def gathered(plain: Mapping[str, Any], steps: int = 24) -> list[TensorDictBase]:
 def taught(
     plain: Mapping[str, Any], device: str, batches: list[TensorDictBase], compiler: Compiler | None = None
 ) -> Lessons:
-    """A new agent on a device that learns from batches.
+    """Lets a new agent on a device learn from batches.
 
     Raises:
-        CannotCompile: the agent cannot be.
+        CannotCompile: the agent cannot be compiled.
     """
     torch.manual_seed(0)
     env = build_world(plain["env"], device, seed=1)
@@ -227,9 +227,9 @@ def _parameters(agent: Agent) -> dict[str, Tensor]:
 
 
 def compare_lessons(ours: Lessons, theirs: Lessons) -> dict[str, Any]:
-    """The largest relative differences of metrics and of parameters, and ``name``, where the larger of them is.
+    """Returns the largest relative differences of metrics and of parameters, and the ``name`` of the larger one.
 
-    Those of a parameter tensor are relative to how far the updates have moved the parameters of all.
+    Differences of parameters are relative to the change of all parameters by the updates.
     """
     for name, value in ours.first.items():
         if not torch.equal(value, theirs.first[name]):
@@ -240,7 +240,7 @@ def compare_lessons(ours: Lessons, theirs: Lessons) -> dict[str, Any]:
     for one, other in zip(ours.metrics, theirs.metrics, strict=True):
         for name, number in one.items():
             apart = abs(number - other[name]) / max(abs(number), 1.0) if number != other[name] else 0.0
-            if not apart <= losses:  # nor is it a number
+            if not apart <= losses:  # true for NaN, too
                 losses, told = (math.inf if math.isnan(apart) else apart), name
     moved = math.sqrt(sum(float((ours.last[name] - value).square().sum()) for name, value in ours.first.items()))
     if moved == 0:
@@ -259,9 +259,9 @@ def compare_lessons(ours: Lessons, theirs: Lessons) -> dict[str, Any]:
 
 
 def resumed(setting: Setting, overrides: list[str]) -> Found:
-    """A run stopped half-way and resumed, beside two that were not.
+    """Compares a run that was stopped half-way and resumed with two uninterrupted ones.
 
-    Where the two agree to the last bit, it must agree, too; where atomic additions make a GPU round anew in every run,
+    If the two agree to the last bit, it must agree, too. If atomic additions make a GPU round differently in every run,
     it may differ from one by ten times as much as the two differ.
     """
     frames = 2000 if setting.quick else 10_000
@@ -288,7 +288,7 @@ def resumed(setting: Setting, overrides: list[str]) -> Found:
 
 
 def _trained(plain: dict[str, Any]) -> dict[str, Tensor]:
-    """The parameters that a run ends with."""
+    """Trains a run and returns its final parameters."""
     from rlstack.training.run import train
 
     run = train(plain)
@@ -304,7 +304,7 @@ def _apart(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
 
 
 def waiting_for_nothing(setting: Setting, overrides: list[str]) -> Found:
-    """Steady iterations (collect, learn, statistics) ask nothing of the GPU that they would have to wait for."""
+    """Checks that steady iterations (collect, learn, statistics) do not wait for the GPU."""
     plain = configured(*overrides, f"env.num_worlds={8 if setting.quick else 64}", small=SMALL)
     torch.manual_seed(0)
     env = build_world(plain["env"], setting.device, seed=0)
@@ -342,11 +342,11 @@ def waiting_for_nothing(setting: Setting, overrides: list[str]) -> Found:
 
 
 def quick_updates(setting: Setting, overrides: list[str], compiles: bool) -> Found:
-    """Updates that are compiled, or recorded as CUDA graphs, beside the same ones as they are."""
+    """Compares compiled updates, or updates recorded as CUDA graphs, with eager ones."""
     device = torch.device(setting.device)
     if compiles and not setting.quick and (absent := missing_compiler(device)):
         raise LeftOut(absent)
-    small = {**SMALL, "frames_per_update": 40}  # more than warm up a graph
+    small = {**SMALL, "frames_per_update": 40}  # more updates than the warm-up of a graph
     plain = configured(*overrides, "env.num_worlds=8", small=small)
     batches = gathered(plain)
     backend = "aot_eager" if setting.quick else "inductor"
@@ -368,7 +368,7 @@ def quick_updates(setting: Setting, overrides: list[str], compiles: bool) -> Fou
 
 
 def quick_world(setting: Setting, name: str, options: Mapping[str, Any]) -> Found:
-    """Steps of compiled worlds beside the same ones as they are."""
+    """Compares steps of compiled worlds with eager ones."""
     if absent := missing_compiler(torch.device(setting.device)):
         raise LeftOut(absent)
     if setting.quick:
@@ -394,7 +394,7 @@ def quick_world(setting: Setting, name: str, options: Mapping[str, Any]) -> Foun
 
 
 def _refuse(caught: list[warnings.WarningMessage]) -> None:
-    """Code that was to be compiled or recorded and runs as it is would pass every comparison."""
+    """Raises an error if compiling or recording has failed, since eager code would pass every comparison."""
     told = [str(entry.message) for entry in caught]
     failed = [line for line in told if "is not compiled" in line or "is not recorded" in line]
     if failed:

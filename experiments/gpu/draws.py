@@ -1,4 +1,4 @@
-"""The same random numbers on every device: what a GPU is compared with must have drawn what it draws."""
+"""Makes random numbers equal on every device, so that results can be compared."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from torch.utils._pytree import tree_map
 
 
 class DrawnOnCpu(TorchDispatchMode):
-    """A context in which every random operation is computed on the CPU, its result put where it was asked for.
+    """A context in which every random operation runs on the CPU, with its result moved to the requested device.
 
-    Operations without a generator draw from the CPU's own (``torch.manual_seed``); one with a generator draws from a
-    copy on the CPU that begins from the generator's seed.
+    Operations without a generator draw from the CPU's default one (``torch.manual_seed``); those with a generator draw
+    from a copy on the CPU that begins with the generator's seed.
     """
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class DrawnOnCpu(TorchDispatchMode):
 
         def here(value: Any) -> Any:
             if isinstance(value, torch.Generator):
-                if value.device.type != device.type:  # what torch would say
+                if value.device.type != device.type:  # torch would raise an error, too
                     raise RuntimeError(f"{func}: a generator on {value.device} for numbers on {device}")
                 return self._copy(value)
             return copies.get(id(value), value)
@@ -41,7 +41,7 @@ class DrawnOnCpu(TorchDispatchMode):
         if asked is not None:
             options["device"] = torch.device("cpu")
         drawn = func(*arguments, **options)
-        for entry in given:  # operations in place, and those with ``out``
+        for entry in given:  # operations in place, or with ``out``
             if id(entry) in copies and drawn is copies[id(entry)]:
                 return entry.copy_(drawn)
         return tree_map(lambda value: value.to(device) if isinstance(value, Tensor) else value, drawn)

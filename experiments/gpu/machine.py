@@ -1,4 +1,4 @@
-"""What rows run on: names, versions, and how busy a GPU is."""
+"""Describes the machine of a measurement: names, versions, and the utilisation of the GPU."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .runner import NoDevice, Setting
 
 
 def machine(setting: Setting) -> dict[str, Any]:
-    """Hardware and versions; prepares this process for rows.
+    """Returns hardware and versions, and prepares this process for rows.
 
     Raises:
         NoDevice: the device cannot be used.
@@ -60,7 +60,7 @@ def machine(setting: Setting) -> dict[str, Any]:
 
 
 def _absent(device: torch.device) -> list[str]:
-    """What some rows could use and does not exist here."""
+    """Returns the optional requirements of rows that are missing here."""
     found = [missing_compiler(device)]
     if device.type == "cuda" and importlib.util.find_spec("pynvml") is None:
         found.append("the package nvidia-ml-py is not installed")
@@ -77,7 +77,7 @@ def _version_of(package: str) -> str | None:
 
 
 def _asked(field: str) -> str | None:
-    """What ``nvidia-smi`` answers, None without it."""
+    """Returns the answer of ``nvidia-smi``; None without it."""
     if shutil.which("nvidia-smi") is None:
         return None
     command = ["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader,nounits"]
@@ -89,9 +89,9 @@ def _asked(field: str) -> str | None:
 
 
 class Use:
-    """A context; afterwards :attr:`percent` is the share of time in which the GPU was busy, None where none can tell.
+    """A context after which :attr:`percent` is the GPU's utilisation in per cent; None if it cannot be measured.
 
-    NVML is asked where its package is installed, else ``nvidia-smi``, five times a second.
+    NVML, or ``nvidia-smi`` without its package, is queried five times a second.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -104,7 +104,7 @@ class Use:
         if self._tool:
             command = ["nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits", "-lms", "200"]
             self._asking = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-            time.sleep(0.3)  # it takes as long to begin
+            time.sleep(0.3)  # time that nvidia-smi takes to start
         self._watch.start()
         return self
 
@@ -121,6 +121,6 @@ class Use:
 
 
 def mean_percent(answers: str) -> float | None:
-    """The mean of the numbers in what ``nvidia-smi`` printed, a line each; None of none."""
+    """Returns the mean of the numbers that ``nvidia-smi`` has printed, one per line; None without any."""
     numbers = [float(line) for line in answers.split() if line.strip().isdigit()]
     return sum(numbers) / len(numbers) if numbers else None

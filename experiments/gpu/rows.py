@@ -1,4 +1,4 @@
-"""The rows, the most important first."""
+"""The rows of the GPU command, the most important first."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WORLDS: dict[str, dict[str, Any]] = {
     "rocket": {"max_seconds": 0.4},
     "cartpole": {"max_steps": 6},
 }
-"""Options with which episodes end within the steps that are compared."""
+"""Options with which episodes end within the compared steps."""
 _MARINENAV = ["env=marinenav", "env.max_steps=12"]
 _CHOICES = [*_MARINENAV, "env.continuous_actions=false"]
 _ARENA = ["env=arena", "env.max_steps=12"]
@@ -30,12 +30,12 @@ _MEMORY = "agent.recurrent={kind: lstm, size: 32, sequence_length: 4}"
 
 
 def all_rows() -> list[Row]:
-    """Checks, then speeds, then both of compiled code, which takes a minute each to make."""
+    """Returns checks, then speeds, then both for compiled code, which takes a minute each to compile."""
     return [*checks(), *speeds(), *compiled()]
 
 
 def checks() -> list[Row]:
-    """Every world, every agent, waits, resuming, CUDA graphs."""
+    """Returns checks of every world and agent, of waits, resuming and CUDA graphs."""
     rows = [_check(f"world {name}", "world", name=name, options=options) for name, options in WORLDS.items()]
     rows += [_check(f"update {name}", "agent", overrides=overrides) for name, overrides in agents().items()]
     steady = [["agent=ppo", f"env={world}"] for world in ("marinenav", "echelon", "arena", "rocket", "cartpole")]
@@ -57,7 +57,7 @@ def checks() -> list[Row]:
 
 
 def agents() -> dict[str, list[str]]:
-    """What is trained to check an agent, of every file of ``conf/agent`` that learns, and some of their ways."""
+    """Returns the overrides that check each learning agent of ``conf/agent``, and some of their options."""
     names = sorted(path.stem for path in (conf_dir() / "agent").glob("*.yaml") if path.stem != "legacy")
     found = {name: [f"agent={name}", *_world_of(name)] for name in names}
     return found | {
@@ -79,7 +79,7 @@ def _world_of(agent: str) -> list[str]:
 
 
 def speeds() -> list[Row]:
-    """Worlds alone, training, updates."""
+    """Returns measurements of worlds alone, of training and of updates."""
     eager = ["compile=false"]
     return [
         _speed("marinenav alone, 8,192 worlds", "stepping", num_worlds=8192, **_FLEET),
@@ -105,7 +105,7 @@ def speeds() -> list[Row]:
 
 
 def compiled() -> list[Row]:
-    """What needs a compiler."""
+    """Returns the rows that need a compiler."""
     fleet = {**_FLEET, "options": {**_FLEET["options"], "compiled": True}}
     overrides = ["agent=dqn", *_CHOICES]
     return [

@@ -1,4 +1,4 @@
-"""Runs rows one after the other in a process of their own, and writes down what came of each."""
+"""Runs rows one after the other in a separate process, and writes their results."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ Status = Literal["passed", "failed", "left out", "not run"]
 
 @dataclass(frozen=True)
 class Setting:
-    """What every row is given.
+    """The setting of every row.
 
     Attributes:
-        device: as torch names it.
-        quick: smaller sizes and fewer repetitions.
+        device: torch's name of the device.
+        quick: whether to use smaller sizes and fewer repetitions.
     """
 
     device: str
@@ -34,14 +34,14 @@ class Setting:
 
 @dataclass(frozen=True)
 class Row:
-    """Something to check or to measure.
+    """A check or a measurement.
 
     Attributes:
-        name: of it in the table.
-        group: failed rows of ``correctness`` fail the command.
+        name: name in the table.
+        group: group of the row; a failed row of ``correctness`` fails the command.
         function: ``package.module:function`` of a setting and the arguments, which returns a :class:`Found`.
-        arguments: by name.
-        limit: seconds after which it is given up.
+        arguments: arguments by name.
+        limit: time limit in seconds.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Found:
-    """What a row that passed tells: a line for the table, and figures for the file."""
+    """The result of a passed row: a line for the table, and figures for the file."""
 
     line: str
     figures: Mapping[str, Any] = field(default_factory=dict)
@@ -61,11 +61,11 @@ class Found:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a row.
+    """The outcome of a row.
 
     Attributes:
-        line: what was found, or in one line why nothing was.
-        seconds: of wall time that it took.
+        line: the result, or the reason of a failure, in one line.
+        seconds: wall-clock time.
     """
 
     name: str
@@ -77,32 +77,32 @@ class Outcome:
 
 
 class Mismatch(Exception):
-    """A check has found what must not be; says so in one line."""
+    """A check has failed; the message is one line."""
 
 
 class LeftOut(Exception):
-    """Something that a row needs is not there; says so in one line."""
+    """A requirement of a row is missing; the message is one line."""
 
 
 class NoDevice(Exception):
-    """The device cannot be used; says so in one line."""
+    """The device cannot be used; the message is one line."""
 
 
 class Runner:
-    """Runs rows in a worker, a process of its own that is replaced after a row that may have left it broken.
+    """Runs rows in a worker process that is replaced after a row that may have left it broken.
 
-    After an assertion on a GPU nothing works there for the rest of the process, and a row that hangs cannot be stopped
-    otherwise. The worker writes what it prints, tracebacks among it, into a file.
+    After a failed assertion on a GPU nothing works in that process, and a row that hangs cannot be stopped otherwise.
+    The worker's output, including tracebacks, goes to a file.
 
     Args:
-        setting: that rows are given.
-        seconds: that everything may take together.
-        log: file for what workers print.
-        machine: ``package.module:function`` that takes the setting and describes what rows run on.
+        setting: the setting of the rows.
+        seconds: time limit for all rows together.
+        log: file for the workers' output.
+        machine: ``package.module:function`` that takes the setting and describes the machine.
 
     Attributes:
-        machine: what it said, empty before the first row.
-        end: of the time for everything, by ``time.monotonic``.
+        machine: description of the machine, empty before the first row.
+        end: end of the time limit, by ``time.monotonic``.
     """
 
     def __init__(self, setting: Setting, seconds: float, log: Path, machine: str) -> None:
@@ -112,10 +112,10 @@ class Runner:
         self._worker: tuple[Any, Connection] | None = None
 
     def run(self, rows: Sequence[Row]) -> Iterator[Outcome]:
-        """What came of each row, as soon as it is known.
+        """Yields the outcome of each row.
 
         Raises:
-            NoDevice: the worker cannot use the device, or has not said that it can before the time was over.
+            NoDevice: the worker cannot use the device, or has not confirmed within the time limit that it can.
         """
         try:
             for row in rows:
@@ -148,7 +148,7 @@ class Runner:
         return _of(row, status, line, figures)
 
     def _ready(self) -> Connection:
-        """The connection to a worker that waits for a row."""
+        """Returns the connection to a worker that waits for a row."""
         if self._worker is None:
             context = multiprocessing.get_context("spawn")
             connection, other = context.Pipe()
@@ -171,7 +171,7 @@ class Runner:
         process, connection = self._worker
         self._worker = None
         connection.close()
-        process.join(1.0)  # closing the connection ends one that waits for a row
+        process.join(1.0)  # closing the connection ends a worker that waits for a row
         if process.is_alive():
             process.kill()
             process.join()
@@ -183,7 +183,7 @@ def _of(row: Row, status: Status, line: str, figures: Mapping[str, Any] | None =
 
 
 def _serve(connection: Connection, setting: Setting, machine: str, log: str) -> None:
-    """A worker: describes the machine, then runs rows until nobody sends one."""
+    """Runs a worker: describes the machine, then runs rows until the connection closes."""
     with open(log, "ab", buffering=0) as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
@@ -204,7 +204,7 @@ def _serve(connection: Connection, setting: Setting, machine: str, log: str) -> 
 
 
 def attempt(row: Row, setting: Setting) -> tuple[Status, str, Mapping[str, Any], bool]:
-    """Runs a row here: status, line and figures, and whether this process may be broken now."""
+    """Runs a row in this process; returns status, line, figures, and whether the process may be broken."""
     try:
         found = _function(row.function)(setting, **row.arguments)
         _settle()
@@ -224,7 +224,7 @@ def _brief(error: Exception) -> str:
 
 
 def _settle() -> None:
-    """Waits for the GPU, so that an error of this row is not taken for one of the next, and frees its memory."""
+    """Waits for the GPU, so that its errors belong to this row and not to the next, and frees its memory."""
     gc.collect()
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available():
@@ -250,7 +250,7 @@ def write(folder: Path, about: Mapping[str, Any], outcomes: Sequence[Outcome]) -
 
 
 def table(about: Mapping[str, Any], outcomes: Sequence[Outcome]) -> str:
-    """Markdown: what was measured where, and a row for everything."""
+    """Returns a Markdown table with the machine and a line for every row."""
     lines = [f"- {name}: {_cell(value)}" for name, value in about.items() if value is not None]
     for group in ("correctness", "speed"):
         lines += ["", f"| {group} | | | s |", "|---|---|---|---|"]

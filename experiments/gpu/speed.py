@@ -1,4 +1,4 @@
-"""Speeds on a device, by the wall clock: medians of repetitions after a warm-up, and how busy the GPU was."""
+"""Measures speeds on a device by wall clock: medians of repetitions after a warm-up, and the GPU's utilisation."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from .runner import Found, LeftOut, Mismatch, Setting
 
 
 def rates(work: Callable[[], float], clock: Callable[[], float], seconds: float, repeats: int) -> list[float]:
-    """How much ``work`` gets done in a second: one number for each repetition, which takes ``seconds``.
+    """Measures the rate of ``work`` per second: one number for each repetition of ``seconds``.
 
     Args:
-        work: does a little and says how much.
-        clock: waits for the device.
+        work: function that does some work and returns its amount.
+        clock: clock that waits for the device.
     """
     work()
     begin = clock()
     work()
-    times = max(1, round(seconds / max(clock() - begin, 1e-6)))  # calls of a repetition, between which nobody waits
+    times = max(1, round(seconds / max(clock() - begin, 1e-6)))  # calls in a repetition, without waits in between
     found = []
     for _ in range(repeats):
         begin, done = clock(), 0.0
@@ -46,7 +46,7 @@ def rates(work: Callable[[], float], clock: Callable[[], float], seconds: float,
 
 
 def told(found: list[float], unit: str, use: Use | None = None, **more: Any) -> Found:
-    """Median and spread of rates."""
+    """Returns median and spread of rates."""
     middle, low, high = statistics.median(found), min(found), max(found)
     busy = None if use is None else use.percent
     line = f"{middle:,.0f} {unit} ({low:,.0f} to {high:,.0f}, {len(found)} repetitions)"
@@ -56,17 +56,17 @@ def told(found: list[float], unit: str, use: Use | None = None, **more: Any) -> 
 
 
 def _pace(setting: Setting) -> tuple[float, int]:
-    """Seconds of a repetition, and how many there are."""
+    """Returns seconds of a repetition and the number of repetitions."""
     return (0.05, 3) if setting.quick else (1.0, 5)
 
 
 def stepping(
     setting: Setting, name: str, options: Mapping[str, Any], num_worlds: int, unit: str, each: int = 1
 ) -> Found:
-    """Steps of worlds alone under random actions, resets included.
+    """Measures steps of worlds alone under random actions, including resets.
 
     Args:
-        each: how many of the unit a step of a world is.
+        each: number of units in a step of a world.
     """
     if options.get("compiled"):
         if setting.quick:
@@ -92,7 +92,7 @@ def stepping(
 
 
 def training(setting: Setting, overrides: list[str], unit: str) -> Found:
-    """Frames a second of the training loop with its shipped configuration, evaluations and checkpoints aside."""
+    """Measures the training loop with its shipped configuration in frames per second, without evaluations."""
     device = torch.device(setting.device)
     small = [f"env.num_worlds={8 if 'env=cartpole' not in overrides else 64}"] if setting.quick else []
     tiny = {
@@ -116,14 +116,14 @@ def training(setting: Setting, overrides: list[str], unit: str) -> Found:
 
 
 def _merged(found: list[float], most: int = 20) -> list[float]:
-    """Many short iterations as some longer ones: means of neighbours."""
+    """Merges many short iterations into fewer longer ones by means of neighbours."""
     size = -(-len(found) // most)
     parts = [found[first : first + size] for first in range(0, len(found), size)]
     return [statistics.harmonic_mean(part) for part in parts]
 
 
 class _Shapes:
-    """The sizes of an environment, which is all that an agent is built from: those of HalfCheetah."""
+    """The sizes of HalfCheetah, from which an agent can be built."""
 
     def __init__(self, device: str) -> None:
         self.batch_size, self.device = torch.Size([]), torch.device(device)
@@ -132,7 +132,7 @@ class _Shapes:
 
 
 def updating(setting: Setting, name: str, how: str = "eager") -> Found:
-    """Updates a second at a batch of 256, networks of 256 x 256, sampling and target networks included.
+    """Measures updates per second with batches of 256 and networks of 256 x 256, including sampling and targets.
 
     Args:
         how: ``eager``, ``graphs`` or ``compiled`` (with graphs).
@@ -173,7 +173,7 @@ def updating(setting: Setting, name: str, how: str = "eager") -> Found:
 
 
 def made_up(rows: int, device: torch.device) -> TensorDict:
-    """Experience of nobody ``[rows, 1]``, as :func:`~rlstack.data.flatten.flatten_agents` gives it."""
+    """Returns random experience ``[rows, 1]`` in the form of :func:`~rlstack.data.flatten.flatten_agents`."""
     ended = torch.rand(rows, 1, 1, device=device) < 0.01
     following = {
         "observation": torch.randn(rows, 1, 17, device=device),

@@ -1,12 +1,11 @@
-"""Every algorithm on MarineNav, levels 0-5, for the same number of env steps, beside the published agents.
+"""Trains every algorithm on MarineNav, levels 0-5, for the same number of env steps, beside the published agents.
 
     python -m experiments.marinenav.algorithms --parallel 2
     python -m experiments.marinenav.algorithms ppo sac --seeds 0 1
 
 Each run is ``python -m rlstack.train agent=<name> env=marinenav`` with the numbers of
-``conf/recipe/marinenav_<name>.yaml``, one thread, counted in env steps (of one world); its last checkpoint then plays
-100 episodes a level that training never saw. Results beside this file: ``algorithms.json`` and
-``algorithms.png``.
+``conf/recipe/marinenav_<name>.yaml`` and one thread, counted in env steps (of one world); its last checkpoint then
+plays 100 unseen episodes a level. Results beside this file: ``algorithms.json`` and ``algorithms.png``.
 """
 
 from __future__ import annotations
@@ -35,9 +34,9 @@ ENV_STEPS = 1_000_000
 PUBLISHED = {"acqn": 0.769, "sac": 0.725, "iqn": 0.719, "ddpg": 0.481, "dqn": 0.396}
 """Success of the released agents (arXiv 2412.09466), levels 0-5, after 6 million env steps."""
 DECISIONS_PER_STEP = 4.3
-"""Of the robots of a world, roughly: turns the recipes' numbers, which count decisions, into env steps."""
+"""Average number of robots that decide in a step, which converts the recipes' decisions into env steps."""
 PER_UPDATE = {"acqn": 600, "iqn": 600, "dqn": 600, "rainbow": 600, "qrdqn": 600, "tqc": 600}
-"""Decisions per update where the agent makes more updates than the others, one for every 1200."""
+"""Decisions per update of agents that make more updates than the others' one for every 1200."""
 CHANGES = {
     "acqn": ("env.timestep_penalty=-0.2", "env.collision_penalty=-30"),
     "iqn": ("agent.kappa=10",),
@@ -116,7 +115,7 @@ def draw(folder: Path, results: dict[str, dict[str, Any]], picture: Path) -> Non
     for index, agent in enumerate(results):
         for number, seed in enumerate(results[agent]["seeds"]):
             run = folder / agent / f"seed{seed}"
-            if not complete(run):  # measured once, its run since removed
+            if not complete(run):  # its run has been removed since
                 continue
             rows = read_curve(run)
             frames, success = [row["frames"] for row in rows], [row["eval/success"] for row in rows]

@@ -1,18 +1,18 @@
-"""A benchmark of MarineNav that others can run: 1,800 frozen episodes, and who sails them how safely and how fast.
+"""A reproducible benchmark of MarineNav: 1,800 frozen episodes, with success, safety and time of every player.
 
     python -m experiments.marinenav.benchmark apf orca runs/quality/seed0 marinenav:<files of a published agent>
     python -m experiments.marinenav.benchmark marinenav:<files> runs/quality/seed0 --episodes public
 
-A player is one of the world's own (``apf``, ``orca``), a run or checkpoint, or ``kind:path`` of an agent from
-elsewhere; an option of how it acts follows an ``@``: ``runs/quality/seed0@agent.cvar=0.5``. All play by the published
-definition, greedily and with noise: an episode succeeds when every robot reaches its goal, the first collision ends it.
+A player is one of the world's own (``apf``, ``orca``), a run or checkpoint, or ``kind:path`` of a foreign agent; an
+option follows an ``@``: ``runs/quality/seed0@agent.cvar=0.5``. All play by the published definition, greedily and with
+noise: an episode succeeds when every robot reaches its goal, and the first collision ends it.
 
 ``--episodes frozen`` (the default) are those of ``episodes.json.gz``, 300 of each of the six published levels in their
 order, whose SHA-256 is :data:`SHA256`; ``--freeze`` writes it anew. ``--episodes public`` are the 720 on which the
 published agents were measured (evaluation seeds 253 to 264, ten a level). Results beside this file:
-``benchmark_<episodes>.json``; the table of the public episodes also compares everybody with the first player over the
+``benchmark_<episodes>.json``; the table of the public episodes also compares every player with the first over the
 episodes that both solve, and ``benchmark_public.png`` draws that for players named ``<recipe>, risk <level>``. Players
-that were measured before keep their rows. ``python -m experiments.tables`` writes both tables into the README.
+measured earlier keep their rows. ``python -m experiments.tables`` writes both tables into the README.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from rlstack.training.environment import machine
 HERE = Path(__file__).parent
 FROZEN = HERE / "episodes.json.gz"
 SHA256 = "fb53b846c8dd8e8290051c7f408cdb72f9f01ad17b485f0f20e4754afb2022f3"
-"""Of the text that ``episodes.json.gz`` holds."""
+"""SHA-256 of the text in ``episodes.json.gz``."""
 PER_LEVEL, SEED = 300, 1000
 PUBLIC_SEEDS = range(253, 265)
 COLUMNS = ("time", "energy", "path", "closest", "near_miss", "rule_time", "violation_time")
@@ -62,10 +62,10 @@ def freeze(path: Path) -> str:
 
 
 def frozen() -> EpisodeSet:
-    """The frozen episodes.
+    """Reads the frozen episodes.
 
     Raises:
-        ValueError: the file is not the one that was frozen.
+        ValueError: the file differs from the frozen one.
     """
     if hashlib.sha256(gzip.decompress(FROZEN.read_bytes())).hexdigest() != SHA256:
         raise ValueError(f"{FROZEN} is not the file that was frozen: its SHA-256 is another")
@@ -73,7 +73,7 @@ def frozen() -> EpisodeSet:
 
 
 def public() -> EpisodeSet:
-    """The 720 episodes of the published agents, in the order of levels."""
+    """Returns the 720 episodes of the published agents, ordered by level."""
     sets = [evaluation_set(10, seed)[0] for seed in PUBLIC_SEEDS]
     levels = range(len(PUBLISHED_LEVELS))
     ordered = [config for level in levels for part in sets for config in part[10 * level : 10 * (level + 1)]]
@@ -85,10 +85,10 @@ def _levels(each: int) -> list[str]:
 
 
 def entrant(player: str) -> tuple[TensorDictModuleBase, dict[str, Any]]:
-    """The greedy policy of a player, and the options of the worlds that it acts in.
+    """Returns the greedy policy of a player, and the options of its worlds.
 
     Raises:
-        ValueError: no such player.
+        ValueError: there is no such player.
     """
     source, _, option = player.partition("@")
     worlds = {kind: envs.make("marinenav", num_worlds=1, continuous_actions=kind) for kind in (True, False)}
@@ -103,18 +103,18 @@ def entrant(player: str) -> tuple[TensorDictModuleBase, dict[str, Any]]:
         return loaded.agent.policy(explore=False), world_options(loaded.config["env"])
     try:
         return load_policy(source, worlds[True]), {}
-    except ConfigError:  # one that chooses among 25 actions
+    except ConfigError:  # a player with 25 discrete actions
         return load_policy(source, worlds[False]), {"continuous_actions": False}
 
 
 def judge(player: str, episodes: EpisodeSet) -> Evaluation:
-    """What a player does in the episodes."""
+    """Evaluates a player on the episodes."""
     policy, options = entrant(player)
     return evaluate(policy, "marinenav", options, 1, SEED, episode_set=episodes, name=player)
 
 
 def both_solve(first: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    """Time and energy of the other relative to the first, over the episodes that both solve, with 95 % intervals."""
+    """Returns time and energy of the other relative to the first over episodes that both solve, with 95 % intervals."""
     both = np.array(first["success"]) * np.array(other["success"]) > 0
     found: dict[str, Any] = {"episodes": int(both.sum())}
     for name in ("time", "energy"):
@@ -126,7 +126,7 @@ def both_solve(first: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
 
 
 def table(content: dict[str, Any]) -> str:
-    """Markdown, a row for each player of a result file; the public episodes also compare with the first player."""
+    """Returns a Markdown table, one row per player; for the public episodes with a comparison to the first player."""
     results, compared = content["players"], content["episodes"] == "public"
     heads = ["player", "success (95 %)", "by level 0-5", "time, s", "energy, J", "path, m", "closest, m"]
     heads += ["near misses", "rule asks, s", "of it ignored, s"]
@@ -149,7 +149,7 @@ def table(content: dict[str, Any]) -> str:
 
 
 def run(players: Sequence[str], which: str, out: Path, names: Sequence[str] | None = None) -> str:
-    """Measures players, keeps what others have reached, and returns the table."""
+    """Measures players, keeps the rows of others, and returns the table."""
     episodes = public() if which == "public" else frozen()
     file = out / f"benchmark_{which}.json"
     results = json.loads(file.read_text())["players"] if file.is_file() else {}
@@ -168,7 +168,7 @@ def run(players: Sequence[str], which: str, out: Path, names: Sequence[str] | No
 
 
 def draw(content: dict[str, Any], picture: Path) -> None:
-    """Success over time relative to the first player, a line for each recipe through its levels of risk."""
+    """Draws success over time relative to the first player, with a line for each recipe through its levels of risk."""
     first = next(iter(content["players"].values()))["levels"][-1]["success"]
     lines: dict[str, list[tuple[float, float, str]]] = {}
     for name, row in content["players"].items():

@@ -1,11 +1,10 @@
-"""A clone and IQL of the episodes of a half-trained agent, and IQL that goes on in the world.
+"""Trains a clone and IQL on the episodes of a half-trained agent, and continues IQL in the world.
 
     python -m experiments.marinenav.offline
 
-SAC is stopped early and acts as it explores; its decisions are recorded (``rlstack.evaluate transitions=...``).
-From these alone, and with every seed, ``agent=bc`` and ``agent=iql`` learn; the latter then goes on in the world
-(``init=``). Each is judged on episodes that neither training nor the recording saw; its numbers were chosen on those of
-``--evaluation-seed 2000``. Results beside this file:
+SAC is stopped early and its exploring decisions are recorded (``rlstack.evaluate transitions=...``). ``agent=bc`` and
+``agent=iql`` learn from these alone with every seed; IQL then continues in the world (``init=``). Each is evaluated on
+unseen episodes; the options were chosen on those of ``--evaluation-seed 2000``. Results beside this file:
 ``offline.json`` and ``offline.png``.
 """
 
@@ -32,7 +31,7 @@ from .quality import LEVELS
 
 HERE = Path(__file__).parent
 TEACHER_FRAMES, LENGTH = 500_000, 4_300_000
-"""Where the agent that is recorded stops, and the length for which its schedules are made."""
+"""Frames at which the recorded agent stops, and the length of its schedules."""
 RECORDED_SEED = 5
 BATCH, UPDATES = 256, 3000
 COMMON = [
@@ -44,7 +43,7 @@ CLONE = [
     *("agent=bc", "agent.hidden=[128,128]", "agent.networks.actor_network.layer_norm=true"),
     "agent.lr={kind: cosine, start: 1e-3, end: 1e-5}",
 ]
-"""The clone has the network and the learning rate that ``conf/recipe/marinenav_iql.yaml`` gives IQL's actor."""
+"""Gives the clone the network and learning rate of IQL's actor in ``conf/recipe/marinenav_iql.yaml``."""
 ONLINE = [
     *("env.num_worlds=64", "agent.lr={kind: cosine, start: 5e-4, end: 1e-5}", "agent.steps_per_batch=8"),
     *("agent.learning_starts=20000", "agent.frames_per_update=150", "agent.buffer_size=400000"),
@@ -53,11 +52,11 @@ ONLINE = [
 NAMES = {"teacher": "SAC, stopped early", "bc": "clone", "iql": "IQL", "tuned": "IQL, then online"}
 
 Results = dict[str, list[dict[str, Any]]]
-"""By the keys of :data:`NAMES`, a row for each seed."""
+"""A row for each seed, by the keys of :data:`NAMES`."""
 
 
 def teacher(folder: Path) -> Path:
-    """The agent whose episodes are recorded."""
+    """Trains the agent whose episodes are recorded."""
     run = folder / "teacher" / "seed0"
     if not list((run / "checkpoints").glob("checkpoint_*.pt")):
         command = [sys.executable, "-m", "rlstack.train", "agent=sac", f"total_frames={LENGTH}", f"run_dir={run}"]
@@ -66,7 +65,7 @@ def teacher(folder: Path) -> Path:
 
 
 def recorded(run: Path, folder: Path, episodes: int) -> Path:
-    """The decisions of its episodes."""
+    """Records the decisions of its episodes."""
     path = folder / "episodes.npz"
     if not path.is_file():
         options = ["policy=explore", f"episodes={episodes}", f"seed={RECORDED_SEED}", "plots=false", "video=false"]
@@ -76,7 +75,7 @@ def recorded(run: Path, folder: Path, episodes: int) -> Path:
 
 
 def runs(folder: Path, data: Path, seed: int, online: int, overrides: list[str]) -> dict[str, Path]:
-    """The runs of a seed by name; ``tuned`` where there are frames for it."""
+    """Trains the runs of a seed and returns them by name; ``tuned`` only if ``online`` frames are given."""
     given = [f"data={data}", *COMMON, *OFFLINE, *overrides]
     found = {"bc": train(seed, folder / "bc", [*CLONE, *given])}
     found["iql"] = train(seed, folder / "iql", ["agent=iql", *given])
@@ -87,7 +86,7 @@ def runs(folder: Path, data: Path, seed: int, online: int, overrides: list[str])
 
 
 def judged(run: Path, episodes: int, seed: int) -> dict[str, Any]:
-    """Success and return of a run, which episodes it ``solved``, and what its training took."""
+    """Returns success and return of a run, the episodes that it ``solved``, and the cost of its training."""
     file = run / "evaluations" / "final" / "evaluation.json"
     evaluation = json.loads(file.read_text()) if file.is_file() else {}
     if evaluation.get("seed") != seed or len(evaluation["episodes"]) != LEVELS * episodes:
@@ -97,16 +96,16 @@ def judged(run: Path, episodes: int, seed: int) -> dict[str, Any]:
 
 
 def pooled(rows: list[dict[str, Any]], episodes: int) -> tuple[float, float, float]:
-    """Success over the ``episodes`` of every seed, with its 95 % Wilson interval over these."""
+    """Returns success over the ``episodes`` of every seed, with its 95 % Wilson interval."""
     total = episodes * len(rows)
     successes = sum(round(row["success"] * episodes) for row in rows)
     return successes / total, *wilson_interval(successes, total)
 
 
 def gain(results: Results, better: str, worse: str) -> tuple[float, float, float]:
-    """How much more one succeeds than another, with a 95 % bootstrap interval over the episodes, which are the same.
+    """Returns the gain in success with a 95 % bootstrap interval over the episodes, which are equal for both.
 
-    Seeds that only one of them has do not count.
+    Only seeds that both have count.
     """
     seeds = min(len(results[better]), len(results[worse]))
     means = [np.mean([row["solved"] for row in results[name][:seeds]], axis=0) for name in (better, worse)]
@@ -115,7 +114,7 @@ def gain(results: Results, better: str, worse: str) -> tuple[float, float, float
 
 
 def table(results: Results, episodes: int) -> str:
-    """Markdown, a row for each agent that was judged on so many episodes with each seed."""
+    """Returns a Markdown table, one row per agent."""
     lines = ["| agent | success | 95 % | by seed | CPU-min |", "|---|---|---|---|---|"]
     for name, rows in results.items():
         rate, low, high = pooled(rows, episodes)
@@ -129,7 +128,7 @@ def table(results: Results, episodes: int) -> str:
 
 
 def draw(results: Results, episodes: int, picture: Path) -> None:
-    """Success of each, and a point for every seed."""
+    """Draws the success of each agent, and a point for every seed."""
     figure, axis = plt.subplots(figsize=(6, 3.6), constrained_layout=True)
     for place, rows in enumerate(results.values()):
         rate, low, high = pooled(rows, episodes)

@@ -1,13 +1,13 @@
-"""What options of agents are worth on MarineNav, levels 0-5: env steps and CPU time to a success of .95.
+"""Measures options of agents on MarineNav, levels 0-5, by env steps and CPU time to a success of .95.
 
     python -m experiments.marinenav.options --seeds 0 1 2
     python -m experiments.marinenav.options critics --agents sac
 
-``symmetry`` is ``agent.symmetry=augment`` beside the same agent without it, both with ``env.colregs_penalty=0``, since
-the rules of the road have no mirror; ``critics`` are ``agent.actor_every``, ``agent.critic_norm`` and
-``agent.weight_norm`` beside the recipe. Each run is that of ``experiments.marinenav.algorithms`` with 20 evaluations of
-120 episodes, in which whoever has not arrived after 200 steps has failed. Results beside this file: ``options.json``
-and ``options.md``. Runs that are there already are not made again.
+``symmetry`` compares ``agent.symmetry=augment`` with the same agent without it, both with ``env.colregs_penalty=0``,
+since the rules of the road are not symmetric; ``critics`` compares ``agent.actor_every``, ``agent.critic_norm`` and
+``agent.weight_norm`` with the recipe. Each run is that of ``experiments.marinenav.algorithms`` with 20 evaluations of
+120 episodes, in which a robot that has not arrived after 200 steps fails. Results beside this file: ``options.json``
+and ``options.md``. Complete runs are not repeated.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
         "critic_norm and weight_norm": (*_BATCH, "agent.weight_norm=true"),
     },
 }
-"""Arms of each comparison, with what they change; TD3's recipe has ``actor_every=2`` already."""
+"""Arms of each comparison with their overrides; TD3's recipe has ``actor_every=2`` already."""
 AGENTS = {"symmetry": ("sac", "ppo"), "critics": ("sac", "td3")}
 EVALUATED = (f"eval.every={ENV_STEPS // 20}", "eval.max_steps=200")
 
 
 def judged(path: Path) -> dict[str, float | None]:
-    """Env steps and CPU-seconds until an evaluation first reached the goal, None if none did; the last success."""
+    """Returns env steps and CPU-seconds until an evaluation first reaches the goal (or None), and the last success."""
     rows = logged(path, "eval/success")
     reached = next((row["frames"] for row in rows if row["eval/success"] >= GOAL), None)
     clock = logged(path, "time/cpu_seconds")

@@ -1,12 +1,11 @@
-"""Does ``agent=acqn env=marinenav`` beat the published agent? Trains seeds, evaluates them, draws the curve.
+"""Trains seeds of ``agent=acqn env=marinenav``, evaluates them beside the published agent, and draws the curve.
 
     python -m experiments.marinenav.quality --seeds 0 1 2 --parallel 2
 
 Every seed is one ``python -m rlstack.train`` with the shipped configuration (further overrides can be appended, with
-``--parallel 2`` it should be ``threads=1``), then one ``python -m rlstack.evaluate`` on 300 fixed episodes a level that
-training never saw. Results beside this file:
-``curve.csv`` and ``curve.png`` (evaluations during training), ``final.json`` (the table of the README) and
-``config.yaml`` (the resolved configuration of the first seed).
+``--parallel 2`` it should be ``threads=1``), then one ``python -m rlstack.evaluate`` on 300 fixed, unseen episodes a
+level. Results beside this file: ``curve.csv`` and ``curve.png`` (evaluations during training), ``final.json`` (the
+table of the README) and ``config.yaml`` (the resolved configuration of the first seed).
 """
 
 from __future__ import annotations

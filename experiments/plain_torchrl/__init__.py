@@ -1,1 +1,1 @@
-"""Our parts in scripts of plain TorchRL."""
+"""Parts of rlstack in scripts of plain TorchRL."""

@@ -1,1 +1,1 @@
-"""What agents learn from recorded data alone, on Pendulum."""
+"""Agents that learn from recorded data alone, on Pendulum."""

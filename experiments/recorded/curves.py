@@ -1,9 +1,9 @@
-"""Behaviour cloning, TD3+BC, IQL and CQL from the replay buffer of a half-trained SAC on Pendulum.
+"""Trains behaviour cloning, TD3+BC, IQL and CQL on the replay buffer of a half-trained SAC on Pendulum.
 
     python -m experiments.recorded.curves
 
 SAC stops after 5,000 frames; the transitions in its replay buffer are the data of every run. The agents have the
-options of their yaml files but for small networks and larger learning rates. Results beside this file:
+options of their yaml files except smaller networks and larger learning rates. Results beside this file:
 ``curves.csv`` (greedy return of each evaluation), ``curves.json`` (returns of the last one with their intervals) and
 ``curves.png``.
 """

@@ -1,4 +1,4 @@
-"""Do the algorithms learn what they are known to learn? Trains every study on several seeds and judges them.
+"""Checks that the algorithms reach their reference scores: trains every study on several seeds and evaluates them.
 
     python -m experiments.reference_scores.scores --parallel 2                    # all
     python -m experiments.reference_scores.scores cartpole_ppo pendulum_sac       # some

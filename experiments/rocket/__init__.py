@@ -1,1 +1,1 @@
-"""Rocket: learning to win, and what rewards do."""
+"""Rocket: learning to win, and the value of its rewards."""

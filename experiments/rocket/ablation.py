@@ -1,10 +1,10 @@
-"""What each group of Rocket's rewards is worth: PPO against the rules, with all groups and without one at a time.
+"""Measures each group of Rocket's rewards: PPO against the rules, with all groups and without one at a time.
 
     python -m experiments.rocket.ablation --frames 3_000_000
 
-The rules are imitated once; every variant of ``experiment=rocket/rules`` then starts from the same networks, of one
-thread each. What is compared is the share of games won against the rules in the last quarter of the training, games
-that begin anywhere and drawn ones counting as not won. Results beside this file: ``ablation.json``, ``ablation.png``.
+The rules are imitated once; every variant of ``experiment=rocket/rules`` then starts from the same networks, with one
+thread each. The score is the share of games won against the rules in the last quarter of the training, with random
+beginnings and draws counted as not won. Results beside this file: ``ablation.json``, ``ablation.png``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from rlstack.evaluation.statistics import wilson_interval
 HERE = Path(__file__).parent
 EVERYTHING = "all groups"
 ALWAYS = ("goal", "conceded")
-"""Terms that are the game itself and stay."""
+"""Terms of the game itself, which every variant keeps."""
 
 
 def variants() -> dict[str, dict[str, float]]:

@@ -1,13 +1,13 @@
-"""Does PPO beat Rocket's rule-based player in 1v1? Trains seeds, plays 1000 games with each, draws the curve.
+"""Trains PPO against Rocket's rule-based player in 1v1, plays 1000 games with each seed, and draws the curve.
 
     python -m experiments.rocket.learning --seeds 0
 
-Every seed is one ``python -m rlstack.train experiment=rocket/rules`` of one thread (further overrides can be
-appended): two million decisions of the rules are imitated, then PPO learns against them. Its last checkpoint plays
-games of kick-offs against the rules, both sides in turns, with actions sampled from the policy:
-two players without chance would repeat the same few games, as there are five kick-offs. Results beside this file:
-``rules.json``, ``rules.csv`` and ``rules.png`` (the training), ``rules.yaml`` (the resolved configuration),
-``rules.mp4`` and ``rules.npz`` (the best game of the first seed, as film and replay).
+Every seed is one ``python -m rlstack.train experiment=rocket/rules`` with one thread (further overrides can be
+appended): it imitates two million decisions of the rules, then PPO learns against them. Its last checkpoint plays games
+from kick-offs against the rules, on both sides in turn, with actions sampled from the policy, since two deterministic
+players would repeat the same few games: there are five kick-offs. Results beside this file: ``rules.json``,
+``rules.csv`` and ``rules.png`` (the training), ``rules.yaml`` (the resolved configuration), ``rules.mp4`` and
+``rules.npz`` (the best game of the first seed, as film and replay).
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Trained agents that come with rlstack, each with its card: made by ``python -m experiments.zoo.build``."""
+"""Trained agents that come with rlstack, each with a card; ``python -m experiments.zoo.build`` makes them."""

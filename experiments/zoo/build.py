@@ -1,10 +1,10 @@
-"""Makes an agent of the zoo out of a run: its checkpoint without optimisers and replay, its card, its film.
+"""Makes an agent of the zoo from a run: a checkpoint without optimisers and replay buffer, a card, and a film.
 
     python -m experiments.zoo.build marinenav runs/quality/seed0 --episodes 50
     python -m experiments.zoo.build arena runs/arena/style2/seed0 --policy explore
 
-The card says what the run's own folder does not show at once: the command, the commit, the scores with intervals over
-held-out episodes, the SHA-256 of the file. ``tests/evaluation/test_zoo.py`` plays every agent against its card.
+The card has the command, the commit, the scores with intervals over held-out episodes, and the SHA-256 of the file.
+``tests/evaluation/test_zoo.py`` checks every agent's score against its card.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ MOST_BYTES = 1_000_000
 
 
 def strip(run: Path, which: str, file: Path) -> dict[str, Any]:
-    """Writes what acts of a run's checkpoint, the latest or the best; returns its configuration.
+    """Writes the acting parts of a run's latest or best checkpoint; returns its configuration.
 
     Raises:
-        ValueError: it is larger than a zoo's agent may be.
+        ValueError: the file exceeds the zoo's limit.
     """
     state = read_agent(checkpoint_file(run, which))
     agent = {key: state["agent"][key] for key in ("networks", "targets", "updates", "frames")} | {"optimizers": {}}
@@ -50,7 +50,7 @@ def _check_size(file: Path) -> None:
 
 
 def started(run: Path) -> dict[str, Any]:
-    """Command, commit, processor and instruction set of the first start of a run."""
+    """Returns command, commit, processor and instruction set of the first start of a run."""
     first = json.loads((run / ENVIRONMENT).read_text())[0]
     words = [word for word in first["command"] if not word.startswith("run_dir=")]
     told = {key: first[key] for key in ("commit", "processor", "instruction_set")}
@@ -63,7 +63,7 @@ def build(
     """Makes ``<out>/<name>`` and returns its card.
 
     Raises:
-        ValueError: the agent or the film is larger than allowed.
+        ValueError: the agent or the film exceeds its limit.
     """
     folder = out / name
     config = strip(run, which, folder / AGENT)
