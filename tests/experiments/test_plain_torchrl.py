@@ -21,6 +21,11 @@ def test_the_scripts_are_short(script: ModuleType, lines: int) -> None:
     assert len(Path(script.__file__ or "").read_text().splitlines()) <= lines
 
 
+def test_iqn_with_our_loss_and_our_replay_runs_in_a_script_of_torchrl() -> None:
+    assert 250 <= sum(iqn.train(frames=300, start=100)) <= 300  # but for the last episode
+
+
+@pytest.mark.slow
 def test_iqn_with_our_loss_and_our_replay_learns_in_a_script_of_torchrl() -> None:
     """At random a pole stands for 22 steps, and greedily, before anything is learned, for 9."""
     returns = iqn.train(frames=2000, start=100)
@@ -28,6 +33,12 @@ def test_iqn_with_our_loss_and_our_replay_learns_in_a_script_of_torchrl() -> Non
     assert sum(returns[-5:]) / 5 > 40
 
 
+def test_our_world_runs_under_torchrls_ppo() -> None:
+    rewards = marinenav.train(batches=2, worlds=4)
+    assert len(rewards) == 2 and all(map(math.isfinite, rewards))
+
+
+@pytest.mark.slow
 def test_our_world_teaches_torchrls_ppo() -> None:
     """Robots that drive at random lose reward at every step, and gain some once they drive to their goals."""
     rewards = marinenav.train(batches=16, worlds=32)

@@ -20,6 +20,7 @@ from rlstack.runs.run_directory import RunDirectory
 from rlstack.training.loggers import read_metrics
 from rlstack.training.recorded import read_recorded
 from tests.conftest import Ended
+from tests.exhaustive import exhaustive
 
 Command = Callable[..., Ended]
 WORLD = ["env=cartpole", "env.num_worlds=4"]
@@ -29,14 +30,22 @@ SMALL = [
 ]
 
 
+_RECORDED: list[bytes] = []
+
+
 @pytest.fixture
 def episodes(rlstack_command: Command, tmp_path: Path) -> Path:
-    """Episodes of random play, as ``watch`` records them."""
+    """Episodes of random play, which ``watch`` records once."""
     path = tmp_path / "data" / "random.npz"
+    if _RECORDED:
+        path.parent.mkdir()
+        path.write_bytes(_RECORDED[0])
+        return path
     ended = rlstack_command(
         "watch", "policy=random", "env=cartpole", "show=numbers", "episodes=3", f"transitions={path}"
     )
     assert ended.status == 0 and "wrote" in ended.out, ended.err
+    _RECORDED.append(path.read_bytes())
     return path
 
 
@@ -74,7 +83,7 @@ def test_a_run_learns_from_a_file_or_a_folder_alike(rlstack_command: Command, ep
     assert read_metrics(tmp_path / "a" / "metrics.csv")[-1]["eval/return"] > 0
 
 
-@pytest.mark.parametrize("sampler", ["uniform", "prioritized"])
+@exhaustive("sampler", ["prioritized", "uniform"])
 def test_a_run_that_is_resumed_ends_as_one_that_was_not(
     sampler: str, rlstack_command: Command, episodes: Path, tmp_path: Path
 ) -> None:
