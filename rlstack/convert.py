@@ -1,4 +1,4 @@
-"""Converts a foreign agent to a native one: ``python -m rlstack.convert sb3 model.zip out=mine.pt env=<group>``."""
+"""Converts an agent from elsewhere to a native one: ``rlstack convert sb3 model.zip out=mine.pt env=<group>``."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def positional(arguments: list[str]) -> list[str]:
 
 @as_module
 def convert(*words: str, quiet: bool = False, **keys: Any) -> Path:
-    """Converts a foreign agent to a native one as the command ``rlstack convert`` does.
+    """Converts an agent from elsewhere to a native one as the command ``rlstack convert`` does.
 
     Args:
         words: arguments as on the command line, such as ``"sb3", "model.zip"``.

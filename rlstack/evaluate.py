@@ -112,8 +112,8 @@ def evaluate(
 
     Args:
         judged: a run's folder or a checkpoint, :func:`rlstack.train`'s or :func:`rlstack.load`'s result, or
-            ``kind:path`` of a foreign agent; or an object that acts: an agent, a policy that TorchRL's collectors
-            accept, or a function of observations (see :func:`rlstack.adapters.protocols.foreign_policy`).
+            ``kind:path`` of an agent from elsewhere; or an object that acts: an agent, a policy that TorchRL's
+            collectors accept, or a function of observations (see :func:`rlstack.adapters.protocols.foreign_policy`).
         env: option of the group ``env``, or a class; None for the world that a run was trained in.
         words: arguments as on the command line, such as ``"env.num_robots=8"``.
         opponents: opponents to play games against instead; the content of ``results.json`` is then returned.
@@ -148,7 +148,7 @@ def evaluate(
 
 
 def _source(path: str) -> list[str]:
-    """Returns the overrides for a run or checkpoint, or for ``kind:path`` of a foreign agent."""
+    """Returns the overrides for a run or checkpoint, or for ``kind:path`` of an agent from elsewhere."""
     from rlstack.agents.foreign import KINDS
 
     kind, colon, rest = path.partition(":")

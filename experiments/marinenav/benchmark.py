@@ -3,9 +3,9 @@
     python -m experiments.marinenav.benchmark apf orca runs/quality/seed0 marinenav:<files of a published agent>
     python -m experiments.marinenav.benchmark marinenav:<files> runs/quality/seed0 --episodes public
 
-A player is one of the world's own (``apf``, ``orca``), a run or checkpoint, or ``kind:path`` of a foreign agent; an
-option follows an ``@``: ``runs/quality/seed0@agent.cvar=0.5``. All play by the published definition, greedily and with
-noise: an episode succeeds when every robot reaches its goal, and the first collision ends it.
+A player is one of the world's own (``apf``, ``orca``), a run or checkpoint, or ``kind:path`` of an agent from
+elsewhere; an option follows an ``@``: ``runs/quality/seed0@agent.cvar=0.5``. All play by the published definition,
+greedily and with noise: an episode succeeds when every robot reaches its goal, and the first collision ends it.
 
 ``--episodes frozen`` (the default) are those of ``episodes.json.gz``, 300 of each of the six published levels in their
 order, whose SHA-256 is :data:`SHA256`; ``--freeze`` writes it anew. ``--episodes public`` are the 720 on which the

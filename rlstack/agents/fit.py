@@ -1,4 +1,4 @@
-"""Checks that a foreign policy fits an env: samples of its observations, and checks of its actions."""
+"""Checks that a policy from elsewhere fits an env: samples of its observations, and checks of its actions."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "onnx": (),
     "callable": ("protocol", "batched", "arrays"),
 }
-"""The kinds of foreign agents, and the options that :func:`load_policy` takes for each."""
+"""The kinds of agents from elsewhere, and the options that :func:`load_policy` takes for each."""
 
 _RECORDINGS: dict[str, str] = {"timesteps.npy": "rlstack.adapters.marinenav.evaluations:demonstrations"}
 """Recorded episodes of other projects: a member that only their ``.npz`` files have, and the function to read them."""

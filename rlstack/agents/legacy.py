@@ -1,4 +1,4 @@
-"""A foreign agent used as it is: it acts wherever agents act, explores with random actions, and does not learn."""
+"""An agent from elsewhere, used as it is: it acts wherever agents act, explores at random, and does not learn."""
 
 from __future__ import annotations
 

@@ -706,7 +706,7 @@ class ACQNConfig(OffPolicyConfig):
 
 @dataclass
 class LegacyConfig:
-    """The options of a foreign agent; options of other kinds than the agent's must be null."""
+    """The options of an agent from elsewhere; options of other kinds than the agent's must be null."""
 
     name: str
     algorithm: str

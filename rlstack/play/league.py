@@ -252,7 +252,7 @@ def add_candidates(
     """Adds files as candidates; either all of them join or none does.
 
     Checkpoints of rlstack are copied without replay buffer and opponents, so that the league no longer needs their
-    runs; foreign agents stay where they are.
+    runs; agents from elsewhere stay where they are.
 
     Args:
         runner: runner of the league's world, in which each candidate is tried.

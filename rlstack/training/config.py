@@ -185,8 +185,8 @@ class ImitationConfig:
 
     Attributes:
         expert: policy to imitate: one of the world's players, a run directory or checkpoint, or ``kind:path`` of a
-            foreign agent.
-        expert_options: options of a foreign agent; see :func:`rlstack.agents.foreign.load_policy`.
+            agent from elsewhere.
+        expert_options: options of an agent from elsewhere; see :func:`rlstack.agents.foreign.load_policy`.
         episodes: file of recorded episodes, instead of an expert.
         frames: number of the expert's decisions to gather.
         epochs: number of passes over the data.

@@ -2,7 +2,7 @@
 
 A file is an ``.npz`` without pickles: ``observation [N, ...]`` (``observation/<leaf>`` for structured observations),
 ``action [N, ...]`` in the world's form, and ``action_mask [N, n]`` if the world has one. Files of transitions
-(:mod:`rlstack.data.recordings`) contain these entries too, and recorded episodes of foreign agents, such as
+(:mod:`rlstack.data.recordings`) contain these entries too, and recorded episodes of agents from elsewhere, such as
 MarineNav's ``evaluations.npz``, can be read as well.
 """
 

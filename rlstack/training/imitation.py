@@ -127,7 +127,7 @@ def expert_policy(
     Args:
         env: the world that the expert acts in.
         interface: the env's interface.
-        options: options of a foreign agent; see :func:`rlstack.agents.foreign.load_policy`.
+        options: options of an agent from elsewhere; see :func:`rlstack.agents.foreign.load_policy`.
 
     Raises:
         ConfigError: there is no such expert, or it cannot act in this env.
@@ -153,7 +153,7 @@ def _try_out(policy: TensorDictModuleBase, env: EnvBase, interface: Interface, w
     try:
         with torch.no_grad():
             action = policy(sample).get(key, None)
-    except Exception as error:  # a foreign policy may raise anything
+    except Exception as error:  # a policy from elsewhere may raise anything
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ConfigError(f"{who} does not fit the env: {reason}") from error
     if not isinstance(action, Tensor):
