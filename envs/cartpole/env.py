@@ -27,7 +27,7 @@ PAPER, RAIL, LIMIT, CART, POLE = "#f7f7f5", "#9a9a9a", "#c83c3c", "#2b4a6f", "#d
 
 
 def advance(state: Tensor, action: Tensor) -> Tensor:
-    """The state a step later, ``[W, 4]``: position (m), speed, angle of the pole (rad, 0 is upright), its speed.
+    """Returns the next state ``[W, 4]``: position (m), speed, angle of the pole (rad, 0 is upright), its speed.
 
     Args:
         action: ``[W]``, 1 pushes to the right, 0 to the left.
@@ -48,13 +48,13 @@ class CartPole(World):
     """``observation [W, 4]`` is the state of :func:`advance`, ``action [W]`` its action, every step's reward is 1.
 
     An episode terminates beyond 2.4 m or 12 degrees, and is truncated after ``max_steps``. ``("episode", "return")``
-    and ``("episode", "length")``, ``[W, 1]``, run along and are final where ``done``.
+    and ``("episode", "length")``, ``[W, 1]``, are updated in every step and final at ``done``.
 
     Args:
-        num_worlds: W.
+        num_worlds: number of worlds W.
 
     Raises:
-        ValueError: no worlds, or no steps.
+        ValueError: the number of worlds or steps is not positive.
     """
 
     pictures_per_second = 1 / SECONDS
@@ -77,7 +77,7 @@ class CartPole(World):
         self.declare_specs({"observation": state}, Categorical(2, shape=(num_worlds,), device=self.device))
 
     def mirror(self) -> Mirror:
-        """Left for right."""
+        """Swaps left and right."""
         return Mirror(operator.neg, _other)
 
     def _restart(self, worlds: Tensor | None) -> None:
@@ -104,9 +104,9 @@ class CartPole(World):
         return unchecked(entries, batch_size=self.batch_size, device=self.device)
 
     def render(self) -> Any:
-        """The first world, uint8 ``[320, 640, 3]``, 120 pixels a metre: a cart on a rail between its two limits."""
+        """Draws the first world, uint8 ``[320, 640, 3]``, 120 pixels per metre: a cart on a rail between its limits."""
         x, _, angle, _ = self.state[0].tolist()
-        picture = Image.new("RGB", (1280, 640), PAPER)  # reduced at the end, which smooths the edges
+        picture = Image.new("RGB", (1280, 640), PAPER)  # halved at the end to smooth the edges
         draw, metre, middle, axle = ImageDraw.Draw(picture), 240, 640, 470
         draw.line((0, 520, 1280, 520), RAIL, 4)
         for limit in (middle - MOST_X * metre, middle + MOST_X * metre):

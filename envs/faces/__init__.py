@@ -1,4 +1,4 @@
-"""Our worlds as environments of other libraries: Gymnasium, its vectors, PettingZoo, Stable-Baselines3.
+"""The worlds as environments of other libraries: Gymnasium, its vector API, PettingZoo, Stable-Baselines3.
 
     import envs                                    # or gymnasium.make("envs:rlstack/Arena-v0"), which needs no import
 
@@ -7,8 +7,8 @@
     gymnasium.make("rlstack/Rocket-v0", others="rule")
     envs.parallel_env("rocket", team_size=2)       # PettingZoo
 
-Keyword arguments are the options of the world. A single world takes as long for a step as a batch of hundreds: who can
-step batches should use ``make_vec`` or ``envs.make``.
+Keyword arguments are the options of the world. A step of a single world takes as long as that of a batch of hundreds,
+so use ``make_vec`` or ``envs.make`` if you can step batches.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ FACES: dict[str, dict[str, Any]] = {
     "rlstack/Rocket-v0": {"world": "rocket"},
     "rlstack/Echelon-v0": {"world": "echelon"},
 }
-"""Registered environments and the options they begin with."""
+"""Registered environments with their default options."""
 
 
 def register_faces() -> None:
-    """Makes :data:`FACES` known to ``gymnasium.make`` and ``make_vec``; those that are known stay as they are."""
+    """Registers :data:`FACES` for ``gymnasium.make`` and ``make_vec``; registered ones stay unchanged."""
     single, vector = "envs.faces.single:SingleWorld", "envs.faces.vector:VectorWorld"
     for name, options in FACES.items():
         if name not in gymnasium.registry:

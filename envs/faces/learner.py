@@ -1,4 +1,4 @@
-"""Worlds in which one agent learns and players drive the others."""
+"""Worlds in which one agent learns and players control the others."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from ..keys import ACTION_MASK, GROUP
 from ..world import Told, hooks_of
 
 Others = str | Callable[[TensorDictBase], TensorDictBase]
-"""Who drives the other agents: a player of the world by its name, or a policy: a function of a tensordict of all agents
-that sets their actions, such as a ``TensorDictModule``."""
+"""The controller of the other agents: the name of one of the world's players, or a function of a tensordict of all
+agents that sets their actions, such as a ``TensorDictModule``."""
 
 
 class OneLearner:
-    """A batch of worlds with one agent of each for a learner: the first one.
+    """A batch of worlds in which the first agent of each is the learner.
 
     Args:
         world: a name or path for :func:`envs.make`.
-        num_worlds: W.
-        others: drives the other agents where there are several; None takes the world's first own player.
-        options: of the world. In a world of two sides all of their agents are there.
+        num_worlds: number of worlds W.
+        others: controller of the other agents, if there are any; None is the first of the world's players.
+        options: options of the world. A two-sided world has the agents of both sides.
 
     Attributes:
         world: the worlds.
         observation, action: specs of the learner's observation and action, without batch dimensions.
 
     Raises:
-        ValueError: an unknown world, option or player, an impossible value, or other agents whom nobody drives.
+        ValueError: a world, option or player is unknown, a value is impossible, or other agents have no controller.
     """
 
     def __init__(self, world: str, num_worlds: int, others: Others | None = None, **options: Any) -> None:
@@ -53,7 +53,7 @@ class OneLearner:
         return specs[GROUP, name][0, 0] if self._grouped else specs[name][0]
 
     def _driver(self, world: str, others: Others | None) -> Callable[[TensorDictBase], Tensor]:
-        """A function of the root that returns everybody's actions ``[W, A, ...]``."""
+        """Returns a function from the root to the actions ``[W, A, ...]`` of all agents."""
         if others is not None and not isinstance(others, str):
             return lambda root: others(root.copy()).get((GROUP, "action"))
         hooks = hooks_of(self.world)
@@ -74,31 +74,31 @@ class OneLearner:
             chosen = scripted(inner, every)
             if not isinstance(chosen, Told):
                 return chosen
-            inner.tell(2 * every + 1, chosen.exact[1::2])  # the other side alone: the learner plays on the first
+            inner.tell(2 * every + 1, chosen.exact[1::2])  # only the other side, since the learner is on the first
             return chosen.actions
 
         return drive
 
     def part(self, entries: TensorDictBase, name: str) -> Any:
-        """The learner's entry ``[W, ...]`` of a tensordict of all."""
+        """Returns the learner's entry ``[W, ...]`` of a tensordict of all agents."""
         return entries.get((GROUP, name))[:, 0] if self._grouped else entries.get(name)
 
     def mask(self, entries: TensorDictBase) -> Tensor | None:
-        """The learner's action mask ``[W, n]``; None where the world has none."""
+        """Returns the learner's action mask ``[W, n]``; None if the world has none."""
         mask = entries.get((GROUP, ACTION_MASK) if self._grouped else ACTION_MASK, None)
         return mask[:, 0] if self._grouped and mask is not None else mask
 
     def begin(self, seed: int | list[int] | None = None) -> TensorDictBase:
-        """Begins an episode in every world; returns the root. Seeds are those of ``World.reset``."""
+        """Begins an episode in every world and returns the root; ``seed`` is as for ``World.reset``."""
         self.root = self.world.reset() if seed is None else self.world.reset(seed=seed)
         return self.root
 
     @torch.no_grad()
     def step(self, chosen: Tensor) -> tuple[TensorDictBase, Tensor, Tensor]:
-        """One step with the learner's actions ``[W, ...]``.
+        """Makes one step with the learner's actions ``[W, ...]``.
 
-        Returns what it led to, where the learner's episode is terminated, and where it is truncated, ``[W]`` bool: it
-        ends with the learner, or with the world.
+        Returns the entries under ``"next"``, and flags ``[W]`` whether the learner's episode, which ends with the
+        learner or the world, is terminated or truncated.
         """
         if self._others is not None:
             actions = self._others(self.root).clone()
@@ -114,16 +114,16 @@ class OneLearner:
         return following, terminated, ended & ~terminated
 
     def begin_anew(self, ended: Tensor) -> TensorDictBase:
-        """Gives worlds ``[W]`` bool a fresh start; returns the root of all."""
+        """Restarts worlds ``[W]`` bool; returns the root of all."""
         self.world._restart(ended.nonzero()[:, 0])
         self.root = self.world._current()
         return self.root
 
     def read(self, action: Any) -> Tensor:
-        """The learner's actions ``[W, ...]`` from those of a space.
+        """Converts actions of the space to the learner's actions ``[W, ...]``.
 
         Raises:
-            ValueError: of another shape.
+            ValueError: the actions have another shape.
         """
         array = torch.as_tensor(np.asarray(action) if not isinstance(action, Tensor) else action)
         spec = self.action
@@ -131,12 +131,12 @@ class OneLearner:
 
 
 def space_of(spec: TensorSpec) -> spaces.Space[Any]:
-    """The Gymnasium space of a spec without batch dimensions.
+    """Returns the Gymnasium space of a spec without batch dimensions.
 
     Numbers are a Box, flags a MultiBinary, choices Discrete or MultiDiscrete, nested entries a Dict.
 
     Raises:
-        ValueError: a kind of spec that has no such space.
+        ValueError: the kind of spec has no such space.
     """
     if isinstance(spec, Composite):
         return spaces.Dict({name: space_of(part) for name, part in spec.items()})
@@ -157,7 +157,7 @@ def space_of(spec: TensorSpec) -> spaces.Space[Any]:
 
 
 def arrays(value: Any) -> Any:
-    """An observation as its space has it: new arrays, flags as bytes."""
+    """Converts an observation to its space's form: new arrays, with flags as bytes."""
     if isinstance(value, TensorDictBase):
         return {name: arrays(part) for name, part in value.items()}
     array = value.cpu().numpy().copy()
@@ -165,6 +165,6 @@ def arrays(value: Any) -> Any:
 
 
 def statistics(root: TensorDictBase) -> Mapping[str, Tensor]:
-    """The statistics ``[W]`` of the episodes so far, by name; empty where the world has none."""
+    """Returns the statistics ``[W]`` of the episodes so far by name; empty if the world has none."""
     episode = root.get("episode", None)
     return {} if episode is None else {name: value.reshape(-1) for name, value in episode.items()}

@@ -1,4 +1,4 @@
-"""A world of several agents as a PettingZoo ``ParallelEnv``."""
+"""A world with several agents as a PettingZoo ``ParallelEnv``."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from .learner import arrays, space_of, statistics
 
 
 class ParallelWorld(ParallelEnv):
-    """All agents of one world, ``agent_0`` to ``agent_<A - 1>``; in a world of two sides the first half is one side.
+    """The agents of one world, ``agent_0`` to ``agent_<A - 1>``; in a two-sided world the first half is one side.
 
-    An agent leaves ``agents`` when it is done, and everybody does when the world ends. Agents that a world does not
-    have are not there from the beginning. The info of an agent holds the world's episode statistics so far, and
-    ``action_mask`` where the world has one.
+    An agent leaves ``agents`` when it is done, and all agents do when the world ends. Agents that are inactive from the
+    beginning never enter. The info of an agent holds the world's episode statistics so far, and ``action_mask`` if the
+    world has one.
 
     Args:
         world: a name or path for :func:`envs.make`.
         render_mode: None.
-        options: of the world.
+        options: options of the world.
 
     Raises:
-        ValueError: an unknown world or option, an impossible value, or a world of a single agent.
+        ValueError: a world or option is unknown, a value is impossible, or the world has a single agent.
     """
 
     def __init__(self, world: str, render_mode: str | None = None, **options: Any) -> None:
@@ -51,17 +51,17 @@ class ParallelWorld(ParallelEnv):
         self._is_seeded = False
 
     def observation_space(self, agent: str) -> spaces.Space[Any]:
-        """That of every agent."""
+        """Returns the space, which is equal for every agent."""
         return self._observation
 
     def action_space(self, agent: str) -> spaces.Space[Any]:
-        """That of every agent."""
+        """Returns the space, which is equal for every agent."""
         return self._action
 
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """A new episode; with a seed the same ones follow again. ``options`` have no meaning."""
+        """Begins an episode; the same seed repeats the same episodes. ``options`` are ignored."""
         if seed is None and not self._is_seeded:
             seed = int(np.random.SeedSequence().generate_state(1)[0] >> 1)
         if seed is not None:
@@ -73,7 +73,7 @@ class ParallelWorld(ParallelEnv):
         return self._observations(root), self._infos(root)
 
     def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
-        """One step with an action for every agent that is there."""
+        """Makes one step with an action for every agent in ``agents``."""
         chosen = torch.zeros_like(self._action_spec.zero())
         for index in self._indices():
             given = torch.as_tensor(np.asarray(actions[self.possible_agents[index]]), dtype=chosen.dtype)
@@ -87,7 +87,7 @@ class ParallelWorld(ParallelEnv):
             return {self.possible_agents[index]: agents.get(name)[0, index].item() for index in self._indices()}
 
         terminated, truncated = of("terminated"), of("truncated")
-        for agent in self.agents:  # the end of the world is everybody's
+        for agent in self.agents:  # the end of the world ends every agent
             if over and not (terminated[agent] or truncated[agent]):
                 terminated[agent], truncated[agent] = not late, late
         told = self._observations(following), of("reward"), terminated, truncated, self._infos(following)
@@ -108,7 +108,7 @@ class ParallelWorld(ParallelEnv):
         return {self.possible_agents[index]: {**known, **masks.get(index, {})} for index in self._indices()}
 
     def render(self) -> None:
-        """Nothing."""
+        """Does nothing."""
 
     def close(self) -> None:
         """Closes the world."""

@@ -1,4 +1,4 @@
-"""One world of one learner as a Gymnasium environment."""
+"""One world with one learner as a Gymnasium environment."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from .learner import OneLearner, Others, arrays, space_of, statistics
 
 
 class SingleWorld(gymnasium.Env[Any, Any]):
-    """One world with one agent; the world's players, or a policy, drive the others where there are several.
+    """One world with one learner; the world's players, or a policy, control any other agents.
 
-    Spaces follow from the world's specs, see :func:`~envs.faces.learner.space_of`. ``info`` holds the world's episode
-    statistics so far, ``action_mask`` where the world has one, and at the end also ``is_success`` where it knows of
-    success. The episode ends with the learner, or with the world; time limits are the world's own.
+    Spaces follow from the world's specs; see :func:`~envs.faces.learner.space_of`. ``info`` holds the world's episode
+    statistics so far, ``action_mask`` if the world has one, and at the end ``is_success`` if the world defines success.
+    The episode ends with the learner or with the world; time limits are the world's own.
 
     Args:
         world: a name or path for :func:`envs.make`.
         render_mode: ``"rgb_array"`` for :meth:`render`, or None.
-        others: drives the other agents: a name of the world's players, such as Rocket's ``rule``, or a policy; None
-            takes the first of its players.
-        options: of the world.
+        others: controller of the other agents: the name of one of the world's players, such as Rocket's ``rule``, or a
+            policy; None is the first of its players.
+        options: options of the world.
 
     Raises:
-        ValueError: an unknown world, option or player, or an impossible value.
+        ValueError: a world, option or player is unknown, or a value is impossible.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 20}
@@ -45,7 +45,7 @@ class SingleWorld(gymnasium.Env[Any, Any]):
         self._is_seeded = False
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """A new episode; with a seed the same ones follow again. ``options`` have no meaning."""
+        """Begins an episode; the same seed repeats the same episodes. ``options`` are ignored."""
         super().reset(seed=seed)
         if seed is not None or not self._is_seeded:
             self.world.set_seed(int(self.np_random.integers(2**31)))
@@ -55,7 +55,7 @@ class SingleWorld(gymnasium.Env[Any, Any]):
         return arrays(self._learner.part(root, "observation")[0]), self._info(root)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """One step of the world."""
+        """Makes one step of the world."""
         following, terminated, truncated = self._learner.step(self._learner.read(action))
         if self._recorder is not None:
             self._recorder.add()
@@ -72,9 +72,9 @@ class SingleWorld(gymnasium.Env[Any, Any]):
         return info if mask is None else {**info, "action_mask": arrays(mask[0])}
 
     def render(self) -> Any:
-        """A picture of the world as it stands, uint8 ``[height, width, 3]``; None without a ``render_mode``.
+        """Draws the current state of the world, uint8 ``[height, width, 3]``; None without a ``render_mode``.
 
-        It shows trails from the first picture of an episode on.
+        Trails begin with the first picture of an episode.
         """
         if self.render_mode is None:
             return None

@@ -14,20 +14,20 @@ from .vector import VectorWorld
 
 
 class SB3World(VecEnv):
-    """``num_envs`` worlds, one learner in each: ``PPO("MlpPolicy", SB3World("arena", 64))``.
+    """``num_envs`` worlds with one learner each: ``PPO("MlpPolicy", SB3World("arena", 64))``.
 
-    Or a vector that there is: ``SB3World(gymnasium.make_vec("rlstack/Arena-v0", 64, autoreset_mode="SAME_STEP"))``.
+    It also wraps a vector: ``SB3World(gymnasium.make_vec("rlstack/Arena-v0", 64, autoreset_mode="SAME_STEP"))``.
 
     The info of a world whose episode ended holds ``terminal_observation``, ``TimeLimit.truncated``, ``episode``
-    (return ``r`` and length ``l``) and, where the world knows of success, ``is_success``.
+    (return ``r`` and length ``l``) and, if the world defines success, ``is_success``.
 
     Args:
-        world: a name or path for :func:`envs.make`, or a vector, which already has what follows.
-        num_envs: worlds.
+        world: a name or path for :func:`envs.make`, or a vector, for which the other arguments do not apply.
+        num_envs: number of worlds.
         others, options: see :class:`~envs.faces.vector.VectorWorld`.
 
     Raises:
-        ValueError: a vector whose worlds begin anew in the next step; or what a vector refuses.
+        ValueError: the vector resets in the next step, or refuses an argument.
     """
 
     def __init__(
@@ -50,13 +50,13 @@ class SB3World(VecEnv):
         self._next_seed: int | None = None
 
     def reset(self) -> Any:
-        """New episodes in all worlds; after ``seed`` those of the seed."""
+        """Begins episodes in all worlds; after ``seed`` those of the seed."""
         observation, _ = self.vector.reset(seed=self._next_seed)
         self._next_seed = None
         return observation
 
     def step_async(self, actions: Any) -> None:
-        """Takes the actions of a step."""
+        """Stores the actions of a step."""
         self._actions = actions
 
     def step_wait(self) -> tuple[Any, Any, Any, list[dict[str, Any]]]:
@@ -74,7 +74,7 @@ class SB3World(VecEnv):
         return observation, reward.astype(np.float32), terminated | truncated, infos
 
     def seed(self, seed: int | None = None) -> list[int | None]:
-        """Seeds the next reset."""
+        """Sets the seed of the next reset."""
         self._next_seed = seed
         return [None if seed is None else seed + index for index in range(self.num_envs)]
 
@@ -83,23 +83,23 @@ class SB3World(VecEnv):
         self.vector.close()
 
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
-        """An attribute of the batch, once for each world asked for."""
+        """Returns an attribute of the batch, repeated for each requested world."""
         return [getattr(self.vector, attr_name)] * len(list(self._get_indices(indices)))
 
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
-        """Refused: worlds of a batch have no attributes of their own."""
+        """Raises an error: worlds of a batch have no attributes of their own."""
         raise AttributeError(f"{attr_name}: worlds of a batch have no attributes of their own; build them with options")
 
     def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list[Any]:
-        """Refused: worlds of a batch have no methods of their own."""
+        """Raises an error: worlds of a batch have no methods of their own."""
         raise AttributeError(f"{method_name}: worlds of a batch have no methods of their own")
 
     def env_is_wrapped(self, wrapper_class: type[Any], indices: Any = None) -> list[bool]:
-        """False for each world asked for."""
+        """Returns False for each requested world."""
         return [False] * len(list(self._get_indices(indices)))
 
     def get_images(self) -> Sequence[Any]:
-        """No pictures."""
+        """Returns no pictures."""
         return [None] * self.num_envs
 
 

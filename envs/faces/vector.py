@@ -15,23 +15,23 @@ from .learner import OneLearner, Others, arrays, space_of, statistics
 
 
 class VectorWorld(VectorEnv[Any, Any, Any]):
-    """Worlds stepped at once, one learner in each: ``gymnasium.make_vec("rlstack/Arena-v0", num_envs=64)``.
+    """Worlds stepped at once with one learner each: ``gymnasium.make_vec("rlstack/Arena-v0", num_envs=64)``.
 
-    Worlds begin anew by the rules of Gymnasium 1.x: with ``NEXT_STEP`` in the step after the last one of an episode,
-    whose action is ignored and whose reward is 0; with ``SAME_STEP`` in the last step, whose observation is then under
-    ``final_obs``. Where an episode has ended (mask ``_episode``), ``info["episode"]`` holds its return ``r``, its
-    length ``l`` and the world's own statistics, as arrays over the worlds.
+    Worlds reset by the rules of Gymnasium 1.x: with ``NEXT_STEP`` in the step after an episode's last one, whose action
+    is ignored and whose reward is 0; with ``SAME_STEP`` in the last step, whose observation is then under
+    ``final_obs``. For ended episodes (mask ``_episode``), ``info["episode"]`` holds return ``r``, length ``l`` and the
+    world's statistics, as arrays over the worlds.
 
     Args:
         world: a name or path for :func:`envs.make`.
-        num_envs: W.
+        num_envs: number of worlds W.
         autoreset_mode: ``NEXT_STEP`` or ``SAME_STEP``, or its name.
         output: ``numpy`` arrays, or ``torch`` tensors on the device of the worlds.
         others: see :class:`~envs.faces.single.SingleWorld`.
-        options: of the world.
+        options: options of the world.
 
     Raises:
-        ValueError: an unknown world, option, player or mode, or an impossible value.
+        ValueError: a world, option, player or mode is unknown, or a value is impossible.
     """
 
     metadata: dict[str, Any] = {"render_modes": [], "autoreset_mode": AutoresetMode.NEXT_STEP}
@@ -72,7 +72,7 @@ class VectorWorld(VectorEnv[Any, Any, Any]):
     def reset(
         self, *, seed: int | list[int] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """New episodes in all worlds: with a seed s those of seeds s, s + 1, ...; ``options`` have no meaning."""
+        """Begins episodes in all worlds; a seed s stands for seeds s, s + 1, ... ``options`` are ignored."""
         if seed is None and not self._is_seeded:
             self.world.set_seed(int(np.random.SeedSequence().generate_state(1)[0] >> 1))
         self._is_seeded = True
@@ -83,11 +83,11 @@ class VectorWorld(VectorEnv[Any, Any, Any]):
         return self._shown(root), self._masked({}, root)
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """One step of all worlds."""
+        """Steps all worlds."""
         following, terminated, truncated = self._learner.step(self._learner.read(actions))
         ended = terminated | truncated
         reward = self._learner.part(following, "reward").reshape(-1).double()
-        waiting = self._over  # worlds whose episode ended in the last step: what they did now does not count
+        waiting = self._over  # worlds whose episode ended in the last step: this step only resets them
         anew = ended if self.autoreset_mode is AutoresetMode.SAME_STEP else waiting
         if self.autoreset_mode is AutoresetMode.NEXT_STEP:
             reward, ended = reward.masked_fill(waiting, 0.0), ended & ~waiting

@@ -23,7 +23,7 @@ Picture = NDArray[np.uint8]
 Colour = tuple[int, int, int]
 Array = NDArray[Any]
 Legend = Sequence[tuple[str, str, Colour]]
-"""What a picture shows: a sign of one letter, words, and the colour of the sign."""
+"""The legend of a picture: a sign of one letter, its meaning, and its colour."""
 
 WHITE: Colour = (255, 255, 255)
 _FONTS = {False: "DejaVuSans.ttf", True: "DejaVuSans-Bold.ttf"}
@@ -32,13 +32,13 @@ _SMALLEST = (640, 360)
 
 @dataclass(frozen=True)
 class PictureLayout:
-    """Places in a picture, which follow from its size.
+    """The layout of a picture, which follows from its size.
 
     Args:
         size: width and height of the picture in pixels, at least 640 by 360.
 
     Raises:
-        ValueError: a size at which nothing could be read.
+        ValueError: the picture is too small to be legible.
     """
 
     size: tuple[int, int]
@@ -49,28 +49,28 @@ class PictureLayout:
 
     @property
     def unit(self) -> float:
-        """A pixel of a picture of 720 lines."""
+        """Size of a pixel in a picture with 720 lines."""
         return min(self.size[1] / 720, self.size[0] / 1280)
 
     def points(self, size: float) -> int:
-        """A letter size for pictures of 720 lines, for this one."""
+        """Converts a letter size for pictures with 720 lines to this one."""
         return max(7, round(size * self.unit))
 
 
 class Canvas:
-    """A picture to draw shapes on, which are placed in units of the world.
+    """A picture for shapes, which are placed in units of the world.
 
     Args:
         picture: uint8 ``[H, W, 3]``, drawn on in place.
         scale: pixels per unit.
-        corner: pixel (x, y) where the world's (0, 0) is.
+        corner: pixel (x, y) of the world's (0, 0).
     """
 
     def __init__(self, picture: Picture, scale: float, corner: tuple[float, float]) -> None:
         self.picture, self.scale, self._corner = picture, scale, corner
 
     def disc(self, at: Array, radius: float, colour: Colour, opacity: float = 1.0, glow: float = 0.0) -> None:
-        """A disc that glows as far as its diameter around it."""
+        """Draws a disc whose glow reaches as far as its diameter."""
         spread = 2 * radius if glow else 0.0
         patch = self._patch(at[0], at[1], radius + spread)
         if patch is not None:
@@ -80,7 +80,7 @@ class Canvas:
     def ring(
         self, at: Array, radius: float, width: float, colour: Colour, opacity: float = 1.0, share: float = 1.0
     ) -> None:
-        """A ring, or the ``share`` of it that begins at the top and goes clockwise."""
+        """Draws a ring, or the ``share`` of it that begins at the top and goes clockwise."""
         patch = self._patch(at[0], at[1], radius + width)
         if patch is None:
             return
@@ -100,12 +100,12 @@ class Canvas:
         glow: float = 0.0,
         spread: float = 0.0,
     ) -> None:
-        """A convex polygon.
+        """Draws a convex polygon.
 
         Args:
             corners: ``[V, 2]``, clockwise as seen, which is counter-clockwise with y up.
             line: width of the outline to draw, inwards; 0 fills the polygon.
-            spread: how far it glows.
+            spread: reach of the glow.
         """
         centre = corners.mean(0)
         reach = float(np.abs(corners - centre).max())
@@ -128,7 +128,7 @@ class Canvas:
         glow: float = 0.0,
         spread: float = 0.0,
     ) -> None:
-        """A line that fades from its head to its tail."""
+        """Draws a line that fades from its head to its tail."""
         middle, reach = (head + tail) / 2, float(np.abs(head - tail).max()) / 2 + width + spread
         patch = self._patch(middle[0], middle[1], reach)
         if patch is None:
@@ -143,7 +143,7 @@ class Canvas:
     def line(
         self, start: Array, end: Array, width: float, colour: Colour, opacity: float = 1.0, glow: float = 0.0
     ) -> None:
-        """A straight line of even colour, which glows as far as twice its width."""
+        """Draws a straight line of even colour whose glow reaches twice its width."""
         along = end - start
         length = float(np.hypot(*along))
         if length < 1e-6:
@@ -163,12 +163,12 @@ class Canvas:
         phase: float = 0.0,
         flash: Colour = WHITE,
     ) -> None:
-        """An explosion, ``share`` of which has passed: a flash, a ring that grows, sparks that fly and fade.
+        """Draws an explosion of which ``share`` has passed: a flash, a growing ring, and sparks that fade.
 
         Args:
-            reach: how far it comes.
-            width: of the ring and of a spark.
-            phase: makes explosions differ.
+            reach: greatest radius.
+            width: width of the ring and of a spark.
+            phase: angle that makes explosions differ.
         """
         out = 1 - (1 - share) ** 2
         if share < 0.5:
@@ -180,13 +180,13 @@ class Canvas:
             self.streak(at + out * away, at + 0.7 * out * away, width, mixed(WHITE, colour, share), 1 - share)
 
     def way(self, points: Array, width: float, colour: Colour, leap: float = np.inf) -> None:
-        """A way ``[n, 2]`` that brightens with time, but for steps of ``leap`` and more."""
+        """Draws a trail ``[n, 2]`` that brightens with time, with gaps at steps of ``leap`` and more."""
         for place, (start, end) in enumerate(pairwise(points), 1):
             if 1e-3 < np.abs(end - start).max() < leap:
                 self.line(start, end, width, colour, 0.15 + 0.6 * place / len(points))
 
     def _patch(self, x: float, y: float, reach: float) -> tuple[tuple[slice, slice], Array, Array] | None:
-        """The pixels within ``reach`` of a place: where they are, and how far right and below of it."""
+        """Returns the pixels within ``reach`` of a place, and their offsets to the right of it and below."""
         height, width = self.picture.shape[:2]
         (left, right), (top, bottom) = (
             (
@@ -221,7 +221,7 @@ class Canvas:
 
 
 def mixed(first: Colour, second: Colour, share: float) -> Colour:
-    """The colour on the way from one to another, after a ``share`` of it."""
+    """Mixes two colours; ``share`` is that of the second."""
     red, green, blue = (round(one + share * (other - one)) for one, other in zip(first, second))
     return red, green, blue
 
@@ -232,7 +232,7 @@ def mixed(first: Colour, second: Colour, share: float) -> Colour:
 def box(
     picture: Picture, left: float, top: float, width: float, height: float, colour: Colour, opacity: float = 1.0
 ) -> None:
-    """A rectangle, in pixels."""
+    """Draws a rectangle in pixels."""
     rows = slice(max(round(top), 0), max(round(top + height), 0))
     columns = slice(max(round(left), 0), max(round(left + width), 0))
     patch = picture[rows, columns].astype(np.float32)
@@ -246,7 +246,7 @@ def _font(size: int, bold: bool) -> ImageFont.FreeTypeFont:
 
 @lru_cache(maxsize=1024)
 def _letters(text: str, size: int, bold: bool) -> NDArray[np.float32]:
-    """The share of each pixel that the letters cover, ``[height, width]``; the height depends on the size alone."""
+    """Returns the share of each pixel that letters cover, ``[height, width]``; the height depends only on the size."""
     font = _font(size, bold)
     width = max(1, int(np.ceil(font.getlength(text))))
     sheet = Image.new("L", (width, sum(font.getmetrics())))
@@ -255,7 +255,7 @@ def _letters(text: str, size: int, bold: bool) -> NDArray[np.float32]:
 
 
 def width_of(text: str, size: int, bold: bool = False) -> int:
-    """Pixels that a line of text takes."""
+    """Returns the width of a line of text in pixels."""
     return int(_letters(text, size, bold).shape[1])
 
 
@@ -274,7 +274,7 @@ _apart: list[WrittenText] | None = None
 
 @contextmanager
 def texts_apart() -> Iterator[list[WrittenText]]:
-    """While entered, texts go into the list instead of onto pictures: for screens too coarse for drawn letters."""
+    """A context that collects texts in a list instead of drawing them, for screens too coarse for drawn letters."""
     global _apart
     before, _apart = _apart, []
     try:
@@ -284,12 +284,12 @@ def texts_apart() -> Iterator[list[WrittenText]]:
 
 
 def are_texts_apart() -> bool:
-    """True inside :func:`texts_apart`."""
+    """Returns whether this code runs inside :func:`texts_apart`."""
     return _apart is not None
 
 
 def shortened(text: str, size: int, width: float, bold: bool = True) -> str:
-    """The text, its middle left out where it would take more than ``width`` pixels."""
+    """Shortens a text in its middle so that it takes at most ``width`` pixels."""
     shown, kept = text, len(text)
     while kept > 4 and width_of(shown, size, bold) > width:
         kept -= 1
@@ -300,11 +300,11 @@ def shortened(text: str, size: int, width: float, bold: bool = True) -> str:
 def banner(
     picture: Picture, text: str, at: tuple[float, float], width: float, height: float, size: int, colour: Colour
 ) -> None:
-    """Large letters in the middle of a dark band with two coloured edges.
+    """Draws large letters in the middle of a dark band with two coloured edges.
 
     Args:
-        at: pixel of its middle.
-        width, height: of the band between the edges' outer sides, whose thickness is a thirtieth of the height.
+        at: pixel of the band's middle.
+        width, height: size of the band including the edges, whose thickness is a thirtieth of the height.
     """
     (x, y), edge = at, height * 3 / 92
     box(picture, x - width / 2, y - height / 2, width, height, (0, 0, 0), 0.58)
@@ -316,12 +316,12 @@ def banner(
 def meter(
     picture: Picture, place: tuple[float, float], y: float, high: float, share: float, colour: Colour, empty: Colour
 ) -> None:
-    """A bar, a share of which is full.
+    """Draws a bar of which a share is full.
 
     Args:
         place: pixels of its left and its right end.
         y: pixel of its middle.
-        high: pixels.
+        high: height in pixels.
     """
     left, right = place
     box(picture, left, y - high / 2, right - left, high, empty, 0.22)
@@ -329,7 +329,7 @@ def meter(
 
 
 def captioned(picture: Picture, title: str, legend: Legend) -> Picture:
-    """The picture below a title and a legend, on a strip as dark or light as its own corner."""
+    """Adds a title and a legend above a picture, on a strip as dark or light as its corner."""
     size, margin = 15, 10
     paper: Colour = (20, 23, 30) if picture[0, 0].mean() < 128 else (255, 255, 255)
     ink: Colour = (225, 232, 242) if paper[0] < 128 else (34, 49, 63)
@@ -359,12 +359,12 @@ def write(
     bold: bool = False,
     opacity: float = 1.0,
 ) -> None:
-    """Writes a line of text; what lies outside of the picture is left out.
+    """Writes a line of text, clipped to the picture.
 
     Args:
         x: pixel of its left end (``align`` 0), its middle (0.5) or its right end (1).
         y: pixel of the middle of its capitals.
-        size: height of a line in pixels, nearly.
+        size: approximate height of a line in pixels.
     """
     if _apart is not None:
         if opacity > 0.25:
@@ -384,7 +384,7 @@ def write(
 
 
 def _to_polygon(corners: Array, x: Array, y: Array) -> Array:
-    """Signed distance of points to a convex polygon ``[V, 2]``."""
+    """Returns the signed distance of points to a convex polygon ``[V, 2]``."""
     edge = np.roll(corners, -1, 0) - corners
     length = np.hypot(edge[:, 0], edge[:, 1])[:, None, None]
     along_x, along_y = (edge[:, axis, None, None] / length for axis in (0, 1))

@@ -1,4 +1,4 @@
-"""Animations of episodes, and pictures, grids of pictures and films as files."""
+"""Animations of episodes, and files of pictures, grids of pictures and films."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from ..working import working
 from .canvas import Picture
 
 _SUFFIXES = (".gif", ".mp4")
-_QUICK = ["-preset", "veryfast"]  # half the encoder's time, files as small
+_QUICK = ["-preset", "veryfast"]  # half the encoder's time at the same file size
 
 
 class Animation(ABC):
     """Pictures of an episode by time.
 
     Attributes:
-        per_second: units of time in a second, at the speed at which the episode is meant to be watched.
-        fps: pictures shown per second in a film.
+        per_second: units of time per second at the usual speed of watching.
+        fps: pictures per second in a film.
         size: width and height of the pictures in pixels.
     """
 
@@ -37,14 +37,14 @@ class Animation(ABC):
     @property
     @abstractmethod
     def span(self) -> tuple[float, float]:
-        """First and last time."""
+        """Returns the first and the last time."""
 
     @abstractmethod
     def draw(self, time: float, pause: float = 0.0, /) -> Picture:
-        """The picture at a time, or ``pause`` after the end, uint8 ``[H, W, 3]``."""
+        """Draws the picture at a time, or ``pause`` after the end, uint8 ``[H, W, 3]``."""
 
     def longer(self, recording: Any) -> Animation:
-        """The animation of a recording of the same episode with more steps."""
+        """Returns the animation of a recording of the same episode with more steps."""
         longer: Animation = recording.animation()
         return longer
 
@@ -55,12 +55,12 @@ def save_animation(
     """Writes an animation as GIF or MP4, by the suffix of ``path``.
 
     Args:
-        fps: pictures shown per second; None: the animation's own number.
-        speed: 1 is the speed at which the episode is meant to be watched.
-        hold: seconds for which the end stands still.
+        fps: pictures per second; None: the animation's own number.
+        speed: speed relative to the usual one.
+        hold: seconds for which the last picture stays.
 
     Raises:
-        ValueError: another suffix, or an odd size.
+        ValueError: the suffix is another, or the size is odd.
     """
     fps = animation.fps if fps is None else fps
     first, last = animation.span
@@ -82,27 +82,27 @@ def save_film(
     """Writes pictures as GIF or MP4, by the suffix of ``path``.
 
     Args:
-        fps: pictures shown per second.
+        fps: pictures per second.
         size: width and height in pixels, even numbers.
-        pictures: at least one; none is asked for before it is known that they can be written.
-        total: how many there are, to tell how far it is.
+        pictures: at least one picture; the first is requested once it is certain that they can be written.
+        total: number of pictures, for progress.
 
     Raises:
-        ValueError: another suffix, or an odd size.
+        ValueError: the suffix is another, or the size is odd.
     """
     path = Path(path)
     if path.suffix.lower() not in _SUFFIXES:
         raise ValueError(f"cannot write {path.name}: the suffix must be one of {', '.join(_SUFFIXES)}")
     if size[0] % 2 or size[1] % 2:
         raise ValueError(f"size: {size[0]} x {size[1]} must be even numbers of pixels")
-    first = next(pictures)  # what cannot be drawn leaves no file
+    first = next(pictures)  # before the file is opened: drawing may fail
     gif = path.suffix.lower() == ".gif"
     mp4 = {"fps": fps, "codec": "libx264", "quality": 5, "macro_block_size": 2, "ffmpeg_params": _QUICK}
     options = {"duration": 1000 / fps, "loop": 0} if gif else mp4
     with (
         working(f"writing {path.name}", "pictures", total) as work,
         replacing(path) as (partial,),
-        # The writer as a context of its own would leave FFmpeg writing after an exception.
+        # As a context manager the writer would leave FFmpeg running after an exception.
         closing(imageio.get_writer(partial, mode="I", **options)) as writer,
     ):
         for count, picture in enumerate(chain([first], pictures), 1):
@@ -117,7 +117,7 @@ def save_picture(path: str | Path, picture: Picture) -> None:
 
 
 def in_grid(pictures: Iterable[Picture], columns: int) -> Picture:
-    """Pictures of one size, row by row; what is left of the last row is black.
+    """Arranges pictures of one size row by row; the rest of the last row is black.
 
     Raises:
         ValueError: there is no picture.

@@ -1,4 +1,4 @@
-"""Recordings of a world that shows itself by ``render`` alone: the pictures of its first world, one a step."""
+"""Recordings of a world that draws itself only by ``render``: the pictures of its first world, one per step."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from .films import Animation
 
 
 class Still(NamedTuple):
-    """A picture, packed: a thousand of them are an episode."""
+    """A compressed picture; an episode may have a thousand of them."""
 
     shape: tuple[int, ...]
     content: bytes
 
     @classmethod
     def of(cls, picture: Any) -> Still:
-        """Packs uint8 ``[H, W, 3 or 4]``, without the last row or column of an odd number, which no film takes."""
+        """Compresses uint8 ``[H, W, 3 or 4]``, cut to even numbers of rows and columns, which films require."""
         pixels = np.asarray(picture)[..., :3]
         height, width = (length - length % 2 for length in pixels.shape[:2])
         pixels = np.ascontiguousarray(pixels[:height, :width])
         return cls(pixels.shape, zlib.compress(pixels.tobytes(), 1))
 
     def unpacked(self) -> Picture:
-        """The picture, uint8 ``[H, W, 3]``."""
+        """Returns the picture, uint8 ``[H, W, 3]``."""
         return np.frombuffer(zlib.decompress(self.content), np.uint8).reshape(self.shape)
 
 
 class RenderedAnimation(Animation):
-    """The pictures one after another; time is counted in steps.
+    """The pictures in order, with time counted in steps.
 
     Args:
-        stills: one at least.
-        per_second: steps a second at which to watch them.
+        stills: at least one picture.
+        per_second: steps per second at the usual speed of watching.
     """
 
     def __init__(self, stills: list[Still], per_second: float) -> None:
@@ -63,30 +63,30 @@ class RenderedEpisode(EpisodeRecording):
         return RenderedAnimation(self._stills, self._per_second)
 
     def overview(self) -> Picture:
-        """The last picture."""
+        """Returns the last picture."""
         return self._stills[-1].unpacked()
 
 
 class RenderedRecorder:
-    """Collects the pictures of the first world of an env; used as an :class:`~envs.recording.EpisodeRecorder`.
+    """Collects the pictures of an env's first world, with the interface of :class:`~envs.recording.EpisodeRecorder`.
 
-    Whoever uses it adds nothing after the episode's end, which pictures do not show.
+    Its user must not add pictures after the episode's end, which pictures do not show.
     """
 
     def __init__(self, env: Any) -> None:
         self._env, self._stills = env, list[Still]()
 
     def add(self) -> None:
-        """Adds a picture of the present state."""
+        """Adds a picture of the current state."""
         self._stills.append(Still.of(self._env.render()))
 
     def recordings(self) -> list[RenderedEpisode]:
-        """The episode so far."""
+        """Returns the episode so far."""
         return [RenderedEpisode(list(self._stills), hooks_of(self._env).pictures_per_second)]
 
 
 def rendered(env: Any) -> RenderedRecorder | None:
-    """A recorder of an env that draws pictures, None for one that draws none."""
+    """Returns a recorder of an env that draws pictures; None for other envs."""
     try:
         env.render()
     except (AttributeError, NotImplementedError, RuntimeError):

@@ -1,4 +1,4 @@
-"""Windows for people who play."""
+"""Windows for human players."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ QUIT = "Escape"
 
 
 class Window(Protocol):
-    """Shows pictures and knows which keys are held down, by their names in Tk."""
+    """Shows pictures and reports the keys held down, by their names in Tk."""
 
     @property
     def held(self) -> Collection[str]:
-        """The keys that are held down."""
+        """Returns the keys that are held down."""
 
     @property
     def is_open(self) -> bool:
-        """False once the user has closed it."""
+        """Returns whether the window is open."""
 
     def show(self, picture: Picture) -> None:
-        """Shows a picture, and takes in what the user did meanwhile."""
+        """Shows a picture, and processes the user's input."""
 
 
 class TkWindow:
     """A window of Tk; the escape key closes it.
 
     Args:
-        size: of the pictures, in pixels.
-        title: of the window.
+        size: size of the pictures in pixels.
+        title: title of the window.
 
     Raises:
-        ValueError: there is no Tk, or no display to open a window on.
+        ValueError: Tk or a display is missing.
     """
 
     def __init__(self, size: tuple[int, int], title: str) -> None:
@@ -59,7 +59,7 @@ class TkWindow:
         self._root.protocol("WM_DELETE_WINDOW", self._close)
 
     def show(self, picture: Picture) -> None:
-        """Shows a picture, and takes in what the user did meanwhile."""
+        """Shows a picture, and processes the user's input."""
         height, width = picture.shape[:2]
         self._image.configure(data=b"P6 %d %d 255\n" % (width, height) + picture.tobytes(), format="ppm")
         self._root.update()

@@ -1,4 +1,4 @@
-"""Worlds around worlds: the same action several times, the last few observations at once, a part of them hidden."""
+"""Wrappers of worlds: repeated actions, stacked observations, and observations with hidden entries."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from .keep_observation import KeepObservation
 __all__ = ["MOST_REPEATS", "ActionRepeat", "FrameStack", "KeepObservation", "Wrapper", "wrapped"]
 
 MOST_REPEATS = 10_000
-"""Steps per action at most: a single step of the worlds takes so many."""
+"""Greatest number of steps per action."""
 
 
 def wrapped(
     env: EnvBase, action_repeat: int = 1, frame_stack: int = 1, observation_keep: Sequence[int] | None = None
 ) -> EnvBase:
-    """The env, showing only some numbers of its observation, each action repeated, its last observations stacked.
+    """Wraps an env: selects entries of its observation, repeats actions, and stacks observations.
 
     Args:
-        action_repeat: how often every action is taken.
-        frame_stack: how many observations are shown at once.
-        observation_keep: indices of the numbers that are shown; None: all of them.
+        action_repeat: number of times that every action is taken.
+        frame_stack: number of observations shown at once.
+        observation_keep: indices of the entries to show; None shows all.
 
     Raises:
-        ValueError: a number that is not a positive int, impossible indices, or an env that is no :class:`World`.
+        ValueError: a number is not a positive int, indices are impossible, or the env is not a :class:`World`.
     """
     for name, value in (("action_repeat", action_repeat), ("frame_stack", frame_stack)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:

@@ -16,10 +16,11 @@ from .base import Wrapper, mapped, replaced
 class ActionRepeat(Wrapper):
     """Takes every action ``repeats`` times and sums the rewards.
 
-    A world stops at its first end: what stands under ``"next"`` is what the step that ended it, else the last one,
-    left there. Likewise an agent of the group ``agents`` (all but ``active``, which is always current): rewards
-    that follow its own end do not count. ``("next", "episode", "length")`` and time limits count the inner world's
-    steps. A world that ended early is stepped on with the others, which every world must bear.
+    A world stops at its first end: the entries under ``"next"`` are those of the step that ended it, or of the last
+        one.
+    The same holds for an agent of the group ``agents`` (except ``active``, which is always current): rewards after its
+    own end do not count. ``("next", "episode", "length")`` and time limits count the inner world's steps. A world that
+    ended early is still stepped with the others, which every world must tolerate.
     """
 
     def __init__(self, inner: World, repeats: int) -> None:
@@ -37,7 +38,7 @@ class ActionRepeat(Wrapper):
         return outcome
 
     def _then(self, first: TensorDict, later: TensorDict) -> TensorDict:
-        """Both one after the other; ``later`` does not count where ``first`` was the end."""
+        """Combines two steps; ``later`` does not count for worlds that ended in ``first``."""
         outcome = _kept(first.get("done"), first, later)
         agents = first.get(GROUP, None)
         if agents is not None and "done" in agents.keys():  # noqa: SIM118
@@ -79,17 +80,17 @@ class ActionRepeat(Wrapper):
 
 
 def _aligned(flag: Tensor, value: Tensor) -> Tensor:
-    """``flag [..., 1]`` with as many dimensions as ``value [..., *]``."""
+    """Returns ``flag [..., 1]`` with as many dimensions as ``value [..., *]``."""
     return flag.reshape(*flag.shape[:-1], *[1] * (value.dim() - flag.dim() + 1))
 
 
 def _kept(flag: Tensor, first: TensorDict, later: TensorDict) -> TensorDict:
-    """``first`` where the flag holds, else ``later``."""
+    """Returns ``first`` where the flag is set, ``later`` elsewhere."""
     return first.apply(lambda old, new: torch.where(_aligned(flag, old), old, new), later)
 
 
 def _summed(spec: TensorSpec, most: int) -> TensorSpec:
-    """The spec of a sum of one to ``most`` rewards."""
+    """Returns the spec of a sum of one to ``most`` rewards."""
     kind = {"shape": spec.shape, "dtype": spec.dtype, "device": spec.device}
     if not isinstance(spec, Bounded):
         return Unbounded(**kind)

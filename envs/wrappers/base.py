@@ -1,4 +1,4 @@
-"""The base class of worlds around worlds."""
+"""The base class of wrappers of worlds."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ..world import GROUP, Mirror, Sides, World
 
 
 class Wrapper(World):
-    """A world that shows another one, ``inner``, differently.
+    """A world that presents another one, ``inner``, in another form.
 
-    Attributes that it lacks are those of the inner world, so that recorders and evaluations find what they need.
+    It forwards attributes that it lacks to the inner world, so that recorders and evaluations find what they need.
     """
 
     inner: World
@@ -42,11 +42,11 @@ class Wrapper(World):
                 raise
             return getattr(self.inner, name)
 
-    # -- hooks that the inner world answers ------------------------------------------------------------------------
+    # -- hooks of the inner world ----------------------------------------------------------------------------------
 
     @property
     def innermost(self) -> Any:
-        """See :class:`~envs.world.WorldHooks`, as all that follows."""
+        """See :class:`~envs.world.WorldHooks`, also for the following methods."""
         return self.inner.innermost
 
     @property
@@ -89,7 +89,7 @@ class Wrapper(World):
         return self._current().update(start.select(*self.done_keys))
 
     def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
-        """Random actions as the inner world draws them, which may know of masks."""
+        """Draws random actions as the inner world does, which may respect masks."""
         return self.inner.rand_action(tensordict)
 
     def close(self, *, raise_if_closed: bool = True) -> None:
@@ -98,7 +98,7 @@ class Wrapper(World):
         self.inner.close(raise_if_closed=raise_if_closed)
 
     def _show_anew(self, worlds: Tensor | None) -> None:
-        """Takes in what freshly started worlds of an index tensor (None: all) show."""
+        """Updates the entries of restarted worlds, given by an index tensor (None: all)."""
 
     def _restart(self, worlds: Tensor | None) -> None:
         self.inner._restart(worlds)
@@ -117,7 +117,7 @@ class Wrapper(World):
         self.inner.share(first, all_worlds, seed)
 
     def _set_seed(self, seed: int | None) -> None:
-        if hasattr(self, "inner"):  # the base class seeds before there is one
+        if hasattr(self, "inner"):  # the base class seeds before it exists
             self.inner._set_seed(seed)
 
     def _state_to_save(self) -> dict[str, Any]:
@@ -128,7 +128,7 @@ class Wrapper(World):
         self.inner._continue_after_load = False  # this world decides about restarts
 
     def _loaded(self, entries: dict[str, Any]) -> TensorDict:
-        """Saved root entries, as tensors of its own."""
+        """Returns saved root entries as copies."""
         lead = [self.num_worlds]
         loaded = TensorDict(entries, lead, self.device).clone()
         if GROUP in loaded.keys():  # noqa: SIM118
@@ -137,12 +137,12 @@ class Wrapper(World):
 
 
 def replaced(entries: TensorDict, worlds: Tensor, fresh: TensorDict) -> TensorDict:
-    """The entries, those of some worlds fresh. Never in place: batches hold these tensors."""
+    """Returns the entries with those of some worlds replaced; not in place, since batches refer to the tensors."""
     return entries.apply(lambda old, new: old.index_copy(0, worlds, new[worlds]), fresh)
 
 
 def mapped(spec: TensorSpec, function: Callable[[TensorSpec], TensorSpec]) -> TensorSpec:
-    """A spec of the same nesting, made from every leaf."""
+    """Applies a function to every leaf of a spec, keeping the nesting."""
     if not isinstance(spec, Composite):
         return function(spec)
     leaves = {key: mapped(entry, function) for key, entry in spec.items()}

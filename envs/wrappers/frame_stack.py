@@ -16,14 +16,15 @@ from .base import Wrapper, mapped, replaced
 class FrameStack(Wrapper):
     """Shows the last ``frames`` observations as one, oldest first.
 
-    They are joined along an observation's first axis: ``[F]`` becomes ``[frames * F]``, a number ``[frames]``; every
-    entry of a dict observation likewise. Images (three axes) are joined along their channels, the smaller of the
-    first and the last axis: ``[C, H, Wd]`` becomes ``[frames * C, H, Wd]``, ``[H, Wd, C]`` ``[H, Wd, frames * C]``;
-    those without channels (uint8, two axes) become ``[frames, H, Wd]``. At a world's start its first observation
-    stands in for those before it. ``input_features`` and ``nearest_obstacle`` are None: they know one frame only.
+    They are concatenated along an observation's first axis: ``[F]`` becomes ``[frames * F]``, a number ``[frames]``,
+    and likewise for every entry of a dict observation. Images (three axes) are concatenated along their channels, the
+    smaller of the first and the last axis: ``[C, H, Wd]`` becomes ``[frames * C, H, Wd]``, ``[H, Wd, C]`` becomes ``[H,
+    Wd, frames * C]``; images without channels (uint8, two axes) become ``[frames, H, Wd]``. At the beginning of an
+    episode its first observation fills the stack. ``input_features`` and ``nearest_obstacle`` are None, since they
+    apply to a single frame.
 
     Raises:
-        ValueError: no observation, one with object slots, or one whose kind of spec cannot be stacked.
+        ValueError: there is no observation, it has object slots, or its kind of spec cannot be stacked.
     """
 
     def __init__(self, inner: World, frames: int) -> None:
@@ -68,7 +69,7 @@ class FrameStack(Wrapper):
     # -- stacks --------------------------------------------------------------------------------------------------
 
     def _frame(self, value: Tensor) -> tuple[Tensor, int]:
-        """One frame, and the axis along which frames are joined."""
+        """Returns one frame, and the axis along which frames are concatenated."""
         shape = value.shape[self._axis :]
         if len(shape) == 0 or (len(shape) == 2 and value.dtype == torch.uint8):
             return value.unsqueeze(self._axis), self._axis

@@ -1,4 +1,4 @@
-"""A world that hides a part of what it would show."""
+"""A world that hides entries of its observation."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from .base import Wrapper
 
 
 class KeepObservation(Wrapper):
-    """Shows some numbers of a vector ``[F]``, in the order given: CartPole without velocities is ``keep=[0, 2]``.
+    """Selects entries of a vector ``[F]`` in the given order: CartPole without velocities is ``keep=[0, 2]``.
 
-    What is left is often not enough to act on: a policy needs a memory. ``input_features`` and ``nearest_obstacle``
-    are None: they know whole observations only.
+    The rest often does not determine good actions, and a policy needs a recurrent state. ``input_features`` and
+    ``nearest_obstacle`` are None, since they apply to whole observations.
     """
 
     def __init__(self, inner: World, keep: Sequence[int]) -> None:
