@@ -1,4 +1,4 @@
-"""``torch.compile`` for the simulation's functions, with a way round the one thing it does badly here."""
+"""``torch.compile`` for the simulation's functions, with a workaround for booleans."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Outcome = TypeVar("Outcome")
 
 
 def compiled(function: Callable[..., Outcome]) -> Callable[..., Outcome]:
-    """The function, compiled for fixed shapes.
+    """Returns the function compiled for fixed shapes.
 
-    Booleans leave the compiled code as bytes made from floats: stored directly, the CPU code generator writes a
+    The compiled code returns booleans as bytes made from floats: for booleans the CPU code generator would write a
     vector's mask element by element, which takes ten times as long as all the arithmetic before it.
     """
 

@@ -21,14 +21,14 @@ TWO_PI = 2 * math.pi
 
 
 def current(x: Tensor, y: Tensor, cores: Tensor, core_radius: Number) -> tuple[Tensor, Tensor]:
-    """Velocity of the water at ``(x, y)`` in m/s.
+    """Returns the velocity of the water at ``(x, y)`` in m/s, the superposition of all cores.
 
     Args:
         x, y: positions ``[..., W]``.
-        cores: ``[4, C, W]`` rows x, y, rotation flag (1 clockwise), circulation Gamma; Gamma 0 is "no core".
-        core_radius: m; inside it a core turns like a solid body.
+        cores: ``[4, C, W]`` rows x, y, rotation flag (1 clockwise), circulation Gamma; Gamma 0 means no core.
+        core_radius: radius in m inside which a core turns like a solid body.
 
-    Plain superposition of all cores: the occlusion rule of the original never takes effect.
+    The occlusion rule of the original never takes effect.
     """
     lead = (slice(None),) + (None,) * (x.dim() - 1)
     core_x, core_y, clockwise, gamma = (row[lead] for row in cores)
@@ -42,7 +42,7 @@ def current(x: Tensor, y: Tensor, cores: Tensor, core_radius: Number) -> tuple[T
 
 
 def thrust_change(action: Tensor, rules: MarineNavRules, continuous: bool) -> Tensor:
-    """Thrust increments ``[2, A, W]`` in N over one action.
+    """Returns thrust increments ``[2, A, W]`` in N over one action.
 
     Args:
         action: ``[2, A, W]`` rates in units of 1000 N/s, not clipped; or integers ``[A, W]``, 0..24, where
@@ -61,7 +61,7 @@ def thrust_change(action: Tensor, rules: MarineNavRules, continuous: bool) -> Te
 
 
 def add_scaled(total: Tensor, scale: Number, *factors: Tensor) -> Tensor:
-    """``total + scale x factor [x factor]`` in one pass over memory; a scale that is the float 0 costs nothing."""
+    """Returns ``total + scale x factor [x factor]`` in one pass over memory; a scale of float 0 costs nothing."""
     if isinstance(scale, Tensor):
         return torch.addcmul(total, scale, factors[0] if len(factors) == 1 else factors[0] * factors[1])
     if scale == 0.0:
@@ -72,17 +72,17 @@ def add_scaled(total: Tensor, scale: Number, *factors: Tensor) -> Tensor:
 
 
 def rotate(cos: Tensor, sin: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Body axes to world axes."""
+    """Rotates from body axes to world axes."""
     return torch.addcmul(cos * x, sin, y, value=-1), torch.addcmul(cos * y, sin, x)
 
 
 def rotate_back(cos: Tensor, sin: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """World axes to body axes."""
+    """Rotates from world axes to body axes."""
     return torch.addcmul(cos * x, sin, y), torch.addcmul(cos * y, sin, x, value=-1)
 
 
 def thruster_force(left: Tensor, right: Tensor, rules: MarineNavRules) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Surge force, sway force (N; None: there is none) and yaw moment (N m) of the two stern thrusters."""
+    """Returns surge force, sway force (N; None if zero) and yaw moment (N m) of the two stern thrusters."""
     half_width, half_length = 0.5 * rules.width, 0.5 * rules.length
     if isinstance(rules.left_pos, float) and rules.left_pos == rules.right_pos == 0.0:
         return left + right, None, half_width * (left - right)
@@ -93,15 +93,15 @@ def thruster_force(left: Tensor, right: Tensor, rules: MarineNavRules) -> tuple[
 
 
 class ThrusterImpulse(NamedTuple):
-    """The change of the body-frame velocity by the thrusters in one ``dt``: the same in every substep of an action."""
+    """The change of the body-frame velocity by the thrusters in one ``dt``, equal in every substep of an action."""
 
     surge: Tensor
-    sway: Tensor | None  # None: nothing
+    sway: Tensor | None  # None: zero
     yaw: Tensor
 
 
 def thruster_impulse(thrust: tuple[Tensor, Tensor], rules: MarineNavRules) -> ThrusterImpulse:
-    """Thruster forces through the inverse of the mass matrix ``M_RB + M_A``, times ``dt``."""
+    """Multiplies thruster forces by the inverse of the mass matrix ``M_RB + M_A`` and ``dt``."""
     surge, sway, yaw = thruster_force(*thrust, rules)
     per_surge, (vv, vr, rv, rr) = _inverse_mass(rules)
     if sway is None:
@@ -111,7 +111,7 @@ def thruster_impulse(thrust: tuple[Tensor, Tensor], rules: MarineNavRules) -> Th
 
 
 def _inverse_mass(c: MarineNavRules) -> tuple[Number, tuple[Number, Number, Number, Number]]:
-    """``dt`` times the inverse mass matrix: its surge entry and its sway-yaw block, row by row."""
+    """Returns ``dt`` times the inverse mass matrix: its surge entry and its sway-yaw block, row by row."""
     mass_v, mass_r = c.m - c.yDotV, c.Izz - c.nDotR
     scale = c.dt / (mass_v * mass_r - c.yDotR * c.nDotV)
     return c.dt / (c.m - c.xDotU), (scale * mass_r, scale * c.yDotR, scale * c.nDotV, scale * mass_v)
@@ -120,7 +120,7 @@ def _inverse_mass(c: MarineNavRules) -> tuple[Number, tuple[Number, Number, Numb
 def accelerate(
     u: Tensor, v: Tensor, u_r: Tensor, v_r: Tensor, r: Tensor, impulse: ThrusterImpulse, rules: MarineNavRules
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """``u_r, v_r, r`` one ``dt`` later, by ``(M_RB + M_A) acc = tau - C_RB V - (C_A + D + D_n) V_r``.
+    """Returns ``u_r, v_r, r`` one ``dt`` later, by ``(M_RB + M_A) acc = tau - C_RB V - (C_A + D + D_n) V_r``.
 
     Args:
         u, v: velocity over ground in the body frame; u_r, v_r: relative to the water; r: yaw rate; all ``[A, W]``.
@@ -162,7 +162,7 @@ def accelerate(
 
 
 def wrap_to_two_pi(theta: Tensor) -> Tensor:
-    """Angle in [0, 2 pi); a tiny negative angle, which 2 pi would swallow, becomes 0."""
+    """Returns the angle in [0, 2 pi); a tiny negative angle, lost in rounding to 2 pi, becomes 0."""
     theta = torch.remainder(theta, TWO_PI)
     return torch.where(theta >= TWO_PI, 0.0, theta)
 
@@ -174,9 +174,10 @@ def substep(
     cores: Tensor,
     rules: MarineNavRules,
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """One ``dt``: explicit Euler on the position with the old velocity, then on the velocity at the new heading.
+    """Advances by one ``dt``: explicit Euler for the position with the old velocity, then for the velocity.
 
-    Returns pose, velocity over ground *at the start of the substep* (what everybody observes), and velocity_r.
+    The velocity is updated at the new heading. Returns pose, velocity over ground *at the start of the substep* (the
+    one that is observed), and velocity_r.
     """
     x, y, theta = pose
     rx, ry, yaw_rate = velocity_r

@@ -1,4 +1,4 @@
-"""The file format of MarineNav episodes: what a config holds, reading, writing and checking it.
+"""The file format of MarineNav episodes: reading, writing and checking configs.
 
 An episode config is a plain dictionary ``{"env": {...}, "robots": {...}}``: ``env`` describes the map,
 ``robots`` holds one list per quantity with one entry per robot. Positions are metres (x north, y east),
@@ -30,7 +30,7 @@ from .state import WorldState, blank_state
 Config = dict[str, Any]
 _RULES = MarineNavRules()
 
-_ENV: Config = {  # the published values of the `env` part, and its schema; None: checked on its own
+_ENV: Config = {  # the published values of the `env` part, and its schema; None: checked separately
     "seed": 0,
     "is_eval_env": True,
     "width": MAP_SIZE,
@@ -57,7 +57,7 @@ _POSITIVE = {"num_robots", "N", "max_obj_num", "dt", "width", "height", "length"
 
 
 def default_robot(start: Sequence[float], goal: Sequence[float], init_theta: float) -> Config:
-    """The published values of one robot at rest: one entry for each key of the ``robots`` part of a config.
+    """Returns the published values of one robot at rest, for each key of the ``robots`` part of a config.
 
     Args:
         start: position [2], metres.
@@ -87,13 +87,13 @@ def make_episode(
     obstacles: Sequence[Sequence[float]] = (),
     seed: int = 0,
 ) -> Config:
-    """A config with the published map and rewards.
+    """Returns a config with the published map and rewards.
 
     Args:
-        robots: one dictionary each, see ``default_robot``; at least one.
+        robots: at least one dictionary, see ``default_robot``.
         cores: rows x, y, rotation flag (1 clockwise), circulation in m^2/s.
         obstacles: rows x, y, radius.
-        seed: of the environment; the published reset draws the perception seeds from it.
+        seed: seed of the environment, from which the published reset draws the perception seeds.
     """
     env = copy.deepcopy(_ENV) | {
         "seed": int(seed),
@@ -109,16 +109,16 @@ def make_episode(
 
 
 def _stack(robots: Sequence[Config]) -> Config:
-    """Dictionaries of single robots as one dictionary of lists over the robots."""
+    """Combines dictionaries of single robots into one dictionary of lists over the robots."""
     first = robots[0]
     return {k: _stack([r[k] for r in robots]) if isinstance(first[k], dict) else [r[k] for r in robots] for k in first}
 
 
 def _unpacked(path: Path) -> bytes:
-    """The content of a gzip file.
+    """Returns the content of a gzip file.
 
     Raises:
-        ValueError: more than any archive may hold.
+        ValueError: the content exceeds the limit of archives.
     """
     with gzip.open(path) as file:
         content = file.read(MOST + 1)
@@ -128,12 +128,12 @@ def _unpacked(path: Path) -> bytes:
 
 
 def load_episodes(path: str | Path) -> list[Config]:
-    """Read episode configs from a ``.json`` or ``.json.gz`` file.
+    """Reads episode configs from a ``.json`` or ``.json.gz`` file.
 
-    The file holds one config or a list; an entry may also be a record that has its config under ``"config"``.
+    The file holds one config or a list; an entry may also be a record with its config under ``"config"``.
 
     Raises:
-        ValueError: naming the file, the entry and what is wrong with it.
+        ValueError: an entry is invalid; the message names the file, the entry and the fault.
     """
     path = Path(path)
     check_regular(path)
@@ -154,10 +154,10 @@ def load_episodes(path: str | Path) -> list[Config]:
 
 
 def save_episodes(path: str | Path, episodes: Sequence[Config]) -> None:
-    """Write configs as one JSON list, gzipped when ``path`` ends in ``.gz``, replacing the file in one step.
+    """Writes configs atomically as one JSON list, compressed if ``path`` ends in ``.gz``.
 
     Raises:
-        ValueError: when a config does not fit the format; nothing is written then.
+        ValueError: a config does not fit the format; nothing is written.
     """
     path = Path(path)
     for episode in episodes:
@@ -168,10 +168,10 @@ def save_episodes(path: str | Path, episodes: Sequence[Config]) -> None:
 
 
 def validate_episode(config: Any) -> None:
-    """Check keys, types, list lengths, counts and that every number is finite.
+    """Checks keys, types, list lengths and counts, and that every number is finite.
 
     Raises:
-        ValueError: one line that names the entry, what it should be and what it is.
+        ValueError: an entry is wrong; the message names it, its value and what is required.
     """
     _check(config, {"env": None, "robots": None}, "config")
     env, robots = config["env"], config["robots"]
@@ -189,12 +189,12 @@ def validate_episode(config: Any) -> None:
 
 
 def _repeat(robot: Config, count: int) -> Config:
-    """One robot's dictionary as lists over ``count`` equal robots."""
+    """Returns one robot's dictionary as lists over ``count`` equal robots."""
     return {k: _repeat(v, count) if isinstance(v, dict) else [v] * count for k, v in robot.items()}
 
 
 def _check(value: Any, example: Any, where: str) -> None:
-    """Check that ``value`` has the keys, lengths and types of ``example``; ``where`` is its path."""
+    """Checks that ``value`` has the keys, lengths and types of ``example``; ``where`` is its path."""
     if isinstance(example, dict):
         check_keys(value, set(example), where)
         for key, part in example.items():
@@ -212,7 +212,7 @@ def _check(value: Any, example: Any, where: str) -> None:
 
 
 def check_keys(mapping: Any, keys: set[str], where: str) -> None:
-    """Check that ``mapping`` is one and has exactly these keys; ``where`` names it in the error."""
+    """Checks that ``mapping`` is a mapping with exactly these keys; ``where`` names it in the error."""
     if not isinstance(mapping, Mapping):
         raise ValueError(f"{where} must be a dictionary, got {mapping!r:.60}")
     if missing := keys - set(mapping):
@@ -239,16 +239,16 @@ _ROBOT_SCALARS = (
     *HYDRODYNAMICS,
 )
 _FAR = 1.0e6
-"""The coordinate of absent vortex cores, so that no robot ever stands on one."""
+"""Coordinate of absent vortex cores, far from every robot."""
 
 
 def load_worlds(
     configs: Sequence[dict[str, Any]], num_robots: int, dtype: torch.dtype, device: torch.device
 ) -> tuple[WorldState, MarineNavRules]:
-    """The start of one episode per config, padded to ``num_robots``, and the rules they ask for.
+    """Returns the start of one episode per config, padded to ``num_robots``, and their rules.
 
     Raises:
-        ValueError: a config has more robots than the world was built for, or wants more objects than are observed.
+        ValueError: a config has more robots than the world, or observes more objects than the world does.
     """
     most = max(config["env"]["num_robots"] for config in configs)
     if most > num_robots:
@@ -263,7 +263,7 @@ def load_worlds(
         return torch.tensor(values, dtype=torch.float64).movedim(0, -1).to(device=device, dtype=dtype)
 
     def per_robot(values: Sequence[Sequence[Any]]) -> Tensor:
-        """``[..., A, W]`` from one list per world; padded robots repeat the first one's value."""
+        """Returns ``[..., A, W]`` from one list per world; padded robots repeat the first one's value."""
         return tensor([[*row, *[row[0]] * (num_robots - len(row))] for row in values]).movedim(0, -2)
 
     def robots(name: str) -> Tensor:

@@ -1,7 +1,7 @@
-"""Scaled and derived inputs for a policy network: the geometry of an encounter spelled out.
+"""Scaled and derived inputs for a policy network, which describe the geometry of encounters.
 
-The environment's own observation stays what it was published as, so that any policy can act in any world; a network
-may put this module in front of its encoder.
+The environment's observation stays as published, so that any policy can act in any world; a network may apply this
+module before its encoder.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from .rules import HULL_RADIUS
 
 _SPEED, _YAW_RATE, _THRUST, _FAR = 3.0, 0.7, 1000.0, 20.0
 _HORIZON = 10.0
-"""Closest approaches later than this many seconds do not matter."""
+"""Closest approaches later than this many seconds are ignored."""
 
 
 def nearest_obstacle(observation: TensorDictBase) -> Tensor:
-    """Distance from hull to hull of the nearest reported object ``[...]``, m; infinity where none is reported.
+    """Returns the distance from hull to hull of the nearest reported object ``[...]`` in m; infinity without objects.
 
     Args:
-        observation: ``"objects" [..., K, 5]`` (position 2, velocity 2, radius) and ``"mask" [..., K]``. Below zero
-            where hulls, taken as circles, overlap.
+        observation: ``"objects" [..., K, 5]`` (position 2, velocity 2, radius) and ``"mask" [..., K]``. The distance is
+            negative if hulls, taken as circles, overlap.
     """
     objects = observation.get("objects")
     gap = objects[..., :2].norm(dim=-1) - objects[..., 4] - HULL_RADIUS
@@ -30,9 +30,9 @@ def nearest_obstacle(observation: TensorDictBase) -> Tensor:
 
 
 class EncounterFeatures(nn.Module):
-    """``"self" [..., 7]`` to ``[..., 11]`` and ``"objects" [..., K, 5]`` to ``[..., K, 16]``; the mask stays.
+    """Maps ``"self" [..., 7]`` to ``[..., 11]`` and ``"objects" [..., K, 5]`` to ``[..., K, 16]``; keeps the mask.
 
-    All outputs are of order 1. Source of closest point of approach: any text on marine collision avoidance.
+    All outputs are of order 1. Texts on marine collision avoidance define the closest point of approach.
     """
 
     self_size = 11

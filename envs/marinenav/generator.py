@@ -1,8 +1,7 @@
 """The generator of the published MarineNav evaluation sets.
 
-It draws from one legacy numpy stream in the order of the published trainer, so that a seed gives the very
-episodes that published numbers were measured on. It is sequential for this reason alone; training resets are
-drawn by the batched ``reset.py``.
+It draws from one legacy numpy stream in the order of the published trainer, so that a seed gives exactly the episodes
+of the published numbers, and is therefore sequential. Training resets are drawn by the batched ``reset.py``.
 """
 
 import math
@@ -31,11 +30,11 @@ PUBLISHED_LEVELS: tuple[dict[str, float], ...] = (
 
 
 def evaluation_set(per_level: int, seed: int) -> tuple[list[Config], list[str]]:
-    """The published evaluation: episodes of all six levels, bit for bit those of the published trainer.
+    """Returns the published evaluation: episodes of all six levels, equal bit for bit to the published trainer's.
 
     Args:
         per_level: episodes per level (published: 10).
-        seed: of the set (published: 253).
+        seed: seed of the set (published: 253).
 
     Returns:
         The episode configs in level order, and the level of each, ``"0"`` (easiest) to ``"5"``.
@@ -45,10 +44,10 @@ def evaluation_set(per_level: int, seed: int) -> tuple[list[Config], list[str]]:
 
 
 def episode_options(configs: Sequence[Config]) -> dict[str, Any]:
-    """The constructor options without which a world cannot hold these episodes.
+    """Returns the constructor options that a world needs for these episodes.
 
     Raises:
-        ValueError: a config is invalid; it says how.
+        ValueError: a config is invalid; the message says how.
     """
     for config in configs:
         validate_episode(config)
@@ -56,10 +55,10 @@ def episode_options(configs: Sequence[Config]) -> dict[str, Any]:
 
 
 def generate_episodes(seed: int, levels: Sequence[Mapping[str, float]], per_level: int) -> list[Config]:
-    """The episodes that the published trainer evaluates on for this seed, bit for bit.
+    """Generates the episodes on which the published trainer evaluates for this seed, bit for bit.
 
-    One stream runs through all levels, so an episode depends on those before it. Placement gives up after 500
-    attempts per kind; a config holds, and counts, what was placed.
+    One stream runs through all levels, so an episode depends on those before it. Placement ends after 500 attempts per
+    kind; a config holds the objects placed until then.
 
     Args:
         seed: seed of the evaluation environment (the published one is 253).
@@ -70,12 +69,12 @@ def generate_episodes(seed: int, levels: Sequence[Mapping[str, float]], per_leve
         ``len(levels) * per_level`` configs in level order.
 
     Raises:
-        ValueError: when a level has other keys, or no robot at all could be placed.
+        ValueError: a level has other keys, or no robot could be placed.
     """
     for index, level in enumerate(levels):
         check_keys(level, set(PUBLISHED_LEVELS[0]), f"levels[{index}]")
     rng = RandomState(seed)
-    rng.randint(0, 30, size=6)  # the published constructor draws, and drops, the seeds of six default robots
+    rng.randint(0, 30, size=6)  # the published constructor draws and discards the seeds of six default robots
     return [_random_episode(seed, rng, level) for level in levels for _ in range(per_level)]
 
 
@@ -90,7 +89,7 @@ def _random_episode(seed: int, rng: RandomState, level: Mapping[str, float]) -> 
 
 
 def _place(count: int, propose: Callable[[], Any], fits: Callable[[Any, list[Any]], bool]) -> Iterator[Any]:
-    """Rejection sampling of up to ``count`` items; gives up silently, as the published reset does."""
+    """Samples up to ``count`` items by rejection; ends silently after too many attempts, as published."""
     placed: list[Any] = []
     for _ in range(rules.MAX_ATTEMPTS):
         if len(placed) == count:
@@ -116,7 +115,7 @@ def _place_robots(rng: RandomState, count: int, min_distance: float) -> list[Con
 
     robots, separation = [], rules.MIN_ROBOT_SEPARATION
     for pair in _place(count, propose, fits):
-        rng.randint(0, 5 * count)  # a perception seed, dropped: every reset of an episode draws its own
+        rng.randint(0, 5 * count)  # a perception seed, discarded: every reset of an episode draws its own
         robots.append(default_robot(pair[:2], pair[2:], rng.uniform(0.0, 2 * math.pi)))
     return robots
 
@@ -135,7 +134,7 @@ def _place_cores(rng: RandomState, count: int, keep_clear: NDArray[np.float64]) 
 
 
 def _compatible(core: list[float], other: list[float]) -> bool:
-    """True if two vortices disturb each other little enough; opposite ones within 2a pass, as published."""
+    """Returns whether two vortices disturb each other little enough; opposite ones within 2a pass, as published."""
     distance = float(_distance(core[:2], other[:2]))
     if core[2] == other[2]:
         return distance >= (core[3] + other[3]) / (2 * math.pi * rules.MAX_RELATIVE_SPEED)

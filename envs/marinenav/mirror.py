@@ -1,4 +1,4 @@
-"""MarineNav in a mirror: port and starboard change places."""
+"""The mirror symmetry of MarineNav, which swaps port and starboard."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..world import Mirror
 
 
 def seen(observation: TensorDictBase) -> TensorDict:
-    """A robot's observation ``[...]`` in the mirror; body axes are x ahead and y to port."""
+    """Mirrors a robot's observation ``[...]``; body axes are x ahead and y to port."""
     goal_x, goal_y, velocity_x, velocity_y, yaw_rate, left, right = observation.get("self").unbind(-1)
     own = (goal_x, -goal_y, velocity_x, -velocity_y, -yaw_rate, right, left)
     x, y, object_x, object_y, radius = observation.get("objects").unbind(-1)
@@ -23,12 +23,12 @@ def seen(observation: TensorDictBase) -> TensorDict:
 
 
 def thrusts(action: Tensor) -> Tensor:
-    """Thrust rates ``[..., 2]``, left and right, exchanged."""
+    """Swaps the left and right thrust rates ``[..., 2]``."""
     return action.flip(-1)
 
 
 def choices(action: Tensor) -> Tensor:
-    """One of 25 pairs of thrust rates, ``5 left + right``, exchanged."""
+    """Swaps left and right in one of 25 pairs of thrust rates, ``5 left + right``."""
     return action % 5 * 5 + action // 5
 
 

@@ -19,7 +19,7 @@ _QUANTILES = 1 << 14
 
 
 def von_mises_quantiles(kappa: float, count: int = _QUANTILES) -> Tensor:
-    """``count`` equally likely angles of von Mises(0, kappa) in radians, ascending, float64.
+    """Returns ``count`` equally likely angles of von Mises(0, kappa) in radians, ascending, float64.
 
     The midpoint quantiles of the distribution function, integrated numerically; drawing one of 16384 of them at
     random differs from the distribution by less than 1e-4 in probability.
@@ -36,11 +36,11 @@ def von_mises_quantiles(kappa: float, count: int = _QUANTILES) -> Tensor:
 
 
 class SampledNoise:
-    """Draws for perception calls from a ``torch.Generator``.
+    """Draws noise for perception calls from a ``torch.Generator``.
 
     Args:
         kappa: concentration of the radius noise, a float or a tensor ``[A, W]``.
-        generator: on the device of the draws; its state is the noise's only state.
+        generator: generator on the device of the draws, and the only state of the noise.
     """
 
     def __init__(self, kappa: Number, generator: torch.Generator, dtype: torch.dtype) -> None:
@@ -55,10 +55,10 @@ class SampledNoise:
         self._table = torch.cat(tables).to(generator.device, dtype)
 
     def draw(self, candidates: int, robots: int, worlds: int) -> NoiseDraws:
-        """Fresh draws for ``[M, A, W]`` candidate pairs."""
+        """Draws noise for ``[M, A, W]`` candidate pairs."""
         generator, device = self._generator, self._generator.device
         shape, slots = (candidates, robots, worlds), (2, OBSERVED_OBJECTS, robots, worlds)
-        # Random bits are dear: the table's 14-bit index takes one of the four 16-bit parts of a 63-bit draw.
+        # Random bits are expensive: the table's 14-bit index uses one of the four 16-bit parts of a 63-bit draw.
         bits = torch.empty(-(-math.prod(shape) // 4), dtype=torch.int64, device=device).random_(generator=generator)
         index = (bits.view(torch.int16)[: math.prod(shape)] & (_QUANTILES - 1)).int()
         if self._offset is not None:
@@ -74,24 +74,24 @@ class SampledNoise:
 
 
 def perception_seeds(config: Config, stale_num_robots: int = 5) -> list[int]:
-    """The noise seed of each robot after the published reset of this episode.
+    """Returns the noise seed of each robot after the published reset of this episode.
 
     Args:
-        config: the episode; ``env.seed`` seeds the stream the seeds are drawn from.
-        stale_num_robots: the seeds are below five times this. The published environment takes the robot count
-            it held before the reset, not the episode's: in the published evaluation 5, from the last level.
+        config: the episode; ``env.seed`` seeds the stream of seeds.
+        stale_num_robots: a fifth of the seeds' upper bound. The published environment takes the number of robots before
+            the reset, not the episode's: in the published evaluation 5, from the last level.
     """
     rng = RandomState(config["env"]["seed"])
     return [int(rng.randint(0, 5 * stale_num_robots)) for _ in range(config["env"]["num_robots"])]
 
 
 class PublishedNoise:
-    """One legacy numpy stream per robot; an instance is a noise source for ``MarineNav.set_noise_source``.
+    """A noise source for ``MarineNav.set_noise_source`` with one legacy numpy stream per robot.
 
     Args:
-        seeds: for every world the perception seeds of its robots; equal seeds give equal streams, not one.
+        seeds: the perception seeds of every world's robots; equal seeds give equal, separate streams.
         kappa: concentration of the von Mises draw, broadcast to [W, A].
-        dtype: of the tensors handed to the world.
+        dtype: type of the tensors for the world.
     """
 
     def __init__(
@@ -102,15 +102,15 @@ class PublishedNoise:
         self._kappa = np.broadcast_to(kappa, (len(seeds), max(map(len, seeds), default=0)))
 
     def draw(self, candidates: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """The draws of one perception call; the call at reset consumes draws as well.
+        """Draws the noise of one perception call; the call of a reset consumes draws, too.
 
         Args:
-            candidates: bool [W, A, N]: what robot a tests for detection; obstacles first, then robots, each
-                in list order. Robots without any candidate draw nothing.
+            candidates: bool [W, A, N]: the objects that robot a tests for detection; obstacles first, then robots, each
+                in list order. Robots without candidates draw nothing.
 
         Returns:
             float64 [W, A, N, 5]: four standard normal draws for position x, y and velocity x, y in world axes
-            and one von Mises(0, kappa) angle in radians; zero where there is no candidate.
+            and one von Mises(0, kappa) angle in radians; zero for other objects.
         """
         noise = np.zeros((*candidates.shape, 5))
         for world, robot, index in np.argwhere(candidates):  # row-major: list order within a robot
@@ -120,10 +120,10 @@ class PublishedNoise:
         return noise
 
     def __call__(self, candidates: Tensor) -> NoiseDraws:
-        """The draws of one perception call in the layout of the simulation.
+        """Draws the noise of one perception call in the layout of the simulation.
 
         Args:
-            candidates: bool [N, A, W]: what robot a of world w tests for detection; obstacles, then robots.
+            candidates: bool [N, A, W]: the objects that robot a of world w tests for detection; obstacles, then robots.
         """
         noise = torch.from_numpy(self.draw(candidates.permute(2, 1, 0).cpu().numpy()))
         px, py, vx, vy, angle = noise.to(candidates.device, self._dtype).permute(3, 2, 1, 0).contiguous()

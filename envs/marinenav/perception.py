@@ -1,4 +1,4 @@
-"""Perception of a robot, the rule of the road that applies to it, its collisions and its goal: pure functions.
+"""Pure functions for a robot's perception, the rule of the road that applies, collisions and the goal.
 
 All tensors are world-last: ``A`` robots, ``M`` candidates (obstacles, then the other robots), ``W`` worlds.
 Source of the rules: the public MarineNav environment of arXiv 2412.09466.
@@ -18,13 +18,13 @@ from .dynamics import add_scaled, rotate, rotate_back
 from .rules import OBSERVED_OBJECTS, MarineNavRules, Number
 
 _FAR = 1.0e6
-"""The coordinate of absent obstacles and inactive robots, m."""
+"""Coordinate of absent obstacles and inactive robots, m."""
 
 
 class NoiseDraws(NamedTuple):
-    """Standard draws behind one perception call; the rules scale them (see ``noise.py`` for where they come from).
+    """The standard draws of one perception call, which the rules scale; ``noise.py`` makes them.
 
-    Recorded draws may also come for ``N = O + A`` candidates, every robot then being a candidate to itself.
+    Recorded draws may also have ``N = O + A`` candidates, with every robot a candidate of itself.
     """
 
     position: Tensor  # [2, M, A, W] standard normal
@@ -34,7 +34,7 @@ class NoiseDraws(NamedTuple):
 
 
 class PerceivedScene(NamedTuple):
-    """The true state that perception reads."""
+    """The true state, from which percepts are computed."""
 
     pose: Tensor  # [3, A, W]
     velocity: Tensor  # [3, A, W] over ground
@@ -51,18 +51,18 @@ class Percept(NamedTuple):
     self_state: Tensor  # [A, 7, W] goal (2), velocity (2), yaw rate, thrusts (2), body frame; zeros if inactive
     objects: Tensor  # [A, K, 5, W] px, py, vx, vy, r of the K nearest, nearest first, zero-padded
     mask: Tensor  # [A, K, W] bool: slot holds an object
-    colregs: Tensor  # [A, W] bool: a rule of the road asks for a turn to starboard
+    colregs: Tensor  # [A, W] bool: a rule of the road requires a turn to starboard
     phi: Tensor  # [A, W] the angle of that turn, rad, 0 where no rule applies
     collided: Tensor  # [A, W] bool
     reached: Tensor  # [A, W] bool
 
 
 def perceive(scene: PerceivedScene, rules: MarineNavRules, noise: NoiseDraws | None) -> Percept:
-    """One perception call for all robots of all worlds; ``noise=None`` sees everything exactly."""
+    """Computes the percepts of all robots of all worlds; ``noise=None`` means without noise."""
     x, y, theta = scene.pose.unbind()
     cos, sin = theta.cos(), theta.sin()
     num_robots, worlds = x.shape
-    if scene.obstacles.shape[1] + num_robots == 1:  # a world with nothing to look at: give it an absent obstacle
+    if scene.obstacles.shape[1] + num_robots == 1:  # no candidates at all: add an absent obstacle
         nothing = x.new_zeros(1, worlds)
         scene = scene._replace(obstacles=nothing.expand(3, -1, -1), obstacle_present=nothing.bool())
         noise = None
@@ -71,26 +71,26 @@ def perceive(scene: PerceivedScene, rules: MarineNavRules, noise: NoiseDraws | N
     later = later[..., None].to(x.dtype)
 
     def others(robots: Tensor) -> Tensor:
-        """``[A - 1, A, W]``, the rows of all robots but oneself in order, from ``[A, 1 or A, W]``."""
+        """Returns the rows of all other robots in order, ``[A - 1, A, W]``, from ``[A, 1 or A, W]``."""
         return torch.lerp(robots[:-1], robots[1:], later)  # exact: the weights are 0 and 1
 
     def candidates(obstacle: Tensor, robot: Tensor) -> Tensor:
-        """``[M, A, W]`` from ``[O, W]`` and ``[A, W]``."""
+        """Returns ``[M, A, W]`` from ``[O, W]`` and ``[A, W]``."""
         return torch.cat((obstacle[:, None].expand(-1, num_robots, -1), others(robot[:, None])))
 
     def radii(robot: Number) -> Tensor:
-        """``[M, 1 or A, W]``."""
+        """Returns ``[M, 1 or A, W]``."""
         if isinstance(robot, Tensor):
             return candidates(scene.obstacles[2], robot.expand_as(x))
         return torch.cat((scene.obstacles[2], torch.full_like(x[1:], robot)))[:, None]
 
     def drawn(values: Tensor) -> Tensor:
-        """``[M, A, W]`` draws, also from those that count everybody as a candidate to itself."""
+        """Returns draws ``[M, A, W]``, also from those in which every robot is a candidate of itself."""
         if len(values) == num_obstacles + num_robots - 1:
             return values
         return torch.cat((values[:num_obstacles], others(values[num_obstacles:])))
 
-    # Nobody sees what is not there because it is out of sight.
+    # Absent objects are out of range, so no robot sees them.
     dx = candidates(scene.obstacles[0].where(scene.obstacle_present, _FAR), x.where(scene.active, _FAR)) - x
     dy = candidates(scene.obstacles[1], y) - y
     radius, contact = radii(rules.detect_r), radii(rules.r) + rules.r
@@ -127,7 +127,7 @@ def perceive(scene: PerceivedScene, rules: MarineNavRules, noise: NoiseDraws | N
     position = rotate_back(cos, sin, take(dx, nearest), take(dy, nearest))
     features = (*position, *rotate_back(cos, sin, vx, vy), take(seen_radius, nearest))
     seen = tuple(feature * filled for feature in features)
-    # Robot, slot, feature: the order in which the outside wants them, so that handing out is a plain transposition.
+    # Robot, slot, feature: the order of the observation, so that returning it is a plain transposition.
     objects = torch.stack([_all_slots(feature).transpose(0, 1) for feature in seen], dim=2)
 
     goal_x, goal_y = scene.goal[0] - x, scene.goal[1] - y
@@ -145,12 +145,12 @@ def _squared_length(x: Tensor, y: Tensor) -> Tensor:
 
 
 def _all_slots(values: Tensor) -> Tensor:
-    """``[K, A, W]``, zero-padded where there are fewer candidates than slots."""
+    """Returns ``[K, A, W]``, zero-padded if there are fewer candidates than slots."""
     return values if len(values) == OBSERVED_OBJECTS else pad(values, (0, 0, 0, 0, 0, OBSERVED_OBJECTS - len(values)))
 
 
 def candidate_pairs(obstacle_present: Tensor, active: Tensor) -> Tensor:
-    """``[N, A, W]`` bool: candidate n may be seen by robot a (nobody sees itself or an inactive robot)."""
+    """Returns whether robot a may see candidate n, ``[N, A, W]`` bool (not itself, and no inactive robot)."""
     num_robots = len(active)
     other = ~torch.eye(num_robots, dtype=torch.bool, device=active.device)[:, :, None]
     obstacles = obstacle_present[:, None].expand(-1, num_robots, -1)
@@ -158,11 +158,11 @@ def candidate_pairs(obstacle_present: Tensor, active: Tensor) -> Tensor:
 
 
 def _nearest(clearance: Tensor) -> Tensor:
-    """Indices ``[min(K, M), A, W]`` (int32 or int64) of the K smallest clearances ``[M, A, W]``, ascending.
+    """Returns indices ``[min(K, M), A, W]`` (int32 or int64) of the K smallest clearances ``[M, A, W]``, ascending.
 
-    Float bits, read as an integer with the negatives flipped, sort like the floats; the lowest bits are given to the
-    candidate's index, so that integer minima and maxima carry the index along and ties go to the lower index. A
-    partial bubble sort of them is branch-free, vectorises over worlds and needs no argsort.
+    Float bits, read as an integer with the negatives flipped, sort like the floats; the lowest bits hold the
+    candidate's index, so that integer minima and maxima carry the index along and ties go to the lower index. A partial
+    bubble sort of them is branch-free, vectorises over worlds and needs no argsort.
     """
     count = len(clearance)
     kind = torch.int64 if clearance.dtype == torch.float64 else torch.int32
@@ -179,9 +179,9 @@ def _nearest(clearance: Tensor) -> Tensor:
 
 
 def take(values: Tensor, index: Tensor) -> Tensor:
-    """``values [M, A, W]`` at the candidates ``index [K, A, W]``: what gather() does, in a faster way.
+    """Returns ``values [M, A, W]`` at the candidates ``index [K, A, W]``, a faster gather().
 
-    Compiled, a gather would keep the kernel around it from being vectorised, and a chain of selections does not.
+    A compiled gather would prevent vectorisation of the kernel around it; a chain of selections does not.
     """
     if torch.compiler.is_compiling():
         chosen = values[0].expand_as(index)
@@ -196,14 +196,14 @@ def take(values: Tensor, index: Tensor) -> Tensor:
 def rules_of_the_road(
     objects: tuple[Tensor, ...], own_vx: Tensor, own_vy: Tensor, own_radius: Number
 ) -> tuple[Tensor, Tensor]:
-    """COLREGs: does head-on or crossing traffic ask for a turn to starboard, and by how much?
+    """Applies COLREGs: whether head-on or crossing traffic requires a turn to starboard, and by which angle.
 
     Args:
         objects: px, py, vx, vy, radius, each ``[K, A, W]``, zeros in empty slots.
         own_vx, own_vy: body-frame velocity over ground ``[A, W]``.
 
-    Returns (applies ``[A, W]`` bool, phi ``[A, W]`` rad). The first object, nearest first, to which a rule applies
-    decides. All angles are compared through their sines and cosines; the one arctangent is the returned phi.
+    Returns (applies ``[A, W]`` bool, phi ``[A, W]`` rad) for the nearest object to which a rule applies. Angles are
+    compared by their sines and cosines; only phi is computed by an arctangent.
     Zones are tested as "largest excess <= 0", because maxima are much cheaper than comparisons.
     """
     px, py, vx, vy, radius = objects

@@ -1,8 +1,8 @@
 """Classical players of MarineNav: artificial potential field and reciprocal velocity obstacles.
 
-Both choose a velocity, in metres per second in the robot's own axes (x ahead, y to starboard), from what the robot
-sees; :func:`steer` turns it into thrust rates. Their numbers were chosen by hand among two dozen on 60 random
-episodes of another seed than any that is reported.
+Both choose a velocity, in metres per second in the robot's axes (x ahead, y to starboard), from its observation;
+:func:`steer` converts it to thrust rates. Their numbers were chosen by hand among two dozen on 60 random episodes with
+a seed that is not reported.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from torch import Tensor
 from .rules import CONTINUOUS_THRUST_RATE, HULL_RADIUS, THRUST_RATES, WIDTH
 
 FIELD_SPEED, REACH, GAIN, ASIDE, BRAKING = 1.5, 10.0, 8.0, 0.3, 0.15
-"""Of the potential field: top speed (m/s), gap below which an object repels (m), strength of the repulsion (m), the
-part of it that is added to starboard, and the deceleration that a robot counts on (m/s^2)."""
+"""Numbers of the potential field: top speed (m/s), gap below which an object repels (m), strength of the repulsion (m),
+the part of it that is added to starboard, and the assumed deceleration of a robot (m/s^2)."""
 CRUISE, HORIZON, MARGIN = 2.0, 6.0, 4.0
-"""Of reciprocal velocity obstacles: top speed (m/s), time within which collisions are avoided (s), and what is added to
-the radii (m), since a vessel takes seconds to turn to a velocity that the method takes for its own at once."""
-_STILL = 0.3  # m/s; slower objects are taken for obstacles, which do not give way
+"""Numbers of reciprocal velocity obstacles: top speed (m/s), time within which collisions are avoided (s), and a margin
+of the radii (m), since a vessel takes seconds to turn to a velocity that the method assumes to be reached at once."""
+_STILL = 0.3  # m/s; slower objects count as obstacles, which do not give way
 _STEP = 0.5  # s between two actions
 _THRUST = (-500.0, 1000.0)  # N
 _MOST_MOMENT = 0.5 * WIDTH * (_THRUST[1] - _THRUST[0])  # N m
-_MASS, _INERTIA = 380.0, 1430.0  # with the water that moves along, kg and kg m^2
+_MASS, _INERTIA = 380.0, 1430.0  # including the added mass of water, kg and kg m^2
 _DRAG, _TURN_DRAG = (100.0, 150.0), (980.0, 950.0)  # linear and quadratic
 
 Wanted = Callable[[TensorDictBase], Tensor]
@@ -34,10 +34,10 @@ Wanted = Callable[[TensorDictBase], Tensor]
 
 
 def potential_field(observation: TensorDictBase) -> Tensor:
-    """The velocity ``[..., 2]`` along an artificial potential field (Khatib 1986; of moving objects Ge and Cui 2002).
+    """Returns the velocity ``[..., 2]`` along an artificial potential field (Khatib 1986; Ge and Cui 2002).
 
-    The goal attracts with constant strength. An object that comes closer repels by the gap that would be left after
-    braking, and a little to starboard, or a robot that meets it head-on would stop before it.
+    The goal attracts with constant strength. An approaching object repels according to the gap that would remain after
+    braking, and a little to starboard, since a robot that meets it head-on would otherwise stop before it.
     """
     goal, own = _goal(observation), observation.get("self")[..., None, 2:4]
     position, radius = _objects(observation)
@@ -54,13 +54,13 @@ def potential_field(observation: TensorDictBase) -> Tensor:
 
 
 def reciprocal_velocity(observation: TensorDictBase) -> Tensor:
-    """The velocity ``[..., 2]`` nearest to the preferred one that avoids all objects for :data:`HORIZON`, m/s.
+    """Returns the velocity ``[..., 2]`` in m/s nearest to the preferred one that avoids objects for :data:`HORIZON`.
 
     Optimal reciprocal collision avoidance (van den Berg et al. 2011): every object forbids a half-plane of velocities;
-    one under way is expected to do half of the avoiding, one that lies still none. Of the candidates (the preferred
-    velocity, its projections onto the borders of half-planes, their intersections with each other and with the circle
-    of the highest speed) the allowed one that is nearest to the preferred velocity is taken; where none is allowed,
-    the one that breaks the constraints least.
+    a moving one is expected to do half of the avoiding, a still one none. Candidates are the preferred velocity, its
+    projections onto the borders of half-planes, and their intersections with each other and with the circle of top
+    speed. The allowed candidate nearest to the preferred velocity is chosen; without any, the one that violates the
+    constraints least.
     """
     goal, own = _goal(observation), observation.get("self")[..., 2:4]
     position, radius = _objects(observation)
@@ -79,16 +79,16 @@ def reciprocal_velocity(observation: TensorDictBase) -> Tensor:
 
 
 def _half_planes(position: Tensor, velocity: Tensor, reach: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
-    """A point of the border and the allowed side's normal of each object's half-plane, ``[..., K, 2]`` each.
+    """Returns a point of the border and the allowed side's normal of each object's half-plane, ``[..., K, 2]`` each.
 
     Args:
-        position, velocity: of objects in the robot's axes, ``[..., K, 2]``.
+        position, velocity: objects' position and velocity in the robot's axes, ``[..., K, 2]``.
         reach: sum of the two radii, ``[..., K, 1]``.
-        own: velocity ``[..., 2]``.
+        own: the robot's velocity ``[..., 2]``.
     """
     relative = own[..., None, :] - velocity
     distance = position.norm(dim=-1, keepdim=True).clamp_min(1e-3)
-    # The velocity obstacle is a cone, cut off by a disc around position / horizon; inside the reach it is the disc of
+    # The velocity obstacle is a cone truncated by a disc around position / horizon; inside the reach it is the disc of
     # the next step.
     horizon = torch.where(distance > reach, HORIZON, _STEP)
     from_disc = relative - position / horizon
@@ -111,7 +111,7 @@ def _half_planes(position: Tensor, velocity: Tensor, reach: Tensor, own: Tensor)
 
 
 def _on_borders(point: Tensor, normal: Tensor, preferred: Tensor) -> list[Tensor]:
-    """Velocities ``[..., n, 2]`` on the borders of half-planes: projections, crossings, and ends at the top speed."""
+    """Returns velocities ``[..., n, 2]`` on the borders: projections, crossings, and ends at the top speed."""
     along = torch.stack((-normal[..., 1], normal[..., 0]), -1)
     offset = ((preferred[..., None, :] - point) * along).sum(-1, keepdim=True)
     middle = (point * along).sum(-1, keepdim=True)
@@ -126,23 +126,23 @@ def _on_borders(point: Tensor, normal: Tensor, preferred: Tensor) -> list[Tensor
 
 
 def sail(choose: Wanted, observation: TensorDictBase, continuous: bool = True) -> Tensor:
-    """Actions of the player that chooses velocities by ``choose``, see :func:`steer`."""
+    """Returns the actions of the player that chooses velocities by ``choose``; see :func:`steer`."""
     return steer(observation, choose(observation), continuous)
 
 
 def steer(observation: TensorDictBase, wanted: Tensor, continuous: bool = True) -> Tensor:
-    """Actions that bring a robot to a velocity: it turns its bow there and slows down while it points elsewhere.
+    """Returns actions that bring a robot to a velocity: it turns towards it, and slows down while pointing elsewhere.
 
     Args:
         observation: ``self [..., 7]``.
-        wanted: velocity ``[..., 2]`` in its axes, m/s.
-        continuous: thrust rates ``[..., 2]`` in [-1, 1]; else the nearest of the 25 choices ``[...]``.
+        wanted: velocity ``[..., 2]`` in the robot's axes, m/s.
+        continuous: whether to return thrust rates ``[..., 2]`` in [-1, 1], or the nearest of the 25 choices ``[...]``.
     """
     own = observation.get("self")
     ahead, yaw_rate, thrust = own[..., 2], own[..., 4], own[..., 5:7]
     off = torch.atan2(wanted[..., 1], wanted[..., 0])
     speed, turn = wanted.norm(dim=-1) * off.cos().clamp_min(0), (1.5 * off).clamp(-1, 1)
-    # What drag takes at the speed and the yaw rate wanted, and what closes the difference to them.
+    # Compensates drag at the wanted speed and yaw rate, and reduces the difference to them.
     force = _DRAG[0] * speed + _DRAG[1] * speed.square() + _MASS * (speed - ahead)
     moment = _TURN_DRAG[0] * turn + _TURN_DRAG[1] * turn * turn.abs() + 2 * _INERTIA * (turn - yaw_rate)
     moment = moment.clamp(-_MOST_MOMENT, _MOST_MOMENT)
@@ -160,7 +160,7 @@ def _goal(observation: TensorDictBase) -> Tensor:
 
 
 def _objects(observation: TensorDictBase) -> tuple[Tensor, Tensor]:
-    """Positions ``[..., K, 2]`` and radii ``[..., K, 1]``."""
+    """Returns positions ``[..., K, 2]`` and radii ``[..., K, 1]``."""
     objects = observation.get("objects")
     return objects[..., :2], objects[..., 4:]
 

@@ -27,29 +27,29 @@ COLLIDED, ARRIVED = (COLLISION, AFTER_COLLISION), (GOAL, AFTER_GOAL)
 
 @dataclass
 class MarineNavRecording(EpisodeRecording):
-    """One episode: T steps, A robots, K obstacles, C vortex cores; whatever numpy can read is taken.
+    """One episode: T steps, A robots, K obstacles, C vortex cores, as anything that numpy converts to arrays.
 
     Frame 0 is the state after reset. Metres, radians, m/s; world frame x north, y east.
 
     Args:
         dt: seconds between frames.
         pose: [T+1, A, 3] x, y, heading.
-        active: [T+1, A] bool; a robot that never is active is padding and not drawn.
+        active: [T+1, A] bool; a robot that is never active is padding and not drawn.
         goal: [A, 2].
         start: [A, 2].
         obstacles: [K, 3] x, y, radius.
         cores: [C, 4] x, y, rotation flag, circulation in m^2/s.
-        status: [T+1, A] int: 0 normal, 1 time-out, 2 collision, 3 goal, 4 and 5 deactivated after these two.
-        reached: [T+1, A] bool, robots that have been at their goal; the status does not tell it of one that
-            collided or ran out of time in that very step. None: taken from the status.
+        status: [T+1, A] int: 0 normal, 1 time-out, 2 collision, 3 goal, 4 and 5 inactive after these two.
+        reached: [T+1, A] bool, robots that have reached their goal; the status lacks this for a robot that collides or
+            runs out of time in the same step. None: taken from the status.
         perceived: [T+1, A, 5, 5] px, py, vx, vy, r of perceived objects in the robot's body frame, or None.
-        perceived_mask: [T+1, A, 5] bool, which of them exist, or None.
-        length: of the hull.
-        width: of the hull.
-        title: printed above the map.
+        perceived_mask: [T+1, A, 5] bool, marks existing objects, or None.
+        length: length of the hull.
+        width: width of the hull.
+        title: title above the map.
 
     Raises:
-        ValueError: naming the field whose shape does not fit.
+        ValueError: the shape of a field does not fit; the message names it.
     """
 
     dt: float
@@ -68,7 +68,7 @@ class MarineNavRecording(EpisodeRecording):
     title: str = ""
 
     def __post_init__(self) -> None:
-        """Convert every field to an array of its documented shape."""
+        """Converts every field to an array of its documented shape."""
         self.pose = np.asarray(self.pose, dtype=np.float64)
         if self.pose.ndim != 3 or self.pose.shape[-1] != 3 or 0 in self.pose.shape:
             raise ValueError(f"pose must have shape [T+1, A, 3], got {self.pose.shape}")
@@ -87,37 +87,37 @@ class MarineNavRecording(EpisodeRecording):
             self.perceived_mask = mask.astype(bool)
 
     def animation(self) -> Animation:
-        """The episode as a film, ten times faster than it was."""
+        """Returns the episode as a film at ten times its speed."""
         from .render import MarineNavAnimation
 
         return MarineNavAnimation(self)
 
     def legend(self) -> Legend:
-        """Of its pictures."""
+        """Returns the legend of its pictures."""
         from .render import LEGEND
 
         return LEGEND
 
     def overview(self) -> Picture:
-        """Whole paths and the outcome."""
+        """Draws whole paths and the outcome."""
         from .render import overview
 
         return overview(self)
 
     @property
     def robots(self) -> Array:
-        """Indices of the robots that are not padding."""
+        """Returns the indices of the robots that are not padding."""
         return np.flatnonzero(self.active.any(axis=0))
 
     @property
     def success(self) -> bool:
-        """True if every robot has reached its goal, as published: whatever else happened in that step."""
+        """Returns whether every robot has reached its goal, as published, regardless of other events in that step."""
         assert self.reached is not None
         return bool(self.reached[-1, self.robots].all())
 
     @property
     def collision(self) -> bool:
-        """True if any robot has collided."""
+        """Returns whether any robot has collided."""
         return bool(np.isin(self.status[:, self.robots], COLLIDED).any())
 
 
@@ -129,7 +129,7 @@ def _shaped(name: str, value: Array, shape: tuple[int, ...]) -> Array:
 
 
 class MarineNavRecorder(EpisodeRecorder[dict[str, Any], MarineNavRecording]):
-    """Collects recordings of some worlds of an env, one episode of each."""
+    """Records some worlds of an env, one episode of each."""
 
     def _look(self, places: list[int]) -> list[dict[str, Any]]:
         shown = self._env._current()[GROUP]

@@ -43,20 +43,20 @@ LEGEND: Legend = (
     ("▶", "robot and its way, in its colour", (31, 111, 180)),
 )
 SIZE = (960, 720)
-"""Width and height of pictures, pixels: whole macroblocks for the video encoder."""
+"""Width and height of pictures in pixels, multiples of the video encoder's macroblocks."""
 
-_SPEED = 10.0  # seconds of an episode that are shown in one
+_SPEED = 10.0  # seconds of an episode in a second of film
 _FADE_SECONDS = 30.0
 _MAX_MARGIN = 20.0
 _UNIT_CIRCLE = np.column_stack([f(np.linspace(0, 2 * np.pi, 25)) for f in (np.cos, np.sin)])
 
 
 class MarineNavAnimation(Animation):
-    """An episode by its frames. What never moves is drawn once; a picture adds the rest to a copy of it.
+    """The animation of an episode. Still objects are drawn once; a picture adds the others to a copy.
 
     Args:
-        recording: of the episode.
-        ego: robot whose perceived objects and sensing range are shown; None shows those of all, faintly.
+        recording: recording of the episode.
+        ego: robot whose perceived objects and sensing range are shown; None shows those of all faintly.
 
     Raises:
         IndexError: there is no such robot.
@@ -91,14 +91,14 @@ class MarineNavAnimation(Animation):
         return 0.0, len(self._recording.pose) - 1.0
 
     def longer(self, recording: MarineNavRecording) -> Animation:
-        """This animation itself, where the same stands still in both recordings."""
+        """Returns this animation itself if the still objects of both recordings are equal."""
         if _standing(recording) != _standing(self._recording):
             return recording.animation()
         self._recording, self.per_second = recording, _SPEED / recording.dt
         return self
 
     def draw(self, time: float, pause: float = 0.0, /) -> Picture:
-        """The picture of the frame at a time; the end stands still."""
+        """Draws the frame at a time; after the end, the last one."""
         t = int(time)
         self._update_vessels(t)
         self._update_sensed(t, self._ego)
@@ -112,7 +112,7 @@ class MarineNavAnimation(Animation):
         return picture
 
     def _write_texts(self, picture: Picture) -> None:
-        """Wipes the panel, and writes its texts again; matplotlib has drawn them."""
+        """Clears the panel, and rewrites its texts, which matplotlib has drawn."""
         picture[:, round(0.735 * SIZE[0]) :] = 255
         names = dict(zip(self._lines, self._robots))
         for text in (self._title, self._clock, *self._lines, *self._numbers):
@@ -206,7 +206,7 @@ class MarineNavAnimation(Animation):
 
 
 def _draw_map(ax: Axes, recording: MarineNavRecording) -> None:
-    """Everything that stands still: map, obstacles, current, starts and goals."""
+    """Draws all still objects: map, obstacles, current, starts and goals."""
     lower, upper = view(recording)
     ax.set(xlim=(lower[0], upper[0]), ylim=(lower[1], upper[1]), aspect="equal", facecolor=_OUTSIDE)
     ax.add_patch(Rectangle((0, 0), MAP_SIZE, MAP_SIZE, fc=WATER, ec="#9fb8c8", lw=1.2, zorder=0))
@@ -223,7 +223,7 @@ def _draw_map(ax: Axes, recording: MarineNavRecording) -> None:
 
 
 def _draw_current(ax: Axes, cores: Array) -> None:
-    """Faint arrows, as long as the root of the speed: the speed itself falls off too steeply to be seen."""
+    """Draws faint arrows as long as the root of the speed, since the speed itself decreases too steeply."""
     x, y = (grid.reshape(-1, 1) for grid in np.meshgrid(*[np.linspace(1.0, MAP_SIZE - 1.0, 28)] * 2))
     columns = torch.as_tensor(cores, dtype=torch.float64).T[..., None]
     radius = float(MarineNavRules().core_radius)
@@ -240,7 +240,7 @@ def _draw_current(ax: Axes, cores: Array) -> None:
 
 
 def overview(recording: MarineNavRecording) -> Picture:
-    """Whole paths, final hulls, and the outcome in the title, which is green where all robots reached their goals."""
+    """Draws whole paths, final hulls, and the outcome in the title, which is green after a success."""
     figure = Figure(figsize=(2.4, 2.7), dpi=100, layout="constrained")
     canvas = FigureCanvasAgg(figure)
     ax = figure.subplots()
@@ -262,7 +262,7 @@ def overview(recording: MarineNavRecording) -> Picture:
 
 
 def view(recording: MarineNavRecording) -> tuple[Array, Array]:
-    """Lower left and upper right corner of the picture: the map, and more where robots leave it."""
+    """Returns the lower left and upper right corner of the picture: the map, extended if robots leave it."""
     paths = _on_map(recording.pose[:, recording.robots, :2]).reshape(-1, 2)
     room = np.array(recording.length / 2 + 0.5)
     lower = np.clip(paths.min(axis=0, initial=MAP_SIZE) - room, -_MAX_MARGIN, -2.0)
@@ -272,7 +272,7 @@ def view(recording: MarineNavRecording) -> tuple[Array, Array]:
 
 
 def _standing(recording: MarineNavRecording) -> list[bytes | str]:
-    """All that is drawn once."""
+    """Returns all objects that are drawn once."""
     numbers = (recording.start, recording.goal, recording.obstacles, recording.cores, recording.robots)
     size = np.array([recording.length, recording.width])
     return [recording.title, *(array.tobytes() for array in (*numbers, size, *view(recording)))]
@@ -283,12 +283,12 @@ def _colour(robot: int) -> str:
 
 
 def _on_map(points: Array) -> Array:
-    """World (x north, y east) to picture (right, up)."""
+    """Converts from the world (x north, y east) to the picture (right, up)."""
     return points[..., ::-1]
 
 
 def _to_world(pose: Array, points: Array) -> Array:
-    """Body-frame ``points`` [..., P, 2] of robots at ``pose`` [..., 3] in the world frame."""
+    """Converts body-frame ``points`` [..., P, 2] of robots at ``pose`` [..., 3] to the world frame."""
     pose = pose[..., None, :]
     cos, sin = np.cos(pose[..., 2]), np.sin(pose[..., 2])
     x, y = points[..., 0], points[..., 1]
@@ -296,7 +296,7 @@ def _to_world(pose: Array, points: Array) -> Array:
 
 
 def _hull(length: float, width: float) -> Array:
-    """Outline [P, 2] in the body frame: square stern, bow pointed over the front half of the length."""
+    """Returns the outline [P, 2] in the body frame: a square stern, and a bow pointed over the front half."""
     along = np.linspace(0.0, 1.0, 7)
     starboard = np.column_stack((0.5 * length * along, 0.5 * width * (1 - along**2)))
     port = starboard[::-1] * (1, -1)

@@ -1,8 +1,8 @@
 """Random worlds by vectorised rejection sampling, with the distribution of the public environment.
 
-Every world proposes one candidate at a time and accepts or rejects it against what it has accepted so far, as the
-original does; worlds only share the loop. A world that has used its 500 attempts keeps what it has, so that it can
-hold fewer robots, cores or obstacles than requested.
+Every world proposes one candidate at a time and compares it with those that it has accepted, as the original does;
+worlds only share the loop. A world that has used its 500 attempts keeps its candidates, so it may have fewer robots,
+cores or obstacles than requested.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .rules import MarineNavRules
 from .state import WorldState, blank_state
 
 _TESTED = 1 << 13
-"""Proposals tested at once, about: the fewer worlds still search, the more of them each world gets."""
+"""Approximate number of proposals tested at once: the fewer worlds still search, the more each world gets."""
 _PIECE = 512
 _FAR = 1.0e6
 
@@ -36,15 +36,15 @@ class Level:
 
 
 class Runs(NamedTuple):
-    """K runs of attempts for each of P worlds, one after the other; a run ends at a candidate or gives up."""
+    """K consecutive runs of attempts for each of P worlds; a run ends with a candidate or fails."""
 
     candidate: Tensor  # [features, K, P] the last proposal of the run
-    attempts: Tensor  # [K, P] int64: proposals made up to here, from the first run on
-    passed: Tensor  # [K, P] bool: the candidate passes the tests made so far
+    attempts: Tensor  # [K, P] int64: number of proposals from the first run to this one
+    passed: Tensor  # [K, P] bool: the candidate has passed the tests so far
 
 
 Draw = Callable[[int], Tensor]
-"""``count -> [features, count]`` independent proposals."""
+"""Draws ``[features, count]`` independent proposals."""
 Source = Callable[[Tensor], Runs]
 """Runs of attempts for the worlds of an index tensor ``[P]``."""
 Fits = Callable[[Tensor, Tensor], Tensor]
@@ -52,16 +52,16 @@ Fits = Callable[[Tensor, Tensor], Tensor]
 
 
 def _rejection_sample(wanted: Tensor, slots: int, source: Source, fits: Fits, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Fills up to ``wanted[w]`` of ``slots`` places of every world by at most 500 proposals each.
+    """Fills up to ``wanted[w]`` of ``slots`` places of every world with at most 500 proposals each.
 
-    Every world takes the first of its runs that ends well. What it is offered beyond that is thrown away untested and
-    does not count as tried; the proposals being independent, this is the original's distribution.
+    Every world takes the first of its runs that succeeds. Later ones are discarded untested and do not count as
+    attempts; since proposals are independent, this is the original's distribution.
 
     Returns accepted ``[features, slots, W]`` and filled ``[slots, W]`` bool.
     """
     worlds, device = len(wanted), wanted.device
     features = len(source(wanted.new_zeros(1)).candidate)
-    # An empty place holds something far away, which is in nobody's way. One place more takes in what is rejected.
+    # An empty place holds a distant object. One further place takes rejected candidates.
     accepted = like.new_full((features, slots + 1, worlds), _FAR)
     count, tried = torch.zeros_like(wanted), torch.zeros_like(wanted)
     while True:
@@ -74,7 +74,7 @@ def _rejection_sample(wanted: Tensor, slots: int, source: Source, fits: Fits, li
         good = passed & (before + attempts <= rules.MAX_ATTEMPTS)
         good &= fits(candidate, _of(accepted[:, :slots], index)[:, :, None])
         runs = len(attempts)
-        # The first good run; a maximum of floats is much faster than any search among booleans.
+        # The first successful run; a maximum of floats is much faster than a search among booleans.
         first = runs - (good * torch.arange(runs, 0.0, -1.0, device=device)[:, None]).amax(0).long()
         found, last = first < runs, first.clamp_max(runs - 1)[None]
         number = count.index_select(0, index)
@@ -86,10 +86,10 @@ def _rejection_sample(wanted: Tensor, slots: int, source: Source, fits: Fits, li
 
 
 class _Stream:
-    """Runs that end when a proposal passes a test that is the same for all worlds: most attempts fail it cheaply.
+    """Runs that end when a proposal passes a test common to all worlds, which most attempts fail cheaply.
 
-    One long sequence of proposals is cut behind every one that passes, and behind every 512th, and the pieces are
-    dealt to the worlds. A piece without success is a run that gave up.
+    One long sequence of proposals is cut after every one that passes, and after every 512th, and the pieces are
+    distributed to the worlds. A piece without success is a failed run.
     """
 
     def __init__(self, draw: Draw, passes: Callable[[Tensor], Tensor]) -> None:
@@ -112,7 +112,7 @@ class _Stream:
         return Runs(dealt[0], dealt[1].cumsum(0), dealt[2])
 
     def _cut(self, wanted: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Candidates ``[features, n]``, lengths ``[n]`` and successes ``[n]`` of some more pieces."""
+        """Returns candidates ``[features, n]``, lengths ``[n]`` and successes ``[n]`` of further pieces."""
         proposals = self._draw(_PIECE * (1 + 8 * wanted // _PIECE))
         passed = self._passes(proposals)
         ends = passed.clone()
@@ -123,7 +123,7 @@ class _Stream:
 
 
 def _one_by_one(draw: Draw, passes: Callable[[Tensor, Tensor], Tensor]) -> Source:
-    """Runs of a single attempt, which must pass ``passes(candidates [features, K, P], worlds [P]) -> [K, P]`` bool."""
+    """Makes runs of one attempt, tested by ``passes(candidates [features, K, P], worlds [P]) -> [K, P]`` bool."""
 
     def source(index: Tensor) -> Runs:
         runs = min(max(_TESTED // len(index), 4), 64)
@@ -172,7 +172,7 @@ def random_worlds(level: Tensor, levels: list[Level], generator: torch.Generator
     state.start, state.goal = routes[:2], routes[2:]
     state.pose = torch.cat((state.start, heading[None])) * state.present
     state.active = state.present.clone()
-    # Cores and obstacles keep clear of the starts and goals of the robots that exist.
+    # Cores and obstacles keep a distance from the starts and goals of existing robots.
     sites = torch.cat((state.start, state.goal), dim=1).where(torch.cat((state.present, state.present)), _FAR)
     radius = float(MarineNavRules().core_radius)
 
@@ -215,17 +215,17 @@ def _squared(x: Tensor, y: Tensor) -> Tensor:
 
 
 def _room(disc: Tensor, size: Tensor | float) -> Tensor:
-    """The distance of discs ``[>=2, K, P]`` from the nearest edge of the map, negative outside."""
+    """Returns the distance of discs ``[>=2, K, P]`` from the nearest edge of the map, negative outside."""
     return torch.minimum(disc[:2], rules.MAP_SIZE - disc[:2]).amin(0) - size
 
 
 def _of(values: Tensor, index: Tensor) -> Tensor:
-    """Worlds ``index`` of ``[..., W]``; in two dimensions, where torch is quick about it."""
+    """Returns worlds ``index`` of ``[..., W]``, indexed in two dimensions, which is faster."""
     return values.flatten(0, -2).index_select(1, index).unflatten(0, values.shape[:-1])
 
 
 def _gap2(candidate: Tensor, sites: Tensor) -> Tensor:
-    """``[K, P]`` squared distance of candidates ``[>=2, K, P]`` from the nearest of the sites ``[2, S, P]``."""
+    """Returns the squared distance ``[K, P]`` of candidates ``[>=2, K, P]`` from the nearest site ``[2, S, P]``."""
     nearest = torch.full_like(candidate[0], torch.inf)
     for x, y in sites.unbind(1):
         nearest = torch.minimum(nearest, _squared(candidate[0] - x, candidate[1] - y))
@@ -233,7 +233,7 @@ def _gap2(candidate: Tensor, sites: Tensor) -> Tensor:
 
 
 def _route_fits(candidate: Tensor, accepted: Tensor) -> Tensor:
-    """Start and goal apart from the other robots' starts and goals (a start is never compared with a goal)."""
+    """Tests that start and goal are far from other robots' starts and goals (a start is not compared with a goal)."""
     starts = _squared(accepted[0] - candidate[0], accepted[1] - candidate[1])
     goals = _squared(accepted[2] - candidate[2], accepted[3] - candidate[3])
     return torch.minimum(starts, goals).amin(0) > rules.MIN_ROBOT_SEPARATION**2
@@ -245,10 +245,10 @@ def _obstacle_fits(candidate: Tensor, accepted: Tensor) -> Tensor:
 
 
 def _core_fits(radius: float) -> Fits:
-    """The flow between a core and each accepted one must stay navigable.
+    """Returns a test that the flow between a core and each accepted one stays navigable.
 
-    Cores of the same spin keep a distance set by their circulations. For opposite spins the published inequality
-    has a negative left side below two core radii, so that nearly coincident cores pass.
+    Cores with the same spin keep a distance set by their circulations. For opposite spins the published inequality has
+    a negative left side below two core radii, so nearly coincident cores pass.
     """
 
     def fits(candidate: Tensor, accepted: Tensor) -> Tensor:
@@ -273,13 +273,13 @@ _LISTS = ("num_robots", "num_cores", "num_obstacles", "min_start_goal_dis")
 
 @dataclass(frozen=True)
 class LevelSchedule:
-    """Levels of difficulty.
+    """The levels of difficulty.
 
     Attributes:
-        levels: what each level asks of a random world.
-        timesteps: ascending; level k starts once this many environment steps (summed over parallel worlds) have been
-            made. None: every reset draws one of the levels with equal probability.
-        stage: the only level that is drawn, whatever ``timesteps`` say; None: as they say.
+        levels: size of a random world in each level.
+        timesteps: ascending numbers of environment steps (summed over parallel worlds) at which each level begins.
+            None: every reset draws one of the levels with equal probability.
+        stage: the only level that is drawn, regardless of ``timesteps``; None follows ``timesteps``.
     """
 
     levels: list[Level]
@@ -298,7 +298,7 @@ class LevelSchedule:
         """Builds the curriculum from the published schedule format (lists of equal length) or from one level.
 
         Raises:
-            ValueError: unknown or missing list, lists of unequal length, ``timesteps`` not ascending from 0.
+            ValueError: a list is unknown or missing, lengths differ, or ``timesteps`` do not ascend from 0.
         """
         if options is None:
             return cls([_checked(Level(num_robots, num_obstacles, num_cores, float(min_start_goal_dis)))], None)
@@ -321,22 +321,22 @@ class LevelSchedule:
         return cls(levels, None if timesteps is None else [int(step) for step in timesteps])
 
     def phase(self, total_steps: int) -> int:
-        """Changes whenever the distribution of random worlds does."""
+        """Returns a number that changes with the distribution of random worlds."""
         if self.stage is not None:
-            return 1 + self.stage  # 0 is that of all levels at once
+            return 1 + self.stage  # 0 stands for all levels at once
         return 0 if self.timesteps is None else sum(step <= total_steps for step in self.timesteps) - 1
 
     @property
     def num_stages(self) -> int:
-        """Levels that :meth:`at` can choose; none where env steps choose them."""
+        """Returns the number of levels for :meth:`at`; 0 if env steps choose the level."""
         return len(self.levels) if self.timesteps is None else 0
 
     def at(self, stage: int) -> LevelSchedule:
-        """The same levels, of which only this one is drawn."""
+        """Returns the same levels, of which only this one is drawn."""
         return replace(self, stage=stage)
 
     def draw(self, total_steps: int, count: int, generator: torch.Generator) -> Tensor:
-        """Levels ``[count]`` of ``count`` new worlds."""
+        """Draws the levels ``[count]`` of new worlds."""
         if self.stage is None and self.timesteps is None:
             return torch.randint(len(self.levels), (count,), generator=generator, device=generator.device)
         level = self.phase(total_steps) if self.stage is None else self.stage

@@ -1,9 +1,9 @@
-"""The constants of MarineNav: what the world is made of and what a robot is worth.
+"""The constants of MarineNav.
 
-Source of every number: the public MarineNav environment of arXiv 2412.09466. SI units, angles in radians.
-A field of :class:`MarineNavRules` is a plain float when all robots share it (the normal case, and the fast one: zero
-coefficients drop out of the equations) or a tensor that broadcasts against ``[A, W]`` (robots x worlds) when an
-episode file gives each robot its own value.
+Source of every number: the public MarineNav environment of arXiv 2412.09466. SI units, angles in radians. A field of
+:class:`MarineNavRules` is a plain float if all robots share it (the usual and fast case: zero coefficients drop out of
+the equations), or a tensor that broadcasts against ``[A, W]`` (robots x worlds) if an episode file gives each robot its
+own value.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 Number = float | Tensor
 
 OBSERVED_OBJECTS = 5
-"""Objects a robot reports at most: the width of its observation."""
+"""Greatest number of objects in a robot's observation."""
 
 MAP_SIZE = 55.0
 START_MARGIN = 2.0
@@ -38,12 +38,12 @@ HULL_RADIUS = 0.5 * math.hypot(LENGTH, WIDTH)
 
 @dataclass
 class MarineNavRules:
-    """Every number the simulation step reads. Names follow the episode file format."""
+    """All numbers of a simulation step, with the names of the episode file format."""
 
     # integration
     dt: Number = 0.05
     substeps: int = 10
-    substeps_used: Tensor | None = None  # [A, W] where robots differ; None: all use `substeps`
+    substeps_used: Tensor | None = None  # [A, W] if robots differ; None: all use `substeps`
     # hull and thrusters
     length: Number = LENGTH
     width: Number = WIDTH

@@ -1,4 +1,4 @@
-"""Measures of how robots sail: how close they come, how far they go, and whether they keep the rules of the road."""
+"""Measures of safe sailing: closest approaches, path lengths, and violations of the rules of the road."""
 
 from __future__ import annotations
 
@@ -12,33 +12,32 @@ NEAR_MISS = 2.0
 """Gap between two hulls, taken as circles, below which an encounter without a collision is a near miss, m."""
 
 SAFETY_STATISTICS = ("path", "closest", "near_miss", "rule_time", "violation_time")
-"""Of an episode, means over its robots:
+"""Statistics of an episode, means over its robots:
 
 - ``path``: distance sailed, m.
-- ``closest``: smallest gap from hull to hull to an obstacle or another robot under way, m; 0 after a collision, and
-  the range of perception at most.
+- ``closest``: smallest gap from hull to hull to an obstacle or another active robot, m; 0 after a collision, and at
+  most the range of perception.
 - ``near_miss``: share of robots that came closer than :data:`NEAR_MISS` and did not collide.
-- ``rule_time``: time in which a rule of the road (COLREGs, as the world's reward has them) asked for a turn to
-  starboard, s.
-- ``violation_time``: the part of it in which the robot did not turn to starboard, s.
+- ``rule_time``: time in which a rule of the road (COLREGs, as in the world's reward) required a turn to starboard, s.
+- ``violation_time``: part of this time in which the robot did not turn to starboard, s.
 """
 
 
 def begun(state: WorldState, rules: MarineNavRules) -> WorldState:
-    """The state of worlds that have just begun, with the gaps they begin with; all else is zero."""
+    """Returns the state at the beginning of episodes, with the initial gaps; other measures are zero."""
     nothing = torch.zeros_like(state.energy)
     return state.replace(path=nothing, closest=_gaps(state, rules), rule_time=nothing, violation_time=nothing)
 
 
 def measured(state: WorldState, before: Tensor, asked: Tensor, was_active: Tensor, rules: MarineNavRules) -> WorldState:
-    """The state after a step, with what the step adds to the measures.
+    """Returns the state after a step with updated measures.
 
     Args:
-        state: after the step.
-        before: position before it, ``[2, A, W]``.
-        asked: a rule asked for a turn to starboard when the robots chose their actions, ``[A, W]`` bool.
-        was_active: robots active before the step, ``[A, W]`` bool; the others stay as they are.
-        rules: of the worlds.
+        state: state after the step.
+        before: position before the step, ``[2, A, W]``.
+        asked: whether a rule required a turn to starboard when the robots chose their actions, ``[A, W]`` bool.
+        was_active: robots active before the step, ``[A, W]`` bool; the measures of others do not change.
+        rules: rules of the worlds.
     """
     seconds = rules.dt * (rules.substeps if rules.substeps_used is None else rules.substeps_used)
     moving = was_active.to(state.energy.dtype)
@@ -55,7 +54,7 @@ def measured(state: WorldState, before: Tensor, asked: Tensor, was_active: Tenso
 
 
 def safety_statistics(state: WorldState) -> dict[str, Tensor]:
-    """:data:`SAFETY_STATISTICS` of the episodes so far, ``[W, 1]`` each."""
+    """Returns :data:`SAFETY_STATISTICS` of the episodes so far, ``[W, 1]`` each."""
     present = state.present.to(state.energy.dtype)
     near = (state.closest < NEAR_MISS) & ~state.collided
     values = (state.path, state.closest, near.to(present.dtype), state.rule_time, state.violation_time)
@@ -64,12 +63,12 @@ def safety_statistics(state: WorldState) -> dict[str, Tensor]:
 
 
 def _gaps(state: WorldState, rules: MarineNavRules) -> Tensor:
-    """The gap ``[A, W]`` from each robot to what is nearest, from 0 to the range of perception, m."""
+    """Returns the gap ``[A, W]`` from each robot to the nearest object, from 0 to the range of perception, m."""
     x, y = state.pose[:2]
     hull = torch.as_tensor(rules.r, dtype=x.dtype, device=x.device).expand_as(x)
 
     def to(there: Tensor, other_x: Tensor, other_y: Tensor, radius: Tensor) -> Tensor:
-        """Gaps ``[M, A, W]`` to others ``[M, W]``, infinite to those that are not there."""
+        """Returns gaps ``[M, A, W]`` to others ``[M, W]``, infinite for absent ones."""
         gap = torch.hypot(other_x[:, None] - x, other_y[:, None] - y) - radius[:, None] - hull
         return gap.masked_fill(~there, torch.inf)
 

@@ -1,7 +1,7 @@
-"""One MarineNav step for a batch of worlds: pure functions, state in, state and outputs out.
+"""One MarineNav step for a batch of worlds as pure functions of the state.
 
-:func:`advance` moves, :func:`~.perception.perceive` looks, :func:`judge` rewards; :func:`conclude` does the last two
-and shows what came of it: contiguous world-first tensors in nested dicts, with the keys of the environment.
+:func:`advance` moves, :func:`~.perception.perceive` computes percepts, :func:`judge` rewards; :func:`conclude` does the
+last two and returns contiguous world-first tensors in nested dicts with the environment's keys.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from .rules import MarineNavRules
 from .state import WorldState
 
 NORMAL, TIME_OUT, COLLISION, GOAL, AFTER_COLLISION, AFTER_GOAL = range(6)
-"""Info codes of a robot-step."""
+"""Info codes of a robot in a step."""
 ABSENT = -1
-"""Info code of a robot that its world does not have."""
+"""Info code of a robot that is padding."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class StepOptions:
 
 
 class StepOutputs(NamedTuple):
-    """Per robot ``[A, W]``, of the robots active before the step (zeros elsewhere) unless said otherwise."""
+    """Outputs per robot ``[A, W]``; zeros for robots that were inactive before the step, except where noted."""
 
     reward: Tensor
     info: Tensor  # int64 codes, for every robot
@@ -53,11 +53,11 @@ class StepOutputs(NamedTuple):
 def advance(
     state: WorldState, action: Tensor, rules: MarineNavRules, continuous: bool
 ) -> tuple[WorldState, Tensor, Tensor]:
-    """The physics of one action; returns the state and the distances to the goal before and after, ``[A, W]``."""
+    """Moves by one action; returns the state and the distances to the goal before and after, ``[A, W]``."""
     change = thrust_change(action, rules, continuous).to(state.thrust.dtype)
     outcome = move(state.pose, state.velocity_r, state.thrust, change, state.cores, rules)
     old = (state.pose, state.velocity, state.velocity_r, state.thrust)
-    # With weights 0 and 1 lerp returns either end exactly, and unlike where() it does not branch on every element.
+    # With weights 0 and 1 lerp returns either end exactly and, unlike where(), does not branch on every element.
     moving = state.active.to(state.pose.dtype)
     pose, velocity, velocity_r, thrust = (
         torch.lerp(previous, new, moving) for new, previous in zip(outcome, old, strict=True)
@@ -69,16 +69,16 @@ def advance(
 def judge(
     state: WorldState, percept: Percept, progress: Tensor, rules: MarineNavRules, options: StepOptions
 ) -> tuple[WorldState, StepOutputs]:
-    """Rewards, flags and deactivation after everybody has moved and looked.
+    """Computes rewards, flags and deactivation after all robots have moved and perceived.
 
-    Flags are numbers, 0 or 1, in here: arithmetic on them is several times faster than branching by booleans.
+    Flags are numbers 0 and 1 here: arithmetic on them is several times faster than branching on booleans.
     """
     kind = state.pose.dtype
     active, present = state.active.to(kind), state.present.to(kind)
     collided = torch.maximum(state.collided.to(kind), percept.collided.to(kind) * active)
     reached = torch.maximum(state.reached.to(kind), percept.reached.to(kind) * active)
     is_late = state.steps >= options.max_steps
-    # The time-out step overrides both, and a collision beats an arrival in the same step.
+    # The time-out overrides both, and a collision overrides an arrival in the same step.
     late = is_late.to(kind)
     collision, arrival = collided * (1 - late), reached * (1 - collided) * (1 - late)
     reward = rules.timestep_penalty + progress + rules.colregs_penalty * percept.phi
@@ -103,7 +103,7 @@ def judge(
     return new, StepOutputs(reward, info.to(torch.int64), energy, is_late)
 
 
-# -- what the outside sees -------------------------------------------------------------------------------------------
+# -- outputs -------------------------------------------------------------------------------------------------------
 
 
 Report = dict[str, Any]
@@ -111,7 +111,7 @@ Report = dict[str, Any]
 
 
 def look_around(state: WorldState, rules: MarineNavRules, noise: NoiseDraws | None) -> tuple[WorldState, Report]:
-    """The perception call of a reset; it may already set flags."""
+    """Computes the percepts of a reset, which may already set flags."""
     percept = perceive(state.scene, rules, noise)
     state = state.replace(
         collided=state.collided | (percept.collided & state.active),
@@ -131,7 +131,7 @@ def conclude(
 
 
 def show(state: WorldState, percept: Percept, info: Tensor, energy: Tensor) -> Report:
-    """Everything but reward and end flags."""
+    """Returns all entries except reward and end flags."""
     observation = {
         "self": worlds_first(percept.self_state),
         "objects": worlds_first(percept.objects),
@@ -149,7 +149,7 @@ def show(state: WorldState, percept: Percept, info: Tensor, energy: Tensor) -> R
 
 
 def episode(state: WorldState) -> dict[str, Tensor]:
-    """Statistics of the episode so far, means over the robots a world has; final where the world is done."""
+    """Returns statistics of the episode so far, means over a world's robots; final when the world is done."""
     kind = state.returns.dtype
     present = state.present.to(kind)
     share = 1 / present.sum(0).clamp_min(1)
@@ -170,14 +170,14 @@ def episode(state: WorldState) -> dict[str, Tensor]:
 
 
 def ends(state: WorldState, was_active: Tensor, out: StepOutputs, options: StepOptions) -> Report:
-    """Reward and the three end flags, of robots and of worlds."""
-    # Flags are numbers, 0 or 1, as in judge().
+    """Returns reward and the three end flags of robots and worlds."""
+    # Flags are numbers 0 and 1, as in judge().
     kind = out.reward.dtype
     active, time_out = state.active.to(kind), out.time_out.to(kind)
     world_done = torch.maximum(time_out, 1 - active.amax(0))
     if options.end_on_collision:
         world_done = torch.maximum(world_done, state.collided.to(kind).amax(0))
-    # Cut short: by the time limit, which overrides everything, or with the world by somebody else's collision.
+    # Truncated by the time limit, which overrides everything, or with the world by another robot's collision.
     late = torch.zeros_like(time_out) if options.timeout_is_terminal else time_out
     done = torch.maximum(world_done, 1 - active)
     truncated = was_active.to(kind) * torch.maximum(late, world_done * (1 - time_out) * active)
@@ -192,9 +192,9 @@ def ends(state: WorldState, was_active: Tensor, out: StepOutputs, options: StepO
 
 
 def worlds_first(value: Tensor) -> Tensor:
-    """``[..., W]`` to contiguous ``[W, ...]`` as one two-dimensional transposition, which torch does in blocks.
+    """Transposes ``[..., W]`` to contiguous ``[W, ...]`` in two dimensions, which torch does in blocks.
 
-    Always a copy: the state is written in place at resets, what was handed out must not change with it.
+    The result is always a copy, since resets write into the state in place.
     """
     rows = value.reshape(-1, value.shape[-1]).T.clone(memory_format=torch.contiguous_format)
     return rows.view(value.shape[-1], *value.shape[:-1])

@@ -15,11 +15,11 @@ from .perception import PerceivedScene
 class WorldState:
     """``A`` robots, ``O`` obstacles, ``C`` vortex cores, ``W`` worlds.
 
-    Padding: a robot that a world does not have is neither present nor active; an absent core has circulation 0.
+    A robot that is padding is neither present nor active; an absent core has circulation 0.
     """
 
     pose: Tensor  # [3, A, W] x, y in m, heading in [0, 2 pi)
-    velocity: Tensor  # [3, A, W] over ground, lagging: what everybody observes; m/s, m/s, rad/s
+    velocity: Tensor  # [3, A, W] over ground, lagging, as observed; m/s, m/s, rad/s
     velocity_r: Tensor  # [3, A, W] relative to the water, world axes
     thrust: Tensor  # [2, A, W] left, right, N
     start: Tensor  # [2, A, W]
@@ -37,29 +37,29 @@ class WorldState:
     discounted: Tensor  # [A, W] sum of discount^t x reward
     time: Tensor  # [A, W] s while active
     energy: Tensor  # [A, W] sum of power_coefficient x |thrust| x s while active
-    # Measured only where the world is asked to, see safety.py.
+    # Measured only with the option measure_safety, see safety.py.
     path: Tensor  # [A, W] m sailed
     closest: Tensor  # [A, W] smallest gap to anything, m
-    rule_time: Tensor  # [A, W] s in which a rule of the road asked for a turn
+    rule_time: Tensor  # [A, W] s in which a rule of the road required a turn
     violation_time: Tensor  # [A, W] s of these without a turn to starboard
 
     @property
     def scene(self) -> PerceivedScene:
-        """The part that perception reads."""
+        """Returns the part that perception reads."""
         return PerceivedScene(
             self.pose, self.velocity, self.thrust, self.goal, self.active, self.obstacles, self.obstacle_present
         )
 
     def map(self, function: Callable[[Tensor], Tensor]) -> WorldState:
-        """A new state with ``function`` applied to every tensor."""
+        """Returns a new state with ``function`` applied to every tensor."""
         return WorldState(**{name: function(value) for name, value in self.items()})
 
     def replace(self, **changes: Tensor) -> WorldState:
-        """A new state that shares all tensors but the given ones."""
+        """Returns a new state that shares all tensors except the given ones."""
         return replace(self, **changes)
 
     def items(self) -> list[tuple[str, Tensor]]:
-        """Field names and tensors."""
+        """Returns field names and tensors."""
         return [(field.name, getattr(self, field.name)) for field in fields(self)]
 
     def copy_worlds(self, target: Tensor, other: WorldState, source: Tensor | slice) -> None:
@@ -69,13 +69,13 @@ class WorldState:
 
 
 MEASURED = ("path", "closest", "rule_time", "violation_time")
-"""The fields that are zero unless a world measures how safely its robots sail."""
+"""Fields that are zero unless a world measures safety."""
 
 
 def blank_state(
     robots: int, obstacles: int, cores: int, worlds: int, dtype: torch.dtype, device: torch.device
 ) -> WorldState:
-    """A state without anybody in it."""
+    """Returns a state without robots, obstacles and cores."""
 
     def zeros(*shape: int) -> Tensor:
         return torch.zeros(*shape, worlds, dtype=dtype, device=device)
