@@ -1,1 +1,1 @@
-"""Arena, a batched shooter: destroy the spawners of five phases before the enemies they make destroy you."""
+"""Arena, a batched shooter: a ship must destroy the spawners of five phases before their enemies destroy it."""

@@ -1,4 +1,4 @@
-"""Collisions: shots hit enemies and spawners, enemy shots and enemies hit the player."""
+"""Collisions of shots with enemies and spawners, and of enemy shots and enemies with the player."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .rules import FAR, NEVER, ArenaRules
 from .state import ArenaState
 from .tables import ArenaTables
 
-_SURELY = 1.0e30  # makes a number beyond 1 of any positive one
+_SURELY = 1.0e30  # multiplied with any positive number gives more than 1
 
 
 class ShotHits(NamedTuple):
@@ -34,11 +34,11 @@ class Impact(NamedTuple):
 
     changes: dict[str, Tensor]
     reward: Tensor  # [n] float64
-    cleared: Tensor  # [n] bool: the last spawner is gone, and the next phase, if there is one, begins
+    cleared: Tensor  # [n] bool: the last spawner is destroyed, and the next phase, if there is one, begins
 
 
 def touching(state: ArenaState, rules: ArenaRules) -> tuple[Tensor, Tensor]:
-    """True where the player's shots touch targets, ``[T, N, n]``, and the offsets between them, ``[2, T, N, n]``."""
+    """Returns whether the player's shots touch targets, ``[T, N, n]``, and their offsets, ``[2, T, N, n]``."""
     away = state.targets[:, :, None] - state.shots[:, None]
     away = away + (~flying(state, rules)).to(away.dtype) * FAR
     radii = per_target(away, rules, rules.enemy_radius, rules.spawner_radius)
@@ -47,15 +47,15 @@ def touching(state: ArenaState, rules: ArenaRules) -> tuple[Tensor, Tensor]:
 
 
 def strike(state: ArenaState, touch: Tensor, rounds: int, rules: ArenaRules) -> ShotHits:
-    """The player's shots, oldest first; each hits the first of its targets that is still alive.
+    """Resolves the player's shots, oldest first; each hits the first of its targets that is still alive.
 
     Args:
         touch: ``[T, N, n]``, see :func:`touching`.
-        rounds: shots resolved in each world, at least those that touch something.
+        rounds: number of shots resolved in each world, at least those that touch a target.
     """
     kind, slots, targets = state.step.dtype, rules.shot_slots, len(touch)
     health, ends = state.target_health, state.shot_ends
-    # Position of each shot in the order of age; those that touch nothing, or have been resolved, come last.
+    # Rank of each shot by age; those that touch nothing, or have been resolved, come last.
     order = torch.remainder(rows_of(ends) - state.fired, slots) + (1 - touch.amax(0)) * slots
     counts = []
     for _ in range(rounds):
@@ -77,7 +77,7 @@ def strike(state: ArenaState, touch: Tensor, rounds: int, rules: ArenaRules) -> 
 
 
 def collide(state: ArenaState, touch: Tensor, rounds: int, rules: ArenaRules, tables: ArenaTables) -> Impact:
-    """All collisions of a step, in the order of the game, and what they pay.
+    """Resolves all collisions of a step in the order of the game, and computes their reward.
 
     Args:
         touch, rounds: see :func:`strike`.
@@ -123,12 +123,12 @@ def collide(state: ArenaState, touch: Tensor, rounds: int, rules: ArenaRules, ta
 
 
 def _blows(health: Tensor, damage: float) -> Tensor:
-    """The number of blows that kill the player."""
+    """Returns the number of blows that kill the player."""
     return (health / damage).ceil()
 
 
 def _in_order(hit: Tensor, state: ArenaState, most: Tensor) -> Tensor:
-    """The first ``most [n]`` of the enemy shots ``hit [K, n]`` bool in the order they were fired."""
+    """Returns the first ``most [n]`` of the enemy shots ``hit [K, n]`` bool in the order in which they were fired."""
     slots = len(hit)
     order = torch.where(hit, state.bullet_born * slots + rows_of(state.bullet_born), NEVER)
     last = pick(order.sort(0).values, spots((most - 1).clamp(0, slots - 1)))
@@ -136,7 +136,7 @@ def _in_order(hit: Tensor, state: ArenaState, most: Tensor) -> Tensor:
 
 
 def shaping(state: ArenaState, health: Tensor, target_health: Tensor, kills: Tensor, rules: ArenaRules) -> Tensor:
-    """The shaped part of the reward ``[n]``, float64: damage dealt, weighed by health, against damage taken.
+    """Returns the shaped part of the reward ``[n]``, float64: damage dealt, weighted by health, minus damage taken.
 
     It is 0 in the first step of an episode or phase.
     """
@@ -155,7 +155,7 @@ def _empty_slot(device: torch.device, dtype: torch.dtype) -> Tensor:
 
 
 def closed_ranks(state: ArenaState, health: Tensor, rules: ArenaRules) -> dict[str, Tensor]:
-    """Targets without the dead: enemies move up, spawners leave their slots empty."""
+    """Removes dead targets: enemies move up, spawners leave their slots empty."""
     enemies = rules.max_enemies
     fields = torch.cat((state.targets, torch.stack((health, state.speed, state.ready))))  # [5, T, n]
     empty = _empty_slot(fields.device, fields.dtype)

@@ -1,6 +1,6 @@
-"""Rare events: the player shoots, an enemy fires, enemy shots vanish, a spawner makes an enemy, a phase is set up.
+"""Rare events: the player shoots, an enemy fires, enemy shots vanish, a spawner makes an enemy, a phase begins.
 
-An event is a pure function of the ``n`` worlds in which it happens; it returns what it changes in them.
+An event is a pure function of the ``n`` worlds in which it happens, and returns the changed fields.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from .tables import ArenaTables
 
 
 class ArenaDraws(Protocol):
-    """Numbers in [0, 1) for the ``n`` worlds of an index tensor; None: for all."""
+    """Random numbers in [0, 1) for the ``n`` worlds of an index tensor; None means all worlds."""
 
     def fire(self, worlds: Tensor | None) -> Tensor:
-        """``[E, n]``: whether each enemy that is ready fires."""
+        """Draws ``[E, n]``: whether each enemy that is ready fires."""
 
     def spawn(self, spawner: Tensor, worlds: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Angle ``[attempts + 1, n]`` and gap ``[attempts, n]`` of a new enemy of spawner ``[n]``."""
+        """Draws angle ``[attempts + 1, n]`` and gap ``[attempts, n]`` of a new enemy of spawner ``[n]``."""
 
     def jitter(self, worlds: Tensor | None) -> Tensor:
-        """``[2, S, n]``: displacement of a new phase's spawners."""
+        """Draws ``[2, S, n]``: displacement of a new phase's spawners."""
 
 
 class SampledDraws:
-    """Fresh numbers for ``num_worlds`` worlds from a ``torch.Generator``."""
+    """Draws numbers for ``num_worlds`` worlds from a ``torch.Generator``."""
 
     def __init__(self, rules: ArenaRules, num_worlds: int, generator: torch.Generator, dtype: torch.dtype) -> None:
         self._rules, self._worlds, self._generator, self._dtype = rules, num_worlds, generator, dtype
@@ -59,16 +59,16 @@ class SampledDraws:
 # -- shots -----------------------------------------------------------------------------------------------------------
 
 
-_SURELY = 1.0e30  # makes a number beyond 1 of any positive one
+_SURELY = 1.0e30  # multiplied with any positive number gives more than 1
 _LONG = 1.0e6  # steps, longer than any episode
-_SLACK = 0.05  # px, more than rounding adds up to in a projectile's life
+_SLACK = 0.05  # px, more than the accumulated rounding in a projectile's life
 
 
 def flight_time(position: Tensor, velocity: Tensor, rules: ArenaRules, slack: float) -> Tensor:
-    """``[n]`` moves after which a projectile is gone: spent, or with its centre outside of the arena.
+    """Returns the number of moves ``[n]`` after which a projectile vanishes: expired, or its centre outside the arena.
 
-    Positions are sums of many steps, so that the very move cannot be foretold to rounding: with ``slack`` px more room
-    on all sides the answer may be too late, with less too early.
+    Positions are sums of many steps, so rounding makes the move uncertain: with ``slack`` px more room on all sides the
+    result may be too late, with less room too early.
     """
     moves = position.new_full(position.shape[1:], float(rules.shot_lifetime))
     for axis, limit in enumerate((rules.width, rules.height)):
@@ -79,26 +79,26 @@ def flight_time(position: Tensor, velocity: Tensor, rules: ArenaRules, slack: fl
 
 
 def outside(position: Tensor, rules: ArenaRules) -> Tensor:
-    """True where centres ``[2, ...]`` are outside of the arena."""
+    """Returns whether centres ``[2, ...]`` are outside the arena."""
     x, y = position
     return (x < 0) | (x > rules.width) | (y < 0) | (y > rules.height)
 
 
 def flying(state: ArenaState, rules: ArenaRules) -> Tensor:
-    """The slots ``[N, n]`` bool of the player's shots that are alive."""
+    """Returns the slots ``[N, n]`` bool of the player's active shots."""
     return (state.shot_ends > state.step) & ~outside(state.shots, rules)
 
 
 def quiet_steps(away: Tensor, velocity: Tensor, rules: ArenaRules) -> Tensor:
-    """The number of steps ``[..., n]`` until a shot may touch a target, 0 if it may now.
+    """Returns the number of steps ``[..., n]`` until a shot may touch a target, 0 if it may now.
 
     A shot with velocity ``v`` and a target at the offset ``d`` that moves by at most ``s`` in any direction can touch
     at the distance ``r`` after ``k`` steps where ``|d - k v| < r + k s``: from the smaller root on of
     ``(v^2 - s^2) k^2 - 2 (d v + r s) k + d^2 - r^2``, if there is one and it is not past.
 
     Args:
-        away: from the shot ``[2, T, ..., n]``.
-        velocity: ``[2, ..., n]``.
+        away: offset of the targets from the shot, ``[2, T, ..., n]``.
+        velocity: velocity of the shot, ``[2, ..., n]``.
     """
     shape = (-1, *[1] * (away.dim() - 2))
     radius = per_target(away, rules, rules.enemy_radius, rules.spawner_radius).view(shape)
@@ -115,13 +115,13 @@ def quiet_steps(away: Tensor, velocity: Tensor, rules: ArenaRules) -> Tensor:
 
 
 def per_target(like: Tensor, rules: ArenaRules, enemy: float, spawner: float) -> Tensor:
-    """One number for each target, ``[T, 1]``."""
+    """Returns one number for each target, ``[T, 1]``."""
     counts = (rules.max_enemies, rules.num_spawners)
     return torch.cat([like.new_full((count, 1), value) for count, value in zip(counts, (enemy, spawner))])
 
 
 def shoot(state: ArenaState, rules: ArenaRules) -> Changes:
-    """The player's shot, already moved by its first step."""
+    """Adds the player's shot, already moved by its first step."""
     angle = state.rotation.to(state.position.dtype)
     velocity = torch.stack((angle.cos(), angle.sin())) * rules.shot_speed
     where, start = state.spots(torch.remainder(state.fired, rules.shot_slots)), state.position + velocity
@@ -136,12 +136,12 @@ def shoot(state: ArenaState, rules: ArenaRules) -> Changes:
 
 
 def fire(state: ArenaState, enemy: Tensor, slot: Tensor, rules: ArenaRules) -> Changes:
-    """The shot of enemy ``[n]`` at the player, in slot ``[n]``, already moved by its first step."""
+    """Adds the shot of enemy ``[n]`` at the player in slot ``[n]``, already moved by its first step."""
     shooter, where = state.spots(enemy), state.spots(slot)
     origin = state.pick("targets", shooter)
     toward = state.position - origin
     distance = length(toward)
-    # On top of the player there is no direction to aim in: along +x then.
+    # At the player's position there is no direction to aim in: use +x.
     on_top = (distance == 0).to(distance.dtype)
     velocity = torch.stack((toward[0] + on_top, toward[1])) * (rules.shot_speed / (distance + on_top))
     start = state.step - 1
@@ -155,21 +155,21 @@ def fire(state: ArenaState, enemy: Tensor, slot: Tensor, rules: ArenaRules) -> C
 
 
 def jam(state: ArenaState, enemy: Tensor, rules: ArenaRules) -> Changes:
-    """Enemy ``[n]`` would fire, but all slots are taken."""
+    """Handles an enemy ``[n]`` that would fire while all slots are taken."""
     ready = [At(state.spots(enemy), state.step + rules.fire_cooldown)]
     return {"ready": ready, "overflow": state.overflow + 1}
 
 
 def free_slot(ends: Tensor, rank: Tensor | float = 0.0) -> Tensor:
-    """The empty slot ``[n]`` of ``bullet_ends [K, n]`` that ``rank`` empty ones precede; K or more if there is none."""
+    """Returns the empty slot ``[n]`` of ``bullet_ends [K, n]`` after ``rank`` others; K or more if there is none."""
     count = ends.shape[0]
     taken = ((NEVER - ends) * _SURELY).clamp_max(1)
-    before = (1 - taken).cumsum(0) - 1 - rank  # empty slots before this one, beyond those given away
+    before = (1 - taken).cumsum(0) - 1 - rank  # number of empty slots before this one, minus those already assigned
     return (rows_of(ends) + (before.abs() + taken) * count).amin(0)
 
 
 def vanish(state: ArenaState, rules: ArenaRules) -> Changes:
-    """Empties the slots of enemy shots whose time is over; a look at those that may be."""
+    """Empties the slots of expired enemy shots, checking only those that may have expired."""
     due = state.bullet_ends <= state.step
     over = due & ((state.step - state.bullet_born >= rules.shot_lifetime) | outside(state.bullets, rules))
     later = torch.where(due & ~over, state.step + 1, state.bullet_ends)
@@ -189,12 +189,12 @@ def emptied(state: ArenaState, slots: Tensor) -> dict[str, Tensor]:
 
 
 def waiting(state: ArenaState, rules: ArenaRules) -> Tensor:
-    """Worlds ``[n]`` bool where a spawner may make an enemy now."""
+    """Returns the worlds ``[n]`` bool in which a spawner may make an enemy now."""
     return (state.ready[rules.max_enemies :].amin(0) <= state.step) & (state.enemies < rules.enemy_cap)
 
 
 def next_spawner(state: ArenaState, rules: ArenaRules) -> Tensor:
-    """The first spawner ``[n]`` whose time has come (the last, where there is none)."""
+    """Returns the first spawner ``[n]`` that is due (the last if there is none)."""
     due = (state.ready[rules.max_enemies :] <= state.step).to(state.step.dtype)
     return first_row(due).clamp_max(rules.num_spawners - 1)
 
@@ -208,11 +208,11 @@ def spawn(
     rules: ArenaRules,
     tables: ArenaTables,
 ) -> Changes:
-    """A new enemy of spawner ``[n]``, where one fits or, after so many attempts, close to the spawner's rim.
+    """Adds an enemy of spawner ``[n]`` where it fits or, after a number of attempts, close to the spawner's rim.
 
     Args:
-        before: enemies that other spawners of the world make before, in the same step.
-        made: enemies that all spawners of the world make in this step.
+        before: number of enemies that other spawners of the world make earlier in the same step.
+        made: number of enemies that all spawners of the world make in this step.
         units: see :meth:`ArenaDraws.spawn`.
     """
     slots = rules.max_enemies
@@ -235,7 +235,7 @@ def spawn(
 
 
 def _places(centre: Tensor, units: tuple[Tensor, Tensor], rules: ArenaRules) -> Tensor:
-    """The positions that attempts would give an enemy: at the rim plus a gap, the last one at a fixed small gap."""
+    """Returns an enemy's position in each attempt: at the rim plus a gap; the last one has a fixed small gap."""
     low, high = rules.spawn_gap
     rims = rules.spawner_radius + rules.enemy_radius
     angle, gap = units
@@ -248,7 +248,7 @@ def _places(centre: Tensor, units: tuple[Tensor, Tensor], rules: ArenaRules) -> 
 
 
 def set_up(state: ArenaState, jitter: Tensor, rules: ArenaRules, tables: ArenaTables) -> dict[str, Tensor]:
-    """The phase that ``state.phase`` names: its spawners, and no enemies.
+    """Sets up the phase ``state.phase`` with its spawners and no enemies.
 
     Args:
         jitter: see :meth:`ArenaDraws.jitter`.
@@ -276,16 +276,16 @@ def set_up(state: ArenaState, jitter: Tensor, rules: ArenaRules, tables: ArenaTa
 def begin(
     phase: Tensor, health: float | None, jitter: Tensor, bullet_slots: int, rules: ArenaRules, tables: ArenaTables
 ) -> ArenaState:
-    """New episodes that start in phase ``[n]``, with another health than the full one if given."""
+    """Begins episodes in phase ``[n]`` with full health, or ``health`` if given."""
     state = blank_state(rules, bullet_slots, len(phase), jitter.dtype, jitter.device)
     if health is not None:
         state.health.fill_(health)
     state.phase = phase.to(jitter.dtype)
     new = set_up(state, jitter, rules, tables)
-    # Fields that begin alike must not be one tensor: steps write into them.
+    # Fields with equal initial values must not share a tensor, since steps write into them.
     return state.replace(**{name: value.clone() for name, value in new.items()})
 
 
 def phase_index(phase: Tensor, rules: ArenaRules) -> Tensor:
-    """The phase ``[n]`` as an index; after the last one it stays the last."""
+    """Returns the phase ``[n]`` as an index, limited to the last one."""
     return phase.clamp_max(len(rules.phases) - 1).long()

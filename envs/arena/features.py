@@ -1,6 +1,7 @@
-"""Derived inputs for a policy network: where everything is, and whether a shot would hit it.
+"""Derived inputs for a policy network: positions of all objects, and whether a shot would hit them.
 
-The observation stays what it was published as, so that any policy can play; a network may put this module in front.
+The environment's observation stays as published, so that any policy can play; a network may apply this module before
+its encoder.
 """
 
 from __future__ import annotations
@@ -12,22 +13,22 @@ from torch import Tensor, nn
 
 from .rules import ArenaRules
 
-_DISTANCES = [10, 13, 16, 20, 24]  # of two enemies, two spawners and one shot
+_DISTANCES = [10, 13, 16, 20, 24]  # indices of the distances of two enemies, two spawners and one shot
 _BEARINGS = [11, 14, 17, 21, 25]
 _OTHERS = [2, 3, 5, 6, 7, 8, 9, 19, 23, 26, 31]
 _DIAGONAL = math.hypot(ArenaRules.width, ArenaRules.height)
 _AIM = 30.0
-"""px; a shot hits a spawner that is less than 28 off its line."""
+"""Scale in px: a shot hits a spawner less than 28 px off its line."""
 _FAR, _NEAR = 1000.0, 100.0
 
 
 class TargetFeatures(nn.Module):
-    """A flat observation ``[..., 32]`` to ``[..., 60]``, all of order 1.
+    """Maps a flat observation ``[..., 32]`` to ``[..., 60]``, all of order 1.
 
-    Nine times five numbers, of the two nearest enemies, the two nearest spawners and the nearest enemy shot each, zeros
-    where there is none: whether it is there, its nearness, the cosine and sine of its bearing, how far it is off the
-    line of fire, in the size of a target, its place in the arena's axes (2), and how far it is off the lines along them
-    (2). Then the ship itself: position from -1 to 1, heading (cosine, sine), and what else the observation tells.
+    For the two nearest enemies, the two nearest spawners and the nearest enemy shot there are nine numbers each, zeros
+    for missing ones: existence, nearness, cosine and sine of the bearing, distance from the line of fire in units of a
+    target's size, position in the arena's axes (2), and distance from the lines along them (2). Then follow the ship's
+    position from -1 to 1, its heading (cosine, sine), and the rest of the observation.
     """
 
     size = 9 * len(_DISTANCES) + 4 + len(_OTHERS)
@@ -35,14 +36,14 @@ class TargetFeatures(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         for name, columns in (("distances", _DISTANCES), ("bearings", _BEARINGS), ("others", _OTHERS)):
-            self.register_buffer(name, torch.tensor(columns), persistent=False)  # on the device, for good
+            self.register_buffer(name, torch.tensor(columns), persistent=False)  # stays on the device
 
     distances: Tensor
     bearings: Tensor
     others: Tensor
 
     def forward(self, observation: Tensor) -> Tensor:
-        seen = observation.movedim(-1, 0).contiguous()  # whole rows are quicker to work on
+        seen = observation.movedim(-1, 0).contiguous()  # contiguous rows are faster
         turn, share = 2 * math.pi * seen[4:5], seen.index_select(0, self.distances)
         there = (share < 1).to(share.dtype)
         distance, bearing = share * _DIAGONAL * there, 2 * math.pi * (seen.index_select(0, self.bearings) - 0.5)

@@ -1,4 +1,4 @@
-"""Arena in a mirror: left and right change places."""
+"""The mirror symmetry of Arena, which swaps left and right."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _TURNS = {1: (2, 3), 2: (3, 4)}
 
 
 def mirror(style: int) -> Mirror:
-    """The mirror of a style of control.
+    """Returns the mirror of a style of control.
 
-    One rule notices it: where several spawners are due and only some of them may still make an enemy, those that come
-    first in the list of a phase do.
+    One rule is not symmetric: if several spawners are due and only some of them may still make an enemy, the first in
+    the list of the phase do.
     """
     return Mirror(partial(_seen, style), partial(_chosen, _TURNS[style]))
 
@@ -36,10 +36,10 @@ def _seen(style: int, observation: Any) -> Any:
 
 
 def _flat(style: int, observation: Tensor) -> Tensor:
-    """An observation ``[..., 32]``; for the meaning of each number see :class:`~.env.Arena`."""
+    """Mirrors an observation ``[..., 32]``; :class:`~.env.Arena` describes its numbers."""
     seen = list(observation.unbind(-1))
     seen[0], seen[2] = 1 - seen[0], -seen[2]
-    # A heading is in [0, 1) of style 1 and in (-0.5, 0.5] of style 2, a bearing in [0, 1) and in (0, 1].
+    # A heading lies in [0, 1) in style 1 and in (-0.5, 0.5] in style 2, a bearing in [0, 1) and in (0, 1].
     heading = 0.5 - seen[4]
     seen[4] = heading.remainder(1) if style == 1 else torch.where(heading > 0.5, heading - 1, heading)
     for column in _BEARINGS:

@@ -1,4 +1,4 @@
-"""The movement of a step in every world: player, enemies, projectiles."""
+"""The movement of player, enemies and projectiles in a step of every world."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from .rules import ArenaRules
 from .state import ArenaState
 from .tables import ArenaTables
 
-_TINY = 1.0e-20  # stands in for a distance of 0 before dividing: who is there already does not move
+_TINY = 1.0e-20  # replaces a distance of 0 before dividing, so that an enemy at its destination does not move
 
 
 def move(
     state: ArenaState, action: Tensor, rules: ArenaRules, tables: ArenaTables, in_place: bool = True
 ) -> tuple[ArenaState, Tensor]:
-    """One step of everything that moves; also ``[W]`` bool, where the player shoots.
+    """Moves all objects by one step; also returns ``[W]`` bool whether the player shoots.
 
     Args:
         action: ``[W]`` int64, see :attr:`ArenaRules.num_actions`.
-        in_place: move targets and projectiles where they stand in memory.
+        in_place: whether to update the tensors of targets and projectiles in place.
     """
     step = state.step + 1
     position, velocity, rotation = steer(state, action, rules, tables)
@@ -30,8 +30,8 @@ def move(
     targets, shots, bullets = state.targets, state.shots, state.bullets
     if not in_place:
         targets, shots, bullets = targets.clone(), shots.clone(), bullets.clone()
-    # Enemies head for where the player is now; what stands still has speed 0. Nobody can leave the arena this way: the
-    # player's box is smaller than theirs by more than a step.
+    # Enemies head for the player's current position; still targets have speed 0. Enemies cannot leave the arena this
+    # way, since the player's box is smaller than theirs by more than a step.
     toward = position[:, None] - targets
     share = state.speed / length(toward).clamp_min_(_TINY)
     moved = state.replace(
@@ -48,7 +48,7 @@ def move(
 
 
 def steer(state: ArenaState, action: Tensor, rules: ArenaRules, tables: ArenaTables) -> tuple[Tensor, Tensor, Tensor]:
-    """The player's position, velocity and rotation after an action."""
+    """Returns the player's position, velocity and rotation after an action."""
     control = tables.controls.index_select(1, action)
     if rules.style == 1:
         angle = state.rotation.to(control.dtype)
@@ -67,11 +67,11 @@ def steer(state: ArenaState, action: Tensor, rules: ArenaRules, tables: ArenaTab
 
 
 def length(vector: Tensor) -> Tensor:
-    """Euclidean length of ``[2, ...]``."""
+    """Returns the Euclidean length of ``[2, ...]``."""
     return length2(vector).sqrt()
 
 
 def length2(vector: Tensor) -> Tensor:
-    """Squared length of ``[2, ...]``."""
+    """Returns the squared length of ``[2, ...]``."""
     x, y = vector.unbind(0)
     return torch.addcmul(x * x, y, y)

@@ -24,18 +24,18 @@ GROUPS = {
 """The entries of a structured observation, as parts of the flat one."""
 
 SIZE = 32
-_SURELY = 1.0e30  # makes a number beyond 1 of any positive one
+_SURELY = 1.0e30  # multiplied with any positive number gives more than 1
 
 
 def closest(state: ArenaState, rules: ArenaRules) -> tuple[Tensor, Tensor]:
-    """Squared distances ``[W]`` of the nearest enemy and the nearest enemy shot."""
+    """Returns the squared distances ``[W]`` of the nearest enemy and the nearest enemy shot."""
     player = state.position[:, None]
     enemies = length2(state.targets[:, : rules.max_enemies] - player)
     return enemies.amin(0), length2(state.bullets - player).amin(0)
 
 
 def observe(state: ArenaState, rules: ArenaRules, tables: ArenaTables) -> Tensor:
-    """The observation ``[W, 32]``; for the meaning of each number see :class:`~.env.Arena`."""
+    """Returns the observation ``[W, 32]``; :class:`~.env.Arena` describes its numbers."""
     enemies, player = rules.max_enemies, state.position[:, None]
     targets, bullets = state.targets - player, state.bullets - player
     distance2, bullet_distance2 = length2(targets), length2(bullets)

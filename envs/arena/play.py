@@ -1,4 +1,4 @@
-"""Arena for people: ``python -m envs.arena.play style=1`` opens a window.
+"""Arena for human players: ``python -m envs.arena.play style=1`` opens a window.
 
 Arrow keys or WASD move, the space bar shoots, Enter starts a new game, Escape ends. Other settings, ``name=value``:
 ``stage`` (of the curriculum, 0 to 5), ``seed``, ``size`` (such as ``1000x800``).
@@ -22,14 +22,14 @@ from .render import SIZE, STEPS_PER_SECOND, ArenaRenderer
 
 _UP, _DOWN, _LEFT, _RIGHT = ("Up", "w"), ("Down", "s"), ("Left", "a"), ("Right", "d")
 _MOVES = {1: (_UP, _LEFT, _RIGHT), 2: (_UP, _DOWN, _LEFT, _RIGHT)}
-"""Keys of the actions 1, 2, ... of a style; shooting is the one after."""
+"""Keys of the actions 1, 2, ... of a style, followed by shooting."""
 SHOOT, RESTART = "space", "Return"
 
 
 def action(held: Collection[str], style: int, ready: bool, step: int) -> int:
-    """The action for the keys that are held down: the game takes one a step.
+    """Returns the action for the keys held down, one per step.
 
-    Shooting comes first if the gun is ``ready``; several directions take turns.
+    Shooting has precedence if the gun is ``ready``; several directions alternate.
     """
     if ready and SHOOT in held:
         return len(_MOVES[style]) + 1
@@ -38,14 +38,14 @@ def action(held: Collection[str], style: int, ready: bool, step: int) -> int:
 
 
 class Game:
-    """A game that a person plays.
+    """A game for a human player.
 
     Args:
-        options: of :class:`Arena`.
-        size: of the pictures.
+        options: options of :class:`Arena`.
+        size: size of the pictures.
 
     Raises:
-        ValueError: an option or a size that is not possible.
+        ValueError: an option or the size is impossible.
     """
 
     def __init__(self, size: tuple[int, int] = SIZE, **options: Any) -> None:
@@ -58,7 +58,7 @@ class Game:
         self.now, self._pause = snapshot(self._env.worlds, 0, self._env.rules), 0
 
     def advance(self, held: Collection[str]) -> None:
-        """One step with these keys held down; after the end, Enter starts anew."""
+        """Makes one step with these keys held down; after the end, Enter starts a new game."""
         rules = self._env.rules
         if RESTART in held and self.now.step > 0:
             self._restart()
@@ -71,7 +71,7 @@ class Game:
             self.now = snapshot(self._env.worlds, 0, rules)
 
     def picture(self) -> Picture:
-        """The game as it stands."""
+        """Draws the current state of the game."""
         return self._renderer.draw(self.now, self._pause)
 
 
@@ -81,7 +81,7 @@ def play(
     clock: Callable[[], float] = time.perf_counter,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Plays at 60 steps a second until the window is closed; a slow computer shows every other step only."""
+    """Plays at 60 steps per second until the window is closed; a slow computer shows only every other step."""
     due, skipped = clock(), True
     while window.is_open:
         game.advance(window.held)
@@ -100,7 +100,7 @@ def settings(arguments: Sequence[str]) -> dict[str, Any]:
     """Reads the command line into arguments of :class:`Game`.
 
     Raises:
-        ValueError: an unknown name, or a value that cannot be read.
+        ValueError: a name is unknown, or a value cannot be parsed.
     """
     chosen: dict[str, Any] = {"seed": time.time_ns() % 2**31}
     for argument in arguments:
@@ -124,7 +124,7 @@ _SETTINGS: dict[str, Callable[[str], Any]] = {"style": int, "stage": int, "seed"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Plays, or says in one line why not; returns the exit status."""
+    """Plays, or prints in one line why it cannot; returns the exit status."""
     try:
         chosen = settings(arguments)
         play(Game(**chosen), TkWindow(chosen.get("size", SIZE), "Arena"))

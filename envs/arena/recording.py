@@ -29,18 +29,18 @@ _SHOWN = (
 
 @dataclass(frozen=True)
 class ArenaSnapshot:
-    """One world at one time: who is there, in px, px per step and radians; times are steps of the episode."""
+    """One world at one time, in px, px per step and radians; times are steps of the episode."""
 
     position: Array  # [2] of the player
     velocity: Array  # [2]
     rotation: float
     health: float
     shot_ready: float
-    enemies: Array  # [E, 2] those alive, in the order they were made
+    enemies: Array  # [E, 2] those alive, in the order in which they were made
     enemy_speed: Array  # [E]
-    enemy_ready: Array  # [E] when each may fire
+    enemy_ready: Array  # [E] time at which each may fire
     spawners: Array  # [S, 2] all slots
-    spawner_health: Array  # [S] 0 where there is none
+    spawner_health: Array  # [S] 0 for an empty slot
     spawner_ready: Array  # [S]
     spawner_period: Array  # [S]
     shots: Array  # [N, 2] the player's
@@ -56,19 +56,19 @@ class ArenaSnapshot:
     spawner_kills: int
 
     def won(self, rules: ArenaRules) -> bool:
-        """True if all phases are cleared, even if the player died in that very step."""
+        """Returns whether all phases are cleared, even if the player died in the same step."""
         return self.phase >= len(rules.phases)
 
     def over(self, rules: ArenaRules) -> bool:
-        """True if the episode has ended."""
+        """Returns whether the episode has ended."""
         return self.won(rules) or self.health <= 0 or self.step >= rules.max_steps
 
 
 def snapshot(state: ArenaState, world: int, rules: ArenaRules) -> ArenaSnapshot:
-    """One world of a batch.
+    """Takes a snapshot of one world of a batch.
 
     Raises:
-        ValueError: there is no such world.
+        ValueError: the world does not exist.
     """
     worlds = len(state.step)
     if not 0 <= world < worlds:
@@ -77,7 +77,7 @@ def snapshot(state: ArenaState, world: int, rules: ArenaRules) -> ArenaSnapshot:
 
 
 def _gathered(state: ArenaState, worlds: torch.Tensor) -> dict[str, Array]:
-    """Copies of what pictures show of the worlds of an index tensor."""
+    """Copies the fields that pictures show for the worlds of an index tensor."""
     part = state.part(worlds)
     return {name: getattr(part, name).cpu().numpy() for name in _SHOWN}
 
@@ -121,9 +121,9 @@ class ArenaRecording(EpisodeRecording):
     """One episode.
 
     Args:
-        frames: its states, at least one; with repeated actions there is one per action only.
-        rules: of the game.
-        title: for pictures.
+        frames: at least one state; with repeated actions only one per action.
+        rules: rules of the game.
+        title: title of the pictures.
 
     Raises:
         ValueError: there are no frames.
@@ -139,26 +139,26 @@ class ArenaRecording(EpisodeRecording):
             raise ValueError("frames: a recording needs at least one")
 
     def animation(self) -> Animation:
-        """The episode as a film, by steps of the game."""
+        """Returns the episode as a film by steps of the game."""
         from .render import ArenaAnimation
 
         return ArenaAnimation(self)
 
     def legend(self) -> Legend:
-        """Of its pictures."""
+        """Returns the legend of its pictures."""
         from .render import LEGEND
 
         return LEGEND
 
     def overview(self) -> Picture:
-        """The end, with the way of the ship."""
+        """Draws the last frame with the ship's trail."""
         from .render import overview
 
         return overview(self)
 
 
 class ArenaRecorder(EpisodeRecorder[ArenaSnapshot, ArenaRecording]):
-    """Collects recordings of some worlds of an env, one episode of each."""
+    """Records some worlds of an env, one episode of each."""
 
     def _look(self, places: list[int]) -> list[ArenaSnapshot]:
         fields = _gathered(self._env.worlds, self._worlds[places])

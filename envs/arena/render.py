@@ -1,4 +1,4 @@
-"""Pictures of Arena: a neon arcade screen, drawn shape by shape. y points down, as in the game."""
+"""Pictures of Arena as a neon arcade screen; y points down, as in the game."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from .rules import ArenaRules
 Array = NDArray[Any]
 
 SIZE = (800, 640)
-"""Width and height of pictures, pixels: half the arena, and whole macroblocks for the video encoder."""
+"""Width and height of pictures in pixels: half the arena, in multiples of the video encoder's macroblocks."""
 STEPS_PER_SECOND = 60
 _TILE = (400, 320)
-_LOOK_BACK = 80  # frames; no effect is seen for longer
+_LOOK_BACK = 80  # frames; no effect is visible for longer
 
 SHIP: Colour = (120, 230, 255)
 FLAME: Colour = (255, 170, 60)
@@ -35,7 +35,7 @@ PAPER: Colour = (225, 240, 255)
 _FAINT: Colour = (130, 150, 190)
 WIN, LOSS, LATE = (90, 255, 130), (255, 60, 80), (255, 190, 70)
 NIGHTS: tuple[Colour, ...] = ((16, 28, 70), (10, 44, 54), (42, 20, 64), (56, 32, 18), (60, 14, 28))
-"""The colour of the background, phase by phase."""
+"""Colours of the background by phase."""
 
 LEGEND: Legend = (
     *(("▲", "ship and its way", SHIP), ("◆", "enemy", ENEMY), ("⬢", "spawner", SPAWNER)),
@@ -50,15 +50,15 @@ _WAY_STEPS, _INTRO_STEPS = 6, 90
 
 
 class ArenaAnimation(Animation):
-    """An episode by its steps, 60 a second.
+    """The animation of an episode by steps, 60 per second.
 
     Args:
-        recording: of the episode.
-        size: width and height of the pictures in pixels, at least 320 by 256; the arena is 5:4, other shapes have dark
-            edges.
+        recording: recording of the episode.
+        size: width and height of the pictures in pixels, at least 320 by 256; shapes other than the arena's 5:4 have
+            dark edges.
 
     Raises:
-        ValueError: a size that is too small.
+        ValueError: the size is too small.
     """
 
     per_second = float(STEPS_PER_SECOND)
@@ -74,7 +74,7 @@ class ArenaAnimation(Animation):
         return float(self._steps[0]), float(self._steps[-1])
 
     def draw(self, time: float | None = None, pause: float = 0.0, /) -> Picture:
-        """The picture at a step (None: the last); explosions go on for ``pause`` steps after the end."""
+        """Draws a step (None: the last); explosions continue for ``pause`` steps after the end."""
         frames = self.recording.frames
         t = int(np.searchsorted(self._steps, self.span[1] if time is None else time).clip(max=len(frames) - 1))
         if t < self._drawn:
@@ -86,7 +86,7 @@ class ArenaAnimation(Animation):
 
 
 def overview(recording: ArenaRecording) -> Picture:
-    """The last frame with the way of the ship, which brightens with time, and the outcome in the corner."""
+    """Draws the last frame with the ship's trail, which brightens with time, and the outcome in the corner."""
     renderer, last = ArenaRenderer(recording.rules, _TILE), recording.frames[-1]
     outcome = f": {_outcome(last, recording.rules)[0].lower()}" if last.over(recording.rules) else ""
     tile = renderer.draw(last, title=f"{recording.title}{outcome}", banner=False)
@@ -95,14 +95,14 @@ def overview(recording: ArenaRecording) -> Picture:
 
 
 class ArenaRenderer:
-    """Draws the snapshots of an episode, one after the other; effects need those before.
+    """Draws the snapshots of an episode in order, since effects depend on earlier ones.
 
     Args:
-        rules: of the game.
+        rules: rules of the game.
         size: width and height of the pictures in pixels, at least 320 by 256.
 
     Raises:
-        ValueError: a size that is too small.
+        ValueError: the size is too small.
     """
 
     def __init__(self, rules: ArenaRules, size: tuple[int, int]) -> None:
@@ -115,16 +115,16 @@ class ArenaRenderer:
         self._corner = (width - rules.width * self._scale) / 2, (height - rules.height * self._scale) / 2
 
     def watch(self, now: ArenaSnapshot) -> None:
-        """Takes in a snapshot without drawing it."""
+        """Processes a snapshot without drawing it."""
         self._effects.watch(now)
 
     def draw(self, now: ArenaSnapshot, pause: int = 0, title: str = "", banner: bool = True) -> Picture:
-        """The picture of a snapshot, uint8 ``[H, W, 3]``.
+        """Draws a snapshot, uint8 ``[H, W, 3]``.
 
         Args:
-            pause: steps for which the game has stood still after its end, while explosions go on.
-            title: shown in a corner.
-            banner: announce the phases and the end across the picture.
+            pause: steps since the end of the game, during which explosions continue.
+            title: title in a corner.
+            banner: whether to announce phases and the end across the picture.
         """
         self._effects.watch(now, pause)
         ground = background(self._size, self._scale, self._corner, NIGHTS[min(now.phase, len(NIGHTS) - 1)], self._rules)
@@ -145,7 +145,7 @@ class ArenaRenderer:
         return canvas.picture
 
     def draw_way(self, picture: Picture, positions: Sequence[Array]) -> None:
-        """Draws the way of the ship on a picture of this renderer."""
+        """Draws the ship's trail on a picture of this renderer."""
         Canvas(picture, self._scale, self._corner).way(np.stack(positions[::_WAY_STEPS]), 4.0, SHIP)
 
     def _draw_spawners(self, canvas: Canvas, now: ArenaSnapshot, events: Sequence[VisualEvent]) -> None:
@@ -224,7 +224,7 @@ def _draw_event(canvas: Canvas, event: VisualEvent, age: int, rules: ArenaRules)
 
 
 def _draw_alarm(picture: Picture, strength: float) -> None:
-    """A red glow along the edges of the picture."""
+    """Draws a red glow along the edges of the picture."""
     glow = (strength * _edges(picture.shape[:2])).astype(np.uint8)
     picture[..., 0] = np.maximum(picture[..., 0], glow)
 
@@ -240,7 +240,7 @@ def _edges(shape: tuple[int, int]) -> Array:
 def background(
     size: tuple[int, int], scale: float, corner: tuple[float, float], night: Colour, rules: ArenaRules
 ) -> Picture:
-    """Night sky with stars, a faint grid, a bright frame and dark corners."""
+    """Draws a night sky with stars, a faint grid, a bright frame and dark corners."""
     width, height = size
     x = ((np.arange(width) + 0.5 - corner[0]) / scale)[None]
     y = ((np.arange(height) + 0.5 - corner[1]) / scale)[:, None]
@@ -257,7 +257,7 @@ def background(
 
 
 def _line(where: Array, period: float, scale: float) -> Array:
-    """The share of a pixel that pixel-wide lines, one every ``period`` px, cover."""
+    """Returns the share of a pixel covered by pixel-wide lines, one every ``period`` px."""
     away = np.abs(np.remainder(where + period / 2, period) - period / 2)
     return np.clip(1 - away * scale, 0, 1)
 
@@ -269,7 +269,7 @@ def _add_stars(light: Array) -> None:
 
 
 def _share(events: Sequence[VisualEvent], kind: str, clock: int) -> float:
-    """The part of the latest event of a kind that is still to come, 0 to 1."""
+    """Returns the remaining part of the latest event of a kind, 0 to 1."""
     return max((1 - (clock - event.step) / DURATION[event.kind] for event in events if event.kind == kind), default=0.0)
 
 
@@ -282,11 +282,11 @@ def _dim(colour: Colour, share: float) -> Colour:
     return mixed((0, 0, 0), colour, share)
 
 
-# -- what is written over a picture ------------------------------------------------------------------------------------
+# -- texts -------------------------------------------------------------------------------------------------------------
 
 
 def _draw_hud(picture: Picture, now: ArenaSnapshot, rules: ArenaRules, title: str) -> None:
-    """Health, phase, score and time, as large as the picture allows."""
+    """Draws health, phase, score and time, as large as the picture allows."""
     height, width = picture.shape[:2]
     block = max(1, round(height / 300))
     margin, row, points = 6 * block, 11 * block, 9 * block
@@ -305,7 +305,7 @@ def _draw_hud(picture: Picture, now: ArenaSnapshot, rules: ArenaRules, title: st
 
 
 def _draw_banner(picture: Picture, now: ArenaSnapshot, rules: ArenaRules) -> None:
-    """The end of the game, or the phase that begins."""
+    """Announces the end of the game, or a new phase."""
     height, width = picture.shape[:2]
     block = max(1, round(height / 300))
     if now.over(rules):
@@ -326,7 +326,7 @@ def _draw_banner(picture: Picture, now: ArenaSnapshot, rules: ArenaRules) -> Non
 
 
 def _draw_health(picture: Picture, now: ArenaSnapshot, rules: ArenaRules, margin: int, block: int) -> None:
-    """One cell per hit that the player can take."""
+    """Draws one cell per hit that the player can take."""
     share = max(0.0, now.health) / rules.max_health
     colour = WIN if share > 0.5 else LATE if share > 0.25 else LOSS
     cells = round(rules.max_health / rules.shot_damage)
@@ -339,7 +339,7 @@ def _draw_health(picture: Picture, now: ArenaSnapshot, rules: ArenaRules, margin
 
 
 def _draw_phase(picture: Picture, now: ArenaSnapshot, rules: ArenaRules, middle: int, top: int, block: int) -> None:
-    """The phase, and below it one pip per spawner, bright while it stands."""
+    """Draws the phase, and below it one pip per spawner, bright for existing ones."""
     phases = len(rules.phases)
     phase = min(now.phase, phases - 1)
     write(picture, f"PHASE {phase + 1}/{phases}", middle, top + 3.5 * block, 9 * block, PAPER, 0.5, True)
@@ -350,7 +350,7 @@ def _draw_phase(picture: Picture, now: ArenaSnapshot, rules: ArenaRules, middle:
 
 
 def _outcome(now: ArenaSnapshot, rules: ArenaRules) -> tuple[str, Colour]:
-    """How a game that is over ended, and the colour of that."""
+    """Returns the outcome of a finished game, and its colour."""
     return ("YOU WIN", WIN) if now.won(rules) else ("GAME OVER", LOSS) if now.health <= 0 else ("TIME UP", LATE)
 
 
@@ -365,7 +365,7 @@ def _draw_end(picture: Picture, now: ArenaSnapshot, rules: ArenaRules, block: in
     write(picture, f"SCORE {now.score:.0f}", width / 2, top + 39 * block, 9 * block, PAPER, 0.5)
 
 
-# -- what only shows between two snapshots -----------------------------------------------------------------------------
+# -- events between two snapshots --------------------------------------------------------------------------------------
 
 Kind = Literal["kill", "vanish", "birth", "destroyed", "spawner hit", "hurt", "heal", "death"]
 
@@ -379,7 +379,7 @@ DURATION: dict[Kind, int] = {
     "heal": 30,
     "death": 75,
 }
-"""Steps for which an event is seen."""
+"""Number of steps for which an event is visible."""
 
 _SLACK = 1.0  # px, for rounding
 _THRUST = 0.05  # px per step: more than rounding, less than what thrust adds at full speed
@@ -387,12 +387,12 @@ _THRUST = 0.05  # px per step: more than rounding, less than what thrust adds at
 
 @dataclass(frozen=True)
 class VisualEvent:
-    """Something that happened.
+    """A visible event.
 
     Attributes:
-        step: when it was seen.
-        at: where, px.
-        slot: of the spawner it happened to.
+        step: step of the event.
+        at: position in px.
+        slot: slot of the affected spawner.
     """
 
     kind: Kind
@@ -402,11 +402,11 @@ class VisualEvent:
 
 
 class Effects:
-    """Keeps the events that are still seen; one object per episode and direction of time.
+    """Keeps the visible events of one episode in one direction of time.
 
     Attributes:
         events: oldest first.
-        thrusting: whether the ship has been pushed since the snapshot before.
+        thrusting: whether the ship has used thrust since the previous snapshot.
     """
 
     def __init__(self, rules: ArenaRules) -> None:
@@ -416,10 +416,10 @@ class Effects:
         self.thrusting = False
 
     def watch(self, now: ArenaSnapshot, pause: int = 0) -> None:
-        """Takes in the next snapshot, or the same once more. One of an earlier step belongs to a new episode.
+        """Processes the next snapshot, or the same again. One of an earlier step begins a new episode.
 
         Args:
-            pause: steps for which the game has stood still, after its end.
+            pause: steps since the end of the game.
         """
         before, self._before = self._before, now
         if before is not None and now.step > before.step:
@@ -432,7 +432,7 @@ class Effects:
 
 
 def happened(before: ArenaSnapshot, now: ArenaSnapshot, rules: ArenaRules) -> list[VisualEvent]:
-    """The events between two snapshots of an episode."""
+    """Returns the events between two snapshots of an episode."""
     found: list[VisualEvent] = []
 
     def add(kind: Kind, at: Array, slot: int = -1) -> None:
@@ -458,7 +458,7 @@ def happened(before: ArenaSnapshot, now: ArenaSnapshot, rules: ArenaRules) -> li
 
 
 def _changed(before: ArenaSnapshot, now: ArenaSnapshot) -> tuple[list[int], list[int]]:
-    """Places of the enemies that are gone in the one snapshot and new in the other: both keep the order of birth."""
+    """Returns the places of vanished and of new enemies; both snapshots list enemies by age."""
     reach = before.enemy_speed * (now.step - before.step) + _SLACK
     gone, following = [], 0
     for place, position in enumerate(before.enemies):
@@ -470,7 +470,7 @@ def _changed(before: ArenaSnapshot, now: ArenaSnapshot) -> tuple[list[int], list
 
 
 def _pushed(before: ArenaSnapshot, now: ArenaSnapshot, rules: ArenaRules) -> bool:
-    """True if the ship is faster along its nose than friction alone would have left it."""
+    """Returns whether the ship is faster along its nose than friction alone would allow."""
     if rules.style != 1:
         return False
     coasting = before.velocity * rules.friction ** (now.step - before.step)

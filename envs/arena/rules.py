@@ -1,4 +1,4 @@
-"""The constants of Arena: what the world is made of, how phases and curriculum stages change it, what pays.
+"""The constants of Arena: its objects, phases, curriculum stages and rewards.
 
 Lengths are pixels, angles radians (y points down, angle 0 is +x), times steps (nominally 60 a second).
 """
@@ -9,23 +9,23 @@ import math
 from dataclasses import dataclass, replace
 
 FAR = 1.0e6
-"""Coordinate of whatever is not there: too far away to be hit, to be seen or to be the nearest."""
+"""Coordinate of absent objects: too far away to be hit, observed or nearest."""
 NEVER = 1.0e9
-"""Step at which something happens that does not happen."""
+"""Step of events that do not happen."""
 MOST_STEPS = 100_000
-"""No episode may be longer: what is over then still flies on, and must not get as far as FAR."""
+"""Greatest length of an episode, limited because expired projectiles still move and must not reach FAR."""
 
 _CORNERS = ((200.0, 200.0), (1400.0, 200.0), (200.0, 1080.0), (1400.0, 1080.0))
 
 
 @dataclass(frozen=True)
 class Phase:
-    """One of the levels that an episode passes through.
+    """One of the phases of an episode.
 
     Attributes:
-        anchors: where its spawners stand, before jitter.
-        speed: multiplies the speed of enemies.
-        period: multiplies the time between two enemies of a spawner.
+        anchors: positions of its spawners before jitter.
+        speed: factor of the enemies' speed.
+        period: factor of the time between two enemies of a spawner.
     """
 
     anchors: tuple[tuple[float, float], ...]
@@ -35,7 +35,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage of the curriculum: factors of what the game is without one."""
+    """A stage of the curriculum: factors relative to the game itself."""
 
     name: str
     period: float
@@ -67,7 +67,7 @@ PHASES = (
 
 @dataclass(frozen=True)
 class ArenaRules:
-    """Every number that the simulation reads, for one style of control and one curriculum stage."""
+    """All numbers of the simulation for one style of control and one curriculum stage."""
 
     style: int = 1
     stage: Stage = NO_STAGE
@@ -130,7 +130,7 @@ class ArenaRules:
 
     @property
     def diagonal(self) -> float:
-        """The unit of observed distances."""
+        """Unit of observed distances."""
         return math.hypot(self.width, self.height)
 
     @property
@@ -140,44 +140,44 @@ class ArenaRules:
 
     @property
     def num_spawners(self) -> int:
-        """Slots for spawners: what the fullest phase needs."""
+        """Number of slots for spawners, as many as the fullest phase needs."""
         return max(len(phase.anchors) for phase in self.phases)
 
     @property
     def shot_slots(self) -> int:
-        """The player's shots that can be alive at once."""
+        """Greatest number of the player's shots at once."""
         flight = min(self.shot_lifetime, math.ceil(self.diagonal / self.shot_speed))
         return math.ceil(flight / self.shot_cooldown)
 
     @property
     def enemy_cap(self) -> int:
-        """Enemies alive at once."""
+        """Greatest number of enemies at once."""
         return int(self.max_enemies * self.stage.max_enemies)
 
     @property
     def new_spawner_health(self) -> float:
-        """The health of a spawner at the beginning of a phase."""
+        """Health of a spawner at the beginning of a phase."""
         return float(int(self.spawner_health * self.stage.spawner_health))
 
     def period(self, phase: int) -> int:
-        """Steps between two enemies of a spawner."""
+        """Returns the number of steps between two enemies of a spawner."""
         return int(self.spawn_period * (self.phases[phase].period * self.stage.period))
 
     def new_enemy_speed(self, phase: int) -> float:
-        """Pixels per step of an enemy made now; it keeps them."""
+        """Returns the speed in pixels per step that an enemy made now keeps."""
         return self.enemy_speed * self.phases[phase].speed * self.stage.enemy_speed
 
 
 def make_rules(style: int, stage: int | None, max_steps: int | None = None) -> ArenaRules:
-    """The rules of a game.
+    """Returns the rules of a game.
 
     Args:
         style: 1 (turn and thrust) or 2 (four directions).
-        stage: of the curriculum, None for the game itself.
-        max_steps: time limit, None for the game's own.
+        stage: stage of the curriculum; None for the game itself.
+        max_steps: time limit in steps; None for the game's own.
 
     Raises:
-        ValueError: a style, stage or time limit that does not exist.
+        ValueError: the style, stage or time limit is impossible.
     """
     if style not in (1, 2):
         raise ValueError(f"style: {style} is unknown, allowed: 1 (turn and thrust), 2 (four directions)")

@@ -1,8 +1,8 @@
-"""One step of a batch of Arena worlds, pure tensors.
+"""One step of a batch of Arena worlds.
 
-What moves is computed for all worlds alike. What happens rarely, a shot, a new enemy, a collision, :func:`advance`
-computes only for the worlds where it does, which on a CPU saves most of the work. :func:`advance_densely` does so for
-all worlds under a mask, without a branch on data, for CUDA graphs and ``torch.compile`` of the whole step. Both lead to
+Movement is computed for all worlds. Rare events (a shot, a new enemy, a collision) are computed by :func:`advance` only
+for the worlds in which they happen, which saves most of the work on a CPU. :func:`advance_densely` computes them for
+all worlds under a mask without branching on data, for CUDA graphs and ``torch.compile`` of the whole step. Both lead to
 the same worlds.
 """
 
@@ -35,10 +35,10 @@ class ArenaOutcome(NamedTuple):
 
 
 class ArenaKernels(NamedTuple):
-    """The functions that run over all worlds in every step, as they are or compiled.
+    """The functions that run over all worlds in every step, eager or compiled.
 
     Attributes:
-        slots: how many slots for enemy shots are added at a time.
+        slots: number of slots for enemy shots added at a time.
     """
 
     move: Callable[..., Any] = move
@@ -50,7 +50,7 @@ class ArenaKernels(NamedTuple):
 def advance(
     state: ArenaState, action: Tensor, rules: ArenaRules, tables: ArenaTables, draws: ArenaDraws, kernels: ArenaKernels
 ) -> tuple[ArenaState, ArenaOutcome]:
-    """One step of all worlds, events only where they happen. Tensors of ``state`` may be written to: it is used up.
+    """Steps all worlds, with events only where they happen. It may write into the tensors of ``state``.
 
     Args:
         action: ``[W]`` int64.
@@ -77,7 +77,7 @@ def _where(mask: Tensor) -> Tensor:
 
 
 def _fire_all(state: ArenaState, rules: ArenaRules, draws: ArenaDraws, added: int) -> ArenaState:
-    """The shots of all enemies at once: a world is looked at once for each of its enemies that fires."""
+    """Adds the shots of all enemies at once; a world occurs once for each of its enemies that fires."""
     enemies = rules.max_enemies
     ready = _where(state.ready[:enemies].amin(0) <= state.step)
     if not len(ready):
@@ -102,7 +102,7 @@ def _fire_all(state: ArenaState, rules: ArenaRules, draws: ArenaDraws, added: in
 
 
 def _spawn_all(state: ArenaState, rules: ArenaRules, tables: ArenaTables, draws: ArenaDraws) -> None:
-    """The new enemies of all spawners at once: these are too far apart for one's to be in the way of another's."""
+    """Adds the new enemies of all spawners at once, which are too far apart to block each other's."""
     worlds = _where(waiting(state, rules))
     if not len(worlds):
         return

@@ -24,11 +24,12 @@ _BULLETS = {"bullets": FAR, "bullet_velocity": 0.0, "bullet_born": 0.0, "bullet_
 class ArenaState:
     """``E`` enemy slots, ``S`` spawner slots, ``T = E + S`` targets, ``N`` and ``K`` slots for shots, ``W`` worlds.
 
-    Enemies fill their slots from the first on, in the order they were made; spawners keep theirs for a phase. Who is
-    not there has health 0 and stands at ``FAR``; an empty slot for enemy shots does too. Times are steps of the
-    episode: ``ready`` is when an enemy may fire or a spawner may make an enemy, ``shot_ends`` when a shot vanishes
+    Enemies fill their slots from the first on, in the order in which they were made; spawners keep theirs for a phase.
+    Absent targets have health 0 and the coordinate ``FAR``, which empty slots for enemy shots have, too. Times are
+    steps of the episode: ``ready`` is when an enemy may fire or a spawner may make an enemy, ``shot_ends`` when a shot
+        vanishes
     unless it has left the arena, ``bullet_ends`` when one may vanish. Counts, times and flags (0 or 1) are
-    floating-point numbers, which torch handles many times faster than booleans.
+    floating-point numbers, which torch processes many times faster than booleans.
     """
 
     position: Tensor  # [2, W] the player, px
@@ -51,7 +52,7 @@ class ArenaState:
     bullet_born: Tensor  # [K, W]
     bullet_ends: Tensor  # [K, W] NEVER where empty
     overflow: Tensor  # [W] enemy shots that found no slot
-    quiet: Tensor  # [W] before this step none of the player's shots can hit anything
+    quiet: Tensor  # [W] step before which none of the player's shots can hit anything
     step: Tensor  # [W]
     phase: Tensor  # [W] 0 to 4, 5 when won
     phase_start: Tensor  # [W]
@@ -63,29 +64,29 @@ class ArenaState:
     damage_taken: Tensor  # [W] health that the player lost
 
     def map(self, function: Callable[[Tensor], Tensor]) -> ArenaState:
-        """A new state with ``function`` applied to every tensor."""
+        """Returns a new state with ``function`` applied to every tensor."""
         return ArenaState(**{name: function(value) for name, value in self.items()})
 
     def replace(self, **changes: Tensor) -> ArenaState:
-        """A new state that shares all tensors but the given ones."""
+        """Returns a new state that shares all tensors except the given ones."""
         return replace(self, **changes)
 
     def items(self) -> list[tuple[str, Tensor]]:
-        """Field names and tensors."""
+        """Returns field names and tensors."""
         return [(field.name, getattr(self, field.name)) for field in fields(self)]
 
     # -- some worlds ---------------------------------------------------------------------------------------------
 
     def part(self, worlds: Tensor) -> ArenaState:
-        """The worlds of an index tensor, one of them perhaps several times; fields are copied when they are read."""
+        """Returns the worlds of an index tensor, with possible repetitions; fields are copied when they are read."""
         return cast(ArenaState, _SomeWorlds(self, worlds))
 
     def spots(self, row: Tensor) -> Tensor:
-        """Places ``[W]`` of row ``row [W]`` of every world in a field of rows, for :meth:`pick` and changes."""
+        """Returns places ``[W]`` of row ``row [W]`` of every world in a field of rows, for :meth:`pick` and changes."""
         return spots(row)
 
     def pick(self, name: str, where: Tensor) -> Tensor:
-        """A field's values ``[..., W]`` at :meth:`spots`."""
+        """Returns a field's values ``[..., W]`` at :meth:`spots`."""
         return pick(getattr(self, name), where)
 
     def put(self, worlds: Tensor, changes: Changes) -> None:
