@@ -1,1 +1,1 @@
-"""Echelon: teams of mechs on batched tensors."""
+"""Echelon, a batched game of two teams of mechs that fight for a zone."""

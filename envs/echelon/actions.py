@@ -1,4 +1,4 @@
-"""Actions of agents as orders: three ways to write an action, and the mask of possible choices."""
+"""Converts agents' actions, in three forms, to orders, and computes the mask of possible choices."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ KINDS = ("hybrid", "multi", "box")
 AXES, BUTTONS = 4, 5
 _BINS = 5
 TURNS = (-1.0, -0.4, -0.12, 0.0, 0.12, 0.4, 1.0)
-"""Bins of turning: fine ones in the middle, as a gauss rifle aims within 0.1 rad."""
+"""Bins of turning, finer in the middle, since a gauss rifle aims within 0.1 rad."""
 BUTTON_CHOICES = (2, 2, 3, 2, 2)
 
 
 def counts(mechs: int) -> list[int]:
-    """Choices of each part of a ``multi`` action: forward, strafe, jet, yaw, five buttons, target."""
+    """Returns the number of choices of each part of ``multi``: forward, strafe, jet, yaw, five buttons, target."""
     return [_BINS, _BINS, 2, len(TURNS), *BUTTON_CHOICES, mechs + 1]
 
 
 def mask_size(kind: str, mechs: int) -> int:
-    """Entries of a mask: all choices of ``multi``, buttons and target of ``hybrid``, none of ``box``."""
+    """Returns the size of a mask: all choices of ``multi``, buttons and target of ``hybrid``, none of ``box``."""
     return {"multi": sum(counts(mechs)), "hybrid": sum(BUTTON_CHOICES) + mechs + 1, "box": 0}[kind]
 
 
 def orders_of(kind: str, action: Any, teams: int, mechs: int) -> Tensor:
-    """Actions as orders, ``[teams, 10, n, W]``.
+    """Converts actions to orders, ``[teams, 10, n, W]``.
 
     Args:
         action: ``multi``: ``[W, A, 10]``, bin k of forward and strafe is (k - 2) / 2, of turning one of
@@ -63,7 +63,7 @@ def _turns_on(device: torch.device, dtype: torch.dtype) -> Tensor:
 def _box(action: Tensor) -> Tensor:
     buttons = action[..., AXES : AXES + BUTTONS]
     pressed = (buttons > 0).to(action.dtype)
-    # Only a scout's secondary has a third choice; for others any press is a press.
+    # Only a scout's secondary has a third choice; for other buttons every value above 0 is a press.
     pressed = torch.cat((pressed[..., :2], pressed[..., 2:3] + (buttons[..., 2:3] > 0.5), pressed[..., 3:]), -1)
     best, place = action[..., AXES + BUTTONS :].max(-1, keepdim=True)
     target = torch.where(best > 0, place, -1).to(action.dtype)
@@ -77,7 +77,7 @@ def _hybrid(action: Any) -> Tensor:
 
 
 def chosen_for(kind: str, orders: Tensor) -> Any:
-    """The action whose :func:`orders_of` come nearest to ``orders [teams, 10, n, W]``."""
+    """Returns the action whose :func:`orders_of` are nearest to ``orders [teams, 10, n, W]``."""
     rows = orders.transpose(0, 1).flatten(1, 2).permute(2, 1, 0)
     axes, buttons, target = rows[..., :AXES], rows[..., AXES:-1], rows[..., -1]
     if kind == "hybrid":
@@ -94,7 +94,7 @@ def chosen_for(kind: str, orders: Tensor) -> Any:
 
 
 def possible(kind: str, state: State, tables: Tables, visible: Tensor, teams: int) -> Tensor | None:
-    """The mask ``[W, A, mask_size]`` bool: what a class has, and which targets are seen; the dead choose nothing.
+    """Returns the mask ``[W, A, mask_size]`` bool of a class's buttons and visible targets; the dead have no choice.
 
     Args:
         visible: ``[2, n, n, W]`` bool.

@@ -38,10 +38,10 @@ _HEAD, _FOOT = 66, 10
 
 @dataclass(frozen=True)
 class EchelonLayout(PictureLayout):
-    """Places in a picture, in pixels; see :class:`~envs.rendering.canvas.PictureLayout`.
+    """The layout of a picture in pixels; see :class:`~envs.rendering.canvas.PictureLayout`.
 
     Args:
-        side: of the map, in voxels.
+        side: side of the map in voxels.
     """
 
     side: int = MAP
@@ -54,22 +54,22 @@ class EchelonLayout(PictureLayout):
 
     @property
     def corner(self) -> tuple[float, float]:
-        """The map's lower left corner, (0, 0)."""
+        """Lower left corner of the map, (0, 0)."""
         rest = self.size[1] - (_HEAD + _FOOT) * self.unit - self.side * self.scale
         return (self.size[0] - self.side * self.scale) / 2, _HEAD * self.unit + rest / 2 + self.side * self.scale
 
     @property
     def panel(self) -> float:
-        """Width of the panels at the left and at the right."""
+        """Width of the left and right panels."""
         return self.corner[0]
 
     def canvas(self, picture: Picture) -> Canvas:
-        """A canvas to draw on in (x, -y), in voxels."""
+        """Returns a canvas with coordinates (x, -y) in voxels."""
         return Canvas(picture, self.scale, self.corner)
 
 
 def background(layout: EchelonLayout, ground: RecordedMap) -> Picture:
-    """The empty map."""
+    """Draws the empty map."""
     width, height = layout.size
     light = np.empty((height, width, 3), np.float32)
     light[:] = NIGHT
@@ -85,7 +85,7 @@ def background(layout: EchelonLayout, ground: RecordedMap) -> Picture:
 
 
 def _lit(ground: RecordedMap, x: Array, y: Array, scale: float) -> Array:
-    """The colour of every pixel on the map."""
+    """Returns the colour of every pixel of the map."""
     column, row = x.astype(int) + 0 * y.astype(int), y.astype(int) + 0 * x.astype(int)
     tall = ground.height[row, column].astype(np.float32)
     share = (tall / _HIGHEST)[..., None]
@@ -113,7 +113,7 @@ def _lit(ground: RecordedMap, x: Array, y: Array, scale: float) -> Array:
 
 
 def _with_edges(light: Array, ground: RecordedMap, x: Array, y: Array, scale: float) -> Array:
-    """Lays the shadows that higher ground throws to the lower right, and its bright upper left edges."""
+    """Draws the shadows of higher ground to the lower right, and its bright upper left edges."""
     column, row = x.astype(int) + 0 * y.astype(int), y.astype(int) + 0 * x.astype(int)
     tall = ground.height[row, column].astype(np.float32)
     for reach in (0.25, 0.5, 0.75, 1.0):
@@ -138,7 +138,7 @@ def _lay(light: Array, cover: Array, colour: Any, opacity: float = 1.0) -> None:
     light += (cover * opacity)[..., None] * (np.array(colour, np.float32) - light)
 
 
-# -- what is on it -------------------------------------------------------------------------------------------------
+# -- objects on the map --------------------------------------------------------------------------------------------
 
 
 _WHITE: Colour = (255, 255, 255)
@@ -151,7 +151,7 @@ _SMOKE: Colour = (176, 182, 190)
 _FLAME: Colour = (255, 140, 40)
 FLASH: Colour = (255, 214, 140)
 _SHELL: Colour = (255, 226, 150)
-_MORE = 0.6  # voxels by which mechs are drawn larger than they are, to be seen from afar
+_MORE = 0.6  # voxels by which mechs are enlarged for visibility
 _SHAPES: dict[str, tuple[tuple[float, float], ...]] = {  # counter-clockwise with y up; x is ahead
     "heavy": (
         *((0.5, -0.28), (0.5, 0.28), (0.28, 0.5), (-0.42, 0.5)),
@@ -164,29 +164,29 @@ _SHAPES: dict[str, tuple[tuple[float, float], ...]] = {  # counter-clockwise wit
 
 
 def flat(place: Any) -> Array:
-    """A place ``[..., 2 or more]`` as drawn."""
+    """Converts a place ``[..., 2 or more]`` to drawing coordinates."""
     values = np.asarray(place, float)
     return np.stack((values[..., 0], -values[..., 1]), -1)
 
 
 def drawn_width(mech: Mech) -> float:
-    """Width at which a mech is drawn, voxels."""
+    """Returns the width at which a mech is drawn, in voxels."""
     return mech.chassis.width + _MORE
 
 
 def zone_colour(now: Moment, empty: Colour) -> Colour:
-    """The colour of who holds the zone."""
+    """Returns the colour of the team that holds the zone."""
     blue, red = now.held
     return CONTESTED if blue and red else BLUE if blue else RED if red else empty
 
 
 def health_colour(share: float) -> Colour:
-    """Green above half of the hit points, yellow above a quarter, else red."""
+    """Returns green above half of the hit points, yellow above a quarter, otherwise red."""
     return (110, 230, 120) if share > 0.5 else (255, 210, 80) if share > 0.25 else BAD
 
 
 def draw_zone(canvas: Canvas, now: Moment) -> None:
-    """A ring in the colour of who holds it."""
+    """Draws the zone as a ring in the colour of the team that holds it."""
     x, y, radius = now.zone
     colour, at = zone_colour(now, PAPER), flat((x, y))
     canvas.disc(at, radius, colour, 0.10 if any(now.held) else 0.05)
@@ -197,7 +197,7 @@ def draw_zone(canvas: Canvas, now: Moment) -> None:
 
 
 def draw_wreck(canvas: Canvas, mech: Mech, place: Array) -> None:
-    """A cross where a mech died."""
+    """Draws a cross at the place where a mech died."""
     at, size = flat(place), 0.42 * drawn_width(mech)
     colour = mixed(_BLACK, TEAM_COLOURS[mech.team], 0.55)
     for way in (np.array([1.0, 1.0]), np.array([1.0, -1.0])):
@@ -205,7 +205,7 @@ def draw_wreck(canvas: Canvas, mech: Mech, place: Array) -> None:
 
 
 def draw_mech(canvas: Canvas, mech: Mech, now: Moment, place: int) -> None:
-    """A mech's body with the nose ahead, and marks of what is wrong with it."""
+    """Draws a mech's body with its nose ahead, and marks for its conditions."""
     x, y, z = now.position[place]
     yaw, size, colour = now.yaw[place], drawn_width(mech), TEAM_COLOURS[mech.team]
     lift = max(float(z - now.ground_at(x, y)), 0.0)
@@ -237,7 +237,7 @@ def _draw_paint(canvas: Canvas, at: Array, size: float) -> None:
 
 
 def draw_bars(canvas: Canvas, mech: Mech, now: Moment, place: int) -> None:
-    """Bars of hit points and of heat, above its body."""
+    """Draws bars of hit points and heat above its body."""
     at = flat(now.position[place]) - np.array([0.0, 0.55 * drawn_width(mech) + 0.95])
     health = float(np.clip(now.hp[place] / mech.chassis.hp, 0, 1))
     heat = float(np.clip(now.heat[place] / mech.chassis.heat_cap, 0, 1))
@@ -256,7 +256,7 @@ def _bar(canvas: Canvas, left: Array, width: float, height: float, colour: Colou
 
 
 def draw_aim(canvas: Canvas, mech: Mech, start: Array, end: Array) -> None:
-    """A fine dotted line to the chosen target."""
+    """Draws a fine dotted line to the chosen target."""
     one, two = flat(start), flat(end)
     length = float(np.hypot(*(two - one)))
     for part in range(int(length / 1.2)):
@@ -264,7 +264,7 @@ def draw_aim(canvas: Canvas, mech: Mech, start: Array, end: Array) -> None:
 
 
 def draw_beam(canvas: Canvas, start: Array, end: Array, team: int, age: float, flame: bool) -> None:
-    """A laser, or a flamer's breath; ``age`` from 0 to 1."""
+    """Draws a laser or a flame; ``age`` is from 0 to 1."""
     one, two, left = flat(start), flat(end), 1 - age
     if flame:
         canvas.streak(one, two, 0.9, _FLAME, 0.75 * left, glow=0.4 * left, spread=1.0)
@@ -276,7 +276,7 @@ def draw_beam(canvas: Canvas, start: Array, end: Array, team: int, age: float, f
 
 
 def draw_flight(canvas: Canvas, weapon: str, trail: Array, team: int) -> None:
-    """A shot, with the way it came in the latest moments ``[n, 3]``, oldest first."""
+    """Draws a shot with its recent trail ``[n, 3]``, oldest first."""
     points = flat(trail)
     head, tail = points[-1], points[0]
     colour = TEAM_COLOURS[team]
@@ -295,7 +295,7 @@ def draw_flight(canvas: Canvas, weapon: str, trail: Array, team: int) -> None:
 
 
 def draw_cloud(canvas: Canvas, place: Array, left: float) -> None:
-    """Smoke that thins out in its last seconds; ``left`` in sub-steps."""
+    """Draws smoke that fades in its last seconds; ``left`` is in sub-steps."""
     opacity = 0.42 * float(np.clip(left / 60, 0.15, 1))
     at = flat(place)
     canvas.disc(at, rules.SMOKE_RADIUS, _SMOKE, 0.5 * opacity)
@@ -305,7 +305,7 @@ def draw_cloud(canvas: Canvas, place: Array, left: float) -> None:
 
 
 def _body(mech: Mech, x: float, y: float, yaw: float, size: float) -> Array:
-    """Corners as drawn, clockwise as seen with y down."""
+    """Converts corners to drawing coordinates, clockwise with y down."""
     shape = np.array(_SHAPES[mech.kind]) * size
     cos, sin = np.cos(yaw), np.sin(yaw)
     turned = np.stack((x + cos * shape[:, 0] - sin * shape[:, 1], y + sin * shape[:, 0] + cos * shape[:, 1]), -1)

@@ -1,4 +1,4 @@
-"""Events of a match, and the ways of everything that flew, found by playing its sub-steps again."""
+"""Events of a match and paths of projectiles, found by repeating its sub-steps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Array = NDArray[Any]
 
 
 WEAPONS = ("missile", "gauss", "autocannon", "smoke")
-"""Weapons whose shots fly."""
+"""Weapons with projectiles."""
 TYPES = (
     *("laser_hit", "flamer_hit", "missile_launch", "kinetic_fire", "projectile_hit", "explosion", "smoke_launch"),
     *("smoke_cloud", "paint", "assist", "ams_intercept", "kill", "knock_down", "legged", "shutdown"),
@@ -33,18 +33,18 @@ TYPES = (
 
 
 def mech_id(team: int, slot: int) -> str:
-    """The id of a mech, such as ``red_3``."""
+    """Returns the id of a mech, such as ``red_3``."""
     return f"{TEAMS[team]}_{slot}"
 
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened.
+    """An event of a match.
 
     Attributes:
         tick: sub-steps of 0.05 s since the start.
         type: one of :data:`TYPES`.
-        details: who (ids such as ``blue_0``), where (x, y, z), how much; see :mod:`envs.echelon.replay`.
+        details: ids such as ``blue_0``, places (x, y, z) and amounts; see :mod:`envs.echelon.replay`.
     """
 
     tick: int
@@ -54,11 +54,11 @@ class Event:
 
 @dataclass(frozen=True, eq=False)
 class Flight:
-    """The way of something that flew, from its launch to its end.
+    """The path of a projectile from its launch to its end.
 
     Attributes:
         weapon: one of :data:`WEAPONS`.
-        owner, target: ids; the target of what was aimed at nobody is None.
+        owner, target: ids; the target is None for an unaimed shot.
         ticks: ``[k]`` sub-steps since the start, ascending.
         places: ``[k, 3]``.
     """
@@ -71,11 +71,11 @@ class Flight:
     places: Array
 
 
-# -- the sub-steps again -------------------------------------------------------------------------------------------
+# -- repeated sub-steps --------------------------------------------------------------------------------------------
 
 
 class SubSteps(NamedTuple):
-    """N sub-steps of one match in their order; ``was_`` is before the sub-step, the rest after it or of it."""
+    """N sub-steps of one match in order; ``was_`` marks values before the sub-step."""
 
     tick: Array  # [N] sub-steps since the start, 1 for the first
     was_position: Array  # [N, 3, 2, n]
@@ -93,16 +93,16 @@ class SubSteps(NamedTuple):
 
 
 def unfold(states: State, orders: Tensor, tables: Tables, options: EchelonOptions) -> SubSteps:
-    """Plays all sub-steps between the states of a match again.
+    """Repeats all sub-steps between the states of a match.
 
-    Decisions do not depend on each other once the states before them are known: they run side by side, as worlds.
+    Since the states before them are known, decisions are independent and run side by side, as worlds.
 
     Args:
-        states: of one match at T times, two at least, as a batch of T worlds.
-        orders: ``[teams, 10, n, T]``, those of column t led to state t.
+        states: states of one match at T >= 2 times, as a batch of T worlds.
+        orders: ``[teams, 10, n, T]``; those of column t led to state t.
     """
     steps = states.steps.round().long()
-    length = steps.diff()  # decisions between two states, more than one where actions are repeated
+    length = steps.diff()  # number of decisions between two states, more than one with repeated actions
     found: list[tuple[Array, SubSteps]] = []
     plain = PLAIN._replace(vent_blocks_fire=options.vent_blocks_fire)
     here, given = states.map(lambda value: value[..., :-1]), orders[..., 1:]
@@ -127,7 +127,7 @@ def unfold(states: State, orders: Tensor, tables: Tables, options: EchelonOption
 
 
 def _concluded(started: State, state: State, total: Tally, tables: Tables, options: EchelonOptions) -> State:
-    """The state from which the next decision begins."""
+    """Returns the state from which the next decision begins."""
     none = torch.zeros_like(state.hp)
     terms, events = (none.new_zeros(len(names), *none.shape) for names in (TERMS, EVENTS))
     match = EchelonMatch(started, terms, events, none, torch.zeros_like(state.steps))
@@ -153,7 +153,7 @@ _NEAR = 1.0e-3
 
 @dataclass
 class _OpenFlight:
-    """A flight that has not ended."""
+    """An unfinished flight."""
 
     number: int
     weapon: str
@@ -176,12 +176,12 @@ class EventFinder:
     """Finds events and flights in the sub-steps of a match.
 
     Args:
-        steps: all of them.
+        steps: all sub-steps.
         ground: heights ``[side, side]``, row y.
 
     Attributes:
-        events: in their order.
-        flights: all that began, in the order of their launch.
+        events: events in order.
+        flights: flights in the order of their launch.
     """
 
     def __init__(self, steps: SubSteps, ground: Array) -> None:
@@ -246,7 +246,7 @@ class EventFinder:
         self._shots.update(moved)
 
     def _end(self, flight: _OpenFlight, team: int, start: Array, end: Array, owner: int) -> None:
-        """Caught by an enemy heavy, in an enemy, in the ground, or at the end of its range."""
+        """Ends a flight: intercepted, in an enemy, in the ground, or at the end of its range."""
         catcher = self._catcher(team, start) if flight.weapon == "missile" else None
         if catcher is not None:
             flight.move(self._tick, start)
@@ -274,7 +274,7 @@ class EventFinder:
         return None
 
     def _struck(self, team: int, start: Array, end: Array, blocked: float) -> tuple[int | None, float]:
-        """The first enemy whose sphere the way meets, and when, as a share of it."""
+        """Returns the first enemy whose sphere the path meets, and where, as a share of the path."""
         way = end - start
         length = max(float(way @ way), 1.0e-9)
         best, first = None, np.inf
@@ -289,7 +289,7 @@ class EventFinder:
         return best, first
 
     def _blocked(self, start: Array, end: Array) -> float:
-        """Half of the way or all of it, where ground begins; 2: it is free."""
+        """Returns the share of the path, a half or 1, at which it meets the ground; 2 if it is free."""
         side = len(self._ground)
         for share in (0.5, 1.0):
             x, y, z = start + share * (end - start)
@@ -312,7 +312,7 @@ class EventFinder:
                 self._paint(team, slot, pack)
 
     def _beam(self, team: int, slot: int, mount: int) -> None:
-        """At the nearest of those that the shooter hurt: shells may have found others."""
+        """Adds the event of a beam at the nearest enemy that the shooter damaged, since shells may have hit others."""
         now, own = self._now, self._centre(team, slot)
         hurt = np.flatnonzero(now.credited[team, slot] > 0).tolist()
         if not hurt:
@@ -327,7 +327,7 @@ class EventFinder:
         now, place = self._now, pack * rules.SHOTS + _LAUNCHERS.index(launcher)
         shot = now.shots[:, team, place]
         weapon = ("missile", "gauss", "autocannon", "autocannon")[launcher]
-        # Aimed at nobody it goes straight ahead, with slot 0 in the target's place; only missiles always have one.
+        # An unaimed shot goes straight ahead, with slot 0 as its target; only missiles always have one.
         aimed = weapon == "missile" or self._aimed(team, slot, shot)
         target = mech_id(1 - team, int(shot[7])) if aimed else None
         flight = self._begin(weapon, mech_id(team, slot), target, shot[:3])
@@ -344,7 +344,7 @@ class EventFinder:
         return bool(np.cos(bearing) > 1 - 1e-5)
 
     def _paint(self, team: int, slot: int, pack: int) -> None:
-        """Whoever was painted in this sub-step by this mech, or by a mech in a higher slot at once."""
+        """Returns the enemy painted in this sub-step by this mech, or simultaneously by one in a higher slot."""
         now = self._now
         fresh = (now.clocks[1 - team, rules.PAINTED] == rules.PAINTED_TICKS) & (now.was_hp[1 - team] > 0)
         painted = np.flatnonzero(fresh & (now.painter[1 - team] >= slot)).tolist()
@@ -375,7 +375,7 @@ class EventFinder:
         self._every.append(flight)
         return flight
 
-    # -- what mechs suffer ---------------------------------------------------------------------------------------
+    # -- damage --------------------------------------------------------------------------------------------------
 
     def _suffer(self) -> None:
         now = self._now
@@ -399,5 +399,5 @@ def _place(values: Array) -> tuple[float, float, float]:
 
 
 def _number(value: float) -> float:
-    """Rounds to a thousandth, for numbers that nothing is computed from."""
+    """Rounds to a thousandth, for numbers that are only shown."""
     return round(value, 3)

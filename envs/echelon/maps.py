@@ -1,4 +1,4 @@
-"""The bank of maps that worlds play on, made once from a seed: landscapes, starts, zones, and the way to the zone."""
+"""The bank of maps, made once from a seed: landscapes, starts, zones, and directions to the zone."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Landscape(NamedTuple):
 
 
 class _Tiles:
-    """A grid of square tiles with random numbers of their own.
+    """A grid of square tiles, each with its own random numbers.
 
     Args:
-        side: of the maps.
+        side: side of the maps.
         pitch: width of a tile.
     """
 
@@ -41,12 +41,12 @@ class _Tiles:
         self.x, self.y = (cells % pitch)[None, None, :].float(), (cells % pitch)[None, :, None].float()
 
     def chance(self) -> Tensor:
-        """A number in [0, 1) for every tile, as its cells see it."""
+        """Returns a number in [0, 1) for every tile, repeated for its cells."""
         table = torch.rand(self._count, self._across, self._across, generator=self._generator)
         return table[:, self._tile][:, :, self._tile]
 
     def whole(self, low: int, high: int) -> Tensor:
-        """A whole number from low to high for every tile."""
+        """Returns an integer from low to high for every tile."""
         return (low + self.chance() * (high - low + 1)).floor()
 
 
@@ -111,11 +111,11 @@ STYLES: tuple[Callable[[int, int, torch.Generator], Landscape], ...] = (
     _lava_ridge,
     partial(_pillars, chance=0.1),
 )
-"""Makers of a landscape: of the number of maps, their side and a generator."""
+"""Functions that make landscapes from the number of maps, their side and a generator."""
 
 
 def landscapes(count: int, side: int, generator: torch.Generator) -> Landscape:
-    """Maps of four quarters of random styles, which meet near the middle."""
+    """Makes maps of four quarters with random styles that meet near the middle."""
     chosen = torch.randint(len(STYLES), (count, 4), generator=generator)
     split = side // 2 + torch.randint(-6, 7, (2, count, 1), generator=generator)
     cells = torch.arange(side)[None]
@@ -130,10 +130,10 @@ def landscapes(count: int, side: int, generator: torch.Generator) -> Landscape:
     return Landscape(height, kind)
 
 
-# -- the way to the zone -------------------------------------------------------------------------------------------
+# -- directions to the zone ----------------------------------------------------------------------------------------
 
 
-# x and y of the directions 1 to 8; 0 stands still.
+# x and y of the directions 1 to 8; direction 0 means no movement.
 DIRECTIONS = ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (1, -1), (-1, 1), (-1, -1))
 _STRAIGHT, _DIAGONAL = 2, 3
 _FAR = 20000
@@ -142,14 +142,14 @@ _FRINGE = 12  # cells from the nearest free one
 
 
 def flow_field(free: Tensor, goal: Tensor) -> tuple[Tensor, Tensor]:
-    """Directions along shortest ways: a wave that needs two beats for a straight step and three for a diagonal one.
+    """Finds shortest paths by a wave that takes two beats for a straight step and three for a diagonal one.
 
-    A diagonal step needs both cells beside it free. Cells that are not free point to the nearest that is.
+    A diagonal step requires that both adjacent cells are free. Blocked cells point to the nearest free one.
 
     Args:
         free, goal: ``[M, rows, columns]`` bool, row y and column x.
 
-    Returns the index into :data:`DIRECTIONS` plus 1 (0: at the goal, or no way), uint8, and the beats, int16.
+    Returns the index into :data:`DIRECTIONS` plus 1 (0: at the goal, or no path), uint8, and the beats, int16.
     """
     free = free | goal
     corners = {way: free & _from(free, (way[0], 0)) & _from(free, (0, way[1])) for way in DIRECTIONS[4:]}
@@ -171,7 +171,7 @@ def _cost(way: tuple[int, int]) -> int:
 
 
 def _wave(free: Tensor, goal: Tensor, corners: dict[tuple[int, int], Tensor]) -> Tensor:
-    """Beats until the wave reaches a cell, ``_FAR`` where it never does."""
+    """Returns the beats until the wave reaches a cell, or ``_FAR`` if it never does."""
     empty = torch.zeros_like(goal)
     before = [goal, empty, empty]  # reached up to one, two and three beats ago
     beats = torch.zeros(goal.shape, dtype=torch.int16)
@@ -190,7 +190,7 @@ def _wave(free: Tensor, goal: Tensor, corners: dict[tuple[int, int], Tensor]) ->
 
 
 def _from(field: Tensor, way: tuple[int, int], outside: int = 0) -> Tensor:
-    """The field's value one step in a direction from every cell."""
+    """Returns the field's value one step in a direction from every cell."""
     x, y = way
     rows, columns = field.shape[1:]
     return pad(field, (1, 1, 1, 1), value=outside)[:, 1 + y : 1 + y + rows, 1 + x : 1 + x + columns]
@@ -200,8 +200,8 @@ def _from(field: Tensor, way: tuple[int, int], outside: int = 0) -> Tensor:
 
 
 _LANE = 4.0  # half the width of a lane
-_FLANK = 9.0  # how far a flank's corner is from the map's
-_CELLS = 2**24  # of all maps: they must be whole numbers in float32
+_FLANK = 9.0  # distance of a flank's corner from the map's
+_CELLS = 2**24  # limit on the cells of all maps, which must be exact integers in float32
 _WALL, _LEAVES = 2.0, 2.0
 
 
@@ -209,15 +209,15 @@ class Maps(NamedTuple):
     """A bank of M maps; layers are ``[M * side * side]`` uint8 with cell ``y * side + x``.
 
     Attributes:
-        height: of the ground, 0 to 8: what shots and smoke meet.
-        sight: of what hides, foliage among it.
-        walk: of what blocks the way, low walls among it.
+        height: height of the ground, 0 to 8, which stops shots and smoke.
+        sight: height of obstacles to sight, including foliage.
+        walk: height of obstacles to movement, including low walls.
         floors: ``[2 * M * side * side]``, the highest ``walk`` within 3 x 3, then within 5 x 5 cells.
-        kind: of the ground, :data:`PLAIN` to :data:`LAVA`.
-        flow: way to the zone, 0 none, else a row of :data:`DIRECTIONS` plus 1.
+        kind: kind of the ground, :data:`PLAIN` to :data:`LAVA`.
+        flow: direction to the zone: 0 for none, or a row of :data:`DIRECTIONS` plus 1.
         zone: ``[3, M]`` centre x, y and radius.
         corner: ``[M]`` 0: teams start at the south-west and the north-east, 1: at the north-west and the south-east.
-        beats: ``[M, side, side]`` int16, length of that way in halves of a cell.
+        beats: ``[M, side, side]`` int16, length of the path to the zone in halves of a cell.
     """
 
     height: Tensor
@@ -232,30 +232,30 @@ class Maps(NamedTuple):
 
     @property
     def size(self) -> int:
-        """M."""
+        """Number of maps M."""
         return len(self.corner)
 
     @property
     def side(self) -> int:
-        """Cells along a map's side."""
+        """Number of cells along a map's side."""
         return self.beats.shape[-1]
 
     def to(self, device: torch.device | None) -> Maps:
-        """The bank on a device."""
+        """Returns the bank on a device."""
         return Maps(*(layer.to(device) for layer in self))
 
 
 @lru_cache(maxsize=4)
 def make_maps(count: int, seed: int, symmetric: bool, side: int = MAP) -> Maps:
-    """A bank of maps.
+    """Makes a bank of maps.
 
     Args:
         count: M, 1 to 4096 of the usual size.
-        symmetric: maps look the same from both starts, with the zone in the middle.
+        symmetric: whether maps look the same from both starts, with the zone in the middle.
         side: cells along a map's side, an even number.
 
     Raises:
-        ValueError: maps of this size, or so many, are not possible.
+        ValueError: the size or number of maps is impossible.
     """
     if type(side) is not int or side % 2 or not SIDES[0] <= side <= SIDES[1]:
         raise ValueError(f"size: {side!r} is not an even number from {SIDES[0]} to {SIDES[1]}")
@@ -307,7 +307,7 @@ def _zones(symmetric: bool, corner: Tensor, side: int, generator: torch.Generato
 
 
 def _starts(corner: Tensor, side: int) -> Tensor:
-    """Centres of the two starts, ``[2 (x, y), 2, M]``."""
+    """Returns the centres of the two starts, ``[2 (x, y), 2, M]``."""
     near, far = SPAWN_SQUARE / 2, side - SPAWN_SQUARE / 2
     first = torch.where(corner == 0, near, far)
     x = torch.stack((torch.full_like(first, near), torch.full_like(first, far)))
@@ -315,7 +315,7 @@ def _starts(corner: Tensor, side: int) -> Tensor:
 
 
 def _kept_clear(zone: Tensor, corner: Tensor, side: int) -> Tensor:
-    """Cells of starts, zone and lanes: straight from each start to the zone, and round a flank."""
+    """Returns the cells of starts, zone and lanes, which lead straight to the zone and around a flank."""
     cells = torch.arange(side) + 0.5
     clear = _away(zone, cells) < (zone[2] + 1.5)[:, None, None]
     starts = _starts(corner, side)
@@ -336,7 +336,7 @@ def _away(zone: Tensor, cells: Tensor) -> Tensor:
 
 
 def _along(one: Tensor, two: Tensor, cells: Tensor) -> Tensor:
-    """Distance of every cell from a segment, ``[M, side, side]``."""
+    """Returns the distance of every cell from a segment, ``[M, side, side]``."""
     way = (two - one)[..., None, None]
     x, y = (cells - one[0, :, None])[:, None, :], (cells - one[1, :, None])[:, :, None]
     share = ((x * way[0] + y * way[1]) / (way**2).sum(0).clamp_min(1e-6)).clamp(0, 1)
@@ -344,14 +344,14 @@ def _along(one: Tensor, two: Tensor, cells: Tensor) -> Tensor:
 
 
 def _turned(layer: Tensor, sign: int) -> Tensor:
-    """The first half of a map, and the same turned by pi as the other."""
+    """Replaces the second half of a map by the first half turned by pi."""
     flat = layer.reshape(len(layer), -1)
     half = flat.shape[1] // 2
     return torch.cat((flat[:, :half], sign * flat[:, :half].flip(1)), 1).view_as(layer)
 
 
 def _turned_flow(flow: Tensor) -> Tensor:
-    """The same of directions, which turn round."""
+    """Does the same with directions, which are turned, too."""
     opposite = [0, *(1 + DIRECTIONS.index((-x, -y)) for x, y in DIRECTIONS)]
     flat = flow.reshape(len(flow), -1)
     half = flat.shape[1] // 2
@@ -359,18 +359,18 @@ def _turned_flow(flow: Tensor) -> Tensor:
     return torch.cat((flat[:, :half], back), 1).view_as(flow)
 
 
-# -- looking up the ground -----------------------------------------------------------------------------------------
+# -- reading layers ------------------------------------------------------------------------------------------------
 
 
-_WITHIN = 1.0e-3  # of a place at the edge, from it
+_WITHIN = 1.0e-3  # least distance of a place from the map's edge
 
 
 def cell(x: Tensor, y: Tensor, base: Tensor, side: int) -> Tensor:
-    """Index of a place in a layer of the bank, int32; places outside count as those at the edge.
+    """Returns the index of a place in a layer of the bank, int32; places outside are moved to the edge.
 
     Args:
         base: first cell of the world's map, ``[W]``; all shapes broadcast.
-        side: of a map.
+        side: side of a map.
     """
     edge = side - _WITHIN
     column, row = x.clamp(0.0, edge).floor(), y.clamp(0.0, edge).floor()
@@ -378,5 +378,5 @@ def cell(x: Tensor, y: Tensor, base: Tensor, side: int) -> Tensor:
 
 
 def look_up(layer: Tensor, index: Tensor, like: Tensor) -> Tensor:
-    """The layer's values there, in the type of ``like``."""
+    """Returns the layer's values at an index, in the type of ``like``."""
     return layer.index_select(0, index.flatten()).view(index.shape).to(like.dtype)

@@ -1,4 +1,4 @@
-"""A match around the simulation: decisions of five sub-steps, scores, ends, rewards, and what is counted."""
+"""A match: decisions of five sub-steps, scores, ends, rewards and statistics."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .tables import Tables
 
 
 class EchelonKernels(NamedTuple):
-    """The functions that take the time, as they are or compiled."""
+    """The expensive functions, eager or compiled."""
 
     bot_orders: Callable[..., Any]
     step: Callable[..., Any]
@@ -37,7 +37,7 @@ _CONSTANTS = {"bot_orders": (1,), "step": (2,), "look": (1,), "conclude": (4, 5)
 
 
 def compiled(plain: EchelonKernels) -> EchelonKernels:
-    """The kernels, compiled for the shapes they are called with, for one world: its tables and options are constant."""
+    """Returns the kernels compiled for a world's shapes, with its tables and options as constants."""
 
     def fast(name: str, function: Callable[..., Any]) -> Compiled:
         return Compiled(function, f"{function.__name__} of echelon", constants=_CONSTANTS[name], dynamic=False)
@@ -50,12 +50,12 @@ class EchelonOptions:
     """Options of a decision beyond the simulation.
 
     Attributes:
-        weights: of the reward's terms, in their order, scale included.
-        actions: kind of actions, for the mask.
-        teams: how many teams are agents; with 1 a bot plays red.
-        bots: kinds that may do so.
-        most_steps: decisions of an episode.
-        which: shots to look at; with ``"all"`` there is no branch on data.
+        weights: weights of the reward's terms in order, including the scale.
+        actions: form of the actions, for the mask.
+        teams: number of teams that are agents; with 1 a bot plays red.
+        bots: kinds of bots that may play red.
+        most_steps: number of decisions of an episode.
+        which: shots to process; with ``"all"`` there is no branching on data.
     """
 
     weights: Tensor  # [TERMS, 1, 1, 1]
@@ -69,28 +69,28 @@ class EchelonOptions:
 
     @property
     def to_win(self) -> float:
-        """Score that wins, seconds."""
+        """Score that wins, in seconds."""
         return self.most_steps * DECISION / 2
 
 
 @dataclass
 class EchelonMatch:
-    """State of a batch of matches, world-last; the sums are over the episode."""
+    """State of a batch of matches, world-last, with sums over the episode."""
 
     state: State
     terms: Tensor  # [TERMS, 2, n, W] weighted
     events: Tensor  # [EVENTS, 2, n, W]
     damage: Tensor  # [2, n, W]
-    winner: Tensor  # [W] 1 blue, -1 red, 0 nobody, or nobody yet
+    winner: Tensor  # [W] 1 blue, -1 red, 0 draw or undecided
 
     def items(self) -> list[tuple[str, Tensor]]:
-        """Names, ``state.hp``, and tensors."""
+        """Returns names such as ``state.hp`` and tensors."""
         inner = [(f"state.{name}", value) for name, value in self.state.items()]
         return inner + [(entry.name, getattr(self, entry.name)) for entry in fields(self) if entry.name != "state"]
 
     @classmethod
     def from_items(cls, items: dict[str, Tensor]) -> EchelonMatch:
-        """The inverse of :meth:`items`."""
+        """Inverts :meth:`items`."""
         inner = {name.removeprefix("state."): value for name, value in items.items() if name.startswith("state.")}
         outer: dict[str, Any] = {name: value for name, value in items.items() if not name.startswith("state.")}
         return cls(state=State(**inner), **outer)
@@ -116,7 +116,7 @@ class EchelonOutcome(NamedTuple):
 
 @dataclass(frozen=True)
 class EchelonOpening:
-    """Matches at their beginning, and what agents are shown of them."""
+    """Matches at the beginning of episodes, with the agents' observations."""
 
     match: EchelonMatch
     shown: Shown
@@ -125,18 +125,18 @@ class EchelonOpening:
         return len(self.shown["observation"])
 
     def saved(self) -> dict[str, Any]:
-        """Nested dict of tensors."""
+        """Returns a nested dict of tensors."""
         return {"match": dict(self.match.items()), "shown": self.shown}
 
     @classmethod
     def restored(cls, saved: dict[str, Any], device: torch.device) -> EchelonOpening:
-        """The inverse of :meth:`saved`."""
+        """Inverts :meth:`saved`."""
         match = EchelonMatch.from_items({name: value.to(device) for name, value in saved["match"].items()})
         return cls(match, {name: value.to(device) for name, value in saved["shown"].items()})
 
 
 def open_match(state: State, tables: Tables, options: EchelonOptions) -> EchelonOpening:
-    """The beginning of episodes."""
+    """Begins episodes."""
     state = look(state, tables, options.partial, False)
     state = state.map(lambda value: value.clone(memory_format=torch.contiguous_format))
     none = torch.zeros_like(state.hp)
@@ -148,7 +148,7 @@ def open_match(state: State, tables: Tables, options: EchelonOptions) -> Echelon
 def play(
     match: EchelonMatch, orders: Tensor, tables: Tables, options: EchelonOptions, kernels: EchelonKernels
 ) -> tuple[EchelonMatch, EchelonOutcome]:
-    """One decision of all matches.
+    """Makes one decision in all matches.
 
     Args:
         orders: ``[teams, 10, n, W]``.
@@ -174,16 +174,16 @@ def play(
 def with_rival(
     state: State, orders: Tensor, tables: Tables, options: EchelonOptions, kernels: EchelonKernels
 ) -> Tensor:
-    """The orders ``[2, 10, n, W]`` of both teams: those of the bots are added where red is not an agent."""
+    """Returns the orders ``[2, 10, n, W]`` of both teams, adding the bots' if red is not an agent."""
     if options.teams == 2:
         return orders
-    chance = bot_luck(state, tables, 1)  # the compiler cannot take integers of this size
+    chance = bot_luck(state, tables, 1)  # outside the compiled code, which cannot handle integers of this size
     rival = kernels.bot_orders(state, tables, 1, state.rival, options.vent_blocks_fire, options.bots, chance)
     return torch.cat((orders, rival[None].to(orders.dtype)))
 
 
 def sub_steps(state: State, orders: Tensor, tables: Tables, sub: SubStepOptions) -> Iterator[tuple[State, Tally]]:
-    """Takes the sub-steps of a decision: the state after each, and what happened."""
+    """Makes the sub-steps of a decision; returns the state and the tally."""
     count = lucky_numbers(tables.packs)
     luck = draws(state.key, state.steps, SUB_STEPS * count, 0).to(state.hp.dtype)
     state = state.replace(focus=orders[:, rules.TARGET].contiguous())
@@ -195,7 +195,7 @@ def sub_steps(state: State, orders: Tensor, tables: Tables, sub: SubStepOptions)
 def conclude(
     match: EchelonMatch, started: State, state: State, tally: Tally, tables: Tables, options: EchelonOptions
 ) -> tuple[EchelonMatch, EchelonOutcome]:
-    """Score, ends, rewards, sums and observations after the sub-steps of a decision that ``started`` there."""
+    """Computes score, ends, rewards, sums and observations after the sub-steps of a decision."""
     before, now = hold(started, tables), hold(state, tables)
     moved = (state.position - started.position).square().sum(0).sqrt()
     score = state.score + now.tick * DECISION
@@ -210,7 +210,7 @@ def conclude(
 
 
 def _hurt(state: State, started: State, tally: Tally) -> State:
-    """Notes where the damage of the decision came from, and that there was any."""
+    """Stores the direction of the decision's damage, and whether there was any."""
     away = started.position[:2].flip(1)[:, :, None] - started.position[:2, :, :, None]
     pull = -(away * tally.credited).sum(2).flip(1)
     size = pull.square().sum(0).sqrt()
@@ -219,9 +219,10 @@ def _hurt(state: State, started: State, tally: Tally) -> State:
 
 
 def ends(state: State, options: EchelonOptions) -> tuple[Tensor, Tensor, Tensor]:
-    """Ends of matches, ``[W]``: terminated, truncated, and the winner, 1 blue, -1 red, 0 nobody.
+    """Returns the ends of matches, ``[W]``: terminated, truncated, and the winner (1 blue, -1 red, 0 draw).
 
-    The score decides; of elimination the survivors win. At time-out the greater score, then what hp are left.
+    The score decides, or an elimination, which the survivors win. At time-out the greater score wins, then the
+    remaining hp.
     """
     blue, red = state.alive.any(1)
     lead = state.score[0] - state.score[1]
@@ -256,7 +257,7 @@ STATISTICS = (
 
 
 def statistics(match: EchelonMatch, tables: Tables) -> list[Tensor]:
-    """Rows ``[W]`` in the order of ``STATISTICS``: return and terms are the mean of blue's mechs."""
+    """Returns rows ``[W]`` in the order of ``STATISTICS``; return and terms are means over blue's mechs."""
     state = match.state
     size = tables.present[0].sum()
     terms = match.terms[:, 0].sum(1) / size
@@ -268,4 +269,4 @@ def statistics(match: EchelonMatch, tables: Tables) -> list[Tensor]:
 
 
 PLAIN = EchelonKernels(bot_orders, step, look, conclude)
-"""The functions as they are."""
+"""The eager functions."""

@@ -1,4 +1,4 @@
-"""Observations of mechs: themselves, sounds, mates, enemies, the ground around and the way to the zone.
+"""Observations of mechs: themselves, sounds, team mates, enemies, the ground around and the direction to the zone.
 
 Other mechs are contacts of 24 numbers each, in the mech's own axes: 0 to 2 place over 64 (forward, left, up), 3 to 5
 relative velocity over 10, 6 and 7 sine and cosine of its facing, hp, heat (0 to 2), stability, fallen, legged, alive,
@@ -30,7 +30,7 @@ _FALL = 0.5 * rules.GRAVITY / rules.GAUSS_SPEED**2
 
 
 class Others(NamedTuple):
-    """Others as seen, ``[..., teams, n, others, W]`` or what broadcasts to it."""
+    """Observed mechs, ``[..., teams, n, others, W]`` or broadcastable to it."""
 
     place: Tensor  # [3, ...] of the feet
     velocity: Tensor  # [3, ...]
@@ -43,7 +43,7 @@ class Others(NamedTuple):
 
 
 def enemies_seen(state: State, tables: Tables, visible: Tensor, teams: int, cos: Tensor, sin: Tensor) -> Tensor:
-    """``[24 * n, teams, n, W]``: every enemy by slot, as it is where visible, else as it was last seen."""
+    """Returns ``[24 * n, teams, n, W]``: every enemy by slot, as it is if visible, otherwise as last seen."""
     if len(state.memory):
         recalled = state.memory[:, :teams]
     else:
@@ -59,7 +59,7 @@ def enemies_seen(state: State, tables: Tables, visible: Tensor, teams: int, cos:
 
 
 def mates_seen(state: State, tables: Tables, teams: int, cos: Tensor, sin: Tensor) -> Tensor:
-    """``[24 * (n - 1), teams, n, W]``: every team mate by slot, without the mech itself."""
+    """Returns ``[24 * (n - 1), teams, n, W]``: every team mate by slot, without the mech itself."""
     one = state.position[:, :teams, None], state.velocity[:, :teams, None]
     rest = (state.yaw, state.hp, state.heat, state.stability, state.fallen.to(cos.dtype), state.legs)
     others = Others(*one, *(values[:teams, None] for values in rest))
@@ -75,20 +75,20 @@ def _classes(tables: Tables) -> list[Tensor]:
 
 
 def _slots(rows: list[Tensor], flags: list[Tensor], known: Tensor, ago: Tensor | None) -> Tensor:
-    """Rows of contacts in their order, zeros for whom nothing is known of; ``[24 * others, teams, n, W]``."""
+    """Returns rows of contacts in order, zeros for unknown ones; ``[24 * others, teams, n, W]``."""
     shape, kind = known.shape, rows[0].dtype
 
     def by_other(row: Tensor) -> Tensor:
         return row.to(kind).expand(shape).permute(2, 0, 1, 3)
 
     ordered = torch.stack([by_other(row) for row in (*rows[:13], *flags, *rows[13:])], 1) * by_other(known)[:, None]
-    if ago is not None:  # how long is told even of those never seen
+    if ago is not None:  # the time since is given even for mechs never seen
         ordered[:, 14] = by_other(ago)
     return ordered.flatten(0, 1)
 
 
 def _without_self(full: Tensor, mechs: int) -> Tensor:
-    """Leaves out the mech's own slot: the later ones move up."""
+    """Removes the mech's own slot; later ones move up."""
     slots = full.unflatten(0, (mechs, CONTACT))
     own = torch.arange(mechs, device=full.device)
     place = torch.arange(mechs - 1, device=full.device)[:, None]
@@ -97,7 +97,7 @@ def _without_self(full: Tensor, mechs: int) -> Tensor:
 
 
 def _rows(state: State, tables: Tables, others: Others, teams: int, cos: Tensor, sin: Tensor) -> list[Tensor]:
-    """The thirteen numbers before the flags, and the three after them."""
+    """Returns the thirteen numbers before the flags, and the three after them."""
     c, s = cos[:, :, None], sin[:, :, None]
     own, speed = state.position[:, :teams, :, None], state.velocity[:, :teams, :, None]
     dx, dy, dz = (there - here for there, here in zip(others.place, own))
@@ -131,12 +131,12 @@ def _rows(state: State, tables: Tables, others: Others, teams: int, cos: Tensor,
 
 
 def visible_enemies(state: State, partial: bool) -> Tensor:
-    """Enemies in contact, ``[2, n, n, W]`` bool; without ``partial`` all that live."""
+    """Returns enemies in contact, ``[2, n, n, W]`` bool; without ``partial`` all living ones."""
     alive = of_enemies(state.alive) & state.alive[:, :, None]
     return alive & (state.ago == 0) if partial else alive
 
 
-# -- everything ----------------------------------------------------------------------------------------------------
+# -- the whole observation -----------------------------------------------------------------------------------------
 
 
 SELF, SOUNDS, GRID, NAVIGATION = 36, 4, 9, 9
@@ -145,19 +145,19 @@ _LOUD = 5.0
 
 
 def size(mechs: int) -> int:
-    """Numbers of an observation: 346 for teams of five."""
+    """Returns the size of an observation: 346 for teams of five."""
     return SELF + SOUNDS + CONTACT * (2 * mechs - 1) + GRID * GRID + NAVIGATION
 
 
 def observe(
     state: State, tables: Tables, held: Hold, visible: Tensor, teams: int, limits: tuple[float, float]
 ) -> Tensor:
-    """Observations of the agents of one or both teams, ``[W, A, size]``; zeros for the dead.
+    """Returns observations of the agents of one or both teams, ``[W, A, size]``; zeros for the dead.
 
     Args:
-        held: of the zone, now.
+        held: current control of the zone.
         visible: ``[2, n, n, W]`` bool: enemies in contact.
-        limits: decisions of an episode, and the score that wins.
+        limits: number of decisions of an episode, and the score that wins.
     """
     pairs = measure(state, tables)
     cos, sin = state.yaw[:teams].cos(), state.yaw[:teams].sin()
@@ -179,12 +179,12 @@ def observe(
 
 
 def _turned(x: Tensor, y: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-    """Forward and left parts of a vector of the world."""
+    """Returns the forward and left components of a world vector."""
     return x * cos + y * sin, y * cos - x * sin
 
 
 def _self(state: State, tables: Tables, held: Hold, cos: Tensor, sin: Tensor, limits: tuple[float, float]) -> Tensor:
-    """``[36, teams, n, W]``: see :class:`envs.echelon.env.Echelon`."""
+    """Returns ``[36, teams, n, W]``; see :class:`envs.echelon.env.Echelon`."""
     teams, like = len(cos), cos
     clocks, speed = state.clocks[:teams], state.velocity[:, :teams]
     heat = (state.heat / tables.heat_cap)[:teams]
@@ -227,14 +227,14 @@ def _self(state: State, tables: Tables, held: Hold, cos: Tensor, sin: Tensor, li
 
 
 def _incoming(state: State, tables: Tables) -> Tensor:
-    """``[2, n, W]`` bool: an enemy missile flies at the mech."""
+    """Returns ``[2, n, W]`` bool: an enemy missile flies at the mech."""
     missiles = state.shots.unflatten(2, (tables.packs, rules.SHOTS))[6:, :, :, :2].flatten(2, 3)
     flying = (missiles[1][:, :, None] == tables.slots) & (missiles[0] > 0)[:, :, None]
     return flying.any(1).flip(0)
 
 
 def _sounds(state: State, tables: Tables, pairs: Pairs, teams: int, cos: Tensor, sin: Tensor) -> Tensor:
-    """Noise of enemies in front, to the left, behind and to the right, ``[4, teams, n, W]``."""
+    """Returns the noise of enemies in front, to the left, behind and to the right, ``[4, teams, n, W]``."""
     speed = state.velocity[:2].square().sum(0).sqrt()
     noise = torch.where(state.alive & ~state.fallen, speed * tables.noise, 0.0).flip(0)[:teams, None]
     heard = noise / (1 + pairs.distance[:teams].square()) * (0.2 + 0.8 * state.sight[:teams])
@@ -245,7 +245,7 @@ def _sounds(state: State, tables: Tables, pairs: Pairs, teams: int, cos: Tensor,
 
 
 def _grid(state: State, tables: Tables, teams: int, cos: Tensor, sin: Tensor) -> Tensor:
-    """Heights of the ground around, nine by nine points two voxels apart, ``[81, teams, n, W]``; row by row ahead."""
+    """Returns ground heights at nine by nine points two voxels apart, ``[81, teams, n, W]``, row by row ahead."""
     steps = (torch.arange(GRID, dtype=cos.dtype, device=cos.device) - GRID // 2) * _SPACING
     ahead, left = steps.repeat_interleave(GRID).view(-1, 1, 1, 1), steps.repeat(GRID).view(-1, 1, 1, 1)
     x = state.position[0, :teams] + ahead * cos - left * sin
@@ -256,7 +256,7 @@ def _grid(state: State, tables: Tables, teams: int, cos: Tensor, sin: Tensor) ->
 
 
 def _navigation(state: State, tables: Tables, held: Hold, cos: Tensor, sin: Tensor) -> Tensor:
-    """``[9, teams, n, W]``: the way to the zone, its edge, whether it is in sight, the map's middle, height, ground."""
+    """Returns ``[9, teams, n, W]``: direction to the zone, its edge, visibility, the map's middle, height, ground."""
     teams = len(cos)
     x, y, z = state.position[:, :teams].unbind(0)
     here = cell(x, y, state.base, tables.side)

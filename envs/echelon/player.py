@@ -1,7 +1,7 @@
-"""A replay of Echelon as a page for browsers: ``python -m envs.echelon.player replay.json [page.html]``.
+"""Converts a replay of Echelon to a page for browsers: ``python -m envs.echelon.player replay.json [page.html]``.
 
-One file that needs nothing else, no network and no library. The space bar plays and stops, the arrow keys go a decision
-back and on; a click on a mech, on the map or in the list, shows it over time; a click on a chart goes there.
+The page is one self-contained file. The space bar plays and pauses, the arrow keys step by a decision; a click on a
+mech, on the map or in the list, shows it over time; a click on a chart seeks to that time.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _SCRIPTS = ("data.js", "board.js", "page.js")
 
 
 def page(recording: EchelonRecording) -> str:
-    """The page's text."""
+    """Returns the page's text."""
     title = f"Echelon: {' against '.join(recording.players)}"
-    # Within a page nothing may look like the end of a script.
+    # The data must not contain the end tag of a script.
     replay = as_json(recording).replace("<", "\\u003c")
     script = "\n".join(_part(name).replace('"use strict";\n', "") for name in _SCRIPTS)
     parts = {"TITLE": html.escape(title), "STYLE": _part("style.css"), "SCRIPT": script, "REPLAY": replay}
@@ -35,10 +35,10 @@ def _part(name: str) -> str:
 
 
 def save_page(recording: EchelonRecording, path: str | Path) -> None:
-    """Writes the page, wholly or not at all; makes missing folders.
+    """Writes the page atomically; makes missing folders.
 
     Raises:
-        ValueError: another ending than ``.html``.
+        ValueError: the suffix is not ``.html``.
     """
     path = Path(path)
     if path.suffix != ".html":
@@ -47,7 +47,7 @@ def save_page(recording: EchelonRecording, path: str | Path) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Writes the page of a replay, or says in one line why not; returns the exit status."""
+    """Writes the page of a replay, or prints in one line why it cannot; returns the exit status."""
     if len(arguments) not in (1, 2):
         print("error: give a replay and, if you like, a page: replay.json page.html", file=sys.stderr)
         return 2

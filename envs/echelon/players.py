@@ -1,6 +1,6 @@
 """Echelon's two teams, and its bots: heuristic, veteran, rush, random.
 
-Bots drive one team of all worlds at once, by selection. They read the true state.
+Bots control one team of all worlds at once, with masks instead of branches. They read the true state.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .tables import Tables
 BOTS = ("heuristic", "veteran", "rush", "random")
 HEURISTIC, VETERAN, RUSH, RANDOM = range(len(BOTS))
 
-_STRAIGHT = 6.0  # nearer to the zone than this, the flow is left
+_STRAIGHT = 6.0  # distance to the zone within which bots leave the flow
 _CLOSE, _LONELY, _QUIET = 5.5, 15.0, 20.0
 _WAIT_BEHIND, _WAITING = 3.0, 0.15
 _VENT_AT = 0.75
@@ -61,13 +61,13 @@ def bot_orders(
     possible: Sequence[int] = (HEURISTIC, VETERAN, RUSH, RANDOM),
     luck: Tensor | None = None,
 ) -> Tensor:
-    """The orders of the bots of a team, ``[10, n, W]``, rows as in :mod:`envs.echelon.rules`.
+    """Returns the orders of a team's bots, ``[10, n, W]``, with the rows of :mod:`envs.echelon.rules`.
 
     Args:
         team: 0 blue, 1 red.
-        kinds: ``[W]``, places in :data:`BOTS`.
-        possible: those there are; others cost nothing.
-        luck: what :func:`bot_luck` gives, None: just that.
+        kinds: ``[W]``, indices into :data:`BOTS`.
+        possible: kinds that occur; others are not computed.
+        luck: result of :func:`bot_luck`; None calls it.
     """
     view = _view(state, tables, team)
     luck = bot_luck(state, tables, team) if luck is None else luck
@@ -83,7 +83,7 @@ def bot_orders(
 
 
 def bot_luck(state: State, tables: Tables, team: int) -> Tensor:
-    """The random numbers of a team's bots in a decision, ``[12, n, W]``."""
+    """Returns the random numbers of a team's bots in a decision, ``[12, n, W]``."""
     numbers = draws(state.key, state.steps, (rules.ORDERS + 2) * tables.mechs, _SALT + team)
     return numbers.view(rules.ORDERS + 2, tables.mechs, -1).to(state.hp.dtype)
 
@@ -120,7 +120,7 @@ def _view(state: State, tables: Tables, team: int) -> BotView:
 
 
 def _way(state: State, tables: Tables, team: int, goal: Tensor, straight: Tensor) -> Tensor:
-    """Unit vector to where the bot wants to be: along the flow, or ``straight`` to its goal, ``[2, n, W]``."""
+    """Returns the unit vector towards the bot's goal, along the flow or ``straight``, ``[2, n, W]``."""
     own = state.position[:, team]
     flow = look_up(tables.maps.flow, cell(own[0], own[1], state.base, tables.side), own).long()
     steps = tables.directions.index_select(1, flow.flatten()).view(2, *flow.shape)
@@ -134,7 +134,7 @@ def _steering(state: State, team: int, way: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _heuristic(state: State, tables: Tables, team: int, view: BotView, luck: Tensor) -> Tensor:
-    """Goes to the zone, towards the team when alone near it; turns to the nearest enemy, fires when it may hit."""
+    """Goes to the zone, or to the team if alone near it; turns to the nearest enemy, and fires if it may hit."""
     forward, strafe = _heuristic_steps(state, tables, team, view)
     turn = torch.where(view.there, (view.bearing / (math.pi / 3)).clamp(-1.0, 1.0), 0.0)
     vents = view.hot > _VENT_AT
@@ -168,7 +168,7 @@ def _heuristic_steps(state: State, tables: Tables, team: int, view: BotView) -> 
 
 
 def _fire(tables: Tables, view: BotView) -> tuple[Tensor, Tensor, Tensor]:
-    """Primary, secondary and tertiary where a shot may hit, 0 or 1."""
+    """Returns whether primary, secondary and tertiary may hit, 0 or 1."""
     off, far = view.bearing.abs(), view.distance
     laser = (far <= rules.LASER_RANGE) & (off <= math.pi / 3) & view.sight
     flamer = far <= rules.FLAMER_RANGE
@@ -191,7 +191,7 @@ def _electronics(state: State, team: int, view: BotView) -> Tensor:
 
 
 def _veteran(orders: Tensor, view: BotView, vent_blocks_fire: bool) -> Tensor:
-    """Waits for its heavy before it goes into the zone."""
+    """Waits for its heavy before entering the zone."""
     heavies = slice(0, None, SLOTS)
     lives = view.alive[heavies].repeat_interleave(SLOTS, 0)
     behind = view.zone[heavies].repeat_interleave(SLOTS, 0)
@@ -203,7 +203,7 @@ def _veteran(orders: Tensor, view: BotView, vent_blocks_fire: bool) -> Tensor:
 
 
 def _rush(orders: Tensor, state: State, tables: Tables, team: int, view: BotView) -> Tensor:
-    """Runs at the nearest enemy once it sees one, at the zone until then, and never backs away."""
+    """Runs to the zone until it sees an enemy, then to the nearest one, and never retreats."""
     charge = view.sight & view.there
     way = _way(state, tables, team, view.to_zone, view.zone < _STRAIGHT)
     way = torch.where(charge, view.to_target, way)
@@ -213,7 +213,7 @@ def _rush(orders: Tensor, state: State, tables: Tables, team: int, view: BotView
 
 
 def _held(orders: Tensor, tables: Tables, fires: Tensor) -> Tensor:
-    """Without fire where the draw says so; jammers go on."""
+    """Removes fire according to the random draw; jammers stay on."""
     primary, vent, secondary, tertiary, special = orders[rules.PRIMARY : rules.TARGET].unbind(0)
     held = (
         torch.where(fires, primary, 0.0),
@@ -226,7 +226,7 @@ def _held(orders: Tensor, tables: Tables, fires: Tensor) -> Tensor:
 
 
 def _random(luck: Tensor, tables: Tables) -> Tensor:
-    """Anything, uniformly: axes within [-1, 1], buttons half of the time."""
+    """Draws uniform orders: axes in [-1, 1], buttons with probability one half."""
     axes = 2 * luck[: rules.PRIMARY] - 1
     buttons = (luck[rules.PRIMARY : rules.TARGET] < 0.5).to(luck.dtype)
     target = (luck[rules.TARGET :][:1] * (tables.mechs + 1)).floor() - 1
@@ -234,7 +234,7 @@ def _random(luck: Tensor, tables: Tables) -> Tensor:
 
 
 def watch(state: State, moved: Tensor, inside: Tensor, tables: Tables) -> State:
-    """Notices bots that have not got on for ten decisions and lets them back off.
+    """Detects bots that have not moved for ten decisions, and lets them back off.
 
     Args:
         moved: ``[2, n, W]`` distance of the last decision.
@@ -251,10 +251,10 @@ def watch(state: State, moved: Tensor, inside: Tensor, tables: Tables) -> State:
 
 
 def bot_weights(opponent: str, mix: Mapping[str, float] | None) -> tuple[float, ...]:
-    """Weights with which each of the bots plays red.
+    """Returns the weights with which each bot plays red.
 
     Raises:
-        ValueError: an unknown bot, or weights that are not possible.
+        ValueError: a bot is unknown, or a weight is impossible.
     """
     if opponent not in (*BOTS, "policy"):
         raise ValueError(f"opponent: {opponent!r} is unknown, allowed: {', '.join((*BOTS, 'policy'))}")
@@ -268,16 +268,16 @@ def bot_weights(opponent: str, mix: Mapping[str, float] | None) -> tuple[float, 
             raise ValueError(f"opponent_mix: the weight of {name}, {weight}, is negative")
     if sum(weights.values()) <= 0:
         raise ValueError("opponent_mix: all weights are 0")
-    # Where agents play both sides the bots' kind has no effect.
+    # If agents play both sides, the kind of bot has no effect.
     found = tuple(float(weights.get(name, 0.0)) for name in BOTS)
     return found if any(found) else (1.0, *[0.0] * (len(BOTS) - 1))
 
 
 def fire_range(given: float | Sequence[float]) -> tuple[float, float]:
-    """Least and greatest probability of firing.
+    """Returns the least and greatest probability of firing.
 
     Raises:
-        ValueError: not one or two numbers within [0, 1] in order.
+        ValueError: the value is not one or two ascending numbers in [0, 1].
     """
     values = [float(given)] if isinstance(given, int | float) else [float(value) for value in given]
     if len(values) not in (1, 2) or not 0 <= values[0] <= values[-1] <= 1:
@@ -286,10 +286,10 @@ def fire_range(given: float | Sequence[float]) -> tuple[float, float]:
 
 
 def stages_of(given: Sequence[float] | None) -> tuple[float, ...]:
-    """Probabilities of firing of the stages of a curriculum.
+    """Returns the probabilities of firing in the stages of a curriculum.
 
     Raises:
-        ValueError: one is not within [0, 1].
+        ValueError: a probability is not in [0, 1].
     """
     stages = tuple(float(value) for value in given or ())
     wrong = [value for value in stages if not 0 <= value <= 1]
@@ -302,7 +302,7 @@ def stages_of(given: Sequence[float] | None) -> tuple[float, ...]:
 
 
 def _wins(following: TensorDictBase) -> Tensor:
-    """1 for who has won by the world's rules; a draw is 0 to 0."""
+    """Returns 1 for the winner by the world's rules and 0 for the loser; a draw is 0 to 0."""
     episode = following.get("episode")
     return torch.cat((episode.get("success"), episode.get("lost")), -1)
 

@@ -1,8 +1,8 @@
-"""Missiles, gauss slugs and autocannon shells on their way, and what they hit.
+"""The flight of missiles, gauss slugs and autocannon shells, and their hits.
 
-Only shots in the air are looked at: a list of E entries gathered from all worlds. Where asking which those are would
-stall a device, all places are; for compiled code, which wants few lengths, some places without a shot, too. All lead to
-the same worlds.
+Only flying shots are processed, as a list of E entries gathered from all worlds. On devices where finding them would
+wait, all places are processed; for compiled code, which needs few lengths, some empty places, too. All ways lead to the
+same worlds.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .weapons import Hits, Volley, bonuses
 
 
 def launch(state: State, volley: Volley, tables: Tables, pairs: Pairs) -> State:
-    """Puts new shots in the air; the oldest of a launcher makes room."""
+    """Launches new shots; each replaces the oldest of its launcher."""
     packs = tables.packs
     fired, chosen = volley.fired[:, :, LAUNCHERS], volley.chosen[:, :, LAUNCHERS]
 
@@ -62,7 +62,7 @@ _EARLIER = 1.0e-4
 
 
 class Places(NamedTuple):
-    """Places of entries, ``[E]`` whole numbers."""
+    """Places of entries, ``[E]`` integers."""
 
     place: Tensor  # among [2, S, W]
     slot: Tensor  # of the pack's nine, all packs: 0 to S - 1
@@ -70,11 +70,11 @@ class Places(NamedTuple):
     mine: Tensor  # among [2, W]: the shooter's team
     foes: Tensor  # the other one
     owner: Tensor  # among [2, n, W]
-    missile: Tensor  # among [2, 2P, W]; some place for other shots
+    missile: Tensor  # among [2, 2P, W]; arbitrary for other shots
 
 
 class Mechs(NamedTuple):
-    """Mechs of a team as entries need them, ``[n, E]``; of both teams ``[n, 2, E]``."""
+    """Mechs of one team for each entry, ``[n, E]``, or of both teams, ``[n, 2, E]``."""
 
     place: Tensor  # [3, ...] of the centre
     feet: Tensor
@@ -94,11 +94,11 @@ class Shots(NamedTuple):
 
 
 def airborne(shots: Tensor, which: Which) -> Tensor:
-    """Places of shots, ``[E]`` whole numbers among ``[2, S, W]``.
+    """Returns places of shots, ``[E]`` integers among ``[2, S, W]``.
 
     Args:
         shots: ``[8, 2, S, W]``.
-        which: ``"flying"``: the shots in the air; ``"padded"``: with others up to one of few lengths; ``"all"``.
+        which: ``"flying"``; ``"padded"`` with empty places up to one of few lengths; or ``"all"``.
     """
     live = shots[6].flatten() > 0
     if which == "all":
@@ -107,17 +107,17 @@ def airborne(shots: Tensor, which: Which) -> Tensor:
     if which == "flying":
         return flying
     length = next((length for length in _LENGTHS if len(flying) <= length < len(live)), len(live))
-    # One place without a shot, many times: nothing comes of it.
+    # One empty place, repeated, has no effect.
     idle = live.to(torch.uint8).argmin().expand(length - len(flying))
     return torch.cat((flying, idle))
 
 
 def fly(state: State, tables: Tables, pairs: Pairs, luck: Tensor, places: Tensor) -> tuple[State, Hits, Tensor]:
-    """Moves shots and finds what they hit; also how often each mech's AMS has succeeded, ``[2, n, W]``.
+    """Moves shots and finds their hits; also counts the interceptions of each mech's AMS, ``[2, n, W]``.
 
     Args:
-        luck: ``[2, 2P, P, W]`` uniform: a missile is intercepted below 0.6.
-        places: of :func:`airborne`.
+        luck: ``[2, 2P, P, W]`` uniform; a missile is intercepted below 0.6.
+        places: result of :func:`airborne`.
     """
     at = _places(state, tables, places)
     old = state.shots.flatten(1).index_select(1, at.place)
@@ -132,7 +132,7 @@ def fly(state: State, tables: Tables, pairs: Pairs, luck: Tensor, places: Tensor
     direct, when = _direct(shots, rel, rel2, foes, blocked, tables)
     found = when < _NO_HIT / 2
     struck = live & (found | (blocked <= 1))
-    # On the ground it bursts where it was last free.
+    # A shot that meets the ground bursts at its last free place.
     moment = torch.where(found, when, (blocked - 0.5).clamp(0.0, 1.0))
     hits = _hits(state, shots, foes, _mechs(both), pairs, direct, moment, struck, tables, at)
     left = (old[6] - 1) * (live & ~struck)
@@ -160,7 +160,7 @@ def _places(state: State, tables: Tables, index: Tensor) -> Places:
 
 
 def _table(state: State, tables: Tables, pairs: Pairs) -> Tensor:
-    """Rows of mechs that entries need, ``[7, n, 2 * W]``."""
+    """Returns the rows of mechs that entries need, ``[7, n, 2 * W]``."""
     rows = (*centres(state, tables), state.position[2], pairs.cos, pairs.sin, state.alive.to(state.hp.dtype))
     return torch.stack(rows).transpose(1, 2).flatten(2)
 
@@ -177,7 +177,7 @@ def _moving(old: Tensor, foes: Mechs, tables: Tables, at: Places) -> Shots:
 
 
 def _homed(old: Tensor, foes: Mechs, missile: Tensor, tables: Tables) -> Tensor:
-    """Velocities ``[3, E]``; those of missiles are turned towards targets that live."""
+    """Returns velocities ``[3, E]``; those of missiles turn towards living targets."""
     mine = (old[7] == tables.slots) * foes.alive
     goal = (foes.place * mine).sum(1)
     to = goal - old[:3]
@@ -191,7 +191,7 @@ def _homed(old: Tensor, foes: Mechs, missile: Tensor, tables: Tables) -> Tensor:
 def _intercept(
     state: State, shots: Shots, rel2: Tensor, tables: Tables, at: Places, luck: Tensor
 ) -> tuple[State, Tensor, Tensor]:
-    """Every heavy that is ready tries once for each missile that comes near."""
+    """Lets every ready heavy try once to intercept each missile that comes near."""
     packs, kind = tables.packs, rel2.dtype
     worlds = state.hp.shape[-1]
     working = state.alive & (state.heat <= tables.heat_cap) & (state.clocks[:, rules.AMS] == 0)
@@ -212,7 +212,7 @@ def _intercept(
 
 
 def _blocked(state: State, shots: Shots, tables: Tables, at: Places) -> Tensor:
-    """Share of the step after which the ground is in the way, a half or all of it; 2: it is not. ``[E]``."""
+    """Returns the share of the step after which a shot meets the ground, a half or 1, or 2 if it does not, ``[E]``."""
     x, y, z = shots.place[:, None] + tables.halves * shots.step[:, None]
     base = state.base.index_select(0, at.world)
     outside = (x < 0) | (x > tables.side) | (y < 0) | (y > tables.side)
@@ -223,7 +223,7 @@ def _blocked(state: State, shots: Shots, tables: Tables, at: Places) -> Tensor:
 def _direct(
     shots: Shots, rel: Tensor, rel2: Tensor, foes: Mechs, blocked: Tensor, tables: Tables
 ) -> tuple[Tensor, Tensor]:
-    """The enemy each shot hits first, one-hot ``[n, E]`` bool, and when, as a share of the step."""
+    """Returns the enemy that each shot hits first, one-hot ``[n, E]`` bool, and when, as a share of the step."""
     along = (rel * shots.step[:, None]).sum(0)
     length2 = shots.step.square().sum(0).clamp_min(1.0e-9)
     when = (along / length2).clamp(0.0, 1.0)
@@ -246,7 +246,7 @@ def _hits(
     tables: Tables,
     at: Places,
 ) -> Hits:
-    """Hits of all shots, summed by shooter and by target.
+    """Sums the hits of all shots by shooter and by target.
 
     Args:
         both: enemies and the own team, ``[n, 2, E]``.
@@ -271,15 +271,15 @@ def _hits(
 
 
 def _summed(values: Tensor, index: Tensor, columns: int) -> Tensor:
-    """Columns of ``values [R, E]`` added up where ``index [E]`` says, ``[R, columns]``."""
+    """Adds columns of ``values [R, E]`` at ``index [E]``; returns ``[R, columns]``."""
     rows = len(values)
-    # In one dimension: for others the CPU adds column by column.
+    # In one dimension, since otherwise the CPU adds column by column.
     flat = torch.arange(0, rows * columns, columns, device=index.device)[:, None] + index
     return values.new_zeros(rows * columns).index_add(0, flat.flatten(), values.flatten()).view(rows, columns)
 
 
 def _splash(shots: Shots, both: Mechs, near: Tensor, struck: Tensor, tables: Tables, base: Tensor) -> Tensor:
-    """Damage ``[n, 2, E]`` of both teams around bursting missiles and slugs, where no ground is between."""
+    """Returns the damage ``[n, 2, E]`` to both teams around bursting missiles and slugs, if no ground is between."""
     burst = near[:, None, None]
     apart = (both.place - burst).square().sum(0).sqrt()
     x, y, z = (both.place + burst) / 2
@@ -292,7 +292,7 @@ def _splash(shots: Shots, both: Mechs, near: Tensor, struck: Tensor, tables: Tab
 
 
 def drift(state: State, tables: Tables) -> State:
-    """Moves shells; where one meets the ground or has flown its range, a cloud begins."""
+    """Moves smoke shells; one that meets the ground or reaches its range starts a cloud."""
     place = state.shells[:3] + state.shells[3:6] * DT
     x, y, z = place.unbind(0)
     left = state.shells[6]
@@ -307,7 +307,7 @@ def drift(state: State, tables: Tables) -> State:
 
 
 def launch_smoke(state: State, orders: Tensor, tables: Tables, able: Tensor) -> State:
-    """Fires shells straight ahead; smoke and missiles share a clock."""
+    """Fires smoke shells straight ahead; smoke and missiles share a clock."""
     clock = state.clocks[:, rules.MISSILE]
     fires = (orders[:, rules.SPECIAL] > 0) & able & (clock == 0)
     yaw = state.yaw

@@ -1,4 +1,4 @@
-"""Recordings of episodes of Echelon: the map, the mechs, their states, and what happened."""
+"""Recordings of episodes of Echelon: map, mechs, states and events."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ COLUMNS: Mapping[str, tuple[str, tuple[int | str, ...]]] = {
 
 @dataclass(frozen=True, eq=False)
 class EchelonFrames:
-    """T states of a match, ``[T, ...]`` each; mechs stand in the order of :attr:`MatchRecord.mechs`."""
+    """T states of a match, ``[T, ...]`` each; mechs are in the order of :attr:`MatchRecord.mechs`."""
 
     tick: Array  # sub-steps of 0.05 s since the start
     score: Array  # of blue and red, s
@@ -70,29 +70,29 @@ class EchelonFrames:
         return len(self.tick)
 
     def part(self, which: slice) -> EchelonFrames:
-        """A part of the states."""
+        """Returns a part of the states."""
         return EchelonFrames(**{name: value[which] for name, value in vars(self).items()})
 
 
 class Mech(NamedTuple):
-    """A mech that takes part."""
+    """A mech of the match."""
 
     team: int  # 0 blue, 1 red
     slot: int
 
     @property
     def name(self) -> str:
-        """The id, such as ``red_3``."""
+        """Id, such as ``red_3``."""
         return mech_id(self.team, self.slot)
 
     @property
     def kind(self) -> str:
-        """The name of the class."""
+        """Name of the class."""
         return rules.CLASSES[rules.PACK_CLASSES[self.slot % SLOTS]]
 
     @property
     def chassis(self) -> Chassis:
-        """The numbers of the class."""
+        """Numbers of the class."""
         return rules.PACK[self.slot % SLOTS]
 
 
@@ -107,7 +107,7 @@ class RecordedMap:
 
     @property
     def side(self) -> int:
-        """Voxels along its side."""
+        """Number of voxels along its side."""
         return len(self.height)
 
 
@@ -117,7 +117,7 @@ class MatchRecord:
 
     Attributes:
         smoke: clouds at each of the T times, ``[k, 4]``: centre, sub-steps left.
-        winner: 1 blue, -1 red, 0 nobody, or nobody yet.
+        winner: 1 blue, -1 red, 0 draw or undecided.
         to_win: score that wins, s.
     """
 
@@ -136,10 +136,10 @@ class EchelonRecording(EpisodeRecording):
     """One episode.
 
     Args:
-        source: makes the record; called once, when it is first needed.
-        options: of the world.
-        players: who drove blue and red.
-        title: for pictures.
+        source: function that makes the record, called once on first use.
+        options: options of the world.
+        players: players of blue and red.
+        title: title of the pictures.
     """
 
     overview_columns = 2
@@ -152,7 +152,7 @@ class EchelonRecording(EpisodeRecording):
 
     @cached_property
     def record(self) -> MatchRecord:
-        """The episode, found out when first asked for."""
+        """The episode, computed on first use."""
         return self.source()
 
     @property
@@ -162,28 +162,28 @@ class EchelonRecording(EpisodeRecording):
 
     @property
     def seconds(self) -> float:
-        """Duration, s."""
+        """Duration in s."""
         tick = self.frames.tick
         return float(tick[-1] - tick[0]) * rules.DT
 
     def named(self, players: tuple[str, str], title: str = "") -> EchelonRecording:
-        """The same with other names."""
+        """Returns the same recording with other names."""
         return replace(self, players=players, title=title)
 
     def animation(self) -> Animation:
-        """An animation whose time is sub-steps."""
+        """Returns an animation with sub-steps as time."""
         from .render import EchelonAnimation
 
         return EchelonAnimation(self)
 
     def legend(self) -> Legend:
-        """Of its pictures."""
+        """Returns the legend of its pictures."""
         from .render import LEGEND
 
         return LEGEND
 
     def overview(self) -> Picture:
-        """The end, with the ways of all mechs, which brighten with time."""
+        """Draws the end, with trails of all mechs that brighten with time."""
         from .render import TILE, EchelonAnimation
 
         return EchelonAnimation(self, TILE).draw(ways=True)
@@ -209,7 +209,7 @@ _MOVING = ("position", "velocity", "heat", "stability", "score", "control")
 
 @dataclass(frozen=True, eq=False)
 class Moment:
-    """A match at a time in sub-steps; mechs ``[M, ...]`` as in :class:`~envs.echelon.recording.EchelonFrames`."""
+    """A match at a time in sub-steps; mechs ``[M, ...]`` are as in :class:`~envs.echelon.recording.EchelonFrames`."""
 
     record: MatchRecord
     tick: float
@@ -242,7 +242,7 @@ class Moment:
         return bool(self.inside[teams == 0].any()), bool(self.inside[teams == 1].any())
 
     def alive(self, place: int) -> bool:
-        """True while a mech lives."""
+        """Returns whether a mech lives."""
         return bool(self.hp[place] > 0)
 
     def ground_at(self, x: float, y: float) -> float:
@@ -252,7 +252,7 @@ class Moment:
 
 
 def moment(record: MatchRecord, tick: float) -> Moment:
-    """The match after so many sub-steps; before its first and after its last state it stands still."""
+    """Returns the match after a number of sub-steps, limited to its first and last state."""
     frames = record.frames
     t = int(np.clip(np.searchsorted(frames.tick, tick, side="right") - 1, 0, len(frames) - 1))
     span = float(frames.tick[t + 1] - frames.tick[t]) if t + 1 < len(frames) else 0.0
@@ -274,7 +274,7 @@ def _between(frames: EchelonFrames, t: int, share: float) -> dict[str, Array]:
 
 
 def deaths(record: MatchRecord) -> dict[int, int]:
-    """The sub-step in which each mech that died did so, by its place."""
+    """Returns the sub-step of each death by the mech's place."""
     places = {mech.name: place for place, mech in enumerate(record.mechs)}
     return {places[e.details["target"]]: e.tick for e in record.events if e.type == "kill"}
 
@@ -294,12 +294,12 @@ class _Snapshot(NamedTuple):
 
 
 _Frame = tuple[_Snapshot, int]
-"""Worlds at one time, and which of them is meant."""
+"""Worlds at one time, and the index of one of them."""
 
 
 @dataclass(eq=False)
 class _Take:
-    """The snapshots of one world, of which the record is made."""
+    """The snapshots of one world, from which the record is made."""
 
     tables: Tables
     options: EchelonOptions
@@ -338,7 +338,7 @@ class _Take:
         places = torch.tensor([mech.team * self.tables.mechs + mech.slot for mech in mechs])
 
         def rows(value: Tensor, dim: int = 0) -> Array:
-            """``[T, M]`` of ``[2, n, T]``."""
+            """Returns ``[T, M]`` from ``[2, n, T]``."""
             picked = value.cpu().flatten(dim, dim + 1).index_select(dim, places)
             found: Array = picked.movedim(-1, 0).movedim(dim + 1, 1).numpy()
             return found
@@ -372,7 +372,7 @@ def _ground(state: State, tables: Tables) -> RecordedMap:
 
 
 def _targets(slots: Array, mechs: Sequence[Mech]) -> Array:
-    """Chosen slots ``[T, M]`` as places among the mechs; -1 for those that are not there."""
+    """Converts chosen slots ``[T, M]`` to places among the mechs; -1 for missing ones."""
     place = {(mech.team, mech.slot): index for index, mech in enumerate(mechs)}
     found = np.full(slots.shape, -1)
     for index, mech in enumerate(mechs):
@@ -388,12 +388,12 @@ def _clouds(clouds: Tensor) -> Array:
 
 
 class EchelonRecorder(EpisodeRecorder[_Frame, EchelonRecording]):
-    """Collects recordings of some worlds of an env, one episode of each."""
+    """Records some worlds of an env, one episode of each."""
 
     def _look(self, places: list[int]) -> list[_Frame]:
         match, worlds, orders = self._env.worlds, self._worlds[places], self._env.orders
         some = match.state.map(lambda value: value.index_select(-1, worlds))
-        # What mechs remember decides nothing that is recorded.
+        # The mechs' memory does not influence recorded values.
         some = some.replace(memory=some.memory[:0])
         terminated, truncated, _ = ends(some, self._env.match_options)
         now = _Snapshot(

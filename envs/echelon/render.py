@@ -1,4 +1,4 @@
-"""Animations of Echelon: the map with everything on it, between panels of all mechs."""
+"""Animations of Echelon: the map between panels of all mechs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .recording import EchelonRecording, Moment, deaths, moment
 from .rules import TEAMS
 
 SIZE, TILE = (1280, 720), (960, 540)
-"""Width and height of pictures, and of overviews, pixels."""
+"""Width and height of pictures, and of overviews, in pixels."""
 LEGEND: Legend = (
     *(("■", f"{team} mech and its way", colour) for team, colour in zip(TEAMS, TEAM_COLOURS)),
     *(
@@ -26,14 +26,14 @@ LEGEND: Legend = (
     ),
 )
 _BALANCE: Colour = (150, 170, 255)
-_TALL, _LOW = 116.0, 60.0  # of a mech's plate, in lines of 720, in teams of five and of ten
+_TALL, _LOW = 116.0, 60.0  # height of a mech's plate in lines of 720, in teams of five and of ten
 
 
 # -- panels --------------------------------------------------------------------------------------------------------
 
 
 def draw_head(picture: Picture, layout: EchelonLayout, now: Moment, title: str) -> None:
-    """The clock in the middle; scores as bars that grow towards it, full where they win."""
+    """Draws the clock, and scores as bars that grow towards it and are full at the winning score."""
     unit, middle = layout.unit, layout.size[0] / 2
     seconds = now.tick * rules.DT
     clock = f"{int(seconds // 60)}:{seconds % 60:04.1f}"
@@ -60,7 +60,7 @@ def _holder(now: Moment) -> str:
 
 
 def draw_panels(picture: Picture, layout: EchelonLayout, now: Moment, players: Sequence[str]) -> None:
-    """A column for each team: its player and its mechs."""
+    """Draws a column for each team with its player and its mechs."""
     unit, width = layout.unit, min(layout.panel - 24 * layout.unit, 300 * layout.unit)
     for team, colour in enumerate(TEAM_COLOURS):
         left = 12 * unit if team == 0 else layout.size[0] - 12 * unit - width
@@ -114,7 +114,7 @@ def _draw_mech(
 
 
 def state_of(now: Moment, place: int) -> tuple[str, Colour]:
-    """The most remarkable states of a mech, in a word or two."""
+    """Returns the most important conditions of a mech in a word or two."""
     mech, clocks = now.record.mechs[place], now.clocks[place]
     if not now.alive(place):
         return "destroyed", FAINT
@@ -137,7 +137,7 @@ _LASTS = {
     **{"laser_hit": 4.0, "flamer_hit": 3.0, "paint": 6.0, "ams_intercept": 6.0},
     **{"explosion": 9.0, "projectile_hit": 0.6 * 9.0, "kill": 18.0},
 }
-"""Sub-steps for which an event is shown; others are not."""
+"""Number of sub-steps for which an event is visible; other events are not drawn."""
 _TRAILS = {"missile": 9.0, "gauss": 2.5, "autocannon": 1.5, "smoke": 1.0}  # ticks of its way that a shot shows
 _WAY_POINTS = 120
 _END_TICKS = 10.0
@@ -147,15 +147,15 @@ class EchelonAnimation(Animation):
     """Animation of a recording.
 
     Args:
-        recording: of one episode.
+        recording: recording of one episode.
         size: width and height of the pictures in pixels, at least 640 by 360.
-        earlier: an animation of less of the same episode, which has the map ready.
+        earlier: an animation of an earlier part of the episode, whose map is reused.
 
     Raises:
-        ValueError: a size that is too small.
+        ValueError: the size is too small.
 
     Attributes:
-        per_second: sub-steps.
+        per_second: sub-steps per second.
     """
 
     per_second, fps = 1.0 / rules.DT, 20.0
@@ -176,16 +176,16 @@ class EchelonAnimation(Animation):
         return float(self.record.frames.tick[0]), float(self.record.frames.tick[-1])
 
     def longer(self, recording: EchelonRecording) -> EchelonAnimation:
-        """The animation of more of the same episode."""
+        """Returns the animation of a longer part of the same episode."""
         return EchelonAnimation(recording, self.layout.size, self)
 
     def draw(self, tick: float | None = None, pause: float = 0.0, ways: bool = False) -> Picture:
-        """The picture after so many sub-steps of 0.05 s, uint8 ``[H, W, 3]``.
+        """Draws the match after ``tick`` sub-steps of 0.05 s, uint8 ``[H, W, 3]``.
 
         Args:
-            tick: None: the end.
-            pause: sub-steps for which the end has stood still.
-            ways: show how everyone came there from the beginning on.
+            tick: number of sub-steps; None: the end.
+            pause: number of sub-steps since the end.
+            ways: whether to draw the trails of all mechs from the beginning.
         """
         tick = float(self.record.frames.tick[-1]) if tick is None else tick
         now = moment(self.record, tick)
@@ -215,7 +215,7 @@ class EchelonAnimation(Animation):
         banner(picture, text, middle, width, 88 * layout.unit, layout.points(50), colour)
 
     def _clear_margins(self, picture: Picture) -> None:
-        """Cuts off at the edge of the map what glows or flies over it."""
+        """Clips glows and projectiles at the edge of the map."""
         (left, bottom), side = self.layout.corner, self.layout.side * self.layout.scale
         inside = np.zeros(picture.shape[:2], bool)
         rows = slice(max(round(bottom - side) - 2, 0), round(bottom) + 2)
@@ -259,7 +259,7 @@ class EchelonAnimation(Animation):
 
     def _draw_events(self, canvas: Canvas, tick: float) -> None:
         for event, ticks in self._lasting:
-            # An event is of the sub-step that ends at its tick.
+            # An event belongs to the sub-step that ends at its tick.
             age = (tick - event.tick + 1) / ticks
             if 0 < age < 1:
                 self._draw_event(canvas, event, float(age), tick)

@@ -55,16 +55,16 @@ NUMBERS = {
 
 
 class ReplayError(ValueError):
-    """An error in the content of a file; its message does not name the file."""
+    """A fault in the content of a file; the message does not name the file."""
 
 
 def recording_of(document: Any) -> EchelonRecording:
-    """A recording of what was in a file.
+    """Makes a recording from the content of a file.
 
     Raises:
-        Wrong: another version, or parts that do not fit each other.
-        KeyError: something is missing.
-        TypeError, ValueError, IndexError, AttributeError: something has another shape.
+        Wrong: the version is another, or parts do not fit each other.
+        KeyError: an entry is missing.
+        TypeError, ValueError, IndexError, AttributeError: an entry has another form.
     """
     if not isinstance(document, Mapping) or (document.get("format"), document.get("kind")) != (FORMAT, KIND):
         raise ReplayError(f"not a replay of {KIND} (format and kind must be {FORMAT!r} and {KIND!r})")
@@ -213,10 +213,10 @@ _DIGITS = 4
 
 
 def save_replay(recording: EchelonRecording, path: str | Path) -> None:
-    """Writes a recording, wholly or not at all; makes missing folders.
+    """Writes a recording atomically; makes missing folders.
 
     Raises:
-        ValueError: another ending than ``.json``.
+        ValueError: the suffix is not ``.json``.
     """
     path = Path(path)
     if path.suffix != ENDING:
@@ -225,7 +225,7 @@ def save_replay(recording: EchelonRecording, path: str | Path) -> None:
 
 
 def as_json(recording: EchelonRecording) -> str:
-    """A recording as the text of a file."""
+    """Returns a recording as the text of a file."""
     return json.dumps(_document(recording), separators=(",", ":"), allow_nan=False)
 
 
@@ -302,7 +302,7 @@ def _path(flight: Flight, before: int, tick: int) -> dict[str, Any] | None:
 
 
 def _exact(value: Any) -> Any:
-    """float32 as the shortest decimal that gives it again."""
+    """Converts float32 to the shortest decimal that restores it."""
     if isinstance(value, np.ndarray):
         return [_exact(entry) for entry in value]
     return float(str(value)) if isinstance(value, np.floating) else int(value)
@@ -316,10 +316,10 @@ def _seconds(ticks: float) -> float:
 
 
 def load_replay(path: str | Path) -> EchelonRecording:
-    """Reads what :func:`save_replay` wrote.
+    """Reads a file of :func:`save_replay`.
 
     Raises:
-        ValueError: one line: the file is missing, damaged, of another version, or its parts do not fit each other.
+        ValueError: the file is missing, damaged, of another version, or its parts do not fit each other.
     """
     try:
         check_regular(path)

@@ -29,7 +29,7 @@ class Hold(NamedTuple):
 
 
 def hold(state: State, tables: Tables) -> Hold:
-    """Measures who is inside and what that is worth: all of it alone, else a quarter, the rest by margin of tonnage."""
+    """Measures control and score: all of it for a team alone, otherwise a quarter plus a share by margin of tonnage."""
     away = state.zone[:2, None, None] - state.position[:2]
     distance = away.square().sum(0).sqrt()
     inside = state.alive & (distance <= state.zone[2]) & (state.position[2] <= rules.ZONE_HEIGHT)
@@ -60,13 +60,13 @@ TERMS: dict[str, float] = {
 
 
 def make_weights(weights: Mapping[str, float] | None) -> dict[str, float]:
-    """The weight of each term.
+    """Returns the weight of each term.
 
     Args:
-        weights: instead of those of :data:`TERMS`, by term.
+        weights: weights by term that replace those of :data:`TERMS`.
 
     Raises:
-        ValueError: an unknown term.
+        ValueError: a term is unknown.
     """
     unknown = [name for name in weights or {} if name not in TERMS]
     if unknown:
@@ -75,10 +75,10 @@ def make_weights(weights: Mapping[str, float] | None) -> dict[str, float]:
 
 
 def judge(tally: Tally, before: Hold, now: Hold, winner: Tensor, was_alive: Tensor) -> Tensor:
-    """The terms of a decision, unweighted, ``[TERMS, 2, n, W]``; zeros for who was dead before.
+    """Returns the unweighted terms of a decision, ``[TERMS, 2, n, W]``; zeros for mechs that were dead before.
 
     Args:
-        winner: ``[W]`` 1 blue, -1 red, 0 nobody (yet).
+        winner: ``[W]`` 1 blue, -1 red, 0 draw or undecided.
         was_alive: ``[2, n, W]`` bool.
     """
     kind = now.distance.dtype

@@ -9,14 +9,14 @@ DT = 0.05
 SUB_STEPS = 5
 DECISION = DT * SUB_STEPS
 MAP = 64
-"""Voxels along a map's side, unless another one is asked for; agents are shown lengths as shares of it in any map."""
+"""Default number of voxels along a map's side; observed lengths are shares of it in maps of any size."""
 SIDES = (48, 128)
-"""Least and greatest side; below it the starts meet the zone."""
+"""Least and greatest side; in smaller maps the starts would overlap the zone."""
 CEILING = 20.0
 GRAVITY = 9.81
 DAMPING = 0.98  # of velocities, per sub-step
 STEP_UP = 1.1
-STEP_CALM = 1.0  # only who is slower than that vertically steps up
+STEP_CALM = 1.0  # vertical speed below which a mech can step up
 
 
 class Chassis(NamedTuple):
@@ -56,11 +56,11 @@ LEGGED_SPEED, LEGGED_JET, LEGGED_STABILITY = 0.4, 0.5, 0.5
 LASER_RANGE, FLAMER_RANGE, MISSILE_RANGE, GUIDED_RANGE = 8.0, 4.5, 12.0, 50.0
 AUTOCANNON_RANGE, GAUSS_RANGE, PAINTER_RANGE, SMOKE_RANGE = 12.0, 20.0, 10.0, 20.0
 LASER_DAMAGE, FLAMER_DAMAGE, MISSILE_DAMAGE, AUTOCANNON_DAMAGE, GAUSS_DAMAGE = 14.0, 4.0, 40.0, 8.0, 50.0
-LASER_BURN, FLAMER_BURN = 6.0, 15.0  # heat of who is hit
+LASER_BURN, FLAMER_BURN = 6.0, 15.0  # heat added to a mech that is hit
 MISSILE_SHOCK, AUTOCANNON_SHOCK, GAUSS_SHOCK = 15.0, 5.0, 60.0
 MISSILE_SPEED, AUTOCANNON_SPEED, GAUSS_SPEED, SMOKE_SPEED = 12.0, 25.0, 40.0, 15.0
 MISSILE_SPLASH, GAUSS_SPLASH, SPLASH_SCALE = 2.5, 1.5, 0.5
-HOMING = 4.0  # per second, how fast a missile's course turns to its target
+HOMING = 4.0  # rate per second at which a missile turns to its target
 SUPPRESSED_TICKS, PAINTED_TICKS = 24.0, 100.0
 SMOKE_HEAT, SMOKE_TICKS, SMOKE_RADIUS, CLOUD_TICKS = 10.0, 100.0, 4.0, 200.0
 SHELL_TICKS = float(round(SMOKE_RANGE / SMOKE_SPEED / DT))
@@ -85,10 +85,10 @@ class Mount(NamedTuple):
 
     Attributes:
         button, clock: rows of the orders and of the state's clocks.
-        reach: farthest target.
+        reach: greatest distance of a target.
         cone, focus_cone: cosine of half the arc, for any target and for the chosen one.
-        blind: needs no line of sight.
-        free: fires without a target, but not while fallen.
+        blind: whether it needs no line of sight.
+        free: whether it fires without a target, except while fallen.
     """
 
     slot: int
@@ -127,5 +127,5 @@ MOUNTS = (
 HITSCAN, LAUNCHERS, PAINTERS = slice(0, 5), slice(5, 9), slice(9, 13)
 
 SHOT_OWNERS = (0, 0, 0, 1, 1, 1, 2, 2, 2)
-"""Slots that the nine shots of a pack belong to: two missiles, a gauss slug, three shells of each autocannon."""
+"""Slots of the nine shots of a pack: two missiles, a gauss slug, three shells of each autocannon."""
 SHOTS = len(SHOT_OWNERS)

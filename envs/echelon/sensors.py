@@ -1,4 +1,4 @@
-"""Sensors of mechs: lines of sight, jamming, contacts, and the memory of enemies they have lost."""
+"""Sensors of mechs: lines of sight, jamming, contacts, and the memory of lost enemies."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from .tables import Tables
 
 
 def clear_between(one: Tensor, two: Tensor, base: Tensor, tables: Tables) -> Tensor:
-    """Lines that ground and foliage leave free, bool; the same from both ends.
+    """Returns whether lines are free of ground and foliage, symmetrically in both ends.
 
-    24 points are looked at, at most two voxels apart within 48 voxels; more in maps larger than usual.
+    It tests 24 points, at most two voxels apart within 48 voxels; more in larger maps.
 
     Args:
         one, two: ``[3, a, b, W]``, broadcast.
     """
-    # About the middle, so that the ends can change places without a rounding that differs.
+    # Relative to the middle, so that swapping the ends gives the same rounding.
     middle, half = (one + two) / 2, (two - one) / 2
     x, y, z = (torch.addcmul(middle[k], tables.samples, half[k]) for k in range(3))
     return (look_up(tables.maps.sight, cell(x, y, base, tables.side), z) <= z).all(0)
 
 
 def clear_of_smoke(one: Tensor, two: Tensor, clouds: Tensor) -> Tensor:
-    """Lines that no cloud touches, ``[a, b, W]`` bool.
+    """Returns whether no cloud touches lines, ``[a, b, W]`` bool.
 
     Args:
         one, two: ``[3, a, b, W]``, broadcast.
@@ -59,18 +59,18 @@ class Pairs(NamedTuple):
 
 
 def centres(state: State, tables: Tables) -> Tensor:
-    """Middles of the bodies, ``[3, 2, n, W]``."""
+    """Returns the centres of the bodies, ``[3, 2, n, W]``."""
     x, y, z = state.position.unbind(0)
     return torch.stack((x, y, z + tables.height / 2))
 
 
 def of_enemies(values: Tensor) -> Tensor:
-    """``[2, n, W]`` of every mech as ``[2, 1, n, W]`` of its enemies."""
+    """Converts ``[2, n, W]`` of every mech to ``[2, 1, n, W]`` of its enemies."""
     return values.flip(0)[:, None]
 
 
 def measure(state: State, tables: Tables) -> Pairs:
-    """Measures how all enemies stand to each other."""
+    """Computes the relative positions of all enemies."""
     places, cos, sin = centres(state, tables), state.yaw.cos(), state.yaw.sin()
     away = places.flip(1)[:, :, None] - places[:, :, :, None]
     planar2 = away[0] * away[0] + away[1] * away[1]
@@ -79,7 +79,7 @@ def measure(state: State, tables: Tables) -> Pairs:
 
 
 def painted_by_own(state: State, tables: Tables) -> Tensor:
-    """``[2, n, n, W]`` bool: the enemy is painted by someone of the mech's own pack."""
+    """Returns ``[2, n, n, W]`` bool: a mech of the same pack has painted the enemy."""
     painted = of_enemies(state.clocks[:, rules.PAINTED]) > 0
     if tables.packs == 1:
         return painted.expand(-1, tables.mechs, -1, -1)
@@ -87,11 +87,11 @@ def painted_by_own(state: State, tables: Tables) -> Tensor:
 
 
 def look(state: State, tables: Tables, partial: bool, smoke: bool = True) -> State:
-    """Updates what sensors tell after a decision.
+    """Updates the sensors after a decision.
 
     Args:
-        partial: enemies are seen only where sensors reach; else all are.
-        smoke: there may be clouds.
+        partial: whether enemies are seen only within reach of the sensors.
+        smoke: whether there may be clouds.
     """
     places = centres(state, tables)
     blue, red = places[:, 0, :, None], places[:, 1, None]
@@ -113,13 +113,13 @@ def _both_ways(blue_to_red: Tensor) -> Tensor:
 
 
 def recallable(state: State) -> Tensor:
-    """Rows of every mech's enemies that a memory holds, ``[12, 2, n, W]``."""
+    """Returns the remembered rows of every mech's enemies, ``[12, 2, n, W]``."""
     own = torch.stack((state.yaw, state.hp, state.heat, state.stability, state.fallen.to(state.hp.dtype), state.legs))
     return torch.cat((state.position, state.velocity, own)).flip(1)
 
 
 def sensor_quality(state: State, tables: Tables) -> tuple[Tensor, Tensor]:
-    """Jamming of mechs by enemies' ECM, 0 to 1, and the quality of their sensors, 0.25 to 1.5; ``[2, n, W]``."""
+    """Returns the jamming of mechs, 0 to 1, and the quality of their sensors, 0.25 to 1.5; ``[2, n, W]``."""
     places = centres(state, tables)
     scouts = slice(rules.SLOTS - 1, None, rules.SLOTS)
     mode = torch.where(state.alive, state.ewar, 0.0)[:, scouts]
@@ -127,7 +127,7 @@ def sensor_quality(state: State, tables: Tables) -> tuple[Tensor, Tensor]:
     def strongest(sources: Tensor, on: Tensor) -> Tensor:
         apart = (sources[:, :, None] - places[:, :, :, None]).square().sum(0).sqrt()
         strength = (1 - apart / rules.EWAR_RANGE).clamp_min(0.0) * on.to(apart.dtype)[:, None]
-        return strength.masked_fill(apart == 0, 0.0).amax(2)  # nobody helps itself
+        return strength.masked_fill(apart == 0, 0.0).amax(2)  # a mech does not help itself
 
     jam = strongest(places.flip(1)[:, :, scouts], mode.flip(0) == 1)
     helped = strongest(places[:, :, scouts], mode == 2)
@@ -135,7 +135,7 @@ def sensor_quality(state: State, tables: Tables) -> tuple[Tensor, Tensor]:
 
 
 def contacts(state: State, tables: Tables, unclouded: Tensor) -> Tensor:
-    """Enemies that each mech sees, ``[2, n, n, W]`` bool.
+    """Returns the enemies that each mech sees, ``[2, n, n, W]`` bool.
 
     Args:
         unclouded: ``[2, n, n, W]`` bool: no smoke between.

@@ -1,4 +1,4 @@
-"""A sub-step of a batch of worlds, 0.05 s, pure tensors without a branch on data."""
+"""A sub-step of 0.05 s for a batch of worlds, without branching on data."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from .weapons import beams, choose, paint, pay, strike
 
 
 def move(state: State, orders: Tensor, tables: Tables, wet: Tensor) -> State:
-    """A sub-step of motion. + strafe goes to the left, as (-sin, cos) of the yaw.
+    """Moves mechs by a sub-step. Positive strafe goes to the left, along (-sin, cos) of the yaw.
 
     Args:
         orders: ``[2, 10, n, W]``.
-        wet: ``[2, n, W]`` bool: wades through water.
+        wet: ``[2, n, W]`` bool: the mech is in water.
     """
     alive, fallen = state.alive, state.fallen
     able = alive & ~fallen & (state.heat <= tables.heat_cap)
@@ -44,7 +44,7 @@ def move(state: State, orders: Tensor, tables: Tables, wet: Tensor) -> State:
 
 
 def _wish(orders: Tensor, yaw: Tensor, tables: Tables, wet: Tensor, legged: Tensor) -> Tensor:
-    """The velocity that is steered for, ``[2 (x, y), 2, n, W]``."""
+    """Returns the ordered velocity, ``[2 (x, y), 2, n, W]``."""
     forward, strafe = orders[:, FORWARD], orders[:, STRAFE]
     speed = tables.speed / (forward.square() + strafe.square()).sqrt().clamp_min(1.0)
     speed = torch.where(wet, speed * rules.WATER_SPEED, speed)
@@ -54,10 +54,10 @@ def _wish(orders: Tensor, yaw: Tensor, tables: Tables, wet: Tensor, legged: Tens
 
 
 def _push(state: State, tables: Tables, alive: Tensor) -> Tensor:
-    """Half of the overlap with everyone else, away from them, ``[2 (x, y), 2, n, W]``."""
+    """Returns half of the overlap with all other mechs, away from them, ``[2 (x, y), 2, n, W]``."""
     x, y, z = state.position.flatten(1, 2).unbind(0)
     wide, high = (torch.cat((values, values)) for values in (tables.width / 2, tables.height / 2))
-    wide = torch.where(alive.flatten(0, 1), wide, -tables.side)  # the dead touch nobody
+    wide = torch.where(alive.flatten(0, 1), wide, -tables.side)  # dead mechs have no overlap
     middle = z + high
     dx, dy = x[:, None] - x, y[:, None] - y
     apart = torch.addcmul(dx * dx, dy, dy).sqrt()
@@ -69,7 +69,7 @@ def _push(state: State, tables: Tables, alive: Tensor) -> Tensor:
 
 
 def _walk(state: State, tables: Tables, shift: Tensor, planar: Tensor, climb: Tensor) -> State:
-    """Moves along x, then y, then z, each where the ground allows."""
+    """Moves along x, then y, then z, each if the ground allows."""
     x, y, z = state.position.unbind(0)
     margin = tables.width / 2
     base = state.base + tables.floor_base
@@ -99,23 +99,23 @@ EVENTS = ("kills", "assists", "deaths", "legged", "friendly", "falls", "shutdown
 )
 """Events counted for every mech, rows of :attr:`Tally.events`."""
 LUCK = 5
-"""Beams of a pack, each of which draws a number in every sub-step."""
+"""Number of beams of a pack, each of which draws a number in every sub-step."""
 
 
 class Tally(NamedTuple):
-    """Sums of what happened in sub-steps."""
+    """Sums over sub-steps."""
 
     credited: Tensor  # [2, n, n, W] hp that mechs took from enemies
     counted: Tensor  # [8, 2, n, W] the events before "lasers"
     fired: Tensor  # [2, P, 13, W] how often each weapon of a pack fired
 
     def plus(self, other: Tally) -> Tally:
-        """The sum of both."""
+        """Returns the sum of both."""
         return Tally(*(one + two for one, two in zip(self, other)))
 
     @property
     def events(self) -> Tensor:
-        """``[EVENTS, 2, n, W]``."""
+        """Returns ``[EVENTS, 2, n, W]``."""
         fired = self.fired
         nobody = torch.zeros_like(fired[:, :, :1])
         lasers = torch.cat((fired[:, :, 0:4], nobody), 2)
@@ -136,10 +136,10 @@ class SubStepOptions(NamedTuple):
     """Options of sub-steps.
 
     Attributes:
-        step: :func:`step`, as it is or compiled.
-        vent_blocks_fire: nobody fires while venting.
-        smoke: there is smoke, or may be.
-        which: shots to look at, see :func:`envs.echelon.projectiles.airborne`.
+        step: :func:`step`, eager or compiled.
+        vent_blocks_fire: whether mechs cannot fire while venting.
+        smoke: whether there may be smoke.
+        which: shots to process; see :func:`envs.echelon.projectiles.airborne`.
     """
 
     step: Callable[..., tuple[State, Tally]]
@@ -151,7 +151,7 @@ class SubStepOptions(NamedTuple):
 def advance(
     state: State, orders: Tensor, tables: Tables, luck: Tensor, sub: SubStepOptions | None = None
 ) -> tuple[State, Tally]:
-    """One sub-step: clocks, hazards, balance, heat; then shots and beams hit at once; then all move.
+    """Makes one sub-step: clocks, hazards, balance, heat; then shots and beams hit simultaneously; then all move.
 
     Args:
         orders: ``[2, 10, n, W]``, see the rows in :mod:`envs.echelon.rules`.
@@ -165,7 +165,7 @@ def advance(
 def step(
     state: State, orders: Tensor, tables: Tables, luck: Tensor, places: Tensor, vent_blocks_fire: bool, smoke: bool
 ) -> tuple[State, Tally]:
-    """A sub-step as :func:`advance` takes it, for given ``places`` of shots; without a branch on data."""
+    """Makes a sub-step for given ``places`` of shots, without branching on data; see :func:`advance`."""
     packs = tables.packs
     beam_luck = luck[: 2 * packs * LUCK].view(2, packs, LUCK, -1)
     missile_luck = luck[2 * packs * LUCK :].view(2, 2 * packs, packs, -1)
@@ -198,9 +198,9 @@ PLAIN = SubStepOptions(step, True, True, "flying")
 
 
 def _in_hazards(state: State, wet: Tensor, burning: Tensor) -> State:
-    """Ticks the clocks; water cools, lava burns."""
+    """Advances the clocks; water cools, and lava burns."""
     clocks = (state.clocks - 1).clamp_min(0.0)
-    # Who stood up just now has half of its balance; see below.
+    # A mech that has just stood up has half of its balance; see below.
     rose = (state.clocks[:, rules.FALLEN] == 1) & state.alive
     stability = torch.where(rose, _full(state) / 2, state.stability)
     change = torch.where(burning, rules.LAVA_HEAT * DT, torch.where(wet, rules.WATER_HEAT * DT, 0.0))
@@ -214,7 +214,7 @@ def _full(state: State) -> Tensor:
 
 
 def _balanced(state: State) -> tuple[State, Tensor]:
-    """Regains balance, or falls; also who falls, bool."""
+    """Restores balance or makes mechs fall; also returns which fall, bool."""
     clocks, alive = state.clocks, state.alive
     falls = alive & (state.stability <= 0) & ~state.fallen
     row = torch.where(falls, rules.FALL_TICKS, clocks[:, rules.FALLEN])
@@ -228,7 +228,7 @@ def _balanced(state: State) -> tuple[State, Tensor]:
 
 
 def _cooled(state: State, orders: Tensor, tables: Tables) -> tuple[State, Tensor]:
-    """Dissipates heat, three times as fast for who vents; jammers warm up. Also who vents, bool."""
+    """Dissipates heat, three times as fast while venting; jammers add heat. Also returns which vent, bool."""
     on = state.alive & (state.heat <= tables.heat_cap)
     venting = (orders[:, rules.VENT] > 0) & on
     off = torch.where(venting, 3.0 * DT, DT) * tables.dissipation

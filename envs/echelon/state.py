@@ -1,6 +1,6 @@
 """The state of a batch of Echelon worlds: plain tensors whose last dimension is the world.
 
-Mechs stand in ``[2, n, W]``: team (blue, red), slot, world; a target is known by its slot in the other team.
+Mechs have the axes ``[2, n, W]``: team (blue, red), slot, world; a target is given by its slot in the other team.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from .rules import SHOTS, SLOTS, SPAWN_SQUARE
 from .tables import Tables
 
 RECALLED = 12
-"""Numbers remembered of a lost enemy: position, velocity, yaw, hp, heat, stability, fallen, legs."""
+"""Number of values remembered of a lost enemy: position, velocity, yaw, hp, heat, stability, fallen, legs."""
 
 
 @dataclass
 class State:
-    """The state of worlds. Flags are 0 or 1; clocks count sub-steps down, whole numbers."""
+    """The state of worlds. Flags are 0 or 1; clocks count sub-steps down as integers."""
 
     position: Tensor  # [3, 2, n, W] of the feet
     velocity: Tensor  # [3, 2, n, W]
     yaw: Tensor  # [2, n, W]
-    hp: Tensor  # [2, n, W] 0 or less: dead, or never there
+    hp: Tensor  # [2, n, W] 0 or less: dead, or an empty slot
     legs: Tensor  # [2, n, W] hp
     heat: Tensor  # [2, n, W]
     stability: Tensor  # [2, n, W]
@@ -57,25 +57,25 @@ class State:
     score: Tensor  # [2, W] seconds
     base: Tensor  # [W] first cell of its map in a bank's layers
     rival: Tensor  # [W] kind of bot that plays red, an index
-    fire_prob: Tensor  # [W] how often it fires when it would
+    fire_prob: Tensor  # [W] probability that it fires when it would
     key: Tensor  # [W] int64, of its random numbers
     steps: Tensor  # [W] decisions
 
     def replace(self, **changes: Any) -> State:
-        """A new state that shares all but the given entries."""
+        """Returns a new state that shares all except the given entries."""
         return replace(self, **changes)
 
     def map(self, function: Callable[[Tensor], Tensor]) -> State:
-        """A new state with ``function`` applied to every tensor."""
+        """Returns a new state with ``function`` applied to every tensor."""
         return State(**{name: function(value) for name, value in self.items()})
 
     def items(self) -> list[tuple[str, Tensor]]:
-        """Names and tensors."""
+        """Returns names and tensors."""
         return [(field.name, getattr(self, field.name)) for field in fields(self)]
 
     @property
     def fallen(self) -> Tensor:
-        """``[2, n, W]`` bool: lies on the ground."""
+        """Returns ``[2, n, W]`` bool: the mech lies on the ground."""
         return self.clocks[:, rules.FALLEN] > 0
 
     @property
@@ -91,12 +91,12 @@ _GOLDEN, _FIRST, _SECOND, _THIRD = -7046029254386353131, -4658895280553007687, -
 
 
 def draws(key: Tensor, time: Tensor, count: int, salt: int) -> Tensor:
-    """Uniform numbers in [0, 1), ``[count, W]`` float32: splitmix64 (Steele et al. 2014) of key, time and place.
+    """Returns uniform numbers in [0, 1), ``[count, W]`` float32: splitmix64 (Steele et al. 2014) of the arguments.
 
     Args:
         key: ``[W]`` int64.
-        time: ``[W]``, whole numbers.
-        salt: tells different uses at the same time apart.
+        time: ``[W]`` integers.
+        salt: distinguishes uses at the same time.
     """
     place = torch.arange(count, device=key.device)[:, None] + salt * 4096
     x = key + time.to(torch.int64) * _GOLDEN + place * _THIRD
@@ -116,11 +116,11 @@ _NEVER_SEEN = 1.0e6
 
 @dataclass(frozen=True)
 class EchelonStarts:
-    """Beginnings of episodes.
+    """Makes initial states of episodes.
 
     Attributes:
-        partial: states remember enemies.
-        bots: kinds of bots that play red and how often, as weights.
+        partial: whether states remember enemies.
+        bots: weights of the kinds of bots that play red.
         fire: least and greatest probability with which bots fire, drawn for every episode.
     """
 
@@ -130,7 +130,7 @@ class EchelonStarts:
     fire: tuple[float, float]
 
     def draw(self, count: int, generator: torch.Generator, dtype: torch.dtype) -> State:
-        """``count`` worlds."""
+        """Makes ``count`` worlds."""
         device = generator.device
 
         def uniform(*shape: int) -> Tensor:
@@ -153,7 +153,7 @@ class EchelonStarts:
         return state.replace(key=key, rival=rival, fire_prob=fire)
 
     def _places(self, corner: Tensor, swapped: Tensor, jitter: Tensor) -> Tensor:
-        """Feet, ``[3, 2, n, W]``: five columns across the diagonal, later packs further back."""
+        """Returns the positions of feet, ``[3, 2, n, W]``, in five columns across the diagonal; later packs are behind."""
         side = self.tables.side
         near, far = SPAWN_SQUARE / 2, side - SPAWN_SQUARE / 2
         kind = jitter.dtype
@@ -205,7 +205,7 @@ class EchelonStarts:
             steps=zeros(),
             **dict.fromkeys(("heat", "ground", "painter", "ewar", "under_fire", "jam", "still", "escape"), none),
         )
-        # No two entries may share memory: restarts write in place.
+        # Entries must not share memory, since restarts write in place.
         return state.map(lambda value: value.clone(memory_format=torch.contiguous_format))
 
 

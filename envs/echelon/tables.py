@@ -1,4 +1,4 @@
-"""Tables that the simulation looks up: the numbers of classes and weapons by slot, and the bank of maps."""
+"""Tables for the simulation: the numbers of classes and weapons by slot, and the bank of maps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Tables:
 
     Attributes:
         packs: P, packs of five per team; mounts and shots of pack 1 follow those of pack 0.
-        present: ``[2, n, 1]`` flag: the slot is taken.
+        present: ``[2, n, 1]`` flag: the slot is filled.
     """
 
     maps: Maps
@@ -79,12 +79,12 @@ class Tables:
 
     @property
     def side(self) -> int:
-        """Voxels along the side of every map."""
+        """Number of voxels along the side of every map."""
         return self.maps.side
 
     @property
     def mechs(self) -> int:
-        """n, slots of a team."""
+        """Number of slots of a team, n."""
         return self.packs * SLOTS
 
 
@@ -92,10 +92,10 @@ _SAMPLES = 24
 
 
 def make_tables(maps: Maps, sizes: tuple[int, int], dtype: torch.dtype, device: torch.device | None) -> Tables:
-    """Tables for teams of so many mechs.
+    """Makes tables for the given team sizes.
 
     Raises:
-        ValueError: a team of a size that is not possible.
+        ValueError: the size of a team is impossible.
     """
     for team, size in zip(("blue", "red"), sizes):
         if not 1 <= size <= rules.MOST:
@@ -142,7 +142,7 @@ _BY_SLOT = (
 
 
 def taken(size: int) -> list[int]:
-    """The slots that a team of so many mechs fills."""
+    """Returns the slots that a team of a given size fills."""
     return [SLOTS * (place // SLOTS) + rules.FILLED[place % SLOTS] for place in range(size)]
 
 

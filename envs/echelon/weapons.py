@@ -1,4 +1,4 @@
-"""Weapons of mechs: who fires at whom in a sub-step, what that costs, and what all hits together do."""
+"""Weapons of mechs: the choice of targets in a sub-step, heat and cooldowns, and the effects of all hits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TIE = 1.0e-6
 
 
 class Hits(NamedTuple):
-    """Hits of a sub-step; None: nothing. Matrices are by shooter (team and slot) and target (slot)."""
+    """Hits of a sub-step; None means no hits. Matrices are by shooter (team and slot) and target (slot)."""
 
     body: Tensor  # [2, n, n, W] hp of enemies
     own: Tensor | None  # [2, n, n, W] hp of the shooter's own team
@@ -31,7 +31,7 @@ class Hits(NamedTuple):
     suppressed: Tensor | None  # sub-steps
 
     def plus(self, other: Hits) -> Hits:
-        """The sum of both."""
+        """Returns the sum of both."""
         body, legs = self.body + other.body, self.legs + other.legs
         rest = (_sum(one, two) for one, two in zip(self[3:], other[3:]))
         return Hits(body, _sum(self.own, other.own), legs, *rest)
@@ -44,7 +44,7 @@ def _sum(one: Tensor | None, two: Tensor | None) -> Tensor | None:
 
 
 class Harm(NamedTuple):
-    """Consequences of hits: by the shooter ``[2, n, W]`` but for the first."""
+    """Consequences of hits, by shooter ``[2, n, W]`` except the first."""
 
     credited: Tensor  # [2, n, n, W] hp really taken from enemies
     friendly: Tensor  # hp taken from the own team
@@ -56,8 +56,8 @@ class Harm(NamedTuple):
 def strike(state: State, hits: Hits, tables: Tables) -> tuple[State, Harm]:
     """Applies all hits of a sub-step.
 
-    Damage beyond what was left is shared out in proportion. A kill is of who did the most; the painter of the target,
-    if it is another, has assisted.
+    Damage beyond the remaining hp is reduced in proportion. The mech with the most damage gets the kill; another mech
+    that painted the target gets an assist.
     """
     own = hits.own if hits.own is not None else torch.zeros_like(hits.body)
     total = hits.body.sum(1).flip(0) + own.sum(1)
@@ -83,7 +83,7 @@ def _killers(body: Tensor, dies: Tensor, tables: Tables) -> Tensor:
 
 
 def _painters(state: State, tables: Tables) -> Tensor:
-    """``[2, n, n, W]`` bool: the mech has painted that enemy."""
+    """Returns ``[2, n, n, W]`` bool: the mech has painted the enemy."""
     painted = of_enemies(state.clocks[:, rules.PAINTED]) > 0
     return painted & (of_enemies(state.painter) == tables.slots[:, None])
 
@@ -100,12 +100,12 @@ def _shaken(state: State, hits: Hits) -> State:
     return state
 
 
-# -- who fires -----------------------------------------------------------------------------------------------------
+# -- fire ----------------------------------------------------------------------------------------------------------
 
 
 _NOBODY = 1.0e6
 _FOCUS_FIRST = 1000.0
-_NEARER = 1.0e-4  # equally near: the lower slot
+_NEARER = 1.0e-4  # prefers the lower slot of equally near targets
 
 
 class Volley(NamedTuple):
@@ -116,18 +116,18 @@ class Volley(NamedTuple):
 
 
 def choose(state: State, orders: Tensor, tables: Tables, pairs: Pairs, able: Tensor) -> Volley:
-    """The weapons that fire: the chosen target is tried first, then the nearest enemy.
+    """Returns the weapons that fire, at the chosen target if possible, otherwise at the nearest enemy.
 
     Args:
         orders: ``[2, 10, n, W]``.
-        able: ``[2, n, W]`` bool: may fire.
+        able: ``[2, n, W]`` bool: the mech may fire.
     """
     slots = tables.mount_slot
     ahead = (pairs.away[0] * pairs.cos[:, :, None] + pairs.away[1] * pairs.sin[:, :, None]) / pairs.planar
     distance = torch.where(of_enemies(state.alive), pairs.distance, _NOBODY)
     guided = pairs.marked & (state.quality >= rules.GUIDED_QUALITY)[:, :, None] & (distance <= rules.GUIDED_RANGE)
     focused = (state.focus[:, :, None] == tables.slots).to(distance.dtype)
-    # What does not depend on the weapon is put together before every weapon gets its copy.
+    # Values that do not depend on the weapon are computed before they are repeated for every weapon.
     score = (distance + tables.slots * _NEARER - focused * _FOCUS_FIRST).index_select(1, slots)
     near = (distance.index_select(1, slots) <= tables.mount_reach) & (
         (state.sight > 0).index_select(1, slots) | tables.mount_blind
@@ -145,7 +145,7 @@ def choose(state: State, orders: Tensor, tables: Tables, pairs: Pairs, able: Ten
 
 
 def _triggers(state: State, orders: Tensor, tables: Tables, able: Tensor) -> Tensor:
-    """Weapons that would fire if they had a target, ``[2, mounts, W]`` bool."""
+    """Returns the weapons that would fire if they had a target, ``[2, mounts, W]`` bool."""
     pressed = orders.flatten(1, 2).index_select(1, tables.mount_button) > 0
     ready = state.clocks.flatten(1, 2).index_select(1, tables.mount_clock) == 0
     steady = able & ~state.fallen
@@ -154,7 +154,7 @@ def _triggers(state: State, orders: Tensor, tables: Tables, able: Tensor) -> Ten
 
 
 def pay(state: State, volley: Volley, tables: Tables) -> State:
-    """Heat and cooldowns of what was fired."""
+    """Adds the heat and cooldowns of fired weapons."""
     fired = volley.fired.flatten(1, 2)
     nothing = torch.zeros_like(fired[:, :1])
     mechs = tables.mechs
@@ -165,10 +165,10 @@ def pay(state: State, volley: Volley, tables: Tables) -> State:
 
 
 def beams(volley: Volley, tables: Tables, pairs: Pairs, luck: Tensor) -> Hits:
-    """Hits of lasers and flamers.
+    """Computes the hits of lasers and flamers.
 
     Args:
-        luck: ``[2, P, 5, W]`` uniform: a leg is hit below 0.1.
+        luck: ``[2, P, 5, W]`` uniform; a leg is hit below 0.1.
     """
     hit = volley.chosen[:, :, HITSCAN]
     cos, sin = of_enemies(pairs.cos), of_enemies(pairs.sin)
@@ -184,12 +184,12 @@ def beams(volley: Volley, tables: Tables, pairs: Pairs, luck: Tensor) -> Hits:
 
 
 def bonuses(rear: Tensor, marked: Tensor) -> Tensor:
-    """Factors of damage: ``rear`` from behind, ``marked`` by the pack that painted the target; flags as numbers."""
+    """Returns factors of damage: ``rear`` from behind, ``marked`` by the pack that painted the target (flags 0, 1)."""
     return (1 + (rules.REAR_FACTOR - 1) * rear) * (1 + (rules.PAINT_FACTOR - 1) * marked)
 
 
 def paint(state: State, volley: Volley, tables: Tables) -> State:
-    """Marks the targets of painters; of several the one in the highest slot counts as the painter."""
+    """Marks the targets of painters; of several painters, the one in the highest slot counts."""
     hit = volley.chosen[:, :, PAINTERS].flatten(1, 2)
     places = tables.slots.view(tables.packs, SLOTS, 1)[:, 1:].reshape(-1, 1, 1)
     last = (hit * (places + 1)).amax(1).flip(0)
