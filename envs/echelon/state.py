@@ -153,7 +153,7 @@ class EchelonStarts:
         return state.replace(key=key, rival=rival, fire_prob=fire)
 
     def _places(self, corner: Tensor, swapped: Tensor, jitter: Tensor) -> Tensor:
-        """Returns the positions of feet, ``[3, 2, n, W]``, in five columns across the diagonal; later packs are behind."""
+        """Returns the positions of feet, ``[3, 2, n, W]``: five columns across the diagonal, later packs behind."""
         side = self.tables.side
         near, far = SPAWN_SQUARE / 2, side - SPAWN_SQUARE / 2
         kind = jitter.dtype

@@ -1,1 +1,1 @@
-"""Rocket: car soccer on batched tensors."""
+"""Rocket, batched car soccer."""

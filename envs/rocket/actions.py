@@ -1,4 +1,4 @@
-"""Three kinds of actions, and the controls of a driver that they stand for."""
+"""Converts three kinds of actions to a driver's controls, and back."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KINDS = ("multi", "lookup90", "box8")
 
 
 def controls(kind: str, action: Tensor) -> Tensor:
-    """Actions as ``[8, C, W]`` of :class:`~envs.rocket.driving.Control`, in the type of a Box's actions or float32.
+    """Converts actions to ``[8, C, W]`` of :class:`~envs.rocket.driving.Control`, in a Box's type or float32.
 
     Args:
         kind: ``"multi"``: ``[W, C, 8]`` int64, bin k of an axis is (k - 2) / 2, buttons are 0 or 1; ``"lookup90"``:
@@ -36,7 +36,7 @@ def controls(kind: str, action: Tensor) -> Tensor:
 
 
 def lookup_table() -> Sequence[tuple[float, ...]]:
-    """The 90 controls that RLGym's players usually choose from: 24 for the ground, 66 for the air."""
+    """Returns the 90 controls usual among RLGym's players: 24 for the ground, 66 for the air."""
     thirds, switch = (-1.0, 0.0, 1.0), (0.0, 1.0)
     ground = [
         (throttle, steer, 0.0, steer, 0.0, 0.0, boost, handbrake)
@@ -53,7 +53,7 @@ def lookup_table() -> Sequence[tuple[float, ...]]:
         for roll in thirds
         for jump in switch
         for boost in switch
-        # A flip to the side needs no yaw; what neither tilts nor jumps is among those for the ground.
+        # A flip to the side needs no yaw; controls that neither tilt nor jump are among those for the ground.
         if not (jump and yaw) and (pitch or roll or jump)
     ]
     return ground + air
@@ -65,10 +65,10 @@ def _table(device: torch.device) -> Tensor:
 
 
 def action_spec(kind: str, lead: tuple[int, int], dtype: torch.dtype, device: torch.device | None) -> TensorSpec:
-    """The spec of one action for every car, ``lead`` is ``(W, C)``.
+    """Returns the spec of every car's action; ``lead`` is ``(W, C)``.
 
     Raises:
-        ValueError: an unknown kind.
+        ValueError: the kind is unknown.
     """
     here: dict[str, Any] = {"device": device}
     if kind == "multi":
@@ -81,7 +81,7 @@ def action_spec(kind: str, lead: tuple[int, int], dtype: torch.dtype, device: to
 
 
 def chosen_for(kind: str, wanted: Tensor) -> Tensor:
-    """The action ``[W, C, ...]`` whose :func:`controls` come nearest to ``wanted [8, C, W]``."""
+    """Returns the action ``[W, C, ...]`` whose :func:`controls` are nearest to ``wanted [8, C, W]``."""
     given = wanted.permute(2, 1, 0)
     if kind == "multi":
         half = BINS // 2
@@ -89,6 +89,6 @@ def chosen_for(kind: str, wanted: Tensor) -> Tensor:
     if kind == "box8":
         return torch.cat((given[..., :5], 2 * given[..., 5:] - 1), -1)
     table = _table(given.device).to(given.dtype)
-    # Buttons count more than how far a stick is pushed.
+    # Buttons count more than the positions of sticks.
     weight = torch.tensor([1.0] * len(AXES) + [3.0] * len(BUTTONS), dtype=given.dtype, device=given.device)
     return torch.cdist(given * weight, table * weight).argmin(-1)

@@ -1,4 +1,4 @@
-"""The ball: its flight, its bounces off the field, and cars that hit it."""
+"""The ball: its flight, its bounces off the field, and hits by cars."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from .vectors import along, constant, cross, dot, to_local, to_world, unit
 
 
 def fly(ball: Ball, field: Field) -> tuple[Tensor, Tensor, Plane, Moved]:
-    """A tick of the balls as if no car touched them: the entries of :class:`~envs.rocket.solver.Scene` about them."""
+    """Moves the balls by a tick without cars; returns their entries of :class:`~envs.rocket.solver.Scene`."""
     moving = dot(ball.velocity, ball.velocity) + dot(ball.spin, ball.spin) > 0
-    # A ball that nobody has touched since the kick-off hangs where it is, and does not even touch the floor.
+    # A ball that is untouched since the kick-off does not move, and does not touch the floor.
     moves = moving.to(ball.velocity.dtype)
     fallen = ball.velocity * (1 - rules.BALL_DRAG) ** DT
     down = moves * (-rules.GRAVITY * DT)
@@ -47,11 +47,11 @@ def _bounced(ball: Ball, fallen: Tensor, pull: Tensor, plane: Plane) -> Moved:
 # -- cars against the ball ---------------------------------------------------------------------------------------------
 
 
-_HITTERS = 2  # cars of a world that can hit the ball in the same tick, the nearest ones
+_HITTERS = 2  # number of nearest cars of a world that can hit the ball in the same tick
 
 
 class Reach(NamedTuple):
-    """The points of cars that are nearest to the ball."""
+    """The points of cars nearest to the ball."""
 
     gap: Tensor  # [...]
     normal: Tensor  # [3, ...] from the car to the ball
@@ -59,11 +59,11 @@ class Reach(NamedTuple):
 
 
 def reach(position: Tensor, rotation: Tensor, ball: Tensor) -> Reach:
-    """The nearest point of a car's body, a box with round edges, to the ball's centre.
+    """Finds the point of a car's body, a box with round edges, nearest to the ball's centre.
 
     Args:
-        position, rotation: of cars, ``[3, ...]`` and ``[3, 3, ...]``.
-        ball: position, broadcastable.
+        position, rotation: the cars', ``[3, ...]`` and ``[3, 3, ...]``.
+        ball: position of the ball, broadcastable.
     """
     like = position[0]
     half = constant([side / 2 - rules.CORE_MARGIN for side in rules.HITBOX], like)
@@ -82,12 +82,12 @@ def reach(position: Tensor, rotation: Tensor, ball: Tensor) -> Reach:
 
 
 def extra_speed(position: Tensor, forward: Tensor, velocity: Tensor, ball: Tensor, ball_velocity: Tensor) -> Tensor:
-    """The velocity that a hit gives to the ball beside the contact, ``[3, ...]``.
+    """Returns the velocity that a hit gives to the ball in addition to the contact, ``[3, ...]``.
 
     Args:
-        position, forward: of the cars.
-        velocity: of the cars, without the forces of this tick.
-        ball, ball_velocity: position, and velocity after drag, broadcastable.
+        position, forward: the cars'.
+        velocity: velocity of the cars, without the forces of this tick.
+        ball, ball_velocity: the ball's position, and velocity after drag, broadcastable.
     """
     away = ball - position
     heading = unit(torch.stack((away[0], away[1], away[2] * rules.HIT_UP)))
@@ -107,12 +107,12 @@ def strike(
     torque: Tensor,
     touch: Reach,
 ) -> tuple[Moved, Moved]:
-    """The ball between ``H`` cars and the field: the motion of both after their contacts; trailing dimension ``[n]``.
+    """Computes the motion of the ball and ``H`` cars after their contacts; trailing dimension ``[n]``.
 
     Args:
-        ball_velocity: after drag, without gravity.
-        pull: change of it by gravity.
-        rotation, moved, torque, touch: of the cars, ``[..., H, n]``; no contact where the gap is too wide.
+        ball_velocity: velocity of the ball after drag, without gravity.
+        pull: change of the velocity by gravity.
+        rotation, moved, torque, touch: the cars', ``[..., H, n]``; there is no contact if the gap is too wide.
     """
     hitters = touch.gap.shape[0]
     pulled = ball_velocity + pull
@@ -121,7 +121,7 @@ def strike(
     normal = torch.cat((touch.normal, plane.normal[:, None]), 1)  # [3, H + 1, n], towards the ball
     arm = -rules.BALL_RADIUS * normal
     still = torch.zeros_like(touch.normal[:, :1])
-    # The field is a last car that never moves; friction does not feel the torque that a car's driver applies.
+    # The field is a last, immovable car; friction ignores the torque that a driver applies.
     car_velocity = torch.cat((moved.velocity + cross(moved.spin, touch.arm), still), 1)
     untwisted = torch.cat((moved.velocity + cross(moved.spin - torque * DT, touch.arm), still), 1)
     slip = pulled[:, None] + cross(ball.spin[:, None], arm)
@@ -150,7 +150,7 @@ def strike(
 
 
 def _rows(rotation: Tensor, car_arm: Tensor, ball_arm: Tensor, axis: Tensor) -> Tensor:
-    """Rows ``[H + 1, 6 + 6 H, n]``: the ball, then the cars, each in its own axes."""
+    """Returns rows ``[H + 1, 6 + 6 H, n]``: the ball, then the cars, each in its own axes."""
     hitters = car_arm.shape[1]
     own = torch.cat((axis, cross(ball_arm, axis))) * constant(BALL_SCALE, axis[0])  # [6, H + 1, n]
     against = axis[:, :hitters]
@@ -165,7 +165,7 @@ def _rows(rotation: Tensor, car_arm: Tensor, ball_arm: Tensor, axis: Tensor) -> 
 
 
 def _applied(rotation: Tensor, impulse: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Changes of velocity and spin of ball and cars, world axes, from a scaled impulse ``[6 + 6 H, n]``."""
+    """Converts a scaled impulse ``[6 + 6 H, n]`` to changes of velocity and spin of ball and cars, world axes."""
     hitters = rotation.shape[2]
     own = impulse[:6] * constant(BALL_SCALE, impulse[0])
     car = impulse[6:].view(hitters, 6, -1).transpose(0, 1)
@@ -174,7 +174,7 @@ def _applied(rotation: Tensor, impulse: Tensor) -> tuple[Tensor, Tensor, Tensor,
 
 
 def struck(scene: Scene, met: Met, worlds: Tensor) -> Met:
-    """``met`` with the hits in the worlds of an index tensor ``[n]``."""
+    """Returns ``met`` with the hits in the worlds of an index tensor ``[n]``."""
     cars, ball = scene.cars, scene.ball
 
     def part(value: Tensor) -> Tensor:
@@ -184,7 +184,7 @@ def struck(scene: Scene, met: Met, worlds: Tensor) -> Met:
     near = reach(part(cars.position), part(cars.rotation), spot[:, None])
     gap = torch.where(part(cars.gone) > 0, rules.HEIGHT, near.gap)
     nearest = gap.topk(min(_HITTERS, cars.boost.shape[0]), dim=0, largest=False).indices
-    # In the order of the cars, which decides who is solved first.
+    # In the order of the cars, which determines the order of solving.
     hitters = nearest.sort(0).values  # [H, n]
 
     def chosen(value: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Cars against cars: which touch, their contacts, bumps and demolitions."""
+"""Contacts between cars, bumps and demolitions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .state import Cars
 from .vectors import along, constant, cross, dot, taken, to_world
 
 _POINTS = 4
-_NEAR = 192.0  # uu; cars whose origins are further apart do not touch
+_NEAR = 192.0  # uu; cars with origins farther apart do not touch
 
 
 class Crash(NamedTuple):
@@ -38,7 +38,7 @@ class Pair(NamedTuple):
 
 
 def overlap(apart: Tensor, first: Tensor, second: Tensor) -> Crash:
-    """Boxes by the axis along which they overlap least (separating axes, Gottschalk 1996).
+    """Finds the axis of least overlap of boxes (separating axes, Gottschalk 1996).
 
     Args:
         apart: ``[3, n]`` from the first car's origin to the second's.
@@ -69,7 +69,7 @@ def overlap(apart: Tensor, first: Tensor, second: Tensor) -> Crash:
     points, depth = _face_points(between, first, second, normal)
     others, other_depth = _face_points(-between, second, first, -normal)
     others = others + between[:, None]
-    # The points lie half way between the two surfaces.
+    # The points lie half-way between the two surfaces.
     point = torch.where(
         from_first, points - 0.5 * depth * normal[:, None], others + 0.5 * other_depth * normal[:, None]
     )
@@ -77,11 +77,11 @@ def overlap(apart: Tensor, first: Tensor, second: Tensor) -> Crash:
 
 
 def _face_points(between: Tensor, flat: Tensor, other: Tensor, normal: Tensor) -> tuple[Tensor, Tensor]:
-    """The corners of the face of ``other`` that looks at a face of ``flat``, drawn in to that face, and their depths.
+    """Returns the corners of the face of ``other`` towards a face of ``flat``, clipped to it, and their depths.
 
     Args:
-        between: ``[3, n]`` from the centre of ``flat``.
-        normal: of the face of ``flat``.
+        between: offset ``[3, n]`` from the centre of ``flat``.
+        normal: normal of the face of ``flat``.
     """
     half = constant(rules.BOX_HALF, between[0])
     facing = (other * normal).sum(1)  # [3, n]
@@ -95,14 +95,14 @@ def _face_points(between: Tensor, flat: Tensor, other: Tensor, normal: Tensor) -
     drawn = torch.minimum(torch.maximum(local, -half[:, None]), half[:, None])
     back = (flat[:, :, None] * drawn[:, None]).sum(0)
     reach = (flat * normal).sum(1).abs().mul(half).sum(0)
-    # Depth where the corner was, so that a tilted face presses on its deepest side.
+    # Depth at the original corner, so that a tilted face presses on its deepest side.
     depth = reach - (corners * normal[:, None]).sum(0)
     surface = back + normal[:, None] * (reach - (back * normal[:, None]).sum(0))
     return surface, depth
 
 
 def collide(first: Tensor, second: Tensor, one: Moved, two: Moved, apart: Tensor, crash: Crash) -> tuple[Moved, Moved]:
-    """The motion of two cars after a contact.
+    """Computes the motion of two cars after a contact.
 
     Args:
         first, second: rotations.
@@ -127,7 +127,7 @@ def collide(first: Tensor, second: Tensor, one: Moved, two: Moved, apart: Tensor
 
 
 def _rows(first: Tensor, second: Tensor, arm: Tensor, other: Tensor, axis: Tensor) -> Tensor:
-    """Rows ``[4, 12, n]`` of the second car's motion along ``axis`` less the first's."""
+    """Returns rows ``[4, 12, n]`` of the second car's motion along ``axis`` minus the first's."""
     scale = constant(CAR_SCALE, axis[0])
     parts = [
         torch.cat((axis, (rotation[:, :, None] * cross(lever, axis)).sum(1))) * scale
@@ -150,18 +150,18 @@ def _moved(before: Moved, rotation: Tensor, impulse: Tensor, push: Tensor) -> Mo
 class Bump(NamedTuple):
     """The effect of one car's bumper on another."""
 
-    kick: Tensor  # [3, n] change of the other's velocity, after it has moved
+    kick: Tensor  # [3, n] change of the other's velocity after its move
     bumps: Tensor  # [n] bool
     demolishes: Tensor  # [n] bool
 
 
 def bump(attacker: Pair, victim: Pair, crash: Crash, free: Tensor, rivals: Tensor) -> Bump:
-    """The bump of a car into another that it touches.
+    """Computes the bump of a car into another that it touches.
 
     Args:
-        crash: with points from the attacker's origin.
-        free: ``[n]`` bool, the attacker may bump this car again.
-        rivals: ``[n]`` bool, they are of two teams.
+        crash: overlap with points relative to the attacker's origin.
+        free: ``[n]`` bool, whether the attacker may bump this car again.
+        rivals: ``[n]`` bool, whether the cars are of different teams.
     """
     apart = victim.position - attacker.position
     distance = dot(apart, apart).sqrt().clamp_min(1.0e-6)
@@ -181,7 +181,7 @@ def bump(attacker: Pair, victim: Pair, crash: Crash, free: Tensor, rivals: Tenso
 
 
 def touching_pairs(cars: Cars) -> tuple[Tensor, Tensor, Tensor]:
-    """First car, second car and world of all pairs that touch."""
+    """Returns first car, second car and world of all pairs that touch."""
     pairs = list(combinations(range(cars.boost.shape[0]), 2))
     firsts, seconds = ([pair[side] for pair in pairs] for side in (0, 1))
     apart = cars.position[:, seconds] - cars.position[:, firsts]
@@ -199,7 +199,7 @@ def touching_pairs(cars: Cars) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def with_pairs(scene: Scene, met: Met, first: Tensor, second: Tensor, worlds: Tensor) -> Met:
-    """``met`` with the contacts of ``n`` pairs of cars ``[n]`` in worlds ``[n]``."""
+    """Returns ``met`` with the contacts of ``n`` pairs of cars ``[n]`` in worlds ``[n]``."""
     cars = scene.cars
     width = cars.boost.shape[1]
     places = (first * width + worlds, second * width + worlds)
@@ -249,6 +249,6 @@ def with_pairs(scene: Scene, met: Met, first: Tensor, second: Tensor, worlds: Te
 
 
 def _free(cars: Cars, place: Tensor, other: Tensor) -> Tensor:
-    """Cars that may bump another again, bool."""
+    """Returns which cars may bump another again, bool."""
     waiting = taken(cars.bump_wait, place) > 0
     return ~(waiting & (taken(cars.bumped, place) == other))

@@ -1,7 +1,7 @@
-"""Everything that touches in a tick: bodies and field, cars and cars, cars and ball.
+"""All contacts of a tick: bodies with the field, cars with cars, and cars with the ball.
 
-:func:`meet_where_needed` looks only at bodies that are near others, which on a CPU saves most of the work;
-:func:`meet_everywhere` computes all contacts of all worlds under masks, without a branch on data. Both agree.
+:func:`meet_where_needed` processes only bodies that are near others, which saves most of the work on a CPU;
+:func:`meet_everywhere` computes all contacts of all worlds under masks, without branching on data. Both agree.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from .rules import DT
 from .solver import Met, Moved, Scene, sideways, untouched
 from .vectors import constant, cross, dot, put, taken, to_local, to_world
 
-_CAR_REACH = 96.0  # uu from a car's origin; no part of it is further away
+_CAR_REACH = 96.0  # uu; greatest distance of a part of a car from its origin
 _BALL_REACH = _CAR_REACH + rules.BALL_RADIUS + 2.0
 
 
 def meet_everywhere(scene: Scene, field: Field) -> Met:
-    """All contacts of all worlds."""
+    """Computes all contacts of all worlds."""
     met = untouched(scene)
     cars = scene.cars
     corner = deepest_corner(cars.position, cars.rotation, field)
@@ -45,10 +45,10 @@ def meet_everywhere(scene: Scene, field: Field) -> Met:
 
 
 def meet_where_needed(scene: Scene, near_walls: Tensor, field: Field) -> Met:
-    """All contacts, of the worlds that may have one. Branches on data.
+    """Computes the contacts of worlds that may have one; branches on data.
 
     Args:
-        near_walls: ``[C, W]`` bool, cars that may touch something else than the floor.
+        near_walls: ``[C, W]`` bool, cars that may touch another surface than the floor.
     """
     met = untouched(scene)
     cars = scene.cars
@@ -70,7 +70,7 @@ def meet_where_needed(scene: Scene, near_walls: Tensor, field: Field) -> Met:
 
 
 def _with_bodies(scene: Scene, met: Met, index: Tensor, field: Field) -> Met:
-    """``met`` with the bodies of the cars of an index tensor on the field."""
+    """Returns ``met`` with the contacts of an index tensor's cars with the field."""
     if not len(index):
         return met
     cars = scene.cars
@@ -89,7 +89,7 @@ def _with_bodies(scene: Scene, met: Met, index: Tensor, field: Field) -> Met:
     )
 
 
-# -- a body on the field: each tick, the corner that is deepest may touch ----------------------------------------------
+# -- a body on the field: in each tick, the deepest corner may touch ---------------------------------------------------
 
 
 class Corner(NamedTuple):
@@ -101,14 +101,14 @@ class Corner(NamedTuple):
 
 
 def clearance(rotation: Tensor, height: Tensor) -> Tensor:
-    """Height ``[...]`` of the lowest corner of cars at a height above the floor."""
+    """Returns the height ``[...]`` of the lowest corner of cars at a height above the floor."""
     forward, right, up = rotation[:, 2].unbind(0)
     (hx, hy, hz), (ox, _, oz) = rules.BOX_HALF, rules.HITBOX_CENTRE
     return height + ox * forward + oz * up - hx * forward.abs() - hy * right.abs() - hz * up.abs()
 
 
 def deepest_corner(position: Tensor, rotation: Tensor, field: Field) -> Corner:
-    """The deepest corner of cars at ``[3, ...]``, the first of equally deep ones."""
+    """Returns the deepest corner of cars at ``[3, ...]``, the first of equally deep ones."""
     arm = corner_arms(rotation)
     gap, normal = field.inside(position[:, None] + arm)
     least, row = gap.min(0)
@@ -117,7 +117,7 @@ def deepest_corner(position: Tensor, rotation: Tensor, field: Field) -> Corner:
 
 
 def corner_arms(rotation: Tensor) -> Tensor:
-    """From the origin to the corners, ``[3, 8, ...]``."""
+    """Returns the offsets of the corners from the origin, ``[3, 8, ...]``."""
     signs = [(a, b, c) for a in (1, -1) for b in (1, -1) for c in (1, -1)]
     (hx, hy, hz), (ox, oy, oz) = rules.BOX_HALF, rules.HITBOX_CENTRE
     like = rotation[0, 0]
@@ -129,7 +129,7 @@ def corner_arms(rotation: Tensor) -> Tensor:
 
 
 def press(rotation: Tensor, motion: Motion, corner: Corner) -> tuple[Moved, Tensor]:
-    """A tick of cars whose deepest corner may touch; also ``[...]`` bool, where it does."""
+    """Makes a tick of cars whose deepest corner may touch; also returns ``[...]`` bool whether it does."""
     arm, gap, normal = corner
     touches = gap < rules.BODY_GAP
     velocity, spin = motion.velocity + motion.force * DT, motion.spin + motion.torque * DT
@@ -137,7 +137,7 @@ def press(rotation: Tensor, motion: Motion, corner: Corner) -> tuple[Moved, Tens
     direction = sideways(now, normal)
     before = dot(motion.velocity + cross(motion.spin, arm), normal)
     bounce = rules.BODY_RESTITUTION * torch.where(before < -rules.SOFT, -before, 0.0)
-    # Friction does not feel the torque that the driver applies.
+    # Friction ignores the torque that the driver applies.
     slip = dot(velocity + cross(motion.spin, arm), direction)
 
     push_turn, hold_turn = _turn(rotation, arm, normal), _turn(rotation, arm, direction)
@@ -165,6 +165,6 @@ def press(rotation: Tensor, motion: Motion, corner: Corner) -> tuple[Moved, Tens
 
 
 def _turn(rotation: Tensor, arm: Tensor, axis: Tensor) -> Tensor:
-    """The change of spin by an impulse of 1 along ``axis`` at ``arm``."""
+    """Returns the change of spin by an impulse of 1 along ``axis`` at ``arm``."""
     lever = to_local(rotation, cross(arm, axis))
     return to_world(rotation, lever / constant(rules.CAR_INERTIA, lever[0]))

@@ -1,4 +1,4 @@
-"""Everything a car does by itself in a tick, before it touches anything."""
+"""The motion of a car in a tick before contacts: wheels, engine, jumps, flips and boost."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from .vectors import along, constant, cross, dot, to_local, to_world, unit
 
 
 class Motion(NamedTuple):
-    """The motion of cars before anything has touched, ``[3, ...]`` in world axes.
+    """The motion of cars before contacts, ``[3, ...]`` in world axes.
 
     Attributes:
-        velocity, spin: without the forces of this tick.
-        force, torque: these, as accelerations.
+        velocity, spin: values without the forces of this tick.
+        force, torque: the forces of this tick, as accelerations.
     """
 
     velocity: Tensor
@@ -54,14 +54,14 @@ class Impulse(NamedTuple):
 
 
 def ray_length(like: Tensor) -> Tensor:
-    """Lengths of the wheels' rays, ``[4, 1, ...]``."""
+    """Returns the lengths of the wheels' rays, ``[4, 1, ...]``."""
     sizes = zip(rules.SUSPENSION_REST, rules.WHEEL_RADIUS)
     reach = rules.SUSPENSION_TRAVEL - rules.SUSPENSION_SHORTER
     return constant([rest + radius + reach for rest, radius in sizes], like)
 
 
 def roll_on(cars: Cars, ground: WheelGround, velocity: Tensor, spin: Tensor) -> Impulse:
-    """The impulse of suspension and tyres, with the engine, brake and steering of the tick before.
+    """Computes the impulse of suspension and tyres, with engine, brake and steering of the previous tick.
 
     Args:
         velocity, spin: ``[3, ...]`` in the car's axes.
@@ -108,7 +108,7 @@ def roll_on(cars: Cars, ground: WheelGround, velocity: Tensor, spin: Tensor) -> 
 
 
 def _suspension(distance: Tensor, approach: Tensor, cosine: Tensor) -> Tensor:
-    """Force ``[4, ...]`` along the normal."""
+    """Returns the force ``[4, ...]`` along the normal."""
     like = distance[0]
     rest, radius = constant(rules.SUSPENSION_REST, like), constant(rules.WHEEL_RADIUS, like)
     compressed = (rest + radius - distance).clamp(-rules.SUSPENSION_TRAVEL, rules.SUSPENSION_TRAVEL)
@@ -121,7 +121,7 @@ def _suspension(distance: Tensor, approach: Tensor, cosine: Tensor) -> Tensor:
 
 
 def _pushed_back(cars: Cars, ground: WheelGround, approach: Tensor, z: Tensor) -> Tensor:
-    """Impulse ``[4, ...]`` along the normal of a wheel that is pressed into the car."""
+    """Returns the impulse ``[4, ...]`` along the normal of a wheel that is pressed into the car."""
     like = cars.boost
     x, y = constant(rules.WHEEL_X, like), constant(rules.WHEEL_Y, like)
     rest, radius = constant(rules.SUSPENSION_REST, like), constant(rules.WHEEL_RADIUS, like)
@@ -132,7 +132,7 @@ def _pushed_back(cars: Cars, ground: WheelGround, approach: Tensor, z: Tensor) -
 
 
 def _resistance(direction: tuple[Tensor, ...], point: tuple[Tensor, ...]) -> Tensor:
-    """Inverse mass that an impulse in a direction meets at a point."""
+    """Returns the effective inverse mass for an impulse in a direction at a point."""
     (dx, dy, dz), (x, y, z) = direction, point
     a, b, c = y * dz - z * dy, z * dx - x * dz, x * dy - y * dx
     ix, iy, iz = rules.CAR_INERTIA
@@ -140,7 +140,7 @@ def _resistance(direction: tuple[Tensor, ...], point: tuple[Tensor, ...]) -> Ten
 
 
 def tell_wheels(cars: Cars, control: Control, wheels: Impulse, slope: Tensor, speed: Tensor) -> dict[str, Tensor]:
-    """Changes of ``cars`` that the wheels use in the next tick: engine, brake, steering, grip.
+    """Returns the fields of ``cars`` that the wheels use in the next tick: engine, brake, steering, grip.
 
     Args:
         slope: ``[4, ...]`` of :class:`WheelGround`.
@@ -180,7 +180,7 @@ def _grip(wheels: Impulse, handbrake: Tensor, driven: Tensor, slope: Tensor) -> 
 
 
 def real_throttle(cars: Cars, control: Control) -> Tensor:
-    """Boosting is full throttle."""
+    """Returns the throttle, which is full while boosting."""
     return torch.where((control.boost > 0) & (cars.boost > 0), 1.0, control.throttle)
 
 
@@ -188,8 +188,8 @@ class Thrust(NamedTuple):
     """The effect of maneuvers in a tick, in world axes ``[3, ...]``.
 
     Attributes:
-        kick, twist: changes of velocity and spin at once.
-        force, torque: accelerations that contacts have to hold out against.
+        kick, twist: immediate changes of velocity and spin.
+        force, torque: accelerations, which contacts counteract.
     """
 
     kick: Tensor
@@ -199,17 +199,17 @@ class Thrust(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """The facts about wheels and motion that maneuvers depend on."""
+    """Quantities of wheels and motion that maneuvers depend on."""
 
     speed: Tensor  # [...] forward
     wheels: Tensor  # [...] in contact
-    throttle: Tensor  # [...] boosting is full throttle
+    throttle: Tensor  # [...] full while boosting
     up: Tensor  # [3, ...] mean normal under the wheels, or of the last contact of the body
     spin: Tensor  # [3, ...] in the car's axes
 
 
 def maneuver(cars: Cars, control: Control, facts: Facts) -> tuple[dict[str, Tensor], Thrust]:
-    """Jumps, flips, air control, auto-flip, auto-roll and boost in their order; also changes of ``cars``."""
+    """Applies jumps, flips, air control, auto-flip, auto-roll and boost in order; also returns changes of ``cars``."""
     kind = cars.boost.dtype
     forward, _, up = cars.rotation.unbind(0)
     grounded = facts.wheels >= 3
@@ -249,7 +249,7 @@ def maneuver(cars: Cars, control: Control, facts: Facts) -> tuple[dict[str, Tens
 
 
 def _gravity_and_grip(facts: Facts) -> Tensor:
-    """Gravity, and the force that presses a car to the surface under its wheels."""
+    """Returns gravity plus the force that presses a car to the surface under its wheels."""
     stuck = (facts.throttle != 0) | (facts.speed.abs() > rules.STOPPING_SPEED)
     grip = 0.5 + torch.where(stuck, 1 - facts.up[2].abs(), 0.0)
     pressed = facts.up * torch.where(facts.wheels > 0, -rules.GRAVITY * grip, 0.0)
@@ -257,7 +257,7 @@ def _gravity_and_grip(facts: Facts) -> Tensor:
 
 
 def _in_the_air(cars: Cars, control: Control, facts: Facts, flipping: Tensor) -> tuple[Tensor, Tensor]:
-    """Torque ``[3, ...]`` of a flip or of the sticks, and the throttle's push forward."""
+    """Returns the torque ``[3, ...]`` of a flip or of the sticks, and the throttle's push forward."""
     kind = cars.boost.dtype
     airborne = facts.wheels < 3
     flip = torch.stack((cars.flip_axis[0] * rules.FLIP_ROLL, cars.flip_axis[1] * rules.FLIP_PITCH))
@@ -283,7 +283,7 @@ def _in_the_air(cars: Cars, control: Control, facts: Facts, flipping: Tensor) ->
 
 
 def _jump(cars: Cars, control: Control, grounded: Tensor, pressed: Tensor) -> tuple[dict[str, Tensor], Tensor, Tensor]:
-    """Changes of ``cars``, flag of a jump that starts, acceleration along up."""
+    """Returns changes of ``cars``, the flag of a starting jump, and the acceleration along up."""
     kind = cars.boost.dtype
     was, ticks = cars.jumping > 0, cars.jump_ticks
     landed = grounded & ~was & ~((cars.jumped > 0) & (ticks < rules.JUMP_RESET))
@@ -299,7 +299,7 @@ def _jump(cars: Cars, control: Control, grounded: Tensor, pressed: Tensor) -> tu
 
 
 def _auto_flip(cars: Cars, pressed: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-    """A car on its roof turns over at a press of jump: flag of the start, ticks left and side."""
+    """Turns over a car on its roof when jump is pressed; returns the flag of the start, ticks left and side."""
     kind = cars.boost.dtype
     roll = torch.atan2(-cars.rotation[1, 2], cars.rotation[2, 2])
     lies = (cars.touching > 0) & (cars.touch_normal[2] > rules.AUTO_FLIP_SLOPE)
@@ -318,7 +318,7 @@ def _second_press(
     flipping: Tensor,
     jump: dict[str, Tensor],
 ) -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor]:
-    """Double jump or flip: changes, those of a flip, and its kick ``[3, ...]``."""
+    """Applies a double jump or flip; returns changes, those of a flip, and its kick ``[3, ...]``."""
     kind = cars.boost.dtype
     aloft = ~grounded
     counts = aloft & (jump["jumped"] > 0) & (jump["jumping"] == 0)
@@ -346,7 +346,7 @@ def _second_press(
 
 
 def _flip_direction(control: Control) -> tuple[Tensor, Tensor]:
-    """Forward and sideways share of a flip."""
+    """Returns the forward and sideways shares of a flip."""
     forth, side = -control.pitch, control.yaw + control.roll
     forth = torch.where(forth.abs() < 0.1, 0.0, forth)
     side = torch.where(side.abs() < 0.1, 0.0, side)
@@ -355,7 +355,7 @@ def _flip_direction(control: Control) -> tuple[Tensor, Tensor]:
 
 
 def _flip_kick(cars: Cars, forth: Tensor, side: Tensor, speed: Tensor) -> Tensor:
-    """Change of velocity ``[3, ...]``, horizontal."""
+    """Returns the horizontal change of velocity ``[3, ...]``."""
     ratio = speed.abs() / rules.CAR_TOP_SPEED
     backward = torch.where(speed.abs() < 100.0, forth < 0, (forth >= 0) != (speed >= 0))
     forth = forth * torch.where(backward, (16 / 15) * (1 + 1.5 * ratio), 1.0) * rules.FLIP_SPEED
@@ -367,7 +367,7 @@ def _flip_kick(cars: Cars, forth: Tensor, side: Tensor, speed: Tensor) -> Tensor
 
 
 def _auto_roll(cars: Cars, facts: Facts) -> tuple[Tensor, Tensor]:
-    """A car that touches with its body or some wheels turns upright while the throttle is pressed."""
+    """Turns a car upright that touches with its body or some wheels while the throttle is pressed."""
     some = (facts.wheels > 0) & (facts.wheels < 4)
     acts = ((facts.throttle != 0) & (some | (cars.touching > 0))).to(cars.boost.dtype)
     forward, right, _ = cars.rotation.unbind(0)
@@ -380,7 +380,7 @@ def _auto_roll(cars: Cars, facts: Facts) -> tuple[Tensor, Tensor]:
 
 
 def _boost(cars: Cars, control: Control, grounded: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-    """Changes of ``cars`` and acceleration forward."""
+    """Returns changes of ``cars`` and the acceleration forward."""
     kind = cars.boost.dtype
     goes_on = (cars.boosting > 0) & (cars.boosting < rules.BOOST_SHORTEST)
     on = ((cars.boost > 0) & ((control.boost > 0) | goes_on)).to(kind)
@@ -390,7 +390,7 @@ def _boost(cars: Cars, control: Control, grounded: Tensor) -> tuple[dict[str, Te
 
 
 def drive(cars: Cars, controls: Tensor, ground: WheelGround) -> tuple[Cars, Motion]:
-    """Wheels and maneuvers; position, velocity, spin and rotation stay as they are.
+    """Computes wheels and maneuvers; position, velocity, spin and rotation do not change.
 
     Args:
         controls: ``[8, ...]`` in the order of :class:`~envs.rocket.driving.Control`.

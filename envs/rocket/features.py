@@ -1,6 +1,7 @@
-"""Derived inputs for a policy network: everything as the driver sees it, in the axes of its car.
+"""Derived inputs for a policy network, in the axes of the car.
 
-The observation stays what it was published as, so that any policy can play; a network may put this module in front.
+The environment's observation stays as published, so that any policy can play; a network may apply this module before
+its encoder.
 """
 
 from __future__ import annotations
@@ -13,25 +14,25 @@ from . import rules
 _PLACE = 4096.0
 _GOAL_Y, _GOAL_Z = rules.HALF_LENGTH / _PLACE, rules.GOAL_HEIGHT / 2 / _PLACE
 _OTHER, _PAD = 13, 6
-_NEAR, _SMALL = 0.12, 1e-6  # 500 uu, and an addend that keeps lengths from zero
+_NEAR, _SMALL = 0.12, 1e-6  # 500 uu, and a term that keeps lengths above zero
 _SPEEDS, _SPINS = 1.5, 1.5
 
 
 class DriverFeatures(nn.Module):
-    """An observation ``[..., F]`` of either kind to ``[..., size]``, all of order 1.
+    """Maps an observation ``[..., F]`` of either kind to ``[..., size]``, all of order 1.
 
     The car itself: velocity and spin in its own axes, the heights its axes point to, its heading and place on the
     pitch, boost, on ground, flip left, demolished (18). Five places, nine numbers each (direction in the car's axes,
     how near, how near to touching, place in its axes, distance): the ball, where it can be met, where it will be in
     half a second if nothing is in its way, the rivals' goal and one's own. The ball's velocity, its velocity relative
     to the car's, both in the car's axes, its spin, the direction from it to the rivals' goal in the car's axes, the
-    cosine between this and the direction to the ball, the same of one's own goal, the ball's place and velocity on the
-    pitch. Every other car: whether it is there, direction, nearness, relative velocity, boost, distance from the ball.
-    Then the rest of the observation; of pads their place in the car's axes where they are listed by place.
+    cosine between this and the direction to the ball, the same for one's own goal, the ball's place and velocity on the
+    pitch. Every other car: existence, direction, nearness, relative velocity, boost, distance from the ball. Then the
+    rest of the observation, with places of pads in the car's axes if they are listed by place.
 
     Args:
         kind: ``"rlbot180"`` or ``"compact"``.
-        cars: of both teams.
+        cars: number of cars of both teams.
     """
 
     told: Tensor
@@ -42,18 +43,18 @@ class DriverFeatures(nn.Module):
         mates = cars // 2 - 1
         first = 48 if self._published else 37
         rivals = first + _OTHER * (2 if self._published else mates)
-        # Of the published vector's five places for others only those that a match of so many cars fills.
+        # Only those of the published vector's five places for others that a match of this size fills.
         self._others = [first + _OTHER * car for car in range(mates)] + [
             rivals + _OTHER * car for car in range(cars // 2)
         ]
         rest = 37 + _OTHER * (cars - 1)
         told = [40, *range(41, 48), 173, *range(175, 180)] if self._published else [*range(rest, rest + 34)]
-        self.register_buffer("told", torch.tensor(told), persistent=False)  # on the device, for good
+        self.register_buffer("told", torch.tensor(told), persistent=False)  # stays on the device
         self.size = 18 + 5 * 9 + 3 + 3 + 3 + 8 + 6 + 11 * len(self._others) + len(told)
         self.size += 10 * 5 if self._published else 0
 
     def forward(self, observation: Tensor) -> Tensor:
-        seen = observation.movedim(-1, 0).contiguous()  # whole rows are quicker to work on
+        seen = observation.movedim(-1, 0).contiguous()  # contiguous rows are faster
         place, velocity, turn, ball, ball_velocity = seen[:3], seen[3:6], seen[9:18], seen[22:25], seen[25:28]
         met = seen[37:40] if self._published else ball
         met = torch.where(seen[40] > 0, met, ball) if self._published else met
@@ -80,7 +81,7 @@ class DriverFeatures(nn.Module):
 
 
 def _local(turn: Tensor, vector: Tensor) -> Tensor:
-    """Components along forward, right and up."""
+    """Returns the components along forward, right and up."""
     x, y, z = vector.unbind(0)
     return turn[0::3] * x + turn[1::3] * y + turn[2::3] * z
 
@@ -94,7 +95,7 @@ def _fixed(like: Tensor, place: tuple[float, float, float]) -> Tensor:
 
 
 def _drop(place: Tensor, velocity: Tensor) -> Tensor:
-    """Half a second on, not below the floor."""
+    """Returns the place half a second later, not below the floor."""
     seconds, speed = 0.5, 2300 / _PLACE
     x, y, z = (place + seconds * speed * velocity).unbind(0)
     moves = (velocity.square().sum(0) > 0).to(z.dtype)
@@ -103,7 +104,7 @@ def _drop(place: Tensor, velocity: Tensor) -> Tensor:
 
 
 def _sighted(away: Tensor) -> Tensor:
-    """Nine numbers of a place in the car's axes."""
+    """Returns nine numbers of a place in the car's axes."""
     distance = _length(away)
     near = _NEAR / (_NEAR + distance)
     touching = torch.exp(-distance / 0.06)
@@ -111,7 +112,7 @@ def _sighted(away: Tensor) -> Tensor:
 
 
 def _other(turn: Tensor, seen: Tensor, ball: Tensor) -> Tensor:
-    """Eleven numbers of another car, zeros if it is not there."""
+    """Returns eleven numbers of another car, zeros if it is absent."""
     there = (seen[:12].abs().sum(0, keepdim=True) > 0).to(seen.dtype)
     away = _local(turn, seen[6:9])
     distance = _length(away)
@@ -121,7 +122,7 @@ def _other(turn: Tensor, seen: Tensor, ball: Tensor) -> Tensor:
 
 
 def _pads(turn: Tensor, place: Tensor, seen: Tensor) -> Tensor:
-    """Five numbers of each of the ten nearest pads."""
+    """Returns five numbers of each of the ten nearest pads."""
     pads = seen.unflatten(0, (10, _PAD))
     x, y = pads[:, 0] - place[0], pads[:, 1] - place[1]
     ahead, aside = turn[0] * x + turn[1] * y, turn[3] * x + turn[4] * y

@@ -1,4 +1,4 @@
-"""The field as a signed distance: how far inside it a point is, and which way leads further in."""
+"""The field as a signed distance function with its gradient."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ROOT = math.sqrt(0.5)
 _FAR = 1.0e6
 _GOAL_REACH = 300.0  # uu from a goal within which its frame may be the nearest surface
 _STEPS = 6  # of the search for a curved surface
-_CLOSE = 0.01  # gap at which a ray has arrived
+_CLOSE = 0.01  # gap at which a ray ends
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Field:
     """A field's shape.
 
     Attributes:
-        closed: it has end walls with goals, and corners; else two infinite side walls.
+        closed: whether it has end walls with goals, and corners, or only two infinite side walls.
         low_ramp, high_ramp: radius of the quarter rounds where walls meet floor and ceiling, 0 for none.
     """
 
@@ -43,9 +43,9 @@ class Field:
     high_ramp: float = 0.0
 
     def inside(self, point: Tensor) -> tuple[Tensor, Tensor]:
-        """Distance ``[...]`` of points ``[3, ...]`` to the surface, negative outside, and the normal ``[3, ...]``.
+        """Returns the distance ``[...]`` of points ``[3, ...]`` to the surface, negative outside, and the normal.
 
-        Near the edge between two walls it is the distance of the nearer one.
+        Near the edge between two walls it is the distance to the nearer one.
         """
         x, y, z = point.unbind(0)
         wide, long = x.abs(), y.abs()
@@ -64,7 +64,7 @@ class Field:
             return self._rounded(z, torch.minimum(wall, end), wall_x, wall_y)
         beside, below = rules.GOAL_HALF_WIDTH - wide, rules.GOAL_HEIGHT - z
         mouth = (beside > 0) & (below > 0)
-        # Far beyond the line nobody is but in the goal.
+        # Objects far beyond the line are always in the goal.
         behind = (end < wall) & ~mouth & ((end > -_GOAL_REACH) | (beside < -_GOAL_REACH) | (below < -_GOAL_REACH))
         wall = torch.where(behind, end, wall)
         wall_x, wall_y = torch.where(behind, 0.0, wall_x), torch.where(behind, to_front, wall_y)
@@ -73,7 +73,7 @@ class Field:
 
     @staticmethod
     def _is_nowhere(mask: Tensor) -> bool:
-        """True for a case that need not be computed; in compiled code and on a GPU every case is."""
+        """Returns whether a case can be skipped; compiled code and a GPU compute every case."""
         return not torch.compiler.is_compiling() and looks_are_free(mask.device) and not bool(mask.any())
 
     def _with_goal(
@@ -84,18 +84,18 @@ class Field:
         mouth: Tensor,
         inward: tuple[Tensor, Tensor],
     ) -> tuple[Tensor, Tensor]:
-        """The goal's frame, seen from before it, and its walls, seen from within.
+        """Returns distances to the goal's frame from outside, and to its walls from inside.
 
         Args:
-            depth: distances to the end wall's plane, a post's plane, the crossbar's and the floor.
-            mouth: between the posts and below the crossbar.
-            inward: signs of x and y that lead to the middle.
+            depth: distances to the planes of the end wall, a post and the crossbar, and to the floor.
+            mouth: whether the point is between the posts and below the crossbar.
+            inward: signs of x and y that point to the middle.
         """
         end, beside, below, z = depth
         to_right, to_front = inward
         lower = below < beside
         frame = torch.minimum(beside, below)
-        # A post or the crossbar is an edge: its distance counts from where it is nearest.
+        # A post or the crossbar is an edge: its distance is that of its nearest point.
         edge = torch.hypot(end, frame).clamp_min(1.0e-3)
         scale = 1 / edge
         edge_normal = torch.stack(
@@ -115,12 +115,12 @@ class Field:
             within = torch.where(nearest, distance, within)
             towards = torch.stack([sign if row == axis else torch.zeros_like(z) for row in range(3)])
             across = torch.where(nearest, towards, across)
-        # Beyond the line a point belongs to the goal unless it is further outside of that than of the field.
+        # Beyond the line a point belongs to the goal unless it is farther outside of the goal than of the field.
         goal = (end <= 0) & (mouth | (within > gap))
         return torch.where(goal, within, gap), torch.where(goal, across, normal)
 
     def _rounded(self, z: Tensor, wall: Tensor, wall_x: Tensor, wall_y: Tensor) -> tuple[Tensor, Tensor]:
-        """Floor and ceiling, and the quarter rounds that lead to them."""
+        """Returns distances to floor and ceiling, and to the quarter rounds that lead to them."""
         top = rules.HEIGHT - z
         upper = top < z
         flat = torch.minimum(z, top)
@@ -141,12 +141,12 @@ class Field:
         return gap, torch.stack((share_wall * wall_x, share_wall * wall_y, share_flat * upward))
 
     def trace(self, position: Tensor, rotation: Tensor, ball: Tensor) -> WheelGround:
-        """The points where the rays of the wheels meet field or ball, which bears a car as if it could not move.
+        """Traces the wheels' rays to the field or the ball, which supports a car as if immovable.
 
         Args:
-            position: ``[3, ...]`` of cars.
+            position: positions of cars, ``[3, ...]``.
             rotation: ``[3, 3, ...]``.
-            ball: ``[3, ...]`` its position.
+            ball: position of the ball, ``[3, ...]``.
         """
         forward, right, up = rotation.unbind(0)
         like = position[0]
@@ -159,7 +159,7 @@ class Field:
             arrived = gap.abs() < _CLOSE
             if self._is_nowhere(~arrived):
                 break
-            # To the plane that the nearest surface is part of; a curved one takes several steps.
+            # To the plane of the nearest surface; a curved surface takes several steps.
             closing = -(normal * down).sum(0)
             step = torch.where(closing > 0.05, gap / closing.clamp_min(0.05), gap.clamp_min(0.0) + 1.0)
             distance = torch.where(arrived, distance, (distance + step).clamp(-20.0, 200.0))
@@ -171,7 +171,7 @@ class Field:
 
 
 def _with_ball(start: Tensor, down: Tensor, ball: Tensor, distance: Tensor, normal: Tensor) -> tuple[Tensor, Tensor]:
-    """Distances and normals of rays, those of the ball where it is nearer."""
+    """Returns distances and normals of rays, with those of the ball if it is nearer."""
     away = start - ball
     along = (away * down).sum(0)
     root = along * along - (away * away).sum(0) + rules.BALL_RADIUS**2
@@ -182,7 +182,7 @@ def _with_ball(start: Tensor, down: Tensor, ball: Tensor, distance: Tensor, norm
 
 
 def trace_floor(position: Tensor, rotation: Tensor) -> WheelGround:
-    """The rays of the wheels where there is nothing but the floor, see :meth:`Field.trace`."""
+    """Traces the wheels' rays to the floor alone; see :meth:`Field.trace`."""
     heights = rotation[:, 2]
     like = position[0]
     forward, right, up = heights.unbind(0)

@@ -1,4 +1,4 @@
-"""A match around the simulation: steps of several ticks, rewards, ends of episodes and statistics."""
+"""A match: steps of several ticks, rewards, ends of episodes and statistics."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class RocketMatchOptions:
 
     Attributes:
         observation: kind of observations.
-        weights: of the reward's terms, in their order.
+        weights: weights of the reward's terms in order.
         tick_skip: ticks of 1/120 s per step.
-        most_ticks, idle_ticks: after which an episode is cut off, all in all and without a touch.
-        dense: compute all contacts of all worlds, without a branch on data.
+        most_ticks, idle_ticks: number of ticks, in all and without a touch, after which an episode is truncated.
+        dense: whether to compute all contacts of all worlds, without branching on data.
     """
 
     observation: str
@@ -50,7 +50,7 @@ class RocketMatchOptions:
 
 @dataclass
 class RocketMatch(Record):
-    """State of a batch of matches, world-last; the sums are over the episode."""
+    """State of a batch of matches, world-last, with sums over the episode."""
 
     records = {"world": RocketState}
     world: RocketState
@@ -68,7 +68,7 @@ class RocketMatch(Record):
 
     @property
     def before(self) -> Before:
-        """The entries that rewards remember."""
+        """Returns the entries that rewards remember."""
         return Before(self.distance, self.threat, self.opening, self.last_touch)
 
 
@@ -83,7 +83,7 @@ class RocketOutcome(NamedTuple):
 
 @dataclass(frozen=True)
 class RocketOpening:
-    """Matches at their beginning, and their observations."""
+    """Matches at the beginning of episodes, with their observations."""
 
     match: RocketMatch
     observation: Tensor  # [n, C, size]
@@ -92,18 +92,18 @@ class RocketOpening:
         return len(self.observation)
 
     def saved(self) -> dict[str, Any]:
-        """Nested dict of tensors."""
+        """Returns a nested dict of tensors."""
         return {"match": dict(self.match.items()), "shown": self.observation}
 
     @classmethod
     def restored(cls, saved: dict[str, Any], device: torch.device) -> RocketOpening:
-        """The inverse of :meth:`saved`."""
+        """Inverts :meth:`saved`."""
         match = RocketMatch.from_items({name: value.to(device) for name, value in saved["match"].items()})
         return cls(match, saved["shown"].to(device))
 
 
 def open_match(world: RocketState, options: RocketMatchOptions) -> RocketOpening:
-    """The beginning of episodes."""
+    """Begins episodes."""
     ahead = forecast(world.ball)
     none = torch.zeros_like(world.cars.boost)
     terms = torch.zeros(len(TERMS), *none.shape, dtype=none.dtype, device=none.device)
@@ -111,8 +111,8 @@ def open_match(world: RocketState, options: RocketMatchOptions) -> RocketOpening
     match = RocketMatch(
         world, *begin(world, ahead), torch.zeros_like(clock), torch.zeros_like(clock), none, terms, none, none, none
     )
-    # No two entries may share memory: restarts write in place.
-    layout = torch.contiguous_format  # another one would be compiled anew
+    # Entries must not share memory, since restarts write in place.
+    layout = torch.contiguous_format  # another layout would be compiled again
     match = match.map(lambda value: value.clone(memory_format=layout))
     return RocketOpening(match, observe(options.observation, world, ahead))
 
@@ -120,10 +120,10 @@ def open_match(world: RocketState, options: RocketMatchOptions) -> RocketOpening
 def play(
     match: RocketMatch, controls: Tensor, options: RocketMatchOptions, kernels: RocketKernels
 ) -> tuple[RocketMatch, RocketOutcome]:
-    """One step of all matches.
+    """Makes one step of all matches.
 
     Args:
-        controls: ``[8, C, W]``, held for all its ticks.
+        controls: ``[8, C, W]``, held for all ticks of the step.
     """
     world: RocketState = match.world
     total: Events | None = None
@@ -140,7 +140,7 @@ def play(
 def conclude(
     match: RocketMatch, world: RocketState, events: Events, options: RocketMatchOptions
 ) -> tuple[RocketMatch, RocketOutcome]:
-    """Rewards, ends, sums and observations after the ticks of a step."""
+    """Computes rewards, ends, sums and observations after the ticks of a step."""
     ahead = forecast(world.ball)
     terms, before = judge(world, events, match.before, ahead)
     present = (~world.cars.gone.isinf()).to(terms.dtype)
@@ -166,7 +166,7 @@ def conclude(
 
 
 def statistics(match: RocketMatch) -> list[Tensor]:
-    """Rows ``[W]`` in the order of ``STATISTICS``: return and terms are the mean of blue's cars that are there."""
+    """Returns rows ``[W]`` in the order of ``STATISTICS``; return and terms are means over blue's active cars."""
     half = match.returns.shape[0] // 2
     blue = (~match.world.cars.gone[:half].isinf()).sum(0).to(match.returns.dtype)
     goal = match.world.goal

@@ -1,4 +1,4 @@
-"""Rocket in a mirror: left and right of the field, and of the cars, change places."""
+"""The mirror symmetry of Rocket, which swaps left and right of the field and of the cars."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from .actions import AXES, lookup_table
 from .observation import size
 
 _FIRST = (0, 3, 7, 8, 9, 13, 14, 15, 22, 25, 29, 30, 31, 34)
-"""Of the first 37 numbers those that change sign: x, but of spins and of the car's right axis y and z."""
+"""Indices of the first 37 numbers that change sign: x, and for spins and the car's right axis y and z."""
 _TURNS = (AXES.index("steer"), AXES.index("yaw"), AXES.index("roll"))
 
 
 def mirror(observation: str, actions: str, cars: int) -> Mirror:
-    """The mirror at the plane x = 0; of pads that are equally near any may come first.
+    """Returns the mirror at the plane x = 0; the order of equally near pads may differ.
 
     Args:
-        observation, actions: their kinds.
-        cars: in a match.
+        observation, actions: forms of observations and actions.
+        cars: number of cars in a match.
     """
     return Mirror(partial(_seen, observation, cars), partial(_chosen, actions))
 
@@ -34,7 +34,7 @@ def _seen(kind: str, cars: int, observation: Tensor) -> Tensor:
 
 @cache
 def _layout(kind: str, cars: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """The place that each number of an observation comes from, and its sign."""
+    """Returns the source index and sign of each number of a mirrored observation."""
     order, signs = list(range(size(kind, cars))), torch.ones(size(kind, cars))
     others, first = (5, 48) if kind == "rlbot180" else (cars - 1, 37)
     turned = [*_FIRST, *(first + 13 * other + x for other in range(others) for x in (0, 3, 6, 9))]
@@ -58,7 +58,7 @@ def _chosen(kind: str, action: Tensor) -> Tensor:
 
 @cache
 def _table(device: torch.device) -> Tensor:
-    """The mirror image of each of the 90 combinations."""
+    """Returns the mirror image of each of the 90 combinations."""
     rows = list(lookup_table())
     images = [tuple(-value if axis in _TURNS else value for axis, value in enumerate(row)) for row in rows]
     return torch.tensor([rows.index(image) for image in images], device=device)

@@ -1,7 +1,7 @@
-"""Observations of cars: vectors of published layouts, in which every team attacks +y.
+"""Observations of cars: vectors with published layouts, in which every team attacks +y.
 
-Orange sees the world turned by pi about the vertical. Positions are shares of 4096 uu, speeds of 2300 uu/s, spins of
-5.5 rad/s, boost of 100.
+Orange observes the world turned by pi about the vertical. Positions are in units of 4096 uu, speeds of 2300 uu/s, spins
+of 5.5 rad/s, boost of 100.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _PLACE, _SPEED, _SPIN = 1 / 4096, 1 / 2300, 1 / 5.5
 _MATES, _RIVALS, _PADS = 2, 3, 10
 _OTHER = 13
 _HEIGHTS = (200.0, 500.0, 1000.0, 1500.0)
-_HALF = 1000.0  # further than this from the middle line a team attacks or defends
+_HALF = 1000.0  # distance from the middle line beyond which a team attacks or defends
 _MATCH = 300.0  # s
 
 
 class RocketView(NamedTuple):
-    """The world as every car sees it, ``[3, C, W]`` each, scaled; ``others [13, C, C, W]`` are the cars seen."""
+    """The scaled world of every car, ``[3, C, W]`` each; ``others [13, C, C, W]`` are the observed cars."""
 
     position: Tensor
     velocity: Tensor
@@ -40,10 +40,10 @@ class RocketView(NamedTuple):
 
 
 def size(kind: str, cars: int) -> int:
-    """Length of an observation.
+    """Returns the size of an observation.
 
     Raises:
-        ValueError: an unknown kind.
+        ValueError: the kind is unknown.
     """
     if kind == "rlbot180":
         return 180
@@ -53,10 +53,10 @@ def size(kind: str, cars: int) -> int:
 
 
 def observe(kind: str, state: RocketState, ahead: Forecast) -> Tensor:
-    """``[W, C, size]``; absent cars see zeros.
+    """Returns observations ``[W, C, size]``, zeros for absent cars.
 
     Args:
-        ahead: the balls' flights.
+        ahead: forecasts of the balls.
     """
     rows = _published(state, ahead) if kind == "rlbot180" else _compact(state)
     seen = torch.where(state.cars.gone.isinf(), 0.0, torch.cat(rows))
@@ -64,7 +64,7 @@ def observe(kind: str, state: RocketState, ahead: Forecast) -> Tensor:
 
 
 def look(cars: Cars, ball: Ball) -> RocketView:
-    """Everything turned and scaled."""
+    """Turns and scales the world for every car."""
     turn = team_turns(cars.boost.shape[0], cars.boost)
     position, velocity = cars.position * turn * _PLACE, cars.velocity * turn * _SPEED
     ball_position, ball_velocity = ball.position[:, None] * turn * _PLACE, ball.velocity[:, None] * turn * _SPEED
@@ -80,7 +80,7 @@ def look(cars: Cars, ball: Ball) -> RocketView:
 
 
 def _first_rows(state: RocketState, view: RocketView) -> list[Tensor]:
-    """0 to 36: the car, the ball, one from the other."""
+    """Returns the numbers 0 to 36: the car, the ball, and their relative position."""
     cars, kind = state.cars, state.cars.boost.dtype
     grounded = (cars.wheels.sum(0) >= 3).to(kind)
     flip = (1 - cars.flipped) * (1 - cars.double_jumped) * (cars.air_ticks < rules.SECOND_JUMP_LATEST)
@@ -98,7 +98,7 @@ def _compact(state: RocketState) -> list[Tensor]:
 
 
 def _others(view: RocketView, cars: int, mates: int, rivals: int) -> Tensor:
-    """The 13 numbers of mates, then rivals; zeros for those that there are not."""
+    """Returns the 13 numbers of mates, then rivals; zeros for absent ones."""
     half = cars // 2
     empty = torch.zeros_like(view.others[:, 0, :1])
     seers = []
@@ -113,7 +113,7 @@ def _others(view: RocketView, cars: int, mates: int, rivals: int) -> Tensor:
 
 
 def _pads_there(state: RocketState) -> Tensor:
-    """``[34, C, W]``: 1 where a pad is there, south to north of who looks."""
+    """Returns ``[34, C, W]``: 1 for an available pad, south to north from the car's view."""
     there = (state.pads <= 0).to(state.pads.dtype)
     half = state.cars.boost.shape[0] // 2
     return torch.stack([*[there] * half, *[there.flip(0)] * half], 1)
@@ -144,7 +144,7 @@ def _published(state: RocketState, ahead: Forecast) -> list[Tensor]:
 
 
 def _nearest_pads(state: RocketState, view: RocketView) -> Tensor:
-    """``[60, C, W]``: place, there, big, distance of the ten nearest pads."""
+    """Returns ``[60, C, W]``: place, availability, size and distance of the ten nearest pads."""
     like = view.position[0]
     x, y = (constant([place[axis] * _PLACE for place in rules.PADS], like) for axis in (0, 1))
     z = rules.PAD_Z * _PLACE
@@ -162,7 +162,7 @@ def _nearest_pads(state: RocketState, view: RocketView) -> Tensor:
 
 
 def _match(state: RocketState, view: RocketView) -> Tensor:
-    """``[7, C, W]``: kick-off, time, score, phase of play."""
+    """Returns ``[7, C, W]``: kick-off, time, score, phase of play."""
     like = view.position[0]
     kick_off = (state.ball.velocity == 0).all(0) & (state.ball.position[:2] == 0).all(0)
     opening = kick_off.to(like.dtype).expand_as(like)

@@ -1,4 +1,4 @@
-"""The pitch from above and from the side, and the cars, ball and pads on it, drawn on canvases."""
+"""Draws the pitch from above and from the side, with cars, ball and pads."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ _TURF, _LINE = (25, 38, 46), (190, 205, 220)
 _LENGTH, _WIDTH = 2 * rules.GOAL_BACK, 2 * rules.HALF_WIDTH
 _HEIGHTS = (500, 1000, 1500)
 _CIRCLE = 915.0
-_BOX = (1700.0, 3600.0)  # the areas before the goals: half width, and |y| where they begin
+_BOX = (1700.0, 3600.0)  # the areas before the goals: half width, and |y| at which they begin
 _WHITE: Colour = (255, 255, 255)
 _BALL: Colour = (238, 240, 244)
 _FLAME: Colour = (255, 190, 70)
 _BIG, _SMALL = (255, 205, 60), (235, 200, 110)
 _BLACK: Colour = (0, 0, 0)
-_LARGER = 2.9  # than life are cars, to be seen from afar
+_LARGER = 2.9  # factor by which cars are enlarged for visibility
 _BALL_LARGER = 1.8
-_NEARER = 0.55  # what is under the ceiling looks so much larger than on the ground
+_NEARER = 0.55  # relative enlargement of objects under the ceiling
 _SHADOW = np.array([0.16, 0.30])  # per uu of height, to the right and down
-_CABIN = ((-38.0, 22.0), (-0.40, 0.40), (0.05, 0.62))  # of the hitbox: from rear to front in uu, shares across and up
+_CABIN = ((-38.0, 22.0), (-0.40, 0.40), (0.05, 0.62))  # in the hitbox: rear to front in uu, shares across and up
 
 
 class RocketPictureLayout(PictureLayout):
-    """Places in a picture, in pixels; see :class:`~envs.rendering.canvas.PictureLayout`."""
+    """The layout of a picture in pixels; see :class:`~envs.rendering.canvas.PictureLayout`."""
 
     @property
     def scale(self) -> float:
@@ -49,28 +49,28 @@ class RocketPictureLayout(PictureLayout):
 
     @property
     def above(self) -> tuple[float, float]:
-        """The centre of the field, seen from above; +y is to the right, +x up."""
+        """Centre of the field, seen from above; +y is to the right, +x up."""
         rest = self.size[1] - 96 * self.unit - (_WIDTH + rules.HEIGHT) * self.scale
         return self.size[0] / 2, 46 * self.unit + rest / 2 + _WIDTH / 2 * self.scale
 
     @property
     def beside(self) -> tuple[float, float]:
-        """The centre of the floor, seen from the side; +y is to the right."""
+        """Centre of the floor, seen from the side; +y is to the right."""
         return self.size[0] / 2, self.above[1] + (_WIDTH / 2 + rules.HEIGHT) * self.scale + 26 * self.unit
 
     @property
     def panel(self) -> float:
-        """Width of the panels at the left and at the right."""
+        """Width of the left and right panels."""
         return self.size[0] / 2 - _LENGTH / 2 * self.scale
 
     def canvases(self, picture: Picture) -> tuple[Canvas, Canvas]:
-        """To draw from above in (y, -x), and from the side in (y, -z), both in uu."""
+        """Returns canvases from above with coordinates (y, -x), and from the side with (y, -z), both in uu."""
         return Canvas(picture, self.scale, self.above), Canvas(picture, self.scale, self.beside)
 
 
 @lru_cache(maxsize=4)
 def background(layout: RocketPictureLayout) -> Picture:
-    """The empty field; copy it before drawing on it."""
+    """Returns the empty field; copy it before drawing on it."""
     width, height = layout.size
     light = np.empty((height, width, 3), np.float32)
     light[:] = NIGHT
@@ -93,12 +93,12 @@ def _lay(light: Array, cover: Array, colour: Colour, opacity: float | Array = 1.
 
 
 def _edge(distance: Array, scale: float) -> Array:
-    """The share of a pixel inside of a shape, by the signed distance of its middle, negative inside."""
+    """Returns the share of a pixel inside a shape from the signed distance of its centre, negative inside."""
     return np.clip(0.5 - distance * scale, 0, 1)
 
 
 def _stroke(distance: Array, width: float, scale: float) -> Array:
-    """A line of ``width`` uu, at least a pixel, where the distance is zero."""
+    """Returns a line of ``width`` uu, at least a pixel, along zero distance."""
     return _edge(np.abs(distance) - max(width, 1.0 / scale) / 2, scale)
 
 
@@ -154,27 +154,27 @@ def _grid(where: Array, period: float) -> Array:
 
 
 def team_colour(car: int, cars: int) -> Colour:
-    """The colour of a car's team; the first half of the cars is blue."""
+    """Returns the colour of a car's team; the first half of the cars is blue."""
     return TEAM_COLOURS[int(car >= cars // 2)]
 
 
 def above(points: Array) -> Array:
-    """Points ``[..., 3]`` as drawn from above."""
+    """Converts points ``[..., 3]`` to the view from above."""
     return np.stack((points[..., 1], -points[..., 0]), -1)
 
 
 def beside(points: Array) -> Array:
-    """Points ``[..., 3]`` as drawn from the side."""
+    """Converts points ``[..., 3]`` to the view from the side."""
     return np.stack((points[..., 1], -points[..., 2]), -1)
 
 
 def nearness(height: float) -> float:
-    """The factor by which something looks larger from above for being this high."""
+    """Returns the factor by which an object at a height looks larger from above."""
     return 1.0 + _NEARER * float(np.clip(height / rules.HEIGHT, 0, 1))
 
 
 def draw_pads(canvas: Canvas, now: RocketFrames) -> None:
-    """Those that are there shine; the others fill up as their time passes."""
+    """Draws pads: available ones shine, others fill up as their time passes."""
     for place, wait in zip(rules.PADS, now.pads):
         big = place in rules.BIG_PADS
         at = above(np.array([*place, 0.0]))
@@ -190,7 +190,7 @@ def draw_pads(canvas: Canvas, now: RocketFrames) -> None:
 
 
 def draw_shadows(canvas: Canvas, now: RocketFrames) -> None:
-    """Shadows fall the further away, the higher a thing is; fine lines lead to them."""
+    """Draws shadows, which are farther away for higher objects and joined to them by fine lines."""
     for car in now.there:
         height = max(float(now.position[car, 2]) - rules.CAR_REST, 0.0)
         corners = _hull(above(_box(now, car, _LARGER)))
@@ -210,7 +210,7 @@ def _stem(canvas: Canvas, top: Array, foot: Array, colour: Colour) -> None:
 
 
 def draw_cars(canvas: Canvas, now: RocketFrames, from_side: bool = False) -> None:
-    """Oriented boxes with a cabin, the lowest first; a flame behind those that boost."""
+    """Draws cars as oriented boxes with a cabin, the lowest first, with flames behind those that boost."""
     project, depth = (beside, 0) if from_side else (above, 2)
     for car in sorted(now.there, key=lambda car: float(now.position[car, depth])):
         size = _LARGER * (1.0 if from_side else nearness(float(now.position[car, 2])))
@@ -235,11 +235,11 @@ def _draw_flame(canvas: Canvas, now: RocketFrames, car: int, size: float, projec
 def draw_ball(
     canvas: Canvas, now: RocketFrames, trail: Array, from_side: bool = False, ring: Colour | None = None
 ) -> None:
-    """The ball and the way it came.
+    """Draws the ball and its trail.
 
     Args:
-        trail: places ``[n, 3]`` of the latest moments, oldest first.
-        ring: colour of who has just touched it.
+        trail: recent places ``[n, 3]``, oldest first.
+        ring: colour of the team that has just touched it.
     """
     project = beside if from_side else above
     size = rules.BALL_RADIUS * _BALL_LARGER * (1.0 if from_side else nearness(float(now.ball_position[2])))
@@ -257,7 +257,7 @@ def draw_ball(
 
 
 def draw_flight(canvas: Canvas, path: Array, landing: Array | None, from_side: bool = False) -> None:
-    """The way that the ball is about to take, as dots, and a cross-hair where it comes down.
+    """Draws the forecast path of the ball as dots, and a cross-hair at its landing.
 
     Args:
         path: places ``[n, 3]`` up to the landing.
@@ -280,14 +280,14 @@ def draw_flight(canvas: Canvas, path: Array, landing: Array | None, from_side: b
 
 
 def _box(now: RocketFrames, car: int, size: float) -> Array:
-    """The hitbox's corners ``[8, 3]``."""
+    """Returns the hitbox's corners ``[8, 3]``."""
     half = np.array(rules.HITBOX) / 2
     signs = np.array([[a, b, c] for a in (-1, 1) for b in (-1, 1) for c in (-1, 1)])
     return _placed(now, car, (np.array(rules.HITBOX_CENTRE) + signs * half) * size)
 
 
 def _cabin(now: RocketFrames, car: int, size: float) -> Array:
-    """The corners of the cabin, which shows which way is forward and up."""
+    """Returns the corners of the cabin, which indicates forward and up."""
     (rear, front), across, (low, high) = _CABIN
     _, width, height = rules.HITBOX
     middle = rules.HITBOX_CENTRE[2]
@@ -305,7 +305,7 @@ def _placed(now: RocketFrames, car: int, local: Array) -> Array:
 
 
 def _hull(points: Array) -> Array:
-    """The convex hull of points ``[n, 2]``, clockwise as seen with y down (Andrew's monotone chain)."""
+    """Returns the convex hull of points ``[n, 2]``, clockwise with y down (Andrew's monotone chain)."""
     ordered = sorted(map(tuple, points.tolist()))
 
     def chain(places: list[tuple[float, ...]]) -> list[tuple[float, ...]]:

@@ -1,7 +1,7 @@
 """Rocket's two teams, and its rule-based player.
 
-The rule-based player kicks off, shoots at the rivals' goal, covers its own, fetches boost, flips and flies a little:
-all cars of all worlds at once by selection, in the view of their own team, which attacks +y.
+The rule-based player kicks off, shoots at the rivals' goal, covers its own, fetches boost, flips and flies a little. It
+computes all cars of all worlds at once with masks, in the view of their own team, which attacks +y.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LEAD = 7  # row of the forecast half a second ahead
 
 
 class _Sight(NamedTuple):
-    """The quantities that a driver looks at, turned to its own view, ``[3, C, W]`` and ``[C, W]``."""
+    """Quantities in a driver's own view, ``[3, C, W]`` and ``[C, W]``."""
 
     position: Tensor
     velocity: Tensor
@@ -35,14 +35,14 @@ class _Sight(NamedTuple):
     spin: Tensor  # in the car's axes
     ball: Tensor
     soon: Tensor  # the ball half a second ahead
-    meeting: Tensor  # where it can be met
+    meeting: Tensor  # place where the car can meet it
     apart: Tensor  # distance to the ball
     speed: Tensor
     grounded: Tensor  # bool
 
 
 def rule_controls(state: RocketState) -> Tensor:
-    """``[8, C, W]`` of :class:`~envs.rocket.driving.Control` for every car."""
+    """Returns ``[8, C, W]`` of :class:`~envs.rocket.driving.Control` for every car."""
     sight = _look(state, forecast(state.ball))
     chases = _is_nearest(state, sight)
     flies = _wants_to_fly(state, sight, chases)
@@ -80,7 +80,7 @@ def _look(state: RocketState, ahead: Forecast) -> _Sight:
 
 
 def _is_nearest(state: RocketState, sight: _Sight) -> Tensor:
-    """The car of every team that goes for the ball, first one that is behind it, ``[C, W]`` bool."""
+    """Returns each team's car that goes for the ball, preferably one behind it, ``[C, W]`` bool."""
     wrong_side = (sight.position[1] - sight.meeting[1]).clamp_min(0.0)
     effort = length(sight.meeting - sight.position) + wrong_side + 1.0e6 * (state.cars.gone > 0)
     half = len(effort) // 2
@@ -99,12 +99,12 @@ def _wants_to_fly(state: RocketState, sight: _Sight, chases: Tensor) -> Tensor:
 
 
 def _target(state: RocketState, sight: _Sight, chases: Tensor) -> Tensor:
-    """The places to drive to, ``[3, C, W]``."""
+    """Returns the places to drive to, ``[3, C, W]``."""
     like = sight.apart
     zero = torch.zeros_like(like)
     goal = torch.stack((zero, zero + rules.HALF_LENGTH, zero))
     own = torch.stack((zero, zero - rules.HALF_LENGTH, zero))
-    # Through the ball to the goal: from a point behind it, further back the further away one is.
+    # Through the ball to the goal: from a point behind it, farther back for a greater distance.
     x, y, z = (sight.meeting - goal).unbind(0)
     behind = unit(torch.stack((x, y, torch.zeros_like(z))))
     near = length(sight.meeting - sight.position)
@@ -124,7 +124,7 @@ def _target(state: RocketState, sight: _Sight, chases: Tensor) -> Tensor:
 
 
 def _nearest_big_pad(state: RocketState, sight: _Sight) -> tuple[Tensor, Tensor]:
-    """The nearest that is there, ``[3, C, W]``, and whether there is one."""
+    """Returns the nearest available pad, ``[3, C, W]``, and whether there is one."""
     cars = state.cars
     signs = team_signs(cars.boost.shape[0], cars.boost)
     rows = [row for row, place in enumerate(rules.PADS) if place in rules.BIG_PADS]
@@ -137,14 +137,14 @@ def _nearest_big_pad(state: RocketState, sight: _Sight) -> tuple[Tensor, Tensor]
 
 
 def _drive(state: RocketState, sight: _Sight, target: Tensor, chases: Tensor) -> Tensor:
-    """Controls on the ground, ``[8, C, W]``."""
+    """Returns controls on the ground, ``[8, C, W]``."""
     x, y, _ = to_local(sight.rotation, target - sight.position).unbind(0)
     angle, apart = torch.atan2(y, x), torch.hypot(x, y)
     zero = torch.zeros_like(angle)
     backs = (angle.abs() > 2.4) & (apart < 600.0) & (sight.speed < 400.0)
     angle = torch.where(backs, torch.atan2(-y, -x), angle)
     turns = angle.abs() > 1.3
-    # What is beside a fast car cannot be reached by turning harder.
+    # A place beside a fast car cannot be reached by turning harder.
     too_fast = ~backs & (angle.abs() > 0.8) & (sight.speed > 900.0) & (apart < 900.0)
     throttle = torch.where(backs, -1.0, torch.where(too_fast, -0.5, 1.0))
     arrives = ~chases & (apart < 400.0)
@@ -159,7 +159,7 @@ def _drive(state: RocketState, sight: _Sight, target: Tensor, chases: Tensor) ->
 
 
 def _dodges(sight: _Sight, chases: Tensor) -> Tensor:
-    """Cars that jump to flip into the ball, ``[C, W]`` bool."""
+    """Returns the cars that jump to flip into the ball, ``[C, W]`` bool."""
     away = sight.soon - sight.position
     aligned = dot(unit(away), sight.rotation[0]) > 0.92
     # Into the ball, not away from the rivals' goal.
@@ -169,7 +169,7 @@ def _dodges(sight: _Sight, chases: Tensor) -> Tensor:
 
 
 def _steer_in_air(state: RocketState, sight: _Sight, flies: Tensor) -> Tensor:
-    """Controls off the ground: nose to a ball that is flown at, else level; a flip where the ball is near."""
+    """Returns controls off the ground: nose to the ball if flying at it, otherwise level; a flip if it is near."""
     cars = state.cars
     aim = unit(to_local(sight.rotation, sight.meeting - sight.position))
     up = sight.rotation[:, 2]
@@ -185,7 +185,7 @@ def _steer_in_air(state: RocketState, sight: _Sight, flies: Tensor) -> Tensor:
     flips = free & near & (aim[2].abs() < 0.7) & ~(flies & (sight.apart > 300.0))
     pitch, yaw = torch.where(flips, -aim[0] / flat, pitch), torch.where(flips, aim[1] / flat, yaw)
     roll = torch.where(flips, 0.0, roll)
-    # A tap would be a small jump; a held one reaches a high ball.
+    # A tap makes a small jump; a held button reaches a high ball.
     holds = flies & (cars.jumping > 0) & (cars.jump_ticks < rules.JUMP_LONGEST - 8)
     sticks = [stick.clamp(-1.0, 1.0) for stick in (pitch, yaw, roll)]
     flags = [flag.to(pitch.dtype) for flag in (flips | holds, boost)]
@@ -202,7 +202,7 @@ def _goals(following: TensorDictBase) -> Tensor:
 
 
 def _rule(env: Any, worlds: Tensor) -> Tensor:
-    """The actions ``[n, C, ...]`` of the rule-based player in some worlds of a :class:`~envs.rocket.env.Rocket`."""
+    """Returns the rule-based player's actions ``[n, C, ...]`` in some worlds of a :class:`~envs.rocket.env.Rocket`."""
     state = env.worlds.world
     if len(worlds) < state.clock.shape[-1]:
         state = state.map(lambda value: value.index_select(-1, worlds))

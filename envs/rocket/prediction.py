@@ -1,4 +1,4 @@
-"""Forecasts of the ball, if nobody touches it: four seconds in steps of 1/15 s, with simple bounces."""
+"""Forecasts of an untouched ball: four seconds in steps of 1/15 s, with simple bounces."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .vectors import length
 STEPS = 60
 STEP = 1 / 15
 SHOT_STEPS = 30
-"""A goal predicted within so many steps is a threat."""
+"""Number of steps within which a predicted goal is a threat."""
 
 _WIDE, _LONG = rules.HALF_WIDTH - rules.BALL_RADIUS, rules.HALF_LENGTH - rules.BALL_RADIUS
 _TOP = rules.HEIGHT - rules.BALL_RADIUS
@@ -28,11 +28,11 @@ class Forecast(NamedTuple):
     """The flights of the balls."""
 
     path: Tensor  # [3, 60, W] after 1/15 s, 2/15 s, ...
-    threat: Tensor  # [W] 1: blue is about to score, -1: orange is, 0: nobody within two seconds
+    threat: Tensor  # [W] 1: blue is about to score, -1: orange is, 0: neither within two seconds
 
 
 def forecast(ball: Ball) -> Forecast:
-    """The flights, without spin, ramps and corners."""
+    """Computes the flights without spin, ramps and corners."""
     x, y, z = ball.position.unbind(0)
     vx, vy, vz = ball.velocity.unbind(0)
     moves = ((vx * vx + vy * vy + vz * vz) > 0).to(z.dtype)
@@ -56,7 +56,7 @@ def forecast(ball: Ball) -> Forecast:
 
 
 def _reflected(place: Tensor, speed: Tensor, most: float) -> tuple[Tensor, Tensor]:
-    """Between two walls at ``-most`` and ``most``, off which a ball bounces with less speed."""
+    """Reflects a flight between walls at ``-most`` and ``most``, off which the ball bounces with less speed."""
     beyond = place.abs() - most
     hits = (beyond > 0) & (place * speed > 0)
     back = torch.sign(place) * (most - rules.BALL_RESTITUTION * beyond)
@@ -64,9 +64,9 @@ def _reflected(place: Tensor, speed: Tensor, most: float) -> tuple[Tensor, Tenso
 
 
 def intercept(cars: Cars, path: Tensor) -> tuple[Tensor, Tensor]:
-    """The place where each car can first meet the ball, ``[3, C, W]``, and in how many seconds; zeros where nowhere.
+    """Returns where each car can first meet the ball, ``[3, C, W]``, and after how many seconds; zeros for nowhere.
 
-    A car is taken to gain 1000 uu/s each second, up to its top speed, in whatever direction.
+    A car is assumed to gain 1000 uu/s each second, up to its top speed, in any direction.
     """
     apart = length(path[:, :, None] - cars.position[:, None])  # [60, C, W]
     seconds = STEP * torch.arange(1, STEPS + 1, dtype=apart.dtype, device=apart.device)[:, None, None]

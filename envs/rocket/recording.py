@@ -1,4 +1,4 @@
-"""Recordings of Rocket's episodes: states of single matches, collected while the worlds step, and their files."""
+"""Recordings of Rocket's episodes: states of single matches, and their files."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ _MOST_CARS = 6
 _DAMAGED = (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, zlib.error, NotImplementedError)
 
 ABSENT = -1
-"""In ``gone``: there is no such car."""
-LEAP = 1500.0  # uu within a step: nobody drives so far, a car has come back elsewhere
+"""Value of ``gone`` for an absent car."""
+LEAP = 1500.0  # uu within a step; a longer move is a car's return after a demolition
 _MOVING = ("ball_position", "ball_velocity", "ball_spin", "position", "velocity", "spin", "rotation", "boost", "clock")
 
 
@@ -74,39 +74,39 @@ class RocketFrames:
     boost: Array  # 0 to 100
     boosting: Array
     wheels: Array  # on the ground, 0 to 4
-    gone: Array  # ticks until a demolished car is back, ABSENT for one that is not there
+    gone: Array  # ticks until a demolished car is back, ABSENT for an absent one
     controls: Array  # of the step: throttle, steer, pitch, yaw, roll, jump, boost, brake
     touches: Array  # of the ball in the step
-    pads: Array  # ticks until each is back, 0: there
-    goal: Any  # 1: blue has scored, -1: orange has, 0: nobody yet
+    pads: Array  # ticks until each is back, 0: available
+    goal: Any  # 1: blue has scored, -1: orange has, 0: none yet
 
     def __len__(self) -> int:
         return len(self.clock)
 
     @property
     def cars(self) -> int:
-        """C."""
+        """Number of cars C."""
         return int(self.position.shape[1])
 
     @property
     def there(self) -> list[int]:
-        """The cars that are on the field in a single state."""
+        """Returns the cars on the field in a single state."""
         return [int(car) for car in np.flatnonzero(self.gone == 0)]
 
     def part(self, which: slice) -> RocketFrames:
-        """Some of the states."""
+        """Returns some of the states."""
         return RocketFrames(**{name: value[which] for name, value in vars(self).items()})
 
 
 @dataclass(frozen=True, eq=False)
 class RocketRecording(EpisodeRecording):
-    """An episode: its states, what was played, and who played.
+    """An episode: its states, options and players.
 
     Args:
-        frames: its states, at least one.
-        options: of the world.
-        players: who drove blue and orange.
-        title: for pictures.
+        frames: at least one state.
+        options: options of the world.
+        players: players of blue and orange.
+        title: title of the pictures.
 
     Raises:
         ValueError: there are no frames.
@@ -125,37 +125,37 @@ class RocketRecording(EpisodeRecording):
 
     @property
     def goals(self) -> tuple[int, int]:
-        """The goals of blue and of orange."""
+        """Returns the goals of blue and of orange."""
         last = int(self.frames.goal[-1])
         return int(last > 0), int(last < 0)
 
     def named(self, players: tuple[str, str], title: str = "") -> RocketRecording:
-        """The same with other names."""
+        """Returns the same recording with other names."""
         return replace(self, players=players, title=title)
 
     def animation(self) -> Animation:
-        """By ticks of the match."""
+        """Returns the animation by ticks of the match."""
         from .render import RocketAnimation
 
         return RocketAnimation(self)
 
     def legend(self) -> Legend:
-        """Of its pictures."""
+        """Returns the legend of its pictures."""
         from .render import LEGEND
 
         return LEGEND
 
     def overview(self) -> Picture:
-        """The end, with the ways of cars and ball, which brighten with time."""
+        """Draws the end, with trails of cars and ball that brighten with time."""
         from .render import overview
 
         return overview(self)
 
     def save_replay(self, path: str | Path) -> None:
-        """Writes the recording, wholly or not at all; makes missing folders. See :func:`load_replay`.
+        """Writes the recording atomically; makes missing folders. See :func:`load_replay`.
 
         Raises:
-            ValueError: another ending than ``.npz``.
+            ValueError: the suffix is not ``.npz``.
         """
         path = Path(path)
         if path.suffix != ".npz":
@@ -168,7 +168,7 @@ class RocketRecording(EpisodeRecording):
             np.savez_compressed(stream, **{_META: np.array(json.dumps(meta)), **vars(self.frames)})
 
     def at(self, clock: float) -> RocketFrames:
-        """The match after so many ticks; between two states, moving things are in between."""
+        """Returns the match after a number of ticks, interpolated between two states."""
         clocks = self.frames.clock
         t = int(np.clip(np.searchsorted(clocks, clock, side="right") - 1, 0, len(clocks) - 1))
         now = {name: value[t] for name, value in vars(self.frames).items()}
@@ -197,7 +197,7 @@ def _between(now: Mapping[str, Array], after: Mapping[str, Array], share: float)
 
 
 def _packed(match: RocketMatch, controls: Tensor | None, worlds: Tensor) -> Array:
-    """Every column of :class:`RocketFrames` in one row a world, float32 ``[n, size]``; touches are counted."""
+    """Returns all columns of :class:`RocketFrames` in one row per world, float32 ``[n, size]``; counts touches."""
     state = match.world
     cars, ball = state.cars, state.ball
     if controls is None:
@@ -239,7 +239,7 @@ def _unpacked(rows: Array, cars: int) -> RocketFrames:
 
 
 class RocketRecorder(EpisodeRecorder[Array, RocketRecording]):
-    """Collects recordings of some worlds of an env, one episode of each."""
+    """Records some worlds of an env, one episode of each."""
 
     def _look(self, places: list[int]) -> list[Array]:
         return list(_packed(self._env.worlds, self._env.controls, self._worlds[places]))
@@ -252,7 +252,7 @@ class RocketRecorder(EpisodeRecorder[Array, RocketRecording]):
 
     def _recording(self, frames: list[Array], title: str) -> RocketRecording:
         columns = _unpacked(np.stack(frames), self._env.starts.cars)
-        columns.controls[0] = 0.0  # those of the episode before
+        columns.controls[0] = 0.0  # removes those of the previous episode
         return RocketRecording(columns, dict(self._env.options), title=title)
 
 
@@ -260,14 +260,14 @@ class RocketRecorder(EpisodeRecorder[Array, RocketRecording]):
 
 
 def load_replay(path: str | Path) -> RocketRecording:
-    """Reads what :meth:`RocketRecording.save_replay` wrote.
+    """Reads a file of :meth:`RocketRecording.save_replay`.
 
     A file is a ``.npz`` without pickles: every column of :class:`RocketFrames` under its name, ``[T, ...]`` as
     :data:`COLUMNS` says, and ``meta``, a JSON text: ``format`` (``rlstack-replay``), ``version`` (1), ``world``
     (``rocket``), ``players`` (who drove blue and orange), ``goals`` (of both), ``options`` (of the world), ``title``.
 
     Raises:
-        ValueError: one line: the file is missing, damaged, of another version, or its arrays do not fit each other.
+        ValueError: the file is missing, damaged, of another version, or its arrays do not fit each other.
     """
     try:
         check_archive(path)

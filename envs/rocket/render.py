@@ -34,14 +34,14 @@ from .recording import ABSENT, LEAP, RocketFrames, RocketRecording
 from .state import Ball
 
 SIZE = (1280, 720)
-"""Width and height of pictures, pixels."""
+"""Width and height of pictures in pixels."""
 
 _TILE = (640, 360)
 _TRAIL_TICKS, _TRAIL_POINTS = 96, 9
 _WAY_POINTS = 400
-_RING_TICKS = 30  # a touch is shown for so long
+_RING_TICKS = 30  # ticks for which a touch is visible
 _BURST_TICKS = 90
-_LOW = rules.BALL_REST + 70.0  # a ball below this rolls or hops: no landing is shown
+_LOW = rules.BALL_REST + 70.0  # height below which a ball rolls or hops, and no landing is shown
 _LOWEST = 400.0  # above this the ball bounces off the ceiling or falls on
 _DRAW: Colour = (225, 230, 240)
 _BOOST: Colour = (255, 190, 70)
@@ -58,22 +58,22 @@ Array = NDArray[Any]
 
 
 def overview(recording: RocketRecording) -> Picture:
-    """The end, small, with the ways of cars and ball, which brighten with time."""
+    """Draws a small picture of the end, with trails of cars and ball that brighten with time."""
     return RocketAnimation(recording, _TILE).draw(ways=True)
 
 
 class RocketAnimation(Animation):
-    """Pictures of a recording.
+    """The animation of a recording.
 
     Args:
-        recording: of one episode.
+        recording: recording of one episode.
         size: width and height of the pictures in pixels, at least 640 by 360.
 
     Raises:
-        ValueError: a size that is too small.
+        ValueError: the size is too small.
 
     Attributes:
-        per_second: ticks.
+        per_second: ticks per second.
     """
 
     per_second = float(rules.TICKS_PER_SECOND)
@@ -90,12 +90,12 @@ class RocketAnimation(Animation):
         return float(self.recording.frames.clock[0]), float(self.recording.frames.clock[-1])
 
     def draw(self, clock: float | None = None, pause: float = 0.0, ways: bool = False) -> Picture:
-        """The picture after so many ticks, uint8 ``[H, W, 3]``.
+        """Draws the match after ``clock`` ticks, uint8 ``[H, W, 3]``.
 
         Args:
             clock: ticks since the kick-off; None: the end.
-            pause: ticks for which the end has stood still.
-            ways: show how everything came there from the beginning on.
+            pause: number of ticks since the end.
+            ways: whether to draw all trails from the beginning.
         """
         frames, layout = self.recording.frames, self.layout
         clock = float(frames.clock[-1]) if clock is None else clock
@@ -147,7 +147,7 @@ class RocketAnimation(Animation):
 
     @cached_property
     def _bursts(self) -> list[tuple[float, Array, float, Colour]]:
-        """Explosions, demolished cars and the goal: time, place, reach in uu and colour."""
+        """Returns explosions of demolished cars and the goal: time, place, reach in uu and colour."""
         frames, goals = self.recording.frames, self.recording.goals
         begun = (frames.gone[1:] > 0) & (frames.gone[:-1] == 0)
         bursts = [
@@ -163,7 +163,7 @@ class RocketAnimation(Animation):
         return np.stack([self.recording.at(time).ball_position for time in times])
 
     def _ring(self, clock: float) -> Colour | None:
-        """The colour of the ring round the ball for a moment after a touch: that of the car's team."""
+        """Returns the colour of the ring around the ball shortly after a touch: that of the car's team."""
         for when, car in reversed(self._hits):
             if when <= clock:
                 recent = clock - when <= _RING_TICKS
@@ -172,7 +172,7 @@ class RocketAnimation(Animation):
 
     @cached_property
     def _paths(self) -> Array:
-        """``[T, 60, 3]``: the forecasts from every state, see :mod:`envs.rocket.prediction`."""
+        """Forecasts ``[T, 60, 3]`` from every state; see :mod:`envs.rocket.prediction`."""
         frames = self.recording.frames
         rows = [frames.ball_position, frames.ball_velocity, frames.ball_spin]
         ball = Ball(*(torch.from_numpy(np.ascontiguousarray(row.T)) for row in rows))
@@ -180,7 +180,7 @@ class RocketAnimation(Animation):
         return paths
 
     def _flight(self, now: RocketFrames) -> tuple[Array, Array | None]:
-        """The way of a ball in the air up to where it comes down; nothing for one on the ground."""
+        """Returns the path of a flying ball up to its landing; empty for one on the ground."""
         climb = float(now.ball_velocity[2])
         if (now.ball_position[2] < _LOW and abs(climb) < 300) or now.goal:
             return np.zeros((0, 3)), None
@@ -196,7 +196,7 @@ class RocketAnimation(Animation):
 
 
 def _landing(path: Array, last: int) -> Array | None:
-    """The place where a falling ball meets the floor, by its way from the point before ``last`` on; None in a goal."""
+    """Returns where a falling ball meets the floor, from the path before ``last`` on; None in a goal."""
     fall = path[last] - path[last - 1]
     share = (rules.BALL_REST - path[last, 2]) / min(fall[2], -1.0)
     place: Array = path[last] + np.clip(share, 0.0, 2.0) * fall
@@ -205,7 +205,7 @@ def _landing(path: Array, last: int) -> Array | None:
 
 
 def draw_clock(picture: Picture, layout: RocketPictureLayout, now: RocketFrames, title: str) -> None:
-    """Minutes and seconds since the kick-off in the middle, a title at its left."""
+    """Draws minutes and seconds since the kick-off in the middle, with a title on the left."""
     seconds = now.clock / rules.TICKS_PER_SECOND
     text = f"{int(seconds // 60)}:{seconds % 60:04.1f}"
     y = 23 * layout.unit
@@ -226,12 +226,12 @@ def draw_panels(
     goals: Sequence[int],
     touches: Sequence[int],
 ) -> None:
-    """A column for each team: its player, its goals and its cars.
+    """Draws a column for each team with its player, its goals and its cars.
 
     Args:
-        players: names of blue's and orange's.
-        goals: of blue and orange.
-        touches: of the ball so far, a car each.
+        players: names of blue's and orange's players.
+        goals: goals of blue and orange.
+        touches: each car's touches of the ball so far.
     """
     unit, cars = layout.unit, len(now.boost)
     for team, colour in enumerate(TEAM_COLOURS):
@@ -263,7 +263,7 @@ def _draw_car(
     numbers: tuple[int, int],
     colour: Colour,
 ) -> None:
-    """One car's plate; ``numbers`` are which one of the team it is (0: the only one) and its touches."""
+    """Draws a car's plate; ``numbers`` are its number in the team (0 for a single car) and its touches."""
     (left, top, width), unit, size = place, layout.unit, layout.points(13)
     box(picture, left, top, width, (_ROW - 10) * unit, _PLATE)
     gone = int(now.gone[car])

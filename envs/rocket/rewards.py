@@ -1,6 +1,6 @@
-"""Rewards: named terms, each with a weight and a group, groups weighed by mode.
+"""Rewards: named terms, each with a weight and a group; modes weight the groups.
 
-Everything is ``[C, W]`` unless said otherwise and seen from a car's own team.
+Values are ``[C, W]`` unless noted, in the view of a car's own team.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MODES: dict[str, dict[str, float]] = {
         "penalty": 0.7,
     },
 }
-"""Factors of groups; a group that is left out does not count."""
+"""Factors of groups; missing groups do not count."""
 
 TERMS: dict[str, tuple[str, float]] = {
     "goal": ("sparse", 10.0),  # the team scores
@@ -61,23 +61,23 @@ _AERIAL = 300.0
 
 
 class Before(NamedTuple):
-    """The quantities that rewards remember of the step before."""
+    """Quantities of the previous step that rewards need."""
 
     distance: Tensor  # [C, W] to the ball
     threat: Tensor  # [W] of Forecast
-    opening: Tensor  # [W] flag: nobody has won the kick-off yet
+    opening: Tensor  # [W] flag: the kick-off is undecided
     last_touch: Tensor  # [W] the car that touched the ball last, -1: none
 
 
 def make_weights(mode: str, weights: Mapping[str, float] | None) -> dict[str, float]:
-    """The factor of each term.
+    """Returns the factor of each term.
 
     Args:
-        mode: of :data:`MODES`.
-        weights: instead of those of :data:`TERMS`, by term.
+        mode: a key of :data:`MODES`.
+        weights: weights by term that replace those of :data:`TERMS`.
 
     Raises:
-        ValueError: an unknown mode or term.
+        ValueError: the mode or a term is unknown.
     """
     if mode not in MODES:
         raise ValueError(f"rewards: {mode!r} is unknown, allowed: {', '.join(MODES)}")
@@ -89,22 +89,22 @@ def make_weights(mode: str, weights: Mapping[str, float] | None) -> dict[str, fl
 
 
 def begin(state: RocketState, ahead: Forecast) -> Before:
-    """The quantities to remember at the start of an episode."""
+    """Returns the quantities at the beginning of an episode."""
     opening = (state.ball.velocity == 0).all(0).to(state.clock.dtype)
     return Before(distance_to_ball(state), ahead.threat, opening, torch.full_like(state.clock, -1.0))
 
 
 def distance_to_ball(state: RocketState) -> Tensor:
-    """uu, ``[C, W]``."""
+    """Returns distances in uu, ``[C, W]``."""
     return length(state.ball.position[:, None] - state.cars.position)
 
 
 def judge(state: RocketState, events: Events, before: Before, ahead: Forecast) -> tuple[Tensor, Before]:
-    """The terms of a step, unweighted, ``[terms, C, W]`` in the order of :data:`TERMS`.
+    """Returns the unweighted terms of a step, ``[terms, C, W]``, in the order of :data:`TERMS`.
 
     Args:
-        events: of all ticks of the step.
-        before, ahead: of the step before, and the balls' flights now.
+        events: events of all ticks of the step.
+        before, ahead: quantities of the previous step, and forecasts of the balls.
     """
     cars, ball = state.cars, state.ball
     side = team_signs(cars.boost.shape[0], cars.boost)
@@ -147,21 +147,21 @@ def judge(state: RocketState, events: Events, before: Before, ahead: Forecast) -
 
 
 def _last_touch(touched: Tensor, before: Tensor) -> Tensor:
-    """The car that touched last; the last one of the list of several in the same step."""
+    """Returns the car that touched last; of several in the same step, the last in the list."""
     places = torch.arange(1, len(touched) + 1, dtype=touched.dtype, device=touched.device)[:, None]
     last = (touched * places).amax(0) - 1
     return torch.where(last >= 0, last, before)
 
 
 def _kick_off(state: RocketState, opening: Tensor) -> tuple[Tensor, Tensor]:
-    """A flag that the kick-off is still open, and who won it just now: 1 blue, -1 orange, ``[W]``."""
+    """Returns the flag of an undecided kick-off, and who has just won it: 1 blue, -1 orange, ``[W]``."""
     north = state.ball.position[1]
     won = torch.where(north.abs() > _OPENED, torch.sign(north), 0.0) * opening
     return opening * (won == 0).to(opening.dtype), won
 
 
 def _to_goal(state: RocketState, side: Tensor) -> Tensor:
-    """The ball's speed towards the centre of the rivals' goal."""
+    """Returns the ball's speed towards the centre of the rivals' goal."""
     x, y, z = state.ball.position.unbind(0)
     away = torch.stack(
         (-x.expand_as(side * x), side * _GOAL_CENTRE - y, (rules.GOAL_HEIGHT / 2 - z).expand_as(side * z))
@@ -170,7 +170,7 @@ def _to_goal(state: RocketState, side: Tensor) -> Tensor:
 
 
 def _spacing(state: RocketState) -> Tensor:
-    """1 from 1500 uu to the nearest mate on, 0 for who has none."""
+    """Returns 1 from 1500 uu to the nearest mate on, and 0 for a car without mates."""
     count = state.cars.boost.shape[0]
     half = count // 2
     places = state.cars.position

@@ -65,7 +65,7 @@ WHEEL_RADIUS = (12.5, 12.5, 15.0, 15.0)
 SUSPENSION_REST = (26.755, 26.755, 25.055, 25.055)
 SUSPENSION_FORCE = (35.75, 35.75, 54.265, 54.265)
 SUSPENSION_TRAVEL = 12.0
-SUSPENSION_SHORTER = 2.5  # than rest and travel the trace is
+SUSPENSION_SHORTER = 2.5  # length by which the trace is shorter than rest and travel
 STIFFNESS = 500.0
 DAMPING_COMPRESSION = 25.0
 DAMPING_EXTENSION = 40.0
@@ -127,7 +127,7 @@ AUTO_FLIP_ROLL = 2.8
 
 # -- contacts ----------------------------------------------------------------------------------------------------------
 SWEEPS = 10
-SOFT = 10.0  # slower than this nothing bounces
+SOFT = 10.0  # speed below which nothing bounces
 PUSH = 0.8  # share of a penetration that a tick removes
 PUSH_TURN = 0.1  # share of the rotation that goes with it
 HIT_FRICTION = 2.0
@@ -139,7 +139,7 @@ HIT_UP = 0.35
 HIT_FORWARD = 0.35  # share of its forward component that the extra hit loses
 BODY_FRICTION = 0.3
 BODY_RESTITUTION = 0.3
-BODY_GAP = 2.03  # from which on the body touches
+BODY_GAP = 2.03  # gap below which the body touches
 BUMPER_FRICTION = 0.09
 BUMPER_RESTITUTION = 0.1
 

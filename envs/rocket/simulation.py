@@ -1,8 +1,8 @@
-"""A tick of a batch of Rocket worlds, 1/120 s, pure tensors.
+"""A tick of 1/120 s for a batch of Rocket worlds.
 
-:func:`advance` computes contacts only where something is near, which on a CPU saves most of the work;
-:func:`advance_densely` computes them everywhere under masks, without a branch on data, for CUDA graphs and
-``torch.compile`` of the whole. Both lead to the same worlds.
+:func:`advance` computes contacts only for near objects, which saves most of the work on a CPU; :func:`advance_densely`
+computes them everywhere under masks, without branching on data, for CUDA graphs and ``torch.compile`` of the whole.
+Both lead to the same worlds.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .starts import respawned
 from .state import Ball, Cars, RocketState
 from .vectors import clipped, constant, dot, put, taken, turned
 
-_NEAR = 100.0  # a car reaches no further
+_NEAR = 100.0  # greatest extent of a car
 
 
 class Events(NamedTuple):
@@ -45,7 +45,7 @@ class Events(NamedTuple):
 def advance(
     state: RocketState, controls: Tensor, field: Field, kernels: RocketKernels | None = None
 ) -> tuple[RocketState, Events]:
-    """One tick of all worlds, contacts only where they may be.
+    """Makes one tick of all worlds, with contacts only where they are possible.
 
     Args:
         controls: ``[8, C, W]``, see :class:`~envs.rocket.driving.Control`.
@@ -69,7 +69,7 @@ def advance(
 
 
 def advance_densely(state: RocketState, controls: Tensor, field: Field) -> tuple[RocketState, Events]:
-    """One tick of all worlds, all contacts of all of them; see :func:`advance`."""
+    """Makes one tick with all contacts of all worlds; see :func:`advance`."""
     cars = state.cars
     ball = state.ball.position[:, None].expand_as(cars.position)
     driven, motion = drive(cars, controls, field.trace(cars.position, cars.rotation, ball))
@@ -80,7 +80,7 @@ def advance_densely(state: RocketState, controls: Tensor, field: Field) -> tuple
 
 
 def near_walls(position: Tensor, field: Field) -> Tensor:
-    """Cars that may touch something else than the floor, ``[...]`` bool."""
+    """Returns cars that may touch another surface than the floor, ``[...]`` bool."""
     x, y, z = position.unbind(0)
     wide, long = x.abs(), y.abs()
     margin = _NEAR + field.low_ramp
@@ -96,7 +96,7 @@ def near_walls(position: Tensor, field: Field) -> Tensor:
 
 
 def _traced(ground: WheelGround, cars: Cars, ball: Ball, index: Tensor, field: Field) -> WheelGround:
-    """The rays of the cars of an index tensor, traced."""
+    """Traces the rays of the cars of an index tensor."""
     shape = cars.boost.shape
     spot = ball.position.index_select(-1, index % shape[1])
     traced = field.trace(taken(cars.position, index), taken(cars.rotation, index), spot)
@@ -104,7 +104,7 @@ def _traced(ground: WheelGround, cars: Cars, ball: Ball, index: Tensor, field: F
 
 
 def finish(state: RocketState, driven: Cars, met: Met) -> tuple[RocketState, Events]:
-    """Moves everything, and sees to bumps, pick-ups and goals."""
+    """Moves all objects, and applies bumps, pick-ups and goals."""
     struck = met.ball
     ball = Ball(
         state.ball.position + struck.velocity * DT + struck.shift,
@@ -151,7 +151,7 @@ def finish(state: RocketState, driven: Cars, met: Met) -> tuple[RocketState, Eve
 def _pick_up(
     pads: Tensor, position: Tensor, boost: Tensor, here: Tensor
 ) -> tuple[tuple[Tensor, Tensor], Tensor, Tensor]:
-    """Pads reached, big and small, ``[C, W]``; what they give; and ticks until pads are back, ``[34, W]``."""
+    """Returns reached pads, big and small, ``[C, W]``; their boost; and ticks until pads are back, ``[34, W]``."""
     like = boost[0]
     x, y = (constant([place[axis] for place in rules.PADS], like)[:, None] for axis in (0, 1))
     big = constant([float(place in rules.BIG_PADS) for place in rules.PADS], like)[:, None]
@@ -159,7 +159,7 @@ def _pick_up(
     wants = (here > 0) & (boost < rules.BOOST_MOST) & ((position[2] - rules.PAD_Z).abs() < rules.PAD_REACH)
     within = (position[0] - x) ** 2 + (position[1] - y) ** 2 < radius * radius
     takes = within & wants & (pads[:, None] <= 0)
-    # Of several cars the first takes it.
+    # The first of several cars takes it.
     first = takes & (takes.cumsum(1) == 1)
     got = first.to(boost.dtype)
     bigs, all_ = (got * big).sum(0), got.sum(0)
@@ -171,7 +171,7 @@ def _pick_up(
 
 
 class RocketKernels(NamedTuple):
-    """The functions that run over all worlds in every tick, as they are or compiled."""
+    """The functions that run over all worlds in every tick, eager or compiled."""
 
     drive: Callable[..., Any]
     fly: Callable[..., Any]
@@ -179,14 +179,14 @@ class RocketKernels(NamedTuple):
 
 
 PLAIN = RocketKernels(drive, fly, finish)
-"""The functions as they are."""
+"""The eager functions."""
 
 
 def compiled_kernels() -> RocketKernels:
-    """The kernels, compiled for the shapes they are first called with.
+    """Returns the kernels, compiled for the shapes of their first call.
 
-    Rewards and observations are left as they are: they run once in a step, and their forecast of sixty moves in a row
-    takes longer to compile than all the rest.
+    Rewards and observations are not compiled: they run once per step, and their forecast of sixty consecutive moves
+    takes longer to compile than everything else.
     """
     compiled = (Compiled(function, f"{function.__name__} of rocket", dynamic=False) for function in PLAIN)
     return RocketKernels(*compiled)

@@ -1,4 +1,4 @@
-"""Contacts by sequential impulses (Catto 2005): projected Gauss-Seidel over the rows of a small system per world."""
+"""Solves contacts by sequential impulses (Catto 2005): projected Gauss-Seidel on a small system per world."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from .state import Ball, Cars
 _NEVER = -1.0e30
 
 BALL_SCALE = (*[rules.BALL_MASS**-0.5] * 3, *[rules.BALL_INERTIA**-0.5] * 3)
-"""Square roots of the ball's inverse masses: of velocity and spin."""
+"""Square roots of the ball's inverse masses for velocity and spin."""
 CAR_SCALE = (*[rules.CAR_MASS**-0.5] * 3, *[inertia**-0.5 for inertia in rules.CAR_INERTIA])
-"""The same of a car, in its own axes."""
+"""Square roots of a car's inverse masses, in its own axes."""
 
 
 class Moved(NamedTuple):
     """The motion of a body after its contacts, ``[3, ...]``.
 
     Attributes:
-        velocity, spin: with everything that acts in this tick.
-        shift, twist: moves out of a penetration, beside its velocity: uu, rad.
+        velocity, spin: values with all forces of this tick.
+        shift, twist: moves out of a penetration in addition to the velocity: uu, rad.
     """
 
     velocity: Tensor
@@ -36,21 +36,21 @@ class Moved(NamedTuple):
 
 
 class Plane(NamedTuple):
-    """The part of the field that is nearest to the ball."""
+    """The part of the field nearest to the ball."""
 
     gap: Tensor  # [...] between the surfaces
     normal: Tensor  # [3, ...]
 
 
 class Scene(NamedTuple):
-    """A tick before anything has touched.
+    """A tick before contacts.
 
     Attributes:
-        motion: of the cars.
-        fallen: the ball's velocity after drag.
-        pull: change of it by gravity.
-        plane: of the field below it.
-        bounced: the ball if no car touches it.
+        motion: motion of the cars.
+        fallen: velocity of the ball after drag.
+        pull: change of the velocity by gravity.
+        plane: the nearest part of the field.
+        bounced: motion of the ball if no car touches it.
     """
 
     cars: Cars
@@ -79,9 +79,9 @@ class Met(NamedTuple):
 
 
 def untouched(scene: Scene) -> Met:
-    """Nothing touches but ball and field."""
+    """Returns the result without contacts except between ball and field."""
     cars, motion = scene.cars, scene.motion
-    # Each entry is a tensor of its own: compiled code takes shared ones for another case.
+    # Entries do not share tensors, since compiled code treats shared ones as another case.
     still = [torch.zeros_like(cars.position) for _ in range(3)]
     none = [torch.zeros_like(cars.boost) for _ in range(6)]
     moved = Moved(motion.velocity + motion.force * DT, motion.spin + motion.torque * DT, *still[:2])
@@ -92,7 +92,7 @@ def untouched(scene: Scene) -> Met:
 
 
 def relax(rows: Tensor, wanted: Tensor, active: Tensor, friction: Sequence[float], sweeps: int) -> Tensor:
-    """Impulses ``[R, n]`` that bring the rows' velocities to what is wanted, as far as contacts can push.
+    """Returns impulses ``[R, n]`` that bring the rows' velocities to the wanted values, as far as contacts can push.
 
     Args:
         rows: ``[R, D, n]``: directions in which impulses act on ``D`` velocities, each divided by the square root of
@@ -101,7 +101,7 @@ def relax(rows: Tensor, wanted: Tensor, active: Tensor, friction: Sequence[float
         wanted: ``[R, n]`` changes of the rows' velocities.
         active: ``[K, n]`` bool.
         friction: coefficients of the ``K`` contacts; empty where there are normals only.
-        sweeps: over all rows.
+        sweeps: number of passes over all rows.
     """
     count = len(active)
     matrix = (rows[:, None] * rows).sum(2)
@@ -125,7 +125,7 @@ def relax(rows: Tensor, wanted: Tensor, active: Tensor, friction: Sequence[float
 
 
 def _relaxed_in_place(matrix: Tensor, wanted: Tensor, active: Tensor, friction: Sequence[float], sweeps: int) -> Tensor:
-    """:func:`relax` with fewer and larger operations, for eager code; overwrites ``matrix``."""
+    """Computes :func:`relax` with fewer and larger operations, for eager code; overwrites ``matrix``."""
     count = len(active)
     diagonal = matrix.diagonal(dim1=0, dim2=1)
     inverse = (1 / diagonal.clamp_min(1.0e-12)).T.contiguous()
@@ -147,7 +147,7 @@ def _relaxed_in_place(matrix: Tensor, wanted: Tensor, active: Tensor, friction: 
 
 
 def sideways(velocity: Tensor, normal: Tensor) -> Tensor:
-    """Direction ``[3, ...]`` of friction's row: that of the slip, any in the plane where there is none."""
+    """Returns the direction ``[3, ...]`` of friction: that of the slip, or any in the plane without slip."""
     slip = velocity - normal * (velocity * normal).sum(0)
     size2 = (slip * slip).sum(0)
     x, y, z = normal.unbind(0)

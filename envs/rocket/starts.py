@@ -1,4 +1,4 @@
-"""Beginnings of episodes: kick-offs, random states, balls in the air; and places where demolished cars return."""
+"""Initial states of episodes (kick-offs, random states, balls in the air), and places of returning cars."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _AIRBORNE = 0.4  # share of cars in the air in random states
 
 @dataclass(frozen=True)
 class RocketStarts:
-    """The kinds of beginnings, as weights, and the cars of a match.
+    """Weights of the kinds of initial states, and the cars of a match.
 
     Attributes:
-        blue, orange: cars of each team.
-        kick_offs: the ball rests in the middle, teams mirror each other.
-        random_states: everything anywhere.
-        aerials: the ball flies 300 to 1500 uu high, cars stand on the ground and look at it.
-        room: cars of each team that there is room for, if that is more.
+        blue, orange: number of cars of each team.
+        kick_offs: weight of kick-offs: the ball rests in the middle, and teams mirror each other.
+        random_states: weight of random states of all objects.
+        aerials: weight of balls that fly 300 to 1500 uu high, with cars on the ground that face them.
+        room: number of slots for cars of each team, if larger.
 
     Raises:
-        ValueError: weights that make no choice, or a team without cars.
+        ValueError: all weights are zero, or a team has no cars.
     """
 
     blue: int = 1
@@ -49,21 +49,21 @@ class RocketStarts:
 
     @property
     def cars(self) -> int:
-        """Twice the size of the larger team, or the room for it; those that a team lacks are absent."""
+        """Number of cars: twice the larger team or its slots; cars beyond a team's size are absent."""
         return 2 * max(self.blue, self.orange, self.room)
 
     def ladder(self) -> list[tuple[int, int]]:
-        """Cars of blue and orange, from one a side up to those that there are: 1v1, 1v2, 2v2, 2v3, 3v3."""
+        """Returns the team sizes from one car each up to the full teams: 1v1, 1v2, 2v2, 2v3, 3v3."""
         steps = [(low, high) for low in (1, 2, 3) for high in (low, low + 1)]
         whole = (self.blue, self.orange)
         return [step for step in steps if step[0] <= whole[0] and step[1] <= whole[1] and step != whole] + [whole]
 
     def of_size(self, blue: int, orange: int) -> RocketStarts:
-        """The same with fewer cars and as much room."""
+        """Returns the same weights with fewer cars and as many slots."""
         return replace(self, blue=blue, orange=orange, room=self.cars // 2)
 
     def draw(self, count: int, generator: torch.Generator, dtype: torch.dtype) -> RocketState:
-        """``count`` fresh worlds."""
+        """Makes ``count`` initial states."""
         draws = _Draws(self.cars, count, generator, dtype)
         share = draws.uniform(1)[0, 0] * (self.kick_offs + self.random_states + self.aerials)
         states = (kick_off(draws), random_state(draws), aerial(draws))
@@ -79,7 +79,7 @@ class RocketStarts:
         half = self.cars // 2
         places = torch.arange(self.cars, device=cars.boost.device)[:, None]
         absent = ((places >= self.blue) & (places < half)) | (places >= half + self.orange)
-        # Far apart, and never to return.
+        # Absent cars are far apart, and never return.
         aside = torch.stack((cars.position[0], cars.position[1], torch.full_like(cars.boost, -1000.0)))
         return cars.replace(
             gone=torch.where(absent, math.inf, cars.gone), position=torch.where(absent, aside, cars.position)
@@ -93,17 +93,17 @@ class _Draws:
         self.cars, self.worlds, self.generator, self.dtype = cars, worlds, generator, dtype
 
     def uniform(self, rows: int, low: float = 0.0, high: float = 1.0, cars: int = 1) -> Tensor:
-        """``[rows, cars, W]``."""
+        """Draws ``[rows, cars, W]``."""
         shape, device = (rows, cars, self.worlds), self.generator.device
         return torch.rand(shape, generator=self.generator, dtype=self.dtype, device=device) * (high - low) + low
 
     def per_car(self, rows: int, low: float = 0.0, high: float = 1.0) -> Tensor:
-        """``[rows, C, W]``."""
+        """Draws ``[rows, C, W]``."""
         return self.uniform(rows, low, high, self.cars)
 
 
 def kick_off(draws: _Draws) -> RocketState:
-    """Teams at places drawn from five, orange at those opposite blue's."""
+    """Places teams at kick-offs drawn from five, orange opposite blue."""
     half = draws.cars // 2
     order = draws.uniform(len(rules.KICK_OFFS))[:, 0].argsort(0)[:half]  # [half, W]
     table = torch.tensor(rules.KICK_OFFS, dtype=draws.dtype, device=order.device)
@@ -115,12 +115,12 @@ def kick_off(draws: _Draws) -> RocketState:
 
 
 def _grounded(cars: Cars, share: Tensor | float = 1.0) -> Cars:
-    """Cars that know that they stand on their wheels, where ``share`` is 1."""
+    """Sets the fields of cars that stand on their wheels, where ``share`` is 1."""
     return cars.replace(wheels=torch.ones_like(cars.wheels) * share)
 
 
 def random_state(draws: _Draws) -> RocketState:
-    """Ball and cars anywhere, at any speed; two cars in five are in the air."""
+    """Places ball and cars at random, with random speeds; two cars in five are in the air."""
     cars = _scattered(draws)
     place = draws.uniform(3, -1.0, 1.0)[:, 0]
     x, y, z = place[0] * 3500, place[1] * 4500, 800 + place[2] * 700
@@ -142,7 +142,7 @@ def _scattered(draws: _Draws) -> Cars:
 
 
 def aerial(draws: _Draws) -> RocketState:
-    """A ball in the air, and cars on the ground that look at it, with full tanks."""
+    """Places a ball in the air, and cars with full tanks on the ground that face it."""
     ball_x, ball_y, height = draws.uniform(3, -1.0, 1.0)[:, 0].unbind(0)
     ball = torch.stack((2500 * ball_x, 3000 * ball_y, 900 + 600 * height))
     drift = draws.uniform(3, -1.0, 1.0)[:, 0]
@@ -158,7 +158,7 @@ def aerial(draws: _Draws) -> RocketState:
 
 
 def standing(x: Tensor, y: Tensor, yaw: Tensor, height: float, signs: Tensor) -> tuple[Tensor, Tensor]:
-    """Position and rotation of upright cars ``[C, W]``, given as blue would stand."""
+    """Returns position and rotation of upright cars ``[C, W]``, given in blue's view."""
     position = torch.stack((x * signs, y * signs, torch.full_like(x, height)))
     level = torch.zeros_like(x)
     rotation = from_angles(yaw, level, level)
@@ -166,7 +166,7 @@ def standing(x: Tensor, y: Tensor, yaw: Tensor, height: float, signs: Tensor) ->
 
 
 def respawned(cars: Cars, clock: Tensor) -> Cars:
-    """Cars with those that wait no longer (``gone`` of 1) at a place that depends on the clock ``[W]``."""
+    """Returns cars with due ones (``gone`` of 1) placed according to the clock ``[W]``."""
     like = cars.boost
     count = len(like)
     table = torch.stack([constant([place[axis] for place in rules.RESPAWNS], like, dims=0) for axis in (0, 1)], 1)

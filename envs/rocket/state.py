@@ -17,27 +17,27 @@ Fields = TypeVar("Fields", bound="Record")
 
 @dataclass
 class Record:
-    """Tensors by name, or further records of them, whose types are ``records``."""
+    """Tensors by name, and nested records with the types ``records``."""
 
     records: ClassVar[dict[str, type[Record]]] = {}
 
     def map(self: Fields, function: Callable[[Tensor], Tensor]) -> Fields:
-        """A new record with ``function`` applied to every tensor."""
+        """Returns a new record with ``function`` applied to every tensor."""
         return type(self)(
             **{name: value.map(function) if isinstance(value, Record) else function(value) for name, value in self.own}
         )
 
     def replace(self: Fields, **changes: Any) -> Fields:
-        """A new record that shares all but the given entries."""
+        """Returns a new record that shares all except the given entries."""
         return replace(self, **changes)
 
     @property
     def own(self) -> list[tuple[str, Any]]:
-        """Names and values."""
+        """Returns names and values."""
         return [(field.name, getattr(self, field.name)) for field in fields(self)]
 
     def items(self, prefix: str = "") -> list[tuple[str, Tensor]]:
-        """Names, ``cars.boost``, and tensors."""
+        """Returns names such as ``cars.boost`` and tensors."""
         found: list[tuple[str, Tensor]] = []
         for name, value in self.own:
             found += value.items(f"{prefix}{name}.") if isinstance(value, Record) else [(prefix + name, value)]
@@ -45,7 +45,7 @@ class Record:
 
     @classmethod
     def from_items(cls: type[Fields], items: Mapping[str, Tensor]) -> Fields:
-        """The inverse of :meth:`items`."""
+        """Inverts :meth:`items`."""
         groups: dict[str, dict[str, Tensor]] = {name: {} for name in cls.records}
         for name, value in items.items():
             group, _, key = name.partition(".")
@@ -62,14 +62,14 @@ class Record:
 
 @dataclass
 class Cars(Record):
-    """``C`` cars, first blue's, then orange's. Flags are 0 or 1 and ticks whole floating-point numbers."""
+    """``C`` cars, first blue's, then orange's. Flags are 0 or 1 and ticks integers, both in floating point."""
 
     position: Tensor  # [3, C, W]
     velocity: Tensor  # [3, C, W]
     spin: Tensor  # [3, C, W] rad/s, world axes
     rotation: Tensor  # [3, 3, C, W] axis (forward, right, up), component
     boost: Tensor  # [C, W] 0 to 100
-    boosting: Tensor  # [C, W] ticks that the boost has been on
+    boosting: Tensor  # [C, W] ticks for which boost has been on
     handbrake: Tensor  # [C, W] 0 to 1
     # of the wheels, set in the last tick and used in this one
     engine: Tensor  # [C, W] uu/s^2 per wheel
@@ -89,7 +89,7 @@ class Cars(Record):
     flip_ticks: Tensor  # [C, W] since the flip began
     flip_axis: Tensor  # [2, C, W] share of the torque about forward and right
     air_ticks: Tensor  # [C, W] since the jump ended
-    auto_flip: Tensor  # [C, W] ticks left, with the one in which it ends
+    auto_flip: Tensor  # [C, W] ticks left, including the one in which it ends
     auto_side: Tensor  # [C, W] -1, 1
     # contacts
     touching: Tensor  # [C, W] flag: the body touched the field in the last tick
@@ -100,7 +100,7 @@ class Cars(Record):
     bump_wait: Tensor  # [C, W] ticks until it can bump again
     bumped: Tensor  # [C, W] the car it bumped last, -1: none
     gone: Tensor  # [C, W] ticks until a demolished car is back
-    age: Tensor  # [C, W] ticks since it was put there
+    age: Tensor  # [C, W] ticks since it was placed
 
 
 @dataclass
@@ -114,18 +114,18 @@ class Ball(Record):
 
 @dataclass
 class RocketState(Record):
-    """Everything a tick reads and writes."""
+    """The state that a tick reads and writes."""
 
     records = {"cars": Cars, "ball": Ball}
     cars: Cars
     ball: Ball
-    pads: Tensor  # [34, W] ticks until a pad is back, 0: there
+    pads: Tensor  # [34, W] ticks until a pad is back, 0: available
     clock: Tensor  # [W] ticks since the kick-off
-    goal: Tensor  # [W] 1: blue scored, -1: orange did, 0: nobody yet
+    goal: Tensor  # [W] 1: blue has scored, -1: orange has, 0: none yet
 
 
 def new_cars(position: Tensor, rotation: Tensor, boost: Tensor) -> Cars:
-    """Cars at rest.
+    """Makes cars at rest.
 
     Args:
         position: ``[3, C, W]``.
@@ -149,31 +149,31 @@ def new_cars(position: Tensor, rotation: Tensor, boost: Tensor) -> Cars:
 
 
 def new_state(cars: Cars, ball: Ball) -> RocketState:
-    """A state at the beginning of an episode, all pads there."""
+    """Makes a state at the beginning of an episode, with all pads available."""
     worlds = ball.position.shape[-1]
     zeros = ball.position.new_zeros
     return RocketState(cars, ball, zeros(len(rules.PADS), worlds), zeros(worlds), zeros(worlds))
 
 
 def new_ball(position: Tensor, velocity: Tensor | None = None, spin: Tensor | None = None) -> Ball:
-    """A ball ``[3, W]``, at rest where nothing else is said."""
+    """Makes a ball ``[3, W]``, at rest by default."""
     still = torch.zeros_like(position)
     return Ball(position, still if velocity is None else velocity, still if spin is None else spin)
 
 
 def team_signs(cars: int, like: Tensor) -> Tensor:
-    """``[C, 1]``: 1 for blue, the first half of the cars, -1 for orange, whose world is turned by pi."""
+    """Returns ``[C, 1]``: 1 for blue, the first half of the cars, -1 for orange, whose world is turned by pi."""
     blue = (cars + 1) // 2
     signs = [1.0] * blue + [-1.0] * (cars - blue)
     return constant(signs, like, dims=1)
 
 
 def team_turns(cars: int, like: Tensor) -> Tensor:
-    """``[3, C, 1]``: factors that turn a vector by pi about the vertical for orange."""
+    """Returns ``[3, C, 1]``: factors that turn a vector by pi about the vertical for orange."""
     signs = team_signs(cars, like)
     return torch.stack((signs, signs, torch.ones_like(signs)))
 
 
 def replaced(record: Fields, fresh: Fields, where: Tensor) -> Fields:
-    """A record with the tensors of another ``where`` (bool, broadcastable against the last dimensions)."""
+    """Replaces a record's tensors by another's ``where`` (bool, broadcastable against the last dimensions)."""
     return record.replace(**{name: torch.where(where, getattr(fresh, name), old) for name, old in record.own})

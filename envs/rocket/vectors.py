@@ -12,12 +12,12 @@ from .rules import Curve
 
 
 def dot(a: Tensor, b: Tensor) -> Tensor:
-    """Scalar product ``[...]``."""
+    """Returns the scalar product ``[...]``."""
     return (a * b).sum(0)
 
 
 def cross(a: Tensor, b: Tensor) -> Tensor:
-    """Vector product."""
+    """Returns the vector product."""
     ax, ay, az = a.unbind(0)
     bx, by, bz = b.unbind(0)
     parts = (ay * bz - az * by, az * bx - ax * bz, ax * by - ay * bx)
@@ -25,27 +25,27 @@ def cross(a: Tensor, b: Tensor) -> Tensor:
 
 
 def length(vector: Tensor) -> Tensor:
-    """Euclidean length ``[...]``."""
+    """Returns the Euclidean length ``[...]``."""
     return dot(vector, vector).sqrt()
 
 
 def unit(vector: Tensor) -> Tensor:
-    """The vector with length 1; zeros stay zeros."""
+    """Normalises vectors; zeros stay zeros."""
     return vector / length(vector).clamp_min(1.0e-9)
 
 
 def to_local(rotation: Tensor, vector: Tensor) -> Tensor:
-    """World to car axes."""
+    """Converts from world to car axes."""
     return (rotation * vector).sum(1)
 
 
 def to_world(rotation: Tensor, vector: Tensor) -> Tensor:
-    """Car to world axes."""
+    """Converts from car to world axes."""
     return (rotation * vector[:, None]).sum(0)
 
 
 def constant(values: Sequence[float], like: Tensor, dims: int | None = None) -> Tensor:
-    """``[len(values), 1, ...]`` of ``like``'s kind, broadcastable against ``[len(values), *like.shape]``."""
+    """Returns ``[len(values), 1, ...]`` in ``like``'s type, broadcastable against ``[len(values), *like.shape]``."""
     dims = like.dim() if dims is None else dims
     key = (tuple(values), like.dtype, like.device, dims)
     if torch.compiler.is_compiling():
@@ -61,17 +61,17 @@ _constants: dict[tuple[tuple[float, ...], torch.dtype, torch.device, int], Tenso
 
 
 def taken(value: Tensor, index: Tensor) -> Tensor:
-    """``[..., n]`` of ``[..., C, W]`` at places of the last two dimensions, flattened."""
+    """Returns ``[..., n]`` of ``[..., C, W]`` at flat indices of the last two dimensions."""
     return value.flatten(-2).index_select(-1, index)
 
 
 def put(value: Tensor, index: Tensor, new: Tensor) -> Tensor:
-    """``[..., C, W]`` with ``new [..., n]`` at the places that :func:`taken` takes."""
+    """Returns ``[..., C, W]`` with ``new [..., n]`` at the places of :func:`taken`."""
     return value.flatten(-2).index_copy(-1, index, new).view(value.shape)
 
 
 def along(curve: Curve, x: Tensor) -> Tensor:
-    """A piecewise linear function."""
+    """Evaluates a piecewise linear function."""
     value: Tensor | float = curve[0][1]
     for (x0, y0), (x1, y1) in pairwise(curve):
         if y1 != y0:
@@ -81,12 +81,12 @@ def along(curve: Curve, x: Tensor) -> Tensor:
 
 
 def clipped(vector: Tensor, most: float) -> Tensor:
-    """The vector, shortened to a length of ``most`` where it is longer."""
+    """Limits vectors to a length of ``most``."""
     return vector * (most / length(vector).clamp_min(1.0e-9)).clamp_max(1.0)
 
 
 def turned(rotation: Tensor, turn: Tensor) -> Tensor:
-    """The rotation after a turn ``[3, ...]``, axis times angle in world axes (formula of Rodrigues)."""
+    """Returns the rotation after a turn ``[3, ...]``, axis times angle in world axes (formula of Rodrigues)."""
     angle2 = dot(turn, turn)
     angle = angle2.clamp_min(1.0e-16).sqrt()
     sine = angle.sin() / angle
@@ -101,7 +101,7 @@ def turned(rotation: Tensor, turn: Tensor) -> Tensor:
 
 
 def from_angles(yaw: Tensor, pitch: Tensor, roll: Tensor) -> Tensor:
-    """The rotation of a car: nose up by ``pitch``, then banked to the right by ``roll``; yaw 0 looks along +x."""
+    """Returns the rotation of a car: nose up by ``pitch``, then banked to the right by ``roll``; yaw 0 faces +x."""
     cy, sy, cp, sp, cr, sr = yaw.cos(), yaw.sin(), pitch.cos(), pitch.sin(), roll.cos(), roll.sin()
     forward = torch.stack((cp * cy, cp * sy, sp))
     right = torch.stack((cy * sp * sr - cr * sy, sy * sp * sr + cr * cy, -cp * sr))

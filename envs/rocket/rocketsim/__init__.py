@@ -1,1 +1,1 @@
-"""The original simulator, RocketSim, as another way to make the ticks of Rocket's worlds."""
+"""The original simulator, RocketSim, as another backend of Rocket's worlds."""

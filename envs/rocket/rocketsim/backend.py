@@ -1,4 +1,4 @@
-"""The simulator behind the environment: states of torch in and out, the ticks made in other processes."""
+"""Steps torch states with the simulator in other processes."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ _IN_VAIN = 3  # steps in a row in which a worker may fail
 
 
 class Simulators:
-    """W matches in the original simulator, shared out among worker processes.
+    """W matches in the original simulator, divided among worker processes.
 
-    A worker that dies, or does not answer in time, is replaced: its worlds stay as they were before the step, are
-    reported as lost, and should begin anew. The first time there is a warning.
+    A worker that dies, or does not answer in time, is replaced: its worlds keep the state before the step, are reported
+    as lost, and should be reset. The first time causes a warning.
 
     Args:
-        num_worlds, cars: W, C.
-        tick_skip: ticks of a step.
-        workers: processes, at least one, at most one for each world.
+        num_worlds, cars: numbers W and C.
+        tick_skip: number of ticks per step.
+        workers: number of processes, from one to one per world.
         ramps: see :func:`~envs.rocket.rocketsim.meshes.mesh_folder`.
-        dtype, device: of states and events.
-        patience: seconds in which a worker has to make a step, else it is taken for hung.
+        dtype, device: type and device of states and events.
+        patience: seconds that a worker may take for a step before it counts as hung.
 
     Attributes:
-        failures: how many workers have been replaced.
+        failures: number of workers that have been replaced.
 
     Raises:
-        ValueError: the simulator is not installed, or there are no meshes where they should be.
+        ValueError: the simulator is not installed, or its meshes are missing.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Simulators:
         self._closed = False
 
     def close(self) -> None:
-        """Ends the workers for good."""
+        """Ends the workers."""
         self._closed = True
         if self._processes is not None:
             self._processes.close()
@@ -82,7 +82,7 @@ class Simulators:
     # -- begin ---------------------------------------------------------------------------------------------------
 
     def begin(self, state: RocketState, worlds: Tensor | None) -> None:
-        """The worlds of an index tensor (None: all) begin anew, before the next step, as a state of all says."""
+        """Restarts the worlds of an index tensor (None: all) from a state before the next step."""
         if worlds is None:
             worlds = torch.arange(state.clock.shape[-1], device=state.clock.device)
 
@@ -103,16 +103,16 @@ class Simulators:
     # -- step ----------------------------------------------------------------------------------------------------
 
     def advance(self, state: RocketState, controls: Tensor) -> tuple[RocketState, Events, Tensor]:
-        """A step of all worlds.
+        """Makes a step of all worlds.
 
         Args:
-            state: of all worlds before the step, for those that get lost.
+            state: state of all worlds before the step, for lost worlds.
             controls: ``[8, C, W]``.
 
-        Returns the state after it, its events, and which worlds were lost ``[W]`` bool.
+        Returns the state after the step, its events, and the lost worlds ``[W]`` bool.
 
         Raises:
-            WorkersFailed: a worker fails again and again.
+            WorkersFailed: a worker fails repeatedly.
         """
         self._arrays.controls[:] = controls.detach().permute(2, 1, 0).float().cpu().numpy()
         lost = torch.zeros(controls.shape[-1], dtype=torch.bool)
@@ -123,7 +123,7 @@ class Simulators:
         return *self._read(), lost.to(controls.device)
 
     def _exchange(self) -> list[int]:
-        """A step in all processes; those that have failed and been replaced."""
+        """Makes a step in all processes; returns the workers that have failed and been replaced."""
         processes = self._processes or self._start()
         try:
             workers = range(len(processes))
@@ -143,7 +143,7 @@ class Simulators:
         return list(failed)
 
     def _start(self) -> Processes:
-        """Starts the workers, on the first step: a world may be built for its specs alone."""
+        """Starts the workers on the first step, since a world may be built only for its specs."""
         if self._closed:
             raise RuntimeError("this world is closed")
         self._processes = Processes(work, self._shares, "matches")
@@ -174,7 +174,7 @@ class Simulators:
         return f"worker {worker} of {len(self._shares)} (worlds {worlds[0]} to {worlds[-1]})"
 
     def _read(self) -> tuple[RocketState, Events]:
-        """The rows as tensors of their own."""
+        """Returns the rows as separate tensors."""
         rows = torch.from_numpy(self._arrays.rows).clone().to(**self._kind).t().contiguous()
         worlds, width = rows.shape[1], sum(CAR.values())
         cars, ball, pads, clock, events = rows.split(sizes(self._cars))
@@ -189,7 +189,7 @@ class Simulators:
 
 
 def _failure(call: Callable[..., Any], *arguments: Any) -> WorkerFailed | None:
-    """Sends to a worker or receives from it; the reason if that fails."""
+    """Sends to a worker or receives from it; returns the reason of a failure."""
     try:
         call(*arguments)
     except WorkerFailed as error:

@@ -1,7 +1,7 @@
 """The field's surface as triangles, in RocketSim's file format for collision meshes.
 
-RocketSim itself knows the floor, the ceiling and the side walls, as planes without end. The mesh adds end walls, goals,
-corners and the quarter rounds that lead from wall to wall, the shape of :class:`envs.rocket.field.Field`.
+RocketSim itself has floor, ceiling and side walls as infinite planes. The mesh adds end walls, goals, corners and the
+quarter rounds between walls, in the shape of :class:`envs.rocket.field.Field`.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from numpy.typing import NDArray
 from .. import rules
 
 UNIT = 50.0
-"""uu in a unit of the files."""
+"""Number of uu in a unit of the files."""
 FACETS = 16
-"""Flat strips that stand for a quarter round: its surface is off by 0.3 uu at the floor, 0.6 uu at the ceiling."""
+"""Number of flat strips of a quarter round, whose surface is off by 0.3 uu at the floor and 0.6 uu at the ceiling."""
 VARIABLE = "RS_COLLISION_MESHES"
-"""Environment variable that names a folder of meshes; RocketSim's own programs read it, too."""
-_MODE = "soccar"  # folder of this kind of match within a folder of meshes
+"""Environment variable with a folder of meshes, which RocketSim's own programs read, too."""
+_MODE = "soccar"  # name of this kind of match's folder within a folder of meshes
 _RLGYM = Path("rocket_league/sim/collision_meshes")
 
 Point = tuple[float, float, float]
@@ -40,11 +40,11 @@ _SIDES = (
     *((1.0, 0.0, _EAST), (_ROOT, _ROOT, _SLANT), (0.0, 1.0, _NORTH), (-_ROOT, _ROOT, _SLANT)),
     *((-1.0, 0.0, _EAST), (-_ROOT, -_ROOT, _SLANT), (0.0, -1.0, _NORTH), (_ROOT, -_ROOT, _SLANT)),
 )
-"""Walls counterclockwise: the direction in which each stands, and how far from the middle."""
+"""Walls counterclockwise: direction of each, and its distance from the middle."""
 
 
 class Mesh(NamedTuple):
-    """Triangles whose corners run counterclockwise as seen from within the field.
+    """Triangles with corners counterclockwise as seen from inside the field.
 
     Attributes:
         vertices: float64 ``[V, 3]``, uu.
@@ -55,7 +55,7 @@ class Mesh(NamedTuple):
     triangles: NDArray[np.int64]
 
     def to_bytes(self) -> bytes:
-        """Contents of a ``.cmf`` file: both counts, triangles, vertices; little-endian, 4 bytes a number."""
+        """Returns the contents of a ``.cmf`` file: both counts, triangles, vertices; little-endian 4-byte numbers."""
         counts = np.array([len(self.triangles), len(self.vertices)], "<i4")
         return (
             counts.tobytes() + self.triangles.astype("<i4").tobytes() + (self.vertices / UNIT).astype("<f4").tobytes()
@@ -63,11 +63,11 @@ class Mesh(NamedTuple):
 
 
 def field_mesh(low_ramp: float = rules.LOW_RAMP, high_ramp: float = rules.HIGH_RAMP, facets: int = FACETS) -> Mesh:
-    """The part of the field that the simulator lacks.
+    """Makes the part of the field that the simulator lacks.
 
     Args:
         low_ramp, high_ramp: radius of the quarter rounds at floor and ceiling in uu, 0 for none.
-        facets: strips of each of them.
+        facets: number of strips of each.
     """
     shape = profile(low_ramp, high_ramp, facets)
     builder = _Builder()
@@ -79,7 +79,7 @@ def field_mesh(low_ramp: float = rules.LOW_RAMP, high_ramp: float = rules.HIGH_R
 
 
 def profile(low_ramp: float, high_ramp: float, facets: int) -> Profile:
-    """A wall cut across; the crossbar's height is among the points."""
+    """Returns the cross-section of a wall, with the crossbar's height among the points."""
     angles = [0.5 * math.pi * step / facets for step in range(facets + 1)]
     low = [(low_ramp * (1 - math.sin(angle)), low_ramp * (1 - math.cos(angle))) for angle in angles]
     under = rules.HEIGHT - high_ramp
@@ -89,7 +89,7 @@ def profile(low_ramp: float, high_ramp: float, facets: int) -> Profile:
 
 
 class _Builder:
-    """Collects polygons; corners at the same place become one vertex."""
+    """Collects polygons, merging corners at the same place into one vertex."""
 
     def __init__(self) -> None:
         self._places: dict[tuple[float, ...], int] = {}
@@ -97,7 +97,7 @@ class _Builder:
         self._triangles: list[tuple[int, int, int]] = []
 
     def add(self, *corners: Point) -> None:
-        """A convex polygon, counterclockwise, as a fan around its first corner."""
+        """Adds a convex polygon, counterclockwise, as a fan around its first corner."""
         rows = [self._row(corner) for corner in corners]
         self._triangles += [(rows[0], a, b) for a, b in pairwise(rows[1:])]
 
@@ -105,7 +105,7 @@ class _Builder:
         return Mesh(np.array(self._vertices), np.array(self._triangles))
 
     def _row(self, corner: Point) -> int:
-        key = tuple(round(value, 3) + 0.0 for value in corner)  # + 0.0 makes -0.0 the same place as 0.0
+        key = tuple(round(value, 3) + 0.0 for value in corner)  # + 0.0 turns -0.0 into 0.0
         if key not in self._places:
             self._places[key] = len(self._vertices)
             self._vertices.append(corner)
@@ -113,7 +113,7 @@ class _Builder:
 
 
 def _edge(side: int, point: tuple[float, float]) -> Point:
-    """The point where the wall ``side`` meets the next one, at a point of the profile."""
+    """Returns the point at which the wall ``side`` meets the next one, for a point of the profile."""
     distance, height = point
     (ax, ay, a), (bx, by, b) = _SIDES[side % 8], _SIDES[(side + 1) % 8]
     a, b, scale = a - distance, b - distance, 1 / (ax * by - ay * bx)
@@ -121,13 +121,13 @@ def _edge(side: int, point: tuple[float, float]) -> Point:
 
 
 def _wall(builder: _Builder, side: int, shape: Profile) -> None:
-    """A wall of the eight, from edge to edge, with its rounds."""
+    """Adds one of the eight walls from edge to edge, with its rounds."""
     normal_x, normal_y, _ = _SIDES[side]
     for lower, upper in pairwise(shape):
         first, last = _edge(side - 1, lower), _edge(side, lower)
         first_up, last_up = _edge(side - 1, upper), _edge(side, upper)
         if abs(normal_y) < 1.0:
-            # The plane of a side wall is there already.
+            # The simulator has the plane of a side wall.
             if not (abs(normal_x) == 1.0 and lower[0] == upper[0] == 0.0):
                 builder.add(first, first_up, last_up, last)
             continue
@@ -142,14 +142,14 @@ def _wall(builder: _Builder, side: int, shape: Profile) -> None:
 
 
 def _post(end: float, point: tuple[float, float], which: int) -> Point:
-    """The end wall at the goal's first (0) or second (1) post on the way along the wall."""
-    # Counterclockwise the north wall runs west, the south wall east.
+    """Adds the end wall at the goal's first (0) or second (1) post along the wall."""
+    # Counterclockwise, the north wall runs west and the south wall east.
     x = rules.GOAL_HALF_WIDTH * end * (1 - 2 * which)
     return x, end * (rules.HALF_LENGTH - point[0]), point[1]
 
 
 def _goal(builder: _Builder, end: float, shape: Profile) -> None:
-    """A box without a front, and the surfaces that close the round at the floor beside the posts."""
+    """Adds a box without a front, and the surfaces that close the round at the floor beside the posts."""
     wide, line, back, top = (
         rules.GOAL_HALF_WIDTH * end,
         end * rules.HALF_LENGTH,
@@ -158,7 +158,7 @@ def _goal(builder: _Builder, end: float, shape: Profile) -> None:
     )
     lower = [point for point in shape if point[1] <= top]
     frame = sorted({0.0, *(height for distance, height in lower if distance == 0.0)})
-    # As one looks into the goal `right` is the post on the right.
+    # Looking into the goal, `right` is the post on the right.
     right, left = ([(x, line, height) for height in frame] for x in (wide, -wide))
     builder.add((wide, back, 0.0), *right, (wide, back, top))
     builder.add((-wide, back, 0.0), (-wide, back, top), *reversed(left))
@@ -175,10 +175,10 @@ def _goal(builder: _Builder, end: float, shape: Profile) -> None:
 
 
 def mesh_folder(ramps: bool) -> Path:
-    """The folder to give to the simulator; writes the generated mesh into the cache where it is needed.
+    """Returns the folder for the simulator; writes the generated mesh into the cache if needed.
 
     Args:
-        ramps: the usual field. Without them it is always the generated one, as no other is without.
+        ramps: whether the field has ramps; without them it is always the generated mesh.
 
     Raises:
         ValueError: :data:`VARIABLE` names a folder without meshes.
@@ -199,19 +199,19 @@ def _has_meshes(folder: Path) -> bool:
 
 
 def _of_rlgym() -> Path | None:
-    """The meshes that an installed ``rlgym-rocket-league`` brings."""
+    """Returns the meshes of an installed ``rlgym-rocket-league``."""
     spec = importlib.util.find_spec("rlgym")
     folders = [Path(place) / _RLGYM for place in (spec.submodule_search_locations or ())] if spec else []
     return next((folder for folder in folders if _has_meshes(folder)), None)
 
 
 def cache_folder() -> Path:
-    """``$XDG_CACHE_HOME/rlstack``, by default ``~/.cache/rlstack``."""
+    """Returns ``$XDG_CACHE_HOME/rlstack``, by default ``~/.cache/rlstack``."""
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "rlstack"
 
 
 def _cached(mesh: Mesh, name: str) -> Path:
-    """A folder with just this mesh, in the cache or, where that cannot be written, among temporary files."""
+    """Makes a folder with only this mesh, in the cache or, if that is not writable, among temporary files."""
     content = mesh.to_bytes()
     folder = f"collision_meshes/{name}-{hashlib.sha256(content).hexdigest()[:12]}"
     try:
@@ -224,7 +224,7 @@ def _written(folder: Path, content: bytes) -> Path:
     file = folder / _MODE / "field.cmf"
     if not (file.is_file() and file.read_bytes() == content):
         file.parent.mkdir(parents=True, exist_ok=True)
-        # In one go, as other processes may be about to read or write it.
+        # Atomically, since other processes may read or write it.
         with tempfile.NamedTemporaryFile(dir=file.parent, suffix=".part", delete=False) as part:
             part.write(content)
         os.replace(part.name, file)

@@ -1,6 +1,6 @@
-"""A worker process with RocketSim: it makes the ticks of its share of the worlds, and needs no torch.
+"""A worker process with RocketSim, which computes the ticks of its worlds without torch.
 
-A world's state lies in a row of numbers that the processes share; its names and units are those of
+A world's state is a row of numbers that the processes share; names and units are those of
 :class:`envs.rocket.state.RocketState` and :class:`envs.rocket.simulation.Events`.
 """
 
@@ -26,7 +26,7 @@ CAR = {
     **dict.fromkeys(("jumping", "jumped", "jump_ticks", "double_jumped", "flipped", "flipping", "flip_ticks"), 1),
     "air_ticks": 1,
 }
-"""Entries of a car and how many numbers each has, without those that only the torch world's own ticks need."""
+"""Entries of a car and their sizes, without those that only the ticks of the torch world need."""
 BALL = ("position", "velocity", "spin")
 EVENTS = (
     *("touches", "power", "bumps", "demolishes", "demolished"),
@@ -37,7 +37,7 @@ CONTROLS = 8
 
 
 class WorldViews(NamedTuple):
-    """Views into rows ``[..., width]`` of as many worlds.
+    """Views into rows ``[..., width]`` of worlds.
 
     Attributes:
         cars: ``[..., C, numbers of a car]``.
@@ -55,12 +55,12 @@ class WorldViews(NamedTuple):
 
 
 def sizes(cars: int) -> tuple[int, ...]:
-    """The number of numbers in each part of :class:`WorldViews`."""
+    """Returns the size of each part of :class:`WorldViews`."""
     return cars * sum(CAR.values()), 3 * len(BALL), len(rules.PADS), 2, cars * len(EVENTS)
 
 
 def parts(rows: NDArray[np.float32], cars: int) -> WorldViews:
-    """The parts of rows as views."""
+    """Returns the parts of rows as views."""
     car, ball, pads, clock, events = np.split(rows, np.cumsum(sizes(cars))[:-1], axis=-1)
     each = (*rows.shape[:-1], cars, -1)
     return WorldViews(car.reshape(each), ball, pads, clock, events.reshape(each))
@@ -70,9 +70,9 @@ class SharedArrays(NamedTuple):
     """The arrays that the processes share.
 
     Attributes:
-        rows: float32 ``[W, width]``: states, before a step those of worlds that begin anew, after it those of all.
+        rows: float32 ``[W, width]``: states, before a step of restarted worlds, after it of all.
         controls: float32 ``[W, C, 8]``.
-        fresh: uint8 ``[W]``: 1: begins anew from its row.
+        fresh: uint8 ``[W]``: 1: the world restarts from its row.
     """
 
     rows: NDArray[np.float32]
@@ -81,7 +81,7 @@ class SharedArrays(NamedTuple):
 
     @classmethod
     def zeros(cls, worlds: int, cars: int) -> SharedArrays:
-        """Those of so many worlds."""
+        """Makes arrays of zeros."""
         width = sum(sizes(cars))
         return cls(
             np.zeros((worlds, width), np.float32),
@@ -91,7 +91,7 @@ class SharedArrays(NamedTuple):
 
 
 _SECOND = rules.TICKS_PER_SECOND
-_REACH = 210.0  # a car and a ball further apart than this do not touch
+_REACH = 210.0  # distance beyond which a car and a ball do not touch
 _BURNT = rules.BOOST_USE * rules.DT  # per tick
 _TOUCHES, _POWER, _BUMPS, _DEMOLISHES, _DEMOLISHED, _BIG, _SMALL, _GAINED, _USED = range(len(EVENTS))
 _ENDS = list(accumulate(CAR.values()))
@@ -108,11 +108,11 @@ _TIMES = {
     **{"boosting_time": "boosting", "jump_time": "jump_ticks", "flip_time": "flip_ticks"},
     **{"air_time_since_jump": "air_ticks", "supersonic_time": "supersonic_ticks"},
 }
-"""The simulator's names of a car's flags and times, and ours."""
+"""Names of a car's flags and times in the simulator and here."""
 
 
 class StepLog:
-    """The events of a step, by seat of the car; the simulator's callbacks write them down."""
+    """The events of a step by seat of the car, recorded by the simulator's callbacks."""
 
     def __init__(self, seats: int) -> None:
         self.seats: dict[int, int] = {}  # by the simulator's own number of the car
@@ -120,12 +120,12 @@ class StepLog:
         self.begin([0.0] * seats, [False] * seats, 0)
 
     def begin(self, boost: list[float], burns: list[bool], tick: int) -> None:
-        """A step begins.
+        """Begins a step.
 
         Args:
-            boost: in the tanks.
+            boost: boost in the tanks.
             burns: whether boost is pressed.
-            tick: of the simulator.
+            tick: tick of the simulator.
         """
         self.boost, self._burns, self._tick = boost, burns, tick
         self.touching: set[int] = set()
@@ -133,18 +133,18 @@ class StepLog:
         self.counts = [[0.0] * len(EVENTS) for _ in boost]
 
     def touch(self, car: Any, **_: Any) -> None:
-        """A car touches the ball."""
+        """Records that a car touches the ball."""
         self.touching.add(self.seats[car.id])
 
     def bump(self, bumper: Any, victim: Any, is_demo: bool, **_: Any) -> None:
-        """A car bumps or demolishes another."""
+        """Records that a car bumps or demolishes another."""
         attacker = self.counts[self.seats[bumper.id]]
         attacker[_BUMPS] += 1
         attacker[_DEMOLISHES] += is_demo
         self.counts[self.seats[victim.id]][_DEMOLISHED] += is_demo
 
     def pick_up(self, arena: Any, car: Any, boost_pad: Any, **_: Any) -> None:
-        """The simulator tells when the tank has been filled, not how much went in."""
+        """Records when the tank was filled; the simulator does not report the amount."""
         seat, pad = self.seats[car.id], _row_of(boost_pad)
         ticks, big = arena.tick_count - self._tick + 1, rules.PADS[pad] in rules.BIG_PADS
         self.picked.append((pad, ticks))
@@ -157,8 +157,8 @@ class StepLog:
         counts[_GAINED] += gained
 
     def score(self, arena: Any, data: Any, **team: int) -> None:
-        """Is called in every tick in which the ball is behind the line; the first one counts."""
-        (side,) = team.values()  # its name is not the same in all versions
+        """Records a goal; called in every tick with the ball behind the line, of which the first counts."""
+        (side,) = team.values()  # the key differs between versions
         self.goal = self.goal or (1.0 if side == 0 else -1.0)
 
 
@@ -166,16 +166,16 @@ class RocketSimMatch:
     """A match of up to ``seats`` cars, the first half of them blue.
 
     Args:
-        simulator: the module ``RocketSim``, its meshes loaded.
+        simulator: the module ``RocketSim`` with its meshes loaded.
     """
 
     def __init__(self, simulator: Any, seats: int) -> None:
         self._rs, self._seats, self._blue = simulator, seats, (seats + 1) // 2
-        # Hardly slower than the heavy mode, which takes seven times as long to begin and four times the memory.
+        # Hardly slower than the heavy mode, which starts in seven times the time and needs four times the memory.
         memory = simulator.MemoryWeightMode.LIGHT
         self._arena = simulator.Arena(simulator.GameMode.SOCCAR, memory_weight_mode=memory)
         self._pads = {_row_of(pad): pad for pad in self._arena.get_boost_pads()}
-        self._log = StepLog(seats)  # knows no arena, or neither would ever be freed
+        self._log = StepLog(seats)  # has no reference to the arena, so that both can be freed
         self._arena.set_ball_touch_callback(self._log.touch)
         self._arena.set_car_bump_callback(self._log.bump)
         self._arena.set_boost_pickup_callback(self._log.pick_up)
@@ -188,9 +188,9 @@ class RocketSimMatch:
     # -- begin ---------------------------------------------------------------------------------------------------
 
     def place(self, world: WorldViews) -> None:
-        """Begins as the views of a row say."""
+        """Begins from the views of a row."""
         rs = self._rs
-        # New cars: the controls of an old one's wheels would reach into the new match.
+        # New cars, since the controls of an old car's wheels would persist.
         for car in self._cars.values():
             self._arena.remove_car(car)
         present = [seat for seat in range(self._seats) if not math.isinf(world.cars[seat][_PLACES["gone"]][0])]
@@ -232,7 +232,7 @@ class RocketSimMatch:
     # -- step ----------------------------------------------------------------------------------------------------
 
     def play(self, controls: NDArray[np.float32], ticks: int) -> None:
-        """Some ticks under the same controls ``[C, 8]``."""
+        """Makes ticks with the same controls ``[C, 8]``."""
         wanted, boost = controls.tolist(), [0.0] * self._seats
         for seat, car in self._cars.items():
             *axes, jump, boosts, handbrake = wanted[seat]
@@ -250,7 +250,7 @@ class RocketSimMatch:
         self._look()
 
     def _nothing_will_happen(self, ticks: int) -> bool:
-        """True if no car can reach the ball, and none is away that may come back: all ticks can be made at once."""
+        """Returns whether all ticks can be made at once: no car can reach the ball or return."""
         x, y, z = self._ball.pos.as_tuple()
         speed = sum(map(abs, self._ball.vel.as_tuple())) + rules.CAR_TOP_SPEED
         reach = (_REACH + speed * ticks * rules.DT) ** 2
@@ -279,7 +279,7 @@ class RocketSimMatch:
                 self._return(seat)
 
     def _return(self, seat: int) -> None:
-        """A demolished car is back: not where the simulator's own dice say, but where the torch world puts it."""
+        """Returns a demolished car at the torch world's place instead of the simulator's random one."""
         rs, side = self._rs, 1.0 if seat < self._blue else -1.0
         x, y = rules.RESPAWNS[(int(self._clock) + seat % self._blue) % len(rules.RESPAWNS)]
         state = self._cars[seat].get_state()
@@ -295,7 +295,7 @@ class RocketSimMatch:
     # -- results -------------------------------------------------------------------------------------------------
 
     def write(self, row: NDArray[np.float32]) -> None:
-        """Writes the state and the events of the step into a row; absent cars stay as they are."""
+        """Writes the state and the events of the step into a row; absent cars do not change."""
         log, ball = self._log, self._ball
         numbers: list[float] = []
         for seat in range(self._seats):
@@ -313,8 +313,8 @@ class RocketSimMatch:
 
 
 def _numbers(state: Any) -> list[float]:
-    """A car as :data:`~envs.rocket.rocketsim.worker.CAR` lists it."""
-    here = not state.is_demoed  # one that is not stands still
+    """Returns a car in the order of :data:`~envs.rocket.rocketsim.worker.CAR`."""
+    here = not state.is_demoed  # a demolished car does not move
     forward, right, up = state.rot_mat.as_tuple()
     wheels = state.wheels_with_contact
     return [
@@ -346,7 +346,7 @@ def _numbers(state: Any) -> list[float]:
 
 
 def _row_of(pad: Any) -> int:
-    """The place of a pad in :data:`envs.rocket.rules.PADS`."""
+    """Returns the index of a pad in :data:`envs.rocket.rules.PADS`."""
     x, y, _ = pad.get_pos().as_tuple()
     return _PAD_ROWS[x, y]
 
@@ -355,10 +355,10 @@ class WorkerShare(NamedTuple):
     """The share of one worker.
 
     Attributes:
-        worlds: rows of the arrays, its own.
-        cars: of a world.
-        ticks: of a step.
-        meshes: folder of the field's.
+        worlds: its rows of the arrays.
+        cars: number of cars of a world.
+        ticks: number of ticks of a step.
+        meshes: folder of the field's meshes.
         arrays: parts of :class:`SharedArrays`.
     """
 
@@ -374,14 +374,14 @@ class RocketSimMatches:
 
     def __init__(self, share: WorkerShare) -> None:
         simulator = importlib.import_module("RocketSim")
-        simulator.init(share.meshes)  # within a process all matches have the same field
+        simulator.init(share.meshes)  # all matches of a process have the same field
         self._arrays, self._ticks = SharedArrays(*(part.array() for part in share.arrays)), share.ticks
         views = parts(self._arrays.rows, share.cars)
         self._worlds = {row: WorldViews(*(part[row] for part in views)) for row in share.worlds}
         self._arenas = {row: RocketSimMatch(simulator, share.cars) for row in share.worlds}
 
     def step(self, _: bytes) -> bytes:
-        """Makes a step of all, the one thing to ask for; matches marked as fresh begin before it."""
+        """Makes a step of all matches, the only request; matches marked as fresh begin before it."""
         fresh = self._arrays.fresh.tolist()
         for row, arena in self._arenas.items():
             if fresh[row]:
