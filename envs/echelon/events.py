@@ -344,7 +344,7 @@ class EventFinder:
         return bool(np.cos(bearing) > 1 - 1e-5)
 
     def _paint(self, team: int, slot: int, pack: int) -> None:
-        """Returns the enemy painted in this sub-step by this mech, or simultaneously by one in a higher slot."""
+        """Adds the event of the enemy that this mech, or simultaneously one in a higher slot, has painted."""
         now = self._now
         fresh = (now.clocks[1 - team, rules.PAINTED] == rules.PAINTED_TICKS) & (now.was_hp[1 - team] > 0)
         painted = np.flatnonzero(fresh & (now.painter[1 - team] >= slot)).tolist()

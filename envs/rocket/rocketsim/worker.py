@@ -279,7 +279,7 @@ class RocketSimMatch:
                 self._return(seat)
 
     def _return(self, seat: int) -> None:
-        """Returns a demolished car at the torch world's place instead of the simulator's random one."""
+        """Puts a returning car at the torch world's place instead of the simulator's random one."""
         rs, side = self._rs, 1.0 if seat < self._blue else -1.0
         x, y = rules.RESPAWNS[(int(self._clock) + seat % self._blue) % len(rules.RESPAWNS)]
         state = self._cars[seat].get_state()
