@@ -110,17 +110,20 @@ def table(results: dict[str, dict[str, Any]]) -> str:
 
 
 def draw(folder: Path, results: dict[str, dict[str, Any]], picture: Path) -> None:
-    """Success during training, one line a run."""
-    figure, axis = plt.subplots(figsize=(7.5, 4.5), constrained_layout=True)
-    for index, agent in enumerate(results):
-        for number, seed in enumerate(results[agent]["seeds"]):
-            run = folder / agent / f"seed{seed}"
-            if not complete(run):  # its run has been removed since
-                continue
-            rows = read_curve(run)
-            frames, success = [row["frames"] for row in rows], [row["eval/success"] for row in rows]
-            axis.plot(frames, success, color=f"C{index}", label=None if number else agent)
-    axis.set(xlabel="env steps", ylabel="success, levels 0-5, greedy, noise on", ylim=(0, 1))
+    """Draws success during training: the mean over the seeds of each agent, and faintly the single runs."""
+    figure, axis = plt.subplots(figsize=(8, 5), constrained_layout=True)
+    for index, agent in enumerate(sorted(results, key=lambda name: -results[name]["success"])):
+        runs = [folder / agent / f"seed{seed}" for seed in results[agent]["seeds"]]
+        curves = [read_curve(run) for run in runs if complete(run)]  # some runs have been removed since
+        if not curves:
+            continue
+        style = {"color": plt.get_cmap("tab10")(index % 10), "linestyle": "-" if index < 10 else "--"}
+        steps = [row["frames"] / 1e6 for row in curves[0]]
+        success = np.asarray([[row["eval/success"] for row in rows] for rows in curves])
+        axis.plot(steps, success.T, alpha=0.25, linewidth=0.8, **style)
+        axis.plot(steps, success.mean(0), label=f"{agent} ({len(curves)})", **style)
+    axis.set(xlabel="million env steps", ylabel="success, levels 0-5, greedy, noise on", ylim=(0, 1))
+    axis.set(title="mean over the seeds (their number), and single runs")
     axis.grid(alpha=0.3)
     axis.legend(ncols=3)
     figure.savefig(picture, dpi=120)
