@@ -218,7 +218,7 @@ def check_ranks(folder: Path, names: Sequence[str], updates: int) -> None:
 
 
 def test_all_keep_the_same_networks(tmp_path: Path) -> None:
-    check_ranks(tmp_path, ["ppo", "sac"], 8)
+    check_ranks(tmp_path, ["sac"], 8)
 
 
 @pytest.mark.slow
